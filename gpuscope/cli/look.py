@@ -17,10 +17,10 @@ from .one_trainer import Found
 DEADLINE_SECONDS = 90.0
 """Seconds to wait for slow steps: a look waits for the end of one step and for three more."""
 PRICE = (
-    "The look at the GPU costs this training about 0.1 s, once, and 0.1 s more for each 1,000 "
-    "kernels a step where the host is what it waits for (--no-look: none)."
+    "The look at the GPU costs this training about 0.1 s, once, and another 0.1 s for each 1,000 "
+    "kernels of a step if the training waits for its host (--no-look: none)."
 )
-OLDER = "the probe in this trainer is of an older gpuscope"
+OLDER = "the probe in this trainer is from an older gpuscope"
 NEXT: tuple[tuple[str, str], ...] = (
     ("another profiler", "the same again, when that profiler has ended"),
     ("a profiler of its own", "the same again, when that profiler has ended"),
@@ -103,7 +103,7 @@ def lines(look: Look | None, problem: str, width: int) -> list[str]:
     """Return the rows of the device, and what the look has cost."""
     if look is None:
         then = next((then for part, then in NEXT if part in problem), "")
-        said = [f"Not looked at the GPU: {problem}."]
+        said = [f"No look at the GPU: {problem}."]
         return [*said, f"Next: {then}"] if then else said
     each = duration_text(look.step_seconds)
     steps = f"{look.steps} step{'s' * (look.steps != 1)}"

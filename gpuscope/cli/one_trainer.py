@@ -215,7 +215,7 @@ def _not_found_here(host: HostView | None, pid: int, verb: str) -> str:
     command = _command(pid)
     return (
         f"there is no probe in pid {pid}{f' ({command})' if command else ''}. It was not touched.\n"
-        "Only a probe inside the process can tell.\n"
+        "Only a probe inside the process can see this.\n"
         f"Now: gpuscope attach {pid} --inject    (asks first, and names the overhead)\n"
         "Next run: gpuscope run train.py    or, in the script, import gpuscope; "
         "gpuscope.watch()"

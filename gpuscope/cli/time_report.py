@@ -270,7 +270,7 @@ def _cause(number: int, cause: Cause, one: Told) -> list[str]:
     if step is not None:
         amount = f"{duration_text(step * row.share)} of a step, {amount}"
     return [
-        f"{number}. {row.words.capitalize()}: its cure brings {amount} ({between}) at most",
+        f"{number}. {row.words.capitalize()}: a fix saves at most {amount} ({between})",
         f"   Fix: {cause.advice}",
         *(f"   {'Proof:' if not at else '      '} {line}" for at, line in enumerate(shown)),
     ]

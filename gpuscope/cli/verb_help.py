@@ -59,7 +59,7 @@ EXAMPLES: Dict[str, Tuple[Tuple[str, str], ...]] = {
     ),
     "why": (
         ("", "where the time of the training here goes"),
-        ("4242 --no-look", "of a trainer, or of all ranks below torchrun, at once"),
+        ("4242 --no-look", "of one trainer, or of all ranks below torchrun, at once"),
         ("user@host:4242 --json", "on another host, as JSON"),
         ("/tmp/gpuscope-1000/4242-81230.box", "of one that has died"),
     ),
@@ -174,8 +174,8 @@ EXIT_CODES: Dict[str, Dict[int, str]] = {
         UNCHECKED: "could not be read or taken",
     },
     "why": {
-        OK: "nothing outside of the training itself takes much of the time",
-        WARNINGS: "something is worth curing",
+        OK: "nothing but the training itself takes much of the time",
+        WARNINGS: "something is worth fixing",
         UNCHECKED: "it is not known",
     },
     "lab": {

@@ -48,9 +48,9 @@ def explained(row: Pitfall, width: int) -> list[Line]:
     out += _part("How it shows", row.symptom, width)
     for number, fix in enumerate(row.fixes, 1):
         out += _fix(number, fix, width)
-    out += _part("Without a restart", row.now, width)
-    out += _part("When not", row.not_when, width)
-    out += _part("What it costs", row.cost, width)
+    out += _part("While it runs", row.now, width)
+    out += _part("Skip if", row.not_when, width)
+    out += _part("Trade-off", row.cost, width)
     if row.verify:
         out += [[("Reproduce it here", "accent")], [("  " + row.verify, "text")], []]
     if row.causes:
@@ -70,7 +70,7 @@ def background(row: Pitfall, shown: Collection[Fix], width: int) -> list[Line]:
 
 
 def _from(row: Pitfall, width: int) -> Iterator[Line]:
-    yield [("Where this is from", "accent")]
+    yield [("Sources", "accent")]
     for source in row.sources:
         parts = [source] if source.startswith("https://") else wrap(source, max(width - 2, 20))
         yield from ([("  " + part, "muted")] for part in parts)
@@ -106,10 +106,10 @@ document has that name under `pitfall`.
 ```
 gpuscope doctor --list              all of them
 gpuscope doctor --explain ID        one of them, as below
-gpuscope doctor --symptom 'WORDS'   the ones that your own words point to: 'loss is nan in fp16'
+gpuscope doctor --symptom 'WORDS'   those that your own words point to: 'loss is nan in fp16'
 ```
 
-This page is made of `gpuscope/doctor/pitfalls.toml` by `python -m gpuscope.doctor.table`.
+This page is made from `gpuscope/doctor/pitfalls.toml` by `python -m gpuscope.doctor.table`.
 
 """  # noqa: E501
 
@@ -135,9 +135,9 @@ def _section(row: Pitfall) -> str:
         now = " *Helps without a restart.*" if fix.now else ""
         lines += [f"{number}. {_safe(said(fix))}{now}", "", *_block(fix)]
     for head, text in (
-        ("Without a restart", row.now),
-        ("When not", row.not_when),
-        ("Cost", row.cost),
+        ("While it runs", row.now),
+        ("Skip if", row.not_when),
+        ("Trade-off", row.cost),
     ):
         lines += [f"*{head}.* {_safe(text)}", ""]
     if row.verify:
@@ -155,7 +155,7 @@ def site_pages(rows: Iterable[Pitfall]) -> dict[str, str]:
     known = list(rows)
     index = ["| name | what is wrong, or what to do |", "|---|---|"]
     index += [f"| [`{row.id}`](pitfalls/{row.id}.md) | {_safe(row.title)} |" for row in known]
-    introduction = _INTRODUCTION.replace(", as below", "").partition("This page is made of")[0]
+    introduction = _INTRODUCTION.replace(", as below", "").partition("This page is made from")[0]
     return {
         "pitfalls.md": introduction + "\n".join(index) + "\n",
         **{f"pitfalls/{row.id}.md": _site_page(row) for row in known},
@@ -169,16 +169,16 @@ def _site_page(row: Pitfall) -> str:
         now = " *Helps without a restart.*" if fix.now else ""
         lines += [f"{number}. {_safe(said(fix))}{now}", "", *_block(fix, " " * 4)]
     for head, text in (
-        ("Without a restart", row.now),
-        ("When not", row.not_when),
-        ("What it costs", row.cost),
+        ("While it runs", row.now),
+        ("Skip if", row.not_when),
+        ("Trade-off", row.cost),
     ):
         lines += [f"## {head}", "", _safe(text), ""]
     if row.verify:
         lines += ["## How to reproduce it", "", "```sh", row.verify, "```", ""]
     if row.causes:
         lines += ["## Found as", "", ", ".join(f"`{cause}`" for cause in row.causes), ""]
-    lines += ["## Where this is from", ""]
+    lines += ["## Sources", ""]
     lines += [
         f"- <{one}>" if one.startswith("https://") else f"- {_safe(one)}" for one in row.sources
     ]

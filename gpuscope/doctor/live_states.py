@@ -157,8 +157,9 @@ def idle_tensor_cores(scene: Scene, job: JobView) -> Said:
         evidence.append(Evidence(text=f"and {len(found) - 2} more GPUs likewise", source="nvml"))
     if found[0][1].fp32 is None:
         text = (
-            "the card does not report its float32 units; so much power beside idle tensor cores "
-            "is plain arithmetic. A profile names the kernels: sgemm multiplies in float32"
+            "the card does not report how busy its float32 units are. High power while the "
+            "tensor cores are idle means float32 arithmetic. A profile names the kernels: sgemm "
+            "multiplies in float32"
         )
         evidence.append(Evidence(text=text))
     compute = shares_of([idle.trainer for _, idle in found]).get("compute")

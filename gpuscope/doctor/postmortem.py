@@ -49,7 +49,7 @@ def _replay(path: Path, box: bool) -> Report:
         why = (
             reader.problem.text
             if reader.problem is not None
-            else f"{name}: it holds no complete sample"
+            else f"{name}: it has no complete sample"
         )
         return Report(problems=(why,))
     sources = sorted({member.source for member in members})[:MAX_SOURCES]

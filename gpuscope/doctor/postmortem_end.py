@@ -15,11 +15,8 @@ from . import postmortem_oom
 from .finding import Abstained, Evidence, Finding, Report
 from .live_scene import Scene, place
 
-WITHOUT_CLEANUP = ("without cleanup", "without a word", "without a good-bye")
-"""The texts with which the black box and the agent report that a trainer's end was not seen.
-
-The last two are from older versions, whose recordings still contain them.
-"""
+WITHOUT_CLEANUP = "without cleanup"
+"""How the black box and the agent report that a trainer's end was not seen."""
 RAN_ON_SECONDS = 5.0
 """Readings of the host that were taken more seconds than this after an end do not explain it."""
 
@@ -41,7 +38,7 @@ def examine(host: HostView, jobs: Sequence[JobView]) -> Report:
             ended = _exception_event(host, trainer)
             if ended is not None:
                 findings += _exception_findings(ended, place(Scene(host), trainer))
-            elif any(words in trainer.gone.reason for words in WITHOUT_CLEANUP):
+            elif WITHOUT_CLEANUP in trainer.gone.reason:
                 killed = _judge_silent_end(host, trainer)
                 if isinstance(killed, Finding):
                     findings.append(killed)

@@ -77,7 +77,7 @@ DEVICE_UP = Metric(
 DEVICE_STATE = Metric(
     "gpuscope_gpu_state",
     (*DEVICE, "kind", "state"),
-    "What is said of the device everywhere: kind is ok, idle, shared, warn or bad; always 1.",
+    "The state of the device, as screens show it: kind is ok, idle, shared, warn or bad; always 1.",
 )
 DEVICE_TOTAL = Metric("gpuscope_gpu_memory_total_bytes", DEVICE, "Memory of the device.")
 DEVICE_READINGS = (
@@ -262,7 +262,7 @@ ALLOCATOR_READINGS = (
             (column, column, 1, text)
             for column, text in (
                 ("allocated_bytes", "Memory of live tensors."),
-                ("reserved_bytes", "Memory that the allocator holds."),
+                ("reserved_bytes", "Memory that the allocator has reserved."),
                 ("active_bytes", "Allocated, or freed and still in use by a stream."),
                 (
                     "inactive_split_bytes",

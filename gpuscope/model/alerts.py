@@ -359,7 +359,7 @@ OVER = {
     "starved": "no longer waits for input",
     "tensor_idle": "its tensor cores work, or nothing does",
     "stall": "steps again",
-    "slower": "is as slow as told a while ago, or has its pace again",
+    "slower": "is no longer slower, or was reported a while ago",
     "gone": "ended a while ago, or runs again",
 }
 

@@ -18,7 +18,7 @@ _EXITED, _PROBE_GONE = "exited: ", "the probe is gone ("
 _WELL = ("the program has ended", "the program has come to its end", "finished")
 _REMOVED = ("it was removed", "it was taken out")
 """The words of today's probe, then those of older ones, which recordings hold."""
-_SILENT = ("without cleanup", "without a word", "without a good-bye", "killed (signal")
+_SILENT = ("without cleanup", "killed (signal")
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ IDLE_WORDS: Mapping[str, str] = {
     "launch": "idle: the host launches too slowly",
     "queue": "idle: between kernels in the queue",
     "sync": "idle: the host has read a value",
-    "copy": "idle: copies that hold the host",
+    "copy": "idle: copies that block the host",
     "allocate": "idle: allocates device memory",
     "compile": "idle: compiles or loads kernels",
     "collection": "idle: collects garbage",
@@ -309,11 +309,11 @@ def waited_for(looks: Mapping[int, Look]) -> tuple[int, float] | None:
 
 def cost(look: Look) -> str:
     """Say what a look has cost the training."""
-    stood = f"the training stood still for {duration_text(look.stood_seconds)}"
+    stood = f"the training paused for {duration_text(look.stood_seconds)}"
     if look.lost_seconds is None:
-        return f"For this look {stood}; what its steps lost in all cannot be told."
+        return f"For this look {stood}; what its steps lost in all is unknown."
     lost = duration_text(max(look.lost_seconds, look.stood_seconds))
-    return f"This look has cost the training {lost}: {stood}."
+    return f"This look cost the training {lost}: {stood}."
 
 
 def _kind(name: str) -> Kind:

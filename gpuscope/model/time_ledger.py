@@ -52,7 +52,7 @@ ADVICE: Mapping[str, tuple[str, str]] = {
     ),
     "compile": (
         "dynamic-shapes-recompile",
-        "It compiles again while it trains: TORCH_LOGS=recompiles tells which value changes; "
+        "It compiles again while it trains: TORCH_LOGS=recompiles shows which value changes; "
         "mark_dynamic or padding keeps it the same.",
     ),
     "checkpoint": (
@@ -75,7 +75,7 @@ ADVICE: Mapping[str, tuple[str, str]] = {
     ),
     "copy": (
         "pin-memory",
-        "Pinned memory and non_blocking=True let copies run beside the computation.",
+        "Pinned memory and non_blocking=True overlap copies with the computation.",
     ),
     "other": (
         "own-code-in-loop",

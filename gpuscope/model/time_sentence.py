@@ -18,10 +18,7 @@ def sentence(ledger: TimeLedger, found: tuple[Cause, ...]) -> str:
         return f"{seen} were seen, in {ledger.looks} looks: too few to tell where the time goes."
     if not found:
         each = f" of {duration_text(step)} each" if step is not None else ""
-        return (
-            f"{seen}{each} were seen: outside of the training itself nothing takes much of the "
-            "time."
-        )
+        return f"{seen}{each} were seen: nothing but the training itself takes much of the time."
     worst = found[0]
     low, high = percent_text(worst.row.low), percent_text(worst.row.high)
     place = f", at {clean(worst.row.places[0][0], 120)}" if worst.row.places else ""

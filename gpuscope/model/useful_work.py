@@ -47,7 +47,7 @@ KINDS: Mapping[str, str] = {
 ON_THE_CPU = "it computes on the CPU, whose peak is not known here"
 NO_GPU = "which GPU it computes on is not known"
 SEVERAL = "it computes on several GPUs at once, whose peaks do not add up to one"
-MIG = "the GPU is split by MIG, and no data sheet tells the peak of an instance"
+MIG = "the GPU is split by MIG, and no data sheet has the peak of an instance"
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +302,7 @@ def sentence(work: UsefulWork, step_seconds: float | None) -> str:
         known = "of its operators" if work.complete else "whose FLOPs are known"
         return f"no operator {known} multiplies matrices."
     if step_seconds is None:
-        return f"{flops}; what a step takes is not known."
+        return f"{flops}; the step time is not known."
     step = f"{duration_text(step_seconds)} a step"
     floor, mfu = work.floor_seconds, work.mfu(step_seconds)
     parts = [step]
@@ -324,7 +324,7 @@ def unknown_text(work: UsefulWork) -> str:
     names = [f"{clean(name, 60)} ({count})" for name, count in work.unknown[:4]]
     names += [f"{len(work.unknown) - 4} more"] if len(work.unknown) > 4 else []
     names += [f"{work.left_out} calls that are in no row"] if work.left_out else []
-    return f"FLOPs are not known of {', '.join(names)}." if names else ""
+    return f"The FLOPs of {', '.join(names)} are not known." if names else ""
 
 
 def cost(work: UsefulWork) -> str:
@@ -332,8 +332,8 @@ def cost(work: UsefulWork) -> str:
     if work.lost_seconds is None:
         usual = f", usually {duration_text(work.usual_seconds)}" if work.usual_seconds else ""
         took = duration_text(work.counted_seconds)
-        return f"The step that was counted took {took}{usual}."
-    return f"Counting the step has cost the training {duration_text(work.lost_seconds)}."
+        return f"The counted step took {took}{usual}."
+    return f"Counting the step cost the training {duration_text(work.lost_seconds)}."
 
 
 def flops_text(flops: float) -> str:

@@ -270,7 +270,7 @@ def _alive(snapshot: Mapping[str, Any], name_of: NameOf) -> list[Figures]:
         rows.append((place, bytes_text(row.bytes), f"{row.count}"))
     notes = ["The cell's time includes the history, which is now off again."]
     if top.other_stacks:
-        more = f"{top.other_stacks} more lines hold {bytes_text(top.other_bytes)}."
+        more = f"{top.other_stacks} more lines allocated {bytes_text(top.other_bytes)}."
         notes.insert(0, more)
     if not rows:
         return [Figures("Nothing that the cell allocated is still alive", ("",), [], notes)]

@@ -111,7 +111,7 @@ def memory(
             taken.text if isinstance(taken, Unknown) else bytes_text(device.number("used_bytes"))
         )
         notes.append(
-            f"{_name(device)}: {amount} used, {of_the_card(device)}; torch holds none of it here."
+            f"{_name(device)}: {amount} used, {of_the_card(device)}; none of it by torch here."
         )
     nvml = host.readings.get("nvml")
     if isinstance(nvml, Unknown):
@@ -122,17 +122,17 @@ def memory(
 def _why_none(host: HostView, trainer: TrainerView | None) -> str:
     if trainer is None:
         return (
-            "The probe of this process did not answer, so what torch holds is unknown. "
+            "The probe of this process did not answer, so what torch uses is unknown. "
             "GPUSCOPE_DEBUG=1 in the kernel's environment says why."
         )
     process = next((p for p in host.processes if p.id == trainer.process), None)
     resident = process.number("rss_bytes") if process is not None else None
-    held = f" The process holds {bytes_text(resident)} of host memory." if resident else ""
+    held = f" The process uses {bytes_text(resident)} of host memory." if resident else ""
     version = trainer.definition.torch_version
     why = "torch is not imported here"
     if version is not None:
         why = f"torch {version} has not initialised CUDA here"
-    return f"This process holds no device memory through torch: {why}.{held}"
+    return f"This process has no device memory through torch: {why}.{held}"
 
 
 def _name(device: DeviceView) -> str:

@@ -143,7 +143,7 @@ def take(act: Act, trace: Trace, steps: Steps, ledger: TimeLedger) -> Dict[str, 
         )
     value = summary(activities, calls, trace.marks, host, breathe)
     if not value:
-        raise Refusal("failed", "the trace holds no whole step: nothing ran on a device")
+        raise Refusal("failed", "the trace has no whole step: nothing ran on a device")
     value.update(
         began=trace.marks[0] / 1e9,
         first_step=first,
@@ -433,7 +433,7 @@ def events_of(
     events = results.events()
     breathe()
     if len(events) > MAX_EVENTS:
-        raise Refusal("refused", f"the trace holds {len(events)} events: too many to read here")
+        raise Refusal("refused", f"the trace has {len(events)} events: too many to read here")
     names: Dict[str, Tuple[str, str]] = {}
     for number, event in enumerate(events):
         name = event.name()

@@ -128,7 +128,7 @@ class BoxReader:
         table.finish(self._words(hello), self.ended or {})
         self._lines, self._members = table.lines, table.members
         if not self._lines:
-            self.problem = Problem("cut", "this black box holds no complete sample")
+            self.problem = Problem("cut", "this black box has no complete sample")
 
     def _words(self, hello: Hello) -> str:
         if self.ended is not None:

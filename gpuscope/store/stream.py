@@ -59,6 +59,9 @@ REWIND_NS = 1_000_000_000
 """
 _RECOUNT_CELLS = 250_000
 _SHRINK_TO = 0.8
+_SAID_BEFORE = ("without a word", "without a good-bye")
+"""How older versions, whose recordings still play, said that a trainer's end was not seen."""
+_WITHOUT_CLEANUP = "died without cleanup (signal, crash or os._exit)"
 _NUMBERS = frozenset((int, float))
 MAX_CELL_CHARS = 240
 """Limit of a text in a row: the name of a state, or a few names with their sizes."""
@@ -247,6 +250,8 @@ class Stream:
             )
 
     def _gone(self, m: int, reason: str) -> Gone:
+        if any(words in reason for words in _SAID_BEFORE):
+            reason = _WITHOUT_CLEANUP
         return Gone(self.seconds(m), self.wall(m), reason)
 
     # ── samples ───────────────────────────────────────────────────────────────────────────────────

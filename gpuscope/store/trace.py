@@ -257,7 +257,7 @@ def tabulate(events: Iterable[Any]) -> Table:
             break
         sums.add(event)
     if not sums.events:
-        raise TraceError("the trace holds no timed events")
+        raise TraceError("the trace has no timed events")
     for spans in sums.devices.values():
         for _, length, number in _triples(spans):
             _count(sums.names.rows[int(number)], length, length)

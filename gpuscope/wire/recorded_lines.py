@@ -82,9 +82,7 @@ class LineBuffer:
                     yield from self.release()
             self._crc = zlib.crc32(b"\n", zlib.crc32(line, self._crc))
         if len(self._partial) > _MAX_WRAPPED_BYTES:
-            raise Stop(
-                "too_large", f"the recording holds a line of more than {MAX_LINE_BYTES} bytes"
-            )
+            raise Stop("too_large", f"the recording has a line of more than {MAX_LINE_BYTES} bytes")
 
     def release(self) -> Iterator[Line]:
         held, self._held, self._held_bytes = self._held, [], 0
@@ -92,9 +90,7 @@ class LineBuffer:
 
     def _hold(self, line: bytes) -> None:
         if len(line) > _MAX_WRAPPED_BYTES:
-            raise Stop(
-                "too_large", f"the recording holds a line of more than {MAX_LINE_BYTES} bytes"
-            )
+            raise Stop("too_large", f"the recording has a line of more than {MAX_LINE_BYTES} bytes")
         parsed = _unwrap(line)
         if parsed is not None:
             self._held.append(parsed)

@@ -70,7 +70,7 @@ def test_it_says_what_takes_most_and_what_a_step_would_take_without_it(ask):
     assert "num_workers" in out
     assert [name for name, _ in asked] == ["time", "look", "work", "time", "recent"]
     assert "Useful work: not known, parts of this training are compiled." in said
-    assert "Not looked at the GPU: no CUDA here: nothing to look at." in said
+    assert "No look at the GPU: no CUDA here: nothing to look at." in said
     assert asked[0][1]["close_seconds"] == 0.01
 
 
@@ -117,7 +117,7 @@ def test_the_device_is_looked_at_and_the_price_is_said_before_and_after(ask):
     assert "Seen: most of it at train.py:12 main (stack)" in out
     assert "Fix: Sum on the device, read every N steps" in out
     assert "Proof: gpuscope lab pitfall synchronising-reads" in out
-    assert "has cost the training 90.0 ms: the training stood still for 42.0 ms" in out
+    assert "cost the training 90.0 ms: the training paused for 42.0 ms" in out
 
 
 def test_the_document_has_the_look(ask):
@@ -151,8 +151,8 @@ def test_the_work_of_a_step_is_told_with_its_floor_and_its_price(ask):
     assert "Useful work: 600 ms a step; this card could do what is known of it in" in said
     assert "MFU at least 11 % (PaLM convention: 66 TFLOP of the model / (step × 989.5" in said
     assert "Checkpoints compute 17 % of the hardware's FLOPs a second time." in said
-    assert "FLOPs are not known of aten::_fft_c2c (2)." in said
-    assert "Counting the step has cost the training 120 ms." in said
+    assert "The FLOPs of aten::_fft_c2c (2) are not known." in said
+    assert "Counting the step cost the training 120 ms." in said
 
 
 def test_the_document_derives_the_work_by_class_of_operators(ask):
@@ -181,7 +181,7 @@ def test_a_probe_that_serves_no_look_is_said_to_be_old(ask):
     old = fails("unsupported", "this probe does not serve look")
     value = {"minutes": [minute()], "problem": ""}
     _, out, _, _ = ask(str(os.getpid()), time=gives(value), look=old)
-    assert "Not looked at the GPU: the probe in this trainer is of an older gpuscope." in out
+    assert "No look at the GPU: the probe in this trainer is from an older gpuscope." in out
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_why_nobody_could_look_is_said_with_what_to_do_next(ask, code, reason, t
     status, out, _, _ = ask(str(os.getpid()), time=value, look=fails(code, reason))
     said = " ".join(out.split())
     assert status == 1, "its wall clock is known all the same"
-    assert f"Not looked at the GPU: {reason}." in said
+    assert f"No look at the GPU: {reason}." in said
     assert then in said.partition("Next: ")[2]
 
 

@@ -315,3 +315,7 @@ def test_the_list_needs_nothing(
     assert verb("--list") == 0
     shown = capsys.readouterr().out
     assert all(f"{name}: " in shown for name in BY_ID)
+    assert verb("--list", "--json") == 0
+    listed = json.loads(capsys.readouterr().out)["claims"]
+    assert [claim["id"] for claim in listed] == list(BY_ID)
+    assert all(claim["figures"] for claim in listed)

@@ -209,7 +209,7 @@ def test_files_that_are_no_recording(tmp_path: Path, content: bytes) -> None:
 
 
 def test_an_empty_recording_holds_no_training(tmp_path: Path) -> None:
-    with pytest.raises(RecordedError, match="holds no training"):
+    with pytest.raises(RecordedError, match="contains no training"):
         comparand(written(tmp_path / "run.gsr", session([])))
 
 

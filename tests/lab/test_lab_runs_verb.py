@@ -99,7 +99,7 @@ def test_list(ledger: Ledger, swept: Plan, capsys) -> None:
 def test_nothing_yet_says_what_to_do(ledger: Ledger, capsys) -> None:
     code, out, _ = call(capsys)
     assert code == 0
-    assert "holds no runs yet" in out
+    assert "has no runs yet" in out
     assert not ledger.path.exists()
 
 
@@ -165,7 +165,7 @@ def test_a_recording_against_a_run_and_against_another(ledger: Ledger, swept: Pl
         (["compare", "1"], 64, "two or more sides"),
         (["compare", "1", "99"], 2, "no run 99"),
         (["compare", "1", "x.gsr"], 2, "There is no file x.gsr"),
-        (["compare", "1", str(RECORDING)], 3, "holds 2 trainings: name one"),
+        (["compare", "1", str(RECORDING)], 3, "contains 2 trainings: name one"),
         (["compare", "1", f"{RECORDING}:1"], 3, "no training with pid 1"),
         (["compare", "1", "GROUP"], 64, "name one"),
         (["compare", "1", "GROUP:9"], 64, "name one"),

@@ -80,7 +80,7 @@ def test_an_unknown_operator_is_named_and_makes_a_lower_bound_of_the_total():
     assert not work.complete
     assert work.unknown == (("aten::_fft_c2c", 6),)
     assert "MFU at least" in sentence(work, 0.01)
-    assert unknown_text(work) == "FLOPs are not known of aten::_fft_c2c (6)."
+    assert unknown_text(work) == "The FLOPs of aten::_fft_c2c (6) are not known."
 
 
 def test_the_sentence_has_the_step_the_floor_and_the_convention():
@@ -105,9 +105,9 @@ def test_what_a_probe_sends_is_not_trusted():
 def test_the_price_is_what_the_steps_lost_or_what_the_counted_one_took():
     work = read(answer(row("aten::mm", call=MM), lost_seconds=0.04, seconds=0.1), CARD, "")
     assert work is not None
-    assert cost(work) == "Counting the step has cost the training 40.0 ms."
+    assert cost(work) == "Counting the step cost the training 40.0 ms."
     unsure = replace(work, lost_seconds=None, usual_seconds=0.06)
-    assert cost(unsure) == "The step that was counted took 100 ms, usually 60.0 ms."
+    assert cost(unsure) == "The counted step took 100 ms, usually 60.0 ms."
 
 
 @pytest.mark.parametrize(

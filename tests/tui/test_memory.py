@@ -140,7 +140,7 @@ async def test_there_is_no_zoom_where_there_is_no_history():
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "Timeline, GiB")
         await pilot.press("z")
-        await until(pilot, "the timeline holds less than 1 min so far")
+        await until(pilot, "the timeline covers less than 1 min so far")
 
 
 @in_loop

@@ -62,8 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--slower",
         action="store_true",
-        help="return too when its steps have become slower, to stay (exit code 12); a minute and a "
-        "half of steps has to be seen first",
+        help="also return when its steps have become lastingly slower (exit code 12); this takes "
+        "90 s of steps at least",
     )
     parser.add_argument(
         "--timeout",

@@ -42,10 +42,11 @@ class NoAnswer(UserError):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Says where the wall clock of a training goes: rows that add up to it, and what would "
-        "make a step faster at most. The training thread is looked at from the probe's own "
-        "thread, and the GPU for a few steps; the work of one step is counted, for its floor on "
-        "this card and the model FLOPs utilization (MFU)."
+        "Say where the wall clock of a training goes, in rows that add up to it, and how much "
+        "faster a step could be at most. The probe samples the training thread's stack from a "
+        "thread of its own and traces the GPU for a few steps. It also counts the operators of one "
+        "step: the shortest time that they need on this card (floor), and the model FLOPs "
+        "utilization (MFU)."
     )
     where = (
         "a PID (a trainer's, or torchrun's for all ranks), the name of a job or its script, "
@@ -56,9 +57,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-look",
         action="store_true",
-        help=f"answer at once from what is known, without {LOOK_SECONDS:g} s of closer looks, "
-        "without a trace of the GPU, which costs the training about 0.1 s, once, and without "
-        "counting the FLOPs of a step, which makes one step longer",
+        help="answer at once from what is known: without "
+        f"{LOOK_SECONDS:g} s of faster sampling, without a trace of the GPU (it costs the training "
+        "about 0.1 s, once), and without counting the FLOPs of a step (one step takes longer)",
     )
     parser.add_argument(
         "--window",
@@ -161,7 +162,7 @@ async def _asked(one: Found, close_seconds: float) -> str:
         answer = await one.source.request("time", asked, ANSWER_SECONDS)
     except SourceError as error:
         if error.code == "unsupported":
-            return "its probe is of an older gpuscope and does not measure where the time goes"
+            return "its probe is from an older gpuscope and does not measure where the time goes"
         return one_trainer.refusal(error.code, error.what, one.trainer.definition.pid)
     one.store.remember(one.source.key, one.trainer.id, "time", answer.value)
     return clean(str(answer.value.get("problem") or ""), 200)
@@ -221,8 +222,8 @@ def _noted(one: Told, note: str) -> Told:
 def _unknown(problem: str, pid: int) -> NoAnswer:
     if "older gpuscope" in problem:
         return NoAnswer(
-            "the probe in this trainer is of an older gpuscope and does not measure where the time "
-            "goes.",
+            "the probe in this trainer is from an older gpuscope and does not measure where the "
+            "time goes.",
             next="start the trainer with this gpuscope: gpuscope run train.py",
         )
     if "\n" in problem:

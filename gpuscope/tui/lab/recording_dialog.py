@@ -112,7 +112,7 @@ class RecordingDialog(TextDialog):
         self.redraw()
         try:
             self._found = [one for one in await aside(lambda: trainings(path)) if one.steps]
-            self._problem = "" if self._found else f"{path.name} holds no training with a step"
+            self._problem = "" if self._found else f"{path.name} contains no training with a step"
         except RecordedError as error:
             self._problem = str(error)
         except OSError as error:

@@ -216,7 +216,7 @@ class LogPane(Pane):
             await app.action_do("doctor" if kind == "finding" else "lab")
             for pane in self.screen.query("DoctorPane") if kind == "finding" else ():
                 if not pane.choose(*rest):  # type: ignore[attr-defined]
-                    self.session.notices.say("the finding does not hold any more")
+                    self.session.notices.say("this finding no longer applies")
         elif kind == "job" and host is not None and all(j.key != rest[0] for j in host.jobs):
             self.session.notices.say("the job is not known any more: it ended long ago", "warn")
         elif kind:

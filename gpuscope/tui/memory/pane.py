@@ -416,7 +416,7 @@ class MemoryPane(Pane, can_focus=True):
         window = next_window(self._window, longest, by)
         if window == self._window:
             self.session.notices.say(
-                f"the timeline holds less than {window_text(self._window)} so far"
+                f"the timeline covers less than {window_text(self._window)} so far"
             )
             return
         self._window, self._drawn = window, ()

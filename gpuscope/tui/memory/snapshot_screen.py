@@ -244,7 +244,7 @@ class SnapshotScreen(Room):
             if self._view == "map":
                 rows, title = (
                     draw.segment_rows(device),
-                    "Fragmentation: segments, each with what it holds",
+                    "Fragmentation: segments and what is in them",
                 )
                 empty = "no segments: nothing is reserved"
             elif self._view == "stacks":

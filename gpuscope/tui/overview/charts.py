@@ -254,5 +254,5 @@ def _make(kind: str) -> Painted:
         chart = StackedChart(classes="panel")
         chart.legend_elsewhere = "colours as in Devices"
         return chart
-    empty = {"step": "no trainer with a probe", "loss": "no trainer tells its loss"}
+    empty = {"step": "no trainer with a probe", "loss": "no trainer reports its loss"}
     return LineChart(empty=empty.get(kind, "no readings yet"), classes="panel")

@@ -40,7 +40,7 @@ class EnvironmentDialog(AskedOnce):
         if isinstance(others, int):
             lines += [
                 [],
-                [(f"{others} other variables are not shown: they may hold secrets.", "faint")],
+                [(f"{others} other variables are not shown: they may contain secrets.", "faint")],
             ]
         lines += [[("As at its start; later changes are not included.", "faint")]]
         return lines

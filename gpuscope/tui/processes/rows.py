@@ -417,7 +417,7 @@ def _notes(
     reasons = dict.fromkeys(_reason_class(e.process.readings["user"]) for e in hidden)
     for reason in list(reasons)[:2]:
         count = sum(_reason_class(e.process.readings["user"]) == reason for e in hidden)
-        yield [("unknown: ", "warn"), (f"whose {count} of these are: {reason}", "text")]
+        yield [("unknown: ", "warn"), (f"owner of {count} of these: {reason}", "text")]
 
 
 def _reason_class(reading: object) -> str:

@@ -104,14 +104,14 @@ def of_commands(app: App[Any]) -> Iterator[Entry]:
     yield Entry(
         "save picture",
         "Save a picture (SVG)",
-        "this screen, as it looks, in a file",
+        "this screen as an SVG file",
         partial(own.after_palette, own.save_picture),
         also="screenshot image export",
     )
     yield Entry(
         "save report",
         "Save a report (HTML)",
-        "this screen, and the findings of the Doctor, in a file for a browser",
+        "this screen and the Doctor's findings as an HTML file",
         partial(own.after_palette, own.save_report),
         also="export share page screenshot",
     )
@@ -124,7 +124,7 @@ def of_commands(app: App[Any]) -> Iterator[Entry]:
     )
     words = {
         "ansi": "the terminal's own sixteen colours",
-        "colour-blind": "dark, every state told apart by all eyes",
+        "colour-blind": "dark; states stay distinct with any colour vision",
     }
     for name, theme in THEME_NAMES.items():
         yield Entry(
@@ -152,7 +152,7 @@ def typed(app: App[Any], query: str) -> Iterator[Entry]:
     said = words[:1] == ["attach"]
     text = "".join(words[1:]) if said else query.strip()
     if text and (said or _is_place(text)):
-        yield _attach_to(own, text, "show this host beside those that are shown")
+        yield _attach_to(own, text, "show this host too")
 
 
 def of_ssh(app: App[Any], query: str) -> Iterator[Entry]:

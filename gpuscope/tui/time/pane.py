@@ -501,7 +501,7 @@ class TimePane(Pane):
             heading, lines = self._about(table, key)
             program(self.app).open("time_row", heading, lines)
         else:
-            self.session.notices.hint("the wall clock is all rows together; each of them opens")
+            self.session.notices.hint("the wall clock is the sum of all rows: open one of them")
 
     async def on_finding_list_opened(self, event: FindingList.Opened) -> None:
         event.stop()

@@ -100,10 +100,10 @@ def no_trainer(host: HostView, text: str) -> list[Line]:
         lines.append([(f"{clean(job.title, 60)} (pid {pid}) runs without a probe.", "text")])
     if not lines:
         lines.append([("No trainer with a probe is here.", "text")])
-    lines.append([("Where the time goes only a probe inside the training can see:", "muted")])
+    lines.append([("Only a probe inside the training sees where its time goes:", "muted")])
     return [
         *lines,
-        [(f"{key_of('attach'):24}", "accent"), ("attach one to a training that runs", "muted")],
+        [(f"{key_of('attach'):24}", "accent"), ("attach one to a running training", "muted")],
         [(f"{'gpuscope run train.py':24}", "accent"), ("start a training with one", "muted")],
         [(f"{'gpuscope lab':24}", "accent"), ("the demo trainer, here", "muted")],
     ]
@@ -114,7 +114,7 @@ def no_minutes(host: HostView, trainer: TrainerView) -> list[Line]:
     if not trainer.number("step"):
         return [
             [("No optimizer step was seen yet.", "text")],
-            [("Its time is booked from the first step on; the first figures come", "muted")],
+            [("It is measured from the first step on; the first figures come", "muted")],
             [("10 s after that.", "muted")],
         ]
     if host.link.state == "replay":
@@ -124,11 +124,11 @@ def no_minutes(host: HostView, trainer: TrainerView) -> list[Line]:
             [("gpuscope recorded none.", "muted")],
         ]
     if trainer.gone is not None:
-        return [[("It ended before the first figures of its time came.", "text")]]
+        return [[("It ended before its time was first reported.", "text")]]
     return [
-        [("Nothing was told of its time yet.", "text")],
-        [("The first figures come 10 s after the first step. A probe of an older", "muted")],
-        [("gpuscope tells none.", "muted")],
+        [("Where its time goes is not known yet.", "text")],
+        [("The first figures come 10 s after the first step. The probe of an older", "muted")],
+        [("gpuscope sends none.", "muted")],
     ]
 
 
@@ -157,19 +157,19 @@ def row_detail(row: Row, ledger: TimeLedger, look: Look | None) -> Iterable[Line
             share = percent_text(seconds / ledger.seconds)
             yield [(f"{share:>8}  ", "muted"), (clean(place, PLACE_CELLS), "text")]
     else:
-        yield [("No line of code was told for it.", "muted")]
+        yield [("No line of code is known for it.", "muted")]
     yield []
     cure = next((one for one in causes(ledger) if one.row.name == row.name), None)
     if cure is not None:
         rest = cure.step_seconds
         left = f": a step would take {duration_text(rest)} or more" if rest is not None else ""
         yield [("Cure     ", "muted"), (cure.advice, "text")]
-        yield [("Brings   ", "muted"), (f"{percent_text(row.share)} at most{left}", "text")]
+        yield [("Gain     ", "muted"), (f"{percent_text(row.share)} at most{left}", "text")]
     elif row.name in ADVICE:
-        yield [("Cure     ", "muted"), ("too little to gain to be worth one", "faint")]
+        yield [("Cure     ", "muted"), ("none: too little to gain", "faint")]
     if look is not None:
         yield from _on_gpu(row, look)
-    yield [("Stacks   ", "muted"), (f"{key_of('stacks')}: where all its threads stand now", "text")]
+    yield [("Stacks   ", "muted"), (f"{key_of('stacks')}: where all its threads are now", "text")]
 
 
 def _on_gpu(row: Row, look: Look) -> Iterable[Line]:
@@ -179,11 +179,11 @@ def _on_gpu(row: Row, look: Look) -> Iterable[Line]:
         rows = [one for one in look.rows if one.name in ON_GPU.get(row.name, ())]
     yield []
     if not rows:
-        yield [("The look at the GPU has nothing that belongs to it.", "muted")]
+        yield [("The look at the GPU found nothing for this row.", "muted")]
         return
     yield [("On the GPU", "title"), (", in the steps of the look", "muted")]
     if row.name in PASSES:
-        yield [("         of all passes together: the GPU works them off later", "faint")]
+        yield [("         all passes together, because the GPU runs them later", "faint")]
     for one in rows[:8]:
         each = duration_text(one.seconds / look.steps)
         yield [(f"{each:>8}  ", "muted"), (one.words, "text")]
@@ -217,4 +217,4 @@ def gpu_detail(row: LookRow, look: Look) -> Iterable[Line]:
         yield []
         yield [("Cure     ", "muted"), (cure, "text")]
     yield []
-    yield [("Price    ", "muted"), (cost(look), "faint")]
+    yield [("Overhead ", "muted"), (cost(look), "faint")]

@@ -68,7 +68,7 @@ def derivation(work: UsefulWork, step_seconds: float | None) -> Iterable[Line]:
         hfu = work.hfu(step_seconds or 0.0) or 0.0
         yield [("HFU      ", "muted"), (f"{least}{percent_text(hfu)}, of hardware FLOPs", "text")]
     else:
-        why = work.problem or "what a step takes is not known"
+        why = work.problem or "the step time is not known"
         yield [("MFU      ", "muted"), (f"not known: {why}", "warn")]
     if floor is not None:
         sum_of = "for each operator the longer of FLOPs / peak and bytes / bandwidth, added up"

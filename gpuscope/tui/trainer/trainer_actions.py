@@ -79,7 +79,7 @@ ACTS = {
             "history",
             "Record allocation history",
             f"torch records the Python stack of each allocation, the last {HISTORY_ENTRIES:,}: "
-            "later snapshots show which line holds what.",
+            "later snapshots show which line allocated what.",
             f"measured first: {TRIAL_STEPS} steps without and {TRIAL_STEPS} with it, then it is "
             f"turned off, and you decide.",
             "measure the overhead",

@@ -130,7 +130,7 @@ def _report(
     if target.pid is not None and not any(one.definition.pid == target.pid for one in trainers):
         there = ", ".join(str(one.definition.pid) for one in trainers[:16]) or "none"
         why = (
-            f"There is no probe in pid {target.pid} on {name}: what is inside cannot be told, and "
+            f"There is no probe in pid {target.pid} on {name}: what is inside is unknown, and "
             f"it was not touched. Trainers with a probe there: {there}. Next: gpuscope attach "
             f"{clean(target.text, 100)}"
         )

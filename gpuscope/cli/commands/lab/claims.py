@@ -87,7 +87,11 @@ def run(args: argparse.Namespace) -> int:
     results so far.
     """
     if args.list:
-        print("\n".join(_listed(claim) for claim in args.only))
+        if args.json or args.format == "json":
+            listed = {"claims": [_listed_document(claim) for claim in args.only]}
+            print(json.dumps(listed, indent=2))
+        else:
+            print("\n".join(_listed(claim) for claim in args.only))
         return ExitStatus.OK
     machine = look(find_python(), args.device)
     return _measure(args, machine, args.repeats or (QUICK_REPEATS if args.quick else REPEATS))
@@ -147,6 +151,28 @@ def _measure(args: argparse.Namespace, machine: Machine, repeats: int) -> int:
 def _shape(output: Path, form: str) -> str:
     """Return the file's own form where its name tells, else that of the output."""
     return {".json": "json", ".md": "md", ".txt": "text"}.get(output.suffix, form)
+
+
+def _listed_document(claim: Claim) -> dict[str, object]:
+    """Return a claim and its thresholds; null where a figure has no bound on that side."""
+    return {
+        "id": claim.id,
+        "statement": claim.statement,
+        "stated": claim.stated,
+        "cannot_cpu": claim.cannot_cpu or None,
+        "figures": [
+            {
+                "key": figure.key,
+                "title": figure.title,
+                "unit": figure.unit,
+                "at_least": figure.at_least,
+                "at_most": figure.at_most,
+                "counts": figure.counts,
+            }
+            for figure in claim.figures
+            if figure.judged
+        ],
+    }
 
 
 def _listed(claim: Claim) -> str:

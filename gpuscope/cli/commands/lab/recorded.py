@@ -60,15 +60,17 @@ def comparand(path: Path, pid: int | None = None, samples: int | None = None) ->
     if pid is not None:
         chosen = [training for training in found if pid in training.pids]
         if not chosen:
-            raise RecordedError(f"{name} holds no training with pid {pid}.\n{_listed(path, found)}")
+            raise RecordedError(
+                f"{name} contains no training with pid {pid}.\n{_listed(path, found)}"
+            )
         return chosen[0]
     stepping = [training for training in found if training.steps] or found
     if len(stepping) == 1:
         return stepping[0]
     what = (
-        f"{name} holds {len(stepping)} trainings: name one."
+        f"{name} contains {len(stepping)} trainings: name one."
         if stepping
-        else f"{name} holds no training."
+        else f"{name} contains no training."
     )
     raise RecordedError(f"{what}\n{_listed(path, found)}".rstrip())
 

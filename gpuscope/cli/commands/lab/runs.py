@@ -140,7 +140,7 @@ def _list(args: argparse.Namespace, ledger: Ledger) -> int:
         )
     elif not entries:
         print(
-            f"The ledger {clean(str(ledger.path))} holds no runs yet.\n"
+            f"The ledger {clean(str(ledger.path))} has no runs yet.\n"
             "Next: gpuscope lab --headless --steps 100"
         )
     else:

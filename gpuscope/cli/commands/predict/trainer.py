@@ -146,16 +146,16 @@ def recorded(target: str) -> Measured:
     jobs = {trainer.definition.job or trainer.key for _, trainer in chosen if _allocators(trainer)}
     if not chosen:
         raise TrainerNotMeasured(
-            f"{name} holds no such training.",
+            f"{name} contains no such training.",
             "it has no trainer with a probe, or not this pid",
-            f"gpuscope replay {path}   shows what it holds",
+            f"gpuscope replay {path}   shows what is in it",
         )
     if len(jobs) > 1:
         each = "   ".join(
             f"{clean(path)}:{one.definition.pid}" for _, one in chosen if _allocators(one)
         )
         raise TrainerNotMeasured(
-            f"{name} holds {len(jobs)} trainings.",
+            f"{name} contains {len(jobs)} trainings.",
             "the target does not name one of them",
             f"one of: {each}",
         )
@@ -290,7 +290,7 @@ def _document(args: argparse.Namespace, found: Measured, began: float) -> dict[s
         factor = _factor(largest)
         why = (
             "torch does not know the batch size: give it with --batch N; largest_batch_factor "
-            "holds for any"
+            "is for any batch"
         )
         unknown.append(_row("largest_batch", "no_batch", why))
     if batch is None:

@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     model.add_argument(
         "--hf-config",
         metavar="PATH",
-        help="a transformers config.json, or the folder that holds it",
+        help="a transformers config.json, or the folder that contains it",
     )
     model.add_argument(
         "--task", metavar="TASK", help=f"the task it is trained for: {', '.join(TASKS)}"
