@@ -171,7 +171,7 @@ def _batch(amounts: Amounts) -> Effect | None:
         text=f"a request of at most {bytes_text(room)} fits, "
         f"{percent_text(room / amounts.requested)} of this one: where it is an "
         f"activation, {'half' if parts == 2 else f'1/{parts} of'} the batch is small enough. "
-        "Whether it is one the message does not say",
+        "The message does not say whether it is one",
         bound="about",
     )
 

@@ -80,7 +80,7 @@ def test_the_batch_is_only_promised_what_follows():
     told = of_log("reduce-batch-size", "6.00 GiB", "27.50 GiB", "27.00 GiB", "0.10 GiB")
     assert told.freed_bytes is None
     assert "a request of at most 4.00 GiB fits, 67 % of this one" in told.text
-    assert "Whether it is one the message does not say" in told.text
+    assert "The message does not say whether it is one" in told.text
     known = effect(
         "reduce-batch-size",
         allocated=20 * GIB,

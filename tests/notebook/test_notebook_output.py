@@ -129,7 +129,7 @@ def test_a_foreign_name_is_no_markup():
 
 def test_a_process_without_a_probe_is_said_to_be_unknown():
     output, _, _ = shown(views.training(), pid=1)
-    assert "what torch holds is unknown" in output.text
+    assert "what torch uses is unknown" in output.text
     assert "GPU 0 NVIDIA H200: " in output.text
 
 

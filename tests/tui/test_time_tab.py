@@ -144,7 +144,7 @@ async def test_a_look_says_its_price_first_and_what_it_has_cost_afterwards():
         assert "about 0.1 s of the training" in screen
         assert source.asked == []
         await pilot.press("enter")
-        await until(pilot, "48 % of the time", "This look has cost")
+        await until(pilot, "48 % of the time", "This look cost")
         assert source.asked == [("look", {"trainer": 302})]
         await pilot.press("escape")
         await until(pilot, "On the GPU, just now: busy 48 %", "idle: the host")
@@ -155,7 +155,7 @@ async def test_a_trainer_on_the_cpu_has_no_gpu_to_look_at():
     source = AskedSource(views.cpu_only(6.0), look=gives(clocks.LOOK))
     app = GpuscopeApp(Session(make_source=lambda hz: source), "time")
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "Nothing was told of its time yet", "l Look")
+        await until(pilot, "Where its time goes is not known yet", "l Look")
         await pilot.press("l")
         await until(pilot, "it has not initialised CUDA", "no GPU to")
 
@@ -256,7 +256,7 @@ async def test_without_a_trainer_it_says_how_to_get_one():
 async def test_a_trainer_without_a_step_and_one_that_told_nothing_have_a_reason():
     app = make_app(views.training(4.0), "time")
     async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, "Nothing was told of its time yet")
+        await until(pilot, "Where its time goes is not known yet")
     unstarted: list[Any] = []
     for frame in views.training(4.0):
         if isinstance(frame, f.Sample):
@@ -344,7 +344,7 @@ async def test_the_work_of_a_step_is_counted_after_its_price_and_derived_by_clas
         assert "one step takes longer, once" in screen
         assert source.asked == []
         await pilot.press("enter")
-        await until(pilot, "at least 66 TFLOP a step", "has cost the training 120 ms")
+        await until(pilot, "at least 66 TFLOP a step", "cost the training 120 ms")
         assert source.asked == [("work", {"trainer": 302})]
         await pilot.press("escape")
         await until(pilot, "useful work:", "MFU at least", "dense bf16 of H200 SXM")
