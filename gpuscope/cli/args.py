@@ -11,7 +11,7 @@ from argparse import SUPPRESS, Action, ArgumentTypeError
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from ..text.units import TIB, bytes_text, parse_size
+from ..text.units import TIB, age_text, bytes_text, parse_duration, parse_size
 
 MAX_SIZE_BYTES = 1024 * TIB
 
@@ -72,6 +72,39 @@ def number_between(least: float, most: float, what: str = "a number") -> Callabl
 def seconds_between(least: float, most: float) -> Callable[[str], float]:
     """Return a parser for seconds from ``least`` to ``most``."""
     return number_between(least, most, "a number of seconds")
+
+
+def duration_between(least: float, most: float) -> Callable[[str], float]:
+    """Return a parser for durations such as ``90s``, ``10m`` or ``2h``, in seconds."""
+
+    def parse(text: str) -> float:
+        try:
+            value = parse_duration(text)
+        except ValueError:
+            value = -1.0
+        if not least <= value <= most:
+            raise ArgumentTypeError(
+                f"must be a time such as 90s, 10m or 2h, from {age_text(least)} to {age_text(most)}"
+            )
+        return value
+
+    return parse
+
+
+def share_between(least: float, most: float) -> Callable[[str], float]:
+    """Return a parser for shares such as ``1%`` or ``0.01``; both bounds are shares."""
+
+    def parse(text: str) -> float:
+        plain = text.strip()
+        try:
+            value = float(plain[:-1]) / 100 if plain.endswith("%") else float(plain)
+        except ValueError:
+            value = float("nan")
+        if not least <= value <= most:
+            raise ArgumentTypeError(f"must be a share such as 1%, from {least:.0%} to {most:.0%}")
+        return value
+
+    return parse
 
 
 def whole_between(least: int, most: int) -> Callable[[str], int]:

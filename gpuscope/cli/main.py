@@ -35,6 +35,7 @@ VERBS = {
     "snapshot": "read an allocator snapshot, compare two, or take one",
     "why": "say where a training's time goes, and what would make it faster",
     "lab": "start the demo trainer, in the TUI or headless, with sweep, claims, runs and pitfall",
+    "tune": "search for the fastest settings of a training that fit, and prove them",
     "predict": "predict a model's peak memory without a GPU: does it fit, the largest batch, "
     "what would help",
     "record": "record a session to a file",

@@ -104,6 +104,11 @@ EXAMPLES: Dict[str, Tuple[Tuple[str, str], ...]] = {
         ("slow-input", "a training with slow input"),
         ("slow-input --cured", "the same one, cured"),
     ),
+    "tune": (
+        ("mine:factory --budget 10m", "your own model, ten minutes of trials"),
+        ("gpt-small --vary amp=off,bf16 --vary compile=off,default", "only these two toggles"),
+        ("mine:factory --free-batch --price 2.5 -o tune.json", "with the batch, and what it costs"),
+    ),
     "predict": (
         ("--model gpt-small --gpu 4090 --what-if", "does it fit, and what would help"),
         ("models:make --batch 32 --capacity 24GiB", "your own model"),
@@ -224,6 +229,12 @@ EXIT_CODES: Dict[str, Dict[int, str]] = {
     "lab pitfall": {
         OK: "listed; for a training its own exit code",
         UNCHECKED: "no scripts, no Python with torch, or too few GPUs",
+    },
+    "tune": {
+        OK: "something faster was found and proved",
+        WARNINGS: "the baseline is the best, or the budget ended the search early",
+        PROBLEMS: "it was stopped; the same command continues",
+        UNCHECKED: "nothing runs, there is no Python with torch, or the ledger cannot be used",
     },
     "predict": {
         OK: "it fits, or no card was given",

@@ -251,7 +251,13 @@ class Sweep:
         results stay. Raises :class:`SweepError` if another process runs the same sweep, and
         ``LedgerError`` if nothing can be written.
         """
-        with _alone(self.ledger.path, self.plan.group):
+        with alone(
+            self.ledger.path,
+            self.plan.group,
+            "sweep",
+            f"gpuscope lab sweep --resume {self.plan.group}    once that has ended; "
+            "--new starts another",
+        ):
             self.ledger.keep_plan(self.plan.group, self.plan.to_mapping())
             outcome = asyncio.run(self._all())
             if outcome.complete:
@@ -376,8 +382,12 @@ def document_of(run: LabRun, failure: metrics.Failure | None = None) -> dict[str
 
 
 @contextmanager
-def _alone(ledger: Path, group: str) -> Iterator[None]:
-    """Hold the sweep's lock, which is released when the process ends in any way."""
+def alone(ledger: Path, group: str, kind: str, then: str) -> Iterator[None]:
+    """Hold the lock of a group of runs, which is released when the process ends in any way.
+
+    Raises :class:`SweepError` where another process holds it: the words of the error are made of
+    ``kind`` and of ``then``, what to do next.
+    """
     path = ledger.with_name(f".{group}.lock")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -386,9 +396,9 @@ def _alone(ledger: Path, group: str) -> Iterator[None]:
         raise explain(ledger, error) from None
     if file is None:
         raise SweepError(
-            f"The sweep {group} is already running.",
+            f"The {kind} {group} is already running.",
             f"Another process runs it{_holder(path)}.",
-            f"gpuscope lab sweep --resume {group}    once that has ended; --new starts another",
+            then,
         )
     try:
         file.write(f"{os.getpid()}")

@@ -196,3 +196,18 @@ def parse_size(text: str) -> int:
     if found is None:
         raise ValueError(f"not a size: {text!r}")
     return int(float(found.group(1)) * (1 << _SHIFTS[found.group(2)]))
+
+
+_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*")
+
+
+def parse_duration(text: str) -> float:
+    """Return the seconds of ``90``, ``90s``, ``10m``, ``2h`` or ``1.5d``.
+
+    Raises ValueError for anything else.
+    """
+    found = _DURATION.fullmatch(text.lower())
+    if found is None or found[2] not in _SECONDS:
+        raise ValueError(f"not a duration: {text[:40]!r}")
+    return float(found[1]) * _SECONDS[found[2]]

@@ -157,6 +157,7 @@ class TensorShare:
         self._stop = threading.Event()
         self._uuids: set[str] = set()
         self._sums: dict[str, tuple[float, int]] = {}
+        self._watts: dict[str, tuple[float, int]] = {}
         self._why = "the run had no steady steps"
         self._code = "not_measured"
 
@@ -188,6 +189,13 @@ class TensorShare:
                 "",
             )
         return None, self._code, self._why
+
+    @property
+    def power_watts(self) -> float | None:
+        """The mean power of all the run's GPUs together in its steady steps; None if not read."""
+        if not self._uuids or set(self._watts) != self._uuids:
+            return None
+        return sum(total / count for total, count in self._watts.values())
 
     def _begin(self, started: metrics.Started) -> None:
         uuids = [device.get("uuid") for device in started.devices if isinstance(device, dict)]
@@ -228,6 +236,10 @@ class TensorShare:
                     continue
                 first = uuid not in heard
                 heard[uuid] = fast[0]
+                watts = fast[1].get("power_watts")
+                if isinstance(watts, (int, float)):
+                    total, count = self._watts.get(uuid, (0.0, 0))
+                    self._watts[uuid] = (total + watts, count + 1)
                 value = fast[1].get("tensor_active_percent")
                 if isinstance(value, Unknown):
                     self._code, self._why = value.code, value.text

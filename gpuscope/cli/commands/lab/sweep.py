@@ -45,11 +45,11 @@ from ....lab.sweep import (
 )
 from ....model.cuda_devices import visible_in_order
 from ....model.occupants import Occupant
-from ....text import width
 from ....text.units import age_text
 from ....wire.clean import clean, clean_lines
 from ... import args as types
 from ... import output as cli_output
+from ...progress_line import ProgressLine
 from . import devices as lab_devices
 
 MAX_LIMIT_SECONDS = 999_999.0
@@ -347,35 +347,20 @@ class Bar:
     """
 
     def __init__(self, out: TextIO) -> None:
-        self._out = out
-        self._live = out.isatty()
-        self._width = 0
+        self._line = ProgressLine(out)
         self._drawn = 0.0
 
     def show(self, state: State, entry: Entry | None) -> None:
         """Show a state; the parameters are those of :data:`~gpuscope.lab.sweep.OnChange`."""
         if entry is not None:
-            self._line(f"{state.done}/{state.total}  {_ended(entry)}{_left(state)}")
-        elif self._live and time.monotonic() - self._drawn >= DRAW_SECONDS:
+            self._line.finished(f"{state.done}/{state.total}  {_ended(entry)}{_left(state)}")
+        elif self._line.live and time.monotonic() - self._drawn >= DRAW_SECONDS:
             self._drawn = time.monotonic()
-            self._draw(_progress(state))
+            self._line.draw(_progress(state))
 
     def close(self) -> None:
         """Leave an empty line behind."""
-        self._draw("")
-
-    def _line(self, text: str) -> None:
-        self._draw("")
-        print(text, file=self._out, flush=True)
-
-    def _draw(self, text: str) -> None:
-        if not self._live or (not text and not self._width):
-            return
-        text = width.cut(text, max(20, shutil.get_terminal_size().columns - 1))
-        gap = " " * max(0, self._width - width.cells(text))
-        self._out.write(f"\r{text}{gap}\r" if not text else f"\r{text}{gap}")
-        self._out.flush()
-        self._width = width.cells(text)
+        self._line.draw("")
 
 
 def _progress(state: State) -> str:

@@ -1,0 +1,351 @@
+"""``gpuscope tune`` searches for the fastest settings of a training that fit, and proves them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from ...errors import UsageError, UserError
+from ...exit_status import ExitStatus
+from ...lab import rules, torch_probe
+from ...lab.config import LabConfig, add_toggles
+from ...lab.launch import find_python
+from ...lab.ledger import Entry, Ledger
+from ...lab.matrix import vary_of
+from ...lab.metrics import Record
+from ...lab.toggles import EVERY_PRESET, FACTORY, PRESETS, Value
+from ...lab.tune.findings import Fit, Prediction, Settings
+from ...lab.tune.result import COST_SAMPLES, Result
+from ...lab.tune.runner import Job, Progress, Runner, new_job
+from ...lab.tune.search import CannotTune, Search
+from ...lab.tune.space import Limits
+from ...process.atomic_file import write_text
+from ...text.units import MIB, bytes_text, duration_text
+from ...wire.clean import clean, clean_lines
+from .. import args as types
+from .. import output
+from ..progress_line import ProgressLine
+from .lab import devices as lab_devices
+
+BUDGET_SECONDS = 600.0
+KEEP_LOSS = 0.01
+DRAW_SECONDS = 0.2
+PREDICT_SECONDS = 60.0
+VISIBLE = lab_devices.VISIBLE_VARIABLE
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "target",
+        nargs="?",
+        metavar="MODEL",
+        help="your own MODULE:FACTORY, or one of the Lab's models (default: --model)",
+    )
+    search = parser.add_argument_group("the search")
+    search.add_argument(
+        "--budget",
+        type=types.duration_between(10, 7 * 86400),
+        default=BUDGET_SECONDS,
+        metavar="TIME",
+        help="how long to run trainings, such as 90s, 10m or 2h (default 10m)",
+    )
+    search.add_argument(
+        "--vary",
+        action="append",
+        default=[],
+        metavar="TOGGLE=A,B,…",
+        help="try only these values of these toggles; repeat it for others (default: all that can "
+        "make a training faster)",
+    )
+    search.add_argument(
+        "--free-batch",
+        action="store_true",
+        help="allow another effective batch; otherwise micro-batch times accumulation stays",
+    )
+    search.add_argument(
+        "--keep-loss",
+        type=types.share_between(0, 1),
+        default=KEEP_LOSS,
+        metavar="SHARE",
+        help="how much higher the loss may be after the same samples (default 1%%)",
+    )
+    search.add_argument(
+        "--new", action="store_true", help="start over, also if this search was stopped before"
+    )
+    card = parser.add_argument_group("the device")
+    card.add_argument(
+        "--gpu",
+        type=types.whole_between(0, 1023),
+        metavar="N",
+        help="train on this GPU of the host",
+    )
+    card.add_argument(
+        "--capacity",
+        type=types.size_of_at_least(64 * MIB),
+        metavar="SIZE",
+        help="memory that a training may reserve, such as 24GiB (default: what the GPU has free)",
+    )
+    lab_devices.add_share(card)
+    cost = parser.add_argument_group("cost")
+    cost.add_argument(
+        "--price",
+        type=types.number_between(0, 1e6),
+        metavar="MONEY",
+        help="price of an hour of this machine: the result says what a number of samples costs",
+    )
+    cost.add_argument(
+        "--samples",
+        type=types.whole_between(1, 10**15),
+        default=COST_SAMPLES,
+        metavar="N",
+        help=f"the number of samples that costs are given for (default {COST_SAMPLES:,})",
+    )
+    out = parser.add_argument_group("output")
+    out.add_argument("--json", action="store_true", help="a JSON document instead of text")
+    out.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="also write the JSON document there"
+    )
+    add_toggles(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Search and print what was found; return the exit code.
+
+    0: something faster was found. 1: the baseline is the best, or the search ended early. 2: it was
+    stopped. 3: nothing runs, there is no Python with torch, or the ledger cannot be used.
+    """
+    if args.gpu is not None:
+        os.environ[VISIBLE] = str(args.gpu)
+    baseline = _baseline(args)
+    vary = vary_of(args.vary)
+    if args.output is not None and not args.output.parent.is_dir():
+        raise UsageError(f"-o {clean(str(args.output))}: there is no such folder")
+    python = find_python()
+    machine = torch_probe.ask(python)
+    if machine.problem:
+        raise UserError(
+            "This Python cannot train.", f"{clean(machine.problem)}.", "gpuscope doctor"
+        )
+    others = _others(baseline, args.share_gpus)
+    facts = machine.facts(baseline)
+    capacity = args.capacity or (facts.free_bytes[0] if facts.free_bytes else None)
+    ledger = Ledger()
+    job = new_job(ledger, baseline, _options(args, vary), args.new)
+    line = Shown(ProgressLine(sys.stderr))
+    runner = Runner(job, ledger, line.show, watch=lambda: Driver(others))
+    settings = Settings(
+        Limits(vary, args.free_batch),
+        args.keep_loss,
+        capacity,
+        lambda: args.budget - runner.spent_seconds,
+        _fits(baseline, facts, capacity),
+    )
+    search = Search(baseline, machine.facts, settings)
+    known = len(ledger.entries(limit=None, group=job.group))
+    _announce(job, args.budget, known)
+    try:
+        outcome = runner.run(search)
+    finally:
+        line.close()
+    if outcome.failure is not None:
+        print(clean_lines(str(outcome.failure)), file=sys.stderr)
+        return ExitStatus.UNCHECKED
+    if outcome.found is None:
+        print(
+            f"Stopped by {outcome.stopped}. What was measured is in the ledger.\n"
+            "Next: the same command again continues here",
+            file=sys.stderr,
+        )
+        return ExitStatus.PROBLEMS
+    entries = ledger.entries(limit=None, group=job.group)
+    result = Result(
+        job.group, outcome.found, entries[::-1], runner.spent_seconds, capacity, args.price,
+        args.samples,
+    )  # fmt: skip
+    _print(result, args)
+    early = bool(outcome.found.stopped)
+    return ExitStatus.OK if result.changed and not early else ExitStatus.WARNINGS
+
+
+def _baseline(args: argparse.Namespace) -> LabConfig:
+    if args.target is not None:
+        known = (*PRESETS, *EVERY_PRESET)
+        if args.target not in known and not FACTORY.fullmatch(args.target):
+            raise UsageError(
+                f"{clean(args.target, 60)} is neither MODULE:FACTORY nor one of {', '.join(known)}"
+            )
+        if args.model is not None and args.model != args.target:
+            raise UsageError("name the model once: as MODEL or with --model")
+        args.model = args.target
+    baseline = LabConfig.from_arguments(args)
+    if baseline.steps is not None:
+        raise UsageError("--steps has no meaning here: a run ends when its speed is known")
+    if baseline.parallel != "none":
+        raise CannotTune(
+            "Trainings in several processes are not searched.",
+            f"--parallel is {baseline.parallel}.",
+            "gpuscope tune without --parallel    then train with what it has found",
+        )
+    return baseline
+
+
+def _options(args: argparse.Namespace, vary: dict[str, list[Value]]) -> dict[str, Any]:
+    """Return what makes two searches different: with other options nothing is continued."""
+    return {
+        "vary": vary,
+        "free_batch": args.free_batch,
+        "keep_loss": args.keep_loss,
+        "capacity": args.capacity,
+        "gpu": args.gpu,
+    }
+
+
+def _others(baseline: LabConfig, share: bool) -> list[Any]:
+    """Return the jobs on the GPUs that are trained on.
+
+    Raises :class:`CannotTune` if there are any, unless the GPUs are to be shared.
+    """
+    if baseline.device == "cpu":
+        return []
+    host = lab_devices.look()
+    refused = None if share else lab_devices.refusal(baseline, host)
+    if refused is not None:
+        raise CannotTune(
+            refused.what,
+            refused.why,
+            "gpuscope tune --gpu N    takes another one; --share-gpus measures anyway",
+        )
+    return lab_devices.beside(baseline, host)
+
+
+def _announce(job: Job, budget: float, known: int) -> None:
+    if known:
+        print(
+            f"Continuing {job.group}: {known} of its runs are in the ledger (--new starts over).",
+            file=sys.stderr,
+        )
+    else:
+        print(
+            f"{job.group}: at most {duration_text(budget)} of trainings, each in a fresh process. "
+            "Ctrl-C stops it; nothing that was measured is lost.",
+            file=sys.stderr,
+        )
+
+
+# ── memory ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _fits(baseline: LabConfig, facts: rules.Facts, capacity: int | None) -> Fit:
+    """Return a function that predicts whether a configuration fits; on a CPU it knows nothing."""
+    if facts.device_type != "cuda" or capacity is None:
+        return lambda config: None
+    architecture = ".".join(map(str, facts.capability or (9, 0)))
+    known: dict[LabConfig, Prediction | None] = {}
+
+    def fits(config: LabConfig) -> Prediction | None:
+        if config not in known:
+            known[config] = _predict(config, architecture, capacity)
+        return known[config]
+
+    return fits
+
+
+def _predict(config: LabConfig, architecture: str, capacity: int) -> Prediction | None:
+    """Return what is predicted of a configuration; None where it cannot be predicted."""
+    from ...predict.answer import Asking
+    from ...predict.child import Tracer
+    from ...predict.from_lab_config import doubts_of, request_of, settings_of
+    from ...predict.request import CannotPredict
+
+    request = request_of(config, architecture)
+    with Tracer() as child:
+        try:
+            answer = Asking(
+                request,
+                lambda asked: child.trace(asked, PREDICT_SECONDS),
+                None,
+                settings_of(config),
+                PREDICT_SECONDS,
+                doubts_of(config),
+            ).finish()
+        except CannotPredict:
+            return None
+    reserved = answer.prediction.reserved
+    text = f"{bytes_text(reserved.low)} to {bytes_text(reserved.high)} of {bytes_text(capacity)}"
+    if reserved.low > capacity:
+        return Prediction("does_not_fit", reserved.bytes, f"predicted: it needs {text}")
+    close = reserved.high > capacity
+    return Prediction("too_close" if close else "fits", reserved.bytes, f"predicted: {text}")
+
+
+class Driver:
+    """A watcher of one run that asks the driver for the tensor share and the power."""
+
+    def __init__(self, others: list[Any]) -> None:
+        self._share = lab_devices.TensorShare(others)
+
+    def record(self, record: Record) -> None:
+        self._share.record(record)
+
+    def finish(self, document: dict[str, Any]) -> dict[str, Any]:
+        found = lab_devices.with_tensor_share(document, self._share.finish())
+        return {**found, "power_watts": self._share.power_watts}
+
+
+# ── output ────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Shown:
+    """Prints a line for each trial that has ended, and draws the one that runs."""
+
+    def __init__(self, line: ProgressLine) -> None:
+        self._line = line
+        self._drawn = 0.0
+
+    def show(self, progress: Progress, entry: Entry | None) -> None:
+        """Show the progress; the parameters are those of ``OnProgress``."""
+        trial = progress.trial
+        if trial is None:
+            return
+        spent = duration_text(progress.spent_seconds)
+        if entry is not None:
+            pace = entry.document.get("samples_per_second")
+            told = f"{pace:,.1f} samples/s" if isinstance(pace, (int, float)) else entry.failure
+            self._line.finished(clean(f"{spent}  {progress.label}  {told}  ({trial.purpose})"))
+        elif self._line.live and time.monotonic() - self._drawn >= DRAW_SECONDS:
+            self._drawn = time.monotonic()
+            best = sum(row.status == "kept" for row in progress.search.rows)
+            self._line.draw(
+                f"{spent}  run {progress.ran + progress.replayed + 1}  {best} kept  "
+                f"{progress.label}  step {progress.step}  ({trial.purpose})"
+            )
+
+    def close(self) -> None:
+        self._line.draw("")
+
+
+def _print(result: Result, args: argparse.Namespace) -> None:
+    document = json.dumps(result.document(), indent=2, allow_nan=False) + "\n"
+    if args.output is not None:
+        write_text(args.output, document)
+    if args.json:
+        print(document, end="")
+        return
+    print(clean_lines(result.sentence()))
+    print()
+    rows = result.table()
+    print(*output.table(rows, right=range(1, len(rows[0]) - 2)), sep="\n")
+    if result.found.switches:
+        print()
+        print(*output.table(result.switches()), sep="\n")
+    if result.changed:
+        print("\nTo paste into a training:")
+        print(*(f"  {line}" for line in result.lines()), sep="\n")
+        print(f"Or in the Lab:  {result.found.best.command()}")
+    print()
+    print(*result.remarks(), sep="\n")

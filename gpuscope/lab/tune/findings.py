@@ -1,0 +1,103 @@
+"""What a search asks for, what it keeps to, and what it finds.
+
+Only the standard library is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ..config import LabConfig
+from ..toggles import Value
+from .judge import Loss, Speed
+from .space import Limits
+
+Status = Literal[
+    "baseline", "kept", "slower", "no_difference", "refused", "does_not_fit", "failed", "loss",
+    "not_tried",
+]  # fmt: skip
+Fit = Callable[[LabConfig], "Prediction | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What is predicted of a configuration's memory, before it is run."""
+
+    outcome: Literal["fits", "too_close", "does_not_fit"]
+    bytes: int
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A run that the search asks for. ``purpose`` says what it is for, in words."""
+
+    config: LabConfig
+    repeat: int
+    purpose: str
+
+
+@dataclass(slots=True)
+class Row:
+    """A candidate and what became of it.
+
+    ``speed`` is measured against the best configuration of that moment, ``against``. ``reason``
+    says in words why it was not kept.
+    """
+
+    config: LabConfig
+    changed: dict[str, Value]
+    status: Status
+    speed: Speed | None = None
+    against: LabConfig | None = None
+    reason: str = ""
+    loss: Loss | None = None
+    predicted: Prediction | None = None
+
+
+@dataclass(slots=True)
+class Switch:
+    """One switch that the winner has changed, and how much slower it would be without."""
+
+    name: str
+    before: Value
+    after: Value
+    brings: Speed | None
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class Found:
+    """What a search has found.
+
+    ``best`` is the baseline itself where nothing is certainly faster. ``speed`` compares the best
+    with the baseline in runs of their own; None where they are the same, or the baseline cannot
+    run. ``stopped`` says why the search ended early, "" if it came to its end.
+    """
+
+    baseline: LabConfig
+    best: LabConfig
+    speed: Speed | None
+    rows: list[Row] = field(default_factory=list)
+    switches: list[Switch] = field(default_factory=list)
+    stopped: str = ""
+    loss: Loss | None = None
+    baseline_failure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a search has to keep to.
+
+    ``keep_loss`` is how much higher the loss may be, as a share. ``capacity`` is the memory in
+    bytes that a run may reserve on each device; None: whatever runs. ``time_left`` returns the
+    seconds of the budget that are left, or None for no budget.
+    """
+
+    limits: Limits
+    keep_loss: float = 0.01
+    capacity: int | None = None
+    time_left: Callable[[], float | None] = lambda: None
+    fits: Fit = lambda config: None

@@ -1,0 +1,162 @@
+"""Judge two configurations by their runs: which one is faster, and whether their losses agree.
+
+Only the standard library is needed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from .. import intervals
+from ..compare import compare
+from ..ledger import Entry
+from ..measures import Curve, loss_by_step, loss_curve, number
+
+WORTH = 0.01
+"""A gain below this share is not worth a switch."""
+CLEAR = 0.03
+"""Two runs of one configuration differ by up to so much from one process to the next. A smaller
+difference is measured again before it counts.
+"""
+LOSS_SHARE = 4
+"""Losses are compared over the last quarter of what both runs have seen, where they differ most."""
+
+Decision = Literal["faster", "slower", "alike", "unclear"]
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """How many times as fast B is as A: ``ratio`` with its 95 % interval and how it is known."""
+
+    ratio: float
+    low: float | None
+    high: float | None
+    basis: str
+
+    @property
+    def certain(self) -> bool:
+        """Whether B is faster by the whole interval."""
+        return self.low is not None and self.low > 1.0
+
+    def to_mapping(self) -> dict[str, object]:
+        return {"ratio": self.ratio, "low": self.low, "high": self.high, "basis": self.basis}
+
+
+def speed(a: Sequence[Entry], b: Sequence[Entry]) -> Speed | None:
+    """Return how many times as fast ``b`` is as ``a`` in samples per second; None if unknown.
+
+    Interleaved repeats are compared in pairs. Of one run each the interval covers the spread of
+    steps within a run, and not what changes from one process to the next.
+    """
+    row = compare(a, b).row("sample_seconds")
+    if row is None or row.ratio is None or row.ratio <= 0:
+        return None
+    low, high = (None if end is None or end <= 0 else 1 / end for end in (row.high, row.low))
+    return Speed(1 / row.ratio, low, high, row.basis)
+
+
+def in_turns(a: Sequence[Entry], b: Sequence[Entry]) -> Speed | None:
+    """Return how many times as fast ``b`` is as ``a``, whose runs were made in turns, in pairs."""
+    rates = [
+        [number(entry.document.get("samples_per_second")) for entry in side] for side in (a, b)
+    ]
+    pairs = [(x, y) for x, y in zip(*rates, strict=False) if x and y]
+    if not pairs:
+        return None
+    found = intervals.paired([x for x, _ in pairs], [y for _, y in pairs])
+    return Speed(found.middle, found.low, found.high, f"{len(pairs)} pairs of runs, in turns")
+
+
+def first_look(found: Speed | None) -> Decision:
+    """Decide by one run of each, where the difference is clear; "unclear" asks for repeats."""
+    if found is None or found.ratio < 1 + WORTH:
+        certain = found is not None and found.high is not None and found.high < 1
+        return "slower" if certain else "alike"
+    return "faster" if found.ratio >= 1 + CLEAR and found.certain else "unclear"
+
+
+def after_repeats(a: Sequence[Entry], b: Sequence[Entry]) -> Decision:
+    """Decide by a few pairs of runs: "faster" where each pair says so, and all together clearly.
+
+    A wrong "faster" costs little, because whoever wins is compared with the baseline again.
+    """
+    ratios = [found.ratio for pair in zip(a, b, strict=True) if (found := in_turns(*zip(pair)))]
+    if len(ratios) < len(a) or not ratios:
+        return "alike"
+    mean = math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
+    return "faster" if min(ratios) > 1 and mean >= 1 + WORTH else "alike"
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """How far the loss of B lies above that of A at equal ``unit``, as a share of A's.
+
+    ``excess`` is None where it is unknown, and ``reason`` says why.
+    """
+
+    excess: float | None
+    unit: str
+    at: float = 0.0
+    reason: str = ""
+
+    def within(self, tolerance: float) -> bool:
+        """Say whether B learns as well as A. An unknown loss is no reason to doubt it."""
+        return self.excess is None or self.excess <= tolerance
+
+    def to_mapping(self) -> dict[str, object]:
+        return {
+            "excess": self.excess,
+            "unit": self.unit,
+            "compared_up_to": self.at or None,
+            "reason": self.reason or None,
+        }
+
+
+def loss(a: Entry, b: Entry, by_step: bool) -> Loss:
+    """Compare the losses of two runs with the same seed after the same samples.
+
+    ``by_step``: after as many optimizer steps, for runs whose steps see different numbers of
+    samples.
+    """
+    unit, read = ("steps", loss_by_step) if by_step else ("samples", loss_curve)
+    if _diverged(b) and not _diverged(a):
+        return Loss(math.inf, unit, reason="its loss is not a finite number")
+    one, other = read(a), read(b)
+    if not one or not other:
+        return Loss(None, unit, reason="a run reports no losses")
+    end = min(one[-1][0], other[-1][0])
+    begin = end * (1 - 1 / LOSS_SHARE)
+    means = [_mean_between(curve, begin, end) for curve in (one, other)]
+    if means[0] is None or means[1] is None or means[0] <= 0:
+        return Loss(None, unit, reason="the runs have no common range, or a loss of 0 or below")
+    return Loss(means[1] / means[0] - 1, unit, end)
+
+
+def _diverged(entry: Entry) -> bool:
+    rows = entry.document.get("unknown")
+    return any(
+        isinstance(row, dict) and row.get("path") == "loss_last" and row.get("code") == "not_finite"
+        for row in (rows if isinstance(rows, list) else [])
+    )
+
+
+def _mean_between(curve: Curve, begin: float, end: float) -> float | None:
+    """Return the mean loss from ``begin`` to ``end``, by the trapezoid rule."""
+    inside = [point for point in curve if begin <= point[0] <= end]
+    if len(inside) < 2:
+        return inside[0][1] if inside else None
+    area = sum((x1 - x0) * (y0 + y1) / 2 for (x0, y0), (x1, y1) in itertools.pairwise(inside))
+    return area / (inside[-1][0] - inside[0][0])
+
+
+def figure(entries: Sequence[Entry], key: str) -> float | None:
+    """Return the geometric mean of a figure over the runs that have it; None if none has."""
+    found = [value for entry in entries if (value := number(entry.document.get(key))) is not None]
+    positive = [value for value in found if value > 0]
+    if not positive:
+        return found[0] if found else None
+    return math.exp(math.fsum(map(math.log, positive)) / len(positive))

@@ -1,0 +1,271 @@
+"""Tell what a search has found: one sentence, a table, lines to paste, a document.
+
+Only the standard library is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...text.units import age_text, bytes_text
+from .. import compare as comparing
+from ..config import LabConfig
+from ..ledger import Entry
+from ..matrix import label
+from ..sweep import cell_key
+from ..tables import figure
+from ..toggles import BY_NAME
+from . import judge, paste
+from .findings import Found, Row, Switch
+from .judge import Speed
+
+STATUS = {
+    "baseline": "baseline",
+    "kept": "kept",
+    "slower": "slower",
+    "no_difference": "no difference",
+    "refused": "cannot run",
+    "does_not_fit": "does not fit",
+    "failed": "failed",
+    "loss": "learns worse",
+    "not_tried": "not tried",
+}
+"""The word of the table for each status of a candidate."""
+COST_SAMPLES = 1_000_000
+"""Samples that a price and an energy are given for, unless the user names another number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A search that has ended, with all its runs.
+
+    ``device`` is cpu or cuda, ``capacity`` the memory in bytes of one device, None if unknown.
+    ``price`` is money for an hour, ``samples`` the number that costs are given for.
+    """
+
+    group: str
+    found: Found
+    entries: Sequence[Entry]
+    seconds: float
+    capacity: int | None = None
+    price: float | None = None
+    samples: int = COST_SAMPLES
+
+    @property
+    def changed(self) -> bool:
+        return self.found.best != self.found.baseline
+
+    def runs(self, config: LabConfig) -> list[Entry]:
+        """Return the successful runs of a configuration."""
+        key = cell_key(config)
+        return [entry for entry in self.entries if entry.cell == key and not entry.failure]
+
+    def label(self, config: LabConfig) -> str:
+        """Return in which switches a configuration differs from the baseline."""
+        names = [n for n in BY_NAME if getattr(config, n) != getattr(self.found.baseline, n)]
+        return label(config, names) if names else "baseline"
+
+    @property
+    def device(self) -> str:
+        return next((entry.device for entry in self.entries if entry.device), "cpu")
+
+    def sentence(self) -> str:
+        """Return the result in one sentence."""
+        found = self.found
+        if not self.changed:
+            return "Nothing that was tried is certainly faster than the baseline: keep it."
+        spare = self._spare()
+        if found.speed is None:
+            return (
+                f"The baseline does not run ({found.baseline_failure}). This does: "
+                f"{self.label(found.best)}{spare}."
+            )
+        return f"{times(found.speed)} as fast: {self.label(found.best)}{spare}."
+
+    def _spare(self) -> str:
+        reserved = judge.figure(self.runs(self.found.best), "peak_reserved_bytes")
+        if self.capacity is None or reserved is None:
+            return ""
+        return f"; fits with {bytes_text(self.capacity - reserved)} to spare"
+
+    def pays_back_steps(self) -> tuple[int | None, str]:
+        """Return after how many steps the winner's longer warm-up is made up for, or why not."""
+        ours, theirs = self.runs(self.found.best), self.runs(self.found.baseline)
+        if not self.changed or not ours or not theirs:
+            return None, "there is nothing to compare"
+        result = comparing.compare(theirs, ours)
+        if result.break_even_step is not None or "compiled" not in result.break_even_reason:
+            return result.break_even_step, result.break_even_reason
+        return None, "neither is compiled"
+
+    def costs(self, config: LabConfig) -> dict[str, float | None]:
+        """Return seconds, money and energy (joules) for ``samples`` samples; None if unknown."""
+        runs = self.runs(config)
+        rate, watts = judge.figure(runs, "samples_per_second"), judge.figure(runs, "power_watts")
+        seconds = self.samples / rate if rate else None
+        return {
+            "samples": float(self.samples),
+            "seconds": seconds,
+            "money": seconds / 3600 * self.price if seconds and self.price is not None else None,
+            "joules": seconds * watts if seconds and watts else None,
+        }
+
+    def lines(self) -> list[str]:
+        """Return the lines to paste into a training."""
+        runs = self.runs(self.found.best)
+        told = runs[0].document.get("config") if runs else None
+        batch = told.get("batch") if isinstance(told, dict) else None
+        return paste.lines(self.found.baseline, self.found.best, batch, self.device)
+
+    # ── the document ──────────────────────────────────────────────────────────────────────────────
+
+    def document(self) -> dict[str, Any]:
+        """Return the document of ``gpuscope tune --json``."""
+        found = self.found
+        steps, reason = self.pays_back_steps()
+        return {
+            "group": self.group,
+            "sentence": self.sentence(),
+            "baseline": self._side(found.baseline),
+            "best": self._side(found.best),
+            "changed": self.changed,
+            "speed": found.speed.to_mapping() if found.speed else None,
+            "speed_reason": None if found.speed else self._no_speed(),
+            "loss": found.loss.to_mapping() if found.loss else None,
+            "switches": [_switch(row) for row in found.switches],
+            "pays_back_after_steps": steps,
+            "pays_back_reason": reason or None,
+            "candidates": [self._row(row) for row in found.rows],
+            "lines": self.lines(),
+            "command": found.best.command(),
+            "runs": len(self.entries),
+            "seconds": self.seconds,
+            "stopped": found.stopped or None,
+        }
+
+    def _no_speed(self) -> str:
+        return self.found.baseline_failure or "the baseline is the best"
+
+    def _side(self, config: LabConfig) -> dict[str, Any]:
+        runs = self.runs(config)
+        keys = ("samples_per_second", "warmup_seconds", "peak_allocated_bytes")
+        return {
+            "config": config.to_mapping(),
+            **{key: judge.figure(runs, key) for key in (*keys, "peak_reserved_bytes")},
+            "power_watts": judge.figure(runs, "power_watts"),
+            "cost": self.costs(config),
+            "runs": [entry.id for entry in runs],
+        }
+
+    def _row(self, row: Row) -> dict[str, Any]:
+        runs = self.runs(row.config)
+        return {
+            "label": self.label(row.config),
+            "config": row.config.to_mapping(),
+            "status": row.status,
+            "reason": row.reason or None,
+            "samples_per_second": judge.figure(runs, "samples_per_second"),
+            "warmup_seconds": judge.figure(runs, "warmup_seconds"),
+            "peak_reserved_bytes": judge.figure(runs, "peak_reserved_bytes"),
+            "speed": row.speed.to_mapping() if row.speed else None,
+            "against": self.label(row.against) if row.against else None,
+            "predicted_bytes": row.predicted.bytes if row.predicted else None,
+            "loss_excess": row.loss.excess if row.loss else None,
+            "runs": [entry.id for entry in runs],
+        }
+
+    # ── for people ────────────────────────────────────────────────────────────────────────────────
+
+    def table(self) -> list[list[str]]:
+        """Return the rows of the candidates with a heading, for a table of text."""
+        rows = [["configuration", "samples/s", "warm-up", "reserved", "against the best then", ""]]
+        for row in self.found.rows:
+            runs = self.runs(row.config)
+            figures = [
+                figure(key, judge.figure(runs, key))
+                for key in ("samples_per_second", "warmup_seconds", "peak_reserved_bytes")
+            ]
+            status = STATUS[row.status] + (f": {row.reason}" if row.reason else "")
+            speed = times(row.speed) if row.speed else "–"
+            rows.append([self.label(row.config), *figures, speed, status])
+        if all(row[3] == "–" for row in rows[1:]):
+            rows = [[*row[:3], *row[4:]] for row in rows]
+        return rows
+
+    def switches(self) -> list[list[str]]:
+        """Return what each switch of the winner brings, with a heading."""
+        rows = [["switch", "was", "is", "brings"]]
+        for one in self.found.switches:
+            brings = times(one.brings) if one.brings else f"unknown: {one.reason}"
+            rows.append(
+                [one.name, text_of(one.name, one.before), text_of(one.name, one.after), brings]
+            )
+        return rows
+
+    def remarks(self) -> list[str]:
+        """Return what else is to be known of the result, in sentences."""
+        found: list[str] = []
+        if self.changed:
+            steps, _ = self.pays_back_steps()
+            if steps:
+                found.append(f"Compiling takes longer at first: it pays off after {steps:,} steps.")
+            loss = self.found.loss
+            if loss is not None and loss.excess is not None:
+                found.append(
+                    f"After {loss.at:,.0f} {loss.unit} with the same seed its loss is "
+                    f"{abs(loss.excess):.2%} {'higher' if loss.excess > 0 else 'lower'}."
+                )
+            elif loss is not None:
+                found.append(f"Its loss was not compared: {loss.reason}.")
+        found += self._cost_remarks()
+        if self.found.stopped:
+            found.append(f"The search ended early: {self.found.stopped}.")
+        found.append(
+            f"{len(self.entries)} runs in {age_text(max(1.0, self.seconds))}; they are in the "
+            f"ledger as {self.group} (gpuscope lab runs --group {self.group})."
+        )
+        return found
+
+    def _cost_remarks(self) -> list[str]:
+        before, after = self.costs(self.found.baseline), self.costs(self.found.best)
+        found = []
+        if after["money"] is not None:
+            was = f" instead of {before['money']:,.2f}" if self.changed and before["money"] else ""
+            found.append(f"{self.samples:,} samples cost {after['money']:,.2f}{was}.")
+        if after["joules"] is not None:
+            was = (
+                f" instead of {before['joules'] / 3.6e6:,.3g}"
+                if self.changed and before["joules"]
+                else ""
+            )
+            found.append(f"{self.samples:,} samples take {after['joules'] / 3.6e6:,.3g} kWh{was}.")
+        return found
+
+
+def times(speed: Speed) -> str:
+    """Return a ratio with its interval: ``2.90 × [2.80, 3.01]``."""
+    if speed.low is None or speed.high is None:
+        return f"{speed.ratio:.2f} ×"
+    return f"{speed.ratio:.2f} × [{speed.low:.2f}, {speed.high:.2f}]"
+
+
+def text_of(name: str, value: object) -> str:
+    """Return the value of a switch, or of several that were changed together, in words."""
+    toggle = BY_NAME.get(name)
+    if toggle is None or isinstance(value, float):
+        return str(value)
+    return (
+        toggle.text(value) if value is None or isinstance(value, (str, int, bool)) else str(value)
+    )
+
+
+def _switch(row: Switch) -> dict[str, Any]:
+    return {
+        "name": row.name,
+        "before": row.before,
+        "after": row.after,
+        "brings": row.brings.to_mapping() if row.brings else None,
+        "reason": row.reason or None,
+    }

@@ -1,0 +1,256 @@
+"""Run a search: each trial in a fresh worker, for as long as its speed needs to be known.
+
+Every trial is written to the ledger when it has ended. A search that was killed is repeated from
+its beginning with the entries of the ledger in place of runs, so that it continues where it was.
+Only the standard library is needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import platform
+import secrets
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .. import metrics
+from ..config import LabConfig
+from ..launch import LabRun
+from ..ledger import Entry, Ledger
+from ..matrix import label
+from ..sweep import Watcher, alone, cell_key, document_of
+from ..toggles import BY_NAME
+from .findings import Found, Trial
+from .search import Search
+
+SOURCE = "tune"
+WINDOW_SECONDS = 3.0
+"""How long the steps of a trial are timed after its warm-up."""
+STEADY_STEPS = 12
+"""At least so many steps are timed, however long they take: the least that give an interval."""
+LIMIT_SECONDS = 900.0
+"""The longest time for one trial, with what it compiles."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a search is, for display. ``ran`` counts runs of this process."""
+
+    search: Search
+    trial: Trial | None = None
+    label: str = ""
+    step: int = 0
+    ran: int = 0
+    replayed: int = 0
+    spent_seconds: float = 0.0
+
+
+OnProgress = Callable[[Progress, Entry | None], None]
+"""A function that is called after a change; with the entry when a trial has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a search ended: with what it found, stopped by a signal, or unable to run anything."""
+
+    found: Found | None
+    stopped: str = ""
+    failure: metrics.Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is searched, for the ledger: the same job has the same digest on the same host."""
+
+    group: str
+    baseline: LabConfig
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        words = [
+            platform.node(),
+            self.baseline.to_json(),
+            json.dumps(dict(self.options), sort_keys=True),
+        ]
+        return hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]
+
+    def to_mapping(self) -> dict[str, Any]:
+        return {
+            "kind": SOURCE,
+            "baseline": self.baseline.to_mapping(),
+            "options": dict(self.options),
+            "host": platform.node(),
+            "digest": self.digest,
+        }
+
+
+def new_job(ledger: Ledger, baseline: LabConfig, options: Mapping[str, Any], anew: bool) -> Job:
+    """Return the job of a search: the unfinished one of the same work, unless ``anew``."""
+    job = Job(time.strftime("tune-%m%d-%H%M-") + secrets.token_hex(2), baseline, options)
+    if not anew:
+        for group, _, values in ledger.unfinished():
+            if values.get("kind") == SOURCE and values.get("digest") == job.digest:
+                return Job(group, baseline, options)
+    return job
+
+
+class Runner:
+    """Makes the trials of one search. ``spent`` is known to the search's budget."""
+
+    def __init__(
+        self,
+        job: Job,
+        ledger: Ledger,
+        on_progress: OnProgress = lambda progress, entry: None,
+        window_seconds: float = WINDOW_SECONDS,
+        limit_seconds: float = LIMIT_SECONDS,
+        watch: Callable[[], Watcher] | None = None,
+    ) -> None:
+        self.job = job
+        self.ledger = ledger
+        self.spent_seconds = 0.0
+        """Seconds of all trials, also of those that an earlier process has run."""
+        self._on_progress = on_progress
+        self._window = window_seconds
+        self._limit = limit_seconds
+        self._watch = watch
+        self._stopped = ""
+        self._run: LabRun | None = None
+        self._stopping: asyncio.Future[None] | None = None
+
+    def run(self, search: Search) -> Outcome:
+        """Run the search to its end, or until SIGINT, SIGTERM or SIGHUP stops it.
+
+        Raises :class:`~gpuscope.lab.sweep.SweepError` if another process runs the same search,
+        :class:`~gpuscope.lab.tune.search.CannotTune` and ``LedgerError``.
+        """
+        again = "the same command again once that has ended; --new starts another search"
+        with alone(self.ledger.path, self.job.group, "search", again):
+            self.ledger.keep_plan(self.job.group, self.job.to_mapping())
+            outcome = asyncio.run(self._all(search))
+            if outcome.found is not None:
+                self.ledger.finish_plan(self.job.group)
+            return outcome
+
+    def stop(self, why: str) -> None:
+        """End the trial in progress and then the search."""
+        self._stopped = self._stopped or why
+        if self._run is not None:
+            self._stopping = asyncio.ensure_future(self._run.stop())
+
+    async def _all(self, search: Search) -> Outcome:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                loop.add_signal_handler(number, self.stop, signal.Signals(number).name)
+        known = {
+            (entry.cell, entry.repeat): entry
+            for entry in self.ledger.entries(limit=None, group=self.job.group)
+        }
+        progress = Progress(search)
+        steps = search.run()
+        try:
+            trial = next(steps)
+            while True:
+                progress.trial, progress.step = trial, 0
+                progress.label = _label(self.job.baseline, trial.config)
+                entry = known.get((cell_key(trial.config), trial.repeat))
+                if entry is not None:
+                    progress.replayed += 1
+                elif self._stopped:
+                    return Outcome(None, self._stopped)
+                else:
+                    entry, failure = await self._one(trial, progress)
+                    if failure is not None:
+                        return Outcome(None, "", failure)
+                    if entry is None:
+                        return Outcome(None, self._stopped)
+                    progress.ran += 1
+                self.spent_seconds += float(entry.environment.get("tune_seconds") or 0.0)
+                progress.spent_seconds = self.spent_seconds
+                self._on_progress(progress, entry)
+                await asyncio.sleep(0)  # a signal may be waiting
+                trial = steps.send(entry)
+        except StopIteration as end:
+            return Outcome(end.value)
+
+    async def _one(
+        self, trial: Trial, progress: Progress
+    ) -> tuple[Entry | None, metrics.Failure | None]:
+        """Make one trial and return its entry, or the failure with which no run can succeed."""
+        watcher = self._watch() if self._watch is not None else None
+        enough = asyncio.Event()
+        timed: list[float] = []  # when the warm-up was over
+
+        def take(record: metrics.Record) -> None:
+            if watcher is not None:
+                watcher.record(record)
+            if not isinstance(record, metrics.Step):
+                return
+            progress.step = record.step
+            self._on_progress(progress, None)
+            if record.warming_up:
+                return
+            if not timed:
+                timed.extend((time.monotonic(), record.step))
+            elif (
+                time.monotonic() - timed[0] >= self._window
+                and record.step - timed[1] >= STEADY_STEPS
+            ):
+                enough.set()
+
+        began = time.monotonic()
+        run = self._run = LabRun(trial.config, take)
+        late = False
+        await run.start()
+        if self._stopped:  # it came while the worker was being started
+            await run.stop()
+        ended = asyncio.create_task(run.wait())
+        timer = asyncio.create_task(enough.wait())
+        try:
+            done, _ = await asyncio.wait(
+                (ended, timer), timeout=self._limit, return_when=asyncio.FIRST_COMPLETED
+            )
+            late = not done
+            if ended not in done:
+                await run.stop()
+        finally:
+            timer.cancel()
+            self._run = None
+        document = document_of(run, _late(trial.config, self._limit) if late else None)
+        if watcher is not None:
+            document = await asyncio.to_thread(watcher.finish, document)
+        if self._stopped:
+            await run.stop()
+            return None, None
+        if run.no_torch:
+            return None, run.failure
+        entry = self.ledger.add(
+            document,
+            source=SOURCE,
+            group=self.job.group,
+            repeat=trial.repeat,
+            label=progress.label,
+            environment={"tune_seconds": time.monotonic() - began},
+            cell=cell_key(trial.config),
+        )
+        return entry, None
+
+
+def _label(baseline: LabConfig, config: LabConfig) -> str:
+    names = [name for name in BY_NAME if getattr(config, name) != getattr(baseline, name)]
+    return label(config, names) if names else "baseline"
+
+
+def _late(config: LabConfig, seconds: float) -> metrics.Failure:
+    return metrics.Failure(
+        f"The trial was stopped after {seconds:,.0f} s.",
+        "it had not made enough steps by then.",
+        config.command() + " --headless    shows its progress",
+    )

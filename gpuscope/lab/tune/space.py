@@ -1,0 +1,166 @@
+"""List the changes of switches that a search tries.
+
+A change is a few switches that are set together, such as a larger micro-batch with less
+accumulation. Which ones make sense depends on the configuration that they are applied to, on the
+device and on what the user allows. Only the standard library is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ..config import LabConfig
+from ..facts import Facts
+from ..toggles import Value
+
+Change = Mapping[str, Value]
+
+BATCH_STEPS = (2.0, 1.5, 0.5)
+"""The factors by which the micro-batch is changed."""
+WORKERS = (4, 8, 16)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the user allows a search to change.
+
+    ``vary`` restricts some switches to these values; empty: every switch is tried as usual.
+    ``free_batch`` allows another effective batch, so that an optimizer step sees more samples.
+    """
+
+    vary: Mapping[str, Sequence[Value]]
+    free_batch: bool = False
+
+    def allows(self, base: LabConfig, config: LabConfig) -> bool:
+        """Say whether ``config`` changes only what the user named, where the user named any."""
+        if not self.vary:
+            return True
+        free = {"batch", "accumulate"} if {"batch", "accumulate"} & set(self.vary) else set()
+        for name, value in config.to_mapping().items():
+            if value == getattr(base, name) or name == "steps":
+                continue
+            if name in free and name not in self.vary:
+                continue
+            if name not in self.vary or value not in self.vary[name]:
+                return False
+        return True
+
+
+def changes(
+    config: LabConfig, batch: int, facts: Facts, limits: Limits, tight: bool = False
+) -> Iterator[Change]:
+    """Yield the changes to try on ``config``, those that usually bring most first.
+
+    ``batch`` is the number of samples in a micro-batch of ``config``. ``tight`` says that memory
+    has kept something from running. A change that sets nothing new is left out. Those of the user's
+    ``vary`` come instead of the usual ones.
+    """
+    if limits.vary:
+        yield from _named(config, batch, limits)
+        return
+    for axis in _AXES:
+        for change in axis(config, batch, facts, limits):
+            if any(getattr(config, name) != value for name, value in change.items()):
+                yield change
+    if tight and facts.device_type == "cuda" and not config.expandable_segments:
+        yield {"expandable_segments": True}
+
+
+def _named(config: LabConfig, batch: int, limits: Limits) -> Iterator[Change]:
+    for name, values in limits.vary.items():
+        for value in values:
+            if value == getattr(config, name) or (name == "batch" and value == batch):
+                continue
+            if name == "batch" and isinstance(value, int) and not limits.free_batch:
+                total = batch * config.accumulate
+                if total % value == 0:
+                    yield {"batch": value, "accumulate": total // value}
+            else:
+                yield {name: value}
+
+
+def _precision(config: LabConfig, batch: int, facts: Facts, limits: Limits) -> Iterator[Change]:
+    if config.amp == "bf16":
+        return  # its products run at least as fast as in fp16 or TF32
+    yield {"amp": "bf16"}
+    if facts.device_type == "cuda":
+        yield {"tf32": True}
+        yield {"amp": "fp16"}
+
+
+def _compile(config: LabConfig, batch: int, facts: Facts, limits: Limits) -> Iterator[Change]:
+    if config.compile == "off":
+        yield {"compile": "default"}
+        if facts.device_type == "cuda":
+            yield {"compile": "reduce-overhead"}
+    else:
+        # Autotuning takes minutes: only where compiling has already won.
+        yield {"compile": "max-autotune"}
+        yield {"compile": "reduce-overhead" if config.compile == "default" else "default"}
+
+
+def _batch(config: LabConfig, batch: int, facts: Facts, limits: Limits) -> Iterator[Change]:
+    total = batch * config.accumulate
+    for factor in BATCH_STEPS:
+        size = int(batch * factor)
+        if size < 1 or size == batch:
+            continue
+        if limits.free_batch:
+            yield {"batch": size}
+        elif total % size == 0:
+            yield {"batch": size, "accumulate": total // size}
+
+
+def _recompute(config: LabConfig, batch: int, facts: Facts, limits: Limits) -> Iterator[Change]:
+    if config.checkpoint:
+        yield {"checkpoint": False}
+        return
+    total = batch * config.accumulate
+    for size in (2 * batch, 4 * batch):  # recomputing pays only with what its memory is used for
+        if limits.free_batch:
+            yield {"checkpoint": True, "batch": size}
+        elif total % size == 0:
+            yield {"checkpoint": True, "batch": size, "accumulate": total // size}
+
+
+def _optimizer(config: LabConfig, batch: int, facts: Facts, limits: Limits) -> Iterator[Change]:
+    if config.factory:
+        return  # it brings its own optimizer
+    yield {"fused": True, "foreach": None}
+    if config.foreach is False:
+        yield {"foreach": None}
+    if not config.set_to_none:
+        yield {"set_to_none": True}
+
+
+def _input(config: LabConfig, batch: int, facts: Facts, limits: Limits) -> Iterator[Change]:
+    if config.factory or config.loader == "synthetic":
+        return
+    if facts.device_type == "cuda":
+        yield {"pin_memory": True, "non_blocking": True}
+    for workers in WORKERS:
+        if workers <= max(2, facts.cores):
+            yield {"workers": workers}
+    if config.workers != 0:
+        yield {"prefetch": 4}
+
+
+def _allocator(config: LabConfig, batch: int, facts: Facts, limits: Limits) -> Iterator[Change]:
+    if facts.device_type != "cuda":
+        return
+    if config.empty_cache:
+        yield {"empty_cache": False}
+    if config.factory or config.model.startswith("conv"):
+        yield {"cudnn_benchmark": True}
+
+
+_AXES: tuple[Callable[[LabConfig, int, Facts, Limits], Iterator[Change]], ...] = (
+    _precision,
+    _compile,
+    _batch,
+    _optimizer,
+    _input,
+    _allocator,
+    _recompute,
+)

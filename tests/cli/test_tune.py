@@ -1,0 +1,113 @@
+"""The command line of ``gpuscope tune``: what it refuses, and in which words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpuscope.cli import main as cli
+from gpuscope.exit_status import ExitStatus
+from gpuscope.lab.config import LabConfig
+from gpuscope.lab.ledger import Entry, entry_of
+from gpuscope.lab.sweep import cell_key
+from gpuscope.lab.tune import paste
+from gpuscope.lab.tune.findings import Found, Row
+from gpuscope.lab.tune.judge import Speed
+from gpuscope.lab.tune.result import Result
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["no_such_model"], "neither MODULE:FACTORY nor one of"),
+        (["gpt", "--model", "mlp"], "name the model once"),
+        (["gpt", "--steps", "5"], "--steps has no meaning here"),
+        (["gpt", "--vary", "amp"], "has no values"),
+        (["gpt", "--vary", "colour=red"], "There is no lab toggle"),
+        (["gpt", "-o", "/no/such/folder/tune.json"], "there is no such folder"),
+    ],
+)
+def test_a_wrong_command_line_is_refused(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+):
+    assert cli.main(["tune", *words]) == ExitStatus.USAGE
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--budget", "soon"], ["--keep-loss", "200%"]])
+def test_a_value_that_is_no_time_or_share_is_refused(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+):
+    with pytest.raises(SystemExit) as end:
+        cli.main(["tune", "gpt", *words])
+    assert end.value.code == ExitStatus.USAGE
+    assert "must be a" in capsys.readouterr().err
+
+
+def test_several_processes_are_refused_with_what_to_do(capsys: pytest.CaptureFixture[str]):
+    assert cli.main(["tune", "gpt", "--parallel", "ddp"]) == ExitStatus.UNCHECKED
+    said = capsys.readouterr().err
+    assert "several processes" in said
+    assert "Next: gpuscope tune without --parallel" in said
+
+
+def test_an_unusable_ledger_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
+    broken = tmp_path / "lab.sqlite"
+    broken.write_text("no database " * 200)
+    monkeypatch.setenv("GPUSCOPE_LEDGER", str(broken))
+    pytest.importorskip("torch")
+    assert cli.main(["tune", "mlp-tiny", "--device", "cpu"]) == ExitStatus.UNCHECKED
+    assert str(broken) in capsys.readouterr().err
+
+
+# ── the result ────────────────────────────────────────────────────────────────────────────────────
+
+BASE = LabConfig(model="gpt-small", device="cuda", batch=8, accumulate=4)
+BEST = LabConfig.from_mapping(
+    {**BASE.to_mapping(), "amp": "bf16", "compile": "default", "batch": 16, "accumulate": 2}
+)
+
+
+def entry(config: LabConfig, rate: float, reserved: int, watts: float | None = None) -> Entry:
+    document = {
+        "config": config.to_mapping(), "device": "cuda", "samples_per_second": rate,
+        "samples_per_step": 32, "warmup_seconds": 30.0 if config.compile != "off" else 2.0,
+        "step_seconds": {"median": 32 / rate, "low": 31 / rate, "high": 33 / rate, "count": 20},
+        "peak_reserved_bytes": reserved, "power_watts": watts,
+    }  # fmt: skip
+    return entry_of(document, id=1, cell=cell_key(config))
+
+
+def test_the_result_says_how_much_faster_and_what_it_costs():
+    speed = Speed(2.9, 2.8, 3.0, "3 pairs of runs, in turns")
+    rows = [Row(BASE, {}, "baseline"), Row(BEST, {"amp": "bf16"}, "kept", speed)]
+    found = Found(BASE, BEST, speed, rows)
+    entries = [entry(BASE, 100.0, 60 << 30, 400.0), entry(BEST, 290.0, 74 << 30, 600.0)]
+    result = Result("tune-x", found, entries, 300.0, capacity=80 << 30, price=3.6)
+    sentence = "2.90 × [2.80, 3.00] as fast: amp=bf16 batch=16 accumulate=2 compile=default"
+    assert result.sentence().startswith(sentence)
+    assert "6 GiB to spare" in result.sentence() or "6.00 GiB to spare" in result.sentence()
+    cost = result.costs(BEST)
+    assert cost["seconds"] == pytest.approx(1e6 / 290)
+    assert cost["money"] == pytest.approx(1e6 / 290 / 3600 * 3.6)
+    assert cost["joules"] == pytest.approx(1e6 / 290 * 600)
+    # 28 s more of warm-up at 0.32 - 0.11 s a step
+    assert result.pays_back_steps()[0] == pytest.approx(28 / (0.32 - 32 / 290), abs=1)
+
+
+def test_the_lines_to_paste_are_those_of_the_changed_switches_only():
+    lines = paste.lines(BASE, BEST, 16, "cuda")
+    assert any("torch.autocast" in line and "bfloat16" in line for line in lines)
+    assert "model = torch.compile(model)" in lines
+    assert any(line.startswith("batch_size = 16") for line in lines)
+    assert not any("checkpoint" in line or "fused" in line for line in lines)
+    assert paste.lines(BASE, BASE, 8, "cuda") == []
+
+
+def test_nothing_found_says_to_keep_the_baseline():
+    found = Found(BASE, BASE, None, [Row(BASE, {}, "baseline")])
+    result = Result("tune-x", found, [entry(BASE, 100.0, 60 << 30)], 30.0)
+    assert "keep it" in result.sentence()
+    assert result.lines() == []
+    assert result.document()["changed"] is False

@@ -1,0 +1,97 @@
+"""``gpuscope tune`` with real workers: it finds what is faster, and goes on where it was killed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gpuscope.lab.config import LabConfig
+from gpuscope.lab.facts import Facts
+from gpuscope.lab.ledger import Entry, Ledger
+from gpuscope.lab.tune.findings import Settings
+from gpuscope.lab.tune.result import Result
+from gpuscope.lab.tune.runner import Job, Progress, Runner, new_job
+from gpuscope.lab.tune.search import Search
+from gpuscope.lab.tune.space import Limits
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.slow
+
+BASE = LabConfig(model="mlp-tiny", device="cpu", batch=1, accumulate=32)
+"""32 forward passes of one sample: with one of 32 samples a step is several times as fast."""
+
+
+def search(runner: Runner) -> Search:
+    limits = Limits({"batch": [1, 32]})
+    settings = Settings(limits, keep_loss=0.01, time_left=lambda: 600.0 - runner.spent_seconds)
+    return Search(BASE, lambda config: Facts("cpu", cores=2), settings)
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let workers beside other tests not wait for each other's threads."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+def test_it_finds_the_faster_batch_proves_it_and_continues_after_a_kill(tmp_path: Path):
+    ledger = Ledger(tmp_path / "lab.sqlite")
+    job = new_job(ledger, BASE, {"vary": {"batch": [1, 32]}}, anew=False)
+
+    def stop(progress: Progress, entry: Entry | None) -> None:
+        if entry is not None and progress.ran == 2:
+            first.stop("a test")
+
+    first = Runner(job, ledger, stop, window_seconds=0.3)
+    assert first.run(search(first)).stopped == "a test"
+    written = ledger.entries(limit=None, group=job.group)
+    assert len(written) == 2
+
+    again = new_job(ledger, BASE, job.options, anew=False)
+    assert again.group == job.group
+    second = Runner(again, ledger, window_seconds=0.3)
+    outcome = second.run(search(second))
+    assert outcome.found is not None
+    entries = ledger.entries(limit=None, group=job.group)
+    assert {entry.id for entry in written} < {entry.id for entry in entries}
+    assert {entry.source for entry in entries} == {"tune"}
+    assert outcome.found.best == LabConfig(model="mlp-tiny", device="cpu", batch=32, accumulate=1)
+    assert outcome.found.speed is not None
+    assert outcome.found.speed.low is not None
+    assert outcome.found.speed.low > 1
+
+    result = Result(job.group, outcome.found, entries[::-1], second.spent_seconds, price=2.0)
+    document = json.loads(json.dumps(result.document(), allow_nan=False))
+    assert "as fast: batch=32 accumulate=1" in document["sentence"]
+    assert [switch["name"] for switch in document["switches"]] == ["batch+accumulate"]
+    assert document["best"]["cost"]["money"] < document["baseline"]["cost"]["money"]
+    assert abs(document["loss"]["excess"]) < 0.01
+    assert any("batch_size = 32" in line for line in document["lines"])
+    # A search that has ended is not continued.
+    assert new_job(ledger, BASE, job.options, anew=False).group != job.group
+
+
+def test_a_trial_that_cannot_run_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "mine.py").write_text(
+        "import torch\n"
+        "def factory(batch, device):\n"
+        "    if batch > 4:\n"
+        "        raise RuntimeError('no more than four')\n"
+        "    model = torch.nn.Linear(4, 4).to(device)\n"
+        "    x = torch.ones(batch, 4, device=device)\n"
+        "    def forward():\n"
+        "        return model(x).square().mean()\n"
+        "    return model, torch.optim.SGD(model.parameters(), 0.01), forward\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    base = LabConfig(model="mine:factory", device="cpu", batch=4, accumulate=2)
+    ledger = Ledger(tmp_path / "lab.sqlite")
+    runner = Runner(Job("tune-test", base), ledger, window_seconds=0.2)
+    settings = Settings(Limits({"batch": [8]}))
+    outcome = runner.run(Search(base, lambda config: Facts("cpu", cores=2), settings))
+    assert outcome.found is not None
+    assert outcome.found.best == base
+    failed = [row for row in outcome.found.rows if row.status == "failed"]
+    assert len(failed) == 1
+    assert "no more than four" in failed[0].reason

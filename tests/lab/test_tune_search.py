@@ -1,0 +1,253 @@
+"""The search of ``gpuscope tune``: on simulated trainings whose best configuration is known."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Callable, Generator
+from typing import Any
+
+import pytest
+
+from gpuscope.lab.config import LabConfig
+from gpuscope.lab.facts import Facts
+from gpuscope.lab.ledger import Entry, entry_of
+from gpuscope.lab.tune.findings import Found, Prediction, Settings, Trial
+from gpuscope.lab.tune.search import CannotTune, Search
+from gpuscope.lab.tune.space import Limits
+
+CUDA = Facts(
+    "cuda", gpus=1, gpu_name="a card", capability=(9, 0), torch_version="2.13.0", cores=16,
+    has_compiler=True,
+)  # fmt: skip
+BASE = LabConfig(model="gpt-small", device="cuda", batch=8, accumulate=4)
+FREE = Limits({}, free_batch=True)
+SAME = Limits({})
+Rate = Callable[[LabConfig], float]
+
+
+def rate(config: LabConfig) -> float:
+    """Return samples per second of a training whose switches depend on each other."""
+    speed = 100.0
+    speed *= {"off": 1.0, "bf16": 2.0, "fp16": 1.8}[config.amp]
+    if config.tf32 and config.amp == "off":
+        speed *= 1.6
+    speed *= {"off": 1.0, "default": 1.3, "reduce-overhead": 1.35, "max-autotune": 1.36}[
+        config.compile
+    ]
+    batch = config.batch or 8
+    host = {"off": 30.0, "default": 15.0, "reduce-overhead": 2.0, "max-autotune": 2.0}[
+        config.compile
+    ]
+    speed *= batch / (batch + host * (1.0 if config.amp == "off" else 2.0) / 8)
+    if config.checkpoint:
+        speed *= 0.75
+    return speed * (1.02 if config.fused else 1.0)
+
+
+class Card:
+    """A simulated card that runs trials with some noise between processes."""
+
+    def __init__(
+        self,
+        rate: Rate = rate,
+        noise: float = 0.005,
+        seed: int = 0,
+        memory: int = 80 << 30,
+        loss: Rate = lambda config: 1.0,
+        drift: float = 0.0,
+    ) -> None:
+        self.rate, self.noise, self.memory, self.loss, self.drift = rate, noise, memory, loss, drift
+        self.random = random.Random(seed)
+        self.trials: list[Trial] = []
+
+    def need(self, config: LabConfig) -> int:
+        half = 0.6 if config.amp != "off" else 1.0
+        kept = 0.3 if config.checkpoint else 1.0
+        return int((4 + (config.batch or 8) * half * kept) * (1 << 30))
+
+    def run(self, trial: Trial) -> Entry:
+        config = trial.config
+        self.trials.append(trial)
+        if self.need(config) > self.memory:
+            error = {"what": "CUDA ran out of memory.", "why": "a test", "next": ""}
+            return entry_of({"config": config.to_mapping(), "error": error}, repeat=trial.repeat)
+        slow = 1.0 - self.drift * len(self.trials)
+        speed = self.rate(config) * slow * math.exp(self.random.gauss(0, self.noise))
+        samples = (config.batch or 8) * config.accumulate
+        step = samples / speed
+        curve = [[samples * n, 2.0 * self.loss(config) + 4.0 / n] for n in range(1, 40)]
+        seconds = {"median": step, "low": 0.998 * step, "high": 1.002 * step, "count": 40}
+        document = {
+            "config": config.to_mapping(),
+            "samples_per_second": speed,
+            "samples_per_step": samples,
+            "step_seconds": {**seconds, "p95": step},
+            "peak_reserved_bytes": self.need(config),
+            "loss_curve": curve,
+        }
+        took = 40.0 if config.compile == "max-autotune" else 8.0
+        environment = {"tune_seconds": took}
+        return entry_of(document, repeat=trial.repeat, environment=environment)
+
+    def tune(self, base: LabConfig = BASE, **settings: Any) -> Found:
+        settings.setdefault("limits", SAME)
+        search = Search(base, lambda config: CUDA, Settings(**settings))
+        return drive(search.run(), self.run)
+
+
+def drive(steps: Generator[Trial, Entry, Found], run: Callable[[Trial], Entry]) -> Found:
+    try:
+        trial = next(steps)
+        while True:
+            trial = steps.send(run(trial))
+    except StopIteration as end:
+        found: Found = end.value
+        return found
+
+
+def grid(card: Card, base: LabConfig = BASE) -> tuple[float, int]:
+    """Return the best rate of an exhaustive grid over the same switches, and its size."""
+    total = (base.batch or 8) * base.accumulate
+    rows = itertools.product(
+        ("off", "bf16", "fp16"), (False, True), ("off", "default", "reduce-overhead"),
+        [size for size in range(1, total + 1) if total % size == 0 and size >= 4],
+        (None, True), (False, True),
+    )  # fmt: skip
+    rates = []
+    for amp, tf32, mode, batch, fused, checkpoint in rows:
+        config = LabConfig.from_mapping(
+            {
+                **base.to_mapping(), "amp": amp, "tf32": tf32, "compile": mode, "batch": batch,
+                "accumulate": total // batch, "fused": fused, "checkpoint": checkpoint,
+            }
+        )  # fmt: skip
+        if card.need(config) <= card.memory:
+            rates.append(card.rate(config))
+    return max(rates), len(rates)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("memory", [80 << 30, 16 << 30])
+def test_it_finds_nearly_the_best_of_a_grid_in_a_fraction_of_its_runs(seed: int, memory: int):
+    card = Card(seed=seed, memory=memory)
+    best, size = grid(card)
+    found = card.tune()
+    assert card.rate(found.best) >= 0.97 * best
+    assert len(card.trials) <= size / 4
+    assert found.speed is not None
+    assert found.speed.certain
+    true = card.rate(found.best) / card.rate(BASE)
+    assert found.speed.ratio == pytest.approx(true, rel=0.03)
+
+
+def test_nothing_is_faster_where_no_switch_does_anything():
+    for seed in range(20):
+        card = Card(lambda config: 100.0, noise=0.01, seed=seed)
+        found = card.tune()
+        assert found.best == BASE, seed
+
+
+def test_a_machine_that_becomes_slower_does_not_hide_what_is_faster():
+    found = Card(drift=0.004).tune()
+    assert found.best.amp == "bf16"
+    assert found.best.compile != "off"
+
+
+def test_what_brings_nothing_is_taken_back():
+    found = Card(lambda config: 200.0 if config.amp == "bf16" else 100.0).tune()
+    assert found.best == BASE.changed("amp", "bf16")
+    assert [switch.name for switch in found.switches] == ["amp"]
+    brings = found.switches[0].brings
+    assert brings is not None
+    assert brings.ratio == pytest.approx(2.0, rel=0.05)
+
+
+def test_a_configuration_that_learns_worse_is_not_offered():
+    card = Card(
+        loss=lambda config: 1.05 if config.amp == "fp16" else 1.02 if config.amp == "bf16" else 1.0
+    )
+    found = card.tune()
+    assert found.best.amp == "off"
+    rows = {row.config.amp: row for row in found.rows if row.config.compile == "off"}
+    assert rows["bf16"].status == "loss"
+    assert "higher" in rows["bf16"].reason
+
+
+def test_the_batch_stays_unless_it_is_free():
+    same, free = Card().tune(), Card().tune(limits=FREE)
+    assert (same.best.batch or 0) * same.best.accumulate == 32
+    assert (free.best.batch or 0) * free.best.accumulate > 32
+
+
+def test_a_failure_is_a_row_and_the_search_goes_on():
+    found = Card(memory=16 << 30).tune(limits=FREE)
+    failed = [row for row in found.rows if row.status == "does_not_fit"]
+    assert failed
+    assert all("memory" in row.reason for row in failed)
+    assert found.speed is not None
+    assert found.speed.ratio > 1.5
+
+
+def test_what_is_predicted_not_to_fit_is_not_run_and_what_is_close_is_run_last():
+    def fits(config: LabConfig) -> Prediction:
+        if config.amp == "fp16":
+            return Prediction("does_not_fit", 1 << 40, "needs 1 TiB")
+        return Prediction("too_close" if config.amp == "bf16" else "fits", 1 << 30)
+
+    card = Card()
+    found = card.tune(fits=fits)
+    amps = [trial.config.amp for trial in card.trials]
+    assert "fp16" not in amps
+    assert found.best.amp == "bf16"
+    compiled = next(i for i, trial in enumerate(card.trials) if trial.config.compile != "off")
+    assert amps.index("bf16") > compiled
+    assert next(row for row in found.rows if row.config.amp == "fp16").status == "does_not_fit"
+
+
+def test_a_budget_ends_the_search_and_keeps_the_proof():
+    card = Card()
+    left = lambda: 150.0 - 8.0 * len(card.trials)  # noqa: E731
+    found = card.tune(time_left=left)
+    assert found.stopped == "the budget was used up"
+    assert found.speed is not None
+    assert found.best.amp == "bf16"
+    assert any(row.status == "not_tried" for row in found.rows)
+    assert 8.0 * len(card.trials) <= 150.0 + 6 * 8.0
+
+
+def test_only_the_switches_that_the_user_names_are_changed():
+    found = Card().tune(limits=Limits({"compile": ["off", "default"]}))
+    assert found.best == BASE.changed("compile", "default")
+
+
+def test_a_baseline_that_does_not_fit_is_replaced_by_one_that_does():
+    card = Card(memory=9 << 30)
+    found = card.tune()
+    assert found.baseline_failure
+    assert found.best != BASE
+    assert card.need(found.best) <= card.memory
+    assert found.speed is None
+
+
+def test_where_nothing_runs_the_error_says_why():
+    with pytest.raises(CannotTune, match="does not run"):
+        Card(memory=1 << 30).tune()
+
+
+def test_the_same_entries_lead_to_the_same_search():
+    card = Card(seed=3)
+    entries: dict[tuple[LabConfig, int], Entry] = {}
+
+    def remember(trial: Trial) -> Entry:
+        entry = entries[trial.config, trial.repeat] = card.run(trial)
+        return entry
+
+    settings = Settings(limits=SAME)
+    first = drive(Search(BASE, lambda config: CUDA, settings).run(), remember)
+    again = drive(
+        Search(BASE, lambda config: CUDA, settings).run(),
+        lambda trial: entries[trial.config, trial.repeat],
+    )
+    assert (first.best, first.speed) == (again.best, again.speed)
