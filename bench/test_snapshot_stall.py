@@ -47,7 +47,7 @@ gaps.clear()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 begin = time.perf_counter()
 if how == "ours":
-    act = long_requests.Act(Request("snapshot", 1, {{}}, 600.0), None, 0, lambda: None)
+    act = long_requests.LongRequest(Request("snapshot", 1, {{}}, 600.0), None, 0, lambda: None)
     answer = snapshots.take(act, {ENTRIES})
     size = answer.size
     answer.blob.close()

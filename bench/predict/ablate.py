@@ -163,7 +163,7 @@ def _modules() -> None:
 
 def _switches() -> None:
     switches.set_as = _nothing
-    switches.kept = contextlib.nullcontext
+    switches.restored_after = contextlib.nullcontext
     switches.imported = contextlib.nullcontext
 
 

@@ -34,7 +34,7 @@ from typing import Any
 
 from gpuscope.attach import inject_payload
 from gpuscope.attach.inject import CannotInject, Injected, inject
-from gpuscope.attach.inject_place import Place
+from gpuscope.attach.inject_place import InjectionDirectory
 from gpuscope.attach.inject_target import process
 from gpuscope.wire import codec, frames
 
@@ -105,7 +105,7 @@ def detach(pid: int) -> bool:
     """Ask the probe to leave; return whether it did."""
     found = process(pid)
     path = f"/proc/{pid}/root/tmp/gpuscope-{found.uid}/{found.inner_pid}-{found.start}.sock"
-    with Place(found) as place, socket.socket(socket.AF_UNIX) as link:
+    with InjectionDirectory(found) as place, socket.socket(socket.AF_UNIX) as link:
         link.settimeout(STUCK_SECONDS)
         try:
             link.connect(path)

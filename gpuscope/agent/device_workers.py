@@ -12,7 +12,7 @@ from .ticker import Beat
 from .worker import Backoff, Doing, Worker, hung
 
 if TYPE_CHECKING:
-    from ..collect.nvml import Device, Nvml
+    from ..collect.nvml import Nvml, NvmlDevice
     from ..collect.nvml_events import XidWatch
 
 PROCESSES_SECONDS = 1.0
@@ -44,7 +44,7 @@ class DeviceWorker(Worker):
     monotonic seconds.
     """
 
-    def __init__(self, device: Device, hz: float, on_answer: Callable[[], None]) -> None:
+    def __init__(self, device: NvmlDevice, hz: float, on_answer: Callable[[], None]) -> None:
         super().__init__(f"gpu-{device.index}", on_answer)
         self.device = device
         self.interval = 1.0 / hz
@@ -382,7 +382,9 @@ class NvmlWorker(Worker):
             if not self.settled:
                 self.settled = True
                 self.on_answer()
-            while not self.stopping and not (self._all_gone() and backoff.due(time.monotonic())):
+            while not self.stopping and not (
+                self._driver_is_gone() and backoff.due(time.monotonic())
+            ):
                 self.bell.wait(1.0)
 
     def _open(self, make: Callable[[], Nvml]) -> None:
@@ -439,7 +441,7 @@ class NvmlWorker(Worker):
         if self.stopping:
             self.stop()
 
-    def _all_gone(self) -> bool:
+    def _driver_is_gone(self) -> bool:
         """Tell whether no device has a reading although each of them answers.
 
         Then the driver is gone, or was reloaded while NVML was open.

@@ -182,7 +182,7 @@ def _device(
         links=whole(topology and topology.links),
         links_active=whole(topology and topology.links_active),
         fabric=environment_paths.fabric(topology),
-        cpus=environment_paths.cpus_beside(definition.pci_bus_id),
+        cpus=environment_paths.cpus_near_device(definition.pci_bus_id),
     )
 
 

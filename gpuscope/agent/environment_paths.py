@@ -64,7 +64,7 @@ def fabric(topology: Topology | None) -> str | None:
     return None if state is None else FABRIC.get(state, "")
 
 
-def cpus_beside(address: str | None, root: str = "/") -> frozenset[int] | None:
+def cpus_near_device(address: str | None, root: str = "/") -> frozenset[int] | None:
     """Return the processors on the socket of the device at a PCI address, read from sysfs.
 
     None where the kernel does not tell, as in most virtual machines.

@@ -27,6 +27,6 @@ def answer(request: frames.Request, redact: bool = True) -> Union[frames.Result,
         return frames.Error(
             request.id, "refused", "holders needs args.minors: numbers of /dev/nvidiaN, such as 0,1"
         )
-    from ..collect.holders import told as held
+    from ..collect.holders import holders_document as held
 
     return frames.Result(request.id, held(sorted({int(part) for part in parts}), redact))

@@ -39,7 +39,7 @@ def zip_to_send() -> bytes:
         digest.update(contents[name])
     name = f"agent-{digest.hexdigest()[:24]}.zz"
     folder = bundle._cache_folder()
-    found = _read_kept(os.path.join(folder, name)) if folder is not None else b""
+    found = _read_cached(os.path.join(folder, name)) if folder is not None else b""
     if found:
         return found
     made = _make(contents)
@@ -51,7 +51,7 @@ def zip_to_send() -> bytes:
     return made
 
 
-def _read_kept(path: str) -> bytes:
+def _read_cached(path: str) -> bytes:
     """Return what an earlier viewer made and cached; b"" if there is none that can be trusted.
 
     The file must be our own, complete, and not writable by anybody else.

@@ -81,7 +81,7 @@ question at a time.
 """
 
 
-class Asked:
+class Questions:
     """The questions on the way to one place. ``environment`` makes ssh ask us.
 
     ``pending`` counts the questions that wait for an answer. After somebody has refused, or after
@@ -138,7 +138,7 @@ class Askpass:
         _sweep(tempfile.gettempdir())
         self._answer = answer
         self._one = threading.Lock()
-        self._places: Dict[str, Asked] = {}
+        self._places: Dict[str, Questions] = {}
         self._folder = tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-")  # 0700
         path = os.path.join(self._folder, "s")
         self._program = os.path.join(self._folder, "askpass")
@@ -152,7 +152,7 @@ class Askpass:
         self._socket.listen(16)
         threading.Thread(target=self._serve, name="askpass", daemon=True).start()
 
-    def place(self, label: str) -> Asked:
+    def place(self, label: str) -> Questions:
         """Return the object that handles the questions on the way to ``label``."""
         key = str(len(self._places))
         # Before OpenSSH 8.4, ssh runs an askpass program only if DISPLAY is set.
@@ -163,7 +163,7 @@ class Askpass:
         }
         if not os.environ.get("DISPLAY"):
             environment["DISPLAY"] = ":gpuscope"
-        self._places[key] = asked = Asked(environment, label)
+        self._places[key] = asked = Questions(environment, label)
         return asked
 
     def close(self) -> None:

@@ -23,7 +23,7 @@ ABSENT, INTACT, OUTDATED, CHANGED, HALF = "absent", "intact", "outdated", "chang
 
 
 @dataclass(frozen=True)
-class Found:
+class HookState:
     """The state of the probe's files in a directory.
 
     ``state`` is absent, intact (as this gpuscope would write it), outdated (another version or
@@ -50,7 +50,7 @@ class Plan:
     """What :func:`apply` would do. ``before`` is the present state."""
 
     target: Target
-    before: Found
+    before: HookState
     wanted: files.Enabled
     allow_attach: bool
 
@@ -78,7 +78,7 @@ def folder_of(target: Target, user: bool, command: str = "enable") -> str:
     return target.user_site
 
 
-def look(folder: str, target: Target) -> Found:
+def look(folder: str, target: Target) -> HookState:
     """Return the state of the files in ``folder``. Raises OSError if it cannot be read."""
     try:
         text = files.read(os.path.join(folder, files.PTH), files.MAX_PTH_BYTES)
@@ -86,23 +86,25 @@ def look(folder: str, target: Target) -> Found:
     except PermissionError:
         raise
     except OSError as error:
-        return Found(folder, CHANGED, None, str(error.strerror or error))
+        return HookState(folder, CHANGED, None, str(error.strerror or error))
     if text is None and archive is None:
-        return Found(folder, ABSENT, None)
+        return HookState(folder, ABSENT, None)
     enabled = None if text is None else files.parse(text)
     if text is not None and enabled is None:
-        return Found(folder, CHANGED, None, f"{files.PTH} was changed since gpuscope wrote it")
+        return HookState(folder, CHANGED, None, f"{files.PTH} was changed since gpuscope wrote it")
     if enabled is None or archive is None:
-        return Found(
+        return HookState(
             folder, HALF, enabled, f"{files.ZIP if archive is None else files.PTH} is missing"
         )
     if hashlib.sha256(archive).hexdigest() != enabled.zip:
-        return Found(folder, CHANGED, enabled, f"{files.ZIP} was changed since gpuscope wrote it")
+        return HookState(
+            folder, CHANGED, enabled, f"{files.ZIP} was changed since gpuscope wrote it"
+        )
     same = (
         enabled.sources == files.digest(files.sources(), target.tag)
         and files.pth_bytes(enabled) == text
     )
-    return Found(folder, INTACT if same else OUTDATED, enabled)
+    return HookState(folder, INTACT if same else OUTDATED, enabled)
 
 
 def plan(
@@ -153,7 +155,7 @@ def plan(
     return found
 
 
-def apply(found: Plan) -> Found:
+def apply(found: Plan) -> HookState:
     """Write what the plan says: the zip before the ``.pth`` that names it.
 
     A Python that starts between the two writes reads the old ``.pth``, finds a zip with another
@@ -175,7 +177,7 @@ def apply(found: Plan) -> Found:
     return look(folder, found.target)
 
 
-def remove(found: Found) -> List[str]:
+def remove(found: HookState) -> List[str]:
     """Remove what :func:`apply` wrote, and return the removed paths.
 
     The ``.pth`` is removed first. Raises OSError, and :class:`CannotEnable` if a file was changed;

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Callable, Dict, Optional
 
 from . import inject_payload, inject_pep768, inject_ptrace
-from .inject_place import Place
+from .inject_place import InjectionDirectory
 from .inject_refusal import BUSY, FAILED, GONE, UNSUPPORTED, CannotInject
 from .inject_target import (
     OLDEST_PEP768,
@@ -93,7 +93,7 @@ def _inject(
     idle_seconds: float,
 ) -> Injected:
     began, pid = time.monotonic(), found.pid
-    with Place(found) as place:
+    with InjectionDirectory(found) as place:
         place.lock(patience)
         place.clear()
         if place.has_probe():
@@ -118,7 +118,7 @@ def _inject(
 
 
 def _call_off_or_wait(
-    place: Place, answer: Optional[Dict[str, object]]
+    place: InjectionDirectory, answer: Optional[Dict[str, object]]
 ) -> Optional[Dict[str, object]]:
     """Call the injection off, or wait for a probe that is just being loaded.
 
@@ -153,7 +153,7 @@ def choose(known: Python, method: str) -> str:
 def _pep768(
     found: Process,
     known: Python,
-    place: Place,
+    place: InjectionDirectory,
     path: str,
     patience: float,
     progress: Callable[[str], None],
@@ -185,7 +185,7 @@ def _pep768(
 def _ptrace(
     found: Process,
     known: Python,
-    place: Place,
+    place: InjectionDirectory,
     path: str,
     patience: float,
     progress: Callable[[str], None],

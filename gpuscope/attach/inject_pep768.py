@@ -169,7 +169,7 @@ class Sender:
         except (OSError, OverflowError):
             data = b""
         if len(data) != size:
-            raise self._gone()
+            raise self._why_unreadable()
         return data
 
     def _write(self, at: int, data: bytes) -> None:
@@ -180,9 +180,9 @@ class Sender:
         except OSError:
             written = 0
         if written != len(data):
-            raise self._gone()
+            raise self._why_unreadable()
 
-    def _gone(self) -> CannotInject:
+    def _why_unreadable(self) -> CannotInject:
         if os.path.exists(f"/proc/{self._found.pid}"):
             return CannotInject(
                 FAILED, "its memory does not look like this version of Python.", NEXT_RUN

@@ -45,7 +45,7 @@ def inner_uid(found: Process) -> int:
     return found.uid
 
 
-class Place:
+class InjectionDirectory:
     """An open directory of the trainer's user, for one injection.
 
     It is a context manager, which holds the lock and removes the files at its end.
@@ -59,7 +59,7 @@ class Place:
         self._directory = self._lock = -1
         self._lock_name = ""
 
-    def __enter__(self) -> Place:
+    def __enter__(self) -> InjectionDirectory:
         found = self._found
         try:
             # Only a path (O_PATH): it needs just the right to look into the process, and opens

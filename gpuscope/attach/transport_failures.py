@@ -14,7 +14,7 @@ from .bootstrap import DAMAGED, NO_PYTHON, OLD_PYTHON
 
 
 @dataclass(frozen=True)
-class Verdict:
+class FailureKind:
     """What the end of a route's command means.
 
     ``kind`` is one word; ``text`` says what happened, and the next command. ``again`` says whether
@@ -85,33 +85,35 @@ _OF_SSH: Tuple[Tuple[str, str, str, bool], ...] = (
 )
 
 
-def judge(program: str, code: int, stderr: str) -> Verdict:
+def judge(program: str, code: int, stderr: str) -> FailureKind:
     """Return what the end of a route's command means, if it ended before an agent said hello.
 
     ``code`` is its exit code, negative for a signal. ``stderr`` is the end of what it wrote;
     whoever shows it must clean it.
     """
     if code == OLD_PYTHON:
-        return Verdict(
+        return FailureKind(
             "old_python",
             "its Python is too old: 3.8 or newer is needed. "
             "Next: --remote-python PATH    of a newer one",
             False,
         )
     if code == NO_PYTHON or re.search(r"python3?: (?:command )?not found", stderr):
-        return Verdict("no_python", "no python3 was found there. Next: --remote-python PATH", False)
+        return FailureKind(
+            "no_python", "no python3 was found there. Next: --remote-python PATH", False
+        )
     if code == DAMAGED and "gpuscope:" in stderr:
-        return Verdict("damaged", "the agent arrived incomplete", True)
+        return FailureKind("damaged", "the agent arrived incomplete", True)
     if code == 255 or program == "ssh":
         for pattern, kind, text, again in _OF_SSH:
             if re.search(pattern, stderr, re.I):
-                return Verdict(kind, text, again)
+                return FailureKind(kind, text, again)
     other = _OF_OTHERS.get(program)
     if other is not None and re.search(other[0], stderr, re.I):
-        return Verdict(other[1], other[2], False)
+        return FailureKind(other[1], other[2], False)
     if code in (126, 127):
-        return Verdict("not_found", f"{program} could not start the given command", False)
-    return Verdict("ended", "", True)
+        return FailureKind("not_found", f"{program} could not start the given command", False)
+    return FailureKind("ended", "", True)
 
 
 _OF_OTHERS = {

@@ -20,7 +20,7 @@ Environments = Mapping[int, "Mapping[str, str] | Unknown"]
 """By pid: the allow-listed variables a process was started with, or why they are unknown."""
 
 
-def wanted(host: HostView) -> list[ProcView]:
+def processes_on_gpus(host: HostView) -> list[ProcView]:
     """The processes whose environment matters: those on a GPU, by pid."""
     if host.hidden is not None:
         return []
@@ -33,7 +33,8 @@ def of_this_machine(host: HostView) -> Environments:
     from ..collect.process_context import environment_of
 
     told = {
-        process.definition.pid: environment_of(process.definition.pid) for process in wanted(host)
+        process.definition.pid: environment_of(process.definition.pid)
+        for process in processes_on_gpus(host)
     }
     return {pid: one if isinstance(one, Unknown) else one[0] for pid, one in told.items()}
 
@@ -46,7 +47,7 @@ def rows(host: HostView, environments: Environments) -> list[dict[str, Any]]:
     """
     trainers = {trainer.process: trainer for trainer in host.trainers}
     found = []
-    for process in wanted(host):
+    for process in processes_on_gpus(host):
         pid, trainer = process.definition.pid, trainers.get(process.id)
         environment = environments.get(pid)
         variables = {} if environment is None or isinstance(environment, Unknown) else environment

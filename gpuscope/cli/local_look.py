@@ -21,7 +21,7 @@ KEY = "here"
 
 
 @dataclass
-class Look:
+class LocalLook:
     """One look at this machine.
 
     ``host`` contains what was read, without anything that has ended. ``complete`` says that
@@ -32,9 +32,9 @@ class Look:
     host: HostView
     complete: bool
     holders: dict[str, Any] | Unknown | None = None
-    """Which processes have the devices open (``collect.holders.told``), or why that is unknown.
+    """Which processes have the devices open, or why that is unknown.
 
-    It is set only where it was asked for.
+    ``collect.holders.holders_document`` makes it. It is set only where it was asked for.
     """
     environments: Mapping[int, Mapping[str, str] | Unknown] = field(default_factory=dict)
     """By pid: the allow-listed variables that a process was started with.
@@ -48,7 +48,7 @@ def look(
     want_trainers: bool = True,
     make_nvml: Callable[[], Nvml] | None = None,
     directories: Sequence[str] | None = None,
-) -> Look:
+) -> LocalLook:
     """Look at this machine until all have answered, or for ``timeout`` seconds."""
     from ..agent.oneshot import collect_once
     from ..agent.oneshot_frames import frames
@@ -63,4 +63,4 @@ def look(
     store.set_link(KEY, Link("live"))
     host = store.host(KEY)
     assert host is not None
-    return Look(host, shot.complete)
+    return LocalLook(host, shot.complete)

@@ -12,7 +12,7 @@ from ..model.look import Look, LookRow, cost, read
 from ..store.pending_requests import SourceError
 from ..text.units import duration_text, percent_text
 from ..wire.clean import clean
-from .one_trainer import Found
+from .one_trainer import ProbedTrainer
 
 DEADLINE_SECONDS = 90.0
 """Seconds to wait for slow steps: a look waits for the end of one step and for three more."""
@@ -37,13 +37,13 @@ LEAST_SHARE = 0.001
 """The lower levels of the stack that are shown as one row."""
 
 
-def announce(found: Found) -> None:
+def announce(found: ProbedTrainer) -> None:
     """Say on stderr, before a look, what it costs; nothing where there is no device to look at."""
     if found.trainer.definition.cuda:
         print(PRICE, file=sys.stderr, flush=True)
 
 
-async def take(found: Found) -> tuple[Look | None, str]:
+async def take(found: ProbedTrainer) -> tuple[Look | None, str]:
     """Return a look at the trainer's device, or None and why there is none."""
     why_not = found.source.capabilities.why_not("look")
     if why_not:
@@ -60,7 +60,7 @@ async def take(found: Found) -> tuple[Look | None, str]:
     return look, "" if look is not None else "the trace held no whole step"
 
 
-async def take_all(found: Mapping[int, Found]) -> dict[int, tuple[Look | None, str]]:
+async def take_all(found: Mapping[int, ProbedTrainer]) -> dict[int, tuple[Look | None, str]]:
     """Return looks at the ranks of a job, by rank: of the same steps, where these go in step."""
     taken = await asyncio.gather(*(take(one) for one in found.values()))
     return dict(zip(found, taken, strict=True))

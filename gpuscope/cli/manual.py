@@ -60,7 +60,7 @@ def _section(command: Command) -> Iterator[str]:
     )
     yield f".SS {_safe(words)}"
     usage = f"\\fB{_safe(words)}\\fR"
-    usage += " [\\fIOPTIONS\\fR]" if _told(command) else ""
+    usage += " [\\fIOPTIONS\\fR]" if _listed_options(command) else ""
     usage += " \\fIACTION\\fR" if command.below and command.words == ("lab", "runs") else ""
     yield usage + (f" \\fI{_safe(given)}\\fR" if given else "")
     yield ".PP"
@@ -77,7 +77,7 @@ def _section(command: Command) -> Iterator[str]:
     yield from _ending(command)
 
 
-def _told(command: Command) -> list[tuple[str, tuple[Word, ...]]]:
+def _listed_options(command: Command) -> list[tuple[str, tuple[Word, ...]]]:
     """Return the options under their headings, without that for help and those told elsewhere."""
     told = []
     for title, options in command.groups:
@@ -95,7 +95,7 @@ def _told(command: Command) -> list[tuple[str, tuple[Word, ...]]]:
 
 
 def _options(command: Command) -> Iterator[str]:
-    for title, options in _told(command):
+    for title, options in _listed_options(command):
         if title != "options":
             yield ".PP"
             yield f"{_safe(title[:1].upper() + title[1:])}:"

@@ -30,7 +30,7 @@ HZ = 2.0
 
 
 @dataclass(frozen=True)
-class Found:
+class ProbedTrainer:
     """A trainer with a probe; ``number`` is its name in requests to ``source``."""
 
     source: Source
@@ -56,7 +56,7 @@ async def at(
     stack: contextlib.ExitStack,
     verb: str,
     error: type[UserError] = UserError,
-) -> AsyncIterator[Found]:
+) -> AsyncIterator[ProbedTrainer]:
     """Connect to the trainer at a place. Raises ``error`` where there is none.
 
     ``verb`` is the command that the error texts advise to retry. ``stack`` keeps the connection to
@@ -76,24 +76,24 @@ def is_gone(pid: int) -> bool:
 
 
 @dataclass(frozen=True)
-class There:
+class WatchedHost:
     """A host that is watched; ``running`` ends with the connection."""
 
     source: Source
     store: Store
     running: asyncio.Task[None]
 
-    def reach(self, trainer: TrainerView) -> Found:
+    def reach(self, trainer: TrainerView) -> ProbedTrainer:
         """Return a living trainer of this host, with its name in requests."""
         number = self.store.wire_id(self.source.key, trainer.id)
         assert number is not None
-        return Found(self.source, self.store, trainer, number)
+        return ProbedTrainer(self.source, self.store, trainer, number)
 
 
 @contextlib.asynccontextmanager
 async def host_at(
     args: argparse.Namespace, place: remote.Target, stack: contextlib.ExitStack
-) -> AsyncIterator[There]:
+) -> AsyncIterator[WatchedHost]:
     """Watch the host of a place."""
     from ..config import load
     from ..store.store import Store
@@ -114,7 +114,7 @@ async def host_at(
         )
     )
     try:
-        yield There(source, store, running)
+        yield WatchedHost(source, store, running)
     finally:
         await source.close()
         running.cancel()

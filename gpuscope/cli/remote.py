@@ -131,7 +131,7 @@ class Ways:
         except bootstrap.BadPython as error:
             raise BadTarget(f"{error}.") from None
         self._made += 1
-        askpass = self._asked() if way.asks else None
+        askpass = self._ensure_askpass() if way.asks else None
         asked = askpass.place(way.label) if askpass is not None else None
         launch = Launch(
             argv=way.argv if asked is not None else way.batch_argv,
@@ -145,7 +145,7 @@ class Ways:
         )
         return RemoteSource(launch, way.key, way.label, hz, self._gate)
 
-    def _asked(self) -> Askpass | None:
+    def _ensure_askpass(self) -> Askpass | None:
         from ..attach.askpass import Askpass
 
         if self._askpass is None and self._answer is not None:

@@ -23,7 +23,7 @@ from ..store.remote import RemoteSource
 from ..store.store import Store
 from ..store.view import Entity, HostView
 from ..wire.frames import DRIVER_ERROR, NOT_INITIALISED, TIMEOUT, ProcDef, Unknown
-from .local_look import Look
+from .local_look import LocalLook
 from .remote import BadTarget, Target, Ways, one_place
 
 HZ = 2.0
@@ -48,7 +48,7 @@ class NoLook(UserError):
 
 
 @dataclass
-class Watched:
+class RemoteWatch:
     """A host while an agent there sends readings.
 
     ``ended`` says that the connection is over; the link of :attr:`host` says why.
@@ -96,7 +96,7 @@ class Watched:
 
 
 @asynccontextmanager
-async def watching(ways: Ways, target: Target, hz: float = HZ) -> AsyncIterator[Watched]:
+async def watching(ways: Ways, target: Target, hz: float = HZ) -> AsyncIterator[RemoteWatch]:
     """Start an agent at a target; its readings go into a store under :data:`KEY`.
 
     Raises :class:`BadTarget`.
@@ -110,7 +110,7 @@ async def watching(ways: Ways, target: Target, hz: float = HZ) -> AsyncIterator[
         )
     )
     try:
-        yield Watched(store, source, task)
+        yield RemoteWatch(store, source, task)
     finally:
         await source.close()
         task.cancel()
@@ -124,20 +124,20 @@ def look(
     timeout: float,
     want_trainers: bool,
     want_environments: bool = False,
-) -> Look:
+) -> LocalLook:
     """A look at another host, as one at this machine would be. Raises :class:`NoLook`."""
 
-    async def once(ways: Ways) -> Look:
+    async def once(ways: Ways) -> LocalLook:
         async with watching(ways, target) as watched:
             complete = await watched.until(
                 lambda host, seconds: (
-                    settled(host)
+                    all_answered(host)
                     and seconds >= LISTED_SECONDS
-                    and (not want_trainers or _trainers_told(host, seconds))
+                    and (not want_trainers or _trainers_had_time(host, seconds))
                 ),
                 timeout,
             )
-            seen = Look(without_ended(watched.host), complete)
+            seen = LocalLook(without_ended(watched.host), complete)
             if getattr(args, "holders", False):
                 seen.holders = await _holders(watched)
             if want_environments:
@@ -148,7 +148,7 @@ def look(
         return asyncio.run(once(ways))
 
 
-def look_at_target(args: argparse.Namespace, verb: str, want_trainers: bool) -> Look | int:
+def look_at_target(args: argparse.Namespace, verb: str, want_trainers: bool) -> LocalLook | int:
     """Look once at the place that ``args.target`` and ``args.via`` mean.
 
     If no look is possible, the reason is printed and an exit code is returned. Raises
@@ -197,7 +197,7 @@ def without_ended(host: HostView) -> HostView:
     )
 
 
-async def _holders(watched: Watched) -> dict[str, Any] | Unknown:
+async def _holders(watched: RemoteWatch) -> dict[str, Any] | Unknown:
     """Who has the devices there open."""
     minors = [
         d.definition.minor
@@ -215,9 +215,11 @@ async def _holders(watched: Watched) -> dict[str, Any] | Unknown:
     return result.value
 
 
-async def _environments(watched: Watched, host: HostView) -> dict[int, Mapping[str, str] | Unknown]:
+async def _environments(
+    watched: RemoteWatch, host: HostView
+) -> dict[int, Mapping[str, str] | Unknown]:
     """What the processes on the GPUs there were started with, of an allow-list."""
-    from .cuda_order import wanted
+    from .cuda_order import processes_on_gpus
 
     async def one(process: ProcDef) -> Mapping[str, str] | Unknown:
         asked = {"pid": process.pid, "start": process.start}
@@ -232,12 +234,12 @@ async def _environments(watched: Watched, host: HostView) -> dict[int, Mapping[s
             else {}
         )
 
-    found = [process.definition for process in wanted(host)]
+    found = [process.definition for process in processes_on_gpus(host)]
     told = await asyncio.gather(*(one(process) for process in found))
     return {process.pid: environment for process, environment in zip(found, told, strict=True)}
 
 
-def settled(host: HostView) -> bool:
+def all_answered(host: HostView) -> bool:
     """Say whether the driver, every device and every process there have answered.
 
     A late device is waited for, because on a busy host it answers a moment later.
@@ -262,7 +264,7 @@ def settled(host: HostView) -> bool:
     return host.sampled_seconds is not None and asked and ripe
 
 
-def _trainers_told(host: HostView, seconds: float) -> bool:
+def _trainers_had_time(host: HostView, seconds: float) -> bool:
     """A probe there is found and answers within this time of an agent's start."""
     return seconds >= TRAINERS_SECONDS
 

@@ -29,7 +29,7 @@ SOURCE = "looks at the training thread's stack"
 
 
 @dataclass(frozen=True)
-class Told:
+class TrainerTime:
     """What is known about the time of one trainer.
 
     ``name`` is its name for people (``train.py, rank 3, pid 4242``), and ``short`` its name in a
@@ -60,20 +60,20 @@ class Told:
         return causes(self.ledger)
 
 
-def named(told: Sequence[Told]) -> tuple[Told, Odd | None]:
+def rank_to_report(told: Sequence[TrainerTime]) -> tuple[TrainerTime, Odd | None]:
     """Return the rank of a job to tell of in full, and how it differs from the others.
 
-    :func:`gpuscope.model.rank_times.named` makes the choice.
+    :func:`gpuscope.model.rank_times.rank_to_report` makes the choice.
     """
     late = _late(told)
     slow = next((one.short for one in told if one.straggler is not None), None)
-    key, odd = rank_times.named(
+    key, odd = rank_times.rank_to_report(
         {one.short: one.ledger for one in told}, told[late[0]].short if late is not None else slow
     )
     return next(one for one in told if one.short == key), odd
 
 
-def _late(told: Sequence[Told]) -> tuple[int, float] | None:
+def _late(told: Sequence[TrainerTime]) -> tuple[int, float] | None:
     """The place of the rank that the others' collectives wait for, and for how long in a step."""
     looks = {at: one.look[0] for at, one in enumerate(told) if one.look and one.look[0]}
     return waited_for({at: seen for at, seen in looks.items() if seen is not None})
@@ -82,12 +82,12 @@ def _late(told: Sequence[Told]) -> tuple[int, float] | None:
 # ── the document ──
 
 
-def document(target: str, told: Sequence[Told]) -> dict[str, Any]:
+def document(target: str, told: Sequence[TrainerTime]) -> dict[str, Any]:
     """Return what ``--json`` prints. Shares are fractions of 1; seconds are wall-clock time.
 
     The keys at the top level are those of the named trainer; ``trainers`` has all of them.
     """
-    one, odd = named(told)
+    one, odd = rank_to_report(told)
     return {
         "target": clean(target, 512),
         **_trainer(one),
@@ -107,7 +107,7 @@ def document(target: str, told: Sequence[Told]) -> dict[str, Any]:
     }
 
 
-def _straggler(one: Told) -> dict[str, Any] | None:
+def _straggler(one: TrainerTime) -> dict[str, Any] | None:
     slow = one.straggler
     if slow is None:
         return None
@@ -120,7 +120,7 @@ def _straggler(one: Told) -> dict[str, Any] | None:
     }
 
 
-def _trainer(one: Told) -> dict[str, Any]:
+def _trainer(one: TrainerTime) -> dict[str, Any]:
     ledger, slowdown = one.ledger, one.slowdown
     return {
         "name": clean(one.name, 200),
@@ -180,9 +180,9 @@ def _row_document(row: Row) -> dict[str, Any]:
 # ── text ──
 
 
-def text(told: Sequence[Told], width: int) -> list[str]:
+def text(told: Sequence[TrainerTime], width: int) -> list[str]:
     """Return the report: a sentence, the ranks, the rows, and what to do."""
-    one, odd = named(told)
+    one, odd = rank_to_report(told)
     ledger = one.ledger
     lines = [f"{clean(one.name, 120)}: {sentence(ledger, one.causes)}"]
     if odd is not None:
@@ -215,7 +215,7 @@ def text(told: Sequence[Told], width: int) -> list[str]:
     return [part for line in lines for part in _wrapped(line.rstrip(), width)]
 
 
-def _ranks(told: Sequence[Told], one: Told) -> list[str]:
+def _ranks(told: Sequence[TrainerTime], one: TrainerTime) -> list[str]:
     """A line for each rank: its step, and the rows that take most of it."""
     rows = [("RANK", "STEP", "WHERE ITS TIME GOES")]
     for each in told[:MAX_RANKS]:
@@ -262,7 +262,7 @@ def _row(row: Row, ledger: TimeLedger, width: int) -> str:
     return line + "█" * round(row.share * room)
 
 
-def _cause(number: int, cause: Cause, one: Told) -> list[str]:
+def _cause(number: int, cause: Cause, one: TrainerTime) -> list[str]:
     row, step = cause.row, one.ledger.step_seconds
     amount = percent_text(row.share)
     between = f"{percent_text(row.low)} to {percent_text(row.high)}"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import UserError
 from ..wire.clean import clean
-from .one_trainer import CONNECT_SECONDS, FIND_SECONDS, FIND_THERE_SECONDS, There, not_found
+from .one_trainer import CONNECT_SECONDS, FIND_SECONDS, FIND_THERE_SECONDS, WatchedHost, not_found
 
 if TYPE_CHECKING:
     from ..store.view import HostView, JobView, TrainerView
@@ -26,7 +26,7 @@ MAX_LISTED = 16
 
 
 async def trainers_of(
-    there: There, place: Target, verb: str, job: str = "", error: type[UserError] = UserError
+    there: WatchedHost, place: Target, verb: str, job: str = "", error: type[UserError] = UserError
 ) -> tuple[TrainerView, ...]:
     """Return the trainers that are meant, by rank. Raises ``error`` where there are none.
 
@@ -42,7 +42,7 @@ async def trainers_of(
             first = now
         seen = now - first if first is not None else 0.0
         if host is not None and first is not None:
-            found = _meant(host, place, job)
+            found = _matching_trainers(host, place, job)
             one = place.pid is not None and any(t.definition.pid == place.pid for t in found)
             if one or (found and seen >= ALL_SECONDS):
                 return found
@@ -77,7 +77,7 @@ def _has_ended(place: Target) -> bool:
     return place.pid is not None and not place.is_remote and start_ticks(place.pid) is None
 
 
-def _meant(host: HostView, place: Target, job: str) -> tuple[TrainerView, ...]:
+def _matching_trainers(host: HostView, place: Target, job: str) -> tuple[TrainerView, ...]:
     jobs = [
         (one, living)
         for one in host.jobs

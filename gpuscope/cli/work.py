@@ -19,7 +19,7 @@ from ..model.useful_work import (
 from ..store.pending_requests import SourceError
 from ..wire.clean import clean
 from .look import DEADLINE_SECONDS, OLDER
-from .one_trainer import Found
+from .one_trainer import ProbedTrainer
 
 STEPS = 4
 """So many steps may pass until one was counted: slow ones take their time."""
@@ -34,7 +34,7 @@ def announce() -> None:
     print(PRICE, file=sys.stderr, flush=True)
 
 
-async def take(found: Found) -> tuple[UsefulWork | None, str]:
+async def take(found: ProbedTrainer) -> tuple[UsefulWork | None, str]:
     """Return what a step of the trainer computes, or None and why that is not known."""
     why_not = found.source.capabilities.why_not("work")
     if why_not:
@@ -50,7 +50,7 @@ async def take(found: Found) -> tuple[UsefulWork | None, str]:
     return work, "" if work is not None else "the step had no operators"
 
 
-async def take_all(found: Mapping[int, Found]) -> dict[int, tuple[UsefulWork | None, str]]:
+async def take_all(found: Mapping[int, ProbedTrainer]) -> dict[int, tuple[UsefulWork | None, str]]:
     """Return the work of a step of each rank of a job, all counted at the same moment."""
     taken = await asyncio.gather(*(take(one) for one in found.values()))
     return dict(zip(found, taken, strict=True))

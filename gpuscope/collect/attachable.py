@@ -41,7 +41,7 @@ _LAUNCHERS = (
 )  # fmt: skip
 
 
-class Found(NamedTuple):
+class TorchProcess(NamedTuple):
     """A process with torch, and its role.
 
     ``role`` is trainer, launcher (starts trainers and does not train itself) or worker (loads data
@@ -59,7 +59,7 @@ class Found(NamedTuple):
 
 def find(
     known: Iterable[int] = (), redact: bool = True, root: str = "/"
-) -> Tuple[List[Found], str]:
+) -> Tuple[List[TorchProcess], str]:
     """Return the processes with torch, and in words what was left out, "" when nothing was.
 
     Processes of ``known`` (such as users of a GPU) are always included.
@@ -82,16 +82,16 @@ def find(
     if len(chosen) > MAX_FOUND:
         note = f"{len(chosen)} processes have torch loaded; the first {MAX_FOUND} are shown"
         chosen = sorted(chosen, key=lambda one: (one[0] not in gpu, one[0]))[:MAX_FOUND]
-    found: Dict[int, Found] = {}
+    found: Dict[int, TorchProcess] = {}
     words: Dict[int, List[str]] = {}
     for pid, torch in chosen:
         told = processes.describe(pid, redact=redact, root=root)
         if told is None:
             if pid in gpu and processes.visible(pid, root):
-                found[pid] = Found(ProcDef(pid), {}, torch, TRAINER, {}, None)
+                found[pid] = TorchProcess(ProcDef(pid), {}, torch, TRAINER, {}, None)
             continue
         words[pid] = _arguments(pid, root)
-        found[pid] = Found(told[0], told[1], torch, TRAINER, _environment(pid, root), None)
+        found[pid] = TorchProcess(told[0], told[1], torch, TRAINER, _environment(pid, root), None)
     return _with_roles(found, words, gpu, root), note
 
 
@@ -176,8 +176,8 @@ def _has_gpu(pid: int, root: str) -> bool:
 
 
 def _with_roles(
-    found: Dict[int, Found], words: Dict[int, List[str]], gpu: Iterable[int], root: str = "/"
-) -> List[Found]:
+    found: Dict[int, TorchProcess], words: Dict[int, List[str]], gpu: Iterable[int], root: str = "/"
+) -> List[TorchProcess]:
     busy = set(gpu)
     out = {
         pid: one._replace(role=_role(pid, one, found, words, busy)) for pid, one in found.items()
@@ -203,7 +203,11 @@ def _with_roles(
 
 
 def _role(
-    pid: int, one: Found, found: Dict[int, Found], words: Dict[int, List[str]], gpu: Iterable[int]
+    pid: int,
+    one: TorchProcess,
+    found: Dict[int, TorchProcess],
+    words: Dict[int, List[str]],
+    gpu: Iterable[int],
 ) -> str:
     own = words.get(pid, [])
     if any(word.rsplit("/", 1)[-1] in _LAUNCHERS for word in own[:4]):

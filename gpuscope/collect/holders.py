@@ -57,7 +57,9 @@ def holders(minors: Collection[int], proc: str = "/proc") -> Holders:
     return Holders({minor: tuple(pids) for minor, pids in found.items()}, hidden)
 
 
-def told(minors: Collection[int], redact: bool = True, proc: str = "/proc") -> Dict[str, Any]:
+def holders_document(
+    minors: Collection[int], redact: bool = True, proc: str = "/proc"
+) -> Dict[str, Any]:
     """Return the holders of devices as a JSON document.
 
     It has ``devices`` with ``minor`` and ``processes`` (pid, start, user, command; None where these

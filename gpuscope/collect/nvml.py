@@ -1,7 +1,7 @@
 """Read this host's devices and their processes through NVML. Only this package uses pynvml.
 
 Nothing here raises for a driver's error: a reading is a value, or Unknown with the reason in words.
-A driver call may hang for ever, so each :class:`Device` is used by one worker thread, and
+A driver call may hang for ever, so each :class:`NvmlDevice` is used by one worker thread, and
 ``current_call`` tells other threads what it waits for. Importing this module neither imports pynvml
 nor opens the driver; :meth:`Nvml.open` does. There is no shutdown at exit, because that crashes
 while a call is running, and the kernel closes the files of a process that ends.
@@ -37,7 +37,7 @@ from .nvml_readings import (
 
 __all__ = [
     "CLOCK_EVENT_REASONS", "FAST_COLUMNS", "HARMLESS_CLOCK_EVENTS", "SLOW_COLUMNS",
-    "Device", "Nvml", "NvmlUnavailable", "clock_event_words",
+    "Nvml", "NvmlDevice", "NvmlUnavailable", "clock_event_words",
 ]  # fmt: skip
 
 INSTALL = "pip install nvidia-ml-py"
@@ -107,7 +107,7 @@ class Nvml:
         self._calls = Calls(self._gate, clock)
         self._binding: Any = None
         self._count = 0
-        self._devices: Dict[int, Device] = {}
+        self._devices: Dict[int, NvmlDevice] = {}
         not_yet = Unknown(NOT_INITIALISED, "NVML has not been started")
         self.driver_version: Reading = not_yet
         self.cuda_version: Reading = not_yet
@@ -178,7 +178,7 @@ class Nvml:
         """How many devices the driver had when NVML was started; no driver call."""
         return self._count
 
-    def device(self, index: int) -> Device:
+    def device(self, index: int) -> NvmlDevice:
         """Return the device of this index, always the same object, without a driver call.
 
         A GPU that cannot be reached is still a device, with only Unknown readings.
@@ -187,7 +187,7 @@ class Nvml:
         if device is None:
             version = self.driver_version if isinstance(self.driver_version, str) else ""
             calls = Calls(self._gate, self._clock)
-            device = self._devices[index] = Device(
+            device = self._devices[index] = NvmlDevice(
                 index, self._binding, calls, version, self._clock
             )
             device.path_calls = Calls(self._gate, self._clock)
@@ -216,7 +216,7 @@ class Nvml:
         return True
 
 
-class Device:
+class NvmlDevice:
     """One GPU, used by one thread at a time. No method raises for a driver's answer."""
 
     def __init__(

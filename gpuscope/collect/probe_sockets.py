@@ -47,7 +47,7 @@ class ProbeSocketRefused(Exception):
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundSocket:
     """A socket in a directory.
 
     ``pid`` and ``start`` (clock ticks since boot) are read from its name.
@@ -184,7 +184,7 @@ class Directory:
     def __exit__(self, *_: object) -> None:
         os.close(self._fd)
 
-    def sockets(self) -> List[Found]:
+    def sockets(self) -> List[FoundSocket]:
         """Return the sockets here that have a probe's name and the right owner.
 
         There are at most ``MAX_SOCKETS``, those of running processes first; ``left_out`` says
@@ -205,7 +205,7 @@ class Directory:
                 continue
             if stat.S_ISSOCK(info.st_mode) and info.st_uid == self.owner:
                 place = (self._stat.st_dev, self._stat.st_ino, name)
-                found.append(Found(place, int(match.group(1)), int(match.group(2))))
+                found.append(FoundSocket(place, int(match.group(1)), int(match.group(2))))
         if len(found) > MAX_SOCKETS:
             self.left_out = (
                 f"{len(found)} sockets: {MAX_SOCKETS} were tried, those of running processes first"
@@ -213,7 +213,7 @@ class Directory:
             found.sort(key=lambda one: start_ticks(one.pid) != one.start)
         return found[:MAX_SOCKETS]
 
-    def connect(self, found: Found) -> Optional[Tuple[socket.socket, Optional[int]]]:
+    def connect(self, found: FoundSocket) -> Optional[Tuple[socket.socket, Optional[int]]]:
         """Return a connection to a probe and the peer's pid, or None when nobody listens.
 
         The connection does not block. The pid is None for a process of another pid namespace. None
@@ -243,7 +243,7 @@ class Directory:
             raise
         return sock, peer_pid or None
 
-    def _check(self, found: Found, peer_pid: int, peer_uid: int) -> None:
+    def _check(self, found: FoundSocket, peer_pid: int, peer_uid: int) -> None:
         if peer_uid != self.owner:
             raise ProbeSocketRefused(f"served by uid {peer_uid}, not {self.owner}: ignored")
         if peer_pid not in (0, found.pid) and containers.number_inside(peer_pid) != found.pid:

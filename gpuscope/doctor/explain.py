@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..text.width import wrap
 from .finding import Pitfall
-from .report import said
+from .report import fix_sentences
 
 if TYPE_CHECKING:
     from ..text.styled import Line
@@ -88,7 +88,7 @@ def _fix(number: int, fix: Fix, width: int) -> list[Line]:
     out: list[Line] = [
         [(f"Fix {number}", "accent"), ("  helps without a restart" if fix.now else "", "muted")]
     ]
-    out += [[("  " + part, "text")] for part in wrap(said(fix), max(width - 2, 20))]
+    out += [[("  " + part, "text")] for part in wrap(fix_sentences(fix), max(width - 2, 20))]
     sign = "+ " if fix.before else ""
     out += [[("    - " + text, "faint")] for text in fix.before.splitlines()]
     out += [[("    " + sign + text, "text")] for text in fix.code.splitlines()]
@@ -133,7 +133,7 @@ def _section(row: Pitfall) -> str:
     ]
     for number, fix in enumerate(row.fixes, 1):
         now = " *Helps without a restart.*" if fix.now else ""
-        lines += [f"{number}. {_safe(said(fix))}{now}", "", *_block(fix)]
+        lines += [f"{number}. {_safe(fix_sentences(fix))}{now}", "", *_block(fix)]
     for head, text in (
         ("While it runs", row.now),
         ("Skip if", row.not_when),
@@ -167,7 +167,7 @@ def _site_page(row: Pitfall) -> str:
     lines += ["## How it shows", "", _safe(row.symptom), "", "## Fixes", ""]
     for number, fix in enumerate(row.fixes, 1):
         now = " *Helps without a restart.*" if fix.now else ""
-        lines += [f"{number}. {_safe(said(fix))}{now}", "", *_block(fix, " " * 4)]
+        lines += [f"{number}. {_safe(fix_sentences(fix))}{now}", "", *_block(fix, " " * 4)]
     for head, text in (
         ("While it runs", row.now),
         ("Skip if", row.not_when),

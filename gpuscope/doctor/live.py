@@ -22,9 +22,9 @@ from . import (
     live_time,
 )
 from .finding import Abstained, Finding, Report
-from .live_scene import Said, Scene, living
+from .live_scene import Findings, LiveScene, living
 
-_OF_A_JOB: tuple[Callable[[Scene, JobView], Said], ...] = (
+_OF_A_JOB: tuple[Callable[[LiveScene, JobView], Findings], ...] = (
     live_stall.standstill,
     live_stall.lost_ranks,
     live_memory.evaluation,
@@ -48,11 +48,11 @@ _OF_A_JOB: tuple[Callable[[Scene, JobView], Said], ...] = (
     live_states.idle_tensor_cores,
     live_time.skipped_steps,
 )
-_OF_A_DEVICE: tuple[Callable[[Scene, DeviceView], Said], ...] = (
+_OF_A_DEVICE: tuple[Callable[[LiveScene, DeviceView], Findings], ...] = (
     live_states.device_health,
     live_states.full,
 )
-_OF_A_HOST: tuple[Callable[[Scene], Said], ...] = (
+_OF_A_HOST: tuple[Callable[[LiveScene], Findings], ...] = (
     live_devices.host_memory,
     live_devices.shared_memory,
 )
@@ -67,7 +67,7 @@ def examine(
     of these processes and the devices that they use are examined. A job whose ranks have all ended
     is left to :mod:`gpuscope.doctor.postmortem`.
     """
-    scene = Scene(host, history)
+    scene = LiveScene(host, history)
     said: list[Finding | Abstained] = []
     examined: list[str] = []
     for job in host.jobs:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from ..model.memory_room import headroom
 from ..model.ranks import name_of
-from ..model.stalls import stands
+from ..model.stalls import is_stalled
 from ..store.view import AllocView, JobView
 from ..text.units import GIB, MIB, bytes_text, duration_text, percent_text
 from ..wire.frames import NOT_SUPPORTED, Unknown
 from .finding import Confidence, Evidence
-from .live_scene import WORDINGS, Said, Scene, living, place, warmed_up
+from .live_scene import WORDINGS, Findings, LiveScene, living, place, warmed_up
 
 FOREIGN_SHARE, FOREIGN_BYTES = 0.20, 1.5 * GIB
 """A process that holds less is only a CUDA context, a desktop or a monitor."""
@@ -28,7 +28,7 @@ SMALL_MODEL, SLOW_STEP = MIB, 0.1
 """A GPU would not help a model with fewer bytes of parameters and faster steps than these."""
 
 
-def foreign_memory(scene: Scene, job: JobView) -> Said:
+def foreign_memory(scene: LiveScene, job: JobView) -> Findings:
     """Yields a finding on memory of the card that other programs hold.
 
     It is a warning only where the trainer itself has little memory left.
@@ -70,7 +70,7 @@ def foreign_memory(scene: Scene, job: JobView) -> Said:
             )
 
 
-def ranks_on_one_device(scene: Scene, job: JobView) -> Said:
+def ranks_on_one_device(scene: LiveScene, job: JobView) -> Findings:
     """Yields a finding where several ranks use one card while there are cards enough."""
     ranks = living(job)
     if len(ranks) < 2:
@@ -116,7 +116,7 @@ def ranks_on_one_device(scene: Scene, job: JobView) -> Said:
         )
 
 
-def data_parallel(scene: Scene, job: JobView) -> Said:
+def data_parallel(scene: LiveScene, job: JobView) -> Findings:
     """Yield findings on a process that uses several cards but has weights only on the first.
 
     This is ``nn.DataParallel``, which copies the weights to the other cards in every step.
@@ -175,7 +175,7 @@ def _peak_bytes(allocator: AllocView) -> float | None:
     return allocator.number("allocated_bytes") if peak is None else peak
 
 
-def on_the_cpu(scene: Scene, job: JobView) -> Said:
+def on_the_cpu(scene: LiveScene, job: JobView) -> Findings:
     """Yields a finding on a training on the CPU of a machine with GPUs.
 
     A small model may run there for a good reason. A training that initialised CUDA, or whose steps
@@ -192,7 +192,7 @@ def on_the_cpu(scene: Scene, job: JobView) -> Said:
         if (
             not on_cpu
             or any(amount is None or amount > 0 for amount in on_gpu)
-            or stands(trainer)
+            or is_stalled(trainer)
             or (trainer.number("step") or 0) < FEW_STEPS
         ):
             continue
@@ -236,7 +236,7 @@ def on_the_cpu(scene: Scene, job: JobView) -> Said:
         )
 
 
-def host_memory(scene: Scene) -> Said:
+def host_memory(scene: LiveScene) -> Findings:
     """Yields a finding where the host or the cgroup is about to run out of memory."""
     host, definition = scene.host, scene.host.definition
     total, free = definition.memory_total_bytes, host.number("memory_available_bytes")
@@ -291,7 +291,7 @@ def host_memory(scene: Scene) -> Said:
     )
 
 
-def shared_memory(scene: Scene) -> Said:
+def shared_memory(scene: LiveScene) -> Findings:
     """Yields a finding where /dev/shm is full, through which loader workers pass batches."""
     total, used = scene.host.definition.shm_total_bytes, scene.host.number("shm_used_bytes")
     if not total or used is None or used < FULL_SHM * total:

@@ -11,7 +11,7 @@ from ..store.view import AllocView, JobView
 from ..text.units import percent_text
 from . import effects
 from .finding import Abstained, Effect, Finding
-from .live_scene import Scene, living, place
+from .live_scene import LiveScene, living, place
 
 _SHARES = {
     "live.input_bound": "the waiting for input",
@@ -21,7 +21,7 @@ _SHARES = {
 """Causes whose ``rank`` is the share of a step that they take, and what takes that share."""
 
 
-def with_effect(scene: Scene, job: JobView, one: Finding | Abstained) -> Finding | Abstained:
+def with_effect(scene: LiveScene, job: JobView, one: Finding | Abstained) -> Finding | Abstained:
     """Return the finding with the predicted gain of its fix, where readings allow that.
 
     Any other finding is returned unchanged.
@@ -37,7 +37,7 @@ def with_effect(scene: Scene, job: JobView, one: Finding | Abstained) -> Finding
     return _with_freed_memory(scene, job, one)
 
 
-def _with_time_of_straggler(scene: Scene, job: JobView, one: Finding) -> Finding:
+def _with_time_of_straggler(scene: LiveScene, job: JobView, one: Finding) -> Finding:
     slow = straggler(living(job), scene.history)
     step = measured_step([slow.trainer]) if slow is not None else None
     if slow is None or not step:
@@ -56,7 +56,7 @@ def _with_skipped_steps(one: Finding) -> Finding:
     return replace(one, effect=Effect(text=text, bound="at most", saved_share=round(one.rank, 4)))
 
 
-def _with_freed_memory(scene: Scene, job: JobView, one: Finding) -> Finding:
+def _with_freed_memory(scene: LiveScene, job: JobView, one: Finding) -> Finding:
     """Returns the finding with what its cure frees of the allocator that it names."""
     for room in rooms(scene.host.devices, job.trainers):
         if one.where in (place(scene, room.trainer, room.allocator), place(scene, room.trainer)):
@@ -64,7 +64,7 @@ def _with_freed_memory(scene: Scene, job: JobView, one: Finding) -> Finding:
     return one
 
 
-def amounts(scene: Scene, job: JobView, allocator: AllocView) -> effects.Amounts:
+def amounts(scene: LiveScene, job: JobView, allocator: AllocView) -> effects.Amounts:
     """Returns what an allocator held at its peak, and what others hold on its device."""
     reserved, allocated = (
         allocator.number("peak_reserved_bytes"),

@@ -14,7 +14,7 @@ from ..model.step_time import input_share, input_wait
 from ..store.view import JobView, TrainerView
 from ..text.units import duration_text, percent_text
 from .finding import Abstained, Confidence, Evidence, Fix
-from .live_scene import WORDINGS, Said, Scene, living, place, warmed_up
+from .live_scene import WORDINGS, Findings, LiveScene, living, place, warmed_up
 
 STARVED_CPU = 0.50
 """The share of a step spent waiting for input that is a fault on a CPU.
@@ -37,7 +37,7 @@ def steady_ranks(job: JobView) -> list[TrainerView]:
     )
 
 
-def waits_for_input(scene: Scene, job: JobView) -> Said:
+def waits_for_input(scene: LiveScene, job: JobView) -> Findings:
     """Yields a finding where the device waits for the loader."""
     found: list[tuple[float, TrainerView, Confidence, list[Evidence]]] = []
     for trainer in steady_ranks(job):
@@ -74,7 +74,7 @@ def waits_for_input(scene: Scene, job: JobView) -> Said:
 
 
 def _waiting(
-    scene: Scene, trainer: TrainerView
+    scene: LiveScene, trainer: TrainerView
 ) -> tuple[float, Confidence, list[Evidence]] | Abstained | None:
     """Return the share of a step in which the device waits for input, how sure that is, and why.
 
@@ -107,7 +107,7 @@ def _waiting(
 
 
 def workers_fixes(
-    scene: Scene, job: JobView, trainer: TrainerView, seconds: tuple[float, float] | None = None
+    scene: LiveScene, job: JobView, trainer: TrainerView, seconds: tuple[float, float] | None = None
 ) -> tuple[list[Fix], Evidence | None]:
     """Return fixes that set the number of workers by the free CPU cores, and the reason.
 
@@ -145,7 +145,7 @@ def workers_fixes(
     )
 
 
-def usable_cores(scene: Scene, job: JobView, trainer: TrainerView) -> float | None:
+def usable_cores(scene: LiveScene, job: JobView, trainer: TrainerView) -> float | None:
     """Return how many CPU cores one rank may use; None where that is unknown.
 
     Its CPU affinity and its cgroup limit the number. The ranks of a job share the cores where there

@@ -19,7 +19,7 @@ from ..text.units import age_text, duration_text, percent_text
 from ..wire.clean import clean
 from .finding import Confidence, Evidence, Finding
 from .live_pauses import WINDOW_SECONDS, Bar, gain, reaches
-from .live_scene import WORDINGS, Said, Scene, living, place
+from .live_scene import WORDINGS, Findings, LiveScene, living, place
 from .live_states import FASTER
 
 ROWS: Mapping[str, tuple[str, Bar, Confidence]] = {
@@ -61,7 +61,7 @@ class _Seen:
     device: DeviceView | None
 
 
-def rows(scene: Scene, job: JobView) -> Said:
+def rows(scene: LiveScene, job: JobView) -> Findings:
     """Yields a finding for each row of the looks at a job that is worth curing.
 
     Of several ranks it is told of the one that loses most.
@@ -74,7 +74,7 @@ def rows(scene: Scene, job: JobView) -> Said:
     yield from best.values()
 
 
-def of_trainer_look(scene: Scene, trainer: TrainerView) -> list[Finding]:
+def of_trainer_look(scene: LiveScene, trainer: TrainerView) -> list[Finding]:
     """Return what the last look at a trainer's device is worth telling, what brings most first."""
     look = scene.look(trainer)
     if look is None:
@@ -86,7 +86,7 @@ def of_trainer_look(scene: Scene, trainer: TrainerView) -> list[Finding]:
     seen = _Seen(
         trainer, look, age, inside_share(look, ledger), step, devices[0] if devices else None
     )
-    found = list(_found(scene, seen))
+    found = list(_row_findings(scene, seen))
     return sorted(found, key=lambda one: -one.rank)
 
 
@@ -101,13 +101,13 @@ def inside_share(look: Look, ledger: TimeLedger) -> float:
     return min(1.0, (1 - outside) / (1 - look.outside_share))
 
 
-def _found(scene: Scene, seen: _Seen) -> Iterator[Finding]:
+def _row_findings(scene: LiveScene, seen: _Seen) -> Iterator[Finding]:
     for name, (cause, bar, confidence) in ROWS.items():
         row = _row(seen.look, name)
         if row is None:
             continue
         share, low, high = _shares(seen, row)
-        evidence = [_told(seen, row)]
+        evidence = [_row_evidence(seen, row)]
         what = "all of this time" if name.startswith("idle-") else f"all of {row.words}"
         if name == "products-plain":
             most = _saved_by_tensor_cores(seen)
@@ -202,7 +202,7 @@ def _shares(seen: _Seen, row: LookRow) -> tuple[float, float, float]:
     return row.share * seen.scale, low * seen.scale, high * seen.scale
 
 
-def _told(seen: _Seen, row: LookRow) -> Evidence:
+def _row_evidence(seen: _Seen, row: LookRow) -> Evidence:
     look = seen.look
     rank = seen.trainer.definition.rank
     who = f"{name_of(seen.trainer)}: " if rank is not None else ""
@@ -236,7 +236,7 @@ def _launches(seen: _Seen) -> list[Evidence]:
     return [Evidence(text=text, source="look")]
 
 
-def _retries(scene: Scene, trainer: TrainerView) -> list[Evidence]:
+def _retries(scene: LiveScene, trainer: TrainerView) -> list[Evidence]:
     rises = sum(scene.rise(one, "alloc_retries") for one in trainer.allocators if one.gone is None)
     if not rises:
         return []

@@ -11,7 +11,7 @@ from ..model.ranks import name_of
 from ..store.view import AllocView, JobView, TrainerView
 from ..text.units import bytes_text, duration_text, signed_bytes_text
 from .finding import Evidence, Severity
-from .live_scene import WORDINGS, Said, Scene, place
+from .live_scene import WORDINGS, Findings, LiveScene, place
 
 NEAR = 4.0
 """Growth is a warning where memory will run out within this many times the observed steps.
@@ -36,7 +36,7 @@ The memory must not fall in between.
 """
 
 
-def growth(scene: Scene, job: JobView) -> Said:
+def growth(scene: LiveScene, job: JobView) -> Findings:
     """Yields findings where the memory after each step keeps rising.
 
     Only a snapshot with stacks can tell which line keeps the memory.
@@ -52,7 +52,7 @@ def growth(scene: Scene, job: JobView) -> Said:
         yield WORDINGS.abstained("growth", steps=MIN_POINTS)
 
 
-def _growth_findings(scene: Scene, room: MemoryRoom, trend: Trend) -> Said:
+def _growth_findings(scene: LiveScene, room: MemoryRoom, trend: Trend) -> Findings:
     trainer, left, ends = room.trainer, room.headroom_bytes, room.runs_out
     near = ends is not None and ends.steps <= NEAR * trend.steps
     eta = trainer.number("eta_seconds")
@@ -138,7 +138,7 @@ def _steps(ends: Forecast) -> str:
     return text if ends.seconds is None else f"{text}, ~{duration_text(ends.seconds)}"
 
 
-def _blocks_per_step(scene: Scene, allocator: AllocView, trainer: TrainerView) -> float | None:
+def _blocks_per_step(scene: LiveScene, allocator: AllocView, trainer: TrainerView) -> float | None:
     """Return how many live blocks each step adds; None where that is not clear.
 
     It compares the minimum of live blocks in the first and in the last third of the observed time,
@@ -156,7 +156,7 @@ def _blocks_per_step(scene: Scene, allocator: AllocView, trainer: TrainerView) -
     return 1.5 * rise / (steps[-1] - steps[0]) if rise > 0 else None
 
 
-def evaluation(scene: Scene, job: JobView) -> Said:
+def evaluation(scene: LiveScene, job: JobView) -> Findings:
     """Yields a finding where memory climbs while no step is taken.
 
     This is an evaluation that keeps the graph for a backward pass.
@@ -217,7 +217,7 @@ def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def pressure(scene: Scene, job: JobView) -> Said:
+def pressure(scene: LiveScene, job: JobView) -> Findings:
     """Yield a finding where cudaMalloc failed and was retried after the cache was emptied.
 
     If much memory was reserved but never allocated, the cause is fragmentation. Otherwise the job
@@ -305,7 +305,7 @@ def _never_allocated_bytes(allocator: AllocView) -> float | None:
     return max(0.0, reserved - allocated - (allocator.number("private_pool_idle_bytes") or 0.0))
 
 
-def full_but_steady(scene: Scene, job: JobView) -> Said:
+def full_but_steady(scene: LiveScene, job: JobView) -> Findings:
     """Yields a finding that a nearly full card is no fault while nothing grows or fails."""
     for room in rooms(scene.host.devices, job.trainers):
         allocator, trainer, device = room.allocator, room.trainer, scene.device(room.allocator)

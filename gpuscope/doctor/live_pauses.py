@@ -16,7 +16,7 @@ from ..model.time_ledger import Row, TimeLedger, interval, of_trainer
 from ..store.view import JobView, TrainerView
 from ..text.units import duration_text, percent_text
 from .finding import Effect, Evidence, Finding
-from .live_scene import MIN_STEPS, WORDINGS, Said, Scene, living, place
+from .live_scene import MIN_STEPS, WORDINGS, Findings, LiveScene, living, place
 
 WINDOW_SECONDS = 300.0
 """The window to judge: pauses come every few minutes, and older ones may be over."""
@@ -59,7 +59,7 @@ MIN_LOOKS = 50
 """Ten seconds of samples; with fewer, a single pause could make up the share."""
 
 
-def pauses(scene: Scene, job: JobView) -> Said:
+def pauses(scene: LiveScene, job: JobView) -> Findings:
     """Yields a finding for each kind of pause that takes much of the wall clock.
 
     Of several ranks, the one that pauses longest is reported, because the others wait for it.
@@ -77,7 +77,7 @@ def pauses(scene: Scene, job: JobView) -> Said:
             yield _finding(scene, trainer, ledger, row, cause, bar, (row.low, row.high))
 
 
-def beside_the_device(scene: Scene, job: JobView) -> Said:
+def beside_the_device(scene: LiveScene, job: JobView) -> Findings:
     """Yields a finding for what holds the training thread while the device is idle.
 
     That is reading values of tensors, logging, and other code of the script. Of several ranks it is
@@ -105,7 +105,7 @@ def beside_the_device(scene: Scene, job: JobView) -> Said:
 
 
 def _while_idle(
-    scene: Scene, job: JobView, trainer: TrainerView, ledger: TimeLedger, row: Row
+    scene: LiveScene, job: JobView, trainer: TrainerView, ledger: TimeLedger, row: Row
 ) -> tuple[float, list[Evidence]] | None:
     """Return what share of the clock a row costs at most, and how long the device was idle.
 
@@ -136,7 +136,7 @@ def _while_idle(
     return won_while_idle(shares, idle, row.name), told
 
 
-def recompiles(scene: Scene, job: JobView) -> Said:
+def recompiles(scene: LiveScene, job: JobView) -> Findings:
     """Yields a finding where a function is compiled again and again, with the guard that fails.
 
     A training is compiled in its first minutes, once more if tensor sizes turn out to vary, and
@@ -163,7 +163,7 @@ def recompiles(scene: Scene, job: JobView) -> Said:
         return
 
 
-def syncs_in_each_micro_batch(scene: Scene, job: JobView) -> Said:
+def syncs_in_each_micro_batch(scene: LiveScene, job: JobView) -> Findings:
     """Yields a finding where DistributedDataParallel reduces gradients several times a step."""
     for trainer, ledger in _ledgers(job):
         syncs = trainer.minutes[-1].get("gradient_syncs")
@@ -190,7 +190,7 @@ def syncs_in_each_micro_batch(scene: Scene, job: JobView) -> Said:
 
 
 def _communication(
-    scene: Scene, trainer: TrainerView, ledger: TimeLedger
+    scene: LiveScene, trainer: TrainerView, ledger: TimeLedger
 ) -> tuple[float | None, float | None, str]:
     """Return what of a step waits for reductions, the step, and who says so.
 
@@ -250,7 +250,7 @@ def _share_text(trainer: TrainerView, ledger: TimeLedger, row: Row) -> str:
 
 
 def _finding(
-    scene: Scene,
+    scene: LiveScene,
     trainer: TrainerView,
     ledger: TimeLedger,
     row: Row,

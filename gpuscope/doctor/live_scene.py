@@ -27,9 +27,9 @@ from ..store.view import (
 from .finding import Abstained, Finding
 from .wordings import Wordings
 
-__all__ = ["MIN_STEPS", "WORDINGS", "Said", "Scene", "living", "place", "warmed_up"]
+__all__ = ["MIN_STEPS", "WORDINGS", "Findings", "LiveScene", "living", "place", "warmed_up"]
 
-Said = Iterator[Finding | Abstained]
+Findings = Iterator[Finding | Abstained]
 RECENT_SECONDS = 60.0
 LOOK_SECONDS = 3600.0
 """What a training does seldom changes within an hour; how old a look is stands beside it."""
@@ -37,7 +37,7 @@ WORDINGS = Wordings("live")
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class LiveScene:
     """Holds a host at one moment and the history of its readings."""
 
     host: HostView
@@ -113,7 +113,7 @@ def living(job: JobView) -> list[TrainerView]:
     return [trainer for trainer in job.trainers if trainer.gone is None]
 
 
-def place(scene: Scene, trainer: TrainerView, allocator: AllocView | None = None) -> str:
+def place(scene: LiveScene, trainer: TrainerView, allocator: AllocView | None = None) -> str:
     """Returns where a finding is, such as ``rank 3, GPU 3, pid 48216``."""
     definition = trainer.definition
     chosen = [scene.device(allocator)] if allocator is not None else scene.devices(trainer)

@@ -6,13 +6,13 @@ import re
 from collections.abc import Sequence
 
 from ..model.ranks import name_of, names_of
-from ..model.stalls import Stall, find_stall, stands, waits_in_collective
+from ..model.stalls import Stall, find_stall, is_stalled, waits_in_collective
 from ..model.stalls import place as stands_at
 from ..store.view import JobView, TrainerView
 from ..text.units import duration_text
 from ..wire.frames import Unknown
 from .finding import Evidence, Finding
-from .live_scene import WORDINGS, Said, Scene, living, place
+from .live_scene import WORDINGS, Findings, LiveScene, living, place
 
 _LOADER = re.compile(
     r"__getitem__|__next__|__iter__|collate|dataload|dataset|_next_data|_try_get|fetch|sampler",
@@ -20,7 +20,7 @@ _LOADER = re.compile(
 )
 
 
-def standstill(scene: Scene, job: JobView) -> Said:
+def standstill(scene: LiveScene, job: JobView) -> Findings:
     """Yields a finding on a job that takes no steps, with the rank that keeps it and where."""
     if not living(job):
         return
@@ -40,7 +40,7 @@ def standstill(scene: Scene, job: JobView) -> Said:
 
 
 def _finding(
-    scene: Scene,
+    scene: LiveScene,
     job: JobView,
     stall: Stall,
     culprits: tuple[TrainerView, ...],
@@ -131,11 +131,11 @@ def _collectives_evidence(stall: Stall) -> list[Evidence]:
     return [Evidence(text=text, source="probe")]
 
 
-def lost_ranks(scene: Scene, job: JobView) -> Said:
+def lost_ranks(scene: LiveScene, job: JobView) -> Findings:
     """Yields a finding on ranks that ended while others of their job wait."""
     gone = [trainer for trainer in job.trainers if trainer.gone is not None]
     here = living(job)
-    if not gone or not here or not all(stands(trainer) for trainer in here):
+    if not gone or not here or not all(is_stalled(trainer) for trainer in here):
         return
     evidence = [
         Evidence(text=f"{name_of(t)}: {t.gone.reason}", source="agent")

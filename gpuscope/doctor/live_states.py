@@ -17,7 +17,7 @@ from ..store.view import DeviceView, JobView
 from ..text.units import bytes_text, percent_text
 from .finding import Effect, Evidence, Finding
 from .live_input import steady_ranks
-from .live_scene import WORDINGS, Said, Scene, place
+from .live_scene import WORDINGS, Findings, LiveScene, place
 
 HOLDERS = 3
 OF_THE_CARD = frozenset(
@@ -34,7 +34,7 @@ The key is the compute capability; the values follow from the data sheet of the 
 """
 
 
-def device_health(scene: Scene, device: DeviceView) -> Said:
+def device_health(scene: LiveScene, device: DeviceView) -> Findings:
     """Yields a finding on a device that is lost, hangs, has faults or is slowed down."""
     where, gpu = f"GPU {device.definition.index}", device.definition.index
     silent = silence(device.readings)
@@ -64,7 +64,7 @@ def device_health(scene: Scene, device: DeviceView) -> Said:
         yield _slowed(scene, device)
 
 
-def _slowed(scene: Scene, device: DeviceView) -> Finding:
+def _slowed(scene: LiveScene, device: DeviceView) -> Finding:
     state = _trouble(device, "slowed")
     evidence = [Evidence(text=state.reason if state is not None else "", source="nvml")]
     heat, power = device.number("temperature_celsius"), scene.mean(device, "power_watts", 20.0)
@@ -86,7 +86,7 @@ def _trouble(device: DeviceView, word: str) -> DeviceState | None:
     return next((one for one in found if one.word == word), None)
 
 
-def full(scene: Scene, device: DeviceView) -> Said:
+def full(scene: LiveScene, device: DeviceView) -> Findings:
     """Yields a finding on a device that is full, unless its trainings are known to be steady."""
     state = _trouble(device, "full")
     if state is None or is_steady(scene.host, device):
@@ -126,7 +126,7 @@ def full(scene: Scene, device: DeviceView) -> Said:
     )
 
 
-def _holders(scene: Scene, device: DeviceView) -> str:
+def _holders(scene: LiveScene, device: DeviceView) -> str:
     sizes = {use.process: use.number("used_bytes") or 0.0 for use in device.uses}
     found = sorted(processes_on(scene.host, device), key=lambda one: -sizes[one.id])
     names = [
@@ -138,7 +138,7 @@ def _holders(scene: Scene, device: DeviceView) -> str:
     return ", ".join([*names, f"{more} more"] if more > 0 else names)
 
 
-def idle_tensor_cores(scene: Scene, job: JobView) -> Said:
+def idle_tensor_cores(scene: LiveScene, job: JobView) -> Findings:
     """Yield a finding where devices work hard but hardly use their tensor cores.
 
     It is ``likely`` at most: the readings show arithmetic outside of the tensor cores, and most of

@@ -13,7 +13,7 @@ from ..store.view import JobView, TrainerView
 from ..text.units import duration_text, percent_text
 from .finding import Evidence, Finding
 from .live_input import steady_ranks, workers_fixes
-from .live_scene import MIN_STEPS, WORDINGS, Said, Scene, place
+from .live_scene import MIN_STEPS, WORDINGS, Findings, LiveScene, place
 
 COPIES, MANY_COPIES = 0.10, 0.20
 TALKS, TALKS_MUCH = 0.25, 0.40
@@ -31,7 +31,7 @@ SETTLED = 2.0
 """The scaler has settled after this many times as many good steps as it had skipped."""
 
 
-def copies(scene: Scene, job: JobView) -> Said:
+def copies(scene: LiveScene, job: JobView) -> Findings:
     """Yields a finding on copies to the device that nothing overlaps."""
     for trainer in steady_ranks(job)[:1]:
         share = shares_of([trainer]).get("h2d")
@@ -50,7 +50,7 @@ def copies(scene: Scene, job: JobView) -> Said:
         )
 
 
-def communication(scene: Scene, job: JobView) -> Said:
+def communication(scene: LiveScene, job: JobView) -> Findings:
     """Yield a finding on collectives that do not overlap with compute, where no rank is slower.
 
     Ranks on a CPU also wait for its cores, and the readings cannot tell the two apart.
@@ -87,7 +87,7 @@ def communication(scene: Scene, job: JobView) -> Said:
     )
 
 
-def slow_rank(scene: Scene, job: JobView) -> Said:
+def slow_rank(scene: LiveScene, job: JobView) -> Findings:
     """Yields a finding on a rank whose own work takes longer, so that the others wait for it.
 
     On a CPU it is no more than ``info``, because the ranks share the cores with everything else
@@ -145,7 +145,7 @@ def slow_rank(scene: Scene, job: JobView) -> Said:
     )
 
 
-def _slow_cpu_evidence(scene: Scene, slow: TrainerView) -> Evidence | None:
+def _slow_cpu_evidence(scene: LiveScene, slow: TrainerView) -> Evidence | None:
     """Return the evidence that the slow rank's own GPU waits too; None where that GPU works.
 
     Where CPUs launch kernels too slowly, the rank that is a little ahead finds its work queued,
@@ -173,7 +173,7 @@ def _slow_cpu_evidence(scene: Scene, slow: TrainerView) -> Evidence | None:
     return None
 
 
-def _late_launches_finding(scene: Scene, slow: TrainerView, paced: Evidence) -> Finding:
+def _late_launches_finding(scene: LiveScene, slow: TrainerView, paced: Evidence) -> Finding:
     return WORDINGS.finding(
         "ranks.host_paced",
         {"who": name_of(slow)},
@@ -188,7 +188,7 @@ def _late_launches_finding(scene: Scene, slow: TrainerView, paced: Evidence) -> 
     )
 
 
-def launch_bound(scene: Scene, job: JobView) -> Said:
+def launch_bound(scene: LiveScene, job: JobView) -> Findings:
     """Yield a finding where a GPU is in use most of the time but its SMs are hardly active.
 
     Its kernels are short then, and launching them takes most of the time.
@@ -255,7 +255,7 @@ def _small_percent_text(sm: float) -> str:
     return f"{sm:.0f} %" if sm >= 1 else "less than 1 %"
 
 
-def skipped_steps(scene: Scene, job: JobView) -> Said:
+def skipped_steps(scene: LiveScene, job: JobView) -> Findings:
     """Yield a finding where the grad scaler keeps skipping steps.
 
     Infinite gradients cause this. A new scaler also skips a few steps at first, and then no more.
@@ -291,7 +291,7 @@ def skipped_steps(scene: Scene, job: JobView) -> Said:
         )
 
 
-def _scaler_has_settled(scene: Scene, trainer: TrainerView, left_out: float) -> bool:
+def _scaler_has_settled(scene: LiveScene, trainer: TrainerView, left_out: float) -> bool:
     """Returns whether the last step that was left out lies many steps back."""
     counts, steps = scene.known(trainer, "skipped_steps", None), scene.known(trainer, "step", None)
     # The two histories may begin at different times, but both end now.

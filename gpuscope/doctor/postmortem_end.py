@@ -13,7 +13,7 @@ from ..text.units import bytes_text
 from ..wire.frames import Event
 from . import postmortem_oom
 from .finding import Abstained, Evidence, Finding, Report
-from .live_scene import Scene, place
+from .live_scene import LiveScene, place
 
 WITHOUT_CLEANUP = "without cleanup"
 """How the black box and the agent report that a trainer's end was not seen."""
@@ -37,7 +37,7 @@ def examine(host: HostView, jobs: Sequence[JobView]) -> Report:
                 continue
             ended = _exception_event(host, trainer)
             if ended is not None:
-                findings += _exception_findings(ended, place(Scene(host), trainer))
+                findings += _exception_findings(ended, place(LiveScene(host), trainer))
             elif WITHOUT_CLEANUP in trainer.gone.reason:
                 killed = _judge_silent_end(host, trainer)
                 if isinstance(killed, Finding):
@@ -58,11 +58,11 @@ def _uncaught_ooms(host: HostView, trainer: TrainerView) -> Iterator[tuple[Mark,
 
 def _oom_facts(
     host: HostView, trainer: TrainerView, mark: Mark, total: float
-) -> postmortem_oom.Facts:
+) -> postmortem_oom.OomFacts:
     allocator = next((one for one in trainer.allocators if one.id == mark.id), None)
     requested, free = mark.data.get("requested_bytes"), mark.data.get("free_bytes")
     number = allocator.number if allocator is not None else lambda _column: None
-    return postmortem_oom.Facts(
+    return postmortem_oom.OomFacts(
         requested=requested if isinstance(requested, (int, float)) else None,
         free=free if isinstance(free, (int, float)) else None,
         total=total,
@@ -73,7 +73,7 @@ def _oom_facts(
         gradients=number("gradient_bytes"),
         optimizer=number("optimizer_state_bytes"),
         settings=trainer.definition.allocator_settings or "",
-        where=place(Scene(host), trainer, allocator),
+        where=place(LiveScene(host), trainer, allocator),
         source="record",
     )
 
@@ -112,7 +112,7 @@ def _judge_silent_end(host: HostView, trainer: TrainerView) -> Finding | Abstain
     """
     total, free = host.definition.memory_total_bytes, host.number("memory_available_bytes")
     limit, used = host.definition.cgroup_memory_limit_bytes, host.number("cgroup_memory_used_bytes")
-    where = place(Scene(host), trainer)
+    where = place(LiveScene(host), trainer)
     end = trainer.gone.monotonic_seconds if trainer.gone is not None else 0.0
     ran_on = (host.sampled_seconds or end) - end > RAN_ON_SECONDS
     short = bool(total and free is not None and free < 0.05 * total)

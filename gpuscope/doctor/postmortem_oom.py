@@ -24,7 +24,7 @@ SMALL = 64 * MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class OomFacts:
     """The bytes at the moment of the failure; None where they are unknown.
 
     ``largest_free`` is the largest contiguous free range of the default pool, and ``private_idle``
@@ -48,7 +48,7 @@ class Facts:
     source: str = ""
 
 
-def judge(facts: Facts) -> list[Finding]:
+def judge(facts: OomFacts) -> list[Finding]:
     """Returns the findings about one error, the likeliest first, and always at least one."""
     found = [*_causes(facts)] or [_full_card(facts)]
     amounts = effects.Amounts(
@@ -73,13 +73,13 @@ def _difference(whole: float | None, part: float | None) -> float | None:
     return None if whole is None or part is None else max(0.0, whole - part)
 
 
-def _outside_bytes(facts: Facts) -> float | None:
+def _outside_bytes(facts: OomFacts) -> float | None:
     if facts.free is None or not facts.total or facts.reserved is None:
         return None
     return max(0.0, facts.total - facts.free - facts.reserved)
 
 
-def _causes(facts: Facts) -> Iterator[Finding]:
+def _causes(facts: OomFacts) -> Iterator[Finding]:
     for rule in (
         _giant_request,
         _memory_of_others,
@@ -94,7 +94,7 @@ def _causes(facts: Facts) -> Iterator[Finding]:
         yield _full_card(facts)
 
 
-def _request_evidence(facts: Facts) -> Evidence:
+def _request_evidence(facts: OomFacts) -> Evidence:
     """Returns the request and the card as one line of evidence."""
     parts = [
         f"{bytes_text(facts.requested)} wanted"
@@ -106,7 +106,7 @@ def _request_evidence(facts: Facts) -> Evidence:
     return Evidence(text=", ".join(parts), source=facts.source)
 
 
-def _allocator_evidence(facts: Facts) -> Evidence | None:
+def _allocator_evidence(facts: OomFacts) -> Evidence | None:
     if facts.allocated is None or facts.reserved is None:
         return None
     text = (
@@ -119,7 +119,7 @@ def _allocator_evidence(facts: Facts) -> Evidence | None:
 
 
 def _finding(
-    facts: Facts,
+    facts: OomFacts,
     name: str,
     confidence: Confidence,
     *more: Evidence,
@@ -142,7 +142,7 @@ def _finding(
     )
 
 
-def _giant_request(facts: Facts) -> Finding | None:
+def _giant_request(facts: OomFacts) -> Finding | None:
     if facts.requested is None or not facts.total or facts.requested <= facts.total:
         return None
     more = Evidence(
@@ -158,7 +158,7 @@ def _giant_request(facts: Facts) -> Finding | None:
     )
 
 
-def _memory_of_others(facts: Facts) -> Finding | None:
+def _memory_of_others(facts: OomFacts) -> Finding | None:
     if facts.free is None or not facts.total or facts.reserved is None:
         return None
     outside = facts.total - facts.free - facts.reserved
@@ -180,7 +180,7 @@ def _memory_of_others(facts: Facts) -> Finding | None:
     )
 
 
-def _limit_of_process(facts: Facts) -> Finding | None:
+def _limit_of_process(facts: OomFacts) -> Finding | None:
     if (
         facts.requested is None
         or facts.free is None
@@ -199,7 +199,7 @@ def _limit_of_process(facts: Facts) -> Finding | None:
     )
 
 
-def _fragmentation(facts: Facts) -> Finding | None:
+def _fragmentation(facts: OomFacts) -> Finding | None:
     """Returns a finding where enough is free in the cache, but not in one piece."""
     if (
         facts.requested is None
@@ -232,7 +232,7 @@ def _fragmentation(facts: Facts) -> Finding | None:
     )
 
 
-def _private_pools(facts: Facts) -> Finding | None:
+def _private_pools(facts: OomFacts) -> Finding | None:
     if (
         facts.requested is None
         or not facts.private_idle
@@ -253,7 +253,7 @@ def _private_pools(facts: Facts) -> Finding | None:
     )
 
 
-def _full_card(facts: Facts) -> Finding:
+def _full_card(facts: OomFacts) -> Finding:
     """Returns the finding on a card full of live tensors, by the kind that takes most."""
     more = []
     apart = (

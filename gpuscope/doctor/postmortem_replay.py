@@ -18,9 +18,9 @@ from .postmortem_oom import WORDINGS
 
 if TYPE_CHECKING:
     from ..predict.replay import Replayed
-    from ..snapshot.model import Device
+    from ..snapshot.model import SnapshotDevice
     from ..snapshot.reader import Reading
-    from .postmortem_oom import Facts
+    from .postmortem_oom import OomFacts
 
 MOST_ENTRIES = 400_000
 """Replaying this many entries takes about 1.5 s. The flight recorder keeps 100,000."""
@@ -31,7 +31,7 @@ _PITFALL = "expandable-segments"
 
 
 def with_replay(
-    reading: Reading, device: Device, facts: Facts, findings: Sequence[Finding]
+    reading: Reading, device: SnapshotDevice, facts: OomFacts, findings: Sequence[Finding]
 ) -> list[Finding]:
     """Returns the findings with what other settings would have brought.
 
@@ -49,7 +49,7 @@ def with_replay(
     return [_with_effect(one, found) if one.pitfall == _PITFALL else one for one in findings]
 
 
-def _replay(reading: Reading, device: Device, facts: Facts) -> Replayed | None:
+def _replay(reading: Reading, device: SnapshotDevice, facts: OomFacts) -> Replayed | None:
     if (
         device.trace is None
         or device.trace.entries > MOST_ENTRIES
@@ -114,7 +114,7 @@ def _fixes(found: Replayed) -> tuple[Fix, ...]:
     return tuple(WORDINGS.fixes([name], {"settings": found.settings.text()}))
 
 
-def _new_finding(found: Replayed, facts: Facts) -> Finding:
+def _new_finding(found: Replayed, facts: OomFacts) -> Finding:
     cached = max(0, found.before.reserved_bytes - found.before.allocated_bytes)
     wanted = bytes_text(found.outcomes[-1].requested_bytes)
     text = (

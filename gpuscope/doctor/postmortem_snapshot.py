@@ -18,7 +18,7 @@ from .finding import Abstained, Evidence, Finding, Report
 from .postmortem_oom import WORDINGS
 
 if TYPE_CHECKING:
-    from ..snapshot.model import Device, Mark, StackRow, Summary
+    from ..snapshot.model import Mark, SnapshotDevice, StackRow, Summary
     from ..snapshot.reader import Reading
 
 Place = tuple[str, int]
@@ -97,7 +97,7 @@ def _judge(reading: Reading, name: str) -> Report:
 # ── an out-of-memory error in it ──────────────────────────────────────────────────────────────────
 
 
-def _oom_facts(summary: Summary, device: Device) -> postmortem_oom.Facts | None:
+def _oom_facts(summary: Summary, device: SnapshotDevice) -> postmortem_oom.OomFacts | None:
     """Returns the facts of the error on record, or of the last one in the trace, if any."""
     if summary.record.get("kind") == "oom" and summary.record.get("device") in (
         device.device,
@@ -117,7 +117,7 @@ def _oom_facts(summary: Summary, device: Device) -> postmortem_oom.Facts | None:
     )
 
 
-def _is_at_the_end(device: Device, mark: Mark) -> bool:
+def _is_at_the_end(device: SnapshotDevice, mark: Mark) -> bool:
     """Returns whether so little happened since that the file has the blocks of that moment."""
     return device.trace is not None and device.trace.entries - mark.index <= max(
         50, device.trace.entries // 50
@@ -129,7 +129,7 @@ def _number(summary: Summary, key: str) -> float | None:
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
-def _facts_of_record(summary: Summary, device: Device | None) -> postmortem_oom.Facts:
+def _facts_of_record(summary: Summary, device: SnapshotDevice | None) -> postmortem_oom.OomFacts:
     requested, free, total = (
         _number(summary, f"{what}_bytes") for what in ("requested", "free", "total")
     )
@@ -140,7 +140,7 @@ def _facts_of_record(summary: Summary, device: Device | None) -> postmortem_oom.
         for what in ("allocated", "reserved", "inactive_split")
     )
     cached = reserved - allocated if reserved is not None and allocated is not None else None
-    return postmortem_oom.Facts(
+    return postmortem_oom.OomFacts(
         requested=requested,
         free=free,
         total=total,
@@ -155,15 +155,15 @@ def _facts_of_record(summary: Summary, device: Device | None) -> postmortem_oom.
 
 
 def _facts_of_blocks(
-    device: Device,
+    device: SnapshotDevice,
     summary: Summary,
     requested: float | None,
     free: float | None,
     total: float | None,
-) -> postmortem_oom.Facts:
+) -> postmortem_oom.OomFacts:
     totals, found = device.totals, device.fragmentation
     optimizer = sum(row.bytes for row in device.stacks.rows if _is_optimizer(row))
-    return postmortem_oom.Facts(
+    return postmortem_oom.OomFacts(
         requested=requested,
         free=free,
         total=total,
@@ -188,7 +188,7 @@ def _settings(summary: Summary) -> str:
     )
 
 
-def _where(summary: Summary, device: Device | None) -> str:
+def _where(summary: Summary, device: SnapshotDevice | None) -> str:
     number = summary.record.get("device") if device is None else device.device
     at = (
         f", {summary.stack[summary.headline].place}"
@@ -201,7 +201,7 @@ def _where(summary: Summary, device: Device | None) -> str:
 # ── a leak ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _leaks_if_known(reading: Reading, device: Device) -> list[Finding]:
+def _leaks_if_known(reading: Reading, device: SnapshotDevice) -> list[Finding]:
     """Returns the leaks, none where the history has no quarters or its reader gave up."""
     from ..snapshot.reader import SnapshotError
 
@@ -211,7 +211,7 @@ def _leaks_if_known(reading: Reading, device: Device) -> list[Finding]:
         return []
 
 
-def _leaks(reading: Reading, device: Device) -> Iterator[Finding]:
+def _leaks(reading: Reading, device: SnapshotDevice) -> Iterator[Finding]:
     """Yields findings on lines of which every quarter of the history leaves as much behind."""
     trace = device.trace
     if trace is None or trace.actions.get("free_completed", 0) < 0.3 * trace.actions.get(
@@ -273,7 +273,7 @@ def _is_optimizer(row: StackRow) -> bool:
 
 
 def _leak_finding(
-    device: Device, at: str, second: float, third: float, total: float, stacks: int
+    device: SnapshotDevice, at: str, second: float, third: float, total: float, stacks: int
 ) -> Finding:
     evidence = [
         Evidence(
@@ -310,7 +310,7 @@ def _leak_finding(
     )
 
 
-def _evaluation(device: Device, failed: bool) -> Iterator[Finding]:
+def _evaluation(device: SnapshotDevice, failed: bool) -> Iterator[Finding]:
     """Yield a finding where most live memory was allocated inside an evaluation function.
 
     It is the graph for a backward pass that never comes.
@@ -345,7 +345,7 @@ def _evaluation(device: Device, failed: bool) -> Iterator[Finding]:
 # ── without an error ──────────────────────────────────────────────────────────────────────────────
 
 
-def _fragmentation(summary: Summary, device: Device) -> Iterator[Finding]:
+def _fragmentation(summary: Summary, device: SnapshotDevice) -> Iterator[Finding]:
     """Yield a finding on free memory that is split into small pieces.
 
     It is ``info``, because memory always looks like this between two peaks of a step.
@@ -393,7 +393,7 @@ def _fragmentation(summary: Summary, device: Device) -> Iterator[Finding]:
     )
 
 
-def _private_pools(device: Device, failed: bool) -> Iterator[Finding]:
+def _private_pools(device: SnapshotDevice, failed: bool) -> Iterator[Finding]:
     """Yield a finding on much idle memory in private pools.
 
     After an out-of-memory error, the rule on that error covers this.

@@ -56,7 +56,7 @@ def exit_code(report: Report, fail_on: FailOn = "warning") -> int:
     return ExitStatus.WARNINGS if "warning" in found and fail_on == "warning" else ExitStatus.OK
 
 
-def settled(report: Report, table: Mapping[str, Pitfall]) -> Report:
+def finish(report: Report, table: Mapping[str, Pitfall]) -> Report:
     """Return the report ranked, cleaned and cut to size.
 
     A finding without fixes or a proof gets those of the table. What was cut is mentioned in
@@ -245,7 +245,7 @@ def _evidence(evidence: Evidence, width: int) -> list[Line]:
 
 
 def _fix_lines(label: str, fix: Fix, width: int) -> list[Line]:
-    out = _labelled(label, wrap(said(fix), max(width - 9, 20)))
+    out = _labelled(label, wrap(fix_sentences(fix), max(width - 9, 20)))
     for text in fix.before.splitlines():
         out.append([("         ", ""), ("- " + text, "faint")])
     sign = "+ " if fix.before else ""
@@ -256,7 +256,7 @@ def _fix_lines(label: str, fix: Fix, width: int) -> list[Line]:
     return out
 
 
-def said(fix: Fix, gain: bool = True) -> str:
+def fix_sentences(fix: Fix, gain: bool = True) -> str:
     """Return the title of a fix with its gain and its trade-off, as sentences.
 
     With ``gain`` False the gain is left out, for a finding that has stated it already.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from ..model.allocator_split import COLUMNS, POOL_COLUMNS, Counters, split
 from ..model.device_state import judge, silence
-from ..model.stalls import stands
+from ..model.stalls import is_stalled
 from ..model.step_time import SPLIT, measured_step
 from ..store.view import AllocView, DeviceView, Entity, HostView, Mark, TrainerView, View
 from . import table
@@ -150,7 +150,7 @@ def _trainers(page: Page, host: HostView, left_out: dict[str, int], limits: Limi
             continue
         page.readings(table.TRAINER_READINGS, labels, trainer)
         if trainer.number("step_age_seconds") is not None:
-            page.add(table.STALLED, labels, stands(trainer))
+            page.add(table.STALLED, labels, is_stalled(trainer))
         page.add(table.MEASURED_STEP, labels, measured_step([trainer]))
         for part in SPLIT:
             page.add(table.STEP_PART, (*labels, part), trainer.number(f"{part}_seconds"))

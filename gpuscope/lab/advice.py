@@ -19,7 +19,7 @@ NO_COMPILER = (
 MEMORY_ERRORS = ("OutOfMemoryError", "MemoryError")
 
 
-def said_itself(error: BaseException) -> bool:
+def is_explained(error: BaseException) -> bool:
     """Say whether an exception was raised on purpose, with what, why and next."""
     return (
         type(error).__name__ in ("TrainingRefused", "BadFactory", "CannotJoin")
@@ -34,7 +34,7 @@ def explain(
 
     ``batch`` is the micro-batch in use where the configuration leaves it to the preset.
     """
-    if said_itself(error):
+    if is_explained(error):
         return metrics.Failure(*error.args)
     text = " ".join(str(error).split())[:300] or type(error).__name__
     when = f"at step {tally.steps + 1}" if tally.started else "before the first step"

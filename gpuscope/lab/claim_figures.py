@@ -104,17 +104,17 @@ def _value(figure: Figure, runs: Mapping[str, Entry]) -> float | None:
     """
     (cell, _, measure), (other, _, below) = figure.over.partition("."), figure.under.partition(".")
     if measure == "loss_apart":
-        return _loss_apart(runs[cell], runs[other])
-    over = _measured(runs[cell], measure)
-    under = _measured(runs[other], below) if other else 1.0
+        return _largest_loss_difference(runs[cell], runs[other])
+    over = _measure_of_run(runs[cell], measure)
+    under = _measure_of_run(runs[other], below) if other else 1.0
     return over / under if over is not None and under else None
 
 
-def _measured(entry: Entry, measure: str) -> float | None:
+def _measure_of_run(entry: Entry, measure: str) -> float | None:
     return None if entry.failure and measure != "graph_refused" else OF_A_RUN[measure](entry)
 
 
-def _loss_apart(one: Entry, other: Entry) -> float | None:
+def _largest_loss_difference(one: Entry, other: Entry) -> float | None:
     """Return the largest relative difference of two runs' losses after equal samples."""
     beside = loss_curve(other)
     pairs = [(loss, loss_at(beside, samples)) for samples, loss in loss_curve(one)]
@@ -130,7 +130,7 @@ def _notes(figures: Sequence[Figure], found: Sequence[Mapping[str, Entry]]) -> l
         known = [
             value
             for runs in found
-            if measure in UNITS and (value := _measured(runs[cell], measure)) is not None
+            if measure in UNITS and (value := _measure_of_run(runs[cell], measure)) is not None
         ]
         if known:
             title = f"{cell}: {measure.replace('_', ' ')}"

@@ -107,18 +107,18 @@ def gradscaler_underflow(bench: Bench) -> Iterator[Figures]:
             gradients(step)
             optimizer.step()
         exact, scaler = gradients(10), torch.amp.GradScaler(bench.device.type)
-        lost = _lost(exact, gradients(10, torch.float16))
+        lost = _share_lost(exact, gradients(10, torch.float16))
         for _ in range(20):  # the scaler lowers its factor until the gradients are finite
             found = gradients(10, torch.float16, scaler)
             if all(bool(one.isfinite().all()) for one in found):
                 break
-        kept = _lost(exact, found)
+        kept = _share_lost(exact, found)
         return {"without": lost, "with": kept, "remaining": kept / lost if lost else None}
 
     yield from map(shares, range(bench.repeats))
 
 
-def _lost(exact: list[Tensor], found: list[Tensor]) -> float:
+def _share_lost(exact: list[Tensor], found: list[Tensor]) -> float:
     """Return the share of the elements that are not 0 in ``exact`` but 0 in ``found``."""
     there = sum(int((one != 0).sum()) for one in exact)
     gone = sum(

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from .claim_run import Machine
-from .claims import VERDICTS, Judged, Result, in_words, short
+from .claims import VERDICTS, MeasuredFigure, Result, in_words, short
 from .tables import markdown_table
 
 WIDTH = 80
 
 
-def measured(judged: Judged) -> str:
+def measured_text(judged: MeasuredFigure) -> str:
     """Return ``0.71 × [0.70, 0.72]  n=3``, or a dash where there is no figure."""
     figure, found = judged.figure, judged.interval
     if found is None:
@@ -25,7 +25,7 @@ def measured(judged: Judged) -> str:
     return f"{text}  n={len(judged.values)}"
 
 
-def verdict_of(judged: Judged) -> str:
+def verdict_of(judged: MeasuredFigure) -> str:
     """Return a figure's verdict in words, in brackets if the claim does not depend on it."""
     word = in_words(judged.verdict)
     return word if judged.figure.counts else f"({word})"
@@ -41,9 +41,8 @@ def _block(result: Result, width: int) -> list[str]:
     lines = textwrap.wrap(f"{result.claim.id}: {result.claim.statement}", width - len(word) - 2)
     lines[0] = lines[0].ljust(width - len(word)) + word
     for judged in result.figures:
-        found = (
-            f"      {judged.reason if judged.verdict == 'cannot_be_tested' else measured(judged)}"
-        )
+        untested = judged.verdict == "cannot_be_tested"
+        found = f"      {judged.reason if untested else measured_text(judged)}"
         word = verdict_of(judged)
         found = (
             textwrap.shorten(found, width - len(word) - 2)
@@ -88,7 +87,7 @@ def markdown(results: Sequence[Result], machine: Machine) -> str:
                     *first,
                     figure.title,
                     figure.threshold or "–",
-                    measured(judged),
+                    measured_text(judged),
                     verdict_of(judged),
                 ]
             )

@@ -151,7 +151,7 @@ class Claim:
 
 
 @dataclass(slots=True)
-class Judged:
+class MeasuredFigure:
     """A figure as it was measured. ``verdict`` is None for one that has no threshold."""
 
     figure: Figure
@@ -190,7 +190,7 @@ class Result:
     device: str
     verdict: Verdict
     reason: str
-    figures: list[Judged]
+    figures: list[MeasuredFigure]
     notes: list[dict[str, Any]]
     """Other measurements, each with title, value and unit.
 
@@ -260,7 +260,7 @@ def verdict(
 
 def judge(
     figure: Figure, values: Sequence[float | None], device: str, gpus: int, nothing: str = ""
-) -> Judged:
+) -> MeasuredFigure:
     """Return a figure with its verdict.
 
     If there are no values, ``nothing`` says why, as far as that is known. A repeat without a figure
@@ -268,13 +268,15 @@ def judge(
     """
     lacking = figure.lacks(device, gpus)
     if lacking:
-        return Judged(figure, [], None, "cannot_be_tested" if figure.judged else None, lacking)
+        return MeasuredFigure(
+            figure, [], None, "cannot_be_tested" if figure.judged else None, lacking
+        )
     least = 0.0 if figure.kind == "ratio" else -math.inf  # a ratio is above 0
     kept = [value if value is not None and least < value < math.inf else None for value in values]
     good = [value for value in kept if value is not None]
     found = mean_of(good, figure.kind)
     if not figure.judged:
-        return Judged(figure, kept, found, None, "" if good else nothing or "not measured")
+        return MeasuredFigure(figure, kept, found, None, "" if good else nothing or "not measured")
     reason = ""
     if not values:
         reason = nothing or "not measured"
@@ -283,13 +285,13 @@ def judge(
     elif len(good) < 2:
         reason = "one repeat shows no spread"
     if reason or found is None:
-        return Judged(figure, kept, found, "undecided", reason)
+        return MeasuredFigure(figure, kept, found, "undecided", reason)
     decided = verdict(found.low, found.high, figure.at_least, figure.at_most)
     reason = "the interval includes the threshold" if decided == "undecided" else ""
-    return Judged(figure, kept, found, decided, reason)
+    return MeasuredFigure(figure, kept, found, decided, reason)
 
 
-def conclude(figures: Sequence[Judged]) -> tuple[Verdict, str]:
+def conclude(figures: Sequence[MeasuredFigure]) -> tuple[Verdict, str]:
     """Return the claim's verdict, and a note if it is neither "holds" nor "does not hold"."""
     counting = [judged for judged in figures if judged.figure.counts and judged.figure.judged]
     tested = [judged for judged in counting if judged.verdict != "cannot_be_tested"]

@@ -47,8 +47,8 @@ class Compilation:
         self.first_step_seconds: float | None = None
         self._breaks: Counter[tuple[str, str]] = Counter()
         self._recompiles: Counter[tuple[str, str]] = Counter()
-        self._before = self._counted()
-        _listen(self._heard)
+        self._before = self._graph_count()
+        _listen(self._count_log_line)
 
     @property
     def events(self) -> int:
@@ -56,7 +56,9 @@ class Compilation:
 
         While it grows, compilation goes on.
         """
-        return (self._counted() or 0) + sum(self._breaks.values()) + sum(self._recompiles.values())
+        return (
+            (self._graph_count() or 0) + sum(self._breaks.values()) + sum(self._recompiles.values())
+        )
 
     @property
     def replays(self) -> bool:
@@ -65,7 +67,7 @@ class Compilation:
 
     def summary(self) -> dict[str, Any]:
         """Return what the document says under ``compile``."""
-        counted = self._counted()
+        counted = self._graph_count()
         return {
             "mode": self.mode,
             "fullgraph": self.fullgraph,
@@ -81,7 +83,7 @@ class Compilation:
             ],
         }
 
-    def _counted(self) -> int | None:
+    def _graph_count(self) -> int | None:
         """Return how many graphs this process has compiled."""
         try:
             from torch._dynamo.utils import counters
@@ -90,7 +92,7 @@ class Compilation:
         except (ImportError, AttributeError, KeyError, TypeError, ValueError):
             return None
 
-    def _heard(self, kind: str, text: str) -> None:
+    def _count_log_line(self, kind: str, text: str) -> None:
         counter, named = (
             (self._breaks, a_break) if kind == _BREAKS else (self._recompiles, a_recompile)
         )
@@ -140,11 +142,11 @@ def a_recompile(text: str) -> tuple[str, str] | None:
 class _Listener(logging.Handler):
     def __init__(self, kind: str, heard: Callable[[str, str], None]):
         super().__init__(logging.DEBUG)
-        self._kind, self._heard = kind, heard
+        self._kind, self._count_log_line = kind, heard
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._heard(self._kind, record.getMessage())
+            self._count_log_line(self._kind, record.getMessage())
         except Exception:  # no log line, whatever it contains, may end a training
             self.handleError(record)
 

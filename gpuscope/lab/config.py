@@ -18,7 +18,7 @@ from .toggles import (
     Toggle,
     Value,
     default,
-    shown,
+    short_repr,
 )
 
 __all__ = [
@@ -81,7 +81,7 @@ class LabConfig:
         unknown = sorted(set(values) - set(BY_NAME))
         if unknown:
             raise ConfigError(
-                f"There is no lab toggle {shown(unknown[0])}. Toggles: {', '.join(BY_NAME)}."
+                f"There is no lab toggle {short_repr(unknown[0])}. Toggles: {', '.join(BY_NAME)}."
             )
         return cls(**dict(values))  # type: ignore[arg-type]  # __post_init__ checks and converts every value
 

@@ -11,7 +11,7 @@ from .config import LabConfig
 Device = TypeVar("Device")
 
 
-def taken(config: LabConfig, seen: Sequence[Device]) -> list[Device]:
+def devices_for_run(config: LabConfig, seen: Sequence[Device]) -> list[Device]:
     """Return those of the visible devices that a run with these switches uses.
 
     It uses the first one, or as many as it has processes.

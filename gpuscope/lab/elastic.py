@@ -68,7 +68,7 @@ def main(config: LabConfig, stream: BinaryIO, stop_on_eof: bool) -> int:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def facts(config: LabConfig) -> rules.Facts:
+def facts(config: LabConfig) -> rules.RunFacts:
     """Return what is known before the ranks start.
 
     Each rank checks again with what only a CUDA context shows, because this process makes none.
@@ -76,7 +76,7 @@ def facts(config: LabConfig) -> rules.Facts:
     import torch
 
     cuda = config.device != "cpu" and torch.cuda.is_available()
-    return rules.Facts(
+    return rules.RunFacts(
         device_type="cuda" if cuda else "cpu",
         gpus=torch.cuda.device_count() if cuda else 0,
         torch_version=str(torch.__version__),

@@ -30,7 +30,7 @@ CPU_PROCESSES = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class RunFacts:
     """What is known about the machine and the model; None stands for unknown."""
 
     device_type: str
@@ -72,7 +72,7 @@ class Facts:
         return self.torch is not None and self.torch < version
 
 
-def processes(config: LabConfig, facts: Facts) -> int:
+def processes(config: LabConfig, facts: RunFacts) -> int:
     """Return how many processes train on this machine, at least 1."""
     if not config.processes:
         return 1
@@ -83,12 +83,12 @@ def processes(config: LabConfig, facts: Facts) -> int:
     )
 
 
-def ranks(config: LabConfig, facts: Facts) -> int:
+def ranks(config: LabConfig, facts: RunFacts) -> int:
     """Return how many processes train together, on all machines."""
     return max(facts.world_size or 0, processes(config, facts))
 
 
-def gpus(config: LabConfig, facts: Facts) -> int:
+def gpus(config: LabConfig, facts: RunFacts) -> int:
     """Return how many GPUs the run uses on this machine: 0 on a CPU, at least 1 otherwise."""
     if facts.device_type == "cpu":
         return 0
@@ -100,7 +100,7 @@ def gpus(config: LabConfig, facts: Facts) -> int:
 # ── does it fit? ──────────────────────────────────────────────────────────────────────────────────
 
 
-def least_bytes(config: LabConfig, facts: Facts) -> int | None:
+def least_bytes(config: LabConfig, facts: RunFacts) -> int | None:
     """Return the least memory in bytes that each GPU (on a CPU: the machine) needs.
 
     It covers weights, gradients and the optimizer's state, all in float32, without any activation.
@@ -120,7 +120,7 @@ def least_bytes(config: LabConfig, facts: Facts) -> int | None:
     return each_rank * (processes(config, facts) if facts.device_type == "cpu" else 1)
 
 
-def fits(config: LabConfig, facts: Facts) -> bool:
+def fits(config: LabConfig, facts: RunFacts) -> bool:
     need = least_bytes(config, facts)
     if need is None or not facts.free_bytes:
         return True
@@ -128,7 +128,7 @@ def fits(config: LabConfig, facts: Facts) -> bool:
     return need <= (used[0] if config.parallel == "dp" else min(used))
 
 
-def smaller(config: LabConfig, facts: Facts) -> Iterator[LabConfig]:
+def smaller(config: LabConfig, facts: RunFacts) -> Iterator[LabConfig]:
     """Return combinations that need less memory, the nearest first.
 
     They use a smaller optimizer state, then sharding, then a smaller preset.

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from .config import LabConfig
 from .device_selection import cores
-from .rules import Facts
+from .rules import RunFacts
 
 if TYPE_CHECKING:
     import torch
@@ -78,12 +78,12 @@ def apply(config: LabConfig) -> None:
         torch.use_deterministic_algorithms(config.deterministic)
 
 
-def facts(config: LabConfig, world: World, takes_checkpoint: bool | None = None) -> Facts:
+def facts(config: LabConfig, world: World, takes_checkpoint: bool | None = None) -> RunFacts:
     """Return what this process can tell of its machine."""
     import torch
 
     cuda = world.device.type == "cuda"
-    return Facts(
+    return RunFacts(
         device_type=world.device.type,
         gpus=torch.cuda.device_count(),
         gpu_name=torch.cuda.get_device_name(world.device) if cuda else None,

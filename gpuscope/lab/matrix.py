@@ -14,7 +14,7 @@ from typing import Any
 from ..text.units import bytes_text
 from ..wire.files import open_regular
 from .config import ConfigError, LabConfig
-from .toggles import BY_NAME, TOGGLES, Value, shown
+from .toggles import BY_NAME, TOGGLES, Value, short_repr
 
 MAX_CELLS = 1000
 MAX_FILE_BYTES = 64 * 1024
@@ -43,7 +43,7 @@ def vary_of(words: Sequence[str]) -> Vary:
         name, equals, values = word.partition("=")
         if not equals:
             raise ConfigError(
-                f"--vary {shown(word)} has no values. Write it as --vary amp=off,bf16."
+                f"--vary {short_repr(word)} has no values. Write it as --vary amp=off,bf16."
             )
         name, parsed = _values(name, values.split(","))
         found[name] = [
@@ -59,7 +59,7 @@ def _values(name: str, values: Sequence[object]) -> tuple[str, list[Value]]:
     toggle = BY_NAME.get(plain)
     if toggle is None:
         raise ConfigError(
-            f"There is no lab toggle {shown(name)} to vary. Toggles: "
+            f"There is no lab toggle {short_repr(name)} to vary. Toggles: "
             f"{', '.join(t.name for t in TOGGLES)}."
         )
     parsed: list[Value] = []
@@ -72,7 +72,7 @@ def _values(name: str, values: Sequence[object]) -> tuple[str, list[Value]]:
             parsed.append(item)
     if not parsed:
         raise ConfigError(
-            f"--vary {shown(name)} has no values. {toggle.flag} takes {toggle.takes}."
+            f"--vary {short_repr(name)} has no values. {toggle.flag} takes {toggle.takes}."
         )
     return plain, parsed
 
@@ -106,16 +106,16 @@ def read_file(path: Path, base: LabConfig) -> Matrix:
             data = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise ConfigError(
-            f"The matrix {shown(str(path))} cannot be read: {error.strerror}."
+            f"The matrix {short_repr(str(path))} cannot be read: {error.strerror}."
         ) from None
     if len(data) > MAX_FILE_BYTES:
         raise ConfigError(
-            f"The matrix {shown(str(path))} is larger than {bytes_text(MAX_FILE_BYTES)}."
+            f"The matrix {short_repr(str(path))} is larger than {bytes_text(MAX_FILE_BYTES)}."
         )
     try:
         table = toml.loads(data.decode("utf-8"))
     except (toml.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(f"The matrix {shown(str(path))} is not TOML: {error}.") from None
+        raise ConfigError(f"The matrix {short_repr(str(path))} is not TOML: {error}.") from None
     return _matrix(table, base)
 
 
@@ -126,11 +126,12 @@ def _matrix(table: Mapping[str, Any], base: LabConfig) -> Matrix:
     unknown = sorted(set(table) - set(_KEYS))
     if unknown:
         raise ConfigError(
-            f"A matrix has no key {shown(unknown[0])}. It has: [base], [vary], [[cell]], repeats."
+            f"A matrix has no key {short_repr(unknown[0])}. "
+            "It has: [base], [vary], [[cell]], repeats."
         )
     repeats = table.get("repeats")
     if repeats is not None and (isinstance(repeats, bool) or not isinstance(repeats, int)):
-        raise ConfigError(f"repeats cannot be {shown(repeats)}. It takes a whole number.")
+        raise ConfigError(f"repeats cannot be {short_repr(repeats)}. It takes a whole number.")
     common = _toggles(table.get("base", {}), "[base]")
     start = LabConfig.from_mapping({**base.to_mapping(), **common})
     named = table.get("vary", {})

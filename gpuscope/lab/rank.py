@@ -29,13 +29,13 @@ def main(folder: str, agent: int, config: str) -> int:
     os.dup2(nothing, 0)
     os.close(nothing)
     die_with(agent)
-    _end_when_told()
+    _end_after_signal()
     from . import worker  # by now this output goes into the pipes
 
     return int(worker.main(["--config", config]))
 
 
-def _end_when_told() -> None:
+def _end_after_signal() -> None:
     """End the process ``GRACE_SECONDS`` after SIGTERM or SIGINT in any case.
 
     The main thread may be waiting inside a collective for a rank that has ended, where no handler

@@ -18,7 +18,7 @@ from .facts import (
     CPU_PROCESSES,
     FIRST_FSDP2,
     PARAMETERS,
-    Facts,
+    RunFacts,
     fits,
     gpus,
     least_bytes,
@@ -30,9 +30,9 @@ from .toggles import BY_NAME
 
 __all__ = [
     "PARAMETERS",
-    "Facts",
     "Level",
-    "Verdict",
+    "RuleVerdict",
+    "RunFacts",
     "check",
     "gpus",
     "least_bytes",
@@ -53,7 +53,7 @@ FIRST_FUSED = {
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RuleVerdict:
     """What is wrong with a combination.
 
     ``nearest`` is one that is not refused; None if there is none.
@@ -75,23 +75,24 @@ class Verdict:
         return f"{self.what} {self.why[:1].upper()}{self.why[1:]}"
 
 
-def check(config: LabConfig, facts: Facts) -> list[Verdict]:
+def check(config: LabConfig, facts: RunFacts) -> list[RuleVerdict]:
     """Return every verdict on ``config``, refusals first.
 
     Each ``nearest`` is itself not refused, and does not get the same verdict again.
     """
     found = [
-        replace(verdict, nearest=_settled(verdict, facts)) for verdict in _judge(config, facts)
+        replace(verdict, nearest=_nearest_allowed(verdict, facts))
+        for verdict in _judge(config, facts)
     ]
     return sorted(found, key=lambda verdict: verdict.level != "refuse")
 
 
-def refusal(config: LabConfig, facts: Facts) -> Verdict | None:
+def refusal(config: LabConfig, facts: RunFacts) -> RuleVerdict | None:
     """Return why ``config`` cannot run, None where it can."""
     return next((verdict for verdict in check(config, facts) if verdict.level == "refuse"), None)
 
 
-def _settled(verdict: Verdict, facts: Facts) -> LabConfig | None:
+def _nearest_allowed(verdict: RuleVerdict, facts: RunFacts) -> LabConfig | None:
     """Return the verdict's nearest combination, changed further until nothing refuses it."""
     nearest = verdict.nearest
     for _ in range(len(BY_NAME)):
@@ -106,17 +107,17 @@ def _settled(verdict: Verdict, facts: Facts) -> LabConfig | None:
     return None
 
 
-def _judge(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
+def _judge(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
     for rule in _RULES:
         yield from rule(config, facts)
 
 
-def _refuse(what: str, why: str, config: LabConfig | None, **changes: object) -> Verdict:
-    return Verdict("refuse", what, why, replace(config, **changes) if config else None)  # type: ignore[arg-type]
+def _refuse(what: str, why: str, config: LabConfig | None, **changes: object) -> RuleVerdict:
+    return RuleVerdict("refuse", what, why, replace(config, **changes) if config else None)  # type: ignore[arg-type]
 
 
-def _warn(what: str, why: str, config: LabConfig, **changes: object) -> Verdict:
-    return Verdict("warn", what, why, replace(config, **changes))  # type: ignore[arg-type]
+def _warn(what: str, why: str, config: LabConfig, **changes: object) -> RuleVerdict:
+    return RuleVerdict("warn", what, why, replace(config, **changes))  # type: ignore[arg-type]
 
 
 def _count(number: int, thing: str) -> str:
@@ -127,7 +128,7 @@ def _count(number: int, thing: str) -> str:
 # ── the rules ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def _device(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
+def _device(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
     if config.device == "cuda" and (facts.device_type == "cpu" or facts.gpus == 0):
         yield _refuse(
             "The lab cannot train on cuda here.",
@@ -137,7 +138,7 @@ def _device(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
         )
 
 
-def _cuda_only(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
+def _cuda_only(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
     if facts.device_type != "cpu":
         return
     for name in (
@@ -164,7 +165,7 @@ def _cuda_only(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
         )
 
 
-def _precision(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
+def _precision(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
     if facts.device_type == "cpu":
         if config.amp == "fp16" and facts.older(FIRST_CPU_FP16):
             yield _refuse(
@@ -203,7 +204,7 @@ def _precision(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
         yield _warn("--tf32 does nothing on this GPU.", f"{name} has no TF32.", config, tf32=False)
 
 
-def _optimizer(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
+def _optimizer(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
     if config.factory:
         return
     if config.foreach and config.fused:
@@ -225,7 +226,7 @@ def _optimizer(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
         )
 
 
-def _compile(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
+def _compile(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
     if config.compile == "off":
         if config.fullgraph:
             yield _warn(
@@ -275,7 +276,7 @@ def _compile(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
         )
 
 
-def _loader(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
+def _loader(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
     flags = {"workers": None, "pin_memory": False, "non_blocking": False, "prefetch": None}
     given = [BY_NAME[name].flag for name, unset in flags.items() if getattr(config, name) != unset]
     if config.factory:
@@ -323,7 +324,7 @@ def _loader(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
         )
 
 
-def _parallel(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
+def _parallel(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
     if config.parallel == "none":
         if config.nproc is not None:
             yield _warn(
@@ -363,7 +364,7 @@ def _parallel(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
         )
 
 
-def _parallel_gpus(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
+def _parallel_gpus(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
     wanted, there = gpus(config, facts), facts.gpus
     if there is not None and wanted > there > 0:
         what = "process" if config.processes else "GPU"
@@ -394,7 +395,7 @@ def _parallel_gpus(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
         )
 
 
-def _parallel_cpu(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
+def _parallel_cpu(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
     count = processes(config, facts)
     most = max(8, 4 * facts.cores)
     if count > most and facts.processes is None:
@@ -423,7 +424,7 @@ def _parallel_cpu(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
         )
 
 
-def _own_model(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
+def _own_model(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
     if not config.factory:
         return
     if config.checkpoint and facts.factory_takes_checkpoint is False:
@@ -446,7 +447,7 @@ def _own_model(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
         )
 
 
-def _nothing_to_show(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
+def _nothing_to_show(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
     if config.cudnn_benchmark and config.deterministic and facts.device_type == "cuda":
         yield _warn(
             "--cudnn-benchmark works against --deterministic.",
@@ -464,7 +465,7 @@ def _nothing_to_show(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
         )
 
 
-def _memory(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
+def _memory(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
     if fits(config, facts):
         return
     need, free = (
@@ -479,7 +480,7 @@ def _memory(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
         if facts.device_type == "cuda"
         else "memory"
     )
-    yield Verdict(
+    yield RuleVerdict(
         "refuse",
         "The model does not fit.",
         f"weights, gradients and optimizer state alone take {bytes_text(need)} of {where}, "
@@ -488,7 +489,7 @@ def _memory(config: LabConfig, facts: Facts) -> Iterator[Verdict]:
     )
 
 
-_RULES: tuple[Callable[[LabConfig, Facts], Iterator[Verdict]], ...] = (
+_RULES: tuple[Callable[[LabConfig, RunFacts], Iterator[RuleVerdict]], ...] = (
     _device, _parallel, _own_model, _precision, _optimizer, _compile, _loader, _cuda_only,
     _nothing_to_show, _memory,
 )  # fmt: skip

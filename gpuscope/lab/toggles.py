@@ -93,16 +93,16 @@ class Toggle:
                 return value
             if value in ("on", "off"):
                 return value == "on"
-            raise ConfigError(f"{self.flag} cannot be {shown(value)}. Choices: {self.takes}.")
+            raise ConfigError(f"{self.flag} cannot be {short_repr(value)}. Choices: {self.takes}.")
         if self.choices:
             if isinstance(value, str) and (
                 value in self.choices or (self.factory and FACTORY.fullmatch(value))
             ):
                 return value
-            raise ConfigError(f"{self.flag} cannot be {shown(value)}. Choices: {self.takes}.")
+            raise ConfigError(f"{self.flag} cannot be {short_repr(value)}. Choices: {self.takes}.")
         number = _whole(value)
         if number is None or not self.minimum <= number <= self.maximum:
-            raise ConfigError(f"{self.flag} cannot be {shown(value)}. It takes {self.takes}.")
+            raise ConfigError(f"{self.flag} cannot be {short_repr(value)}. It takes {self.takes}.")
         return number
 
     def text(self, value: Value) -> str:
@@ -128,7 +128,7 @@ def _whole(value: object) -> int | None:
     return None
 
 
-def shown(value: object) -> str:
+def short_repr(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:59] + "…"
 

@@ -13,7 +13,7 @@ from typing import Any
 from ..process import child
 from .config import LabConfig
 from .device_selection import cores
-from .rules import Facts
+from .rules import RunFacts
 
 ASK_SECONDS = 120.0
 """The limit is long because ``import torch`` from a network disk takes its time."""
@@ -49,14 +49,14 @@ class Machine:
         """The answer as it came; empty if there is a problem."""
         return dict(self._told)
 
-    def facts(self, config: LabConfig) -> Facts:
+    def facts(self, config: LabConfig) -> RunFacts:
         """Return the facts for :func:`rules.check` of the device that ``config`` asks for.
 
         What is unknown is None.
         """
         gpus = self._told.get("gpus")
         cuda = config.device == "cuda" or (config.device == "auto" and bool(gpus))
-        facts = Facts(
+        facts = RunFacts(
             "cuda" if cuda else "cpu",
             gpus=gpus,
             torch_version=self._told.get("torch"),

@@ -25,7 +25,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, BinaryIO, NoReturn
 
 from . import machine, metrics
-from .advice import explain, said_itself
+from .advice import explain, is_explained
 from .config import ConfigError, LabConfig
 from .run_statistics import Tally
 
@@ -155,7 +155,7 @@ def _train(run: Run, config: LabConfig, report: Callable[[metrics.Record], None]
         run.train()
     except Exception as error:
         failure = explain(error, config, run.tally, run.batch)
-        if not said_itself(error):
+        if not is_explained(error):
             traceback.print_exc()
         report(replace(failure, summary=run.tally.document(failure)))
         return 2

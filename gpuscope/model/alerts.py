@@ -27,7 +27,7 @@ from .alerts_settings import AlertSettings
 from .change_point import Change
 from .device_state import faults_of, judge, slowed
 from .ranks import name_of
-from .stalls import stands
+from .stalls import is_stalled
 from .step_time import SLOWER
 from .xid_errors import xid_error
 
@@ -345,7 +345,7 @@ class Alerts:
             over = now - gone.monotonic_seconds >= EVENT_SECONDS or (
                 job is not None and job in running
             )
-            yield _gone(entity, name, gone, over)
+            yield _ended_alert(entity, name, gone, over)
 
 
 OVER = {
@@ -427,14 +427,14 @@ def _stalled(trainer: TrainerView) -> _Now:
     age, pid, who = trainer.number("step_age_seconds"), trainer.definition.pid, _who(trainer)
     at = trainer.readings.get("stall_at")
     where = f", stuck at {at}" if isinstance(at, str) and at else ""
-    still = stands(trainer)
+    still = is_stalled(trainer)
     text = f"{who}: no step for {age or 0:.0f} s{where}"
     return _Now(
         "stall", trainer.key, who, text, still, not still and age is not None, age, None, None, pid
     )
 
 
-def _gone(entity: TrainerView | ProcView, name: str, gone: Gone, over: bool) -> _Now:
+def _ended_alert(entity: TrainerView | ProcView, name: str, gone: Gone, over: bool) -> _Now:
     pid = entity.definition.pid
     who = f"pid {pid}" + (f" ({name})" if name else "")
     return _Now(

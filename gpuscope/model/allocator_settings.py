@@ -202,23 +202,23 @@ def check(text: str) -> list[Broken]:
                 Broken(
                     f"{key}:{value}",
                     "no known version of torch has this option",
-                    _meant(key, value),
+                    _suggestion(key, value),
                 )
             )
         elif why := test(value):
-            right = _written(key, value)
+            right = _value_text(key, value)
             broken.append(Broken(f"{key}:{value}", why, f"{key}:{right}" if right != value else ""))
     return broken
 
 
-def _meant(key: str, value: str) -> str:
+def _suggestion(key: str, value: str) -> str:
     from difflib import get_close_matches
 
     near = get_close_matches(key[:80].lower(), _CHECKS, 1, 0.75)
-    return f"{near[0]}:{_written(near[0], value)}" if near else ""
+    return f"{near[0]}:{_value_text(near[0], value)}" if near else ""
 
 
-def _written(key: str, value: str) -> str:
+def _value_text(key: str, value: str) -> str:
     """True and False as torch wants them; any other value as it is."""
     return (
         value.capitalize()

@@ -54,7 +54,7 @@ def change_of(series: Series) -> Change | None:
     values = [value for _, value in parts]
     cuts = range(SPAN, len(parts) - SPAN + 1)
     cut = min(cuts, key=lambda at: _cost(values[:at]) + _cost(values[at:]), default=None)
-    best = None if cut is None else _judged(parts[cut][0], values[:cut], values[cut:])
+    best = None if cut is None else _change_between(parts[cut][0], values[:cut], values[cut:])
     if best is None:
         return None
     last = median(value for _, value in parts[-SPAN:])
@@ -72,10 +72,12 @@ def changed_at(series: Series, moment: float) -> Change | None:
     after = [value for at, value in parts if at >= moment]
     if len(before) < SPAN or len(after) < SPAN:
         return None
-    return _judged(moment, before, after)
+    return _change_between(moment, before, after)
 
 
-def _judged(moment: float, before: Sequence[float], after: Sequence[float]) -> Change | None:
+def _change_between(
+    moment: float, before: Sequence[float], after: Sequence[float]
+) -> Change | None:
     """Return the change between two spans, None where they are not told apart."""
     distance = _distance(before, after)
     apart = sum((b < a) == (distance > 0) and a != b for b in before for a in after)

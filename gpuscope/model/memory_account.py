@@ -24,7 +24,7 @@ from ..store.view import (
     UseView,
 )
 from ..text.units import bytes_text, duration_text
-from ..wire.columns import told_sizes
+from ..wire.columns import rewrite_sizes
 from ..wire.frames import HIDDEN_BY_CONTAINER, Unknown
 from .allocator_settings import grows_segments
 from .allocator_split import COLUMNS, POOL_COLUMNS, Counters, Split, categories, split
@@ -207,7 +207,7 @@ def _live(allocator: AllocView, live: int, notes: list[str]) -> list[Part]:
         names = allocator.reading("other_models")
         if isinstance(names, str):
             notes.append(
-                f"other models, which no optimizer trains: {told_sizes(names, bytes_text)}"
+                f"other models, which no optimizer trains: {rewrite_sizes(names, bytes_text)}"
             )
     if any(isinstance(size, Unknown) for size in sizes):
         parts.append(Part("uncategorized", "allocated", found.rest, "allocated", LESS))
@@ -317,14 +317,14 @@ def _outside_and_others(
 
     It is for where the driver does not say what the trainer's own process holds.
     """
-    why = _why_not_told(host, own)
+    why = _why_unknown(host, own)
     notes.append(f"outside torch and other processes are one row: {why.text}")
     return [
         Part("others and outside torch", "other", room if room != float("inf") else why, about=True)
     ]
 
 
-def _why_not_told(host: HostView, own: UseView | None) -> Unknown:
+def _why_unknown(host: HostView, own: UseView | None) -> Unknown:
     if own is not None:
         held = own.reading("used_bytes")
         return held if isinstance(held, Unknown) else NOT_SENT

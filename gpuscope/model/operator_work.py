@@ -203,7 +203,7 @@ def _attended(q: list[int], k: list[int], v: list[int]) -> tuple[float, float]:
     return 2.0 * scores * q[3], 2.0 * scores * v[3]
 
 
-def _left(call: Call, at: int, q: int, k: int) -> float:
+def _causal_share(call: Call, at: int, q: int, k: int) -> float:
     """Return the share of the scores of q rows and k columns that a causal mask leaves.
 
     A row sees the columns up to its own. ``at`` is the place of ``is_causal``, or of a number that
@@ -223,7 +223,7 @@ def _attention(
     def formula(call: Call) -> Flops:
         q, k, v = _heads(call, 0, heads_first, sequences_at)
         flops = sum(_attended(q, k, v))
-        return Flops("attention", flops, flops, flops * _left(call, causal_at, q[2], k[2]))
+        return Flops("attention", flops, flops, flops * _causal_share(call, causal_at, q[2], k[2]))
 
     return formula
 
@@ -241,7 +241,7 @@ def _attention_backward(
         q, k, v = _heads(call, 1, heads_first, sequences_at)
         scores, values = _attended(q, k, v)
         model, hardware = 2 * (scores + values), 3 * scores + 2 * values
-        least = hardware * _left(call, causal_at, q[2], k[2])
+        least = hardware * _causal_share(call, causal_at, q[2], k[2])
         return Flops("attention", hardware, model, least)
 
     return formula

@@ -134,7 +134,7 @@ def recognise(
     found: Iterable[Finding | None] = (
         _spill(host, total, allocator),
         _by_design(device, trainer, allocator, process, words, total, held),
-        _kept(host, trainer, allocator, words, total, held),
+        _kept_by_exception(host, trainer, allocator, words, total, held),
         _comfyui(trainer, words),
         _async(trainer),
         _stepless(host, trainer, held),
@@ -214,7 +214,7 @@ def _by_design(
     )
 
 
-def _kept(
+def _kept_by_exception(
     host: HostView,
     trainer: TrainerView | None,
     allocator: AllocView | None,

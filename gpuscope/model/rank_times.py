@@ -58,7 +58,7 @@ def odd_rank(ledgers: Mapping[str, TimeLedger]) -> Odd | None:
     return best[1] if best is not None else None
 
 
-def named(
+def rank_to_report(
     ledgers: Mapping[str, TimeLedger], waited_for: str | None = None
 ) -> tuple[str, Odd | None]:
     """Return the rank of a job to tell of in full, and how it differs from the others.

@@ -168,14 +168,14 @@ def _around(trainer: TrainerView, host: HostView, history: HistoryOf, change: Ch
         if device.id in used:
             for column, (name, ratio, words) in _DEVICE.items():
                 moved = changed_at(_series(history, device.id, column), change.seconds)
-                found += _told(name.format(device.definition.index), moved, ratio, words)
+                found += _change_text(name.format(device.definition.index), moved, ratio, words)
     for column, (name, ratio, words) in _HOST.items():
         moved = changed_at(_series(history, host.id, column), change.seconds)
-        found += _told(name, moved, ratio, words)
+        found += _change_text(name, moved, ratio, words)
     return found
 
 
-def _told(name: str, moved: Change | None, ratio: float, words: _Format) -> list[str]:
+def _change_text(name: str, moved: Change | None, ratio: float, words: _Format) -> list[str]:
     if moved is None or (moved.ratio > ratio if ratio < 1 else moved.ratio < ratio):
         return []
     return [f"{name} {words(moved.before)} → {words(moved.after)}"]

@@ -61,7 +61,7 @@ def is_overdue(trainer: TrainerView) -> bool:
     )
 
 
-def stands(trainer: TrainerView) -> bool:
+def is_stalled(trainer: TrainerView) -> bool:
     """Tell whether a trainer is stalled.
 
     If it has a probe that sees its main thread, the probe decides, otherwise the age of its last
@@ -80,14 +80,14 @@ def find_stall(ranks: Sequence[TrainerView]) -> Stall | None:
     many, the one that stands outside a collective.
     """
     living = [t for t in ranks if t.gone is None]
-    late = [t for t in living if stands(t)]
+    late = [t for t in living if is_stalled(t)]
     if not late or (len(living) > 1 and len(late) * 2 <= len(living)):
         return None
     if len(living) == 1:
         where, function = place(late[0])
         text = f"no step for {late[0].number('step_age_seconds') or 0:.0f} s"
         return Stall((), (), f"{text}: stuck at {where}{_in(function)}" if where else text)
-    behind = _behind(living)
+    behind = _ranks_behind(living)
     waiting = tuple(t for t in living if t not in behind)
     if not behind:
         return Stall(
@@ -95,7 +95,7 @@ def find_stall(ranks: Sequence[TrainerView]) -> Stall | None:
             tuple(living),
             f"no step on any rank: {_where(living[0])}; which rank holds up the others is unknown",
         )
-    if not any(stands(t) for t in behind):
+    if not any(is_stalled(t) for t in behind):
         verb = "is" if len(behind) == 1 else "are"
         text = f"{names_of(behind)} {verb} busy outside of a step (an evaluation, a checkpoint)"
         return Stall(behind, waiting, f"{text}; {_wait(waiting)}", busy=True)
@@ -105,7 +105,7 @@ def find_stall(ranks: Sequence[TrainerView]) -> Stall | None:
     return Stall(behind, waiting, f"{text}; {_wait(waiting)}")
 
 
-def _behind(living: Sequence[TrainerView]) -> tuple[TrainerView, ...]:
+def _ranks_behind(living: Sequence[TrainerView]) -> tuple[TrainerView, ...]:
     for column in ("collectives", "step"):
         counts = [t.number(column) for t in living]
         known = [count for count in counts if count is not None]

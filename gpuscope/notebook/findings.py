@@ -58,4 +58,4 @@ def _fix(label: str, fix: Fix) -> str:
     code = "\n".join(sign + line for line in fix.code.splitlines())
     copied = "\n".join(filter(None, (before, code, fix.environment, fix.command)))
     shown = f'<pre style="{_CODE}">{escape(copied)}</pre>' if copied else ""
-    return f'<p style="margin:2px 0">{label}: {escape(reports.said(fix))}</p>{shown}'
+    return f'<p style="margin:2px 0">{label}: {escape(reports.fix_sentences(fix))}</p>{shown}'

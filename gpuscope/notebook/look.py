@@ -43,7 +43,7 @@ def main(words: Sequence[str]) -> None:
     """
     pid, seconds, width = int(words[0]), float(words[1]), int(words[2])
     parent = os.getppid()
-    watched = doctor_live.Watched(ask=True)
+    watched = doctor_live.LocalWatch(ask=True)
     try:
         complete = watched.first(TIMEOUT_SECONDS)
         began, last, judged = time.monotonic(), None, None
@@ -52,7 +52,7 @@ def main(words: Sequence[str]) -> None:
             now = time.monotonic()
             if judged is None or now - judged >= JUDGED_SECONDS:
                 judged = now
-                report = _judged(watched, pid, complete)
+                report = _diagnose(watched, pid, complete)
             shown = output(watched.store.view().host, pid, watched.history, report, width)
             if shown != last:
                 last = shown
@@ -68,14 +68,14 @@ def main(words: Sequence[str]) -> None:
         watched.stop()
 
 
-def _judged(watched: doctor_live.Watched, pid: int, complete: bool) -> Report:
+def _diagnose(watched: doctor_live.LocalWatch, pid: int, complete: bool) -> Report:
     late = (
         f"Not everything here answered within {TIMEOUT_SECONDS:g} s: the missing parts were "
         "not checked."
     )
     found = doctor_live.judge(watched.store, {pid})
     found += Report(problems=() if complete else (late,))
-    return reports.settled(found, pitfalls.load())
+    return reports.finish(found, pitfalls.load())
 
 
 def output(

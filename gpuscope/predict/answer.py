@@ -17,10 +17,10 @@ from ..model.allocator_settings import DEFAULT, Settings
 from . import errors, largest, scratch, verdict, whatif
 from .allocator import Simulated, Where, simulate
 from .chunked import NotHere, in_chunks
-from .context_memory import Outside, outside
+from .context_memory import ContextMemory, outside
 from .errors import Figure
 from .largest import Largest
-from .prediction import Prediction, allocated_figure, held_with_other_scratch, predict
+from .prediction import Prediction, allocated_figure, predict, reserved_with_other_scratch
 from .request import CannotPredict, Doubt, Request, Traced, alone
 from .trace import Trace
 from .verdict import Replay, Verdict
@@ -58,11 +58,11 @@ REFERENCE = Card("a card", "h200", 143771 << 20, "9.0", assumed=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class CardMemory:
     """A card, with the memory on it that torch's allocator cannot have."""
 
     card: Card
-    outside: Outside
+    outside: ContextMemory
 
     @property
     def limit_bytes(self) -> int:
@@ -108,8 +108,8 @@ class Answer:
 
     request: Request
     settings: Settings
-    room: Room | None
-    outside: Outside
+    room: CardMemory | None
+    outside: ContextMemory
     batch: int
     parameters: int
     torch: str
@@ -181,7 +181,7 @@ class Asking:
         )
         if where.driver_bytes is not None:
             self.outside = replace(self.outside, driver_bytes=where.driver_bytes)
-        self.room = Room(card, self.outside) if card else None
+        self.room = CardMemory(card, self.outside) if card else None
         self.answer = self._first()
 
     def in_time(self) -> bool:
@@ -307,7 +307,9 @@ class Asking:
     def _predict(
         self, found: Simulated, trace: Trace, doubts: Sequence[Doubt], settings: Settings
     ) -> Prediction:
-        return predict(found, trace, doubts, self.outside, held_with_other_scratch(trace, settings))
+        return predict(
+            found, trace, doubts, self.outside, reserved_with_other_scratch(trace, settings)
+        )
 
     def _first(self) -> Answer:
         traced, found = self.traced, self.simulated
@@ -347,7 +349,7 @@ class Asking:
         answer.why_not.update(_NOT_ASKED)
         return answer
 
-    def _limit(self, room: Room) -> int:
+    def _limit(self, room: CardMemory) -> int:
         """Return the limit, including the share of the card that the settings allow torch."""
         share = self.settings.fraction
         whole = room.card.total_bytes - room.outside.driver_bytes

@@ -113,7 +113,7 @@ def calibrate(
     )
     if not points:
         return Largest(None, None, None, None, why="no step with a known batch size was measured")
-    laws = _fitted(_above_floor(points)) or _assumed(points, static_bytes, gradient_bytes)
+    laws = _fit_laws(_above_floor(points)) or _assumed(points, static_bytes, gradient_bytes)
     if isinstance(laws, str):
         return Largest(None, None, None, None, why=laws)
     least, law, most = laws
@@ -144,7 +144,7 @@ def _above_floor(points: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return kept
 
 
-def _fitted(points: list[tuple[int, int]]) -> tuple[Law, Law, Law] | None:
+def _fit_laws(points: list[tuple[int, int]]) -> tuple[Law, Law, Law] | None:
     """Return the law by least squares, and the flattest and the steepest one.
 
     The latter two pass through the largest point and are the extremes that the points allow.

@@ -29,7 +29,7 @@ _LARGEST = 64 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Outside:
+class ContextMemory:
     """The memory outside of torch's allocator.
 
     ``context_bytes``: CUDA context, loaded kernels and libraries of one training process, as the
@@ -106,7 +106,7 @@ def outside(
     products: bool = True,
     cudnn: bool = True,
     matrices: bool = True,
-) -> Outside:
+) -> ContextMemory:
     """Return what lies outside of torch's allocator on a card with a version of torch.
 
     ``gpu`` is the driver's name for the card. ``products`` says whether the training multiplies
@@ -126,7 +126,7 @@ def outside(
                     else pair.products_mib
                 )
                 context = with_products if products else pair.convolutions_mib
-                found = Outside(
+                found = ContextMemory(
                     context * MIB, pair.driver_mib * MIB, pair.error_mib * MIB, "shipped"
                 )
                 if torch.startswith(pair.torch + "."):
@@ -144,7 +144,7 @@ def outside(
         driver = int(total_bytes * _DRIVER_SHARE)
         driver_error = driver // 2
     note = "estimated from similar cards: gpuscope predict --measure, on the card, makes it exact"
-    return Outside(context * MIB, driver, error * MIB + driver_error, "calculated", note)
+    return ContextMemory(context * MIB, driver, error * MIB + driver_error, "calculated", note)
 
 
 # ── the cache ─────────────────────────────────────────────────────────────────────────────────────
@@ -155,7 +155,7 @@ def _key(gpu: str, torch: str) -> str:
     return f"{known.key if known else gpu.strip().lower()} | {torch}"
 
 
-def read_cache(path: Path) -> dict[str, Outside]:
+def read_cache(path: Path) -> dict[str, ContextMemory]:
     """Return what was measured here, by card and torch.
 
     A file that cannot be read, or has invalid content, counts as empty.
@@ -174,7 +174,7 @@ def read_cache(path: Path) -> dict[str, Outside]:
     return found
 
 
-def _entry(row: Any) -> tuple[tuple[str, str], Outside] | None:
+def _entry(row: Any) -> tuple[tuple[str, str], ContextMemory] | None:
     if not isinstance(row, dict) or not all(
         isinstance(row.get(name), str) for name in ("gpu", "torch")
     ):
@@ -186,12 +186,12 @@ def _entry(row: Any) -> tuple[tuple[str, str], Outside] | None:
     ):
         return None
     context, driver, error = (int(size) for size in sizes if size is not None)
-    return (row["gpu"], row["torch"]), Outside(
+    return (row["gpu"], row["torch"]), ContextMemory(
         context, driver, error, "measured", f"measured {row.get('on', 'here')}"
     )
 
 
-def keep(gpu: str, torch: str, found: Outside, path: Path | None = None) -> Path:
+def keep(gpu: str, torch: str, found: ContextMemory, path: Path | None = None) -> Path:
     """Write a measurement into the cache, replacing an older one of the same pair.
 
     Raises OSError.

@@ -69,7 +69,7 @@ def document(answer: Answer) -> dict[str, Any]:
         "largest_batch_high": None if found is None else found.high,
         "largest_batch_traced": None if found is None else found.traced,
         "what_if": None if answer.what_if is None else [_tried(one) for one in answer.what_if],
-        "left_out": [_left(one) for one in answer.left_out],
+        "left_out": [_left_out_document(one) for one in answer.left_out],
         "doubts": [_doubt(one) for one in answer.doubts],
         "seconds": answer.seconds,
         "error": None,
@@ -132,7 +132,7 @@ def _tried(one: Tried) -> dict[str, Any]:
     }
 
 
-def _left(one: LeftOut) -> dict[str, Any]:
+def _left_out_document(one: LeftOut) -> dict[str, Any]:
     return {"fix": one.key, "title": clean(one.title), "reason": clean(one.reason)}
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from ..model.allocator_settings import Settings
 from . import errors, scratch
 from .allocator import Simulated, simulate
-from .context_memory import Outside
+from .context_memory import ContextMemory
 from .errors import Figure
 from .request import Doubt
 from .trace import Trace
@@ -69,7 +69,7 @@ class Prediction:
     """
     outside_torch: Figure
     """The CUDA context with its libraries, and what the driver keeps; see
-    :class:`.context_memory.Outside`.
+    :class:`.context_memory.ContextMemory`.
     """
 
     @property
@@ -90,12 +90,12 @@ def predict(
     found: Simulated,
     trace: Trace,
     doubts: Sequence[Doubt],
-    outside: Outside,
+    outside: ContextMemory,
     replayed_held: Sequence[int] = (),
 ) -> Prediction:
     """Return the prediction for ``trace``, whose replay is ``found``.
 
-    ``replayed_held`` holds other peaks of reserved memory: see :func:`held_with_other_scratch`.
+    ``replayed_held`` holds other peaks of reserved memory: see :func:`reserved_with_other_scratch`.
     """
     allocated = allocated_figure(found, trace, doubts)
     conv = errors.convolutions(trace)
@@ -126,7 +126,7 @@ def allocated_figure(found: Simulated, trace: Trace, doubts: Sequence[Doubt]) ->
     return Figure(peak, more, less)
 
 
-def held_with_other_scratch(trace: Trace, settings: Settings) -> list[int]:
+def reserved_with_other_scratch(trace: Trace, settings: Settings) -> list[int]:
     """Return the reserved peaks with other amounts of scratch memory for convolutions.
 
     One is with somewhat more of it, one with less.
@@ -148,7 +148,7 @@ def _reserved_figure(
     return Figure(held, more + above, less + below)
 
 
-def _device_figure(reserved: Figure, outside: Outside) -> Figure:
+def _device_figure(reserved: Figure, outside: ContextMemory) -> Figure:
     """Return the peak of the whole card."""
     more, less = (
         errors.device_error(side, outside.error_bytes)

@@ -25,7 +25,7 @@ from .trace import Mark
 
 if TYPE_CHECKING:
     from ..snapshot.history import History
-    from ..snapshot.model import Device, Summary
+    from ..snapshot.model import SnapshotDevice, Summary
     from ..snapshot.reader import Reading
 
 PLACED = 0.99
@@ -131,7 +131,7 @@ class CannotReplay(UserError):
 
 def replay_device(
     reading: Reading,
-    device: Device,
+    device: SnapshotDevice,
     settings: Callable[[Settings], Settings],
     capacity_bytes: int | None = None,
     failed: tuple[int, int | None] | None = None,

@@ -43,7 +43,7 @@ class HeldBlock:
 
 
 @dataclass(slots=True)
-class Held:
+class MappedRange:
     """A segment, or a mapped range of an expandable one, with its live blocks, ascending."""
 
     address: int
@@ -55,7 +55,7 @@ class Held:
     blocks: list[HeldBlock] = field(default_factory=list)
 
 
-def state_before(history: History, settings: Settings) -> tuple[list[Held], int]:
+def state_before(history: History, settings: Settings) -> tuple[list[MappedRange], int]:
     """Return the state before the first entry by address, and how many entries were inconsistent.
 
     ``settings`` are those in force then. It is empty if the file does not have all segments.
@@ -79,11 +79,13 @@ def state_before(history: History, settings: Settings) -> tuple[list[Held], int]
     return [segments[address] for address in order], lost
 
 
-def _undone(history: History) -> tuple[dict[int, Held], int]:
-    segments: dict[int, Held] = {}
+def _undone(history: History) -> tuple[dict[int, MappedRange], int]:
+    segments: dict[int, MappedRange] = {}
     ranges = _Ranges()
     for one in history.segments:
-        held = Held(one.address, one.size, one.stream, not one.large, one.expandable, one.pool)
+        held = MappedRange(
+            one.address, one.size, one.stream, not one.large, one.expandable, one.pool
+        )
         if held.expandable:
             ranges.add(held)
         else:
@@ -98,7 +100,7 @@ def _undone(history: History) -> tuple[dict[int, Held], int]:
             lost += segments.pop(address, None) is None
         elif code == SEGMENT_FREE:
             lost += address in segments
-            segments[address] = Held(address, size, stream, size == SMALL_SEGMENT)
+            segments[address] = MappedRange(address, size, stream, size == SMALL_SEGMENT)
         elif code == SEGMENT_MAP:
             lost += not ranges.cut(address, size)
         else:
@@ -111,19 +113,19 @@ class _Ranges:
     """The mapped ranges of expandable segments, by address."""
 
     def __init__(self) -> None:
-        self.held: dict[int, Held] = {}
+        self.held: dict[int, MappedRange] = {}
         self._order: list[int] = []
 
-    def add(self, held: Held) -> None:
+    def add(self, held: MappedRange) -> None:
         if held.address not in self.held:
             insort(self._order, held.address)
         self.held[held.address] = held
 
-    def _take(self, held: Held) -> None:
+    def _take(self, held: MappedRange) -> None:
         del self.held[held.address]
         del self._order[bisect_left(self._order, held.address)]
 
-    def _before(self, address: int) -> Held | None:
+    def _before(self, address: int) -> MappedRange | None:
         """Return the last range that begins at or before ``address``."""
         place = bisect_right(self._order, address) - 1
         return self.held[self._order[place]] if place >= 0 else None
@@ -136,13 +138,13 @@ class _Ranges:
         self._take(held)
         for begin, end in ((held.address, address), (address + size, held.address + held.size)):
             if begin < end:
-                self.add(Held(begin, end - begin, held.stream, held.small, True, held.pool))
+                self.add(MappedRange(begin, end - begin, held.stream, held.small, True, held.pool))
         return True
 
     def join(self, address: int, size: int, stream: int) -> None:
         """Add pages, and merge them with adjacent ranges."""
         # pages of the small pool have 2 MiB, those of the large one 20 MiB unless set otherwise
-        whole = Held(address, size, stream, size % (20 << 20) != 0, True)
+        whole = MappedRange(address, size, stream, size % (20 << 20) != 0, True)
         before, after = self._before(address - 1), self.held.get(address + size)
         for near in (before, after):
             touches = near is after or (near is not None and near.address + near.size == address)
@@ -171,7 +173,7 @@ def _live(history: History, settings: Settings) -> list[HeldBlock]:
     return live
 
 
-def _widen(held: Held) -> None:
+def _widen(held: MappedRange) -> None:
     """Add gaps of at most 1 MiB in a segment of the large pool to the block before.
 
     The allocator never splits off so little.

@@ -23,7 +23,7 @@ from ..snapshot.columns import (
 )
 from ..snapshot.history import History
 from .allocator_memory import UNLIMITED
-from .replay_before import Held, state_before
+from .replay_before import MappedRange, state_before
 from .trace import Mark, Owner, Trace
 
 
@@ -70,7 +70,7 @@ class Recorded:
     trace: Trace
     addresses: list[int]
     """The recorded address of each block; 0 for a request that failed."""
-    before: list[Held]
+    before: list[MappedRange]
     entries: array[int] = field(default_factory=lambda: array("q"))
     """For each event, its entry in the recorded trace."""
     between: list[tuple[int, int | Release]] = field(default_factory=list)

@@ -15,7 +15,7 @@ from .allocator_blocks import LIVE, SMALL_REQUEST, SMALL_SEGMENT, Block, rounded
 from .allocator_engine import Engine
 from .allocator_expandable import SPAN
 from .allocator_found import put_ranges
-from .replay_before import Held
+from .replay_before import MappedRange
 from .replay_events import Recorded, Release
 
 NEAR = 8
@@ -145,9 +145,9 @@ def _request(run: Run, number: int) -> None:
         run.engine.request_free(block)
 
 
-def _put(before: list[Held], engine: Engine, run: Run) -> None:
+def _put(before: list[MappedRange], engine: Engine, run: Run) -> None:
     """Add segments exactly as they were recorded."""
-    ranges: dict[tuple[int, bool, str], list[Held]] = {}
+    ranges: dict[tuple[int, bool, str], list[MappedRange]] = {}
     for held in before:
         if held.expandable:
             ranges.setdefault((held.stream, held.small, held.pool), []).append(held)
@@ -163,17 +163,17 @@ def _put(before: list[Held], engine: Engine, run: Run) -> None:
             _hold(run, held, blocks)
 
 
-def _blocks(held: Held) -> list[tuple[int, int]]:
+def _blocks(held: MappedRange) -> list[tuple[int, int]]:
     return [(block.address, block.size) for block in held.blocks]
 
 
-def _hold(run: Run, held: Held, blocks: list[Block]) -> None:
+def _hold(run: Run, held: MappedRange, blocks: list[Block]) -> None:
     for found, block in zip(held.blocks, blocks, strict=True):
         run.held[found.number] = block
         run.before[found.number] = block.size
 
 
-def _lay_out(before: list[Held], engine: Engine, run: Run) -> None:
+def _lay_out(before: list[MappedRange], engine: Engine, run: Run) -> None:
     """Request the same blocks again, in the order of their addresses."""
     for held in before:
         for one in held.blocks:

@@ -11,8 +11,8 @@ from ..snapshot.drawing import BLOCKS, Glyphs, bar
 from ..text import width as width_of
 from ..text.styled import Line, hang, wrap
 from ..text.units import MIB, amount_text, bytes_text
-from .answer import REFERENCE, Answer, Card, Room, Tried
-from .context_memory import Outside
+from .answer import REFERENCE, Answer, Card, CardMemory, Tried
+from .context_memory import ContextMemory
 from .errors import Figure
 from .request import Doubt, Request
 from .verdict import Verdict
@@ -184,7 +184,7 @@ def _peaks(answer: Answer, width: int) -> list[Line]:
     return out
 
 
-def outside_words(found: Outside, card: Card) -> str:
+def outside_words(found: ContextMemory, card: Card) -> str:
     """Return what lies outside of torch, and how that is known."""
     parts = f"{bytes_text(found.context_bytes)} context and {bytes_text(found.driver_bytes)} driver"
     return f"with {parts}, {'as on an H200: --gpu NAME' if card.assumed else SOURCES[found.source]}"
@@ -347,4 +347,4 @@ def _hung(lead: str, text: str, width: int) -> list[Line]:
     return hang([(lead, "faint")], [(text, "muted")], width, style="faint", least=20)
 
 
-__all__ = ["Figure", "Room", "headline", "lines"]
+__all__ = ["CardMemory", "Figure", "headline", "lines"]

@@ -245,7 +245,9 @@ def _inputs(request: Request, _: int, __: int | None) -> _Some:
     else:
         left.append(
             LeftOut(
-                "sequence-half", "half the sequence", _whose(request, "sequence", "--sequence N")
+                "sequence-half",
+                "half the sequence",
+                _why_fixed(request, "sequence", "--sequence N"),
             )
         )
     if request.resolution is not None and request.resolution > 1:
@@ -264,13 +266,13 @@ def _inputs(request: Request, _: int, __: int | None) -> _Some:
             LeftOut(
                 "resolution-half",
                 "half the resolution",
-                _whose(request, "resolution", "--resolution N"),
+                _why_fixed(request, "resolution", "--resolution N"),
             )
         )
     return found, left
 
 
-def _whose(request: Request, word: str, flag: str) -> str:
+def _why_fixed(request: Request, word: str, flag: str) -> str:
     if request.model.startswith(("hf:", "torchvision:")):
         return f"no {word} was given, or the model has none: {flag}"
     return f"the model's code sets the {word}"

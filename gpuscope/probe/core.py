@@ -63,7 +63,7 @@ class Probe:
         self.server: Optional[Server] = None
         self.sampler: Optional[Sampler] = None
         self.safety: Optional[Safety] = None
-        self.trackers = trackers.Trackers() if trackers.wanted() else None
+        self.trackers = trackers.Trackers() if trackers.is_wanted() else None
         self._finder: Optional[OnImport] = None
         self._lock = threading.Lock()
 

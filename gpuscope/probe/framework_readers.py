@@ -17,7 +17,7 @@ MAX_LOOK_BACK = 512
 """How many entries of a framework's records are searched, beginning with the last one."""
 
 
-class Told(NamedTuple):
+class TrainingReport(NamedTuple):
     """What a framework reports about its training.
 
     ``done`` and ``total`` are in the framework's unit and refer to the whole run.
@@ -31,11 +31,11 @@ class Told(NamedTuple):
     meter: Any = None  # the object that holds the loss
 
 
-Reader = Callable[[Any, Any], Told]
+Reader = Callable[[Any, Any], TrainingReport]
 """A function of (the framework's object, its progress bar or None) that returns what it reports."""
 
 
-def _transformers(trainer: Any, bar: Any) -> Told:
+def _transformers(trainer: Any, bar: Any) -> TrainingReport:
     """Read Hugging Face's Trainer.
 
     It is also the base class of TRL's and of sentence-transformers' trainers.
@@ -60,10 +60,10 @@ def _transformers(trainer: Any, bar: Any) -> Told:
                 )
             break
     total = count(state.get("max_steps"))
-    return Told(source, loss, count(state.get("global_step")), total or None, True)
+    return TrainingReport(source, loss, count(state.get("global_step")), total or None, True)
 
 
-def _lightning(trainer: Any, bar: Any) -> Told:
+def _lightning(trainer: Any, bar: Any) -> TrainingReport:
     source = "Lightning's Trainer"
     fit = attributes(attribute(trainer, "fit_loop"))
     loop = attributes(fit.get("epoch_loop"))
@@ -97,7 +97,7 @@ def _lightning(trainer: Any, bar: Any) -> Told:
             False,
         )
         total = batches * epochs if epochs and batches else None
-    return Told(source, _lightning_loss(trainer, loop, source), done, total, in_steps)
+    return TrainingReport(source, _lightning_loss(trainer, loop, source), done, total, in_steps)
 
 
 def _lightning_loss(trainer: Any, loop: Dict[str, Any], source: str) -> Value:
@@ -127,7 +127,7 @@ def _lightning_loss(trainer: Any, loop: Dict[str, Any], source: str) -> Value:
     return loss
 
 
-def _fastai(learner: Any, bar: Any) -> Told:
+def _fastai(learner: Any, bar: Any) -> TrainingReport:
     source = "fastai's Recorder"
     own = attributes(learner)
     losses = attribute(own.get("recorder"), "losses")  # smoothed, and in the host's memory
@@ -135,10 +135,10 @@ def _fastai(learner: Any, bar: Any) -> Told:
     if isinstance(losses, list) and losses:
         loss = training_loss({"loss": list.__getitem__(losses, -1)}, source)
     done, share = count(own.get("train_iter")), number(own.get("pct_train"))
-    return Told(source, loss, done, round(done / share) if done and share else None, True)
+    return TrainingReport(source, loss, done, round(done / share) if done and share else None, True)
 
 
-def _keras(callbacks: Any, bar: Any) -> Told:
+def _keras(callbacks: Any, bar: Any) -> TrainingReport:
     source = "Keras"
     own = attributes(callbacks)
     held = own.get("callbacks")
@@ -168,11 +168,11 @@ def _keras(callbacks: Any, bar: Any) -> Told:
     if over is not None and steps and epochs and in_epoch is not None:
         # the bar starts again only after the epoch's validation
         within = in_epoch if over < epochs and not (over and in_epoch == steps) else 0
-        return Told(source, loss, over * steps + within, epochs * steps, True)
-    return Told(source, loss, over, epochs)
+        return TrainingReport(source, loss, over * steps + within, epochs * steps, True)
+    return TrainingReport(source, loss, over, epochs)
 
 
-def _stable_baselines(algorithm: Any, bar: Any) -> Told:
+def _stable_baselines(algorithm: Any, bar: Any) -> TrainingReport:
     source = "SB3's logger"
     own = attributes(algorithm)
     values = attribute(own.get("_logger"), "name_to_value")
@@ -186,12 +186,12 @@ def _stable_baselines(algorithm: Any, bar: Any) -> Told:
             },
             source,
         )
-    return Told(
+    return TrainingReport(
         source, loss, count(own.get("num_timesteps")), count(own.get("_total_timesteps")) or None
     )
 
 
-def _skorch(net: Any, bar: Any) -> Told:
+def _skorch(net: Any, bar: Any) -> TrainingReport:
     source = "skorch's history"
     own = attributes(net)
     history = own.get("history_")
@@ -211,10 +211,10 @@ def _skorch(net: Any, bar: Any) -> Told:
         if told is not None:
             loss = training_loss({"loss": told["train_loss"]}, source)
             break
-    return Told(source, loss, max(0, len(rows) - 1), count(own.get("max_epochs")) or None)
+    return TrainingReport(source, loss, max(0, len(rows) - 1), count(own.get("max_epochs")) or None)
 
 
-def _composer(trainer: Any, bar: Any) -> Told:
+def _composer(trainer: Any, bar: Any) -> TrainingReport:
     source = "Composer's State"
     state = attributes(attribute(trainer, "state"))
     losses = state.get("total_loss_dict")
@@ -225,12 +225,14 @@ def _composer(trainer: Any, bar: Any) -> Told:
     unit, most = attribute(limit.get("_unit"), "_name_"), count(limit.get("_value"))
     each = count(attribute(state.get("_dataloader_len"), "_value"))
     if unit == "EPOCH" and each and most:
-        return Told(source, loss, count(attribute(now.get("_batch"), "_value")), each * most, True)
+        return TrainingReport(
+            source, loss, count(attribute(now.get("_batch"), "_value")), each * most, True
+        )
     done = count(attribute(now.get(f"_{str(unit).lower()}"), "_value"))
-    return Told(source, loss, done, most or None, unit == "BATCH")
+    return TrainingReport(source, loss, done, most or None, unit == "BATCH")
 
 
-def _ignite(engine: Any, bar: Any) -> Told:
+def _ignite(engine: Any, bar: Any) -> TrainingReport:
     """Read ignite's Engine, which is also the base class of MONAI's trainers."""
     source = "ignite's State"
     state = attributes(attribute(engine, "state"))
@@ -249,10 +251,10 @@ def _ignite(engine: Any, bar: Any) -> Told:
         count(state.get(name)) for name in ("max_epochs", "epoch_length", "max_iters")
     )
     total = most or (epochs * each if epochs and each else None)
-    return Told(source, loss, count(state.get("iteration")), total)
+    return TrainingReport(source, loss, count(state.get("iteration")), total)
 
 
-def _ultralytics(trainer: Any, bar: Any) -> Told:
+def _ultralytics(trainer: Any, bar: Any) -> TrainingReport:
     """Read ultralytics' trainer.
 
     Its loss is the sum of the parts in its bar, each a mean over the epoch.
@@ -273,10 +275,10 @@ def _ultralytics(trainer: Any, bar: Any) -> Told:
     epoch, epochs = count(own.get("epoch")), count(own.get("epochs"))
     done, each = count(shown.get("n")), count(shown.get("total"))
     if epoch is None or not epochs:
-        return Told(source, loss)
+        return TrainingReport(source, loss)
     if done is None or not each:
-        return Told(source, loss, epoch, epochs)
-    return Told(source, loss, epoch * each + done, epochs * each)
+        return TrainingReport(source, loss, epoch, epochs)
+    return TrainingReport(source, loss, epoch * each + done, epochs * each)
 
 
 def _parsed(word: str) -> Union[float, None]:
@@ -286,7 +288,7 @@ def _parsed(word: str) -> Union[float, None]:
         return None
 
 
-def _lab(run: Any, bar: Any) -> Told:
+def _lab(run: Any, bar: Any) -> TrainingReport:
     """Read the Lab's own run.
 
     Its losses are on the host when they are reported, and no code of a user runs here.
@@ -297,7 +299,7 @@ def _lab(run: Any, bar: Any) -> Told:
         loss = finite(math.nan, source)
     elif tally.loss is not None:
         loss = finite(tally.loss, source)
-    return Told(source, loss, tally.steps, tally.config.steps, True)
+    return TrainingReport(source, loss, tally.steps, tally.config.steps, True)
 
 
 READERS: Dict[str, Reader] = {
@@ -317,7 +319,7 @@ READERS: Dict[str, Reader] = {
 PACKAGES = frozenset(name.partition(".")[0] for name in READERS)
 
 
-def read_script(values: Dict[str, Any], outer: Dict[str, Any]) -> Optional[Told]:
+def read_script(values: Dict[str, Any], outer: Dict[str, Any]) -> Optional[TrainingReport]:
     """Read what two kinds of training scripts keep in variables, or return None.
 
     Many copies of these scripts keep the variable names: an ``AverageMeter`` whose name contains
@@ -329,12 +331,14 @@ def read_script(values: Dict[str, Any], outer: Dict[str, Any]) -> Optional[Told]
         if found is not None:
             total = count(values["max_iters"]) or None
             source = "the script's lossf"
-            return Told(source, finite(found, source), count(values["iter_num"]), total, True)
+            return TrainingReport(
+                source, finite(found, source), count(values["iter_num"]), total, True
+            )
     for name, value in values.items():
         if "loss" in name and not name.startswith("val") and type(value).__name__ == "AverageMeter":
             source = f"the meter {name[:40]}"
             done, total = _timm_progress(values, outer)
-            return Told(source, read_meter(value, source), done, total, True, value)
+            return TrainingReport(source, read_meter(value, source), done, total, True, value)
     return None
 
 

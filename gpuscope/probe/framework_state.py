@@ -15,7 +15,7 @@ import weakref
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from . import model_finder
-from .framework_readers import PACKAGES, READERS, Reader, Told, read_meter, read_script
+from .framework_readers import PACKAGES, READERS, Reader, TrainingReport, read_meter, read_script
 from .plain_values import class_names
 from .standing import OWN, kind
 
@@ -41,7 +41,7 @@ class _Found(NamedTuple):
 
     reader: Optional[Reader]
     state: Optional[weakref.ref[Any]]  # the meter of a script
-    script: Optional[Told] = None
+    script: Optional[TrainingReport] = None
     steps: int = 0
 
 
@@ -56,7 +56,7 @@ class FrameworkState:
         self._next = 0.0
         self._found: Optional[_Found] = None
         self._bars: List[weakref.ref[Any]] = []
-        self._kept: Optional[Told] = None
+        self._kept: Optional[TrainingReport] = None
 
     def look(self, now: float, stepped: bool, steps: int = 0) -> None:
         """Search the callers, if the interval is over (``now`` is perf_counter).
@@ -79,7 +79,7 @@ class FrameworkState:
         if bars or stepped:
             self._bars = bars
 
-    def read(self, steps: int = 0) -> Optional[Told]:
+    def read(self, steps: int = 0) -> Optional[TrainingReport]:
         """Return what the framework reports now; None if no framework is known.
 
         A loss that the framework has just discarded is kept.
@@ -104,11 +104,11 @@ class FrameworkState:
         return [bar for bar in (ref() for ref in self._bars) if bar is not None]
 
 
-def _same_training(kept: Told, told: Told) -> bool:
+def _same_training(kept: TrainingReport, told: TrainingReport) -> bool:
     return kept.source == told.source and (kept.done or 0) <= (told.done or 0)
 
 
-def _since(told: Told, meter: Any, steps: int) -> Told:
+def _since(told: TrainingReport, meter: Any, steps: int) -> TrainingReport:
     """Return what a script's variables said, adjusted to ``steps``."""
     if told.done is not None and told.total is not None and steps > 0:
         told = told._replace(done=max(told.done, min(told.total, told.done + steps)))

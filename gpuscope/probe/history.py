@@ -10,7 +10,7 @@ import time
 from typing import Any, Dict, List, Optional, Tuple
 
 from . import blob_file, snapshots
-from .long_requests import Act, Answer, Refusal
+from .long_requests import Answer, LongRequest, Refusal
 from .on_import import debug
 from .sampler import quantile
 from .steps import Steps
@@ -34,7 +34,7 @@ class History:
         self.entries: Optional[int] = None
         self._steps = steps
 
-    def serve(self, act: Act) -> Answer:
+    def serve(self, act: LongRequest) -> Answer:
         """Serve the request: ``entries`` (0 switches off) and ``trial_steps`` (0: no trial).
 
         :func:`_value` describes the result.
@@ -99,7 +99,7 @@ class History:
         memory._record_memory_history(enabled=None)
         self.entries = None
 
-    def _trial(self, act: Act, memory: Any, entries: int, wanted: int) -> Answer:
+    def _trial(self, act: LongRequest, memory: Any, entries: int, wanted: int) -> Answer:
         before = self.entries
         if before is not None:
             raise Refusal(
@@ -115,7 +115,7 @@ class History:
             self.switch_off(memory)
         return Answer(_value(None, entries, without, with_it))
 
-    def _measure(self, act: Act, wanted: int, what: str, done: float) -> List[float]:
+    def _measure(self, act: LongRequest, wanted: int, what: str, done: float) -> List[float]:
         """Return the durations of ``wanted`` steps, beginning with the second from now.
 
         The next one began under other conditions.

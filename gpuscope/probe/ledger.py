@@ -93,12 +93,12 @@ class Ledger:
         If an optimizer does train it after all, it counts as trained.
         """
         if not any(ref() is model for ref, _ in self._others):
-            self._others = [*self._others, (weakref.ref(model, self._gone), name)]
+            self._others = [*self._others, (weakref.ref(model, self._mark_dirty), name)]
             self._grown = True
 
     def _add(self, model: Any) -> None:
         if not any(ref() is model for ref in self._models):
-            self._models = [*self._models, weakref.ref(model, self._gone)]
+            self._models = [*self._models, weakref.ref(model, self._mark_dirty)]
             self._grown = True
 
     def models(self) -> List[weakref.ref[Any]]:
@@ -115,7 +115,7 @@ class Ledger:
     def add_optimizer(self, optimizer: Any) -> None:
         known = self._optimizers.get(id(optimizer))
         if known is None or known() is not optimizer:
-            self._optimizers[id(optimizer)] = weakref.ref(optimizer, self._gone)
+            self._optimizers[id(optimizer)] = weakref.ref(optimizer, self._mark_dirty)
             self._grown = True
 
     def after_step(
@@ -193,7 +193,7 @@ class Ledger:
             self._walked = now
             self._walk = None
 
-    def _gone(self, _: Any) -> None:
+    def _mark_dirty(self, _: Any) -> None:
         self._dirty = True
         self.bytes = None
 

@@ -59,10 +59,10 @@ class Answer(NamedTuple):
     size: Optional[int] = None
 
 
-Handler = Callable[["Act"], Answer]
+Handler = Callable[["LongRequest"], Answer]
 
 
-class Act:
+class LongRequest:
     """One request under way.
 
     Handlers use ``args``, ``deadline`` (monotonic seconds), :meth:`progress`, :meth:`check` and
@@ -229,7 +229,7 @@ class Acts:
     def __init__(self, handlers: Mapping[str, Handler], wake: Callable[[], None]) -> None:
         self._handlers = handlers
         self._wake = wake
-        self._acts: List[Act] = []
+        self._acts: List[LongRequest] = []
 
     def begin(self, request: Request, client: object, pid: int) -> Frame:
         """Start it, and what to tell at once: ack, or why not."""
@@ -241,7 +241,7 @@ class Acts:
             act.client is client and act.id == request.id for act in self._acts
         ):
             return Error(request.id, "busy", f"{len(running)} requests are already running")
-        act = Act(request, client, pid, self._wake)
+        act = LongRequest(request, client, pid, self._wake)
         handler = self._handlers[request.r]
         act.thread = threading.Thread(
             target=act.run, args=(handler,), name="gpuscope-act", daemon=True
@@ -253,11 +253,11 @@ class Acts:
         self._acts.append(act)
         return Ack(request.id)
 
-    def blocking(self) -> Optional[Act]:
+    def blocking(self) -> Optional[LongRequest]:
         """The exclusive act under way, if any."""
         return next((act for act in self._acts if not act.done and act.name in EXCLUSIVE), None)
 
-    def of(self, client: object) -> List[Act]:
+    def of(self, client: object) -> List[LongRequest]:
         return [act for act in self._acts if act.client is client]
 
     def cancel(self, client: object, number: object) -> bool:
@@ -313,7 +313,7 @@ class Acts:
                 act.thread.join(max(0.0, until - time.monotonic()))
 
 
-def busy(act: Act) -> str:
+def busy(act: LongRequest) -> str:
     """Who keeps the trainer busy, in words."""
     who = f"pid {act.pid}" if act.pid else "a client of another pid namespace"
     return f"busy with {act.name} for {who}" + (", which is being stopped" if act.over else "")

@@ -18,7 +18,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 from . import cuda
 from .blob_file import refuse_without_memory
 from .history import count_of
-from .long_requests import Act, Answer, Refusal
+from .long_requests import Answer, LongRequest, Refusal
 from .look_rows import SLICE, Activity, Call, Host, Span, Stand, summary
 from .marks import capturing
 from .on_import import debug
@@ -53,7 +53,7 @@ _SPEAKS_SINCE = (2, 12)
 """From this torch on the profiler itself writes to stderr at each start and stop."""
 
 
-def serve(act: Act, steps: Steps, ledger: TimeLedger) -> Answer:
+def serve(act: LongRequest, steps: Steps, ledger: TimeLedger) -> Answer:
     """Arg ``steps``: 3 to 50, how many at least.
 
     The value is that of :func:`.look_rows.summary` with ``began`` (seconds since the epoch),
@@ -92,7 +92,7 @@ def refuse_thread(steps: Steps) -> None:
         )
 
 
-def take(act: Act, trace: Trace, steps: Steps, ledger: TimeLedger) -> Dict[str, Any]:
+def take(act: LongRequest, trace: Trace, steps: Steps, ledger: TimeLedger) -> Dict[str, Any]:
     """Have ``trace`` recorded over the next steps, and return what it tells."""
     stands: List[Stand] = []
     collections: List[Span] = []
@@ -153,11 +153,11 @@ def take(act: Act, trace: Trace, steps: Steps, ledger: TimeLedger) -> Dict[str, 
         waited_seconds=trace.waited_seconds,
         read_seconds=time.thread_time() - used,
     )
-    value["lost_seconds"] = lost(usual, trace.begun, steps, first)
+    value["lost_seconds"] = added_seconds(usual, trace.begun, steps, first)
     return value
 
 
-def lost(usual: List[float], begun: float, steps: Steps, first: int) -> Optional[float]:
+def added_seconds(usual: List[float], begun: float, steps: Steps, first: int) -> Optional[float]:
     """Return by how much the steps since ``begun`` took longer than those before.
 
     None where the steps before differ too much, or are too few, to tell.
@@ -399,7 +399,7 @@ def _level(torch: Any) -> Any:
     )
 
 
-def _follow(act: Act, trace: Trace, ledger: TimeLedger, stands: List[Stand]) -> None:
+def _follow(act: LongRequest, trace: Trace, ledger: TimeLedger, stands: List[Stand]) -> None:
     """Note where the training thread stands, until the trace is over."""
     act.stage = "waiting for the end of a step"
     last, begun = 0, 0

@@ -21,7 +21,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 from . import cuda, file_size
 from .blob_file import OwnFile, directory, refuse_without_memory
 from .history import count_of
-from .long_requests import Act, Answer, Refusal
+from .long_requests import Answer, LongRequest, Refusal
 from .steps import Steps
 
 MAX_STEPS = 50
@@ -37,7 +37,7 @@ _POLL_SECONDS = 0.01
 _ENTRIES = ("_prepare_profiler", "_enable_profiler", "_enable_profiler_legacy")
 
 
-def serve(act: Act, steps: Steps) -> Answer:
+def serve(act: LongRequest, steps: Steps) -> Answer:
     """Serve the request: ``steps`` from 1 to 50.
 
     The result has ``steps`` (whole ones in the trace), ``seconds`` (recorded), ``bytes``,
@@ -199,7 +199,7 @@ def abandon() -> None:
 
 
 def _record(
-    act: Act, torch: Any, config: Any, steps: Steps, wanted: int, path: str
+    act: LongRequest, torch: Any, config: Any, steps: Steps, wanted: int, path: str
 ) -> Dict[str, Any]:
     activities = [torch.profiler.ProfilerActivity.CPU]
     with_cuda = False
@@ -249,7 +249,9 @@ def _record(
     }
 
 
-def _wait(act: Act, steps: Steps, wanted: int, until: float, alone: Alone) -> Tuple[int, str]:
+def _wait(
+    act: LongRequest, steps: Steps, wanted: int, until: float, alone: Alone
+) -> Tuple[int, str]:
     """Wait until ``wanted`` whole steps are over; the step under way at the start is not whole."""
     first = steps.total
     told = 0.0

@@ -12,7 +12,7 @@ from typing import Any, Deque, Dict, List, Optional, Tuple, Union
 from ..wire.frames import NOT_SUPPORTED, Unknown
 from ..wire.loss_text import training_losses
 from . import bars
-from .framework_readers import Told
+from .framework_readers import TrainingReport
 from .framework_state import FrameworkState
 from .plain_values import finite
 
@@ -53,13 +53,13 @@ class Progress:
         """
         out: Dict[str, Value] = dict.fromkeys(COLUMNS, _NO_BAR)
         out["loss"] = _NO_LOSS
-        told: Optional[Told] = None
+        told: Optional[TrainingReport] = None
         try:
             told = self.state.read(steps)
             if told is not None:
                 out["loss"] = told.loss
                 if told.done is not None:
-                    out.update(self._told(told, step_seconds))
+                    out.update(self._reported_values(told, step_seconds))
         except Exception as error:  # another version's state, or one that is being replaced
             gone = Unknown(
                 NOT_SUPPORTED, f"the framework's state cannot be read: {type(error).__name__}"
@@ -70,7 +70,7 @@ class Progress:
             if isinstance(out["progress_done"], Unknown):
                 bar = bars.of_the_run(found, time.time())
                 if bar is not None:
-                    out.update(_shown(bar))
+                    out.update(_bar_values(bar))
             if isinstance(out["loss"], Unknown) and " shows loss " not in out["loss"].text:
                 shown = _loss_of(found)
                 out["loss"] = out["loss"] if shown is None else shown
@@ -97,7 +97,9 @@ class Progress:
             return ()
         return (told.done if told is not None else None, *(bar.done for bar in shown))
 
-    def _told(self, told: Told, step_seconds: Optional[float]) -> Dict[str, Value]:
+    def _reported_values(
+        self, told: TrainingReport, step_seconds: Optional[float]
+    ) -> Dict[str, Value]:
         done, total = told.done or 0, told.total
         if not total or done > total:
             endless = Unknown(NOT_SUPPORTED, f"{told.source} has no readable end")
@@ -146,7 +148,7 @@ class _Pace:
         return grown / seconds if grown > 0 and seconds >= FIRST_SECONDS else None
 
 
-def _shown(bar: bars.Bar) -> Dict[str, Value]:
+def _bar_values(bar: bars.Bar) -> Dict[str, Value]:
     if bar.done is None:
         return {}
     out: Dict[str, Value] = {

@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, Mapping
 from ..wire.frames import Error, Frame, Request, Result
 from . import cuda, history, identity, look, profiling, quick_requests, snapshots, work
 from .gauges import Gauges
-from .long_requests import Act, Acts, Answer, Handler, Refusal, busy
+from .long_requests import Acts, Answer, Handler, LongRequest, Refusal, busy
 from .on_import import debug
 from .recent import Recent
 from .sampler import ALWAYS
@@ -92,7 +92,7 @@ class Requests:
         self.history.close()
         self.time.end()
 
-    def _modules(self, act: Act) -> Answer:
+    def _modules(self, act: LongRequest) -> Answer:
         """Value: see :meth:`ModuleTree.poll`.
 
         The tree is walked a slice at a time, for one client after the other.

@@ -16,7 +16,7 @@ from typing import Any, Optional
 
 from . import cuda, symbols
 from .blob_file import OwnFile, refuse_without_memory, unlinked
-from .long_requests import Act, Answer, Refusal
+from .long_requests import Answer, LongRequest, Refusal
 
 PROTOCOL = 4
 """It has frames, and every viewer of snapshots can read it, unlike protocol 5
@@ -33,7 +33,7 @@ SLICE = 500
 class _Writer:
     """The pickler's output. At every frame it checks whether somebody still wants the snapshot."""
 
-    def __init__(self, act: Act, file: OwnFile) -> None:
+    def __init__(self, act: LongRequest, file: OwnFile) -> None:
         self._act = act
         self._file = file
 
@@ -42,7 +42,7 @@ class _Writer:
         return self._file.write(data)
 
 
-def take(act: Act, entries: Optional[int]) -> Answer:
+def take(act: LongRequest, entries: Optional[int]) -> Answer:
     """Take a snapshot of the allocator.
 
     The result has ``bytes`` (of the pickle), ``entries`` (of history in it), ``snapshot_seconds``

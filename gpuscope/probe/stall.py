@@ -74,7 +74,7 @@ class Stall:
         self._collectives = collectives
         self._counts = counts
         self._last: Optional[float] = None  # the step that everything below refers to
-        self._place: Optional[standing.Place] = None
+        self._place: Optional[standing.CodePlace] = None
         self._mark: Any = None
         self._since = 0.0  # when the thread was first seen at its present place
         self._told: Optional[float] = None  # end of the step after which a stall was announced
@@ -132,7 +132,7 @@ class Stall:
         if found is not None and found.own:
             self._had_own = True
 
-    def _look(self, now: float) -> Union[standing.Place, Unknown]:
+    def _look(self, now: float) -> Union[standing.CodePlace, Unknown]:
         """Find where the thread that trained stands, and since when."""
         if not hasattr(sys, "_current_frames"):
             return _HIDDEN
@@ -150,7 +150,7 @@ class Stall:
             self._mark, self._since, self._place = mark, now, found
         return self._place or found
 
-    def _tell(self, age: float, usual: Optional[float], found: standing.Place) -> None:
+    def _tell(self, age: float, usual: Optional[float], found: standing.CodePlace) -> None:
         thread = _name_of(self._steps.thread)
         count = self._collectives()
         data = {

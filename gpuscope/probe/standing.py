@@ -16,7 +16,7 @@ OWN, PACKAGE, TORCH, STDLIB, OURS = "own", "package", "torch", "stdlib", "ours"
 _kinds: Dict[str, str] = {}
 
 
-class Place(NamedTuple):
+class CodePlace(NamedTuple):
     """The place in the code where a thread stands.
 
     ``at`` is the innermost line of the user's own code, else of a package. ``inner`` is the
@@ -71,7 +71,7 @@ def rows(frame: Any, limit: int = MAX_FRAMES) -> List[List[Any]]:
     return out
 
 
-def place(frame: Any) -> Optional[Place]:
+def place(frame: Any) -> Optional[CodePlace]:
     """Return where ``frame``, the innermost one of a thread, stands.
 
     None if all its frames are the probe's.
@@ -95,7 +95,7 @@ def place(frame: Any) -> Optional[Place]:
     # Below torch's line there may be frames of the standard library (a queue, a selector); torch's
     # line says more.
     deepest = inner if kind(inner.f_code.co_filename) != STDLIB else (torch or package or inner)
-    return Place(_words(chosen), "" if deepest is chosen else _words(deepest), own is not None)
+    return CodePlace(_words(chosen), "" if deepest is chosen else _words(deepest), own is not None)
 
 
 def signature(frame: Any) -> int:

@@ -22,7 +22,7 @@ STEPS = 30
 WARM_STEPS = 10
 
 
-def wanted(environment: Any = os.environ) -> int:
+def wanted_entries(environment: Any = os.environ) -> int:
     """Return how many entries the user asked for, 0 without.
 
     With more than :data:`oom.MAX_ENTRIES` a record would take longer than its 500 ms.
@@ -33,7 +33,7 @@ def wanted(environment: Any = os.environ) -> int:
 
 class StandingHistory:
     def __init__(self, steps: Steps, history: History, announce: Callable[..., None]) -> None:
-        self.entries = wanted()
+        self.entries = wanted_entries()
         self.problem = ""
         self._steps = steps
         self._history = history

@@ -19,7 +19,7 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 from ..wire.frames import Scalar
 from .steps import Steps
 from .thread_frames import current_frames
-from .time_rows import Found, row_of
+from .time_rows import RowPlace, row_of
 
 USUAL_SECONDS = 0.2
 """Average seconds between two looks, whether or not somebody watches."""
@@ -143,7 +143,7 @@ class TimeLedger:
             self._early.pop(0)
             self._tell()
 
-    def stand(self) -> Optional[Found]:
+    def stand(self) -> Optional[RowPlace]:
         """Return what the training thread does now; None if there is none."""
         frames = current_frames()
         try:
@@ -224,7 +224,7 @@ class TimeLedger:
             self.due = 0.0
         now = time.perf_counter()
         problem = "" if self._steps.thread is not None else NO_STEP
-        minutes = [_told(minute, now) for minute in self._minutes]
+        minutes = [_minute_answer(minute, now) for minute in self._minutes]
         if minutes:
             minutes[-1].update(self.facts())
         told: Dict[str, Any] = {"minutes": minutes, "problem": problem}
@@ -261,7 +261,7 @@ def _rows(minute: Minute) -> List[List[Any]]:
     return sorted(rows, key=lambda row: -float(row[1]))
 
 
-def _told(minute: Minute, now: float) -> Dict[str, Any]:
+def _minute_answer(minute: Minute, now: float) -> Dict[str, Any]:
     places = sorted(minute.places.items(), key=lambda item: -item[1])
     return {
         "m": minute.m,

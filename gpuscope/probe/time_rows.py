@@ -120,7 +120,7 @@ _BACK = 16
 _KEPT = 512
 
 
-class Found(NamedTuple):
+class RowPlace(NamedTuple):
     """A row and the line of the user's own code that caused it.
 
     ``place`` is ``file:line function``, of a package if no line is the user's own.
@@ -130,7 +130,7 @@ class Found(NamedTuple):
     place: str
 
 
-def row_of(frame: Any, path: Container[int] = (), phase: str = "") -> Found:
+def row_of(frame: Any, path: Container[int] = (), phase: str = "") -> RowPlace:
     """Return what a thread does whose innermost frame is ``frame``.
 
     ``path`` holds the ids of the code objects that are on the stack when the optimizer steps; the
@@ -142,10 +142,10 @@ def row_of(frame: Any, path: Container[int] = (), phase: str = "") -> Found:
             frames.append(frame)
         frame = frame.f_back
     if not frames:
-        return Found("unattributed", "")
+        return RowPlace("unattributed", "")
     found = standing.place(frames[0])
     row = _around(frames, path) or ("validation" if phase == "eval" else "") or _within(frames)
-    return Found(row, found.at if found is not None else "")
+    return RowPlace(row, found.at if found is not None else "")
 
 
 def _around(frames: List[Any], path: Container[int]) -> str:

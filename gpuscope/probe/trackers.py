@@ -41,7 +41,7 @@ _SIZES = ("allocated", "reserved", "peak_allocated")
 _COUNTS = ("alloc_retries", "ooms")
 
 
-def wanted() -> bool:
+def is_wanted() -> bool:
     """Whether the user asks for it."""
     return os.environ.get(VARIABLE) == "1"
 

@@ -18,8 +18,8 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from . import cuda
 from .blob_file import refuse_without_memory
-from .long_requests import Act, Answer, Refusal, Stopped
-from .look import Breath, lost
+from .long_requests import Answer, LongRequest, Refusal, Stopped
+from .look import Breath, added_seconds
 from .marks import capturing
 from .on_import import debug
 from .steps import Steps
@@ -44,7 +44,7 @@ _entered: List[Counter] = []
 """Whose mode is in."""
 
 
-def serve(act: Act, steps: Steps) -> Answer:
+def serve(act: LongRequest, steps: Steps) -> Answer:
     """No args.
 
     The value has ``operators``, rows of ``[name, recomputed, count, bytes read, bytes written,
@@ -80,7 +80,7 @@ def serve(act: Act, steps: Steps) -> Answer:
             _allowed(torch, "_get_cublas_allow_tf32", "matmul"),
             _allowed(torch, "_get_cudnn_allow_tf32", "conv"),
         ],
-        lost_seconds=lost(usual, counter.begun, steps, counter.first_step),
+        lost_seconds=added_seconds(usual, counter.begun, steps, counter.first_step),
     )
     return Answer(value)
 
@@ -126,7 +126,7 @@ def _holds_any(found: Any) -> bool:
     return any(value is not None for value in list(entries.values()))
 
 
-def follow(act: Act, counter: Counter, steps: Steps) -> None:
+def follow(act: LongRequest, counter: Counter, steps: Steps) -> None:
     """Have a step counted.
 
     A mode that is in is taken out by the training thread alone: until then nobody else is served,

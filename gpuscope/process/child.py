@@ -255,7 +255,7 @@ class LineChild:
 
 
 @dataclass
-class Told:
+class CommandOutput:
     """What a command wrote until it ended, or until it was ended."""
 
     output: bytes
@@ -281,7 +281,7 @@ def ask(
     input: bytes = b"",  # noqa: A002
     folder: Optional[str] = None,
     keep_terminal: bool = False,
-) -> Told:
+) -> CommandOutput:
     """Run a command once, without a shell, and return what it wrote.
 
     The command is killed with its process group after ``seconds``, or after ``max_bytes`` of
@@ -308,7 +308,7 @@ def ask(
         ).start()
     assert process.stdout is not None
     assert process.stderr is not None
-    told = Told(b"", b"", None, "")
+    told = CommandOutput(b"", b"", None, "")
     parts: List[bytes] = []
     with process.stdout, process.stderr:
         try:
@@ -346,7 +346,7 @@ def _feed(stdin: IO[bytes], data: bytes) -> None:
 def _read_all(
     process: subprocess.Popen[bytes],
     parts: List[bytes],
-    told: Told,
+    told: CommandOutput,
     deadline: float,
     max_bytes: int,
 ) -> None:

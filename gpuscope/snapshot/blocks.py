@@ -14,7 +14,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..wire.clean import clean
-from .model import FULL_CELL, MAX_SEGMENTS, Bucket, Device, Fragmentation, Pool, Segment, Totals
+from .model import (
+    FULL_CELL,
+    MAX_SEGMENTS,
+    Bucket,
+    Fragmentation,
+    Pool,
+    Segment,
+    SnapshotDevice,
+    Totals,
+)
 from .stacks import NO_STACK, StackTable
 
 LIVE, PENDING, FREE = "active_allocated", "active_pending_free", "inactive"
@@ -278,7 +287,7 @@ def buckets(sizes: dict[int, list[int]]) -> list[Bucket]:
     return [Bucket(1 << power, count, size) for power, (count, size) in sorted(sizes.items())]
 
 
-def device_view(here: DeviceBlocks, stacks: StackTable, top: int) -> Device:
+def device_view(here: DeviceBlocks, stacks: StackTable, top: int) -> SnapshotDevice:
     """The view of one device without its trace."""
     found = here.fragmentation
     if found.free_bytes:
@@ -288,7 +297,7 @@ def device_view(here: DeviceBlocks, stacks: StackTable, top: int) -> Device:
     kept, folded = here.rows[:MAX_SEGMENTS], here.rows[MAX_SEGMENTS:]
     for number, (_, segment, active) in enumerate(kept):
         _draw(segment, active, FINE_CELLS if number < FINE_SEGMENTS else COARSE_CELLS)
-    return Device(
+    return SnapshotDevice(
         device=here.device,
         totals=here.totals,
         pools=sorted(here.pools.values(), key=lambda pool: (pool.private, -pool.reserved_bytes))[

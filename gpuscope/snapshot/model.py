@@ -276,7 +276,7 @@ class Trace:
 
 
 @dataclass
-class Device:
+class SnapshotDevice:
     """The memory of one device in a snapshot.
 
     ``trace`` is None where no history was recorded; a note says so. ``complete`` is False where the
@@ -313,7 +313,7 @@ class Summary:
     compressed: bool
     protocol: int | None
     complete: bool
-    devices: list[Device]
+    devices: list[SnapshotDevice]
     taken_us: int | None = None  # time of the newest trace entry
     settings: dict[str, str] = field(default_factory=dict)
     record: dict[str, Scalar] = field(default_factory=dict)

@@ -14,12 +14,12 @@ from .model import (
     At,
     Between,
     Bucket,
-    Device,
     DeviceDiff,
     Diff,
     DiffRow,
     Frame,
     Note,
+    SnapshotDevice,
     StackRow,
     Stacks,
     Summary,
@@ -118,7 +118,7 @@ def record_lines(summary: Summary, glyphs: Glyphs = BLOCKS) -> list[Line]:
     return lines
 
 
-def device_lines(device: Device, width: int, glyphs: Glyphs = BLOCKS) -> list[Line]:
+def device_lines(device: SnapshotDevice, width: int, glyphs: Glyphs = BLOCKS) -> list[Line]:
     lines: list[Line] = [
         [(f"device {device.device}", "title")],
         *totals_lines(device, width, glyphs),
@@ -136,7 +136,7 @@ def device_lines(device: Device, width: int, glyphs: Glyphs = BLOCKS) -> list[Li
     return lines
 
 
-def totals_lines(device: Device, width: int, glyphs: Glyphs = BLOCKS) -> list[Line]:
+def totals_lines(device: SnapshotDevice, width: int, glyphs: Glyphs = BLOCKS) -> list[Line]:
     """Reserved, and what it consists of."""
     totals = device.totals
     cells = max(10, min(40, width - 74))
@@ -189,7 +189,7 @@ def totals_lines(device: Device, width: int, glyphs: Glyphs = BLOCKS) -> list[Li
 
 
 def fragmentation_lines(
-    device: Device, width: int, glyphs: Glyphs = BLOCKS, rows: int = MAP_ROWS
+    device: SnapshotDevice, width: int, glyphs: Glyphs = BLOCKS, rows: int = MAP_ROWS
 ) -> list[Line]:
     """The map of the default pool, then of the private ones, and the largest free run."""
     found = device.fragmentation

@@ -15,7 +15,7 @@ from ..wire.clean import clean
 from .blocks import DeviceBlocks, LiveTable, TooManyBlocks, device_view, has_stacks, read_segments
 from .columns import ACTIONS, OTHER, Columns, read_trace
 from .history import SegmentTable, table_of
-from .model import Device, Note, Summary, Totals, Trace
+from .model import Note, SnapshotDevice, Summary, Totals, Trace
 from .moments import Moments
 from .record import MAX_PAIRS, MAX_TEXT, pairs, read_record
 from .stacks import StackTable
@@ -155,7 +155,7 @@ class Snapshot:
 
     def _device(
         self, here: DeviceBlocks, entries: list[Any] | None, top: int, complete: bool
-    ) -> Device:
+    ) -> SnapshotDevice:
         view = device_view(here, self.stacks, top)
         view.complete = complete
         self.live[here.device] = here.live

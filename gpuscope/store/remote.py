@@ -51,7 +51,7 @@ class Sent(Protocol):
     def marker(self) -> bytes: ...
 
 
-class Judged(Protocol):
+class CommandEnd(Protocol):
     """What the end of a command means."""
 
     @property
@@ -87,7 +87,7 @@ class Launch:
     argv: Sequence[str]
     again_argv: Sequence[str]
     preamble: Callable[[float], Sent]
-    judge: Callable[[int, str], Judged]
+    judge: Callable[[int, str], CommandEnd]
     env: Mapping[str, str] | None = None
     asked: Asking | None = None
     jump: Callable[[], str] = lambda: ""
@@ -249,18 +249,18 @@ class RemoteSource(AgentSource):
     def _refused(self) -> bool:
         return self._launch.asked is not None and self._launch.asked.refused_seconds is not None
 
-    def _judged(self, child: Child, reason: str) -> tuple[str, bool]:
+    def _how_it_ended(self, child: Child, reason: str) -> tuple[str, bool]:
         text, again = self._ended(child, reason)
         return text, again and not (self._refused and bool(self._marker))
 
     def _ended(self, child: Child, reason: str) -> tuple[str, bool]:
         code = child.exit_code
         if code is None:
-            return super()._judged(child, reason)
+            return super()._how_it_ended(child, reason)
         verdict = self._launch.judge(code, child.stderr_text)
         said = child.last_words
         if not verdict.text:
-            text, again = super()._judged(child, reason)
+            text, again = super()._how_it_ended(child, reason)
             return text, again and verdict.again
         words = verdict.text + (f" (it said: {clean(said, 200)})" if said else "")
         return f"{self.label}: {words}", verdict.again

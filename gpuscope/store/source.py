@@ -245,7 +245,7 @@ class AgentSource:
                 await child.stop()
             finally:
                 child.kill()
-            reason, again = self._judged(child, reason)
+            reason, again = self._how_it_ended(child, reason)
             self._hopeless = not again
             self._calls.fail_all("gone", reason)
         return reason
@@ -256,7 +256,7 @@ class AgentSource:
     def _arrived(self) -> None:
         """Note that the marker has come."""
 
-    def _judged(self, child: Child, reason: str) -> tuple[str, bool]:
+    def _how_it_ended(self, child: Child, reason: str) -> tuple[str, bool]:
         """Return how the agent ended, in words, and whether another try may succeed."""
         if reason == END_OF_OUTPUT and child.how_it_ended:
             reason = "the agent ended"

@@ -178,7 +178,7 @@ class Stream:
         if ended:
             for kind in ("proc", "trainer"):
                 for record in list(self.registry.of(kind)):
-                    self.registry.mark_gone(record, self._gone(m, ended))
+                    self.registry.mark_gone(record, self._gone_at(m, ended))
 
     def _define(self, frame: Def) -> None:
         before = self.registry.by_wire.get(frame.id)
@@ -189,7 +189,7 @@ class Stream:
             and before is not record
             and before is not self.registry.host
         ):
-            self.registry.mark_gone(before, self._gone(self.last_m or 0, "its id was reused"))
+            self.registry.mark_gone(before, self._gone_at(self.last_m or 0, "its id was reused"))
         if self._join is not None and record is not None:
             self._join[1].add(record.id)
         if self.registry.refused > self._refused_said == 0:
@@ -213,7 +213,7 @@ class Stream:
                 self._leave_out(named, "the agent no longer reports it")
 
     def _leave_out(self, named: set[int], reason: str) -> None:
-        gone = self._gone(self.last_m or 0, reason)
+        gone = self._gone_at(self.last_m or 0, reason)
         for record in list(self.registry.by_id.values()):
             if record.id not in named:
                 self.registry.mark_gone(record, gone)
@@ -227,7 +227,7 @@ class Stream:
             return
         self._say(replace(event, id=record.id if record is not None else event.id))
         if event.e == "gone" and record is not None:
-            gone = self._gone(event.m, event.text or "ended")
+            gone = self._gone_at(event.m, event.text or "ended")
             if record.gone is not None and record.owner and record.gone is record.owner.gone:
                 # the trainer's own end replaces that of its process
                 record.gone, record.stale = gone, True
@@ -249,7 +249,7 @@ class Stream:
                 Mark(event.id, event.e, self.seconds(event.m), event.text, event.data)
             )
 
-    def _gone(self, m: int, reason: str) -> Gone:
+    def _gone_at(self, m: int, reason: str) -> Gone:
         if any(words in reason for words in _SAID_BEFORE):
             reason = _WITHOUT_CLEANUP
         return Gone(self.seconds(m), self.wall(m), reason)

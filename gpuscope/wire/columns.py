@@ -186,7 +186,7 @@ def named_sizes(sizes: Sequence[Tuple[str, int]]) -> str:
     return ", ".join(f"{name} {size} B" for name, size in sizes)
 
 
-def told_sizes(text: str, tell: Callable[[int], str]) -> str:
+def rewrite_sizes(text: str, tell: Callable[[int], str]) -> str:
     """Rewrite the sizes in a text of :func:`named_sizes` with the function ``tell``.
 
     A size that was cut off at the end becomes "…". Other text, as older probes send it, is

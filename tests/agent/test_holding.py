@@ -73,7 +73,7 @@ def test_what_may_not_be_read_is_counted_and_said(
         (tmp_path / str(pid) / "fd").mkdir(parents=True)
     monkeypatch.setattr(os, "scandir", scandir)
     monkeypatch.setattr(container, "pid_namespace_note", lambda: None)
-    told = holders.told([0], proc=str(tmp_path))
+    told = holders.holders_document([0], proc=str(tmp_path))
     assert told["hidden_processes"] == 2
     assert (
         told["why"]
@@ -83,8 +83,8 @@ def test_what_may_not_be_read_is_counted_and_said(
     monkeypatch.setattr(
         container, "pid_namespace_note", lambda: f.Unknown(f.HIDDEN_BY_CONTAINER, "…")
     )
-    assert "look on its host" in holders.told([0], proc=str(tmp_path))["why"]
-    assert holders.told([0], proc=str(tmp_path / "none"))["why"].endswith(
+    assert "look on its host" in holders.holders_document([0], proc=str(tmp_path))["why"]
+    assert holders.holders_document([0], proc=str(tmp_path / "none"))["why"].endswith(
         "none cannot be listed: no such file or directory"
     )
 
@@ -115,7 +115,7 @@ def test_as_another_user_it_says_whom_it_could_not_look_into(
         "import os\n"
         "from gpuscope.collect import container, holders, process_context, processes\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
-        "told = holders.told([1])\n"
+        "told = holders.holders_document([1])\n"
         "print(told['hidden_processes'] > 0, told['devices'][0]['processes'], told['why'])"
     )
     done = subprocess.run(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpuscope.attach.askpass import Asked, Question
+from gpuscope.attach.askpass import Question, Questions
 from gpuscope.tui.hosts import sources as hosts_module
 from gpuscope.tui.hosts.sources import Hosts
 from gpuscope.tui.hosts.ssh_dialog import SshPrompt
@@ -136,7 +136,7 @@ async def test_no_word_of_a_question_is_lost_in_a_small_terminal():
 
 
 def test_a_secret_that_was_not_taken_is_asked_for_again_as_such():
-    asked, one, seen = Asked({}, "far"), threading.Lock(), []
+    asked, one, seen = Questions({}, "far"), threading.Lock(), []
 
     def answer(question: Question) -> str:
         seen.append(question.again)

@@ -24,7 +24,7 @@ import pytest
 from bench.soak.injection import stub_pages
 from gpuscope.attach import inject_payload, inject_pep768, inject_ptrace
 from gpuscope.attach.inject import CannotInject, inject
-from gpuscope.attach.inject_place import Place
+from gpuscope.attach.inject_place import InjectionDirectory
 from gpuscope.attach.inject_target import check_ptrace, process, python
 from gpuscope.wire import frames
 from tests.fakes import pythons
@@ -653,7 +653,7 @@ def test_a_hostile_place_is_refused(tmp_path):
     """
     with victim(TIGHT) as running:
         found = process(running.pid)
-        place = Place(found)
+        place = InjectionDirectory(found)
         place.inside = "/tmp/" + tmp_path.name
         target = Path(place.inside)
         try:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from gpuscope.attach.inject import CannotInject
-from gpuscope.attach.inject_place import Place
+from gpuscope.attach.inject_place import InjectionDirectory
 from gpuscope.attach.inject_rights import rights_of
 from gpuscope.attach.inject_target import process
 
@@ -76,7 +76,7 @@ def test_nothing_is_made_in_a_directory_that_its_owner_only_mounted_there(folder
     ) as running:
         with (
             pytest.raises(CannotInject, match="uid 65534, may not write there"),
-            Place(process(running.pid)),
+            InjectionDirectory(process(running.pid)),
         ):
             pass
         assert list(of_root.iterdir()) == []
@@ -98,7 +98,7 @@ def test_nothing_is_given_away_that_is_mounted_between_two_steps(folders, monkey
         monkeypatch.setattr(os, "mkdir", make_and_let_them_mount)
         with (
             pytest.raises(CannotInject, match="belongs to another user"),
-            Place(process(running.pid)),
+            InjectionDirectory(process(running.pid)),
         ):
             pass
         assert (of_root.stat().st_uid, of_root.stat().st_mode & 0o777) == (0, 0o755)
@@ -110,7 +110,7 @@ def test_nothing_is_given_away_that_is_mounted_between_two_steps(folders, monkey
 def test_the_files_are_the_user_s_also_where_root_has_no_number():
     """In a file system of the user's own namespace root cannot own anything; the user can."""
     with process_of_nobody("mount -t tmpfs tmpfs /tmp && echo ready && exec sleep 60") as running:
-        with Place(process(running.pid)) as place:
+        with InjectionDirectory(process(running.pid)) as place:
             place.lock(1.0)
             place.put(b"script", b"sources")
             inside = Path(f"/proc/{running.pid}/root{place.inside}")
@@ -123,7 +123,7 @@ def test_a_lock_that_is_no_file_is_not_even_opened(folders):
     """It could be a device that does something as soon as it is opened."""
     _, like_tmp = folders
     code = f"mount --bind {like_tmp} /tmp && echo ready && exec sleep 60"
-    with process_of_nobody(code) as running, Place(process(running.pid)) as place:
+    with process_of_nobody(code) as running, InjectionDirectory(process(running.pid)) as place:
         os.mkfifo(like_tmp / "gpuscope-0" / f"inject-{running.pid}.lock", 0o666)
         with pytest.raises(CannotInject, match="not a regular file"):
             place.lock(1.0)

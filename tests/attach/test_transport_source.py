@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from gpuscope.attach.askpass import Asked, Askpass, Question
+from gpuscope.attach.askpass import Askpass, Question, Questions
 from gpuscope.attach.bootstrap import Preamble
 from gpuscope.attach.transport_failures import judge
 from gpuscope.store import remote as remote_module
@@ -155,7 +155,7 @@ def test_somebody_who_types_a_password_is_not_hurried(monkeypatch, tmp_path):
     begun, typed = tmp_path / "begun", tmp_path / "typed"
 
     async def check() -> None:
-        asked = Asked({}, "there")
+        asked = Questions({}, "there")
         asked.begin = lambda: None  # type: ignore[method-assign]
         asked.pending = 1
         slow = (

@@ -16,7 +16,7 @@ import pytest
 
 from gpuscope.cli import local_look
 from gpuscope.cli.commands.devices import verb as devices_verb
-from gpuscope.cli.remote_look import settled
+from gpuscope.cli.remote_look import all_answered
 from gpuscope.store.store import Store
 from gpuscope.wire import frames
 from tests.fakes import shim, wire
@@ -365,7 +365,7 @@ def test_holders_here_are_named_with_why_they_may_not_be_all(fake, capsys, monke
         "hidden_processes": 7,
         "why": "seven of others",
     }
-    monkeypatch.setattr(holders, "told", lambda minors, redact: told)
+    monkeypatch.setattr(holders, "holders_document", lambda minors, redact: told)
     _, document = run_json(capsys, "--holders")
     assert document["devices"][0]["holders"] is None
     assert document["devices"][1]["holders"]["processes"] == [
@@ -432,10 +432,10 @@ def test_a_device_of_another_host_that_is_late_is_waited_for():
     store.apply("k", frames.Def(1, gpu=frames.GpuDef("GPU-a", 0)), 1.0)
     late = "nvmlDeviceGetMemoryInfo_v2 has not returned for 1 s"
     say(101, [[1, "used_bytes", frames.TIMEOUT, late]])
-    assert not settled(store.host("k"))
+    assert not all_answered(store.host("k"))
     say(102, [[1, "used_bytes", "", ""]], used_bytes=7)
     assert store.host("k").devices[0].reading("used_bytes") == 7
-    assert settled(store.host("k"))
+    assert all_answered(store.host("k"))
 
 
 @pytest.mark.parametrize(

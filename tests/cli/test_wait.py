@@ -183,8 +183,12 @@ def growing(free: list[float]) -> list[f.Frame]:
     return frames
 
 
-def judged(frames: list[f.Frame], size: float, count: int = 1) -> wait.Verdict | None:
-    store, room, verdict = views.store_of(frames[:6]), wait.Room(int(size * views.GIB), count), None
+def judged(frames: list[f.Frame], size: float, count: int = 1) -> wait.WaitResult | None:
+    store, room, verdict = (
+        views.store_of(frames[:6]),
+        wait.FreeDevicesWait(int(size * views.GIB), count),
+        None,
+    )
     for frame in frames[6:]:
         store.apply(views.SOURCE, frame, 0.0)
         host = store.view().host
@@ -202,7 +206,7 @@ def test_room_must_be_there_for_a_while():
 
 
 def test_what_is_still_missing_tells_short_room_from_lasting_room_and_from_none():
-    room = wait.Room(40 * int(views.GIB), 2)
+    room = wait.FreeDevicesWait(40 * int(views.GIB), 2)
     store = views.store_of(growing([60.0])[:6])
     for frame in growing([60.0])[6:]:
         store.apply(views.SOURCE, frame, 0.0)

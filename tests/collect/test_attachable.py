@@ -53,7 +53,7 @@ def running(words: list[str], ready: int = 1, **env: str) -> Iterator[subprocess
         child.stdout.close()
 
 
-def roles(*pids: int) -> dict[int, attachable.Found]:
+def roles(*pids: int) -> dict[int, attachable.TorchProcess]:
     found, _ = attachable.find()
     return {
         one.definition.pid: one

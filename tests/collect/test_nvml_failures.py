@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import pytest
 
 from gpuscope.collect import nvml_events
-from gpuscope.collect.nvml import FAST_COLUMNS, SLOW_COLUMNS, Device, Nvml
+from gpuscope.collect.nvml import FAST_COLUMNS, SLOW_COLUMNS, Nvml, NvmlDevice
 from gpuscope.collect.nvml_events import XidWatch
 from gpuscope.collect.nvml_readings import WATCHED_COLUMNS
 from gpuscope.wire.frames import CODES, DEVICE_COLUMNS, Unknown
@@ -37,7 +37,7 @@ CODE_OF = {
 
 
 def everything(
-    device: Device, clock: Clock, paths: bool = True, watch: XidWatch | None = None
+    device: NvmlDevice, clock: Clock, paths: bool = True, watch: XidWatch | None = None
 ) -> dict[str, object]:
     """Return all that a device tells.
 

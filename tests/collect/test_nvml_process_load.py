@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gpuscope.collect.nvml import Device, Nvml
+from gpuscope.collect.nvml import Nvml, NvmlDevice
 from gpuscope.collect.nvml_process_load import (
     CALL,
     NEWER_CALL,
@@ -32,7 +32,7 @@ BUSY = [
 ]
 
 
-def opened(index: int = 0) -> Device:
+def opened(index: int = 0) -> NvmlDevice:
     return Nvml.open().device(index)
 
 

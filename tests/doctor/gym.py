@@ -124,7 +124,7 @@ def ask_here(
             file.write(text)
             file.flush()
             words = (file.name,)
-        settled = report.settled(doctor_targets.examine(words, False, 5.0), table.load())
+        settled = report.finish(doctor_targets.examine(words, False, 5.0), table.load())
     return json.loads(json.dumps(report.document(settled, report.exit_code(settled)))), ""
 
 

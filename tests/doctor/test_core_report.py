@@ -32,7 +32,7 @@ def finding(
 
 
 def settled(*findings, **rest):
-    return reports.settled(Report(findings=findings, **rest), TABLE)
+    return reports.finish(Report(findings=findings, **rest), TABLE)
 
 
 def text(report, width=80, code=0):

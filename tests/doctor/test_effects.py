@@ -15,7 +15,7 @@ from gpuscope.doctor import effects, messages, table
 from gpuscope.doctor import report as reports
 from gpuscope.doctor.effects import Amounts
 from gpuscope.doctor.finding import Evidence, Finding, Report
-from gpuscope.doctor.postmortem_oom import Facts, judge
+from gpuscope.doctor.postmortem_oom import OomFacts, judge
 
 GIB = 1 << 30
 FULL = (
@@ -146,7 +146,7 @@ def test_a_single_rank_has_nobody_to_share_with():
 
 
 def test_a_share_of_a_step_is_an_upper_bound():
-    finding = judge(Facts(requested=GIB))[0]
+    finding = judge(OomFacts(requested=GIB))[0]
     told = effects.of_share(finding, 0.4, "the copies").effect
     assert (told.saved_share, told.bound) == (0.4, "at most")
     assert "1.67 times as many steps" in told.text
@@ -158,7 +158,7 @@ def test_the_record_of_an_error():
     (found,) = [
         one
         for one in judge(
-            Facts(
+            OomFacts(
                 requested=5 * GIB,
                 free=GIB,
                 total=80 * GIB,
@@ -178,7 +178,7 @@ def test_it_is_in_the_text_and_in_the_document():
     found, _ = messages.examine(
         io.BytesIO(FULL.format("6 GiB", "", "27 GiB", "16 GiB", "11 GiB").encode())
     )
-    settled = reports.settled(Report(findings=found), table.load())
+    settled = reports.finish(Report(findings=found), table.load())
     first = json.loads(json.dumps(reports.document(settled, 2)))["findings"][0]
     assert first["effect"].keys() == {
         "text",

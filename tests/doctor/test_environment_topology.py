@@ -214,10 +214,10 @@ def test_a_job_on_the_wrong_socket():
 def test_the_processors_beside_a_gpu(tmp_path):
     place = "sys/bus/pci/devices/0000:18:00.0/"
     root = tree(tmp_path, {place + "numa_node": "1\n", place + "local_cpulist": "2-3,6\n"})
-    assert environment_paths.cpus_beside("00000000:18:00.0", root) == {2, 3, 6}
-    assert environment_paths.cpus_beside("00000000:19:00.0", root) is None
-    assert environment_paths.cpus_beside("../../etc", root) is None
+    assert environment_paths.cpus_near_device("00000000:18:00.0", root) == {2, 3, 6}
+    assert environment_paths.cpus_near_device("00000000:19:00.0", root) is None
+    assert environment_paths.cpus_near_device("../../etc", root) is None
     alone = tree(tmp_path / "vm", {place + "numa_node": "-1\n", place + "local_cpulist": "0-3\n"})
-    assert environment_paths.cpus_beside("00000000:18:00.0", alone) is None
+    assert environment_paths.cpus_near_device("00000000:18:00.0", alone) is None
     with pytest.raises(ValueError, match="5-2"):
         environment_paths.numbers("5-2")

@@ -80,7 +80,7 @@ def test_each_is_named_with_its_end_and_none_sets_the_exit_code(place, tmp_path)
     assert {one.severity for one in report.findings} == {"info"}
     (told,) = {one.where for one in report.findings}
     assert f"pid {known}" in told
-    settled = reports.settled(report, table.load())
+    settled = reports.finish(report, table.load())
     assert reports.exit_code(settled) == 0
 
 

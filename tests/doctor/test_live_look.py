@@ -144,7 +144,7 @@ def test_a_row_is_a_finding_with_its_gain_its_interval_and_its_line(name):
     assert "15.0 ms of a step of 25.0 ms in the 10 steps that were looked at: 60 %" in text
     if name not in ("products-plain", "idle-launch"):
         assert f"most of it at {LINE}" in text
-    (told,) = report.settled(report.Report(findings=(one,)), table.load()).findings
+    (told,) = report.finish(report.Report(findings=(one,)), table.load()).findings
     assert told.fixes
     assert told.verify or pitfall in ("allocation-in-steps",)
 

@@ -18,7 +18,7 @@ from gpuscope.cli.commands.doctor import targets as doctor_targets
 from gpuscope.doctor import postmortem, postmortem_oom
 from gpuscope.doctor.finding import Finding
 from gpuscope.doctor.order import rank
-from gpuscope.doctor.postmortem_oom import Facts
+from gpuscope.doctor.postmortem_oom import OomFacts
 from tests.fakes.probe_client import environment
 from tests.fakes.watched import WATCHED
 from tests.snapshot import synthetic
@@ -190,25 +190,25 @@ CARD = 80 * GIB
     ("facts", "pitfall"),
     [
         (
-            Facts(
+            OomFacts(
                 requested=90 * GIB, free=60 * GIB, total=CARD, allocated=10 * GIB, reserved=12 * GIB
             ),
             "reduce-seq-length-or-resolution",
         ),
         (
-            Facts(
+            OomFacts(
                 requested=4 * GIB, free=1 * GIB, total=CARD, allocated=30 * GIB, reserved=31 * GIB
             ),
             "other-process-holds-gpu",
         ),
         (
-            Facts(
+            OomFacts(
                 requested=2 * GIB, free=40 * GIB, total=CARD, allocated=38 * GIB, reserved=39 * GIB
             ),
             "memory-fraction-cap",
         ),
         (
-            Facts(
+            OomFacts(
                 requested=2 * GIB,
                 free=1 * GIB,
                 total=CARD,
@@ -222,7 +222,7 @@ CARD = 80 * GIB
             "optimizer-state",
         ),
         (
-            Facts(
+            OomFacts(
                 requested=2 * GIB,
                 free=1 * GIB,
                 total=CARD,
@@ -236,7 +236,7 @@ CARD = 80 * GIB
             "reduce-batch-size",
         ),
         (
-            Facts(
+            OomFacts(
                 requested=2 * GIB,
                 free=1 * GIB,
                 total=CARD,
@@ -248,7 +248,7 @@ CARD = 80 * GIB
             "expandable-segments",
         ),
         (
-            Facts(
+            OomFacts(
                 requested=2 * GIB,
                 free=1 * GIB,
                 total=CARD,
@@ -273,6 +273,6 @@ def test_each_cause_by_its_numbers(facts, pitfall):
 
 
 def test_without_numbers_nothing_is_likely():
-    assert [(one.pitfall, one.confidence) for one in postmortem_oom.judge(Facts())] == [
+    assert [(one.pitfall, one.confidence) for one in postmortem_oom.judge(OomFacts())] == [
         ("reduce-batch-size", "prior")
     ]

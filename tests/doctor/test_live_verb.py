@@ -47,7 +47,7 @@ def test_without_a_trainer_it_says_so_at_once(fake, sockets):
 def test_a_look_knows_what_the_trainer_remembers_of_the_minutes_before(fake, sockets):
     collector = Collector(4.0, probe_hz=5.0, directories=[str(sockets)])
     with probe_process.start(sockets):
-        watched = doctor_live.Watched(LiveFrames(4.0, 5.0, collector), ask=True)
+        watched = doctor_live.LocalWatch(LiveFrames(4.0, 5.0, collector), ask=True)
         began = time.monotonic()
         try:
             watched.first(8.0)

@@ -233,7 +233,7 @@ CASES = {
 
 
 def settled(text: str):
-    return reports.settled(Report(findings=examine(text.split("\n"))[0]), table.load()).findings
+    return reports.finish(Report(findings=examine(text.split("\n"))[0]), table.load()).findings
 
 
 @pytest.mark.parametrize("name", CASES)

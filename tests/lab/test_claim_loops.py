@@ -103,7 +103,7 @@ def test_it_and_its_loader_end_with_whoever_started_it():
 
 def test_the_loss_of_gradients_without_a_scaler_is_seen():
     exact = [torch.tensor([1.0, 0.0, 1e-9, 2.0])]
-    assert claim_loops._lost(
+    assert claim_loops._share_lost(
         exact, [gradient.half().float() for gradient in exact]
     ) == pytest.approx(1 / 3)
 

@@ -13,7 +13,7 @@ from gpuscope.checked_rows import TableError
 from gpuscope.lab import claims
 from gpuscope.lab.claim_figures import OF_A_RUN
 from gpuscope.lab.claim_run import Machine, why_not
-from gpuscope.lab.claims import BY_ID, CLAIMS, Figure, Judged
+from gpuscope.lab.claims import BY_ID, CLAIMS, Figure, MeasuredFigure
 
 NUMBER = st.floats(-1e6, 1e6, allow_nan=False)
 BOUND = st.none() | NUMBER
@@ -121,9 +121,9 @@ def test_a_figure_this_machine_cannot_give_says_so():
     assert claims.judge(four, [0.97, 0.971, 0.972], "cuda", 4).verdict == "holds"
 
 
-def judged(verdict: claims.Verdict, counts: bool = True) -> Judged:
+def judged(verdict: claims.Verdict, counts: bool = True) -> MeasuredFigure:
     figure = Figure(key="x", title="x", at_least=1.0, counts=counts)
-    return Judged(figure, [], None, verdict, "why" if verdict[0] in "uc" else "")
+    return MeasuredFigure(figure, [], None, verdict, "why" if verdict[0] in "uc" else "")
 
 
 @pytest.mark.parametrize(

@@ -166,7 +166,7 @@ def test_what_torch_logs_is_read() -> None:
 def test_names_are_bounded() -> None:
     listener = compiling.Compilation("default", False)
     for line in range(200):
-        listener._heard("graph_breaks", BREAK.replace(":12", f":{line}"))
+        listener._count_log_line("graph_breaks", BREAK.replace(":12", f":{line}"))
     rows = listener.summary()["graph_breaks"]
     assert len(rows) == compiling.MOST_NAMED + 1
     assert sum(row["count"] for row in rows) == 200

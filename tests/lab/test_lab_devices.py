@@ -22,8 +22,8 @@ import pytest
 from gpuscope.cli.commands.lab import verb as lab_verb
 from gpuscope.cli.commands.lab.devices import (
     TensorShare,
-    beside,
     facts,
+    occupants_of_run,
     refusal,
     with_tensor_share,
 )
@@ -150,11 +150,11 @@ def test_a_screen_and_a_monitor_are_no_jobs(
     fake: FakeNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     occupy(fake, 0, used=30 << 20)
-    assert beside(AUTO, here(), {}) == []
+    assert occupants_of_run(AUTO, here(), {}) == []
     desk = ProcDef(os.getpid(), 1, user="root", name="Xorg", command="/usr/lib/xorg/Xorg :0")
     monkeypatch.setattr(processes, "describe", lambda pid, redact=True: (desk, {}))
     occupy(fake, 0, used=2 * GIB)
-    assert beside(AUTO, here(), {}) == []
+    assert occupants_of_run(AUTO, here(), {}) == []
 
 
 def test_what_a_container_hides_is_still_somebody(fake: FakeNvml) -> None:

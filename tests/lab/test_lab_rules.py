@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuscope.lab.config import LabConfig
-from gpuscope.lab.rules import PARAMETERS, Facts, Verdict, check, least_bytes
+from gpuscope.lab.rules import PARAMETERS, RuleVerdict, RunFacts, check, least_bytes
 from gpuscope.lab.toggles import TOGGLES
 
 GIB = 2**30
-CPU = Facts(device_type="cpu", gpus=0, torch_version="2.13.0+cpu", cores=4, has_compiler=True)
-GPUS = Facts(
+CPU = RunFacts(device_type="cpu", gpus=0, torch_version="2.13.0+cpu", cores=4, has_compiler=True)
+GPUS = RunFacts(
     device_type="cuda",
     gpus=2,
     gpu_name="NVIDIA H200",
@@ -29,14 +29,14 @@ ONE = replace(GPUS, gpus=1, free_bytes=[140 * GIB])
 OLD_GPU = replace(ONE, gpu_name="Tesla T4", capability=(7, 5), free_bytes=[15 * GIB])
 
 
-def one(config: LabConfig, facts: Facts, level: str) -> Verdict:
+def one(config: LabConfig, facts: RunFacts, level: str) -> RuleVerdict:
     """The only verdict."""
     found = check(config, facts)
     assert [verdict.level for verdict in found] == [level], found
     return found[0]
 
 
-REFUSED: list[tuple[dict[str, Any], Facts, str, dict[str, Any]]] = [
+REFUSED: list[tuple[dict[str, Any], RunFacts, str, dict[str, Any]]] = [
     ({"device": "cuda"}, CPU, "cannot train on cuda", {"device": "cpu"}),
     ({"parallel": "ddp", "nproc": 3}, GPUS, "3 processes on 2 GPUs", {"nproc": 2}),
     ({"parallel": "fsdp", "nproc": 9}, GPUS, "9 processes on 2 GPUs", {"nproc": 2}),
@@ -131,7 +131,7 @@ REFUSED: list[tuple[dict[str, Any], Facts, str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("toggles", "facts", "words", "changes"), REFUSED)
 def test_what_cannot_run_is_refused(
-    toggles: dict[str, Any], facts: Facts, words: str, changes: dict[str, Any]
+    toggles: dict[str, Any], facts: RunFacts, words: str, changes: dict[str, Any]
 ) -> None:
     config = LabConfig(**toggles)
     verdict = next(verdict for verdict in check(config, facts) if verdict.level == "refuse")
@@ -145,7 +145,7 @@ def test_what_cannot_run_is_refused(
     assert verdict.failure().next == verdict.nearest.command()
 
 
-WARNED: list[tuple[dict[str, Any], Facts, str, dict[str, Any]]] = [
+WARNED: list[tuple[dict[str, Any], RunFacts, str, dict[str, Any]]] = [
     ({"amp": "fp16"}, CPU, "10 to 30 times", {"amp": "bf16"}),
     ({"amp": "bf16"}, OLD_GPU, "emulated", {"amp": "fp16"}),
     ({"amp": "fp16"}, replace(OLD_GPU, capability=(6, 1)), "no tensor cores", {"amp": "off"}),
@@ -200,7 +200,7 @@ WARNED: list[tuple[dict[str, Any], Facts, str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("toggles", "facts", "words", "changes"), WARNED)
 def test_what_does_nothing_is_warned_about(
-    toggles: dict[str, Any], facts: Facts, words: str, changes: dict[str, Any]
+    toggles: dict[str, Any], facts: RunFacts, words: str, changes: dict[str, Any]
 ) -> None:
     verdict = one(LabConfig(**toggles), facts, "warn")
     assert words in str(verdict)
@@ -209,7 +209,7 @@ def test_what_does_nothing_is_warned_about(
     assert check(verdict.nearest, facts) == []
 
 
-@pytest.mark.parametrize("facts", [CPU, GPUS, ONE, Facts("cpu"), Facts("cuda")])
+@pytest.mark.parametrize("facts", [CPU, GPUS, ONE, RunFacts("cpu"), RunFacts("cuda")])
 @pytest.mark.parametrize(
     "toggles",
     [
@@ -226,7 +226,7 @@ def test_what_does_nothing_is_warned_about(
         {"model": "train:make", "accumulate": 4, "batch": 2, "validate": "no-grad"},
     ],
 )
-def test_what_works_is_left_alone(toggles: dict[str, Any], facts: Facts) -> None:
+def test_what_works_is_left_alone(toggles: dict[str, Any], facts: RunFacts) -> None:
     assert check(LabConfig(**toggles), facts) == []
 
 
@@ -255,12 +255,20 @@ def test_two_processes_on_a_cpu_are_never_complained_about() -> None:
         },
     ),
     st.sampled_from(
-        [CPU, GPUS, ONE, OLD_GPU, Facts("cpu"), Facts("cuda"), replace(CPU, torch_version="2.1.0")]
+        [
+            CPU,
+            GPUS,
+            ONE,
+            OLD_GPU,
+            RunFacts("cpu"),
+            RunFacts("cuda"),
+            replace(CPU, torch_version="2.1.0"),
+        ]
     ),
     st.sampled_from([None, 1 * GIB, 10 * GIB]),
 )
 def test_the_nearest_combination_is_never_refused(
-    toggles: dict[str, Any], facts: Facts, free: int | None
+    toggles: dict[str, Any], facts: RunFacts, free: int | None
 ) -> None:
     if free is not None:
         facts = replace(facts, free_bytes=[free] * (facts.gpus or 1))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuscope.lab.config import LabConfig
-from gpuscope.lab.facts import Facts
+from gpuscope.lab.facts import RunFacts
 from gpuscope.lab.ledger import Entry, Ledger
 from gpuscope.lab.tune.findings import Settings
 from gpuscope.lab.tune.result import Result
@@ -26,7 +26,7 @@ BASE = LabConfig(model="mlp-tiny", device="cpu", batch=1, accumulate=32)
 def search(runner: Runner) -> Search:
     limits = Limits({"batch": [1, 32]})
     settings = Settings(limits, keep_loss=0.01, time_left=lambda: 600.0 - runner.spent_seconds)
-    return Search(BASE, lambda config: Facts("cpu", cores=2), settings)
+    return Search(BASE, lambda config: RunFacts("cpu", cores=2), settings)
 
 
 @pytest.fixture(autouse=True)
@@ -89,7 +89,7 @@ def test_a_trial_that_cannot_run_is_a_row(tmp_path: Path, monkeypatch: pytest.Mo
     ledger = Ledger(tmp_path / "lab.sqlite")
     runner = Runner(Job("tune-test", base), ledger, window_seconds=0.2)
     settings = Settings(Limits({"batch": [8]}))
-    outcome = runner.run(Search(base, lambda config: Facts("cpu", cores=2), settings))
+    outcome = runner.run(Search(base, lambda config: RunFacts("cpu", cores=2), settings))
     assert outcome.found is not None
     assert outcome.found.best == base
     failed = [row for row in outcome.found.rows if row.status == "failed"]

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from gpuscope.lab.config import LabConfig
-from gpuscope.lab.facts import Facts
+from gpuscope.lab.facts import RunFacts
 from gpuscope.lab.ledger import Entry, entry_of
 from gpuscope.lab.tune.findings import Found, Prediction, Settings, Trial
 from gpuscope.lab.tune.search import CannotTune, Search
 from gpuscope.lab.tune.space import Limits
 
-CUDA = Facts(
+CUDA = RunFacts(
     "cuda", gpus=1, gpu_name="a card", capability=(9, 0), torch_version="2.13.0", cores=16,
     has_compiler=True,
 )  # fmt: skip

@@ -21,7 +21,9 @@ from gpuscope.cli import cuda_order
 from gpuscope.cli.commands import oneline
 from gpuscope.cli.commands.devices import document as devices_document
 from gpuscope.cli.commands.devices import text as devices_text
-from gpuscope.cli.commands.wait import Watched
+from gpuscope.cli.commands.ps import document as ps_document
+from gpuscope.cli.commands.ps import text as ps_text
+from gpuscope.cli.commands.wait import ProcessWait
 from gpuscope.cli.local_look import look
 from gpuscope.collect import processes
 from gpuscope.doctor import environment_devices, environment_topology, live
@@ -230,6 +232,20 @@ def flat(lines: object) -> str:
     return " ".join("".join(text for text, _ in line) for line in lines)  # type: ignore[attr-defined]
 
 
+def assert_ps_says(host: HostView, state: State) -> None:
+    """Check that ``ps`` lists who holds the device, and says when it could not be looked at."""
+    problems = ps_document.find_problems(host)
+    listed = ps_document.document(host, problems)
+    silent = state.lost or bool(state.hangs)
+    assert [row["severity"] for row in problems] == (["unchecked"] if silent else [])
+    assert [
+        (row["pid"], use["index"], use["used_bytes"])
+        for row in listed["processes"]
+        for use in row["devices"]
+    ] == ([(os.getpid(), 0, state.held)] if state.held else [])
+    assert ("No process here uses a GPU" in ps_text.text(listed)) == (not state.held and not silent)
+
+
 @pytest.mark.parametrize("state", STATES, ids=[state.name for state in STATES])
 def test_all_say_the_same_of_a_device(state: State) -> None:
     ours = [FakeProcess(os.getpid(), used=state.held, gpu=0)] if state.held else []
@@ -274,6 +290,7 @@ def test_all_say_the_same_of_a_device(state: State) -> None:
         state.kind in ("warn", "bad") or state.word == "free"
     ) or " " in state.word
     assert state.word in said or state.word in ("ok", "idle")
+    assert_ps_says(host, state)
 
     # alerts, the exporter, the doctor
     assert [alert.kind for alert in Alerts(WATCHED).look(host)] == (
@@ -483,10 +500,14 @@ def test_all_say_that_a_job_hangs_in_nccl_though_its_gpus_are_busy() -> None:
         assert (device.number("utilization_percent") or 0) > 90
         behind = trainer.definition.rank == 3
         assert judge(host, device).word == ("stalled" if behind else "spinning")
-        verdict = Watched(trainer.definition.pid, None)(host, 0.0)
+        verdict = ProcessWait(trainer.definition.pid, None)(host, 0.0)
         assert verdict is not None
         assert verdict.code == ExitStatus.STALLED
     assert summarise(host).grade == Grade.STALLED
+    in_ps = ps_document.document(host, ps_document.find_problems(host))
+    stuck = {row["trainer"]["rank"] for row in in_ps["processes"] if row["trainer"]["stall_at"]}
+    assert stuck == {trainer.definition.rank for trainer in host.trainers}
+    assert ps_text.text(in_ps).count("stuck at") == len(host.trainers)
     assert {one.kind for one in Alerts(AlertSettings(stall=True, for_seconds=0.0)).look(host)} == {
         "stall"
     }

@@ -9,7 +9,7 @@ from gpuscope.lab.config import LabConfig
 from gpuscope.model.occupants import IDLE_BYTES, UNSEEN, occupants
 from gpuscope.store.view import HostView
 from gpuscope.tui.lab import devices as lab_tab
-from gpuscope.tui.lab.choices import Device
+from gpuscope.tui.lab.choices import DeviceChoice
 from gpuscope.wire.frames import HIDDEN_BY_CONTAINER, Unknown
 from tests.fakes import views
 
@@ -22,8 +22,8 @@ def training() -> HostView:
 
 def test_the_tab_and_the_verb_name_the_same_jobs():
     host, config = training(), LabConfig(parallel="ddp", nproc=3)
-    tab = lab_tab.occupants(config, host, Device("cuda"))
-    verb = lab_verb.beside(config, host, {})
+    tab = lab_tab.occupants(config, host, DeviceChoice("cuda"))
+    verb = lab_verb.occupants_of_run(config, host, {})
     assert [(one.index, one.pid, one.user) for one in verb] == [
         (one.index, one.pid, one.user) for one in tab
     ]

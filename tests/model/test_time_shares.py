@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpuscope.model.rank_times import named, odd_sentence
+from gpuscope.model.rank_times import odd_sentence, rank_to_report
 from gpuscope.model.time_ledger import FEW_LOOKS, causes, interval, read
 
 
@@ -116,12 +116,12 @@ def test_the_rank_that_is_named_is_the_odd_one_else_the_one_waited_for_else_the_
     usual = read(answer(minute({"forward": (30.0, 300), "read": (30.0, 300)})))
     loads = read(answer(minute({"forward": (30.0, 300), "input": (30.0, 300)})))
     slow = read(answer(minute({"forward": (40.0, 300), "read": (40.0, 300)})))
-    key, odd = named({"rank 0": usual, "rank 1": loads, "rank 2": slow}, "rank 2")
+    key, odd = rank_to_report({"rank 0": usual, "rank 1": loads, "rank 2": slow}, "rank 2")
     assert key == "rank 1"
     assert odd is not None
     assert odd_sentence(odd) == (
         "The others wait for rank 1: it spends 300 ms a step on waiting for input, the others "
         "0 s. A step could be 300 ms shorter at most."
     )
-    assert named({"rank 0": usual, "rank 2": slow}) == ("rank 2", None)
-    assert named({"rank 0": usual, "rank 2": slow}, "rank 0") == ("rank 0", None)
+    assert rank_to_report({"rank 0": usual, "rank 2": slow}) == ("rank 2", None)
+    assert rank_to_report({"rank 0": usual, "rank 2": slow}, "rank 0") == ("rank 0", None)

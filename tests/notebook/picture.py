@@ -56,7 +56,7 @@ def recorded() -> str:
     def history(entity: int, column: str, seconds: float | None) -> History:
         return store.history("recording", entity, column, seconds)
 
-    found = report.settled(live.examine(host, history), table.load())
+    found = report.finish(live.examine(host, history), table.load())
     trainer = next(one for one in host.trainers if one.gone is None)
     return region(look.output(host, trainer.definition.pid, history, found, 100).html)
 

@@ -62,7 +62,7 @@ def shown(frames: list[f.Frame], pid: int | None = None) -> tuple[markup.Output,
     def history(entity: int, column: str, seconds: float | None) -> History:
         return store.history(views.SOURCE, entity, column, seconds)
 
-    found = report.settled(live.examine(host, history), table.load())
+    found = report.finish(live.examine(host, history), table.load())
     return look.output(host, pid, history, found, 90), host, history
 
 

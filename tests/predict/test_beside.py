@@ -36,7 +36,7 @@ def found(tmp_path):
     path = tmp_path / "train.log"
     path.write_text(OOM)
     words = argparse.Namespace(via=None)
-    return reports.settled(doctor_targets.examine([str(path)], False, 5.0, words), table.load())
+    return reports.finish(doctor_targets.examine([str(path)], False, 5.0, words), table.load())
 
 
 def test_fixes_of_an_oom_finding_are_ranked_by_what_they_free(found, monkeypatch, tmp_path):

@@ -9,7 +9,7 @@ import pytest
 
 from gpuscope.cli.commands.predict import measure as predict_measure
 from gpuscope.predict import context_memory, gpus
-from gpuscope.predict.context_memory import Outside
+from gpuscope.predict.context_memory import ContextMemory
 from tests.fakes.nvml import FakeNvml, FakeProcess
 
 MIB = 1 << 20
@@ -72,13 +72,19 @@ def test_known_pairs_are_shipped_and_others_are_calculated_with_a_wider_error(tm
 def test_what_was_measured_is_kept_and_comes_first(tmp_path):
     path = tmp_path / "deep" / "outside.json"
     context_memory.keep(
-        "NVIDIA H200", "2.11.0+cu130", Outside(800 * MIB, 600 * MIB, 20 * MIB, "measured"), path
+        "NVIDIA H200",
+        "2.11.0+cu130",
+        ContextMemory(800 * MIB, 600 * MIB, 20 * MIB, "measured"),
+        path,
     )
     context_memory.keep(
-        "NVIDIA H200", "2.11.0+cu130", Outside(700 * MIB, 600 * MIB, 20 * MIB, "measured"), path
+        "NVIDIA H200",
+        "2.11.0+cu130",
+        ContextMemory(700 * MIB, 600 * MIB, 20 * MIB, "measured"),
+        path,
     )
     context_memory.keep(
-        "NVIDIA L4", "2.11.0+cu130", Outside(400 * MIB, 500 * MIB, 20 * MIB, "measured"), path
+        "NVIDIA L4", "2.11.0+cu130", ContextMemory(400 * MIB, 500 * MIB, 20 * MIB, "measured"), path
     )
     found = context_memory.outside("nvidia h200", "9.0", 143771 * MIB, "2.11.0+cu130", path)
     assert (found.context_bytes, found.source) == (700 * MIB, "measured")
@@ -107,7 +113,7 @@ def test_a_spoilt_cache_holds_nothing_and_can_be_written_again(tmp_path, text):
     path = tmp_path / "outside.json"
     path.write_text(text)
     assert context_memory.read_cache(path) == {}
-    context_memory.keep("h200", "2.11.0", Outside(1, 2, 3, "measured"), path)
+    context_memory.keep("h200", "2.11.0", ContextMemory(1, 2, 3, "measured"), path)
     assert len(context_memory.read_cache(path)) == 1
 
 
@@ -124,7 +130,7 @@ for stage, more in (("ready", ready), ("first", {"reserved_bytes": 2 << 20}),
 
 def test_measuring_asks_the_driver_after_each_stage(monkeypatch):
     monkeypatch.setattr(predict_measure, "SETTLE_SECONDS", 0.0)
-    monkeypatch.setattr(predict_measure, "_held", lambda host, device, pid, idle: held.pop(0))
+    monkeypatch.setattr(predict_measure, "_bytes_held", lambda host, device, pid, idle: held.pop(0))
     held = [621 * MIB, (749 + 34) * MIB, (809 + 60) * MIB]
     with FakeNvml(gpus=1, processes=[FakeProcess(1, used=1 << 30, gpu=0)]).install():
         gpu, torch, found, stages = predict_measure.measure(20.0, [sys.executable, "-c", STAGES])

@@ -73,7 +73,7 @@ def test_switches_hooks_and_modes_are_as_before_whatever_ends_a_training() -> No
 
 
 def _ends_in_the_middle() -> None:
-    with switches.kept():
+    with switches.restored_after():
         torch.use_deterministic_algorithms(True)
         raise RuntimeError("in the middle")
 

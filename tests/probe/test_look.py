@@ -15,7 +15,7 @@ import time
 import pytest
 
 from gpuscope.probe import look
-from gpuscope.probe.long_requests import Act, Refusal
+from gpuscope.probe.long_requests import LongRequest, Refusal
 from gpuscope.probe.look import Trace
 from gpuscope.probe.profiling import Alone
 from gpuscope.probe.steps import Steps
@@ -56,7 +56,7 @@ def training():
 
 
 def act(seconds=20.0):
-    return Act(Request("look", 1, {}, seconds), object(), 0, lambda: None)
+    return LongRequest(Request("look", 1, {}, seconds), object(), 0, lambda: None)
 
 
 def taken(training, trace, asked=None):
@@ -244,7 +244,7 @@ def test_what_it_cost_is_what_the_steps_took_longer(durations, seconds, expected
     monkeypatch.setattr(look, "LONGEST_WAIT_SECONDS", 0.0)
     steps = Steps()
     steps.counted = (30, 100.0 + seconds)
-    found = look.lost(durations, 100.0, steps, 20)
+    found = look.added_seconds(durations, 100.0, steps, 20)
     assert found == (None if expected is None else pytest.approx(expected))
 
 

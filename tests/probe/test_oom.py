@@ -313,10 +313,10 @@ def test_without_process_groups_collectives_are_unknown_and_nothing_is_imported(
 
 
 def test_history_is_asked_for_by_number_and_bounded():
-    from gpuscope.probe.standing_history import wanted
+    from gpuscope.probe.standing_history import wanted_entries
 
     values = ("20000", "", "no", "-5", "99999999", "1" * 40)
-    assert [wanted({"GPUSCOPE_HISTORY": text}) for text in values] == [
+    assert [wanted_entries({"GPUSCOPE_HISTORY": text}) for text in values] == [
         20000,
         0,
         0,
@@ -324,7 +324,7 @@ def test_history_is_asked_for_by_number_and_bounded():
         oom.MAX_ENTRIES,
         0,
     ]
-    assert wanted({}) == 0
+    assert wanted_entries({}) == 0
 
 
 HISTORY = """

@@ -575,7 +575,7 @@ def test_an_answer_is_not_lost_where_the_probe_tidies_up_right_before_it(monkeyp
     The act's thread is done, and is about to say how it ended: just then the probe's thread looks
     what is over.
     """
-    usual, client, go_on = long_requests.Act.end, object(), threading.Event()
+    usual, client, go_on = long_requests.LongRequest.end, object(), threading.Event()
 
     def modules(act):
         go_on.wait(60)
@@ -586,7 +586,7 @@ def test_an_answer_is_not_lost_where_the_probe_tidies_up_right_before_it(monkeyp
             made.expire(time.monotonic())
         return usual(self, last)
 
-    monkeypatch.setattr(long_requests.Act, "end", end)
+    monkeypatch.setattr(long_requests.LongRequest, "end", end)
     made = long_requests.Acts({"modules": modules}, lambda: None)
     assert isinstance(made.begin(Request("modules", 4, deadline=60.0), client, 7), Ack)
     (act,) = made.of(client)

@@ -120,7 +120,7 @@ def test_an_announced_minute_is_what_an_answer_tells(ledger):
     data = time_ledger.event_data(minute)
     assert len(data["places"]) <= 1200, "as much as an agent passes on"
     assert len(codec.encode(Event(1, "time", 1, "", data))) < 1500
-    told, again = time_ledger._told(minute, 130.0), of_event(data)
+    told, again = time_ledger._minute_answer(minute, 130.0), of_event(data)
     assert [again[name] for name in ("m", "seconds", "steps", "looks", "rows")] == [
         told[name] for name in ("m", "seconds", "steps", "looks", "rows")
     ]

@@ -13,7 +13,7 @@ import pytest
 
 from gpuscope.model.useful_work import UsefulWork, cards, read
 from gpuscope.probe import work, work_rows
-from gpuscope.probe.long_requests import Act, Stopped
+from gpuscope.probe.long_requests import LongRequest, Stopped
 from gpuscope.probe.steps import Steps
 from gpuscope.probe.work import Counter
 from gpuscope.probe.work_rows import added_up
@@ -241,7 +241,7 @@ def test_an_error_of_the_training_is_its_own_and_the_next_step_ends_the_count():
 
 
 def act(seconds=20.0):
-    return Act(Request("work", 1, {}, seconds), object(), 0, lambda: None)
+    return LongRequest(Request("work", 1, {}, seconds), object(), 0, lambda: None)
 
 
 def test_a_request_that_is_given_up_leaves_with_the_step_and_not_before():

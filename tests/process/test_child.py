@@ -182,7 +182,7 @@ def test_an_answer_at_the_very_end_of_a_slow_command_is_read(monkeypatch):
 
     monkeypatch.setattr(child, "has_exited", has_exited)
     parts: list[bytes] = []
-    told = child.Told(b"", b"", None, "")
+    told = child.CommandOutput(b"", b"", None, "")
     with open(out, "rb") as stdout, open(errors, "rb") as stderr:
         process = SimpleNamespace(stdout=stdout, stderr=stderr)
         child._read_all(process, parts, told, soon(), 1 << 20)  # type: ignore[arg-type]

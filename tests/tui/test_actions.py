@@ -13,7 +13,7 @@ from gpuscope.tui.shell.actions import ACTIONS
 from gpuscope.tui.shell.app import GpuscopeApp
 from gpuscope.tui.shell.entries import GROUPS
 from gpuscope.tui.shell.help_screen import HelpScreen
-from gpuscope.tui.shell.keymap import always, bindings, shown, shown_keys
+from gpuscope.tui.shell.keymap import always, bindings, key_text, shown_keys
 from gpuscope.tui.shell.main_screen import MainScreen
 from gpuscope.tui.shell.palette import Palette
 from gpuscope.tui.shell.tabs import TABS
@@ -74,7 +74,7 @@ def test_every_action_has_somebody_who_carries_it_out():
     [("slash", "/"), ("ctrl+p", "^p"), ("j", "j"), ("full_stop", "."), ("escape", "Esc")],
 )
 def test_keys_are_shown_as_people_write_them(key, name):
-    assert shown(key) == name
+    assert key_text(key) == name
 
 
 @in_loop
@@ -104,7 +104,7 @@ async def test_the_footer_shows_what_can_be_done_here_and_now():
         footer = text(app).splitlines()[-1]
         shown_here = [a for a in ACTIONS if a.footer and a.applies("overview") and not a.needs]
         for action in shown_here:
-            assert f"{shown(action.keys[0])} {action.label}" in footer
+            assert f"{key_text(action.keys[0])} {action.label}" in footer
         assert "Counters" not in footer
         await pilot.press("2")
         await pilot.pause()

@@ -74,7 +74,7 @@ def test_a_report_comes_through_json_as_it_was():
         problems=("p",),
         examined=("e",),
     )
-    settled = reports.settled(made, table.load())
+    settled = reports.finish(made, table.load())
     again = report_of(json.loads(json.dumps(reports.document(settled, 2))))
     assert again == settled
 
@@ -246,7 +246,9 @@ def test_what_died_long_ago_is_shown_and_not_counted():
         where="pid 9, cuda:0",
     )
     for pid, age in ((9, 60.0), (10, FRESH_SECONDS + 60)):
-        watch._heard("left", Report(findings=(grave,)), {"pid": pid, "ended": time.time() - age})
+        watch._take_report(
+            "left", Report(findings=(grave,)), {"pid": pid, "ended": time.time() - age}
+        )
     assert [case.kind for case in watch.cases] == ["left", "left"]
     assert watch.counts() == (1, 0)
 
@@ -267,7 +269,7 @@ async def test_the_findings_of_the_environment_stand_among_the_others_and_it_is_
             evidence=(Evidence(text="0 of 8"),),
             where="GPU 0",
         )
-        watch._heard(
+        watch._take_report(
             "environment", Report(findings=(found,), examined=("environment", "8 GPUs")), {}
         )
         await until(pilot, "▸ ◆ made up of the driver", "4 Doctor ◆1", "checked at the start")

@@ -176,7 +176,7 @@ async def test_trainers_that_have_ended_are_one_row_below_all_that_is_true_now()
             "name": f"train.py (pid {pid})",
             "how": "ended by KeyError: 7",
         }
-        watch._heard("left", Report(findings=found), more)
+        watch._take_report("left", Report(findings=found), more)
 
     async with app.run_test(size=(140, 40)) as pilot:
         await until(pilot, "finding number 1")
@@ -511,7 +511,7 @@ def test_what_was_found_on_one_host_is_not_told_of_another(monkeypatch):
     from dataclasses import replace
 
     from gpuscope.doctor import live
-    from gpuscope.tui.doctor.watch import Left, Watch
+    from gpuscope.tui.doctor.watch import DeadTrainer, Watch
 
     here = [True]
     watch = Watch(lambda: None, lambda: here[0], False, aside=Quiet())  # type: ignore[arg-type]
@@ -542,7 +542,7 @@ def test_what_was_found_on_one_host_is_not_told_of_another(monkeypatch):
 
     async def run() -> None:
         full(watch)
-        watch._left[7, 0.0] = Left(7, 0.0, Report(findings=(finding("dead"),)))
+        watch._left[7, 0.0] = DeadTrainer(7, 0.0, Report(findings=(finding("dead"),)))
         assert f"of {first.key}" in look(first)
         assert "dead" in look(first)
         here[0] = False

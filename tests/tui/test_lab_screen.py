@@ -22,7 +22,7 @@ from gpuscope.lab.toggles import STEPS, TOGGLES
 from gpuscope.model.cuda_devices import visible_devices
 from gpuscope.predict.errors import Figure
 from gpuscope.tui.lab import rows as lab_rows
-from gpuscope.tui.lab.choices import SWITCHES, Device, choices, does_nothing, next_value
+from gpuscope.tui.lab.choices import SWITCHES, DeviceChoice, choices, does_nothing, next_value
 from gpuscope.tui.lab.demo import Demo
 from gpuscope.tui.lab.devices import facts, family, occupants
 from gpuscope.tui.lab.repeats import order
@@ -37,7 +37,7 @@ from tests.tui import lab_data
 from tests.tui.pilot import feed, in_loop, make_app, until
 from tests.tui.snapshots import check, text
 
-CPU, CUDA = Device("cpu"), Device("cuda")
+CPU, CUDA = DeviceChoice("cpu"), DeviceChoice("cuda")
 GIB = 1 << 30
 RECORDING = Path(__file__).parents[2] / "demos" / "recordings" / "h200-lab.gsr"
 """Of two trainings on a real H200."""

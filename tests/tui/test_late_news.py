@@ -146,7 +146,7 @@ async def test_a_recording_that_was_read_leaves_who_types_another_path_alone(mon
         await done.wait()
         return trainings
 
-    monkeypatch.setattr(recording_dialog, "aside", slowly)
+    monkeypatch.setattr(recording_dialog, "in_own_thread", slowly)
     app = make_app(views.cpu_only(), "lab")
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "Demo trainer")

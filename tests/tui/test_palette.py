@@ -6,9 +6,9 @@ from pathlib import Path
 
 from gpuscope.tui.doctor.dialogs import ExplainDialog
 from gpuscope.tui.shell.actions import ACTIONS
-from gpuscope.tui.shell.keymap import shown
+from gpuscope.tui.shell.keymap import key_text
 from gpuscope.tui.shell.palette import Palette
-from gpuscope.tui.shell.palette_entries import Entry, found, score
+from gpuscope.tui.shell.palette_entries import Entry, matching_entries, score
 from gpuscope.tui.shell.settings_dialog import SettingsDialog
 from gpuscope.tui.shell.word_dialog import WordDialog
 from tests.fakes import jobs, views
@@ -28,11 +28,11 @@ async def test_every_action_is_listed_once_with_its_key_and_what_is_impossible_c
     app = make_app(views.training(4.0))
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "Devices")
-        entries = found(app, app.main, "")
+        entries = matching_entries(app, app.main, "")
         named = [entry for entry in entries if not entry.kind and entry.name in BY]
         assert {entry.name for entry in named} == set(BY) - NEVER_LISTED
         for entry in named:
-            assert shown(BY[entry.name].keys[0]) in entry.keys
+            assert key_text(BY[entry.name].keys[0]) in entry.keys
         reasons = [bool(entry.reason) for entry in entries]
         assert reasons == sorted(reasons)
         assert any(reasons)
@@ -105,10 +105,10 @@ async def test_things_are_found_by_their_names():
     app = make_app(views.training(4.0))
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "Devices")
-        assert found(app, app.main, "gpu 3")[0].title == "GPU 3"
-        assert found(app, app.main, "pid 48214")[0].title == "pid 48214"
-        assert found(app, app.main, "48214")[0].title == "pid 48214"
-        assert found(app, app.main, "train.py")[0].kind == "job"
+        assert matching_entries(app, app.main, "gpu 3")[0].title == "GPU 3"
+        assert matching_entries(app, app.main, "pid 48214")[0].title == "pid 48214"
+        assert matching_entries(app, app.main, "48214")[0].title == "pid 48214"
+        assert matching_entries(app, app.main, "train.py")[0].kind == "job"
         await pilot.press("colon")
         await type_in(pilot, "gpu 3")
         await pilot.press("enter")
@@ -122,7 +122,7 @@ async def test_oom_slow_and_hang_lead_to_the_doctor_a_pitfall_and_a_word():
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "Devices")
         for query in ("oom", "slow", "hang"):
-            entries = found(app, app.main, query)
+            entries = matching_entries(app, app.main, query)
             assert "doctor" in [entry.name for entry in entries[:6]], query
             assert {"pitfall", "word"} <= {entry.kind for entry in entries}, query
         await pilot.press("colon")
@@ -137,7 +137,7 @@ async def test_a_word_is_explained():
     app = make_app(views.training(4.0))
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "Devices")
-        assert found(app, app.main, "headroom")[0].title == "headroom"
+        assert matching_entries(app, app.main, "headroom")[0].title == "headroom"
         await pilot.press("colon")
         await type_in(pilot, "headroom")
         await pilot.press("enter")
@@ -152,7 +152,7 @@ async def test_the_keys_of_a_screen_come_first_and_one_is_carried_out():
         await until(pilot, "Devices")
         app.open("processes")
         await until(pilot, "RSS GiB")
-        titles = [entry.title for entry in found(app, app.screen, "")]
+        titles = [entry.title for entry in matching_entries(app, app.screen, "")]
         assert titles.index("My Slurm job") < titles.index("Overview")
         before = app.session.state.process_tree
         await pilot.press("colon")
@@ -241,11 +241,15 @@ async def test_what_acts_on_another_tab_stands_below_what_acts_here():
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "Devices")
         for query in ("", "switch", "trainer"):
-            possible = [entry for entry in found(app, app.main, query) if not entry.reason]
+            possible = [
+                entry for entry in matching_entries(app, app.main, query) if not entry.reason
+            ]
             away = [entry.elsewhere for entry in possible]
             assert any(away), query
             assert away == sorted(away), query
-        assert found(app, app.main, "counters")[0].name == "counters", "its name finds it"
+        assert matching_entries(app, app.main, "counters")[0].name == "counters", (
+            "its name finds it"
+        )
 
 
 @in_loop

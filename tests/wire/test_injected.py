@@ -61,14 +61,14 @@ def test_files_of_others_stay(tmp_path):
 
 
 def test_a_probe_that_starts_and_the_next_injection_look_for_them(tmp_path, monkeypatch):
-    from gpuscope.attach.inject_place import Place
+    from gpuscope.attach.inject_place import InjectionDirectory
     from gpuscope.attach.inject_target import process
 
     monkeypatch.setattr(rendezvous, "directory", lambda: str(tmp_path))
     left = put(tmp_path, names(f"{GONE}-{NONCE}")[0], 120)
     safety._clear()
     assert not left.exists()
-    with Place(process(os.getpid())) as place:
+    with InjectionDirectory(process(os.getpid())) as place:
         left = os.path.join(f"/proc/self/fd/{place._directory}", names(f"{GONE}-{NONCE}")[0])
         with open(left, "w"):
             os.utime(left, (0, 0))

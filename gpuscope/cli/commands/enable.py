@@ -12,7 +12,7 @@ import sys
 from typing import Any
 
 from ...attach import enable
-from ...attach.enable import Found
+from ...attach.enable import HookState
 from ...attach.enable_target import CannotEnable, Target, find
 from ...exit_status import ExitStatus
 from ...text.units import bytes_text
@@ -135,7 +135,7 @@ def failed(error: OSError) -> str:
     return clean(f"{at}{error.strerror or error}. For one training:  gpuscope run SCRIPT")
 
 
-def _print_files(found: Found) -> None:
+def _print_files(found: HookState) -> None:
     for path in (found.pth, found.zip):
         print(f"  {clean(path)}  {bytes_text(os.path.getsize(path))}")
 
@@ -189,7 +189,7 @@ def _about(target: Target) -> dict[str, Any]:
     }
 
 
-def _place(found: Found) -> dict[str, Any]:
+def _place(found: HookState) -> dict[str, Any]:
     enabled = found.enabled
     return {
         "folder": clean(found.folder),

@@ -21,7 +21,7 @@ from ...store.view import DeviceView, HostView
 from ...text.units import GIB
 from ...wire.clean import clean
 from ...wire.frames import Reading, Unknown
-from ..local_look import Look, look
+from ..local_look import LocalLook, look
 from ..output import exit_code
 from .devices import document as devices_document
 
@@ -31,7 +31,7 @@ _COLOURS = {"bad": "31", "warn": "33", "free": "32"}
 
 
 def run(
-    args: argparse.Namespace, look: Callable[..., Look] = look, out: TextIO | None = None
+    args: argparse.Namespace, look: Callable[..., LocalLook] = look, out: TextIO | None = None
 ) -> int:
     """Print the line, once or every ``args.watch`` seconds.
 

@@ -220,7 +220,7 @@ def _others(baseline: LabConfig, share: bool) -> list[Any]:
             refused.why,
             "gpuscope tune --gpu N    takes another one; --share-gpus measures anyway",
         )
-    return lab_devices.beside(baseline, host)
+    return lab_devices.occupants_of_run(baseline, host)
 
 
 def _announce(job: Job, budget: float, known: int) -> None:
@@ -240,7 +240,7 @@ def _announce(job: Job, budget: float, known: int) -> None:
 # ── memory ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _fits(baseline: LabConfig, facts: rules.Facts, capacity: int | None) -> Fit:
+def _fits(baseline: LabConfig, facts: rules.RunFacts, capacity: int | None) -> Fit:
     """Return a function that predicts whether a configuration fits; on a CPU it knows nothing."""
     if facts.device_type != "cuda" or capacity is None:
         return lambda config: None

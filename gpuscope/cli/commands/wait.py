@@ -78,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class WaitResult:
     """The result of waiting.
 
     ``code`` is the exit code, ``text`` a line for people, and ``out`` what a script reads on
@@ -91,7 +91,7 @@ class Verdict:
 
 
 E = TypeVar("E", bound="Entity")
-Judge = Callable[["HostView", float], "Verdict | None"]
+Judge = Callable[["HostView", float], "WaitResult | None"]
 """Called with the host and the seconds since its first sample; None means to wait on."""
 
 
@@ -112,7 +112,7 @@ def _prepared(
     args: argparse.Namespace,
     stack: contextlib.ExitStack,
     make_source: Callable[[float], Source] | None,
-) -> Verdict:
+) -> WaitResult:
     if args.free is None and args.target is None:
         raise remote.BadTarget(
             "nothing to wait for. Next: gpuscope wait PID    or    gpuscope wait --free 40GiB"
@@ -142,14 +142,14 @@ def _prepared(
             raise remote.BadTarget(f"{args.target}: neither a PID nor --free. Next: {ways}")
         source = stack.enter_context(remote.Ways(args, redact=load()[0].redact)).source(target, HZ)
     if watch is not None and watch.ended:
-        return Verdict(
+        return WaitResult(
             ExitStatus.UNCHECKED,
             f"gpuscope wait: there is no process {pid} here.\n"
             "Next: gpuscope ps    lists GPU processes and trainers",
         )
     if args.slower and pid is None:
         raise remote.BadTarget("--slower is for a PID. Next: gpuscope wait PID --slower")
-    judge: Judge = Room(args.free, args.gpus) if pid is None else Watched(pid, watch)
+    judge: Judge = FreeDevicesWait(args.free, args.gpus) if pid is None else ProcessWait(pid, watch)
     return asyncio.run(_wait(source, judge, watch, args.timeout, args.slower))
 
 
@@ -159,7 +159,7 @@ async def _wait(
     local: _Local | None,
     timeout: float | None,
     slower: bool = False,
-) -> Verdict:
+) -> WaitResult:
     from ...store.store import Store
     from ...store.view import Link
 
@@ -180,7 +180,7 @@ async def _wait(
         while True:
             now = time.monotonic()
             if local is not None and local.ended:
-                return Verdict(
+                return WaitResult(
                     ExitStatus.OK,
                     f"pid {local.pid} has ended, after {duration_text(now - began)} of waiting.",
                 )
@@ -190,18 +190,18 @@ async def _wait(
                 verdict = judge(host, now - first)
                 if verdict is None and slower and (text := _slower(store, source.key, judge)):
                     told = f"pid {_pid(judge)}: {text[:1].lower()}{text[1:]}."
-                    verdict = Verdict(ExitStatus.SLOWER, told)
+                    verdict = WaitResult(ExitStatus.SLOWER, told)
                 if verdict is not None:
                     return verdict
             if (task.done() or link.state == "ended") and local is None:
-                return Verdict(
+                return WaitResult(
                     ExitStatus.UNCHECKED,
                     f"gpuscope wait: {clean(link.text) or 'the connection ended'}.",
                 )
             if timeout is not None and now - began >= timeout:
                 words = f"gave up after {timeout:g} s: {_still(judge)}"
                 also = _slower(store, source.key, judge)
-                return Verdict(ExitStatus.TIMED_OUT, words + (also and f". {also}"))
+                return WaitResult(ExitStatus.TIMED_OUT, words + (also and f". {also}"))
             await asyncio.sleep(LOOK_SECONDS)
     finally:
         closing: Awaitable[None] = source.close()
@@ -216,7 +216,7 @@ def _slower(store: Store, key: str, judge: Judge) -> str:
     from ...model.slowdown import of_trainers
 
     host = store.host(key)
-    if host is None or not isinstance(judge, Watched):
+    if host is None or not isinstance(judge, ProcessWait):
         return ""
     for trainer in host.trainers:
         if trainer.definition.pid == judge.pid and trainer.gone is None:
@@ -258,7 +258,7 @@ class _Local:
         return self._start is None or stat.start_ticks != self._start or stat.has_ended
 
 
-class Watched:
+class ProcessWait:
     """Ends with the process; before that when its trainer stands or its loss is lost."""
 
     def __init__(self, pid: int, local: _Local | None) -> None:
@@ -266,27 +266,27 @@ class Watched:
         self._seen = False
         self.still = f"pid {pid} is still running"
 
-    def __call__(self, host: HostView, seconds: float) -> Verdict | None:
-        from ...model.stalls import stands
+    def __call__(self, host: HostView, seconds: float) -> WaitResult | None:
+        from ...model.stalls import is_stalled
 
         pid = self.pid
         process = _latest([p for p in host.processes if p.definition.pid == pid])
         trainer = _latest([t for t in host.trainers if t.definition.pid == pid])
         if trainer is not None and trainer.gone is None:
             self._seen = True
-            if stands(trainer):
+            if is_stalled(trainer):
                 at, age = (
                     trainer.readings.get("stall_at"),
                     trainer.number("step_age_seconds") or 0.0,
                 )
                 where = f", stuck at {at}" if isinstance(at, str) and at else ""
-                return Verdict(
+                return WaitResult(
                     ExitStatus.STALLED,
                     f"pid {pid} has stalled: no step for {age_text(age)}{where}.",
                 )
-        lost = _lost(trainer) or _lost(process)
+        lost = _non_finite_loss(trainer) or _non_finite_loss(process)
         if lost:
-            return Verdict(ExitStatus.NOT_FINITE, f"the loss of pid {pid} is {lost}.")
+            return WaitResult(ExitStatus.NOT_FINITE, f"the loss of pid {pid} is {lost}.")
         living = next(
             (one for one in (process, trainer) if one is not None and one.gone is None), None
         )
@@ -304,12 +304,12 @@ class Watched:
             if gone is not None and gone.reason.startswith("runs on"):
                 return None
             if self._seen or gone is not None:
-                return Verdict(
+                return WaitResult(
                     ExitStatus.OK, f"pid {pid} has ended{f': {gone.reason}' if gone else ''}."
                 )
             if seconds > SEEN_SECONDS:
                 why = "either it has ended, or it uses no GPU and has no probe"
-                return Verdict(
+                return WaitResult(
                     ExitStatus.UNCHECKED, f"gpuscope wait: pid {pid} is not seen there: {why}."
                 )
         return None
@@ -320,7 +320,7 @@ def _latest(found: list[E]) -> E | None:
     return max(found, key=lambda one: (one.gone is None, one.id), default=None)
 
 
-def _lost(entity: TrainerView | ProcView | None) -> str:
+def _non_finite_loss(entity: TrainerView | ProcView | None) -> str:
     """Return "nan" or "inf" where the loss is such a number, else "".
 
     The loss comes from the framework's state, a progress bar or a log.
@@ -334,7 +334,7 @@ def _lost(entity: TrainerView | ProcView | None) -> str:
     return ""
 
 
-class Room:
+class FreeDevicesWait:
     """Wait until enough devices have had enough free memory for a while.
 
     The indices of these devices are printed on standard output.
@@ -345,20 +345,20 @@ class Room:
         self._since: dict[str, float] = {}
         self.still = "no device reading arrived"
 
-    def __call__(self, host: HostView, seconds: float) -> Verdict | None:
+    def __call__(self, host: HostView, seconds: float) -> WaitResult | None:
         if not host.devices:
             if host.nvml is not None and seconds > SEEN_SECONDS / 3:
-                return Verdict(
+                return WaitResult(
                     ExitStatus.UNCHECKED, f"gpuscope wait: no GPU there: {host.nvml.text}"
                 )
             return None
         if len(host.devices) < self._count:
             text = f"{self._count} GPUs are requested, but there are {len(host.devices)}"
-            return Verdict(ExitStatus.UNCHECKED, f"gpuscope wait: {text}.")
+            return WaitResult(ExitStatus.UNCHECKED, f"gpuscope wait: {text}.")
         totals = [d.definition.total_bytes for d in host.devices]
         if sum(total is None or total >= self._size for total in totals) < self._count:
             text = f"no {self._count} GPUs there have {bytes_text(self._size)} at all"
-            return Verdict(ExitStatus.UNCHECKED, f"gpuscope wait: {text}.")
+            return WaitResult(ExitStatus.UNCHECKED, f"gpuscope wait: {text}.")
         now = host.sampled_seconds or 0.0
         room = {
             d.key: d
@@ -380,7 +380,7 @@ class Room:
             return None
         chosen = sorted(ready[: self._count], key=lambda d: d.definition.index)
         words = ", ".join(_words(host, d) for d in chosen)
-        return Verdict(
+        return WaitResult(
             ExitStatus.OK, f"free: {words}", ",".join(str(d.definition.index) for d in chosen)
         )
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from ...model.look import Look
     from ...model.useful_work import UsefulWork
     from ...store.view import HistoryOf, HostView, TrainerView
-    from ..one_trainer import Found, There
-    from ..time_report import Told
+    from ..one_trainer import ProbedTrainer, WatchedHost
+    from ..time_report import TrainerTime
 
 WINDOW_SECONDS = 300.0
 LOOK_SECONDS = 4.0
@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         width = shutil.get_terminal_size((output.FILE_WIDTH, 24)).columns
         print("\n".join(time_report.text(told, width)))
-    one, odd = time_report.named(told)
+    one, odd = time_report.rank_to_report(told)
     if not one.ledger.sure and not one.findings:
         return ExitStatus.UNCHECKED
     slow = any(each.straggler is not None for each in told)
@@ -113,7 +113,7 @@ def _place(args: argparse.Namespace) -> tuple[remote.Target, str]:
 
 async def _ask(
     args: argparse.Namespace, place: remote.Target, job: str, stack: contextlib.ExitStack
-) -> list[Told]:
+) -> list[TrainerTime]:
     import asyncio
 
     from .. import one_trainer
@@ -126,7 +126,7 @@ async def _ask(
         trainers = await trainers_of(there, place, "why", job, NoAnswer)
         ranks = [there.reach(trainer) for trainer in trainers[:MAX_ASKED]]
         close = 0.0 if args.no_look else LOOK_SECONDS
-        problems = await asyncio.gather(*(_asked(one, close) for one in ranks))
+        problems = await asyncio.gather(*(_ask_for_time(one, close) for one in ranks))
         looks: Mapping[int, tuple[Look | None, str]] = {}
         works: Mapping[int, tuple[UsefulWork | None, str]] = {}
         if close and not all(problems):
@@ -138,20 +138,20 @@ async def _ask(
             by_id = {one.trainer.id: one for one in ranks}
             looks, _ = await asyncio.gather(look.take_all(by_id), asyncio.sleep(close))
             works = await work.take_all(by_id)  # afterwards: a trainer does one of them at a time
-            again = await asyncio.gather(*(_asked(one, 0.0) for one in ranks))
+            again = await asyncio.gather(*(_ask_for_time(one, 0.0) for one in ranks))
             problems = [
                 before or (now and f"it did not answer again: {now}")
                 for before, now in zip(problems, again, strict=True)
             ]
         await asyncio.gather(*(_remembered(one) for one in ranks))
-        told = _told(args, there, ranks, problems)
+        told = _time_reports(args, there, ranks, problems)
         return [
             replace(one, look=looks.get(rank.trainer.id), work=works.get(rank.trainer.id))
             for one, rank in zip(told, ranks, strict=True)
         ]
 
 
-async def _asked(one: Found, close_seconds: float) -> str:
+async def _ask_for_time(one: ProbedTrainer, close_seconds: float) -> str:
     """Have a trainer tell of its time, and keep that in the store. Return why it did not."""
     from ...store.pending_requests import SourceError
     from .. import one_trainer
@@ -168,7 +168,7 @@ async def _asked(one: Found, close_seconds: float) -> str:
     return clean(str(answer.value.get("problem") or ""), 200)
 
 
-async def _remembered(one: Found) -> None:
+async def _remembered(one: ProbedTrainer) -> None:
     """Have a trainer tell its readings of the last minutes, for what changed in them."""
     from ...store.pending_requests import SourceError
 
@@ -177,9 +177,12 @@ async def _remembered(one: Found) -> None:
         one.store.remember(one.source.key, one.trainer.id, "recent", answer.value)
 
 
-def _told(
-    args: argparse.Namespace, there: There, ranks: Sequence[Found], problems: Sequence[str]
-) -> list[Told]:
+def _time_reports(
+    args: argparse.Namespace,
+    there: WatchedHost,
+    ranks: Sequence[ProbedTrainer],
+    problems: Sequence[str],
+) -> list[TrainerTime]:
     key = there.source.key
     host = there.store.view().host
     assert host is not None
@@ -215,7 +218,7 @@ def _is_mate(trainer: TrainerView, of: TrainerView) -> bool:
     return trainer.definition.job == of.definition.job
 
 
-def _noted(one: Told, note: str) -> Told:
+def _noted(one: TrainerTime, note: str) -> TrainerTime:
     return replace(one, note=note)
 
 
@@ -238,7 +241,7 @@ def _unknown(problem: str, pid: int) -> NoAnswer:
 # ── of one that has ended ──
 
 
-def _of_file(args: argparse.Namespace) -> list[Told]:
+def _of_file(args: argparse.Namespace) -> list[TrainerTime]:
     from shlex import quote
 
     from .. import past_trainers
@@ -251,7 +254,7 @@ def _of_file(args: argparse.Namespace) -> list[Told]:
             past.problem or f"{name} contains no trainer.",
             next="gpuscope ps    names the black boxes of trainers that died here",
         )
-    found: list[list[Told]] = []
+    found: list[list[TrainerTime]] = []
     for key, host, job in jobs:
         history = _histories(past.store, key)
         told = [
@@ -289,8 +292,8 @@ def _histories(store: Any, key: str) -> HistoryOf:
 
 
 def _with_straggler(
-    told: list[Told], trainers: Sequence[TrainerView], host: HostView, history: HistoryOf
-) -> list[Told]:
+    told: list[TrainerTime], trainers: Sequence[TrainerView], host: HostView, history: HistoryOf
+) -> list[TrainerTime]:
     """Return what is told of ranks of a job, with the one that keeps the others waiting."""
     from ...model.stragglers import straggler
 
@@ -321,21 +324,21 @@ def _one(
     history: HistoryOf,
     again: str,
     note: str,
-) -> Told:
+) -> TrainerTime:
     from ...doctor.live_look import of_trainer_look
-    from ...doctor.live_scene import Scene
+    from ...doctor.live_scene import LiveScene
     from ...model import slowdown
     from ...model.ranks import name_of
     from ...model.time_ledger import causes, of_trainer
-    from ..time_report import Told
+    from ..time_report import TrainerTime
 
     definition, ledger = trainer.definition, of_trainer(trainer, args.window)
     known = {cause.pitfall for cause in causes(ledger)}  # the clock has told of it already
-    found = of_trainer_look(Scene(host, history), trainer)
+    found = of_trainer_look(LiveScene(host, history), trainer)
     script = (definition.script or "").rsplit("/", 1)[-1]
     parts = [script or "a trainer"]
     parts += [f"rank {definition.rank}"] if definition.rank is not None else []
-    return Told(
+    return TrainerTime(
         name=", ".join([*parts, f"pid {definition.pid}"]),
         short=name_of(trainer),
         pid=definition.pid,

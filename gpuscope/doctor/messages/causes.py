@@ -16,7 +16,7 @@ from ...text.units import GIB, MIB
 from . import figures, tables
 from .figures import size_text
 from .oom import OutOfMemory
-from .scene import Scene
+from .scene import MessageContext
 from .text import Log
 from .votes import Vote
 from .weights import BASE, CAUSES, SHIFTS, TITLES
@@ -48,7 +48,7 @@ LIKELY_WEIGHT = 0.40
 """A cause that a circumstance supports is ``likely`` from this weight on."""
 
 
-def votes(log: Log, scene: Scene, one: OutOfMemory) -> Iterator[Vote]:
+def votes(log: Log, scene: MessageContext, one: OutOfMemory) -> Iterator[Vote]:
     """Yield the causes that one refusal speaks for, each with its weight."""
     message = (log.quote(one.hit), log.where(one.hit))
     device = f"cuda:{one.device}" if one.device and one.backend == "cuda" else ""
@@ -64,7 +64,7 @@ def votes(log: Log, scene: Scene, one: OutOfMemory) -> Iterator[Vote]:
 class _Arithmetic:
     """Judges one refusal by the sizes in its message alone."""
 
-    def __init__(self, scene: Scene, one: OutOfMemory, message: tuple[str, str]) -> None:
+    def __init__(self, scene: MessageContext, one: OutOfMemory, message: tuple[str, str]) -> None:
         self.one = one
         self.message = message
         self.circumstances = {*scene.facts, one.backend, one.form}
@@ -189,7 +189,7 @@ class _Arithmetic:
 
 
 def _circumstances(
-    one: OutOfMemory, scene: Scene, message: tuple[str, str], decided: bool
+    one: OutOfMemory, scene: MessageContext, message: tuple[str, str], decided: bool
 ) -> Iterator[Vote]:
     """Yield the causes that circumstances make more likely than they are for any such error.
 
@@ -232,7 +232,7 @@ def _circumstances(
 
 
 def _weigh_scene(
-    one: OutOfMemory, scene: Scene, text: str
+    one: OutOfMemory, scene: MessageContext, text: str
 ) -> tuple[dict[str, float], dict[str, list[str]]]:
     """Return each pitfall's weight by the scene alone, and the log's words that raised it."""
     weights = dict(BASE)

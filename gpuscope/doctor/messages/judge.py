@@ -10,7 +10,7 @@ from . import causes, figures, growth, oom, rule, smi, symptoms, tables
 from . import scene as scenes
 from .oom import OutOfMemory
 from .predicted import add_effects
-from .scene import Scene
+from .scene import MessageContext
 from .text import Log
 from .votes import Vote, choose_best, finding
 
@@ -47,7 +47,9 @@ def judge(
     return add_effects(map(finding, chosen), refusals), tuple(_abstentions(chosen, refusals))
 
 
-def _votes(log: Log, scene: Scene, described: bool) -> tuple[list[Vote], list[OutOfMemory]]:
+def _votes(
+    log: Log, scene: MessageContext, described: bool
+) -> tuple[list[Vote], list[OutOfMemory]]:
     """Return the votes of one text and the out-of-memory errors in it.
 
     ``described`` says that a person wrote the text, and not a program.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..finding import Confidence, Severity
-from .scene import Scene
+from .scene import MessageContext
 from .text import Hit, Log, remove_spaces
 from .votes import Vote
 
@@ -54,7 +54,7 @@ NEAR = 2500
 """The neighbourhood of a message: this many characters, not counting spaces, on either side."""
 
 
-def apply(rules: tuple[Rule, ...], log: Log, scene: Scene) -> Iterator[Vote]:
+def apply(rules: tuple[Rule, ...], log: Log, scene: MessageContext) -> Iterator[Vote]:
     """Yield the votes of every rule whose message stands in the log."""
     for rule in rules:
         hit = log.first(*rule.gate)
@@ -64,7 +64,7 @@ def apply(rules: tuple[Rule, ...], log: Log, scene: Scene) -> Iterator[Vote]:
             yield from _votes(rule, hit, log, scene)
 
 
-def _votes(rule: Rule, hit: Hit, log: Log, scene: Scene) -> Iterator[Vote]:
+def _votes(rule: Rule, hit: Hit, log: Log, scene: MessageContext) -> Iterator[Vote]:
     """Yield the causes of one message whose words and circumstances fit."""
     near = log.squeezed[max(0, hit.start - NEAR) : hit.end + NEAR]
     quoted = (log.quote(hit), log.where(hit))

@@ -40,7 +40,7 @@ class Frame:
 
 
 @dataclass(slots=True)
-class Scene:
+class MessageContext:
     """The circumstances of a message.
 
     ``facts`` maps the name of each circumstance to the words that show it. ``frames`` have the
@@ -138,12 +138,12 @@ _IN_TEXT: dict[str, str] = {
 _LINE_IS_LIBRARY = ("backward", "attention", "logits")
 
 
-def read(log: Log, says: Mapping[str, str]) -> Scene:
+def read(log: Log, says: Mapping[str, str]) -> MessageContext:
     """Return the scene of a log.
 
     ``says`` supplies the words for circumstances that no single line of the log states.
     """
-    scene = Scene(frames=_read_frames(log))
+    scene = MessageContext(frames=_read_frames(log))
     said = [f"{f.file} {f.function} {f.code}" for f in scene.frames]
     said += [line for _, line in log.lines[-1500:] if "File" not in line and _is_code(line)]
     for name, pattern in _IN_FRAMES.items():

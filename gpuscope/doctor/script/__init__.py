@@ -16,7 +16,7 @@ from ..finding import Abstained, Evidence, Finding, Fix, Report
 from ..wordings import Wording, Wordings, fill
 
 if TYPE_CHECKING:
-    from .facts import Found, Script
+    from .facts import Script, ScriptMatch
 
 __all__ = ["examine", "report"]
 
@@ -133,7 +133,7 @@ def _findings(script: Script, problems: list[str], on_cpu: bool) -> list[Finding
     return list(findings.values())
 
 
-def _finding(script: Script, found: Found, wording: Wording) -> Finding:
+def _finding(script: Script, found: ScriptMatch, wording: Wording) -> Finding:
     """Return the finding of what a check reports, in the words of its row."""
     place = script.place(found.node)
     lines = [
@@ -155,7 +155,7 @@ def _finding(script: Script, found: Found, wording: Wording) -> Finding:
     )
 
 
-def _fix(script: Script, found: Found, fix: Fix) -> Fix:
+def _fix(script: Script, found: ScriptMatch, fix: Fix) -> Fix:
     """Return the fix with its code, or only its words.
 
     The code is shown only if it is valid Python and changes something.

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from . import cudnn, devices, memory, parallel, precision, registered, speed, step, wrapped
-from .facts import LOADER, SAMPLER, Found, Script
+from .facts import LOADER, SAMPLER, Script, ScriptMatch
 
 ALL = (
     *memory.CHECKS,
@@ -21,7 +21,7 @@ ALL = (
 )
 
 
-def run(s: Script) -> Iterator[Found]:
+def run(s: Script) -> Iterator[ScriptMatch]:
     """Yield what every check finds in the file."""
     for check in ALL:
         yield from check(s)

@@ -6,13 +6,13 @@ import ast
 from collections.abc import Iterator
 
 from . import edits
-from .facts import Found, Script
+from .facts import Script, ScriptMatch
 from .nodes import is_literal
 
 _CONVOLUTIONS = {"Conv2d", "Conv3d", "ConvTranspose2d"}
 
 
-def find_cudnn_conflict(s: Script) -> Iterator[Found]:
+def find_cudnn_conflict(s: Script) -> Iterator[ScriptMatch]:
     """Find ``benchmark`` beside what asks for reproducible results."""
     settings: dict[str, ast.Assign] = {}
     for node in s.nodes:
@@ -30,7 +30,7 @@ def find_cudnn_conflict(s: Script) -> Iterator[Found]:
             and not s.are_exclusive(benchmark, deterministic)
             and s.scope(benchmark) is s.scope(deterministic)
         ):
-            yield Found(
+            yield ScriptMatch(
                 "script.benchmark-and-deterministic",
                 benchmark,
                 figures={"edited": edited},
@@ -45,7 +45,7 @@ def find_cudnn_conflict(s: Script) -> Iterator[Found]:
     ]
     seeded = [call for call in seeded if _seeds_the_training(s, call, benchmark)]
     if seeded and "use_deterministic_algorithms" not in s.identifiers:
-        yield Found(
+        yield ScriptMatch(
             "script.benchmark-with-seed",
             benchmark,
             figures={"edited": edited},
@@ -66,7 +66,7 @@ def _seeds_the_training(s: Script, seed: ast.Call, benchmark: ast.AST) -> bool:
     return any(s.scope(loop) is scope for loop in s.training_loops)
 
 
-def find_untuned_convolutions(s: Script) -> Iterator[Found]:
+def find_untuned_convolutions(s: Script) -> Iterator[ScriptMatch]:
     """Find convolutions on pictures of one size without cuDNN's search for algorithms."""
     if (
         not s.cuda
@@ -85,7 +85,7 @@ def find_untuned_convolutions(s: Script) -> Iterator[Found]:
     )
     if layer is None or not _has_fixed_shape(s):
         return
-    yield Found("script.no-cudnn-benchmark", layer, before="", severity="info")
+    yield ScriptMatch("script.no-cudnn-benchmark", layer, before="", severity="info")
 
 
 def _has_fixed_shape(s: Script) -> bool:

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from . import edits
-from .facts import Found, Script
+from .facts import Script, ScriptMatch
 from .nodes import comes_after, is_open_ended, key, keyword, names, receiver
 from .source import Loop
 
@@ -26,7 +26,7 @@ _MAKERS = (
 _DEFAULTS = {"set_default_device", "set_default_tensor_type"}
 
 
-def find_parts_left_behind(s: Script) -> Iterator[Found]:
+def find_parts_left_behind(s: Script) -> Iterator[ScriptMatch]:
     """Find the part of a batch that is not moved, and meets one in the loss that is."""
     if s.managed or not s.cuda or s.identifiers & _DEFAULTS:
         return
@@ -42,7 +42,7 @@ def find_parts_left_behind(s: Script) -> Iterator[Found]:
             if call is not None and not s.under(call, ast.If, ast.IfExp, ast.Try):
                 other = next(iter(sorted(moved)))
                 move = next(iter(_moves(s, other, loop)))
-                yield Found(
+                yield ScriptMatch(
                     "script.labels-not-moved",
                     call,
                     figures={
@@ -113,7 +113,7 @@ def _find_loss(s: Script, name: str, loop: ast.AST) -> ast.Call | None:
     return None
 
 
-def find_moves_without_effect(s: Script) -> Iterator[Found]:
+def find_moves_without_effect(s: Script) -> Iterator[ScriptMatch]:
     """Find ``inputs.to(device)`` as a statement: a tensor is not moved in place."""
     for call in s.methods("to", "cuda"):
         statement = s.statement(call)
@@ -137,7 +137,7 @@ def find_moves_without_effect(s: Script) -> Iterator[Found]:
         )
         batch = any(name in _batch_names(loop) for loop in s.loops(call)) and len(values) == 1
         if tensor or (batch and any(loop in s.training_loops for loop in s.loops(call))):
-            yield Found(
+            yield ScriptMatch(
                 "script.move-without-effect",
                 call,
                 figures={"name": name, "move": edits.text(s, call)},
@@ -146,7 +146,7 @@ def find_moves_without_effect(s: Script) -> Iterator[Found]:
             )
 
 
-def find_model_left_behind(s: Script) -> Iterator[Found]:
+def find_model_left_behind(s: Script) -> Iterator[ScriptMatch]:
     """Find a program for CUDA whose model is never moved."""
     if (
         s.managed
@@ -208,7 +208,7 @@ def find_model_left_behind(s: Script) -> Iterator[Found]:
         if not moved:
             continue
         device = next(iter(sorted(chosen)), "")
-        yield Found(
+        yield ScriptMatch(
             "script.model-not-moved.inputs-follow" if followed else "script.model-not-moved",
             node,
             figures={"made": edits.text(s, node), "move": f"to({device})" if device else "cuda()"},
@@ -282,7 +282,7 @@ def _is_untouched(s: Script, name: str, made: ast.AST) -> bool:
     return True
 
 
-def find_made_on_cpu(s: Script) -> Iterator[Found]:
+def find_made_on_cpu(s: Script) -> Iterator[ScriptMatch]:
     """Find a tensor that ``forward`` makes without a device and hands to a layer."""
     if s.identifiers & _DEFAULTS:
         return
@@ -298,7 +298,7 @@ def find_made_on_cpu(s: Script) -> Iterator[Found]:
                 yield from _find_made_in(s, function, layers)
 
 
-def _find_made_in(s: Script, function: ast.FunctionDef, layers: set[str]) -> Iterator[Found]:
+def _find_made_in(s: Script, function: ast.FunctionDef, layers: set[str]) -> Iterator[ScriptMatch]:
     """Find tensors made on the CPU in one ``forward`` that meet one of these layers."""
     for node in s.nodes:
         if (
@@ -339,7 +339,7 @@ def _find_made_in(s: Script, function: ast.FunctionDef, layers: set[str]) -> Ite
                 and comes_after(call, node)
             ):
                 argument = next(arg.arg for arg in function.args.args[1:] or function.args.args)
-                yield Found(
+                yield ScriptMatch(
                     "script.made-on-cpu",
                     node,
                     figures={

@@ -63,7 +63,7 @@ _STATELESS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ScriptMatch:
     """What a check reports about one place of the file, with the figures for its text.
 
     ``wording`` is the id of a finding in ``findings/script.toml``, which contains the text.

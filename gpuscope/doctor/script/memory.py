@@ -10,13 +10,13 @@ import textwrap
 from collections.abc import Iterator
 
 from . import edits
-from .facts import Found, Script
+from .facts import Script, ScriptMatch
 from .nodes import comes_after, is_open_ended, key, keyword, names, receiver
 
 _NUMBERS = {"item", "detach", "detach_", "tolist", "cpu", "numpy", "size", "shape", "numel", "data"}
 
 
-def find_kept_losses(s: Script) -> Iterator[Found]:
+def find_kept_losses(s: Script) -> Iterator[ScriptMatch]:
     """Find ``total += loss`` and ``losses.append(loss)``.
 
     Each of them keeps the autograd graph of every loss.
@@ -44,7 +44,7 @@ def find_kept_losses(s: Script) -> Iterator[Found]:
             ):
                 continue
             kept = next(part for part in _names_added(added) if part.id == loss)
-            yield Found(
+            yield ScriptMatch(
                 "script.loss-kept",
                 node,
                 figures={
@@ -141,7 +141,7 @@ def _may_be_detached(s: Script, node: ast.AST, loss: str, loop: ast.AST) -> bool
     return any(receiver(call) == loss for call in s.methods("detach_", within=loop))
 
 
-def find_evaluation_with_grad(s: Script) -> Iterator[Found]:
+def find_evaluation_with_grad(s: Script) -> Iterator[ScriptMatch]:
     """Find ``model.eval()`` and then the model's outputs, with gradients on."""
     if s.managed in ("lightning", "pytorch_lightning"):
         return
@@ -173,7 +173,7 @@ def find_evaluation_with_grad(s: Script) -> Iterator[Found]:
         if any(_detaches_output(s, use) for use in uses):
             continue
         head = edits.head(s, s.loops(uses[0])[-1])
-        yield Found(
+        yield ScriptMatch(
             "script.eval-with-grad",
             uses[0],
             figures={"model": name, "loop": textwrap.indent(head, "    ")},
@@ -225,7 +225,7 @@ def _detaches_output(s: Script, use: ast.Call) -> bool:
     return False
 
 
-def find_emptied_caches(s: Script) -> Iterator[Found]:
+def find_emptied_caches(s: Script) -> Iterator[ScriptMatch]:
     """Find ``empty_cache()`` in every step, and beside a list that keeps outputs on the GPU."""
     for call in s.calls_to("torch.cuda.empty_cache"):
         loops = s.loops(call)
@@ -233,7 +233,7 @@ def find_emptied_caches(s: Script) -> Iterator[Found]:
             continue
         kept = _find_kept_output(s, loops[0])
         if kept is not None:
-            yield Found(
+            yield ScriptMatch(
                 "script.outputs-kept",
                 kept,
                 figures={"list": receiver(kept), "output": s.code(kept.args[0])},
@@ -242,7 +242,7 @@ def find_emptied_caches(s: Script) -> Iterator[Found]:
         elif loops[0] in s.training_loops and not s.under(
             call, ast.If, ast.ExceptHandler, ast.IfExp
         ):
-            yield Found("script.empty-cache-each-step", call, severity="info")
+            yield ScriptMatch("script.empty-cache-each-step", call, severity="info")
 
 
 def _find_kept_output(s: Script, loop: ast.AST) -> ast.Call | None:
@@ -264,7 +264,7 @@ def _find_kept_output(s: Script, loop: ast.AST) -> ast.Call | None:
     return None
 
 
-def find_loads_without_place(s: Script) -> Iterator[Found]:
+def find_loads_without_place(s: Script) -> Iterator[ScriptMatch]:
     """Find ``torch.load`` of a checkpoint without ``map_location``.
 
     Without it, the tensors are loaded to the GPU from which they were saved.
@@ -292,7 +292,7 @@ def find_loads_without_place(s: Script) -> Iterator[Found]:
             found.append(call)
     if found:
         ranks = any(s.scope(call) is s.scope(wrap) for call in found for wrap in s.distributed)
-        yield Found(
+        yield ScriptMatch(
             "script.load-without-map-location.ranks"
             if ranks
             else "script.load-without-map-location",

@@ -9,7 +9,7 @@ import ast
 from collections.abc import Iterator
 
 from . import edits
-from .facts import AUTOCASTS, DP, LOADER, PASSING, SAMPLER, Found, Script
+from .facts import AUTOCASTS, DP, LOADER, PASSING, SAMPLER, Script, ScriptMatch
 from .nodes import comes_after, is_literal, is_open_ended, key, keyword
 
 INIT = (
@@ -18,14 +18,14 @@ INIT = (
 )
 
 
-def find_data_parallel(s: Script) -> Iterator[Found]:
+def find_data_parallel(s: Script) -> Iterator[ScriptMatch]:
     """Find ``nn.DataParallel`` where it does harm or nothing.
 
     It is slower than one process per GPU, does nothing without a GPU, and fails on odd batches.
     """
     for call in s.calls_to(DP):
         if not s.cuda and not _mentions_gpu(s) and s.training_loops:
-            yield Found(
+            yield ScriptMatch(
                 "script.dataparallel-without-gpu",
                 call,
                 figures={"model": edits.text(s, call.args[0]) if call.args else ""},
@@ -36,7 +36,7 @@ def find_data_parallel(s: Script) -> Iterator[Found]:
             # its reason.
             continue
         model = edits.text(s, call.args[0]) if call.args else "model"
-        yield Found(
+        yield ScriptMatch(
             "script.dataparallel",
             call,
             figures={"model": model},
@@ -52,14 +52,14 @@ def find_data_parallel(s: Script) -> Iterator[Found]:
                 and not is_open_ended(call)
                 and len(call.args) < 8
             ):
-                yield Found(
+                yield ScriptMatch(
                     "script.odd-last-batch",
                     call,
                     figures={"edited": s.code(call)[:-1] + ", drop_last=True)"},
                 )
 
 
-def find_autocast_around(s: Script) -> Iterator[Found]:
+def find_autocast_around(s: Script) -> Iterator[ScriptMatch]:
     """Find ``with autocast(dtype=bfloat16)`` around the call of a DataParallel model.
 
     The threads of DataParallel do not inherit the dtype and compute in fp16.
@@ -86,7 +86,7 @@ def find_autocast_around(s: Script) -> Iterator[Found]:
         ]
         if not wrapped:
             continue
-        yield Found(
+        yield ScriptMatch(
             "script.autocast-around-dataparallel",
             context,
             more=[call for call, _ in wrapped],
@@ -133,7 +133,7 @@ def _mentions_gpu(s: Script) -> bool:
     )
 
 
-def find_missing_group(s: Script) -> Iterator[Found]:
+def find_missing_group(s: Script) -> Iterator[ScriptMatch]:
     """Find DistributedDataParallel without a process group, and gloo between GPUs."""
     if not s.distributed or s.managed:
         return
@@ -143,7 +143,7 @@ def find_missing_group(s: Script) -> Iterator[Found]:
         call = s.distributed[0]
         # without a backend torch takes NCCL on GPUs and gloo on the CPU
         named = "" if "cpu" in s.strings else '"nccl"'
-        yield Found(
+        yield ScriptMatch(
             "script.no-process-group",
             call,
             figures={"backend": named, "statement": edits.statement(s, call)},
@@ -163,7 +163,7 @@ def find_missing_group(s: Script) -> Iterator[Found]:
             and not s.are_exclusive(call, on_gpu[0])
             and "nccl" not in s.strings
         ):
-            yield Found(
+            yield ScriptMatch(
                 "script.gloo-between-gpus",
                 call,
                 figures={
@@ -195,7 +195,7 @@ def _may_be_set_up_elsewhere(s: Script) -> bool:
     return False
 
 
-def find_shared_device(s: Script) -> Iterator[Found]:
+def find_shared_device(s: Script) -> Iterator[ScriptMatch]:
     """Find batches or models that go to the first GPU in every process."""
     if not s.distributed or not s.calls_to(*INIT) or s.managed:
         return
@@ -230,7 +230,7 @@ def find_shared_device(s: Script) -> Iterator[Found]:
         first.append(call)
     if first:
         moved = first[0].func.value if isinstance(first[0].func, ast.Attribute) else first[0]
-        yield Found(
+        yield ScriptMatch(
             "script.first-gpu-in-every-rank.device-known"
             if own
             else "script.first-gpu-in-every-rank",
@@ -241,7 +241,7 @@ def find_shared_device(s: Script) -> Iterator[Found]:
         )
 
 
-def find_missing_samplers(s: Script) -> Iterator[Found]:
+def find_missing_samplers(s: Script) -> Iterator[ScriptMatch]:
     """Find a shuffled loader under DistributedDataParallel that has no sampler.
 
     A sampler whose ``set_epoch`` is never called is also reported.
@@ -258,7 +258,7 @@ def find_missing_samplers(s: Script) -> Iterator[Found]:
             ):
                 continue
             before, edited = _add_sampler(s, call)
-            yield Found(
+            yield ScriptMatch(
                 "script.no-distributed-sampler",
                 call,
                 figures={"edited": edited},
@@ -282,7 +282,7 @@ def find_missing_samplers(s: Script) -> Iterator[Found]:
             continue
         head = edits.head(s, epochs)
         indent = " " * max(epochs.body[0].col_offset - epochs.col_offset, 1)
-        yield Found(
+        yield ScriptMatch(
             "script.no-set-epoch",
             call,
             figures={

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from . import edits
-from .facts import AUTOCASTS, Found, Script
+from .facts import AUTOCASTS, Script, ScriptMatch
 from .nodes import comes_after, is_literal, is_open_ended, key, keyword, receiver
 
 _CLIPS = ("clip_grad_norm_", "clip_grad_value_", "clip_grad_norm", "clip_grads_with_norm_")
@@ -22,7 +22,7 @@ _OLD = {
 _OLD_ORDER = ("enabled=", "dtype=", "cache_enabled=")
 
 
-def find_old_amp(s: Script) -> Iterator[Found]:
+def find_old_amp(s: Script) -> Iterator[ScriptMatch]:
     """Find ``torch.cuda.amp`` called without a look at the version of torch."""
     for full, (new, device) in _OLD.items():
         found = []
@@ -53,7 +53,7 @@ def find_old_amp(s: Script) -> Iterator[Found]:
             else f"**{edits.text(s, item.value)}"
             for item in found[0].keywords
         ]
-        yield Found(
+        yield ScriptMatch(
             "script.old-amp",
             found[0],
             figures={
@@ -107,7 +107,7 @@ def _asks_version(s: Script, call: ast.AST) -> bool:
     return False
 
 
-def find_scaler_misuse(s: Script) -> Iterator[Found]:
+def find_scaler_misuse(s: Script) -> Iterator[ScriptMatch]:
     """Find clipping of scaled gradients, and steps of a scaler that are missing."""
     scaled = [call for call in s.backwards if _scale_call(s, call)]
     if not scaled:
@@ -152,7 +152,7 @@ def find_scaler_misuse(s: Script) -> Iterator[Found]:
                 ),
                 "optimizer",
             )
-            yield Found(
+            yield ScriptMatch(
                 "script.clip-before-unscale",
                 clip,
                 figures={
@@ -185,7 +185,7 @@ def _scale_call(s: Script, call: ast.Call) -> ast.Call | None:
     return None
 
 
-def _find_missing_steps(s: Script, scaled: list[ast.Call]) -> Iterator[Found]:
+def _find_missing_steps(s: Script, scaled: list[ast.Call]) -> Iterator[ScriptMatch]:
     """Find a scaler that scales, and never steps or never updates."""
     for call in scaled:
         scale = _scale_call(s, call)
@@ -214,7 +214,7 @@ def _find_missing_steps(s: Script, scaled: list[ast.Call]) -> Iterator[Found]:
             and not s.are_exclusive(step, call)
         ]
         if "step" not in own and plain:
-            yield Found(
+            yield ScriptMatch(
                 "script.optimizer-steps-scaled",
                 plain[0],
                 figures={
@@ -236,7 +236,7 @@ def _find_missing_steps(s: Script, scaled: list[ast.Call]) -> Iterator[Found]:
                 and isinstance(other.func, ast.Attribute)
                 and other.func.attr == "step"
             )
-            yield Found(
+            yield ScriptMatch(
                 "script.scaler-not-updated",
                 step,
                 figures={"scaler": name, "statement": edits.statement(s, step)},
@@ -247,7 +247,7 @@ def _find_missing_steps(s: Script, scaled: list[ast.Call]) -> Iterator[Found]:
         return
 
 
-def find_half_without_scaler(s: Script) -> Iterator[Found]:
+def find_half_without_scaler(s: Script) -> Iterator[ScriptMatch]:
     """Find fp16 autocast whose loss goes backward without a scaler."""
     if s.managed or any("scaler" in name.lower() or name == "scale" for name in s.identifiers):
         return
@@ -269,7 +269,7 @@ def find_half_without_scaler(s: Script) -> Iterator[Found]:
                 and comes_after(backward, call)
                 and s.losses(backward) & made
             ):
-                yield Found(
+                yield ScriptMatch(
                     "script.fp16-without-scaler",
                     backward,
                     figures={"edited": _text_in_bf16(s, call)},
@@ -302,11 +302,13 @@ def _is_half(s: Script, call: ast.Call) -> bool:
     return is_literal(device, "cuda")
 
 
-def find_backward_in_autocast(s: Script) -> Iterator[Found]:
+def find_backward_in_autocast(s: Script) -> Iterator[ScriptMatch]:
     """Find ``backward()`` inside ``with autocast``."""
     for call in s.backwards:
         if any(s.resolve(context) in AUTOCASTS for context in s.contexts(call)):
-            yield Found("script.backward-in-autocast", call, severity="info", confidence="definite")
+            yield ScriptMatch(
+                "script.backward-in-autocast", call, severity="info", confidence="definite"
+            )
 
 
 CHECKS = (find_old_amp, find_scaler_misuse, find_half_without_scaler, find_backward_in_autocast)

@@ -6,11 +6,11 @@ import ast
 from collections.abc import Iterator
 
 from . import edits
-from .facts import Found, Script
+from .facts import Script, ScriptMatch
 from .nodes import key, receiver
 
 
-def find_lists_of_modules(s: Script) -> Iterator[Found]:
+def find_lists_of_modules(s: Script) -> Iterator[ScriptMatch]:
     """Find a plain list of layers as an attribute: its parameters are not the module's."""
     for name, owner in s.module_classes.items():
         for function in owner.body:
@@ -20,7 +20,7 @@ def find_lists_of_modules(s: Script) -> Iterator[Found]:
 
 def _find_plain_lists(
     s: Script, name: str, owner: ast.ClassDef, function: ast.FunctionDef
-) -> Iterator[Found]:
+) -> Iterator[ScriptMatch]:
     """Find the plain lists of layers that one ``__init__`` makes."""
     grown = {
         receiver(call): call
@@ -45,7 +45,7 @@ def _find_plain_lists(
         if not made or not _is_used_unregistered(s, owner, attribute, node):
             continue
         text = edits.text(s, value)
-        yield Found(
+        yield ScriptMatch(
             "script.plain-list-of-modules",
             node,
             figures={

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 
 from . import edits
-from .facts import CLOCKS, LOADER, Found, Script
+from .facts import CLOCKS, LOADER, Script, ScriptMatch
 from .nodes import comes_after, is_literal, is_open_ended, key, keyword, names
 
 _SLOW_READS = {
@@ -38,7 +38,7 @@ _SHOWING = {
 _TENSORS = {"torch.arange", "torch.randperm", "torch.utils.data.TensorDataset"}
 
 
-def find_slow_loaders(s: Script) -> Iterator[Found]:
+def find_slow_loaders(s: Script) -> Iterator[ScriptMatch]:
     """Find loaders without worker processes, or without pinned memory.
 
     Only a training on CUDA waits for them.
@@ -68,7 +68,7 @@ def find_slow_loaders(s: Script) -> Iterator[Found]:
     if idle:
         yield _report_no_workers(s, idle, None)
     if unpinned:
-        yield Found(
+        yield ScriptMatch(
             "script.memory-not-pinned",
             unpinned[0],
             figures={"edited": edits.with_keyword(s, unpinned[0], "pin_memory", "True")},
@@ -77,12 +77,12 @@ def find_slow_loaders(s: Script) -> Iterator[Found]:
         )
 
 
-def _report_no_workers(s: Script, found: list[ast.Call], slow: ast.Call | None) -> Found:
+def _report_no_workers(s: Script, found: list[ast.Call], slow: ast.Call | None) -> ScriptMatch:
     """Return the report on loaders without workers.
 
     ``slow`` is the call that makes reading a sample slow.
     """
-    return Found(
+    return ScriptMatch(
         "script.no-loader-workers" if slow is None else "script.no-loader-workers.slow-read",
         found[0],
         figures={
@@ -154,7 +154,7 @@ def _find_slow_read(s: Script, call: ast.Call) -> ast.Call | None:
     return None
 
 
-def find_waits_each_step(s: Script) -> Iterator[Found]:
+def find_waits_each_step(s: Script) -> Iterator[ScriptMatch]:
     """Find ``item()`` and similar calls in every step.
 
     There the CPU waits for the GPU before it can launch the next step.
@@ -186,7 +186,7 @@ def find_waits_each_step(s: Script) -> Iterator[Found]:
                 found.append(call)
         found = [node for node in found if names(node) & losses]
         if found:
-            yield Found("script.waits-each-step", found[0], more=found[1:], severity="info")
+            yield ScriptMatch("script.waits-each-step", found[0], more=found[1:], severity="info")
 
 
 def _name_read(call: ast.Call) -> str:
@@ -244,7 +244,7 @@ def _shows(statement: ast.stmt) -> bool:
     return isinstance(call, ast.Call) and key(call.func).rpartition(".")[2] in _SHOWING
 
 
-def find_unsynchronised_clocks(s: Script) -> Iterator[Found]:
+def find_unsynchronised_clocks(s: Script) -> Iterator[ScriptMatch]:
     """Find GPU work between two readings of the clock, with nothing that waits for it."""
     if not s.cuda:
         return
@@ -285,7 +285,7 @@ def find_unsynchronised_clocks(s: Script) -> Iterator[Found]:
             if s.is_inside(call, node) and _is_gpu_work(s, call)
         ]
         if work:
-            yield Found(
+            yield ScriptMatch(
                 "script.clock-without-synchronize",
                 end,
                 figures={"statement": edits.statement(s, end)},
@@ -333,7 +333,7 @@ def _may_wait(s: Script, node: ast.AST) -> bool:
     return False
 
 
-def find_first_compiled_call(s: Script) -> Iterator[Found]:
+def find_first_compiled_call(s: Script) -> Iterator[ScriptMatch]:
     """Find the first call of a compiled model between two readings of the clock."""
     for made in s.calls_to("torch.compile"):
         statement = s.statement(made)
@@ -369,7 +369,7 @@ def find_first_compiled_call(s: Script) -> Iterator[Found]:
                 and place < len(function.args.args)
                 and _times_once(s, function, function.args.args[place].arg)
             ):
-                yield Found(
+                yield ScriptMatch(
                     "script.first-compiled-call-timed",
                     call,
                     figures={

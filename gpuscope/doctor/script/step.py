@@ -6,11 +6,11 @@ import ast
 from collections.abc import Iterator
 
 from . import edits
-from .facts import Found, Script
+from .facts import Script, ScriptMatch
 from .nodes import comes_after, key, names, receiver
 
 
-def find_wrong_accumulation(s: Script) -> Iterator[Found]:
+def find_wrong_accumulation(s: Script) -> Iterator[ScriptMatch]:
     """Find gradient accumulation whose losses are summed and not averaged.
 
     Gradients that are zeroed before they have accumulated are reported, too.
@@ -36,7 +36,9 @@ def find_wrong_accumulation(s: Script) -> Iterator[Found]:
             and len(zeros) == len(beside) == 1
             and receiver(zeros[0]) == s.optimizer_of(step)
         ):
-            yield Found("script.zeroed-each-micro-batch", zeros[0], more=[step], severity="problem")
+            yield ScriptMatch(
+                "script.zeroed-each-micro-batch", zeros[0], more=[step], severity="problem"
+            )
         elif not _may_be_divided(s, call, loops[0]):
             loss = next(iter(sorted(s.losses(call))), "")
             if not loss:
@@ -44,7 +46,7 @@ def find_wrong_accumulation(s: Script) -> Iterator[Found]:
             divided = next(
                 node for node in ast.walk(call) if isinstance(node, ast.Name) and node.id == loss
             )
-            yield Found(
+            yield ScriptMatch(
                 "script.loss-not-divided",
                 call,
                 figures={
@@ -172,7 +174,7 @@ def _is_only_shown(s: Script, node: ast.AST) -> bool:
     )
 
 
-def find_wrong_zeroing(s: Script) -> Iterator[Found]:
+def find_wrong_zeroing(s: Script) -> Iterator[ScriptMatch]:
     """Find gradients that are never zeroed, or zeroed between backward and step."""
     if s.managed:
         return
@@ -183,7 +185,7 @@ def find_wrong_zeroing(s: Script) -> Iterator[Found]:
             kind = s.kind(step.func.value, step)  # type: ignore[attr-defined]
             if kind not in ("optimizer", "scaler") or s.are_exclusive(step, backward):
                 continue
-            yield Found(
+            yield ScriptMatch(
                 "script.never-zeroed",
                 backward,
                 figures={
@@ -223,7 +225,7 @@ def find_wrong_zeroing(s: Script) -> Iterator[Found]:
             ):
                 break
             if _is_call_of(s, other, "step", name) and before and not stepped and name:
-                yield Found(
+                yield ScriptMatch(
                     "script.zeroed-before-step",
                     zero,
                     more=[other],

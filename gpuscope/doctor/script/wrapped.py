@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from .facts import DP, Found, Script
+from .facts import DP, Script, ScriptMatch
 from .nodes import comes_after, is_literal, key, line
 
 # Attributes of nn.Module and of the two wrappers themselves, torch 1.0 to 2.13.
@@ -33,7 +33,7 @@ _WRAPPER = {
 }  # fmt: skip
 
 
-def find_wrapped_attributes(s: Script) -> Iterator[Found]:
+def find_wrapped_attributes(s: Script) -> Iterator[ScriptMatch]:
     """Find ``model.predict`` of a model that is inside a wrapper by then."""
     for wrap in (*s.calls_to(DP), *s.distributed):
         statement = s.statement(wrap)
@@ -79,7 +79,7 @@ def find_wrapped_attributes(s: Script) -> Iterator[Found]:
             if isinstance(s.parents[node][0], ast.Attribute) and s.under(node, ast.Try):
                 continue
             seen.add(node.attr)
-            yield Found(
+            yield ScriptMatch(
                 "script.attribute-of-wrapped-model",
                 node,
                 figures={"attribute": node.attr, "model": name, "line": line(wrap)},
@@ -89,7 +89,7 @@ def find_wrapped_attributes(s: Script) -> Iterator[Found]:
             )
 
 
-def find_wrapped_states(s: Script) -> Iterator[Found]:
+def find_wrapped_states(s: Script) -> Iterator[ScriptMatch]:
     """Find ``plain.load_state_dict(wrapped.state_dict())``.
 
     The wrapped model's keys begin with ``module.``, so they do not match.
@@ -109,7 +109,7 @@ def find_wrapped_states(s: Script) -> Iterator[Found]:
         ):
             continue
         if given.func.attr == "state_dict" and s.kind(given.func.value, given) in ("dp", "ddp"):
-            yield Found(
+            yield ScriptMatch(
                 "script.state-of-wrapped-model",
                 given,
                 figures={"wrapper": s.code(given.func.value), "model": s.code(call.func.value)},

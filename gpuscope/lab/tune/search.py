@@ -18,7 +18,7 @@ from collections.abc import Callable, Generator, Mapping
 from ...errors import UserError
 from ...text.units import bytes_text
 from ..config import ConfigError, LabConfig
-from ..facts import Facts
+from ..facts import RunFacts
 from ..ledger import Entry
 from ..measures import number, whole
 from ..rules import refusal
@@ -52,7 +52,7 @@ class Search:
     """One search from ``baseline``, on a device of which ``facts`` are known."""
 
     def __init__(
-        self, baseline: LabConfig, facts: Callable[[LabConfig], Facts], settings: Settings
+        self, baseline: LabConfig, facts: Callable[[LabConfig], RunFacts], settings: Settings
     ):
         self.baseline = baseline
         self._facts = facts

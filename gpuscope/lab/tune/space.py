@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..config import LabConfig
-from ..facts import Facts
+from ..facts import RunFacts
 from ..toggles import Value
 
 Change = Mapping[str, Value]
@@ -48,7 +48,7 @@ class Limits:
 
 
 def changes(
-    config: LabConfig, batch: int, facts: Facts, limits: Limits, tight: bool = False
+    config: LabConfig, batch: int, facts: RunFacts, limits: Limits, tight: bool = False
 ) -> Iterator[Change]:
     """Yield the changes to try on ``config``, those that usually bring most first.
 
@@ -80,7 +80,7 @@ def _named(config: LabConfig, batch: int, limits: Limits) -> Iterator[Change]:
                 yield {name: value}
 
 
-def _precision(config: LabConfig, batch: int, facts: Facts, limits: Limits) -> Iterator[Change]:
+def _precision(config: LabConfig, batch: int, facts: RunFacts, limits: Limits) -> Iterator[Change]:
     if config.amp == "bf16":
         return  # its products run at least as fast as in fp16 or TF32
     yield {"amp": "bf16"}
@@ -89,7 +89,7 @@ def _precision(config: LabConfig, batch: int, facts: Facts, limits: Limits) -> I
         yield {"amp": "fp16"}
 
 
-def _compile(config: LabConfig, batch: int, facts: Facts, limits: Limits) -> Iterator[Change]:
+def _compile(config: LabConfig, batch: int, facts: RunFacts, limits: Limits) -> Iterator[Change]:
     if config.compile == "off":
         yield {"compile": "default"}
         if facts.device_type == "cuda":
@@ -100,7 +100,7 @@ def _compile(config: LabConfig, batch: int, facts: Facts, limits: Limits) -> Ite
         yield {"compile": "reduce-overhead" if config.compile == "default" else "default"}
 
 
-def _batch(config: LabConfig, batch: int, facts: Facts, limits: Limits) -> Iterator[Change]:
+def _batch(config: LabConfig, batch: int, facts: RunFacts, limits: Limits) -> Iterator[Change]:
     total = batch * config.accumulate
     for factor in BATCH_STEPS:
         size = int(batch * factor)
@@ -112,7 +112,7 @@ def _batch(config: LabConfig, batch: int, facts: Facts, limits: Limits) -> Itera
             yield {"batch": size, "accumulate": total // size}
 
 
-def _recompute(config: LabConfig, batch: int, facts: Facts, limits: Limits) -> Iterator[Change]:
+def _recompute(config: LabConfig, batch: int, facts: RunFacts, limits: Limits) -> Iterator[Change]:
     if config.checkpoint:
         yield {"checkpoint": False}
         return
@@ -124,7 +124,7 @@ def _recompute(config: LabConfig, batch: int, facts: Facts, limits: Limits) -> I
             yield {"checkpoint": True, "batch": size, "accumulate": total // size}
 
 
-def _optimizer(config: LabConfig, batch: int, facts: Facts, limits: Limits) -> Iterator[Change]:
+def _optimizer(config: LabConfig, batch: int, facts: RunFacts, limits: Limits) -> Iterator[Change]:
     if config.factory:
         return  # it brings its own optimizer
     yield {"fused": True, "foreach": None}
@@ -134,7 +134,7 @@ def _optimizer(config: LabConfig, batch: int, facts: Facts, limits: Limits) -> I
         yield {"set_to_none": True}
 
 
-def _input(config: LabConfig, batch: int, facts: Facts, limits: Limits) -> Iterator[Change]:
+def _input(config: LabConfig, batch: int, facts: RunFacts, limits: Limits) -> Iterator[Change]:
     if config.factory or config.loader == "synthetic":
         return
     if facts.device_type == "cuda":
@@ -146,7 +146,7 @@ def _input(config: LabConfig, batch: int, facts: Facts, limits: Limits) -> Itera
         yield {"prefetch": 4}
 
 
-def _allocator(config: LabConfig, batch: int, facts: Facts, limits: Limits) -> Iterator[Change]:
+def _allocator(config: LabConfig, batch: int, facts: RunFacts, limits: Limits) -> Iterator[Change]:
     if facts.device_type != "cuda":
         return
     if config.empty_cache:
@@ -155,7 +155,7 @@ def _allocator(config: LabConfig, batch: int, facts: Facts, limits: Limits) -> I
         yield {"cudnn_benchmark": True}
 
 
-_AXES: tuple[Callable[[LabConfig, int, Facts, Limits], Iterator[Change]], ...] = (
+_AXES: tuple[Callable[[LabConfig, int, RunFacts, Limits], Iterator[Change]], ...] = (
     _precision,
     _compile,
     _batch,

@@ -48,7 +48,7 @@ def must_be() -> Way | None:
         _ours(frame.f_code.co_filename) or _only_returns(frame.f_code.co_filename, frame.f_lineno)
     ):
         frame = frame.f_back
-    return None if frame is None else _wanted(frame.f_code.co_filename, frame.f_lineno)
+    return None if frame is None else _expected_way(frame.f_code.co_filename, frame.f_lineno)
 
 
 def _ours(filename: str) -> bool:
@@ -69,7 +69,7 @@ def _only_returns(filename: str, line: int) -> bool:
 
 
 @functools.lru_cache(maxsize=1024)
-def _wanted(filename: str, line: int) -> Way | None:
+def _expected_way(filename: str, line: int) -> Way | None:
     best: _Condition | None = None
     for node in _conditions(filename):
         last = node.test.end_lineno or node.test.lineno

@@ -81,7 +81,7 @@ def most_bytes(shape: Shape, direction: str) -> int:
         or shape.taps < 9
     ):
         return 0
-    if shape.plain3 and _measured(shape):
+    if shape.plain3 and _is_measured(shape):
         return 0
     fewer = min(shape.channels, shape.filters)
     usual = shape.plain3 and fewer >= 64
@@ -102,7 +102,7 @@ def most_bytes(shape: Shape, direction: str) -> int:
     )
 
 
-def _measured(shape: Shape) -> bool:
+def _is_measured(shape: Shape) -> bool:
     """Tell whether the rules were fitted to this convolution.
 
     One with nearly the same number of samples counts too.

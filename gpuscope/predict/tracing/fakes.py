@@ -44,7 +44,7 @@ CUDA kernel takes besides.
 """
 
 
-class _Held(weakref.ref):  # type: ignore[type-arg]
+class _DeviceStorage(weakref.ref):  # type: ignore[type-arg]
     """A storage on the device. It is freed together with this object."""
 
     __slots__ = ("block", "key")
@@ -77,7 +77,7 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
         self.doubts: dict[tuple[str, str], Doubt] = {}
         self.seen: dict[Any, int] = {}
         """How often each operator was called."""
-        self._live: dict[int, _Held] = {}
+        self._live: dict[int, _DeviceStorage] = {}
         self.guessed: set[int] = set()
         """The sizes that were guessed."""
         self.guessed_bytes = 0
@@ -90,7 +90,7 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
         """Whether sums of autograd are recorded as they happen without any mode that watches
         tensors.
         """
-        self._sum: tuple[int, _Held | None, Any] = _NO_SUM
+        self._sum: tuple[int, _DeviceStorage | None, Any] = _NO_SUM
 
     def __deepcopy__(self, memo: Any) -> Fakes:
         """Keep the same mode for a copied tensor, as of a layer that is cloned."""
@@ -133,7 +133,7 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
         try:
             own = self.instead.get(func)
             if func in _COUNTED:
-                out = self._known(func, args, kwargs)
+                out = self._compute_small_table(func, args, kwargs)
             elif own is not None:
                 out = own(self, func, args, kwargs)
             else:
@@ -247,12 +247,12 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
         size = storage.nbytes()
         if not size:
             return
-        held = _Held(storage, self._gone)
+        held = _DeviceStorage(storage, self._release)
         held.key = key
         held.block = self.recorder.allocate(size, func._schema.name[6:])
         self._live[key] = held
 
-    def _gone(self, held: _Held) -> None:
+    def _release(self, held: _DeviceStorage) -> None:
         if self._live.pop(held.key, None) is None:
             return
         at, old, new = self._sum
@@ -270,7 +270,7 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
             self.fake_tensor_converter.invalidate_constant_aliases(tensor.constant)
             tensor.constant = None
 
-    def _known(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _compute_small_table(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Compute a small table for real.
 
         Its values decide how a model is built or what it masks.
@@ -348,7 +348,7 @@ running_node = getattr(torch._C, "_current_autograd_node", lambda: None)
 """Returns autograd's node that runs; None: none runs, or this torch does not tell."""
 _ADD = _aten.add.Tensor
 _DROPOUT = _aten.native_dropout.default
-_NO_SUM: tuple[int, _Held | None, Any] = (-1, None, None)
+_NO_SUM: tuple[int, _DeviceStorage | None, Any] = (-1, None, None)
 _DEVICE_OF = torch.ops.prim.device.default
 _RESIZE = _aten.resize_.default
 _TO_COPY = _aten._to_copy.default

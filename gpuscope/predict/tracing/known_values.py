@@ -167,7 +167,7 @@ Rule = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]
 """A function called after an operator: (operator, arguments, keyword arguments, result)."""
 
 
-def _made(number: float) -> Rule:
+def _note_constant(number: float) -> Rule:
     return lambda func, args, kwargs, out: note(out, number)
 
 
@@ -184,7 +184,7 @@ def _filled(func: Any, args: Any, kwargs: Any, out: Any) -> None:
         note(args[0], number, 1)
 
 
-def _kept(func: Any, args: Any, kwargs: Any, out: Any) -> None:
+def _pass_on(func: Any, args: Any, kwargs: Any, out: Any) -> None:
     number = of(args[0])
     if number is not None:
         for part in out if isinstance(out, (tuple, list)) else (out,):
@@ -258,14 +258,14 @@ def _each(how: Callable[[Any, Any], Any]) -> Rule:
 
 
 _RULES: list[tuple[Rule, str]] = [
-    (_made(1), "ones ones_like new_ones"),
-    (_made(0), "zeros zeros_like new_zeros"),
-    (_made(0), "isnan isinf"),  # of a training that works
-    (_made(1), "isfinite"),
+    (_note_constant(1), "ones ones_like new_ones"),
+    (_note_constant(0), "zeros zeros_like new_zeros"),
+    (_note_constant(0), "isnan isinf"),  # of a training that works
+    (_note_constant(1), "isfinite"),
     (_full, "full full_like new_full"),
     (_filled, "fill_.Scalar fill_.Tensor zero_"),
     (
-        _kept,
+        _pass_on,
         "view _unsafe_view reshape permute transpose.int t select.int slice.Tensor unsqueeze "
         "squeeze squeeze.dim squeeze.dims expand alias detach clone gather index_select flip "
         "repeat unbind.int split.Tensor split_with_sizes chunk roll unfold as_strided diagonal "

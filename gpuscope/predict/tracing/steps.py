@@ -62,7 +62,7 @@ def trace(request: Request, emulate: bool = True) -> Traced:
     else:
         fakes = Quick(recorder, {}, data_dependent.INSTEAD, *by_value)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(switches.kept())
+        stack.enter_context(switches.restored_after())
         if emulate:
             autocast.install()
             kernels.install(chip)

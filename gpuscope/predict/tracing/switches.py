@@ -97,7 +97,7 @@ def _write(values: dict[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def kept() -> Iterator[None]:
+def restored_after() -> Iterator[None]:
     """Restore afterwards what is set inside, including hooks of all modules and optimizers."""
     hooks = [
         value

@@ -155,7 +155,7 @@ class Inputs:
 
     def all(self) -> dict[str, Any]:
         """Return the arguments of ``forward()``, including labels."""
-        inputs = self._given()
+        inputs = self._main_inputs()
         labels = getattr(self, "_" + self.task.replace("-", "_"), None)
         if labels is not None:
             inputs.update(labels(inputs))
@@ -163,7 +163,7 @@ class Inputs:
 
     # ── what goes in ──────────────────────────────────────────────────────────────────────────────
 
-    def _given(self) -> dict[str, Any]:
+    def _main_inputs(self) -> dict[str, Any]:
         main = getattr(self.model, "main_input_name", "input_ids")
         inputs: dict[str, Any] = {}
         if main in ("pixel_values", "pixel_values_videos"):

@@ -87,7 +87,7 @@ def _result(at: int | None, dim_at: int, default: int = -1) -> Callable[..., Non
     return rule
 
 
-def _drawn(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+def _note_randint(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
     """Note the range of ``randint``."""
     numbers = [value for value in args[:2] if isinstance(value, int)]
     low, high = (0, numbers[0]) if len(numbers) == 1 else (numbers or (0, 0))
@@ -155,7 +155,7 @@ def _constant(value: float) -> Callable[..., None]:
     return lambda recorder, func, args, kwargs, out: _note(out, share=value)
 
 
-def _kept(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+def _pass_on(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
     """Pass the fact on to the same elements in other positions, or to some of them."""
     fact = getattr(args[0], NAME, None)
     if fact is not None:
@@ -219,7 +219,7 @@ def _sum(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> Non
         _note(out, mean=known * args[0].numel() / out.numel())
 
 
-def _marked(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+def _note_scatter_of_ones(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
     """Note how much is set by ``scatter_`` of ones, in each row at other positions.
 
     ``one_hot`` makes its table in this way, and routers theirs.
@@ -229,7 +229,7 @@ def _marked(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> 
         _note(out, share=min(1.0, index.shape[dim] / max(1, into.shape[dim])))
 
 
-def _counted(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+def _note_counts(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
     """Note for ``bincount`` and ``histc`` that every number is counted once."""
     if out.numel():
         _note(out, mean=args[0].numel() / out.numel())
@@ -241,7 +241,7 @@ _RULES: dict[Callable[..., None], str] = {
     _result(1, 2): "sort.stable",
     _result(None, 1): "argsort",
     _result(None, 1, None): "argmax argmin",  # type: ignore[arg-type]
-    _drawn: "randint randint.low randint_like randint_like.low_dtype",
+    _note_randint: "randint randint.low randint_like randint_like.low_dtype",
     _uniform: "rand rand_like",
     _counting: "arange arange.start arange.start_step randperm",
     _equal: "eq.Scalar eq.Tensor",
@@ -250,7 +250,7 @@ _RULES: dict[Callable[..., None], str] = {
     _compared(True): "gt.Scalar ge.Scalar",
     _constant(0.0): "isnan isinf",
     _constant(1.0): "isfinite",
-    _kept: "view _unsafe_view reshape permute transpose.int t select.int slice.Tensor unsqueeze "
+    _pass_on: "view _unsafe_view reshape permute transpose.int t select.int slice.Tensor unsqueeze "
     "squeeze squeeze.dim squeeze.dims expand alias detach clone index.Tensor gather "
     "index_select flip repeat unbind.int split.Tensor chunk roll unfold as_strided diagonal",
     _converted: "_to_copy",
@@ -260,8 +260,8 @@ _RULES: dict[Callable[..., None], str] = {
     _any: "any any.dim any.dims _is_any_true",
     _all: "all all.dim all.dims _is_all_true",
     _sum: "sum sum.dim_IntList",
-    _marked: "scatter.value scatter_.value",
-    _counted: "bincount histc",
+    _note_scatter_of_ones: "scatter.value scatter_.value",
+    _note_counts: "bincount histc",
 }
 
 RULES = dict(certain.by_operator(_RULES.items()))

@@ -145,7 +145,7 @@ class DeviceScreen(ChartedScreen):
                         yield from self._charts[2 * at : 2 * at + 2]
         yield self.foot
 
-    def _found(self) -> tuple[HostView | None, DeviceView | None]:
+    def _find_device(self) -> tuple[HostView | None, DeviceView | None]:
         host = self.session.host
         return host, next(
             (d for d in host.devices if d.key == self._key), None
@@ -153,7 +153,7 @@ class DeviceScreen(ChartedScreen):
 
     def _show(self) -> None:
         width, height = self.terminal
-        host, device = self._found()
+        host, device = self._find_device()
         if host is None or device is None:
             self._missing("GPU")
             return
@@ -193,7 +193,7 @@ class DeviceScreen(ChartedScreen):
         return out
 
     def _draw(self) -> None:
-        host, device = self._found()
+        host, device = self._find_device()
         if not self.is_attached or host is None or device is None:
             return
         window, now, ago = WINDOWS[self._window], host.sampled_seconds, self.session.ago_seconds
@@ -205,7 +205,7 @@ class DeviceScreen(ChartedScreen):
                 values = [None if v is None else v * what.scale for v in past.values]
                 if any(v is not None for v in values):
                     series.append(Series(label, token, past.seconds, values))
-                    told = max(told, _told_seconds(past))
+                    told = max(told, _remembered_seconds(past))
             source = f"; first {told:.0f} s from the driver's samples" if told >= 1 else ""
             set_title(chart, f"{what.title}, {window_text(window)}{source}")
             chart.show(series, window, 0.0, _top(what, device, series), what.unit, now=now, ago=ago)
@@ -228,7 +228,7 @@ class DeviceScreen(ChartedScreen):
 
     def action_device(self, by: int) -> None:
         """The next GPU of the host."""
-        host, device = self._found()
+        host, device = self._find_device()
         if host is None or not host.devices:
             return
         at = host.devices.index(device) if device is not None else 0
@@ -238,12 +238,12 @@ class DeviceScreen(ChartedScreen):
 
     def action_holders(self) -> None:
         """Who has the device open, by the open files of all processes."""
-        _, device = self._found()
+        _, device = self._find_device()
         if device is not None:
             program(self.app).open("holders", device)
 
 
-def _told_seconds(past: History) -> float:
+def _remembered_seconds(past: History) -> float:
     """Return how many seconds of a history lie before anybody looked here."""
     known = (at for at, v in zip(past.seconds, past.values, strict=True) if v is not None)
     first = next(known, None)

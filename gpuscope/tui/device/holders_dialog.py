@@ -38,9 +38,9 @@ class HoldersDialog(AskedOnce):
         told = await self.request(
             "holders", {"minors": str(minor)}, ASK_SECONDS, "a recording has no open files"
         )
-        return self._told(int(minor or 0), told)
+        return self._holder_lines(int(minor or 0), told)
 
-    def _told(self, minor: int, value: Mapping[str, Any]) -> list[Line]:
+    def _holder_lines(self, minor: int, value: Mapping[str, Any]) -> list[Line]:
         host = self.session.host
         listed = (
             {p.definition.pid for p in host.processes if p.gone is None and p.uses}

@@ -115,7 +115,7 @@ class Course:
         known, taken = list(self._all), set[int]()
         out: list[Case] = []
         for kind, job, finding in found[:MOST]:
-            case = _known(known, taken, kind, job, finding)
+            case = _continued_case(known, taken, kind, job, finding)
             if case is None:
                 self._number += 1
                 at_once = first or finding.severity == "problem" or kind == "end"
@@ -126,13 +126,13 @@ class Course:
         out += [
             left
             for case in known
-            if case.number not in taken and (left := _left(case, now)) is not None
+            if case.number not in taken and (left := _case_not_found(case, now)) is not None
         ]
         self._all = out
         self.cases = sort_cases(case for case in out if case.shown)
 
 
-def _known(
+def _continued_case(
     known: Sequence[Case], taken: set[int], kind: Kind, job: str, finding: Finding
 ) -> Case | None:
     """Return the case that goes on in ``finding``.
@@ -169,7 +169,7 @@ def _still(case: Case, finding: Finding, now: float) -> Case:
     return replace(case, finding=finding, seen=now, shown=shown)
 
 
-def _left(case: Case, now: float) -> Case | None:
+def _case_not_found(case: Case, now: float) -> Case | None:
     """Return the case of a finding that was not found now, None once it is forgotten."""
     if case.kind == "end":
         return case

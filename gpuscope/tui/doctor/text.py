@@ -1,7 +1,7 @@
 """This module makes the lines of the Doctor tab, and its lines on the Overview.
 
 There is a row for each finding, one finding in full, and what was examined. It is pure; strings
-of findings are cleaned already (``doctor.report.settled``).
+of findings are cleaned already (``doctor.report.finish``).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...doctor.report import said
+from ...doctor.report import fix_sentences
 from ...text import styled
 from ...text.styled import Line, Piece
 from ...text.units import age_text, duration_text
@@ -120,7 +120,7 @@ def row_of(group: Group, host: HostView, glyphs: Glyphs) -> TableRow:
             ],
             "where": where_of(group, host),
             "sure": confidence_of(finding),
-            "since": time_held(case, host),
+            "since": duration_of_case(case, host),
         },
         "faint" if case.past else "muted",
     )
@@ -196,7 +196,7 @@ def about_row(watch: Watch, glyphs: Glyphs) -> TableRow:
     )
 
 
-def time_held(case: Case, host: HostView) -> str:
+def duration_of_case(case: Case, host: HostView) -> str:
     """Return for how long a finding has held, or until when it did.
 
     Examples are ``2 min 05 s``, ``≥ 12 s``, ``ended 10:41:05`` and ``14 min ago``.
@@ -317,13 +317,13 @@ def _course(case: Case, host: HostView) -> str:
     if case.kind == "environment":
         parts.append("checked at the start")
     elif case.kind == "left":
-        parts.append(f"it died {time_held(case, host)}")
+        parts.append(f"it died {duration_of_case(case, host)}")
     elif case.kind == "end":
-        parts.append(f"seen {time_held(case, host)}")
+        parts.append(f"seen {duration_of_case(case, host)}")
     elif case.past:
-        parts.append(f"no longer so: {time_held(case, host)}")
+        parts.append(f"no longer so: {duration_of_case(case, host)}")
     elif case.since is not None:
-        age = time_held(case, host)
+        age = duration_of_case(case, host)
         begin = (
             "already so when gpuscope started"
             if case.before
@@ -369,7 +369,7 @@ def _fixes(
 
 
 def _fix(label: str, fix: Fix, mark: bool, gain: bool, cells: int) -> Iterator[Line]:
-    lines = _with_label(label, [(said(fix, gain), "text")], cells)
+    lines = _with_label(label, [(fix_sentences(fix, gain), "text")], cells)
     key: Line = (
         [("   ", "text"), (key_of("copy"), "bold accent"), (": copy", "muted")] if mark else []
     )

@@ -40,7 +40,7 @@ ELSEWHERE = "the environment: another machine's; check it there with  gpuscope d
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class DeadTrainer:
     """What a trainer left that died: its process, the wall clock of its end, the findings.
 
     ``words`` say which trainer it was and how it ended.
@@ -85,8 +85,8 @@ class Watch:
         """
         self._changed = changed
         self._course = Course()
-        self._left: dict[tuple[int, float], Left] = {}
-        self._aside = aside or Aside(self._heard)
+        self._left: dict[tuple[int, float], DeadTrainer] = {}
+        self._aside = aside or Aside(self._take_report)
         self._asked = False
         self._gone: set[str] | None = None
         self._looked: HostView | None = None
@@ -115,11 +115,11 @@ class Watch:
             self._preparing = asyncio.get_running_loop().create_task(self._prepare())
 
     async def _prepare(self) -> None:
-        from ..lab.ledger_view import aside
+        from ..lab.ledger_view import in_own_thread
 
         await asyncio.sleep(BEGIN_SECONDS)
         try:
-            await aside(self.prepare)
+            await in_own_thread(self.prepare)
         except Exception as error:
             log.exception("the doctor cannot be loaded")
             self.problem = f"The rules cannot be loaded: {error!r}. Install gpuscope again."
@@ -153,7 +153,7 @@ class Watch:
         self._judge(host, history)
         self.cost_seconds = time.thread_time() - own
         self._next = now + max(EVERY_SECONDS, (time.perf_counter() - began) / SHARE)
-        self._ask_aside(host)
+        self._start_background_checks(host)
         return True
 
     def _judge(self, host: HostView, history: HistoryOf) -> None:
@@ -162,8 +162,8 @@ class Watch:
         assert self.table is not None
         assert host.sampled_seconds is not None
         try:
-            runs = report.settled(live.examine(host, history), self.table)
-            ends = report.settled(postmortem_end.examine(host, host.jobs), self.table)
+            runs = report.finish(live.examine(host, history), self.table)
+            ends = report.finish(postmortem_end.examine(host, host.jobs), self.table)
         except Exception as error:  # a rule that fails must not end the screen
             log.exception("a rule failed")
             self.live = Report(
@@ -185,7 +185,7 @@ class Watch:
 
     # ── what is examined aside ──
 
-    def _ask_aside(self, host: HostView) -> None:
+    def _start_background_checks(self, host: HostView) -> None:
         if not self._local():
             return
         gone = {trainer.key for trainer in host.trainers if trainer.gone is not None}
@@ -198,11 +198,11 @@ class Watch:
             return  # asked again when it has ended
         self._gone = gone
 
-    def _heard(self, part: str, report: Report, more: Mapping[str, Any]) -> None:
+    def _take_report(self, part: str, report: Report, more: Mapping[str, Any]) -> None:
         if part == "left":
             pid, ended = int(more["pid"]), float(more["ended"])
             words = " ".join(str(more.get(part, "")) for part in ("name", "how")).strip()
-            self._left[pid, ended] = Left(pid, ended, report, words)
+            self._left[pid, ended] = DeadTrainer(pid, ended, report, words)
         elif part == "environment":
             self.environment = report
         else:
@@ -223,7 +223,7 @@ class Watch:
         """All there is to show: what holds, the worst first, then what no longer does."""
         if self._cases is None:
             here = self._local()
-            left = self._known_left()
+            left = self._local_deaths()
             told = {one.pid for one in left}
             out = [
                 case for case in self._course.cases if case.kind != "end" or case.pid not in told
@@ -245,7 +245,7 @@ class Watch:
             self._cases = sort_cases(out)
         return self._cases
 
-    def _known_left(self) -> list[Left]:
+    def _local_deaths(self) -> list[DeadTrainer]:
         """Trainers that died on this machine, the oldest first."""
         return sorted(self._left.values(), key=lambda one: one.ended) if self._local() else []
 
@@ -254,7 +254,7 @@ class Watch:
         """Trainers that died of something no rule knows: which and how, the newest first."""
         return tuple(
             one.words
-            for one in reversed(self._known_left())
+            for one in reversed(self._local_deaths())
             if one.words and not one.report.findings
         )
 

@@ -84,7 +84,7 @@ def natural(name: str) -> tuple[tuple[int, int, str], ...]:
     )
 
 
-def _known(value: float | None) -> tuple[bool, float]:
+def _unknown_last(value: float | None) -> tuple[bool, float]:
     return value is None, -(value or 0.0)
 
 
@@ -92,11 +92,13 @@ def _of_memory(one: Summary) -> tuple[bool, float]:
     share = (
         one.used_bytes / one.total_bytes if one.used_bytes is not None and one.total_bytes else None
     )
-    return _known(None if share is None else round(share, 2))
+    return _unknown_last(None if share is None else round(share, 2))
 
 
 def _of_load(one: Summary) -> tuple[bool, float]:
-    return _known(None if one.utilization_percent is None else round(one.utilization_percent / 5))
+    return _unknown_last(
+        None if one.utilization_percent is None else round(one.utilization_percent / 5)
+    )
 
 
 _VALUES: dict[str, Callable[[Summary], tuple[bool, float]]] = {

@@ -169,8 +169,8 @@ class Fleet:
         if self._store() is None:
             return ()
         try:
-            runs = report.settled(live.examine(host, self._history_of(host)), table)
-            ends = report.settled(postmortem_end.examine(host, host.jobs), table)
+            runs = report.finish(live.examine(host, self._history_of(host)), table)
+            ends = report.finish(postmortem_end.examine(host, host.jobs), table)
         except Exception:  # a rule that fails must not end the screen
             log.exception("a rule failed")
             return ()

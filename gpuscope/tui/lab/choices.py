@@ -26,7 +26,7 @@ NO_LOADER = "nothing: batches are created on the device (loader synthetic)"
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class DeviceChoice:
     """Where a run would train, as far as it is known before it starts.
 
     ``kind`` is cpu, cuda, or "" while it is unknown; ``why`` says how we know.
@@ -61,7 +61,7 @@ def next_value(toggle: Toggle, now: Value, by: int) -> Value:
     return options[(at + by) % len(options)]
 
 
-def value_text(toggle: Toggle, config: LabConfig, device: Device) -> str:
+def value_text(toggle: Toggle, config: LabConfig, device: DeviceChoice) -> str:
     """Return a value in as few words as say it."""
     value = getattr(config, toggle.name)
     if value is not None:
@@ -71,7 +71,7 @@ def value_text(toggle: Toggle, config: LabConfig, device: Device) -> str:
     return {"steps": "until stopped"}.get(toggle.name, toggle.unset)
 
 
-def does_nothing(config: LabConfig, device: Device) -> dict[str, str]:
+def does_nothing(config: LabConfig, device: DeviceChoice) -> dict[str, str]:
     """Return why each toggle changes nothing with these switches, on this device.
 
     Toggles that do something are left out.
@@ -100,7 +100,7 @@ def does_nothing(config: LabConfig, device: Device) -> dict[str, str]:
     return out
 
 
-def note(toggle: Toggle, config: LabConfig, device: Device) -> tuple[str, str]:
+def note(toggle: Toggle, config: LabConfig, device: DeviceChoice) -> tuple[str, str]:
     """Return what the switch is, and what it does here.
 
     The second is "" where it does nothing else here.

@@ -14,13 +14,13 @@ from functools import lru_cache
 from ...lab import device_selection
 from ...lab.config import LabConfig
 from ...lab.metrics import Started
-from ...lab.rules import Facts
+from ...lab.rules import RunFacts
 from ...model import cuda_devices
 from ...model import occupants as jobs_on
 from ...model.occupants import Occupant, draws_screen
 from ...store.view import DeviceView, HostView
 from ...wire.frames import Unknown
-from .choices import Device
+from .choices import DeviceChoice
 
 
 def driver_has_answered(host: HostView | None) -> bool:
@@ -36,34 +36,34 @@ def driver_has_answered(host: HostView | None) -> bool:
     )
 
 
-def where(config: LabConfig, host: HostView | None, started: Started | None) -> Device:
+def where(config: LabConfig, host: HostView | None, started: Started | None) -> DeviceChoice:
     """Return the kind of device a run would train on.
 
     ``started`` is what the last worker said, which knows its torch.
     """
     if config.device != "auto":
-        return Device(config.device, "chosen")
+        return DeviceChoice(config.device, "chosen")
     if started is not None and started.config.get("device") == "auto":
-        return Device(started.device, "as in the last run")
+        return DeviceChoice(started.device, "as in the last run")
     if host is None or host.sampled_seconds is None:
-        return Device()
+        return DeviceChoice()
     if any(device.gone is None for device in host.devices):
         return (
-            Device("cuda", "there is a GPU")
+            DeviceChoice("cuda", "there is a GPU")
             if cuda_devices.visible_devices(host.devices)
-            else Device("cpu", f"{cuda_devices.VISIBLE} hides every GPU")
+            else DeviceChoice("cpu", f"{cuda_devices.VISIBLE} hides every GPU")
         )
-    return Device("cpu", "no GPU found here") if host.nvml is not None else Device()
+    return DeviceChoice("cpu", "no GPU found here") if host.nvml is not None else DeviceChoice()
 
 
-def taken(config: LabConfig, host: HostView, device: Device) -> list[DeviceView]:
+def devices_of_run(config: LabConfig, host: HostView, device: DeviceChoice) -> list[DeviceView]:
     """Return the devices that a run with these switches takes.
 
     It takes the first, or as many as it has processes; there are none where their order cannot
     be told.
     """
     seen = cuda_devices.visible_in_order(host.devices) if device.kind == "cuda" else None
-    return device_selection.taken(config, seen or ())
+    return device_selection.devices_for_run(config, seen or ())
 
 
 def family(host: HostView, pid: int | None) -> set[int]:
@@ -89,7 +89,7 @@ def family(host: HostView, pid: int | None) -> set[int]:
 def occupants(
     config: LabConfig,
     host: HostView | None,
-    device: Device,
+    device: DeviceChoice,
     own: Collection[int] = (),
     alone: bool = True,
 ) -> list[Occupant]:
@@ -103,7 +103,7 @@ def occupants(
         return []
     return [
         occupant
-        for one in taken(config, host, device)
+        for one in devices_of_run(config, host, device)
         for occupant in jobs_on.occupants(host, one, own, alone)
     ]
 
@@ -111,10 +111,10 @@ def occupants(
 def facts(
     config: LabConfig,
     host: HostView | None,
-    device: Device,
+    device: DeviceChoice,
     started: Started | None,
     own: int | None,
-) -> Facts:
+) -> RunFacts:
     """Return what is known without asking torch.
 
     A run of our own that would be restarted gives back what it holds, so free bytes are told
@@ -134,7 +134,7 @@ def facts(
         and started.config.get("model") == config.model
         and config.factory is not None
     )
-    return Facts(
+    return RunFacts(
         device_type=device.kind or "cpu",
         gpus=len(cuda_devices.visible_devices(host.devices))
         if host is not None and driver_has_answered(host)

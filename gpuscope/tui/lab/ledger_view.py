@@ -21,7 +21,7 @@ SHOWN = 200
 """The newest entries that are read."""
 
 
-async def aside(work: Callable[[], T]) -> T:
+async def in_own_thread(work: Callable[[], T]) -> T:
     """Do ``work()`` in a thread of its own that nobody waits for at the end of the program.
 
     A ledger that somebody holds, or that lies on a disk which hangs, must not keep the user
@@ -81,7 +81,7 @@ class Book:
         """Read what is written down now."""
         try:
             ledger = self._get()
-            found = await aside(lambda: ledger.entries(limit=SHOWN))
+            found = await in_own_thread(lambda: ledger.entries(limit=SHOWN))
             self.problem = None
         except Exception as error:
             found = []
@@ -105,7 +105,7 @@ class Book:
 
         try:
             ledger = self._get()
-            entry = await aside(
+            entry = await in_own_thread(
                 lambda: ledger.add(document, source="lab", group=group, repeat=repeat, cell=cell)
             )
         except Exception as error:

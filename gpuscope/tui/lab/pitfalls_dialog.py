@@ -21,7 +21,7 @@ from ..widgets.key_line import KeyLine
 from ..widgets.table import Column, LiveTable, TableRow
 from ..widgets.text import Lines
 from .demo import Demo, state_text
-from .ledger_view import aside
+from .ledger_view import in_own_thread
 from .runs import LabRuns
 from .text import occupant_text
 
@@ -105,7 +105,7 @@ class PitfallsDialog(Dialog):
         from ...checked_rows import TableError
 
         try:
-            self._pitfalls = await aside(load_pitfalls)
+            self._pitfalls = await in_own_thread(load_pitfalls)
         except TableError as error:
             self._problem = str(error)
             self._table.show_empty("the scripts are not installed")

@@ -20,7 +20,7 @@ from ..shell.keymap import bindings_of
 from ..widgets.key_line import KeyLine
 from ..widgets.table import Column, LiveTable, TableRow
 from ..widgets.text_dialog import TextDialog
-from .ledger_view import aside
+from .ledger_view import in_own_thread
 from .runs import LabRuns
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class RecordingDialog(TextDialog):
         self._reading, self._problem, self._found = True, "", ()
         self.redraw()
         try:
-            self._found = [one for one in await aside(lambda: trainings(path)) if one.steps]
+            self._found = [one for one in await in_own_thread(lambda: trainings(path)) if one.steps]
             self._problem = "" if self._found else f"{path.name} contains no training with a step"
         except RecordedError as error:
             self._problem = str(error)

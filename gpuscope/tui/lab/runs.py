@@ -13,11 +13,11 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...lab.config import LabConfig
-from ...lab.rules import Verdict, check
+from ...lab.rules import RuleVerdict, check
 from ...lab.toggles import Toggle, Value
 from ...model.cuda_devices import visible_devices
 from ...model.occupants import Occupant
-from .choices import Device, next_value
+from .choices import DeviceChoice, next_value
 from .devices import driver_has_answered, facts, family, occupants, where
 from .ledger_view import Book
 from .run import Run
@@ -76,7 +76,7 @@ class LabRuns:
         self.stopped: dict[int, str] = {}
         """Processes of ours that the user has stopped, and how."""
         self._told: dict[int, int] = {}
-        self._judged: tuple[object, tuple[Verdict, ...]] = (None, ())
+        self._judged: tuple[object, tuple[RuleVerdict, ...]] = (None, ())
         self._drawn = -math.inf
 
     # ── state ──
@@ -112,11 +112,11 @@ class LabRuns:
         )
 
     @property
-    def device(self) -> Device:
+    def device(self) -> DeviceChoice:
         """Where these switches would train, as far as it is known."""
         return where(self.config, self._host(), self._known)
 
-    def verdicts(self) -> tuple[Verdict, ...]:
+    def verdicts(self) -> tuple[RuleVerdict, ...]:
         """Return what speaks against the switches as they are, refusals first.
 
         There is nothing while the device is not known.
@@ -130,7 +130,7 @@ class LabRuns:
         return self._judged[1]
 
     @property
-    def refusal(self) -> Verdict | None:
+    def refusal(self) -> RuleVerdict | None:
         """Why these switches cannot be started; None where they can."""
         return next((verdict for verdict in self.verdicts() if verdict.level == "refuse"), None)
 

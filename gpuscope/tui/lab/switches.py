@@ -19,7 +19,7 @@ from ...text.width import cells as text_cells
 from ..cells import fit
 from ..charts.strips import Painted, strip_of
 from ..theme import Tokens
-from .choices import SWITCHES, Device, does_nothing, value_text
+from .choices import SWITCHES, DeviceChoice, does_nothing, value_text
 
 DEFAULTS = LabConfig()
 TAIL = 3
@@ -59,7 +59,7 @@ class Switches(Painted, can_focus=True):
         super().__init__(**kwargs)
         self._config = config
         self._in_run: LabConfig | None = None
-        self._device = Device()
+        self._device = DeviceChoice()
         self._nothing: dict[str, str] = {}
         self._cursor = 1
         self._top = 0
@@ -71,7 +71,7 @@ class Switches(Painted, can_focus=True):
         assert isinstance(line, Toggle)
         return line
 
-    def show(self, config: LabConfig, running: LabConfig | None, device: Device) -> None:
+    def show(self, config: LabConfig, running: LabConfig | None, device: DeviceChoice) -> None:
         """Show the switches.
 
         ``running`` is how the run in progress was set: what differs from it waits for a

@@ -14,7 +14,7 @@ from ...text import styled
 from ...text.styled import Line
 from ...text.units import age_text, bytes_text
 from ..shell.keymap import key_of
-from .choices import SWITCHES, Device, note
+from .choices import SWITCHES, DeviceChoice, note
 
 if TYPE_CHECKING:
     from ...model.occupants import Occupant
@@ -116,7 +116,7 @@ def _fit_notes(notes: list[Line], cells: int, easy: int, most: int) -> list[Line
 
 
 @lru_cache(maxsize=8)
-def _rows_of_the_longest(config: LabConfig, device: Device, cells: int) -> int:
+def _rows_of_the_longest(config: LabConfig, device: DeviceChoice, cells: int) -> int:
     """Return the rows that the longest description of a switch takes.
 
     Wrapping all of them took a third of the time of each picture, and they change only with a
@@ -125,7 +125,7 @@ def _rows_of_the_longest(config: LabConfig, device: Device, cells: int) -> int:
     return max(len(_about(one, config, device, cells)) for one in SWITCHES)
 
 
-def _about(toggle: Toggle, config: LabConfig, device: Device, cells: int) -> list[Line]:
+def _about(toggle: Toggle, config: LabConfig, device: DeviceChoice, cells: int) -> list[Line]:
     """Return what a switch is, and what it does here."""
     about, here = note(toggle, config, device)
     pieces: Line = [(f"{toggle.name.replace('_', ' ')}  ", "accent"), (about, "muted")]

@@ -136,10 +136,10 @@ class Journal:
                 jobs.update((allocator.id, job) for allocator in trainer.allocators)
         for event in host.events:
             entry = event_entry(host, event, jobs.get(event.id), offset)
-            if entry is not None and not self._told_by_another_rank(entry):
+            if entry is not None and not self._is_repeated_by_another_rank(entry):
                 self.add(entry)
 
-    def _told_by_another_rank(self, entry: Entry) -> bool:
+    def _is_repeated_by_another_rank(self, entry: Entry) -> bool:
         """Return whether another rank of the job has told the same: they go on together."""
         return entry.word == "resumed" and any(
             one.word == entry.word
@@ -164,14 +164,14 @@ class Journal:
             if began or not case.past:
                 text = finding.title + (" (already so at the start)" if case.before else "")
                 token = TOKENS[finding.severity]
-                self._found(host, case, "found", text, token, case.since + offset)
-            if case.past and not self._told_otherwise(host, case):
-                self._found(host, case, "over", f"no longer: {finding.title}", "ok", now)
+                self._add_finding(host, case, "found", text, token, case.since + offset)
+            if case.past and not self._end_is_obvious(host, case):
+                self._add_finding(host, case, "over", f"no longer: {finding.title}", "ok", now)
         for number in [one for one in self._cases if one not in there]:
             del self._cases[number]
 
     @staticmethod
-    def _told_otherwise(host: HostView, case: Case) -> bool:
+    def _end_is_obvious(host: HostView, case: Case) -> bool:
         """Return whether the end of a finding goes without saying.
 
         The trainer has said that it goes on, or it has ended.
@@ -181,7 +181,7 @@ class Journal:
             job is not None and end_of(job) is not None
         )
 
-    def _found(
+    def _add_finding(
         self, host: HostView, case: Case, word: str, text: str, token: str, at: float
     ) -> None:
         finding = case.finding

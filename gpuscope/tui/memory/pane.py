@@ -144,7 +144,7 @@ class MemoryPane(Pane, can_focus=True):
             else ""
         )
         self._subject.show([[(subject.title, "title"), (hint, "faint")]])
-        if self._left_shown:
+        if self._has_left_side:
             self._show_waterfall(host, subject, everything)
         if self._view == "summary":
             before = self._summary.rows
@@ -203,7 +203,7 @@ class MemoryPane(Pane, can_focus=True):
         if subject is None:
             return
         self._recognise(host, subject)
-        if not self._right.is_attached or not self._right.display or not self._chart_wanted:
+        if not self._right.is_attached or not self._right.display or not self._has_chart:
             return
         from ..charts.stacked import StackedChart
         from .timeline import column_of, timeline
@@ -270,11 +270,11 @@ class MemoryPane(Pane, can_focus=True):
     # ── room and keys ──
 
     @property
-    def _left_shown(self) -> bool:
+    def _has_left_side(self) -> bool:
         return self._view == "waterfall" or self._terminal[0] >= WIDEST
 
     @property
-    def _chart_wanted(self) -> bool:
+    def _has_chart(self) -> bool:
         width, height = self._terminal
         if self._view in ("modules", "what_if"):
             return False
@@ -300,17 +300,17 @@ class MemoryPane(Pane, can_focus=True):
             return  # still starting, or leaving already
         wide, left = self._terminal[0] >= WIDE, self.query_one("#left")
         plain = self._view == "waterfall"
-        below = plain and not wide and self._chart_wanted
+        below = plain and not wide and self._has_chart
         self.set_class(not wide, "narrow")
         self._right.display = wide or not plain or below
-        left.display = self._left_shown
+        left.display = self._has_left_side
         left.styles.height = self._wanted if below else None
         self._summary.table.display = self._view == "summary"
-        self._summary.table.styles.height = self._summary.rows + 3 if self._chart_wanted else "1fr"
+        self._summary.table.styles.height = self._summary.rows + 3 if self._has_chart else "1fr"
         self._modules.table.display = self._view == "modules"
         self._what_if.table.display = self._what_if.about.display = self._view == "what_if"
         if self._chart is not None:
-            self._chart.display = self._chart_wanted
+            self._chart.display = self._has_chart
 
     def take_focus(self) -> None:
         tables = {"modules": self._modules.table, "what_if": self._what_if.table}

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from ...snapshot.model import (
     FULL_CELL,
     Bucket,
-    Device,
     DeviceDiff,
     DiffRow,
     Frame,
     Segment,
+    SnapshotDevice,
     StackRow,
     Stacks,
     Summary,
@@ -53,7 +53,7 @@ DIFF_COLUMNS = (
 NO_STACK = "no stack recorded: history was off then"
 
 
-def headline(device: Device) -> Iterable[Line]:
+def headline(device: SnapshotDevice) -> Iterable[Line]:
     """Return what a device's allocator holds, and how its free bytes lie."""
     t, f = device.totals, device.fragmentation
     yield [
@@ -96,7 +96,7 @@ def headline(device: Device) -> Iterable[Line]:
     ]
 
 
-def notes(summary: Summary, device: Device | None) -> Iterable[Line]:
+def notes(summary: Summary, device: SnapshotDevice | None) -> Iterable[Line]:
     """Return what is missing or odd, and what an out-of-memory record says."""
     for note in [*summary.notes, *(device.notes if device is not None else ())]:
         yield [("note: ", "warn"), (note.text, "muted")]
@@ -149,7 +149,7 @@ def _cell(live: float, pending: float, glyphs: Glyphs) -> Piece:
     return glyphs.up[max(1, min(8, round(held * 8)))], token
 
 
-def segment_rows(device: Device) -> list[TableRow]:
+def segment_rows(device: SnapshotDevice) -> list[TableRow]:
     """A row a segment, the largest first, then those without a map of their own as one."""
     segments = sorted(device.segments, key=lambda segment: (-segment.bytes, segment.address))
     rows = [_segment_row(segment) for segment in segments]
@@ -246,7 +246,7 @@ def stack_text(row: StackRow | DiffRow) -> Iterable[Line]:
 # ── sizes ──
 
 
-def size_rows(device: Device) -> list[TableRow]:
+def size_rows(device: SnapshotDevice) -> list[TableRow]:
     """Held blocks by size, then free ones: a histogram by bytes."""
     rows = [*_histogram("held", device.sizes, "allocated")]
     free = device.fragmentation.by_size
@@ -273,7 +273,7 @@ def _histogram(name: str, buckets: Sequence[Bucket], token: str) -> Iterable[Tab
 # ── time ──
 
 
-def curve_of(device: Device) -> Curve:
+def curve_of(device: SnapshotDevice) -> Curve:
     """Return the line of allocated bytes over the trace; empty without one."""
     trace = device.trace
     if trace is None or not trace.timeline.index:

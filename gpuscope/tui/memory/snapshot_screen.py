@@ -15,14 +15,14 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 
 from ...paths import data_folder
-from ...snapshot.model import At, Device, DeviceDiff, Diff, DiffRow, StackRow, Summary
+from ...snapshot.model import At, DeviceDiff, Diff, DiffRow, SnapshotDevice, StackRow, Summary
 from ...snapshot.reader import Reading, SnapshotError, open_snapshot
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import bytes_text, duration_text, percent_text
 from ..charts.moments import MomentChart
 from ..shell.keymap import bindings_of, key_of
-from ..widgets.full_screen import Room, named_path
+from ..widgets.full_screen import FullScreen, named_path
 from ..widgets.pane import set_title
 from ..widgets.table import Column, LiveTable, TableRow
 from ..widgets.text import Lines
@@ -54,7 +54,7 @@ SETTLE_SECONDS = 0.15
 """A moment is asked for once the cursor has stood so long."""
 
 
-class SnapshotScreen(Room):
+class SnapshotScreen(FullScreen):
     """The screen of one snapshot, with a view for each question to it.
 
     Keys choose the view and the device and move through the history; Enter opens a stack.
@@ -146,7 +146,7 @@ class SnapshotScreen(Room):
         if self._summary is None:
             self._show()
 
-    async def _ask_moment(self, device: Device, index: int) -> None:
+    async def _ask_moment(self, device: SnapshotDevice, index: int) -> None:
         if self._reading is None:
             return
         try:
@@ -172,7 +172,7 @@ class SnapshotScreen(Room):
     # ── drawing ──
 
     @property
-    def _device(self) -> Device | None:
+    def _device(self) -> SnapshotDevice | None:
         devices = self._summary.devices if self._summary is not None else []
         return devices[self._number] if self._number < len(devices) else None
 
@@ -209,7 +209,7 @@ class SnapshotScreen(Room):
             yield [
                 ("reading ", "muted"),
                 (percent_text(self._fraction), "text"),
-                (f"   {key_of('dismiss', 'Room')}: give up", "faint"),
+                (f"   {key_of('dismiss', 'FullScreen')}: give up", "faint"),
             ]
             return
         tabs: Line = []
@@ -234,7 +234,7 @@ class SnapshotScreen(Room):
             yield [("in part: ", "warn"), ("the file was not read to its end", "text")]
         yield from draw.notes(self._summary, device)
 
-    def _show_view(self, device: Device) -> None:
+    def _show_view(self, device: SnapshotDevice) -> None:
         title, empty = VIEWS[self._view][2:], "nothing"
         if self._view == "diff":
             rows, title, columns = self._diff_rows(device)
@@ -260,7 +260,7 @@ class SnapshotScreen(Room):
         self._rows.show(rows)
         set_title(self._rows, title)
 
-    def _moment_rows(self, device: Device) -> tuple[list[TableRow], str]:
+    def _moment_rows(self, device: SnapshotDevice) -> tuple[list[TableRow], str]:
         curve = draw.curve_of(device)
         if not curve.high:
             self._busy = (
@@ -301,7 +301,7 @@ class SnapshotScreen(Room):
         blocks = f"{at.count:,} block{'s' * (at.count != 1)}"
         return draw.stack_rows(at.stacks), f"Event {at.index:,}{since}: {level} in {blocks}"
 
-    def _diff_rows(self, device: Device) -> tuple[list[TableRow], str, Sequence[Column]]:
+    def _diff_rows(self, device: SnapshotDevice) -> tuple[list[TableRow], str, Sequence[Column]]:
         found = self._diff_of(device)
         if self._diff is None or found is None:
             self._files = self._files or neighbours(self.path)
@@ -313,7 +313,7 @@ class SnapshotScreen(Room):
             draw.DIFF_COLUMNS,
         )
 
-    def _diff_of(self, device: Device) -> DeviceDiff | None:
+    def _diff_of(self, device: SnapshotDevice) -> DeviceDiff | None:
         devices = self._diff.devices if self._diff is not None else []
         return next((found for found in devices if found.device == device.device), None)
 
@@ -390,7 +390,7 @@ class SnapshotScreen(Room):
         if row is not None:
             self.app.push_screen(StackDialog(row))
 
-    def _stack_of(self, device: Device, key: str) -> StackRow | DiffRow | None:
+    def _stack_of(self, device: SnapshotDevice, key: str) -> StackRow | DiffRow | None:
         rows: Sequence[StackRow | DiffRow] = ()
         if self._view == "stacks":
             rows = device.stacks.rows

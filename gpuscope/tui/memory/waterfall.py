@@ -83,7 +83,7 @@ class Waterfall(Painted):
             else ()
         )
         if self._beside and not beside:
-            words = [f"{part.label} {bytes_text(_known(part))}" for part in self._beside]
+            words = [f"{part.label} {bytes_text(_known_bytes(part))}" for part in self._beside]
             foot = styled.wrap(
                 [(" · ".join([self._foot, *words] if self._foot else words), self._foot_token)],
                 width,
@@ -94,7 +94,7 @@ class Waterfall(Painted):
         everything = [*parts, *beside, self._total] if self._total is not None else parts
         whole = None if self._total is None else self._total.amount
         known = not isinstance(whole, Unknown) and whole is not None
-        scale = float(whole) if known else max((_known(part) for part in parts), default=0.0)  # type: ignore[arg-type]
+        scale = float(whole) if known else max((_known_bytes(part) for part in parts), default=0.0)  # type: ignore[arg-type]
         shape = _Shape.of(everything, width, scale, known)
         lines = [self._line(part, shape, tokens) for part in parts]
         if rule:
@@ -122,7 +122,7 @@ class Waterfall(Painted):
             share = (
                 ""
                 if unknown or shape.scale <= 0
-                else percent_text(_known(part) / shape.scale, whole=True)
+                else percent_text(_known_bytes(part) / shape.scale, whole=True)
             )
             pieces.append((fit(share, shape.share, "right"), "muted"))
         if shape.bar:
@@ -132,7 +132,7 @@ class Waterfall(Painted):
                 pieces += stacked_bar(
                     bars, None if unknown else shape.scale, shape.bar, glyphs, slim=True
                 )
-            elif unknown or _known(part) > 0:
+            elif unknown or _known_bytes(part) > 0:
                 bar = stacked_bar(
                     [(part.amount, part.token)],
                     shape.scale,
@@ -174,7 +174,8 @@ def _mark_moment(bar: Line, part: Part, shape: _Shape, mark: str) -> Line:
     if shape.scale <= 0:
         return bar
     ends, now = (
-        round(min(size / shape.scale, 1.0) * shape.bar) for size in (_known(part), part.now or 0.0)
+        round(min(size / shape.scale, 1.0) * shape.bar)
+        for size in (_known_bytes(part), part.now or 0.0)
     )
     if now == ends:
         return bar
@@ -190,7 +191,7 @@ def _mark_moment(bar: Line, part: Part, shape: _Shape, mark: str) -> Line:
     return [piece for piece in pieces if piece[0]]
 
 
-def _known(part: Part) -> float:
+def _known_bytes(part: Part) -> float:
     return 0.0 if isinstance(part.amount, Unknown) else max(float(part.amount), 0.0)
 
 
@@ -203,7 +204,7 @@ def _fold(parts: Sequence[Part], room: int) -> list[Part]:
     kept = list(parts)
 
     def size(part: Part) -> float:
-        return float("inf") if isinstance(part.amount, Unknown) else _known(part)
+        return float("inf") if isinstance(part.amount, Unknown) else _known_bytes(part)
 
     details = sorted((part for part in kept if part.indent), key=size)
     while len(kept) > room and details:
@@ -214,5 +215,5 @@ def _fold(parts: Sequence[Part], room: int) -> list[Part]:
     folded = ranked[: len(kept) - room + 1]
     hidden = sum(isinstance(part.amount, Unknown) for part in folded)
     label = f"{len(folded)} smaller" + (f", {hidden} unknown" if hidden else "")
-    rest = Part(label, sum(_known(part) for part in folded), "other")
+    rest = Part(label, sum(_known_bytes(part) for part in folded), "other")
     return [part for part in kept if part not in folded] + [rest]

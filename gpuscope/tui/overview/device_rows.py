@@ -210,7 +210,7 @@ def device_row(
         "model": short_model(device.definition.name),
         "state": [
             *state_cell(verdict, tokens, words),
-            *(_beside(host, device, verdict) if words else ()),
+            *(_healthy_note(host, device, verdict) if words else ()),
         ],
     }
     cells |= _load(device, verdict) | _memory(host, device) | _rest(device)
@@ -227,7 +227,7 @@ def state_cell(verdict: DeviceState, tokens: Tokens, words: bool = True) -> Line
     return [*pieces, (f" {shorten(verdict.reason)}", "muted")] if verdict.reason else pieces
 
 
-def _beside(host: HostView, device: DeviceView, verdict: DeviceState) -> Line:
+def _healthy_note(host: HostView, device: DeviceView, verdict: DeviceState) -> Line:
     """Return what there is to say of a healthy device.
 
     That is what its load means, or since when it has none.

@@ -136,7 +136,7 @@ def _by_user(host: HostView, jobs: Iterable[JobView]) -> Iterable[JobLine]:
             users.setdefault(job.user or "someone", []).append(job)
     for user, own in users.items():
         indices = sorted({index for job in own for index in devices_of(host, job)})
-        sizes = [size for job in own if (size := held(job)) is not None]
+        sizes = [size for job in own if (size := bytes_on_devices(job)) is not None]
         used = (
             f"{'≥ ' if len(sizes) < len(own) else ''}{bytes_text(sum(sizes))}"
             if sizes
@@ -399,7 +399,7 @@ def split_pieces(shares: dict[str, float], cells: int) -> Line:
 def _outside(host: HostView, job: JobView) -> Line:
     """Return what can be said of a job without a probe: memory, load, age."""
     out: Line = []
-    used = held(job)
+    used = bytes_on_devices(job)
     if used is not None:
         out.append((f"{bytes_text(used)} · ", "text"))
     out.append(("no probe", "faint"))
@@ -440,7 +440,7 @@ def _from_its_log(job: JobView) -> list[Line]:
     return [out] if out else []
 
 
-def held(job: JobView) -> float | None:
+def bytes_on_devices(job: JobView) -> float | None:
     """Bytes the driver says the processes of a job hold, None where it does not say."""
     readings = [u.reading("used_bytes") for p in job.processes for u in p.uses if u.gone is None]
     known = [

@@ -68,14 +68,14 @@ class OneProcessScreen(ChartedScreen):
         if self._asking is not None:
             self._asking.cancel()
 
-    def _found(self) -> tuple[HostView | None, ProcView | None]:
+    def _find_process(self) -> tuple[HostView | None, ProcView | None]:
         host = self.session.host
         return host, next(
             (p for p in host.processes if p.key == self._key), None
         ) if host is not None else None
 
     def _show(self) -> None:
-        host, process = self._found()
+        host, process = self._find_process()
         if host is None or process is None:
             self._missing("Process")
             return
@@ -96,7 +96,7 @@ class OneProcessScreen(ChartedScreen):
     async def _ask_order(self) -> None:
         from ...store.pending_requests import SourceError
 
-        host, process = self._found()
+        host, process = self._find_process()
         if host is None or process is None:
             return
         value: Mapping[str, Any] = {}
@@ -121,7 +121,7 @@ class OneProcessScreen(ChartedScreen):
         self._update()
 
     def _draw(self) -> None:
-        host, process = self._found()
+        host, process = self._find_process()
         if not self.is_attached or host is None or process is None:
             return
         window = WINDOWS[self._window]
@@ -136,13 +136,13 @@ class OneProcessScreen(ChartedScreen):
 
     def action_signal(self) -> None:
         """Ask which signal to send."""
-        _, process = self._found()
+        _, process = self._find_process()
         if process is not None:
             program(self.app).open("signal", process)
             self._show()
 
     def action_environment(self) -> None:
         """What it was started with, as far as an allow-list goes."""
-        _, process = self._found()
+        _, process = self._find_process()
         if process is not None:
             program(self.app).open("environment", process)

@@ -15,7 +15,7 @@ from textual.widgets import Input
 from ...text import styled
 from ..shell.keymap import bindings_of
 from ..widgets.filter import typing_keys
-from ..widgets.full_screen import Room
+from ..widgets.full_screen import FullScreen
 from ..widgets.program import program
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines
@@ -52,7 +52,7 @@ class FilterInput(Input):
         self.post_message(self.Submitted(self, ""))
 
 
-class ProcessScreen(Room):
+class ProcessScreen(FullScreen):
     """The list of a host's processes, kept up to date while it is open.
 
     Sort, filter, tree and columns are remembered.

@@ -161,7 +161,7 @@ def listing(
     call.
     """
     everything = entries(host, history, idleness or Idleness())
-    kept = [entry for entry in everything if _wanted(entry, choice)]
+    kept = [entry for entry in everything if _matches(entry, choice)]
     ordered = _order_rows(kept, choice)
     now = host.wall_seconds
     rows = []
@@ -178,7 +178,7 @@ def listing(
     )
 
 
-def _wanted(entry: Entry, choice: Choice) -> bool:
+def _matches(entry: Entry, choice: Choice) -> bool:
     if choice.mine and not entry.process.definition.mine:
         return False
     if choice.job_gpus is not None and not any(

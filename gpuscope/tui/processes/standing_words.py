@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...model.device_state import IDLE_PERCENT, NEARLY_FULL
-from ...model.stalls import place, stands, waits_in_collective
+from ...model.stalls import is_stalled, place, waits_in_collective
 from ...store.view import DeviceView, ProcView, TrainerView, UseView
 from ...text.styled import Line
 from ...text.units import brief_duration_text, short_age_text
@@ -40,7 +40,7 @@ def state_words(
 
 def _training(trainer: TrainerView, idle: Idle, glyphs: Glyphs) -> Line:
     age, step = trainer.number("step_age_seconds"), trainer.number("step")
-    if stands(trainer):
+    if is_stalled(trainer):
         where, function = place(trainer)
         old = f" {short_age_text(age)}" if age is not None else ""
         if waits_in_collective(trainer):

@@ -6,7 +6,7 @@ It knows no widget and asks nobody.
 from __future__ import annotations
 
 from ...model.memory_account import inside_torch
-from ...model.stalls import stands
+from ...model.stalls import is_stalled
 from ...model.step_time import input_share, split_of
 from ...store.view import HostView, ProcView, TrainerView
 from ...text import styled
@@ -44,7 +44,7 @@ def training_lines(
 
 def _says_more(trainer: TrainerView) -> bool:
     """Return whether the state says more than the step that stands below it."""
-    return stands(trainer) or trainer.number("step") is None
+    return is_stalled(trainer) or trainer.number("step") is None
 
 
 def _course(trainer: TrainerView) -> list[Line]:

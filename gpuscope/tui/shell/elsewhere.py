@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .actions import ACTIONS, BY_NAME
-from .keymap import key_of, names_in, shown
+from .keymap import key_of, key_text, names_in
 from .screen_keys import KEYS
 
 PLACES = {
@@ -32,7 +32,7 @@ def elsewhere(key: str, screen: str = "", tab: str = "") -> str:
 
     ``screen`` is the name of its class, "" for the tabs, of which ``tab`` is the visible one.
     """
-    name = shown(key)
+    name = key_text(key)
     found: list[str] = []
     for place, label in _uses(key, screen, tab):
         said = f"{label} {place}"
@@ -61,5 +61,5 @@ def _on_tabs(where: tuple[str, ...]) -> str:
     if not where:
         return f"on the tabs, where {key_of('back')} leads"
     return "on " + ", ".join(
-        f"{BY_NAME[tab].label} ({shown(BY_NAME[tab].keys[0])})" for tab in where
+        f"{BY_NAME[tab].label} ({key_text(BY_NAME[tab].keys[0])})" for tab in where
     )

@@ -14,7 +14,7 @@ from ..charts.strips import Painted, strip_of
 from ..theme import Tokens
 from .actions import ACTIONS, BY_NAME
 from .entries import Action
-from .keymap import shown
+from .keymap import key_text
 from .notices import shortened
 
 LAST_IN_FOOTER = ("palette", "help", "quit")
@@ -90,7 +90,7 @@ class TabLine(Painted):
         for name in self._tabs:
             action = BY_NAME[name]
             spec = "bold underline accent" if name == self._active else "muted"
-            pieces = [(f"{shown(action.keys[0])} {action.label}", spec)]
+            pieces = [(f"{key_text(action.keys[0])} {action.label}", spec)]
             for number, glyph, token in zip(
                 self._counts.get(name, ()), (glyphs.bad, glyphs.warn), ("bad", "warn"), strict=False
             ):
@@ -190,17 +190,17 @@ class FooterLine(Painted):
             return [
                 strip_of(styled.cut(self._typing, width, tokens.glyphs.ellipsis), width, tokens)
             ]
-        left, right = self._kept(width)
+        left, right = self._fitting_actions(width)
         ends = [piece for action in right for piece in self._entry(action)]
         if self._notice:
             room = width - styled.cells(ends) - 2
-            said: Line = [(" ", "text"), *self._said(room, tokens.glyphs.ellipsis)]
+            said: Line = [(" ", "text"), *self._notice_line(room, tokens.glyphs.ellipsis)]
         else:
             said = [piece for action in left for piece in self._entry(action)]
         gap = max(0, width - styled.cells(said) - styled.cells(ends))
         return [strip_of([*said, (" " * gap, "text"), *ends], width, tokens)]
 
-    def _said(self, room: int, ellipsis: str) -> Line:
+    def _notice_line(self, room: int, ellipsis: str) -> Line:
         """Return the notice in so many cells."""
         out: Line = []
         for text, token in self._notice:
@@ -209,7 +209,7 @@ class FooterLine(Painted):
                 out.append((shortened(text, left, ellipsis), token))
         return out
 
-    def _kept(self, width: int) -> tuple[list[Action], list[Action]]:
+    def _fitting_actions(self, width: int) -> tuple[list[Action], list[Action]]:
         """Return what there is room for, at the left and at the right end.
 
         The left ends at the first that has none: what stands there is the same at any width.
@@ -232,7 +232,7 @@ class FooterLine(Painted):
         """A click on a key does what the key does."""
         if self._typing and not self._notice:
             return
-        left, right = self._kept(self.size.width)
+        left, right = self._fitting_actions(self.size.width)
         left = [] if self._notice else left
         x = event.x
         for actions, start in (
@@ -249,9 +249,9 @@ class FooterLine(Painted):
 
     def _entry(self, action: Action) -> Line:
         grey = action.name in self._greyed
-        keys = shown(action.keys[0])
+        keys = key_text(action.keys[0])
         if action.name in PAIRS:
-            keys += f" {shown(BY_NAME[PAIRS[action.name]].keys[0])}"
+            keys += f" {key_text(BY_NAME[PAIRS[action.name]].keys[0])}"
         return [
             (f" {keys} ", "faint" if grey else "bold accent"),
             (f"{action.label} ", "faint" if grey else "muted"),

@@ -59,14 +59,14 @@ NOT_IN_FOOTER = 1000
 """Where entries come that the line at the bottom has no place for."""
 
 
-def shown(key: str) -> str:
+def key_text(key: str) -> str:
     """A key as the footer and the help write it: ``slash`` → ``/``, ``ctrl+p`` → ``^p``."""
     return f"^{key[5:]}" if key.startswith("ctrl+") else _SHOWN.get(key, key)
 
 
 def shown_keys(action: Action) -> str:
     """Return all keys of an action, ``j ↓``."""
-    return " ".join(shown(key) for key in action.keys)
+    return " ".join(key_text(key) for key in action.keys)
 
 
 @cache
@@ -77,10 +77,10 @@ def key_of(action: str, on: str = "") -> str:
     the registry has no such action, so that no text can name a key that does nothing.
     """
     if not on:
-        return shown(BY_NAME[action].keys[0])
+        return key_text(BY_NAME[action].keys[0])
     for names, found in (bind for key in KEYS[on] for bind in key.binds):
         if found == action:
-            return shown(names.split(",")[0])
+            return key_text(names.split(",")[0])
     raise KeyError(f"{on} has no key for {action}")
 
 
@@ -165,12 +165,12 @@ def _without(key: Key, taken: Collection[str]) -> Key | None:
 
 def shown_short(key: Key) -> str:
     """Return one key for each action of an entry, as ``← →``."""
-    return key.shown or " ".join(shown(names.split(",")[0]) for names, _ in key.binds)
+    return key.shown or " ".join(key_text(names.split(",")[0]) for names, _ in key.binds)
 
 
 def shown_whole(key: Key) -> str:
     """Return all its keys where a column of keys has room for them."""
-    whole = " ".join(map(shown, names_in(key)))
+    whole = " ".join(map(key_text, names_in(key)))
     return whole if len(whole) < KEY_CELLS else shown_short(key)
 
 

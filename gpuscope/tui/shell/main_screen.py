@@ -148,7 +148,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self._announced = False
         if not self.is_running:
             return
-        self._open_sought()
+        self._open_wanted()
         if self.session.alerts is not None and self.session.alerts.rings():
             self.app.bell()
         self._silence.heard(self.app)
@@ -385,7 +385,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self.session.connect_again()
         self.refresh_all()
 
-    def _open_sought(self) -> None:
+    def _open_wanted(self) -> None:
         """Open the job of the process that somebody came for, once it is seen.
 
         It takes the keyboard, so it waits until nobody types a filter or is asked something.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .session import Session
 
 
-class Place(NamedTuple):
+class ScreenPlace(NamedTuple):
     """A module below ``gpuscope.tui``, and the class or function there that makes the screen.
 
     It gets the session first, if ``with_session``. A function may return None where there is
@@ -28,42 +28,42 @@ class Place(NamedTuple):
     with_session: bool = True
 
 
-PLACES: dict[str, Place] = {
+PLACES: dict[str, ScreenPlace] = {
     # What is looked at closely, by its key.
-    "readings": Place("overview.detail_screen", "DetailScreen"),
-    "job": Place("trainer.job_screen", "JobScreen"),
-    "device": Place("device.device_screen", "DeviceScreen"),
-    "process": Place("processes.one_process_screen", "OneProcessScreen"),
-    "pid": Place("shell.navigation", "of_process"),
-    "processes": Place("processes.process_screen", "ProcessScreen"),
-    "snapshot": Place("memory.snapshot_screen", "SnapshotScreen", with_session=False),
-    "profile": Place("trainer.profile_screen", "ProfileScreen"),
+    "readings": ScreenPlace("overview.detail_screen", "DetailScreen"),
+    "job": ScreenPlace("trainer.job_screen", "JobScreen"),
+    "device": ScreenPlace("device.device_screen", "DeviceScreen"),
+    "process": ScreenPlace("processes.one_process_screen", "OneProcessScreen"),
+    "pid": ScreenPlace("shell.navigation", "of_process"),
+    "processes": ScreenPlace("processes.process_screen", "ProcessScreen"),
+    "snapshot": ScreenPlace("memory.snapshot_screen", "SnapshotScreen", with_session=False),
+    "profile": ScreenPlace("trainer.profile_screen", "ProfileScreen"),
     # What is asked of a trainer, a process or a device.
-    "act": Place("trainer.action_dialog", "ActDialog"),
-    "stacks": Place("trainer.stacks_screen", "StacksScreen"),
-    "attach": Place("trainer.attach_screen", "AttachScreen"),
-    "consent": Place("trainer.attach_consent_dialog", "ConsentDialog"),
-    "signal": Place("processes.signal_dialog", "signal_dialog"),
-    "signal_to": Place("processes.signal_dialog", "signal_dialog_to"),
-    "environment": Place("processes.environment_dialog", "EnvironmentDialog"),
-    "columns": Place("processes.columns_dialog", "ColumnDialog"),
-    "holders": Place("device.holders_dialog", "HoldersDialog"),
-    "time_row": Place("time.row_dialog", "TimeRowDialog", with_session=False),
-    "work": Place("time.work_dialog", "WorkDialog", with_session=False),
+    "act": ScreenPlace("trainer.action_dialog", "ActDialog"),
+    "stacks": ScreenPlace("trainer.stacks_screen", "StacksScreen"),
+    "attach": ScreenPlace("trainer.attach_screen", "AttachScreen"),
+    "consent": ScreenPlace("trainer.attach_consent_dialog", "ConsentDialog"),
+    "signal": ScreenPlace("processes.signal_dialog", "signal_dialog"),
+    "signal_to": ScreenPlace("processes.signal_dialog", "signal_dialog_to"),
+    "environment": ScreenPlace("processes.environment_dialog", "EnvironmentDialog"),
+    "columns": ScreenPlace("processes.columns_dialog", "ColumnDialog"),
+    "holders": ScreenPlace("device.holders_dialog", "HoldersDialog"),
+    "time_row": ScreenPlace("time.row_dialog", "TimeRowDialog", with_session=False),
+    "work": ScreenPlace("time.work_dialog", "WorkDialog", with_session=False),
     # The Doctor, and the Lab, whose dialogs get its runs.
-    "pitfall": Place("doctor.dialogs", "ExplainDialog", with_session=False),
-    "proof": Place("doctor.dialogs", "CommandDialog", with_session=False),
-    "lab_value": Place("lab.dialogs", "ValueDialog", with_session=False),
-    "lab_held": Place("lab.dialogs", "HeldDialog", with_session=False),
-    "lab_repeat": Place("lab.dialogs", "RepeatDialog", with_session=False),
-    "lab_pitfalls": Place("lab.pitfalls_dialog", "PitfallsDialog", with_session=False),
-    "lab_recording": Place("lab.recording_dialog", "RecordingDialog", with_session=False),
-    "lab_run": Place("lab.run_dialog", "RunDialog", with_session=False),
+    "pitfall": ScreenPlace("doctor.dialogs", "ExplainDialog", with_session=False),
+    "proof": ScreenPlace("doctor.dialogs", "CommandDialog", with_session=False),
+    "lab_value": ScreenPlace("lab.dialogs", "ValueDialog", with_session=False),
+    "lab_held": ScreenPlace("lab.dialogs", "HeldDialog", with_session=False),
+    "lab_repeat": ScreenPlace("lab.dialogs", "RepeatDialog", with_session=False),
+    "lab_pitfalls": ScreenPlace("lab.pitfalls_dialog", "PitfallsDialog", with_session=False),
+    "lab_recording": ScreenPlace("lab.recording_dialog", "RecordingDialog", with_session=False),
+    "lab_run": ScreenPlace("lab.run_dialog", "RunDialog", with_session=False),
     # The program itself.
-    "help": Place("shell.help_screen", "HelpScreen"),
-    "settings": Place("shell.settings_dialog", "SettingsDialog"),
-    "word": Place("shell.word_dialog", "WordDialog", with_session=False),
-    "connect": Place("hosts.connect_dialog", "ConnectDialog"),
+    "help": ScreenPlace("shell.help_screen", "HelpScreen"),
+    "settings": ScreenPlace("shell.settings_dialog", "SettingsDialog"),
+    "word": ScreenPlace("shell.word_dialog", "WordDialog", with_session=False),
+    "connect": ScreenPlace("hosts.connect_dialog", "ConnectDialog"),
 }
 
 

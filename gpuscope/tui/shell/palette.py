@@ -19,7 +19,7 @@ from ..widgets.program import program
 from ..widgets.table import Column, LiveTable, TableRow
 from ..widgets.text import Lines
 from .keymap import bindings_of, in_footer, keys_of, shown_short
-from .palette_entries import Entry, found, remember
+from .palette_entries import Entry, matching_entries, remember
 
 COLUMNS = (
     Column("title", "", 16, flex=3, most=44),
@@ -90,7 +90,7 @@ class Palette(ClosesOnce, ModalScreen[None]):
         app = self.app
         stack = app.screen_stack
         below = stack[stack.index(self) - 1] if self in stack else stack[-1]
-        entries = found(app, below, self._input.value)
+        entries = matching_entries(app, below, self._input.value)
         self._entries = {str(number): entry for number, entry in enumerate(entries)}
         self._table.show([_row(key, entry) for key, entry in self._entries.items()])
         self._table.action_edge(-1)

@@ -14,7 +14,7 @@ from ..theme import THEME_NAMES
 from ..widgets.program import program
 from ..widgets.status import short_model
 from .actions import ACTIONS, BY_NAME
-from .keymap import in_order, keys_of, shown, shown_whole
+from .keymap import in_order, key_text, keys_of, shown_whole
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -90,7 +90,7 @@ def of_actions(app: App[Any]) -> Iterator[Entry]:
             action.label,
             f"{action.help} ({tabs})" if elsewhere else action.help_on(own.tab_shown()),
             partial(own.carry_out, action.name),
-            " ".join(shown(key) for key in action.keys[:2]),
+            " ".join(key_text(key) for key in action.keys[:2]),
             "",
             own.session.why_not(action.name),
             OFTEN_MEANT.get(action.name, ""),
@@ -275,7 +275,7 @@ def _explain(own: Program, term: Term) -> None:
 # ── finding ──
 
 
-def found(app: App[Any], screen: Screen[Any], query: str) -> list[Entry]:
+def matching_entries(app: App[Any], screen: Screen[Any], query: str) -> list[Entry]:
     """Return the entries for a query, the best first; what is not possible comes last.
 
     Without a query the last chosen come first, then the keys of the screen below and the rest.

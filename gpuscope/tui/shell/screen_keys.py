@@ -67,7 +67,7 @@ dialog, so that pressing it twice would kill: it has its number, as in ``kill -9
 
 KEYS: dict[str, tuple[Key, ...]] = {
     # What all screens of a kind have; theirs come on top of it.
-    "Room": (
+    "FullScreen": (
         one("escape,q", "dismiss", "back", "back to the screen below", 10),
         HELP,
         one("colon", "palette_here", "palette", "find an action, a thing or a word by its name"),

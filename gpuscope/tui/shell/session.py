@@ -22,7 +22,7 @@ from .keymap import key_of
 from .notices import Notices
 from .rates import ask_rate, next_rate
 from .self_cpu import OwnLoad
-from .standing import Standing, next_speed, replay_text
+from .standing import FrozenView, next_speed, replay_text
 from .state import ViewState
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class Session:
         """The sources, and which of them is looked at; None before they are made."""
         self.link: TerminalLink | None = None
         """How fast the terminal takes what is drawn; None where nothing is."""
-        self.standing = Standing()
+        self.standing = FrozenView()
         """Whether the screen stands still, and at which moment."""
         self._task: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[None] | None = None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 
 
-class Standing:
+class FrozenView:
     """Whether the screen stands still, and which moment it shows.
 
     ``frozen`` is the picture at the stop, None while the screen goes on.

@@ -62,7 +62,7 @@ class PromptDriver(LinuxDriver):
         self._link: TerminalLink | None = None
         self._kept = b""
         self._asked = self._answered = 0  # each is counted in one thread only
-        self._file: Any = Tap(self._file, self._taken)
+        self._file: Any = Tap(self._file, self._note_taken)
 
     def start_application_mode(self) -> None:
         """Forget what the terminal shows: at the start, and after ^Z, nothing there is ours."""
@@ -80,7 +80,7 @@ class PromptDriver(LinuxDriver):
             self._link.sent(len(data.encode()))
         super().write(data)
 
-    def _taken(self, total: int) -> None:
+    def _note_taken(self, total: int) -> None:
         """Note, in the writing thread, that the system has taken so much.
 
         The event loop is woken only where somebody waits for it.

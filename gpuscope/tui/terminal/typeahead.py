@@ -92,12 +92,12 @@ class TypeAhead:
             focused.ancestors_with_self if focused is not None and focused.is_attached else [screen]
         )
         for node in nodes:
-            await _settled(node)
+            await _wait_until_idle(node)
             if isinstance(node, Screen):
                 return
 
 
-async def _settled(node: MessagePump) -> None:
+async def _wait_until_idle(node: MessagePump) -> None:
     """Wait until it has dealt with all that it has been sent."""
     done = asyncio.Event()
     if node.call_later(done.set):

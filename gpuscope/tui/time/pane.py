@@ -13,7 +13,7 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
 
-from ...model.rank_times import Odd, named
+from ...model.rank_times import Odd, rank_to_report
 from ...model.ranks import name_of
 from ...model.slowdown import of_trainers
 from ...model.stragglers import Straggler, straggler
@@ -45,7 +45,7 @@ from .rows import (
     rank_rows,
     with_names,
 )
-from .text import TIME, answer, gpu_detail, no_minutes, no_trainer, row_detail, seen, who
+from .text import TIME, answer, coverage_text, gpu_detail, no_minutes, no_trainer, row_detail, who
 
 if TYPE_CHECKING:
     from ...store.time_minutes import Minute
@@ -141,7 +141,7 @@ class TimePane(Pane):
         usual = super().chosen(host)
         first = next((t for t in trainers if usual and t.key == usual.key), trainers[0])
         ranks = self._ranks_of(host, first)
-        key = self._named(ranks)[0]
+        key = self._rank_to_report(ranks)[0]
         found = next((t for t in ranks if t.key == key), first)
         if self._ledger(found).sure:  # before that another may turn out to be the odd one
             self._chosen = found.key
@@ -164,11 +164,11 @@ class TimePane(Pane):
             )
         return kept[1]
 
-    def _named(self, ranks: Sequence[TrainerView]) -> tuple[str, Odd | None]:
+    def _rank_to_report(self, ranks: Sequence[TrainerView]) -> tuple[str, Odd | None]:
         """Return the key of the rank that is told of first, and how it differs from the others."""
         names = {name_of(t): t.key for t in ranks[:MAX_RANKS]}
         slow = self._straggler(ranks)
-        found, odd = named(
+        found, odd = rank_to_report(
             {name_of(t): self._ledger(t) for t in ranks[:MAX_RANKS]},
             name_of(slow.trainer) if slow is not None else None,
         )
@@ -216,12 +216,12 @@ class TimePane(Pane):
             (who(trainer), "title"),
             (ended, "warn"),
             (hint if len(everything) > 1 else "", "faint"),
-            (f"   {seen(ledger)}" if ledger.rows else "", "muted"),
+            (f"   {coverage_text(ledger)}" if ledger.rows else "", "muted"),
         ]
         if not ledger.rows:
             self._show_nothing([subject], no_minutes(host, trainer))
             return
-        key, odd = self._named(ranks)
+        key, odd = self._rank_to_report(ranks)
         useful = work_sentence(work, ledger.step_seconds) if work is not None else ""
         told = answer(ledger, odd if len(ranks) > 1 else None, slow, slower, useful)
         width = max(40, self._terminal[0] - 4)
@@ -281,7 +281,7 @@ class TimePane(Pane):
         row = next((row for row in ledger.whole if row.name == key), None)
         if row is not None:
             return row.words.capitalize(), list(row_detail(row, ledger, look))
-        return "Wall clock", [[(f"{seen(ledger).capitalize()}.", "text")]]
+        return "Wall clock", [[(f"{coverage_text(ledger).capitalize()}.", "text")]]
 
     def show_findings(self) -> None:
         host = self.session.host

@@ -52,7 +52,7 @@ def who(trainer: TrainerView) -> str:
     return f"{short_script(definition.script)}{rank} (pid {definition.pid})"
 
 
-def seen(ledger: TimeLedger) -> str:
+def coverage_text(ledger: TimeLedger) -> str:
     """Return how much of the past the figures are of."""
     step = ledger.step_seconds
     each = f" of {duration_text(step)}" if step is not None else ""

@@ -30,7 +30,7 @@ from .trainer_actions import (
     CAME,
     DEFAULT_STEPS,
     STEPS,
-    Act,
+    TrainerAction,
     args_of,
     candidates,
     deadline_of,
@@ -57,7 +57,7 @@ class ActDialog(Dialog):
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("ActDialog")]
 
-    def __init__(self, session: Session, act: Act, trainer_key: str) -> None:
+    def __init__(self, session: Session, act: TrainerAction, trainer_key: str) -> None:
         super().__init__()
         self.session = session
         self.act = act

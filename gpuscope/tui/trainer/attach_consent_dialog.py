@@ -120,7 +120,7 @@ class ConsentDialog(Dialog):
         if self.state == "running":
             return [(LEAVE, "cancel")]
         if self.state == "done":
-            return [*([(ENTER, "open it")] if self._seen() else []), (LEAVE, "close")]
+            return [*([(ENTER, "open it")] if self._probe_has_answered() else []), (LEAVE, "close")]
         if not self._possible:
             return [(LEAVE, "close")]
         return [(YES, "remove it" if self._taking_out else "attach"), (LEAVE, "cancel")]
@@ -208,7 +208,7 @@ class ConsentDialog(Dialog):
 
     # ── keys ──
 
-    def _seen(self) -> bool:
+    def _probe_has_answered(self) -> bool:
         return not self._taking_out and trainer_of(self.session, self.items[0]) is not None
 
     def action_agree(self) -> None:
@@ -220,7 +220,7 @@ class ConsentDialog(Dialog):
 
     def action_enter(self) -> None:
         """Open the trainer at the end; before that, Enter never agrees."""
-        if self.state == "done" and self._seen():
+        if self.state == "done" and self._probe_has_answered():
             self.dismiss()
             if self._opened is not None:
                 self._opened(self.items[0])

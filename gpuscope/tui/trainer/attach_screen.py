@@ -23,7 +23,7 @@ from ..widgets.program import program
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines
 from .attach_work import look_around
-from .attachable import COLUMNS, Found, Group, Item, about, rows
+from .attachable import COLUMNS, AttachableProcesses, Group, Item, about, rows
 
 if TYPE_CHECKING:
     from ..shell.session import Session
@@ -54,7 +54,7 @@ class AttachScreen(Dialog):
     def __init__(self, session: Session, pid: int | None = None) -> None:
         super().__init__()
         self.session = session
-        self.found: Found | None = None
+        self.found: AttachableProcesses | None = None
         self._pid = pid
         self._placed = pid is None
         self._problem = ""
@@ -112,7 +112,7 @@ class AttachScreen(Dialog):
             return
         host = self.session.host
         set_title(self._table.parent, f"Attach · {host.name if host is not None else '?'}")  # type: ignore[arg-type]
-        found = self.found or Found()
+        found = self.found or AttachableProcesses()
         hosts = {item.source.key for group in found.groups for item in group.items}
         if self._problem:
             self._table.show_empty([[("Missing: ", "warn"), (self._problem, "text")]])
@@ -125,7 +125,7 @@ class AttachScreen(Dialog):
                 self._table.move_to(found.cursor)
         self._show_about(found)
 
-    def _show_about(self, found: Found) -> None:
+    def _show_about(self, found: AttachableProcesses) -> None:
         group, item = self.under_cursor()
         cells = max(30, self._about.size.width or self.size.width - 4)
         lines: list[Line] = []
@@ -167,7 +167,7 @@ class AttachScreen(Dialog):
     def under_cursor(self) -> tuple[Group | None, Item | None]:
         """The group under the cursor, and the process where it is not a job's own line."""
         key = self._table.cursor_key
-        for group in (self.found or Found()).groups:
+        for group in (self.found or AttachableProcesses()).groups:
             if key == f"job {group.key}":
                 return group, None
             for item in group.items:
@@ -177,7 +177,7 @@ class AttachScreen(Dialog):
 
     def on_live_table_highlighted(self, event: LiveTable.Highlighted) -> None:
         event.stop()
-        self._show_about(self.found or Found())
+        self._show_about(self.found or AttachableProcesses())
 
     # ── keys ──
 

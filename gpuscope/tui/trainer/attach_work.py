@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...store.pending_requests import SourceError
 from ...text.units import duration_text
-from .attachable import Found, Item, group_items, items_of, launched_by, row_of
+from .attachable import AttachableProcesses, Item, group_items, items_of, launched_by, row_of
 
 if TYPE_CHECKING:
     from ...store.source import Source
@@ -28,7 +28,7 @@ dies at once.
 """
 
 
-async def look_around(session: Session, pid: int | None = None) -> Found:
+async def look_around(session: Session, pid: int | None = None) -> AttachableProcesses:
     """Return what can be attached to on the host that is looked at.
 
     Process ``pid`` is among it whatever it is, or what it has launched; where a job has ranks
@@ -57,7 +57,7 @@ async def look_around(session: Session, pid: int | None = None) -> Found:
             else:
                 jobs = {item.job for item in items if item.job}
                 items += [item for item in answer[0] if item.job in jobs]
-    return Found(group_items(items), helpers, tuple(notes), meant)
+    return AttachableProcesses(group_items(items), helpers, tuple(notes), meant)
 
 
 def _together(items: Sequence[Item], one: Item) -> int:

@@ -117,7 +117,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class AttachableProcesses:
     """All that was told of what can be attached to.
 
     ``helpers`` counts processes that serve a trainer, which nobody wants to look into;

@@ -16,7 +16,7 @@ from ...text.styled import Line
 from ..log.rows import event_lines
 from ..overview.job_rows import SPLIT_TOKENS
 from ..shell.keymap import bindings_of, keys_of
-from ..widgets.full_screen import Room, absent, footer_keys
+from ..widgets.full_screen import FullScreen, absent, footer_keys
 from ..widgets.pane import set_title
 from ..widgets.program import program
 from ..widgets.table import LiveTable, TableRow
@@ -38,7 +38,7 @@ LEAST_RANKS = 3
 """Rows for ranks at least, where there are so many."""
 
 
-class JobScreen(Room):
+class JobScreen(FullScreen):
     """The ranks of a job, kept up to date while it is open.
 
     The cursor chooses a rank, whose readings a key opens; other keys ask that rank.

@@ -26,7 +26,7 @@ from ..shell.keymap import bindings_of
 from ..shell.result_files import short_path
 from ..theme import Glyphs
 from ..widgets.bars import stacked_bar
-from ..widgets.full_screen import Room, named_path
+from ..widgets.full_screen import FullScreen, named_path
 from ..widgets.pane import set_title
 from ..widgets.table import Column, LiveTable, TableRow
 from ..widgets.text import Lines
@@ -87,7 +87,7 @@ async def load(path: Path) -> Table:
     return decode_table(line)
 
 
-class ProfileScreen(Room):
+class ProfileScreen(FullScreen):
     """The table of a profile, whose keys choose devices, collectives or CPU and sort."""
 
     DEFAULT_CSS = """

@@ -54,7 +54,7 @@ class Remembered:
         reached = self._reach()
         if reached is None or reached[1].key != host.key:
             return
-        if host.key not in self._hosts and _seen(host):
+        if host.key not in self._hosts and _all_sampled(host):
             self._hosts.add(host.key)
             if not reached[1].capabilities.why_not("recent"):
                 self._begin(self._ask_agent(*reached))
@@ -105,6 +105,6 @@ class Remembered:
             task.cancel()
 
 
-def _seen(host: HostView) -> bool:
+def _all_sampled(host: HostView) -> bool:
     """Tell whether every GPU of a host has had a reading: what is told goes before the first."""
     return bool(host.devices) and all(one.sampled_seconds is not None for one in host.devices)

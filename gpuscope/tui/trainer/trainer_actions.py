@@ -34,7 +34,7 @@ NO_CUDA = "it has not initialised CUDA, and only there torch has an allocator to
 
 
 @dataclass(frozen=True, slots=True)
-class Act:
+class TrainerAction:
     """One thing that a trainer can be asked to do.
 
     ``keeps`` says that the answer comes with a file of this kind (``result_files.FOLDERS``), of
@@ -65,7 +65,7 @@ class Act:
 ACTS = {
     act.name: act
     for act in (
-        Act(
+        TrainerAction(
             "snapshot",
             "Take an allocator snapshot",
             "torch dumps every segment and block of its allocator; the file is copied here and "
@@ -75,7 +75,7 @@ ACTS = {
             "snapshot",
             cuda=True,
         ),
-        Act(
+        TrainerAction(
             "history",
             "Record allocation history",
             f"torch records the Python stack of each allocation, the last {HISTORY_ENTRIES:,}: "
@@ -85,7 +85,7 @@ ACTS = {
             "measure the overhead",
             cuda=True,
         ),
-        Act(
+        TrainerAction(
             "look",
             "Look at the GPU",
             "a CUDA trace of a few steps, without files: kernels by class, communication and "
@@ -96,7 +96,7 @@ ACTS = {
             cuda=True,
             no_cuda="it has not initialised CUDA, so there is no GPU to look at",
         ),
-        Act(
+        TrainerAction(
             "work",
             "Count the work of a step",
             "every operator of one step is noted with its shapes, in the training's own thread; "
@@ -105,7 +105,7 @@ ACTS = {
             "shown afterwards.",
             "count",
         ),
-        Act(
+        TrainerAction(
             "profile",
             "Profile some steps",
             "torch.profiler runs in the trainer, from the probe's thread; the Chrome trace is "
@@ -140,7 +140,7 @@ def args_of(name: str, steps: int, trial: bool = True) -> dict[str, Scalar]:
     return {"steps": steps} if name == "profile" else {}
 
 
-def question_of(act: Act, trainer: TrainerView, steps: int) -> Iterable[Line]:
+def question_of(act: TrainerAction, trainer: TrainerView, steps: int) -> Iterable[Line]:
     """Return who, what happens, what it costs."""
     yield [("Trainer  ", "muted"), *who(trainer)]
     if act.name == "profile":

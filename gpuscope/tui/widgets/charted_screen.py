@@ -14,7 +14,7 @@ from ...text.styled import Piece
 from ..charts.line import LineChart
 from ..shell.keymap import bindings_of
 from ..shell.screen_keys import KEYS, PAUSE, TIME
-from .full_screen import Room, absent, footer_keys
+from .full_screen import FullScreen, absent, footer_keys
 from .program import program
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ CHART_ROWS = 9
 TOKENS = ("series1", "series2", "series3", "series4")
 
 
-class ChartedScreen(Room):
+class ChartedScreen(FullScreen):
     """A screen with panels and charts, kept up to date while it is open.
 
     On a small terminal the panels stand one below the other and scroll. Subclasses compose
@@ -111,7 +111,7 @@ class ChartedScreen(Room):
     def _missing(self, what: str) -> None:
         """There is nothing to show at this moment: what stood here before goes."""
         self.say_head([(f"{what}  ", "bold accent"), (absent(self.session), "muted")], self.session)
-        self.say_keys(footer_keys(self.session, (*KEYS["Room"], PAUSE, *TIME)), self.session)
+        self.say_keys(footer_keys(self.session, (*KEYS["FullScreen"], PAUSE, *TIME)), self.session)
         self.query_one("#columns").display = False
 
     def _present(self, head: Sequence[Piece]) -> None:

@@ -25,10 +25,10 @@ else:
     Base = object
 
 
-class Said(Lines):
+class DialogNotice(Lines):
     """A sentence in the last line of the terminal, which goes after a while."""
 
-    DEFAULT_CSS = "Said { dock: bottom; height: 1; padding: 0 1; background: $panel; }"
+    DEFAULT_CSS = "DialogNotice { dock: bottom; height: 1; padding: 0 1; background: $panel; }"
 
     def on_mount(self) -> None:
         self.set_timer(SHOWN_SECONDS, self.remove)
@@ -58,9 +58,9 @@ class ClosesOnce(Base):
 
     def tell(self, text: str, severity: str = "warn") -> None:
         """Say something for a while in the last line, such as what a key would need."""
-        self.query(Said).remove()
+        self.query(DialogNotice).remove()
         token = "text" if severity == "ok" else severity
-        self.mount(Said([[(shortened(text, self.size.width - 2), token)]]))
+        self.mount(DialogNotice([[(shortened(text, self.size.width - 2), token)]]))
 
     def dismiss(self, result: Any = None) -> AwaitComplete:
         """Close this screen, if it is the one on top."""

@@ -63,7 +63,7 @@ def named_path(path: Path) -> Line:
     return [(path.name, "text"), (f"  {short_path(path.parent)}", "muted")]
 
 
-class Room(ClosesOnce, ModalScreen[None]):
+class FullScreen(ClosesOnce, ModalScreen[None]):
     """A screen that fills the terminal.
 
     Subclasses compose their panels and end with :attr:`foot`.
@@ -73,11 +73,11 @@ class Room(ClosesOnce, ModalScreen[None]):
     """Nothing below it can be seen: what lies there is not drawn meanwhile."""
 
     DEFAULT_CSS = """
-    Room { background: $background; layout: vertical; align: left top; }
-    Room .head { height: 1; background: $panel; }
-    Room .foot { height: 1; dock: bottom; }
+    FullScreen { background: $background; layout: vertical; align: left top; }
+    FullScreen .head { height: 1; background: $panel; }
+    FullScreen .foot { height: 1; dock: bottom; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("Room")]
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("FullScreen")]
 
     def __init__(self) -> None:
         super().__init__()

@@ -71,7 +71,7 @@ class StatusLine(Painted):
             right.insert(0, (1, (f" {now.paused} ", "badge")))
         if now.replay:
             right.insert(0, (2, (now.replay, "accent")))
-        pieces_left, pieces_right = self._kept(left, right, width)
+        pieces_left, pieces_right = self._fitting_ends(left, right, width)
         gap = max(0, width - styled.cells(pieces_left) - styled.cells(pieces_right))
         return [strip_of([*pieces_left, (" " * gap, "text"), *pieces_right], width, tokens)]
 
@@ -140,7 +140,7 @@ class StatusLine(Painted):
         return out
 
     @staticmethod
-    def _kept(
+    def _fitting_ends(
         left: list[tuple[int, Piece]], right: list[tuple[int, Piece]], width: int
     ) -> tuple[Line, Line]:
         """Both ends without what does not fit, the highest numbers gone first."""

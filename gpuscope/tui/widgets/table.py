@@ -22,7 +22,7 @@ from ..shell.keymap import bindings_of
 from ..theme import Glyphs, Tokens
 
 
-class Drawn(Protocol):
+class WidthCell(Protocol):
     """A cell that is drawn once the width of its column is known.
 
     ``bars.Bar`` and ``bars.Meter`` are such cells.
@@ -31,7 +31,7 @@ class Drawn(Protocol):
     def draw(self, width: int, glyphs: Glyphs) -> Line: ...
 
 
-Cell: TypeAlias = "str | Sequence[Piece] | Drawn"
+Cell: TypeAlias = "str | Sequence[Piece] | WidthCell"
 
 
 class Column(NamedTuple):

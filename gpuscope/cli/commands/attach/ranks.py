@@ -47,7 +47,8 @@ class Launched:
             "not train.",
             f"Attach gpuscope's probe to {ranks}?",
             *(
-                f"  {named(row)}: pid {row['pid']} ({clean(str(fact.get('command', '?')), 120)}, "
+                f"  {rank_name(row)}: pid {row['pid']} "
+                f"({clean(str(fact.get('command', '?')), 120)}, "
                 f"{clean(str(fact.get('user', '?')), 40)})"
                 for row, fact in zip(waiting, facts, strict=True)
             ),
@@ -69,7 +70,7 @@ class Launched:
         return "\n".join(lines)
 
 
-def named(row: Mapping[str, Any]) -> str:
+def rank_name(row: Mapping[str, Any]) -> str:
     """``rank 3``, or ``rank ?`` where its environment does not say."""
     rank = row.get("rank")
     return f"rank {rank}" if isinstance(rank, int) else "rank ?"

@@ -14,21 +14,21 @@ from ....text.units import DASH
 from ....wire.clean import clean
 from ....wire.frames import NO_PERMISSION, NOT_INITIALISED, Unknown
 from ... import output
-from ...local_look import Look
+from ...local_look import LocalLook
 
 COMMAND_CHARS = 60
 
 
 def of_this_machine(host: HostView) -> dict[str, Any] | None:
     """As another host's agent tells it; None where no device has a number."""
-    from ....collect.holders import told
+    from ....collect.holders import holders_document
     from ....config import load
 
     minors = [d.definition.minor for d in host.devices if d.definition.minor is not None]
-    return told(minors, load()[0].redact) if minors else None
+    return holders_document(minors, load()[0].redact) if minors else None
 
 
-def by_device(look: Look) -> dict[int, dict[str, Any]]:
+def by_device(look: LocalLook) -> dict[int, dict[str, Any]]:
     """Return the holders by device index.
 
     Each entry has ``pids``, ``processes`` (pid, user, command), ``hidden_processes``, and ``why``
@@ -63,7 +63,7 @@ def _row(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def unknown(look: Look, path: str, found: Mapping[str, Any] | None) -> list[dict[str, str]]:
+def unknown(look: LocalLook, path: str, found: Mapping[str, Any] | None) -> list[dict[str, str]]:
     """The rows for what is null in the holders of one device."""
     unknowns = output.Unknowns()
     if found is None:
@@ -80,7 +80,7 @@ def unknown(look: Look, path: str, found: Mapping[str, Any] | None) -> list[dict
     return unknowns.rows
 
 
-def lines(look: Look, found: Mapping[int, Mapping[str, Any]]) -> list[str]:
+def lines(look: LocalLook, found: Mapping[int, Mapping[str, Any]]) -> list[str]:
     """For people: a line per device and process, and at last why this may not be all."""
     out = []
     for index, one in found.items():

@@ -11,13 +11,15 @@ from ....exit_status import ExitStatus
 from ....store.view import HostView
 from ... import output
 from ... import watch as cli_watch
-from ...local_look import Look
+from ...local_look import LocalLook
 from ...output import exit_code
 from .document import document, find_problems
 from .text import device_row
 
 
-def watch(args: argparse.Namespace, look: Callable[..., Look], rounds: int | None = None) -> int:
+def watch(
+    args: argparse.Namespace, look: Callable[..., LocalLook], rounds: int | None = None
+) -> int:
     """Print the devices again and again; with ``--json``, one JSON document per line.
 
     It returns the exit code of the look that found a problem, or of the last look.

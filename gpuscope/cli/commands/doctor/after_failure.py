@@ -66,7 +66,7 @@ def main(argv: list[str]) -> int:
     text = sys.stdin.buffer.read(MAX_BYTES)
     pid, start = (word if word.isdigit() else "" for word in argv[:2])
     known = table.load()
-    found = reports.settled(examine(text, pid, start), known)
+    found = reports.finish(examine(text, pid, start), known)
     if not found.findings:
         return 0
     from gpuscope.cli.commands.doctor import verb as doctor_verb

@@ -75,7 +75,7 @@ def _environment() -> Report:
 
 
 def _say(part: str, found: Report, known: dict[str, Pitfall], **more: Any) -> None:
-    settled = reports.settled(found, known)
+    settled = reports.finish(found, known)
     document = reports.document(settled, reports.exit_code(settled))
     print(json.dumps({"part": part, **more, "report": document}), flush=True)
 

@@ -132,14 +132,14 @@ def watch(timeout: float, agent: LiveFrames | None = None, ask: bool = False) ->
     The look is short where no trainer is running. With ``ask``, the trainers' probes are asked for
     their history.
     """
-    watched = Watched(agent, ask)
+    watched = LocalWatch(agent, ask)
     try:
         return watched.store, watched.first(timeout)
     finally:
         watched.stop()
 
 
-class Watched:
+class LocalWatch:
     """This machine while it is being watched, from the first look until :meth:`stop`.
 
     ``store`` contains what is known. With ``ask``, the trainers' probes are asked for their
@@ -148,7 +148,10 @@ class Watched:
 
     def __init__(self, agent: LiveFrames | None = None, ask: bool = False) -> None:
         self.store = Store()
-        self._agent, self._told = agent or LiveFrames(HZ, PROBE_HZ), _Told() if ask else None
+        self._agent, self._told = (
+            agent or LiveFrames(HZ, PROBE_HZ),
+            _RememberedHistory() if ask else None,
+        )
         self.store.add_source(_KEY, os.uname().nodename)
         self._began = time.monotonic()
         _feed(self.store, self._agent.start(self._told.hear if self._told is not None else None))
@@ -203,7 +206,7 @@ def _feed(store: Store, frames: list[Frame]) -> None:
 # ── what was before ───────────────────────────────────────────────────────────────────────────────
 
 
-class _Told:
+class _RememberedHistory:
     """The history of the last minutes that probes remember.
 
     The requests are :data:`~gpuscope.store.store.PAST_REQUESTS`. Each trainer is asked once, in the

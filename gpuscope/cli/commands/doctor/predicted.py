@@ -54,13 +54,13 @@ def with_predictions(report: Report, words: str, tracer: Tracer | None = None) -
     findings, first = [], True
     for one in report.findings:
         if one.pitfall in FIXES:
-            one = _told(one, answer, tried, first)
+            one = _with_effect(one, answer, tried, first)
             first = False
         findings.append(one)
     return replace(report, findings=tuple(findings))
 
 
-def _told(finding: Finding, answer: Answer, tried: Sequence[Tried], first: bool) -> Finding:
+def _with_effect(finding: Finding, answer: Answer, tried: Sequence[Tried], first: bool) -> Finding:
     """Return a finding with the simulated effect of its own fix.
 
     The first finding also gets the list of all fixes, with the one that frees most first.

@@ -19,7 +19,7 @@ from ...remote import BadTarget, Target
 from . import remote_environment as there
 
 if TYPE_CHECKING:
-    from ...remote_look import Watched
+    from ...remote_look import RemoteWatch
 
 WATCH_SECONDS = 2.2
 """Seconds to watch, as for trainers here: enough for a mean, and to see a counter rise."""
@@ -50,7 +50,7 @@ def examine(text: str | None, args: argparse.Namespace, timeout: float) -> Repor
 async def _one(
     ways: remote.Ways, target: Target, timeout: float, ask_torch: bool = False
 ) -> Report:
-    from ...remote_look import KEY, NoLook, settled, watching
+    from ...remote_look import KEY, NoLook, all_answered, watching
 
     place = clean(target.where, 100)
     try:
@@ -62,7 +62,7 @@ async def _one(
                 asked = asyncio.create_task(there.examine(watched.source, name, ask_torch, timeout))
             try:
                 complete = await watched.until(
-                    lambda host, seconds: settled(host) and seconds >= _enough_seconds(host),
+                    lambda host, seconds: all_answered(host) and seconds >= _enough_seconds(host),
                     max(timeout, WATCH_SECONDS),
                 )
                 await _ask_what_was(watched, timeout)
@@ -81,7 +81,7 @@ async def _one(
         )
 
 
-async def _ask_what_was(watched: Watched, timeout: float) -> None:
+async def _ask_what_was(watched: RemoteWatch, timeout: float) -> None:
     """Ask the trainers there for the history that their probes remember.
 
     Growth of memory can then be judged at once.

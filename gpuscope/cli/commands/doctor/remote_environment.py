@@ -38,7 +38,7 @@ async def examine(source: Source, host: str, ask_torch: bool, timeout: float) ->
         return _not_had(host, clean(error.what, 300))
     except ValueError as error:
         return _not_had(host, clean(str(error), 300))
-    return named(environment.examine(facts), host)
+    return with_host_name(environment.examine(facts), host)
 
 
 def _not_had(host: str, why: str) -> Report:
@@ -72,7 +72,7 @@ def _cleaned(value: Any, depth: int) -> Any:
     return value
 
 
-def named(report: Report, host: str) -> Report:
+def with_host_name(report: Report, host: str) -> Report:
     """The same, saying of which host."""
     return replace(
         report,

@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     symptom = (args.symptom or "").strip()
     if args.symptom is not None and not symptom:
         raise UsageError("--symptom takes words, such as 'memory grows with every epoch'")
-    found = reports.settled(
+    found = reports.finish(
         doctor_targets.examine(args.targets, args.torch, args.timeout, args, symptom), known
     )
     if args.predict:

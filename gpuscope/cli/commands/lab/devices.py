@@ -16,7 +16,7 @@ from typing import Any
 from ....agent.device_workers import NvmlWorker
 from ....lab import device_selection, metrics
 from ....lab.config import LabConfig
-from ....lab.rules import Facts
+from ....lab.rules import RunFacts
 from ....model import cuda_devices
 from ....model import occupants as jobs_on
 from ....model.occupants import Occupant
@@ -50,9 +50,9 @@ def look() -> HostView:
     return local_look.look(LOOK_SECONDS, want_trainers=False).host
 
 
-def wanted(config: LabConfig, seen: Sequence[DeviceView]) -> list[DeviceView]:
+def devices_of_run(config: LabConfig, seen: Sequence[DeviceView]) -> list[DeviceView]:
     """Those of the visible devices that a run with these toggles takes."""
-    return [] if config.device == "cpu" else device_selection.taken(config, seen)
+    return [] if config.device == "cpu" else device_selection.devices_for_run(config, seen)
 
 
 def occupants(device: DeviceView, host: HostView) -> list[Occupant]:
@@ -65,17 +65,17 @@ def occupants(device: DeviceView, host: HostView) -> list[Occupant]:
 
 def facts(
     config: LabConfig, host: HostView | None, environ: Mapping[str, str] = os.environ
-) -> Facts | None:
+) -> RunFacts | None:
     """What is known without torch, for the rules; None where not even the kind of device is."""
     cores = device_selection.cores()
     if config.device == "cpu":
-        return Facts("cpu", cores=cores)
+        return RunFacts("cpu", cores=cores)
     seen = cuda_devices.visible_in_order(host.devices, environ) if host is not None else None
     if not seen:
         return None
     free = [device.readings.get("free_bytes") for device in seen]
     known = [int(value) for value in free if isinstance(value, (int, float))]
-    return Facts(
+    return RunFacts(
         "cuda",
         gpus=len(seen),
         gpu_name=seen[0].definition.name,
@@ -85,12 +85,14 @@ def facts(
     )
 
 
-def beside(
+def occupants_of_run(
     config: LabConfig, host: HostView, environ: Mapping[str, str] = os.environ
 ) -> list[Occupant]:
     """The jobs on the GPUs that a run with these toggles takes."""
     seen = cuda_devices.visible_in_order(host.devices, environ) or []
-    return [occupant for device in wanted(config, seen) for occupant in occupants(device, host)]
+    return [
+        occupant for device in devices_of_run(config, seen) for occupant in occupants(device, host)
+    ]
 
 
 def refusal(
@@ -105,7 +107,7 @@ def refusal(
     seen = cuda_devices.visible_in_order(host.devices, environ)
     if not seen:
         return None
-    asked, others = wanted(config, seen), beside(config, host, environ)
+    asked, others = devices_of_run(config, seen), occupants_of_run(config, host, environ)
     if not others:
         return None
     free = [

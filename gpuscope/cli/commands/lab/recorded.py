@@ -171,12 +171,12 @@ def _read(rank: _Rank, record: Record, stream: Stream) -> None:
     if middle is not None and middle > 0:
         if count - before >= WINDOW or len(rank.windows) == 0:
             rank.windows.append((count, middle, _number(record, "step_seconds_p95")))
-            rank.waits += _known(record, "loader_wait_seconds")
+            rank.waits += _value_if_known(record, "loader_wait_seconds")
         elif len(rank.windows) == 1 and rank.windows[0][0] < WARMUP_STEPS + WINDOW:
             # A later definition that contains more.
             rank.windows[0] = (count, middle, _number(record, "step_seconds_p95"))
     rank.shares += _share(rank)
-    rank.losses += [(count, loss) for loss in _known(record, "loss")]
+    rank.losses += [(count, loss) for loss in _value_if_known(record, "loss")]
     for values in (rank.windows, rank.waits, rank.shares, rank.losses):
         if len(values) > MAX_READINGS:
             del values[::2]
@@ -197,7 +197,7 @@ def _memory(rank: _Rank, record: Record, stream: Stream) -> None:
 
 
 def _share(rank: _Rank) -> list[float]:
-    return _known(rank.device, "tensor_active_percent") if rank.device is not None else []
+    return _value_if_known(rank.device, "tensor_active_percent") if rank.device is not None else []
 
 
 def _number(record: Record, column: str) -> float | None:
@@ -205,7 +205,7 @@ def _number(record: Record, column: str) -> float | None:
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
-def _known(record: Record, column: str) -> list[float]:
+def _value_if_known(record: Record, column: str) -> list[float]:
     value = _number(record, column)
     return [] if value is None else [value]
 

@@ -287,7 +287,7 @@ def comparison_mapping(one: Comparison, a: str, b: str) -> dict[str, Any]:
 
 def comparison_lines(one: Comparison) -> list[str]:
     """Return for a terminal what is compared, what differs, the figures and the notes."""
-    lines = [f"{letter}  {_named(entries)}" for letter, entries in (("A", one.a), ("B", one.b))]
+    lines = [f"{letter}  {_heading(entries)}" for letter, entries in (("A", one.a), ("B", one.b))]
     toggles = [f"{c.name} {c.a} → {c.b}" for c in one.changes if c.toggle]
     others = [f"{c.name} {c.a} → {c.b}" for c in one.changes if not c.toggle]
     told = all(entries[0].config for entries in (one.a, one.b))
@@ -329,7 +329,7 @@ def _verdict(row: Row) -> str:
     return "better" if (row.ratio > 1) == (row.better == "higher") else "worse"
 
 
-def _named(entries: Sequence[Entry]) -> str:
+def _heading(entries: Sequence[Entry]) -> str:
     first = entries[0]
     which = (
         f"run{'s' if len(entries) > 1 else ''} {', '.join(str(e.id) for e in entries)}: "

@@ -186,7 +186,7 @@ def _plan(args: argparse.Namespace) -> Plan:
     return new_plan(kept, repeats, refused, warnings)
 
 
-def _objection(name: str, verdict: rules.Verdict) -> Objection:
+def _objection(name: str, verdict: rules.RuleVerdict) -> Objection:
     return Objection(
         name, verdict.what, verdict.why, verdict.nearest.command() if verdict.nearest else ""
     )
@@ -243,12 +243,16 @@ def _others(plan: Plan, force: bool) -> list[Occupant]:
         return []
     picture = lab_devices.look()
     seen = visible_in_order(picture.devices) or []
-    taken = {id(device): device for cell in plan.cells for device in lab_devices.wanted(cell, seen)}
+    taken = {
+        id(device): device
+        for cell in plan.cells
+        for device in lab_devices.devices_of_run(cell, seen)
+    }
     found = [
         occupant for device in taken.values() for occupant in lab_devices.occupants(device, picture)
     ]
     if found and not force:
-        widest = max(plan.cells, key=lambda cell: len(lab_devices.wanted(cell, seen)))
+        widest = max(plan.cells, key=lambda cell: len(lab_devices.devices_of_run(cell, seen)))
         failure = lab_devices.refusal(widest, picture)
         assert failure is not None
         again = shlex.join(["gpuscope", *sys.argv[1:]])
@@ -353,7 +357,7 @@ class Bar:
     def show(self, state: State, entry: Entry | None) -> None:
         """Show a state; the parameters are those of :data:`~gpuscope.lab.sweep.OnChange`."""
         if entry is not None:
-            self._line.finished(f"{state.done}/{state.total}  {_ended(entry)}{_left(state)}")
+            self._line.finished(f"{state.done}/{state.total}  {_ended(entry)}{_time_left(state)}")
         elif self._line.live and time.monotonic() - self._drawn >= DRAW_SECONDS:
             self._drawn = time.monotonic()
             self._line.draw(_progress(state))
@@ -369,12 +373,11 @@ def _progress(state: State) -> str:
     bar = "█" * filled + "░" * (BAR_CELLS - filled)
     name = state.plan.labels[state.cell]
     step = f"step {state.step}/{state.steps}" if state.step else "starting"
-    return (
-        f"{bar} {state.done}/{state.total}{_left(state)}  repeat {state.repeat + 1}  {name}  {step}"
-    )
+    done = f"{bar} {state.done}/{state.total}{_time_left(state)}"
+    return f"{done}  repeat {state.repeat + 1}  {name}  {step}"
 
 
-def _left(state: State) -> str:
+def _time_left(state: State) -> str:
     eta = state.eta_seconds()
     if eta is None or state.done >= state.total:
         return ""

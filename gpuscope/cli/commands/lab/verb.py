@@ -62,7 +62,9 @@ def run(args: argparse.Namespace) -> int:
     if refused is not None:
         return _refuse(config, refused, args.json)
     return _train(
-        args, config, lab_devices.TensorShare(lab_devices.beside(config, host) if host else ())
+        args,
+        config,
+        lab_devices.TensorShare(lab_devices.occupants_of_run(config, host) if host else ()),
     )
 
 

@@ -20,7 +20,7 @@ from typing import Any
 from ....errors import UserError
 from ....exit_status import ExitStatus
 from ....model.cuda_devices import visible_in_order
-from ....predict.context_memory import Outside, keep
+from ....predict.context_memory import ContextMemory, keep
 from ....process.child import ChildError, Ended, Late, LineChild
 from ....store.view import DeviceView, HostView
 from ....text.units import MIB, bytes_text
@@ -72,7 +72,7 @@ def measure(
     seconds: float,
     command: list[str] | None = None,
     look: Callable[[], HostView] = lab_devices.look,
-) -> tuple[str, str, Outside, dict[str, int]]:
+) -> tuple[str, str, ContextMemory, dict[str, int]]:
     """Return the card's name, torch's version, notes, and non-allocator bytes by stage.
 
     Tests pass ``command`` and ``look``. Raises :class:`ContextNotMeasured`.
@@ -102,7 +102,7 @@ def measure(
             reserved = int(_stage(child, deadline)["reserved_bytes"])
             time.sleep(SETTLE_SECONDS)
             now = look()
-            held = _held(now, _device(now, device.definition.uuid), child.pid, idle)
+            held = _bytes_held(now, _device(now, device.definition.uuid), child.pid, idle)
             if held is None:
                 raise ContextNotMeasured(
                     "The driver does not report the used memory.",
@@ -113,7 +113,7 @@ def measure(
     driver = device.readings.get("driver_reserved_bytes")
     low, high = stages["products"], stages["kernels"]
     error = max(LEAST_ERROR, (high - low) // 2)
-    found = Outside(
+    found = ContextMemory(
         (low + high) // 2, int(driver) if isinstance(driver, int) else 0, error, "measured"
     )
     return str(device.definition.name), str(ready["torch"]), found, stages
@@ -137,7 +137,7 @@ def _device(host: HostView, uuid: str) -> DeviceView:
     return found or visible[0]
 
 
-def _held(host: HostView, device: DeviceView, pid: int, idle: Any) -> int | None:
+def _bytes_held(host: HostView, device: DeviceView, pid: int, idle: Any) -> int | None:
     """Bytes of the process; else what the device's use has grown by since before."""
     own = {process.id for process in host.processes if process.definition.pid == pid}
     for use in device.uses:

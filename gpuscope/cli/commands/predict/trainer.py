@@ -255,7 +255,7 @@ def _document(args: argparse.Namespace, found: Measured, began: float) -> dict[s
 
     given = BY_NAME["batch"].parse(args.batch)
     batch = given if isinstance(given, int) else None
-    outside, guessed = _beside(found)
+    outside, guessed = _context_bytes(found)
     device, total, name = _capacity(args, found)
     limit = None if device is None else max(0, device - outside)
     largest = calibrate(
@@ -362,7 +362,7 @@ def _freed(found: Measured, one: Freed) -> dict[str, Any]:
     }
 
 
-def _beside(found: Measured) -> tuple[int, int]:
+def _context_bytes(found: Measured) -> tuple[int, int]:
     """Return the bytes of the process outside of torch's allocator, and their error.
 
     They are measured, or typical values for such a card where they were not.

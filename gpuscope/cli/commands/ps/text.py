@@ -10,7 +10,7 @@ from typing import Any
 from ....model.step_time import SPLIT
 from ....text import width
 from ....text.units import DASH, bytes_text, percent_text
-from ....wire.columns import told_sizes
+from ....wire.columns import rewrite_sizes
 from ... import output
 from ...output import gib, number, percent, seconds
 
@@ -119,7 +119,7 @@ def _notes(trainer: Mapping[str, Any]) -> list[str]:
         one["other_models"] for one in trainer.get("allocators", ()) if one.get("other_models")
     ]
     if named:
-        others = "; ".join(told_sizes(text, bytes_text) for text in named)
+        others = "; ".join(rewrite_sizes(text, bytes_text) for text in named)
         lines.append(f"other models, which no optimizer trains: {others}")
     if trainer.get("phase") not in (None, "train"):
         lines.append(f"phase: {trainer['phase']}")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from ... import output, remote
 from ... import watch as cli_watch
-from ...local_look import Look, look
+from ...local_look import LocalLook, look
 from .document import document, find_problems
 from .text import text
 
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     remote.add_arguments(parser)
 
 
-def run(args: argparse.Namespace, look: Callable[..., Look] = look) -> int:
+def run(args: argparse.Namespace, look: Callable[..., LocalLook] = look) -> int:
     """Print the document or the text (``look`` is for tests)."""
     if args.watch is not None:
         from .watch import watch

@@ -11,14 +11,16 @@ from ....text import width
 from ....text.units import DASH
 from ... import output
 from ... import watch as cli_watch
-from ...local_look import Look
+from ...local_look import LocalLook
 from ...output import gib, number, percent, seconds
 from .document import document, find_problems
 
 COMMAND_CHARS = 80
 
 
-def watch(args: argparse.Namespace, look: Callable[..., Look], rounds: int | None = None) -> int:
+def watch(
+    args: argparse.Namespace, look: Callable[..., LocalLook], rounds: int | None = None
+) -> int:
     """JSON documents, one a line, with ``--json``. The exit code is that of the last look."""
 
     def once() -> tuple[list[str], int]:

@@ -127,7 +127,7 @@ async def _request(
             "history", wanted, deadline_of("history", trainer, 0), _show_progress
         )
         _show_progress(None)
-        return {"pid": trainer.definition.pid, **_known(result.value, _HISTORY_KEYS)}
+        return {"pid": trainer.definition.pid, **_known_numbers(result.value, _HISTORY_KEYS)}
     host = store.view().host
     assert host is not None
     try:
@@ -148,7 +148,7 @@ async def _request(
     return {
         "pid": trainer.definition.pid,
         "path": str(path),
-        **_known(result.value, _SNAPSHOT_KEYS),
+        **_known_numbers(result.value, _SNAPSHOT_KEYS),
         "bytes": size,
     }
 
@@ -160,7 +160,7 @@ _HISTORY_KEYS = (
 )  # fmt: skip
 
 
-def _known(value: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
+def _known_numbers(value: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
     """Return the keys that gpuscope defines, null where the probe did not send one.
 
     Strings and lists from a probe are not passed on.

@@ -25,7 +25,7 @@ from . import live as snapshot_live
 from . import what_if as snapshot_what_if
 
 if TYPE_CHECKING:
-    from ....snapshot.model import At, Between, Device, Diff, Stacks, Summary
+    from ....snapshot.model import At, Between, Diff, SnapshotDevice, Stacks, Summary
     from ....snapshot.reader import Reading, SnapshotError
     from ....text.styled import Line
 
@@ -172,7 +172,7 @@ def _prepare(reading: Reading) -> None:
 
 
 def _moments(
-    args: argparse.Namespace, reading: Reading, devices: list[Device]
+    args: argparse.Namespace, reading: Reading, devices: list[SnapshotDevice]
 ) -> list[At | Between]:
     """Return what ``--at`` asks for, of every device that has a trace.
 
@@ -267,7 +267,7 @@ def _what_if(summary: Summary, replayed: list[snapshot_what_if.Answer]) -> list[
 
 def document(
     summary: Summary,
-    devices: list[Device],
+    devices: list[SnapshotDevice],
     moments: list[At | Between],
     diff: Diff | None,
     replayed: list[snapshot_what_if.Answer] | None = None,
@@ -322,7 +322,7 @@ def document(
     return result
 
 
-def _device(unknowns: output.Unknowns, path: str, one: Device) -> dict[str, Any]:
+def _device(unknowns: output.Unknowns, path: str, one: SnapshotDevice) -> dict[str, Any]:
     totals, fragmentation = asdict(one.totals), asdict(one.fragmentation)
     full = Unknown(NOT_SUPPORTED, "nothing is free")
     for key in ("percent", "largest_free_address"):
@@ -346,7 +346,7 @@ def _device(unknowns: output.Unknowns, path: str, one: Device) -> dict[str, Any]
     }
 
 
-def _trace(unknowns: output.Unknowns, path: str, one: Device) -> dict[str, Any] | None:
+def _trace(unknowns: output.Unknowns, path: str, one: SnapshotDevice) -> dict[str, Any] | None:
     trace = one.trace
     if trace is None:
         unknowns.add(path, NO_HISTORY)

@@ -20,7 +20,7 @@ from ...args import size_of_at_least
 if TYPE_CHECKING:
     from ....model.allocator_settings import Settings
     from ....predict.replay import Replayed
-    from ....snapshot.model import Device
+    from ....snapshot.model import SnapshotDevice
     from ....snapshot.reader import Reading
     from ....text.styled import Line
 
@@ -59,7 +59,7 @@ Answer = tuple[int, "Replayed | str"]
 """A device, and the result of replaying its trace or the reason why there is none."""
 
 
-def ask(args: argparse.Namespace, reading: Reading, devices: list[Device]) -> list[Answer]:
+def ask(args: argparse.Namespace, reading: Reading, devices: list[SnapshotDevice]) -> list[Answer]:
     from ....model.allocator_settings import DEFAULT, read
     from ....predict.replay import CannotReplay, replay_device
 
@@ -205,7 +205,7 @@ def document(answers: list[Answer], unknowns: output.Unknowns) -> list[dict[str,
     return [
         _refused(unknowns, f"what_if[{number}]", device, one)
         if isinstance(one, str)
-        else _told(unknowns, number, one)
+        else _replay_document(unknowns, number, one)
         for number, (device, one) in enumerate(answers)
     ]
 
@@ -215,7 +215,7 @@ def _refused(unknowns: output.Unknowns, path: str, device: int, why: str) -> dic
     return {"device": device, "verdict": None}
 
 
-def _told(unknowns: output.Unknowns, number: int, one: Replayed) -> dict[str, Any]:
+def _replay_document(unknowns: output.Unknowns, number: int, one: Replayed) -> dict[str, Any]:
     path = f"what_if[{number}]"
     reason = "no --capacity, and the trace has no out-of-memory error that gives one"
     if one.capacity_bytes is not None:
