@@ -14,7 +14,7 @@ from typing import Literal
 from ..text.units import bytes_text
 from . import metrics
 from .config import LabConfig
-from .facts import (
+from .run_facts import (
     CPU_PROCESSES,
     FIRST_FSDP2,
     PARAMETERS,

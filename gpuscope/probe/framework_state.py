@@ -15,9 +15,9 @@ import weakref
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from . import model_finder
+from .code_place import OWN, kind
 from .framework_readers import PACKAGES, READERS, Reader, TrainingReport, read_meter, read_script
 from .plain_values import class_names
-from .standing import OWN, kind
 
 LOOK_SECONDS = 1.0
 MAX_FRAMES = 96

@@ -24,7 +24,7 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 
 from .. import __version__
 from ..wire.frames import Unknown
-from . import cuda, records, rendezvous, segments, standing
+from . import code_place, cuda, records, rendezvous, segments
 from .on_import import debug
 from .quick_requests import flat
 
@@ -224,7 +224,7 @@ class Recorder:
             thread=threading.current_thread().name[:128],
             backend=cuda.backend() or "",
             settings={name: os.environ[name][:1024] for name in SETTINGS if name in os.environ},
-            stack=standing.rows(sys._getframe(1)),
+            stack=code_place.rows(sys._getframe(1)),
         )
         snapshot: Dict[str, Any] = {"segments": [], "device_traces": [], "gpuscope": about}
         stats: Any = None
@@ -370,7 +370,8 @@ def _text(oom: _Oom, about: Dict[str, Any], seconds: float) -> str:
     gib = 1 << 30
     stack = about["stack"]
     own = next(
-        (row for row in stack if standing.kind(row[0]) == standing.OWN), stack[0] if stack else None
+        (row for row in stack if code_place.kind(row[0]) == code_place.OWN),
+        stack[0] if stack else None,
     )
     where = f" at {os.path.basename(own[0])}:{own[1]} {own[2]}" if own else ""
     data = oom.data

@@ -15,11 +15,11 @@ from . import collectives, rendezvous
 from .blackbox import BlackBox
 from .exit_reason import Endings
 from .history import History
+from .history_from_start import StandingHistory
 from .on_import import debug
 from .oom import Recorder
 from .server import Server
 from .stall import Stall
-from .standing_history import StandingHistory
 from .steps import Steps
 
 TICK_SECONDS = 0.9

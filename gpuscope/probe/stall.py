@@ -15,7 +15,7 @@ import time
 from typing import Any, Callable, Dict, Optional, Union
 
 from ..wire.frames import NOT_INITIALISED, NOT_SUPPORTED, Unknown
-from . import standing
+from . import code_place
 from .sampler import quantile
 from .steps import Steps
 from .thread_frames import current_frames
@@ -74,7 +74,7 @@ class Stall:
         self._collectives = collectives
         self._counts = counts
         self._last: Optional[float] = None  # the step that everything below refers to
-        self._place: Optional[standing.CodePlace] = None
+        self._place: Optional[code_place.CodePlace] = None
         self._mark: Any = None
         self._since = 0.0  # when the thread was first seen at its present place
         self._told: Optional[float] = None  # end of the step after which a stall was announced
@@ -128,29 +128,29 @@ class Stall:
 
     def _look_at_training(self) -> None:
         frame = _frame_of(self._steps.thread)
-        found = standing.place(frame) if frame is not None else None
+        found = code_place.place(frame) if frame is not None else None
         if found is not None and found.own:
             self._had_own = True
 
-    def _look(self, now: float) -> Union[standing.CodePlace, Unknown]:
+    def _look(self, now: float) -> Union[code_place.CodePlace, Unknown]:
         """Find where the thread that trained stands, and since when."""
         if not hasattr(sys, "_current_frames"):
             return _HIDDEN
         frame = _frame_of(self._steps.thread)
         if frame is None:
             return _LEFT
-        found = standing.place(frame)
+        found = code_place.place(frame)
         if found is None or (self._had_own and not found.own):
             return _LEFT  # back in the main loop of a notebook or a server
         batches = list(self._steps.loads)[-1:]
         # The stack alone is not enough: a rollout spends nearly all its time at one line of its
         # environment's step.
-        mark = (standing.signature(frame), batches, self._counts())
+        mark = (code_place.signature(frame), batches, self._counts())
         if mark != self._mark:
             self._mark, self._since, self._place = mark, now, found
         return self._place or found
 
-    def _tell(self, age: float, usual: Optional[float], found: standing.CodePlace) -> None:
+    def _tell(self, age: float, usual: Optional[float], found: code_place.CodePlace) -> None:
         thread = _name_of(self._steps.thread)
         count = self._collectives()
         data = {

@@ -13,7 +13,7 @@ import re
 import sys
 from typing import Any, Container, Dict, List, NamedTuple, Optional, Tuple
 
-from . import standing
+from . import code_place
 
 ROWS = (
     "input",
@@ -138,12 +138,12 @@ def row_of(frame: Any, path: Container[int] = (), phase: str = "") -> RowPlace:
     """
     frames: List[Any] = []
     while frame is not None and len(frames) < MAX_FRAMES:
-        if standing.kind(frame.f_code.co_filename) != standing.OURS:
+        if code_place.kind(frame.f_code.co_filename) != code_place.OURS:
             frames.append(frame)
         frame = frame.f_back
     if not frames:
         return RowPlace("unattributed", "")
-    found = standing.place(frames[0])
+    found = code_place.place(frames[0])
     row = _around(frames, path) or ("validation" if phase == "eval" else "") or _within(frames)
     return RowPlace(row, found.at if found is not None else "")
 
@@ -158,7 +158,7 @@ def _around(frames: List[Any], path: Container[int]) -> str:
         row = _match(AROUND, frame)
         if row:
             return row
-        if known and standing.kind(code.co_filename) == standing.OWN:
+        if known and code_place.kind(code.co_filename) == code_place.OWN:
             for row, names in _OWN_NAMES:
                 if names.match(code.co_name):
                     return row
@@ -167,7 +167,7 @@ def _around(frames: List[Any], path: Container[int]) -> str:
 
 def _within(frames: List[Any]) -> str:
     called = _CALLED.get(called_name(frames[0]) or "")
-    if called and standing.kind(frames[0].f_code.co_filename) == standing.OWN:
+    if called and code_place.kind(frames[0].f_code.co_filename) == code_place.OWN:
         return called
     for frame in frames:
         row = _match(WITHIN, frame)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gpuscope.lab.config import LabConfig
-from gpuscope.lab.facts import RunFacts
 from gpuscope.lab.ledger import Entry, Ledger
+from gpuscope.lab.run_facts import RunFacts
 from gpuscope.lab.tune.findings import Settings
 from gpuscope.lab.tune.result import Result
 from gpuscope.lab.tune.runner import Job, Progress, Runner, new_job

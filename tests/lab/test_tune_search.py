@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from gpuscope.lab.config import LabConfig
-from gpuscope.lab.facts import RunFacts
 from gpuscope.lab.ledger import Entry, entry_of
+from gpuscope.lab.run_facts import RunFacts
 from gpuscope.lab.tune.findings import Found, Prediction, Settings, Trial
 from gpuscope.lab.tune.search import CannotTune, Search
 from gpuscope.lab.tune.space import Limits

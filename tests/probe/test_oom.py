@@ -313,7 +313,7 @@ def test_without_process_groups_collectives_are_unknown_and_nothing_is_imported(
 
 
 def test_history_is_asked_for_by_number_and_bounded():
-    from gpuscope.probe.standing_history import wanted_entries
+    from gpuscope.probe.history_from_start import wanted_entries
 
     values = ("20000", "", "no", "-5", "99999999", "1" * 40)
     assert [wanted_entries({"GPUSCOPE_HISTORY": text}) for text in values] == [

@@ -13,7 +13,7 @@ import threading
 
 import pytest
 
-from gpuscope.probe import standing
+from gpuscope.probe import code_place
 from gpuscope.probe.stall import STILL_SECONDS, Stall, limit_seconds
 from gpuscope.probe.steps import Steps
 from gpuscope.wire import frames
@@ -229,11 +229,11 @@ def test_the_users_line_comes_before_torchs_and_the_standard_librarys():
             return 1
 
         def __getitem__(self, index):
-            found.append(standing.place(sys._getframe()))
+            found.append(code_place.place(sys._getframe()))
             return index
 
     def looks():
-        found.append(standing.place(next(frame for frame in [sys._getframe()])))
+        found.append(code_place.place(next(frame for frame in [sys._getframe()])))
         return sorted([1], key=lambda _: threading.Event().wait(0) or 0)
 
     list(torch.utils.data.DataLoader(Data()))
@@ -243,7 +243,7 @@ def test_the_users_line_comes_before_torchs_and_the_standard_librarys():
     assert found[0].inner == ""
     assert found[0].own
     assert [
-        standing.kind(path)
+        code_place.kind(path)
         for path in (threading.__file__, torch.__file__, pytest.__file__, __file__)
     ] == [
         "stdlib",

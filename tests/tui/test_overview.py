@@ -18,7 +18,7 @@ from gpuscope.tui.charts.load_strips import binned, lane_rows
 from gpuscope.tui.device.device_screen import DeviceScreen
 from gpuscope.tui.overview.charts import Charts
 from gpuscope.tui.overview.job_rows import LOSS_CELLS, loss_text
-from gpuscope.tui.overview.room import MOST_CHART_ROWS, Needs, share_out
+from gpuscope.tui.overview.panel_rows import MOST_CHART_ROWS, Needs, share_out
 from gpuscope.tui.processes.one_process_screen import OneProcessScreen
 from gpuscope.tui.processes.process_screen import ProcessScreen
 from gpuscope.tui.shell.app import GpuscopeApp

@@ -16,7 +16,7 @@ from ..finding import Abstained, Evidence, Finding, Fix, Report
 from ..wordings import Wording, Wordings, fill
 
 if TYPE_CHECKING:
-    from .facts import Script, ScriptMatch
+    from .program import Script, ScriptMatch
 
 __all__ = ["examine", "report"]
 
@@ -76,7 +76,7 @@ def _file(
     If the file cannot be checked, the reason is added to ``problems``.
     """
     from . import checks
-    from .facts import Script
+    from .program import Script
     from .source import SourceTooLarge
 
     if "torch" not in text:

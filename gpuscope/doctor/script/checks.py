@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from . import cudnn, devices, memory, parallel, precision, registered, speed, step, wrapped
-from .facts import LOADER, SAMPLER, Script, ScriptMatch
+from .program import LOADER, SAMPLER, Script, ScriptMatch
 
 ALL = (
     *memory.CHECKS,

@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from . import edits
-from .facts import Script, ScriptMatch
 from .nodes import is_literal
+from .program import Script, ScriptMatch
 
 _CONVOLUTIONS = {"Conv2d", "Conv3d", "ConvTranspose2d"}
 

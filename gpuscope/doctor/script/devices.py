@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from . import edits
-from .facts import Script, ScriptMatch
 from .nodes import comes_after, is_open_ended, key, keyword, names, receiver
+from .program import Script, ScriptMatch
 from .source import Loop
 
 _MAKERS = (

@@ -10,8 +10,8 @@ import textwrap
 from collections.abc import Iterator
 
 from . import edits
-from .facts import Script, ScriptMatch
 from .nodes import comes_after, is_open_ended, key, keyword, names, receiver
+from .program import Script, ScriptMatch
 
 _NUMBERS = {"item", "detach", "detach_", "tolist", "cpu", "numpy", "size", "shape", "numel", "data"}
 

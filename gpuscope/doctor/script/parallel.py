@@ -9,8 +9,8 @@ import ast
 from collections.abc import Iterator
 
 from . import edits
-from .facts import AUTOCASTS, DP, LOADER, PASSING, SAMPLER, Script, ScriptMatch
 from .nodes import comes_after, is_literal, is_open_ended, key, keyword
+from .program import AUTOCASTS, DP, LOADER, PASSING, SAMPLER, Script, ScriptMatch
 
 INIT = (
     "torch.distributed.init_process_group",

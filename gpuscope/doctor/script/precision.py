@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from . import edits
-from .facts import AUTOCASTS, Script, ScriptMatch
 from .nodes import comes_after, is_literal, is_open_ended, key, keyword, receiver
+from .program import AUTOCASTS, Script, ScriptMatch
 
 _CLIPS = ("clip_grad_norm_", "clip_grad_value_", "clip_grad_norm", "clip_grads_with_norm_")
 _OLD = {

@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from . import edits
-from .facts import Script, ScriptMatch
 from .nodes import key, receiver
+from .program import Script, ScriptMatch
 
 
 def find_lists_of_modules(s: Script) -> Iterator[ScriptMatch]:

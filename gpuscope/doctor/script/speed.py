@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterator
 
 from . import edits
-from .facts import CLOCKS, LOADER, Script, ScriptMatch
 from .nodes import comes_after, is_literal, is_open_ended, key, keyword, names
+from .program import CLOCKS, LOADER, Script, ScriptMatch
 
 _SLOW_READS = {
     "open", "PIL.Image.open", "cv2.imread", "imageio.imread", "skimage.io.imread", "numpy.load",

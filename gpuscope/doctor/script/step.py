@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterator
 
 from . import edits
-from .facts import Script, ScriptMatch
 from .nodes import comes_after, key, names, receiver
+from .program import Script, ScriptMatch
 
 
 def find_wrong_accumulation(s: Script) -> Iterator[ScriptMatch]:

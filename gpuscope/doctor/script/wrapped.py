@@ -8,8 +8,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from .facts import DP, Script, ScriptMatch
 from .nodes import comes_after, is_literal, key, line
+from .program import DP, Script, ScriptMatch
 
 # Attributes of nn.Module and of the two wrappers themselves, torch 1.0 to 2.13.
 _WRAPPER = {

@@ -18,10 +18,10 @@ from collections.abc import Callable, Generator, Mapping
 from ...errors import UserError
 from ...text.units import bytes_text
 from ..config import ConfigError, LabConfig
-from ..facts import RunFacts
 from ..ledger import Entry
 from ..measures import number, whole
 from ..rules import refusal
+from ..run_facts import RunFacts
 from ..toggles import BY_NAME, Value
 from . import judge
 from .findings import Found, Row, Settings, Switch, Trial

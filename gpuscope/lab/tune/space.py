@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..config import LabConfig
-from ..facts import RunFacts
+from ..run_facts import RunFacts
 from ..toggles import Value
 
 Change = Mapping[str, Value]

@@ -166,7 +166,7 @@ class DeviceScreen(ChartedScreen):
         small = height < TALL
         state = judge(host, device, self.session.history)
         self._load.show(load_lines(device, cells, 6 if small else 12, glyphs, state))
-        set_title(self._state, "Then" if self.session.standing_text() else "Now")
+        set_title(self._state, "Then" if self.session.frozen_text() else "Now")
         history = self.session.history
         self._state.show(words.state_lines(host, device, cells, history, glyphs))
         self._health.show(words.health_lines(device, cells))

@@ -17,7 +17,7 @@ from ...model.device_state import silence
 from ...model.job_ends import end_of, job_end, last_state
 from ...text.units import age_text
 from .entry import Entry, name_of_job
-from .event_words import event_entry
+from .event_entry import event_entry
 
 if TYPE_CHECKING:
     from ...store.view import HostView, JobView

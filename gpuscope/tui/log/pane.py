@@ -77,7 +77,7 @@ class LogPane(Pane):
 
     def show(self, host: HostView | None) -> None:
         state = self.session.state
-        looks_back = host is not None and self.session.standing.past(host.key) is not None
+        looks_back = host is not None and self.session.frozen_view.past(host.key) is not None
         back = looks_back or self.session.replay is not None
         until = host.wall_seconds if host is not None and back else None
         happened = self.session.happened

@@ -8,7 +8,7 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 
 from ..widgets.text import Lines
-from .room import FRAMED_ROWS, WIDE
+from .panel_rows import FRAMED_ROWS, WIDE
 
 if TYPE_CHECKING:
     from ...store.view import HostView

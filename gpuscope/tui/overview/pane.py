@@ -25,7 +25,7 @@ from ..widgets.table import Column, LiveTable
 from .finding_list import FindingList, go_to_finding
 from .foot import Foot
 from .job_list import JobList
-from .room import ROOMY_ROWS, SPLIT_COLUMNS, TINY_ROWS, WIDE, Given, Needs, share_out
+from .panel_rows import ROOMY_ROWS, SPLIT_COLUMNS, TINY_ROWS, WIDE, Given, Needs, share_out
 
 if TYPE_CHECKING:
     from ...store.view import DeviceView, HostView, TrainerView
@@ -278,7 +278,7 @@ class OverviewPane(Pane):
     def _name_panels(self) -> None:
         """Give the panels their titles; the one with the keyboard says what Enter opens."""
         host = self.session.host
-        looks_back = host is not None and self.session.standing.past(host.key) is not None
+        looks_back = host is not None and self.session.frozen_view.past(host.key) is not None
         findings = "Findings, as they were when the screen stopped" if looks_back else "Findings"
         for panel, name in self._panels():
             name = findings if panel is self._findings else name

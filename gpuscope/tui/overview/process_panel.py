@@ -37,8 +37,8 @@ class ProcessPanel(LiveTable):
     def bring_up_to_date(self, host: HostView) -> None:
         """List the processes of this moment."""
         now, state = time.monotonic(), self.session.state
-        standing = self.session.standing_text() != ""
-        key = (host.key, standing, state.mine, state.filter)
+        frozen = self.session.frozen_text() != ""
+        key = (host.key, frozen, state.mine, state.filter)
         if now - self._listed < SECONDS and key == self._host:
             return
         self._listed, self._host = now, key

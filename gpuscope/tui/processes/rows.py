@@ -21,7 +21,7 @@ from ..shell.state import PROCESS_SORTS
 from ..theme import UNICODE, Glyphs
 from ..widgets.table import Cell, Column, TableRow
 from .idle import Idle, Idleness
-from .standing_words import memory_bar, state_words
+from .state_text import memory_bar, state_words
 
 COLUMNS = (
     Column("pid", "PID", 8, align="right"),

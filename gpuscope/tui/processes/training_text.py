@@ -17,7 +17,7 @@ from ..overview.job_rows import loss_text, split_pieces
 from ..shell.keymap import key_of
 from ..theme import UNICODE, Glyphs
 from .idle import Idle
-from .standing_words import memory_bar, state_words
+from .state_text import memory_bar, state_words
 from .text import living_uses, trainer_in
 
 MOST_PARTS = 4

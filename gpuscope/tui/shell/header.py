@@ -137,13 +137,13 @@ class FooterLine(Painted):
         self,
         tab: str,
         possible: Sequence[str],
-        standing: bool = False,
+        frozen: bool = False,
         greyed: Collection[str] = (),
     ) -> None:
         """Show the keys of the actions that this session can carry out.
 
         ``possible`` has their names, ``greyed`` those of actions that keep their place although
-        they are not possible; ``standing`` says that the screen stands still in a live session.
+        they are not possible; ``frozen`` says that the screen stands still in a live session.
         """
         shown_here = {*possible, *greyed}
         actions = tuple(a for a in ACTIONS if a.footer and a.applies(tab) and a.name in shown_here)
@@ -151,7 +151,7 @@ class FooterLine(Painted):
         actions = tuple(
             a._replace(footer=a.footer + LATER_BY) if a.name in later else a for a in actions
         )
-        if standing:
+        if frozen:
             actions = tuple(a for a in actions if a.name not in STANDING)
             led = [
                 BY_NAME[name]._replace(footer=at, label=label)

@@ -254,7 +254,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         place = session.hosts.place() if session.hosts is not None else ""
         slow = session.link.text(session.charts_seconds) if session.link is not None else ""
         situation = Situation(
-            session.standing_text(), session.replay_text(), session.cpu_percent(), place, slow
+            session.frozen_text(), session.replay_text(), session.cpu_percent(), place, slow
         )
         self.query_one(StatusLine).show(session.host, situation)
         notice = session.notices.current

@@ -17,12 +17,12 @@ from ...config import Settings
 from ...wire.frames import Sample
 from ..log.happened import Happened
 from .action_availability import why_not
+from .frozen_view import FrozenView, next_speed, replay_text
 from .gathering import Gathering
 from .keymap import key_of
 from .notices import Notices
 from .rates import ask_rate, next_rate
 from .self_cpu import OwnLoad
-from .standing import FrozenView, next_speed, replay_text
 from .state import ViewState
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class Session:
         """The sources, and which of them is looked at; None before they are made."""
         self.link: TerminalLink | None = None
         """How fast the terminal takes what is drawn; None where nothing is."""
-        self.standing = FrozenView()
+        self.frozen_view = FrozenView()
         """Whether the screen stands still, and at which moment."""
         self._task: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[None] | None = None
@@ -128,8 +128,8 @@ class Session:
         """
         if self._store is None:
             return None
-        frozen = self.standing.frozen
-        past = self.standing.past(self._source.key if self._source is not None else None)
+        frozen = self.frozen_view.frozen
+        past = self.frozen_view.past(self._source.key if self._source is not None else None)
         if past is not None:
             return past
         if self.hosts is None or not self.many:
@@ -151,7 +151,7 @@ class Session:
         if self._fleet is None:
             from ..hosts.watch import Fleet
 
-            self._fleet = Fleet(lambda: self._store, lambda: self.standing.frozen)
+            self._fleet = Fleet(lambda: self._store, lambda: self.frozen_view.frozen)
         return self._fleet
 
     @property
@@ -178,7 +178,7 @@ class Session:
         if host is None or self._store is None:
             return History()
         now = host.sampled_seconds
-        since = None if seconds is None or self.standing.frozen is not None else seconds
+        since = None if seconds is None or self.frozen_view.frozen is not None else seconds
         history = self._store.history(host.key, entity_id, column, since)
         if now is None or not len(history):
             return history
@@ -277,7 +277,7 @@ class Session:
 
         A frozen picture is not judged again.
         """
-        if self.standing.seconds is not None:
+        if self.frozen_view.seconds is not None:
             return False
         host = self.host
         if host is not None and (host.trainers or host.devices):
@@ -341,7 +341,7 @@ class Session:
     def _hear(self, key: str, frame: Frame, received_seconds: float) -> None:
         assert self._store is not None
         self._store.apply(key, frame, received_seconds)
-        if self.fleet_shown and self.standing.frozen is None:
+        if self.fleet_shown and self.frozen_view.frozen is None:
             self.fleet.heard(key)
         self._gather(key, isinstance(frame, Sample))
 
@@ -435,25 +435,25 @@ class Session:
     @property
     def paused_seconds(self) -> float | None:
         """How long the screen has been frozen, None when it is not."""
-        return self.standing.seconds
+        return self.frozen_view.seconds
 
     @property
     def ago_seconds(self) -> float:
         """How long before now the moment shown was; 0 while the screen goes on."""
-        return self.standing.ago_seconds(self._now)
+        return self.frozen_view.ago_seconds(self._now)
 
-    def standing_text(self) -> str:
+    def frozen_text(self) -> str:
         """Return for how long, or since when, the screen stands still; "" while it goes on."""
-        return self.standing.text(self._now)
+        return self.frozen_view.text(self._now)
 
     def toggle_pause(self) -> None:
         """Freeze the screen or let it go on; a replay stops playing."""
         if self.replay is not None:
             self.replay.toggle_pause()
-        elif self.standing.seconds is None and self._store is not None:
-            self.standing.stop(self._store.view())
+        elif self.frozen_view.seconds is None and self._store is not None:
+            self.frozen_view.stop(self._store.view())
         else:
-            self.standing.go_on()
+            self.frozen_view.go_on()
         self._changed()
 
     def change_rate(self, faster: bool) -> None:
@@ -484,7 +484,7 @@ class Session:
         if (replay := self.replay) is not None:
             replay.seek(replay.position_seconds + seconds)
         elif self._store is not None and (now := self._now) is not None:
-            self.standing.move(self._store, now.key, seconds)
+            self.frozen_view.move(self._store, now.key, seconds)
         self._changed()
 
     def replay_text(self) -> str:

@@ -144,7 +144,7 @@ class JobScreen(FullScreen):
             stack.show(hung_lines(self.session, trainer, *room))
         if "events" in self._charts.shown:
             set_title(events, "What happened")
-            past = self.session.standing.past(host.key) is not None or self.session.replay
+            past = self.session.frozen_view.past(host.key) is not None or self.session.replay
             until = host.wall_seconds if past else None
             found = self.session.happened.on(host).of_job(job.key, until)
             room = events.size.height, events.size.width

@@ -33,10 +33,10 @@ def not_now(session: Session) -> Line:
 
     It may be a recording, a screen that stands still, or a host that is silent.
     """
-    standing, host = session.standing_text(), session.host
+    frozen, host = session.frozen_text(), session.host
     out = [(f" {host.badge} ", "badge")] if host is not None and host.badge else []
-    if standing:
-        out.append((f" {standing} ", "badge"))
+    if frozen:
+        out.append((f" {frozen} ", "badge"))
     elif host is not None and host.link.state in ("stale", "ended"):
         out.append((f" {host.link.state} ", "bad"))
     return out
