@@ -35,7 +35,7 @@ LIVE_PARTS: Mapping[str, str] = {
     "temporary": "temporary",
     "inputs": "input",
     "workspaces": "workspace",
-    "not_told": "unknown",
+    "unknown": "unknown",
 }
 """For each category of a trace, the part that its blocks belong to."""
 
@@ -61,7 +61,7 @@ class Prediction:
     inputs: Figure
     workspaces: Figure
     """Blocks that libraries request: cuBLAS, cuDNN."""
-    not_told: Figure
+    unknown: Figure
     """Blocks of a recorded trace that does not say what they are for."""
     fragmentation: Figure
     """Reserved memory beyond allocated memory: pieces between blocks, and cached segments. The two

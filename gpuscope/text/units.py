@@ -24,8 +24,6 @@ GIB = 1 << 30
 TIB = 1 << 40
 
 DASH = "–"
-AGE_CELLS = 8
-"""The widest age, in cells."""
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _SIZE = re.compile(r"\s*(\d{1,15}(?:\.\d{1,6})?)\s*([kmgtp]?)(?:i?b)?\s*")

@@ -135,7 +135,6 @@ _IN_TEXT: dict[str, str] = {
     "cudnn-benchmark": r"cudnn\.benchmark\s?=?\s?true|benchmark\s?=\s?true|benchmark mode",
     "distributed-error": r"processgroupnccl|torchelastic|childfailederror|exitcode\s*:\s*-9",
 }
-_LINE_IS_LIBRARY = ("backward", "attention", "logits")
 
 
 def read(log: Log, says: Mapping[str, str]) -> MessageContext:
