@@ -16,6 +16,7 @@ from ..errors import UserError
 from . import remote
 
 if TYPE_CHECKING:
+    from ..config import Settings
     from ..store.source import Source
     from ..store.store import Store
     from ..store.view import HostView, TrainerView
@@ -90,6 +91,21 @@ class WatchedHost:
         return ProbedTrainer(self.source, self.store, trainer, number)
 
 
+async def source_at(
+    args: argparse.Namespace,
+    place: remote.Target | None,
+    stack: contextlib.ExitStack,
+    hz: float,
+    settings: Settings,
+) -> Source:
+    """Return the agent of another host, or of this machine without a place."""
+    if place is not None:
+        return stack.enter_context(remote.Ways(args, redact=settings.redact)).source(place, hz)
+    from ..tui.shell.launch import local_source
+
+    return await asyncio.to_thread(local_source, hz, settings)
+
+
 @contextlib.asynccontextmanager
 async def host_at(
     args: argparse.Namespace, place: remote.Target, stack: contextlib.ExitStack
@@ -97,14 +113,8 @@ async def host_at(
     """Watch the host of a place."""
     from ..config import load
     from ..store.store import Store
-    from ..tui.shell.launch import local_source
 
-    settings, _ = load()
-    source: Source
-    if place.is_remote:
-        source = stack.enter_context(remote.Ways(args, redact=settings.redact)).source(place, HZ)
-    else:
-        source = await asyncio.to_thread(local_source, HZ, settings)
+    source = await source_at(args, place if place.is_remote else None, stack, HZ, load()[0])
     store = Store()
     store.add_source(source.key, source.label)
     running = asyncio.create_task(

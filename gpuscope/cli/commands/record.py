@@ -25,7 +25,6 @@ from ..args import former_names, sample_rate, seconds_between
 
 if TYPE_CHECKING:
     from ...store.recorder import Summary
-    from ...store.source import Source
     from ...store.view import Link
 
 PROGRESS_SECONDS = 0.5
@@ -100,19 +99,17 @@ def _name(path: Path) -> str:
 async def _record(args: argparse.Namespace, stack: contextlib.ExitStack) -> tuple[Summary, str]:
     from ...config import load
     from ...store.recorder import record
-    from ...tui.shell.launch import local_source
+    from ..one_trainer import source_at
 
     settings, problems = load()
     for problem in problems:
         print(f"gpuscope record: {problem}", file=sys.stderr)
-    source: Source
-    if args.place is not None or args.via:
-        place = await asyncio.to_thread(remote.one_place, args, args.place)
-        source = stack.enter_context(remote.Ways(args, redact=settings.redact)).source(
-            place, args.hz
-        )
-    else:
-        source = await asyncio.to_thread(local_source, args.hz, settings)
+    place = (
+        await asyncio.to_thread(remote.one_place, args, args.place)
+        if args.place is not None or args.via
+        else None
+    )
+    source = await source_at(args, place, stack, args.hz, settings)
     said = now = ""
 
     def on_link(link: Link) -> None:

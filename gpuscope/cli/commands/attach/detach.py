@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from ....exit_status import ExitStatus
 from ....wire.clean import clean
-from ... import remote
 from ...remote import Target
 
 if TYPE_CHECKING:
     from ....store.source import Source
     from ....store.store import Store
     from ....store.view import TrainerView
+    from ...one_trainer import WatchedHost
 
 LIST: dict[str, Any] = {"method": "list", "pids": ""}
 FIND_SECONDS, GONE_SECONDS, FIRST_SECONDS = 2.5, 10.0, 60.0
@@ -31,48 +31,20 @@ def out_of(args: argparse.Namespace, target: Target) -> tuple[int, str]:
 
 
 async def _detach(args: argparse.Namespace, target: Target) -> tuple[int, str]:
-    from contextlib import ExitStack, suppress
+    from contextlib import ExitStack
 
-    from ....config import load
-    from ....store.store import Store
-    from ....tui.shell.launch import local_source
+    from ...one_trainer import host_at
 
-    settings, _ = load()
     with ExitStack() as stack:
-        source: Source
-        if target.is_remote:
-            source = stack.enter_context(remote.Ways(args, redact=settings.redact)).source(
-                target, 2.0
-            )
-        else:
-            source = await asyncio.to_thread(local_source, 2.0, settings)
-        store = Store()
-        store.add_source(source.key, source.label)
-        running = asyncio.create_task(
-            source.run(
-                lambda frame, at: store.apply(source.key, frame, at),
-                lambda link: store.set_link(source.key, link),
-            )
-        )
-        try:
-            return await _ask(args, target, source, store, running)
-        finally:
-            await source.close()
-            running.cancel()
-            with suppress(asyncio.CancelledError):
-                await running
+        async with host_at(args, target, stack) as there:
+            return await _ask(args, target, there)
 
 
-async def _ask(
-    args: argparse.Namespace,
-    target: Target,
-    source: Source,
-    store: Store,
-    running: asyncio.Task[None],
-) -> tuple[int, str]:
+async def _ask(args: argparse.Namespace, target: Target, there: WatchedHost) -> tuple[int, str]:
     from . import ranks as attach_ranks
     from .inject import agreed
 
+    source, store, running = there.source, there.store, there.running
     pid, place = target.pid or 0, clean(target.where, 100) or "this machine"
     trainer = await _find(store, running, pid)
     host = store.view().host
