@@ -24,9 +24,9 @@ class Settings:
         self.sockets = None
 
 
-def main(**told: Any) -> NoReturn:
+def main(**options: Any) -> NoReturn:
     """An agent on the standard streams that sends its hello before it is fully loaded."""
-    args = Settings(**told)
+    args = Settings(**options)
     frames_fd = os.dup(1)
     os.dup2(2, 1)  # a stray print of any module must not break the stream
     rest = memoryview(encode(hello(args)))

@@ -190,9 +190,9 @@ class Assembler:
                 self._endings[key] = text
                 if key == ("trainer", link):
                     self.trainers.pop(self.stream.id_of(key) or HOST_ID, None)
-        told = {report.link for report in picture.trainers}
+        reported = {report.link for report in picture.trainers}
         for link, keys in self._links.items():
-            if link not in told:
+            if link not in reported:
                 for key in keys:
                     self.stream.keep(key)
 

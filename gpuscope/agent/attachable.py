@@ -54,11 +54,11 @@ def listing(pids: object, redact: bool = True) -> Dict[str, Any]:
             "pod": pod(environment),
         }
         if one.role == attachable.TRAINER:
-            told = look(definition.pid, definition.start, redact)
-            consent = told["consent"]
+            checked = look(definition.pid, definition.start, redact)
+            consent = checked["consent"]
             if isinstance(consent, dict):
                 consent["command"] = row["command"]
-            row["look"] = {name: told[name] for name in ("best", "rungs", "consent")}
+            row["look"] = {name: checked[name] for name in ("best", "rungs", "consent")}
         elif one.role == attachable.LAUNCHER:
             row["launches"] = attachable.launched(definition.pid, trainers)
         rows.append(row)

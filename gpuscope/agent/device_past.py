@@ -16,12 +16,12 @@ def answer(request: frames.Request, workers: Sequence[DeviceWorker]) -> frames.R
 
     A device that hangs is left out.
     """
-    told = []
+    pasts = []
     for worker in workers:
         identity = worker.identity
         if identity is None or worker.late(time.monotonic()) is not None:
             continue
         past = worker.device.past()
         if past:
-            told.append([identity.uuid, past])
-    return frames.Result(request.id, {"devices": told})
+            pasts.append([identity.uuid, past])
+    return frames.Result(request.id, {"devices": pasts})

@@ -321,10 +321,10 @@ class XidWorker(Worker):
 
     def take(self) -> List[Tuple[int, int]]:
         """Return the errors that were received since the last call."""
-        heard = list(self.heard)
+        reported = list(self.heard)
         # in place, because the other thread may be about to append to this list
-        del self.heard[: len(heard)]
-        return heard
+        del self.heard[: len(reported)]
+        return reported
 
     def end(self, seconds: float) -> bool:
         """Stop the thread and wait for it; one wait for an event lasts a second.

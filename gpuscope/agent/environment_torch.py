@@ -133,27 +133,27 @@ def look(prefix: str, folder: str, architectures: bool = True) -> Installed:
         with open(
             os.path.join(folder, "torch", "version.py"), encoding="utf-8", errors="replace"
         ) as file:
-            told = {
+            values = {
                 name: one or two for name, one, two, _ in _VALUE.findall(file.read(_MOST_BYTES))
             }
     except OSError as error:
         found.why = f"torch/version.py: {error.strerror or error}"
         return found
-    name = told.get("__version__") or found.packages.get("torch")
+    name = values.get("__version__") or found.packages.get("torch")
     if not name:
         found.why = "torch/version.py does not give the version"
         return found
     compiled: tuple[str, ...] | None = None
-    if architectures and told.get("cuda"):
+    if architectures and values.get("cuda"):
         compiled, found.no_architectures = compiled_for(
             os.path.join(folder, "torch", "lib", "libtorch_python.so")
         )
     found.build = Build(
         version=name,
         prefix=prefix,
-        cuda=told.get("cuda"),
-        hip=told.get("hip"),
-        xpu=told.get("xpu") or None,
+        cuda=values.get("cuda"),
+        hip=values.get("hip"),
+        xpu=values.get("xpu") or None,
         architectures=compiled,
     )
     found.requires = _pins(folder)
@@ -278,20 +278,20 @@ def ask(python: str, seconds: float = TORCH_SECONDS) -> tuple[Torch | None, str]
             return None, f"importing torch in a child process {answer.failure}"
         return None, f"{python} ended with {child.how_it_ended(answer.code)} before it answered"
     try:
-        told = json.loads(line[len(b"@torch@") :])
+        values = json.loads(line[len(b"@torch@") :])
     except ValueError:
         return None, "its answer cannot be read"
-    told.setdefault("seconds", time.monotonic() - began)
-    return _torch(told), ""
+    values.setdefault("seconds", time.monotonic() - began)
+    return _torch(values), ""
 
 
-def _torch(told: Mapping[str, object]) -> Torch:
+def _torch(answer: Mapping[str, object]) -> Torch:
     def word(name: str) -> str:
-        value = told.get(name)
+        value = answer.get(name)
         return value if isinstance(value, str) else ""
 
     compiled, count, available, took = (
-        told.get(name) for name in ("architectures", "device_count", "available", "seconds")
+        answer.get(name) for name in ("architectures", "device_count", "available", "seconds")
     )
     return Torch(
         version=word("version") or None,

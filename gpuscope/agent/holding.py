@@ -17,8 +17,8 @@ def answer(request: frames.Request, redact: bool = True) -> Union[frames.Result,
 
     It reads /proc/*/fd, which may take time.
     """
-    told = request.args.get("minors")
-    parts = told.split(",") if isinstance(told, str) else []
+    minors = request.args.get("minors")
+    parts = minors.split(",") if isinstance(minors, str) else []
     if (
         not parts
         or len(parts) > MAX_MINORS

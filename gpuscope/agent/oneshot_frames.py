@@ -23,11 +23,11 @@ def frames(picture: Picture) -> List[Frame]:
     assembler, now = Assembler(last=True), round(picture.seconds * 1e9)
     picture = _with_all_that_is_listed(picture)
     before, sample, after = assembler.tick(picture, now)
-    told: List[Frame] = [hello(Settings()), *before, sample, *after]
+    sent: List[Frame] = [hello(Settings()), *before, sample, *after]
     while isinstance(sample, Sample) and len(sample.why) >= MAX_REASONS_PER_SAMPLE:
         _, sample, _ = assembler.tick(picture, now)
-        told.append(sample)
-    return told
+        sent.append(sample)
+    return sent
 
 
 def _with_all_that_is_listed(picture: Picture) -> Picture:

@@ -255,12 +255,12 @@ class Collector:
             definition = GpuDef(f"unknown:{worker.device.index}", worker.device.index)
             reasons = {name: pending for name in frames.NAMES[GpuDef] if name != "index"}
         else:
-            told = {**(worker.static[1] if worker.static else {}), **worker.unknown_inventory}
+            inventory = {**(worker.static[1] if worker.static else {}), **worker.unknown_inventory}
             # as it was known before the driver was opened again
             named = definition is worker.before
             reasons = {
                 name: why
-                for name, why in told.items()
+                for name, why in inventory.items()
                 if not named or getattr(definition, name) is None
             }
             if worker.inventory is None or not worker.paths:

@@ -351,15 +351,15 @@ def process_environment(request: frames.Request) -> Union[frames.Result, frames.
     pid, start = request.args.get("pid"), request.args.get("start")
     if not isinstance(pid, int) or isinstance(pid, bool) or pid < 1:
         return frames.Error(request.id, "refused", "environment needs args.pid to be a number")
-    told = environment_of(pid)
+    environment = environment_of(pid)
     # checked after the reading, so that the data is that of the process that was meant
     if start is None or start_ticks(pid) != start:
         return frames.Error(request.id, "gone", f"pid {pid} now belongs to another process")
-    if isinstance(told, frames.Unknown):
+    if isinstance(environment, frames.Unknown):
         return frames.Error(
-            request.id, "gone" if told.code == frames.LOST else "refused", told.text
+            request.id, "gone" if environment.code == frames.LOST else "refused", environment.text
         )
-    return frames.Result(request.id, {"environment": told[0], "others": told[1]})
+    return frames.Result(request.id, {"environment": environment[0], "others": environment[1]})
 
 
 def _allowed(name: str) -> bool:

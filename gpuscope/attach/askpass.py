@@ -116,15 +116,15 @@ class Questions:
                 question = replace(
                     question, again=question.secret and question.prompt in self._answered
                 )
-                said = answer(question) if self.refused_seconds is None else None
+                given = answer(question) if self.refused_seconds is None else None
                 self._answered.add(question.prompt)
         finally:
             with self._lock:
                 self.pending -= 1
-        if said is None and not question.notice:
+        if given is None and not question.notice:
             with self._lock:
                 self._refuse()
-        return said
+        return given
 
     def _refuse(self) -> None:
         if self.refused_seconds is None:
@@ -163,8 +163,8 @@ class Askpass:
         }
         if not os.environ.get("DISPLAY"):
             environment["DISPLAY"] = ":gpuscope"
-        self._places[key] = asked = Questions(environment, label)
-        return asked
+        self._places[key] = questions = Questions(environment, label)
+        return questions
 
     def close(self) -> None:
         """Answer no more questions and remove the files."""
@@ -199,11 +199,11 @@ class Askpass:
                 )
                 link.settimeout(ASKING_SECONDS)
                 body = _read(link) if uid == os.geteuid() else None
-                asked = self._places.get(str(body.get("place"))) if body is not None else None
-                if body is None or asked is None:
+                questions = self._places.get(str(body.get("place"))) if body is not None else None
+                if body is None or questions is None:
                     return
                 link.settimeout(None)
-                answer = asked.put(_question(body, asked.label), self._one, self._answer)
+                answer = questions.put(_question(body, questions.label), self._one, self._answer)
                 if answer is not None:
                     link.sendall(answer.partition("\n")[0].encode() + b"\n")
             except (OSError, ValueError, RecursionError):

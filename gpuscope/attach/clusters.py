@@ -153,17 +153,17 @@ def _ask(words: Sequence[str]) -> str:
     """Return what a command printed. Raises :class:`BadTarget` with its error text if it fails."""
     try:
         # ssh may ask for a password
-        told = child.ask(words, ASK_SECONDS, max_bytes=MAX_ANSWER_BYTES, keep_terminal=True)
+        output = child.ask(words, ASK_SECONDS, max_bytes=MAX_ANSWER_BYTES, keep_terminal=True)
     except OSError as error:
         there = " Next: slurm:JOB@LOGIN-NODE    asks that node" if words[0] == "squeue" else ""
         raise BadTarget(
             f"cannot start {words[0]}: {error.strerror}. It is needed to find the hosts.{there}"
         ) from None
-    if told.code:
-        raise BadTarget(f"{words[0]} says: {told.last_words or how_it_ended(told.code)}")
-    if told.failure:
-        raise BadTarget(f"{words[0]} {told.failure}.")
-    return told.output.decode("utf-8", "replace")
+    if output.code:
+        raise BadTarget(f"{words[0]} says: {output.last_words or how_it_ended(output.code)}")
+    if output.failure:
+        raise BadTarget(f"{words[0]} {output.failure}.")
+    return output.output.decode("utf-8", "replace")
 
 
 def resolve(

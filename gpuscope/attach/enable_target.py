@@ -169,13 +169,13 @@ def _execute(argv: List[str], program: str) -> str:
     It runs without the probe, and in a way that no file of the user is imported by accident.
     """
     try:
-        told = child.ask(argv, PATIENCE_SECONDS, {**os.environ, "GPUSCOPE": "0"}, folder="/")
+        output = child.ask(argv, PATIENCE_SECONDS, {**os.environ, "GPUSCOPE": "0"}, folder="/")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise CannotEnable(
             f"{program} cannot be started: {reason}. Name another:  --python /path/to/python"
         ) from None
-    if told.failure:
-        said = f": {told.last_words}" if told.code else ""
-        raise CannotEnable(f"{program} {told.failure}{said}. Try:  {program} -c pass")
-    return told.output.decode("utf-8", "replace")
+    if output.failure:
+        last_words = f": {output.last_words}" if output.code else ""
+        raise CannotEnable(f"{program} {output.failure}{last_words}. Try:  {program} -c pass")
+    return output.output.decode("utf-8", "replace")

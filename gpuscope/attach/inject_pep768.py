@@ -78,7 +78,7 @@ class Sender:
         threads = self._threads()
         main = [state for state, native in threads if native == self._found.inner_pid]
         chosen = [state for state, _ in threads] if every_thread or not main else main
-        asked = 0
+        requests = 0
         for state in chosen:
             support = state + self._support
             if self._int(support + self._pending):
@@ -87,14 +87,14 @@ class Sender:
             self._write(support + self._pending, struct.pack("<i", 1))
             flags = self._read(state + self._breaker, 1)[0]
             self._write(state + self._breaker, bytes([flags | PLEASE_STOP]))
-            asked += 1
-        if not asked:
+            requests += 1
+        if not requests:
             raise CannotInject(
                 BUSY,
                 "another tool's call is already pending in this process.",
                 "try again in a moment",
             )
-        return asked
+        return requests
 
     def call_off(self, path: str) -> None:
         """Withdraw the script from all threads that have not started it yet."""

@@ -65,20 +65,22 @@ def call(task: Dict[str, Any], found: Process) -> Dict[str, Any]:
     source = _worker_source()
     text = b"exec(" + ascii(source).encode("ascii") + b")\n" + json.dumps(task).encode("ascii")
     try:
-        told = child.ask(
+        output = child.ask(
             [sys.executable, "-I", "-S", "-c", _LOADER], WORKER_SECONDS, input=text, folder="/"
         )
     except OSError as error:
         raise CannotInject(
             FAILED, f"{sys.executable} could not be started: {error.strerror}"
         ) from None
-    if told.code is None:
+    if output.code is None:
         raise CannotInject(FAILED, "the child that stops its main thread did not return.")
     try:
-        answer = json.loads(told.output.decode("utf-8", "replace"))
+        answer = json.loads(output.output.decode("utf-8", "replace"))
     except ValueError:
-        said = told.last_words or "it sent no message"
-        raise CannotInject(FAILED, f"the child that stops its main thread failed: {said}") from None
+        last_words = output.last_words or "it sent no message"
+        raise CannotInject(
+            FAILED, f"the child that stops its main thread failed: {last_words}"
+        ) from None
     if answer["ok"]:
         return dict(answer)
     raise _refusal(str(answer["code"]), str(answer["text"]), found)

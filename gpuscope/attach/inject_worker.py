@@ -139,7 +139,7 @@ class Stopped:
 
     def stop(self, seconds: float) -> None:
         """Stop the thread between two instructions, or in a system call that can be repeated."""
-        asked, ran = time.perf_counter(), self.on_cpu_seconds()
+        asked_at, ran = time.perf_counter(), self.on_cpu_seconds()
         ptrace(PTRACE_INTERRUPT, self.pid)
         while True:
             status = self.wait(seconds)
@@ -156,7 +156,7 @@ class Stopped:
                 # Not stopped yet: add the time in which it ran on, to the end of a fork or in a
                 # handler.
                 own = max(0.0, self.on_cpu_seconds() - ran)
-                self.stands_since = asked + min(own, time.perf_counter() - asked)
+                self.stands_since = asked_at + min(own, time.perf_counter() - asked_at)
                 return
             else:
                 raise Failed("stopped", "the process is stopped (SIGSTOP, or Ctrl-Z)")

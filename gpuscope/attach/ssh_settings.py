@@ -22,13 +22,13 @@ def look(host: str, ssh: Sequence[str] = ("ssh",)) -> Dict[str, str]:
     """
     words = [*ssh, "-G", "--", checked_host(host)]
     try:
-        told = child.ask(words, LOOK_SECONDS, max_bytes=MAX_BYTES)
+        output = child.ask(words, LOOK_SECONDS, max_bytes=MAX_BYTES)
     except OSError:
         return {}
-    if told.failure:
+    if output.failure:
         return {}
     found: Dict[str, str] = {}
-    for line in told.output.decode("utf-8", "replace").splitlines():
+    for line in output.output.decode("utf-8", "replace").splitlines():
         name, _, value = line.partition(" ")
         found.setdefault(name.lower(), value.strip())
     return found

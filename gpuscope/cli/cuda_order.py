@@ -32,11 +32,11 @@ def of_this_machine(host: HostView) -> Environments:
     """Their environments, as far as they may be read."""
     from ..collect.process_context import environment_of
 
-    told = {
+    environments = {
         process.definition.pid: environment_of(process.definition.pid)
         for process in processes_on_gpus(host)
     }
-    return {pid: one if isinstance(one, Unknown) else one[0] for pid, one in told.items()}
+    return {pid: one if isinstance(one, Unknown) else one[0] for pid, one in environments.items()}
 
 
 def rows(host: HostView, environments: Environments) -> list[dict[str, Any]]:
@@ -105,16 +105,16 @@ def _by_environment(
         return None, "its environment was not read"
     if isinstance(environment, Unknown):
         return None, environment.text
-    told = ordinals(environment, [device.definition for device in host.devices])
-    if isinstance(told, Unknown):
-        return None, told.text
+    seen = ordinals(environment, [device.definition for device in host.devices])
+    if isinstance(seen, Unknown):
+        return None, seen.text
     if inside and not host.definition.container and names_by_number(environment):
         return (
             None,
             f"it runs in a container ({inside}), which may see fewer GPUs and number them "
             "otherwise",
         )
-    return [_ordinal(one.number, one.gpu.index, one.gpu.uuid) for one in told], None
+    return [_ordinal(one.number, one.gpu.index, one.gpu.uuid) for one in seen], None
 
 
 def _ordinal(ordinal: int, index: int, uuid: str) -> dict[str, Any]:

@@ -49,9 +49,9 @@ async def take(found: ProbedTrainer) -> tuple[Look | None, str]:
     if why_not:
         return None, why_not
     try:
-        asked = {"trainer": found.number}
+        args = {"trainer": found.number}
         answer: Mapping[str, Any] = (
-            await found.source.request("look", asked, DEADLINE_SECONDS)
+            await found.source.request("look", args, DEADLINE_SECONDS)
         ).value
     except SourceError as error:
         return None, OLDER if error.what.endswith("does not serve look") else clean(error.what, 300)

@@ -79,7 +79,7 @@ def _section(command: Command) -> Iterator[str]:
 
 def _listed_options(command: Command) -> list[tuple[str, tuple[Word, ...]]]:
     """Return the options under their headings, without that for help and those told elsewhere."""
-    told = []
+    listed = []
     for title, options in command.groups:
         if command.words == _SAME_AS_LAB and title == "toggles":
             continue
@@ -90,8 +90,8 @@ def _listed_options(command: Command) -> list[tuple[str, tuple[Word, ...]]]:
             and (command.words == ("attach",) or not remote.NAMES & {*one.names})
         )
         if left:
-            told.append((title, left))
-    return told
+            listed.append((title, left))
+    return listed
 
 
 def _options(command: Command) -> Iterator[str]:

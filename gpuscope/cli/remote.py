@@ -132,14 +132,14 @@ class Ways:
             raise BadTarget(f"{error}.") from None
         self._made += 1
         askpass = self._ensure_askpass() if way.asks else None
-        asked = askpass.place(way.label) if askpass is not None else None
+        questions = askpass.place(way.label) if askpass is not None else None
         launch = Launch(
-            argv=way.argv if asked is not None else way.batch_argv,
+            argv=way.argv if questions is not None else way.batch_argv,
             again_argv=way.batch_argv,
             preamble=lambda hz: bootstrap.preamble(hz, self._redact),
             judge=lambda code, stderr: transport_failures.judge(way.program, code, stderr),
-            env={**os.environ, **asked.environment} if asked is not None else None,
-            asked=asked,
+            env={**os.environ, **questions.environment} if questions is not None else None,
+            asked=questions,
             # few connections never overload one
             jump=lambda: jump_of(target, self._ssh) if self._made > CONNECTS else "",
         )

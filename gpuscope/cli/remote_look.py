@@ -222,21 +222,21 @@ async def _environments(
     from .cuda_order import processes_on_gpus
 
     async def one(process: ProcDef) -> Mapping[str, str] | Unknown:
-        asked = {"pid": process.pid, "start": process.start}
+        args = {"pid": process.pid, "start": process.start}
         try:
-            result = await watched.source.request("environment", asked, ENVIRONMENT_SECONDS)
+            result = await watched.source.request("environment", args, ENVIRONMENT_SECONDS)
         except SourceError as error:
             return Unknown(DRIVER_ERROR, error.what)
-        told = result.value.get("environment")
+        answers = result.value.get("environment")
         return (
-            {str(name): str(value) for name, value in told.items()}
-            if isinstance(told, dict)
+            {str(name): str(value) for name, value in answers.items()}
+            if isinstance(answers, dict)
             else {}
         )
 
     found = [process.definition for process in processes_on_gpus(host)]
-    told = await asyncio.gather(*(one(process) for process in found))
-    return {process.pid: environment for process, environment in zip(found, told, strict=True)}
+    answers = await asyncio.gather(*(one(process) for process in found))
+    return {process.pid: environment for process, environment in zip(found, answers, strict=True)}
 
 
 def all_answered(host: HostView) -> bool:
@@ -252,7 +252,7 @@ def all_answered(host: HostView) -> bool:
         return False
     if host.nvml is None and not host.devices:
         return False
-    asked = all(one.sampled_seconds is not None for one in (*host.devices, *host.processes))
+    sampled = all(one.sampled_seconds is not None for one in (*host.devices, *host.processes))
     telling = (*host.devices, *(use for one in host.devices for use in one.uses))
     waiting = [
         value for one in telling for value in one.readings.values() if isinstance(value, Unknown)
@@ -261,7 +261,7 @@ def all_answered(host: HostView) -> bool:
         value.code == TIMEOUT or value.text == "not asked yet" or "needs two samples" in value.text
         for value in waiting
     )
-    return host.sampled_seconds is not None and asked and ripe
+    return host.sampled_seconds is not None and sampled and ripe
 
 
 def _trainers_had_time(host: HostView, seconds: float) -> bool:

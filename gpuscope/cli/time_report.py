@@ -60,34 +60,34 @@ class TrainerTime:
         return causes(self.ledger)
 
 
-def rank_to_report(told: Sequence[TrainerTime]) -> tuple[TrainerTime, Odd | None]:
+def rank_to_report(ranks: Sequence[TrainerTime]) -> tuple[TrainerTime, Odd | None]:
     """Return the rank of a job to tell of in full, and how it differs from the others.
 
     :func:`gpuscope.model.rank_times.rank_to_report` makes the choice.
     """
-    late = _late(told)
-    slow = next((one.short for one in told if one.straggler is not None), None)
+    late = _late(ranks)
+    slow = next((one.short for one in ranks if one.straggler is not None), None)
     key, odd = rank_times.rank_to_report(
-        {one.short: one.ledger for one in told}, told[late[0]].short if late is not None else slow
+        {one.short: one.ledger for one in ranks}, ranks[late[0]].short if late is not None else slow
     )
-    return next(one for one in told if one.short == key), odd
+    return next(one for one in ranks if one.short == key), odd
 
 
-def _late(told: Sequence[TrainerTime]) -> tuple[int, float] | None:
+def _late(ranks: Sequence[TrainerTime]) -> tuple[int, float] | None:
     """The place of the rank that the others' collectives wait for, and for how long in a step."""
-    looks = {at: one.look[0] for at, one in enumerate(told) if one.look and one.look[0]}
+    looks = {at: one.look[0] for at, one in enumerate(ranks) if one.look and one.look[0]}
     return waited_for({at: seen for at, seen in looks.items() if seen is not None})
 
 
 # ── the document ──
 
 
-def document(target: str, told: Sequence[TrainerTime]) -> dict[str, Any]:
+def document(target: str, ranks: Sequence[TrainerTime]) -> dict[str, Any]:
     """Return what ``--json`` prints. Shares are fractions of 1; seconds are wall-clock time.
 
     The keys at the top level are those of the named trainer; ``trainers`` has all of them.
     """
-    one, odd = rank_to_report(told)
+    one, odd = rank_to_report(ranks)
     return {
         "target": clean(target, 512),
         **_trainer(one),
@@ -102,8 +102,8 @@ def document(target: str, told: Sequence[TrainerTime]) -> dict[str, Any]:
             "step_seconds": odd.seconds,
             "usual_step_seconds": odd.usual_seconds,
         },
-        "straggler": next((_straggler(each) for each in told if each.straggler is not None), None),
-        "trainers": [_trainer(each) for each in told],
+        "straggler": next((_straggler(each) for each in ranks if each.straggler is not None), None),
+        "trainers": [_trainer(each) for each in ranks],
     }
 
 
@@ -180,25 +180,25 @@ def _row_document(row: Row) -> dict[str, Any]:
 # ── text ──
 
 
-def text(told: Sequence[TrainerTime], width: int) -> list[str]:
+def text(ranks: Sequence[TrainerTime], width: int) -> list[str]:
     """Return the report: a sentence, the ranks, the rows, and what to do."""
-    one, odd = rank_to_report(told)
+    one, odd = rank_to_report(ranks)
     ledger = one.ledger
     lines = [f"{clean(one.name, 120)}: {sentence(ledger, one.causes)}"]
     if odd is not None:
         lines.append(odd_sentence(odd))
-    lines += [each.straggler.sentence for each in told if each.straggler is not None]
-    late = _late(told)
+    lines += [each.straggler.sentence for each in ranks if each.straggler is not None]
+    late = _late(ranks)
     if late is not None:
         waits = duration_text(late[1])
-        lines.append(f"On their GPUs the others wait {waits} a step for {told[late[0]].short}.")
+        lines.append(f"On their GPUs the others wait {waits} a step for {ranks[late[0]].short}.")
     if one.slowdown is not None:
         lines.append(f"{clean(one.slowdown.text, 300)}.")
     if one.work is not None:
         lines += work.lines(*one.work, ledger.step_seconds)
     lines += [clean(one.note, 300)] if one.note else []
-    if len(told) > 1:
-        lines += ["", *_ranks(told, one)]
+    if len(ranks) > 1:
+        lines += ["", *_ranks(ranks, one)]
     lines += ["", *_rows(ledger, width)]
     for number, cause in enumerate(one.causes, 1):
         lines += ["", *_cause(number, cause, one)]
@@ -215,10 +215,10 @@ def text(told: Sequence[TrainerTime], width: int) -> list[str]:
     return [part for line in lines for part in _wrapped(line.rstrip(), width)]
 
 
-def _ranks(told: Sequence[TrainerTime], one: TrainerTime) -> list[str]:
+def _ranks(ranks: Sequence[TrainerTime], one: TrainerTime) -> list[str]:
     """A line for each rank: its step, and the rows that take most of it."""
     rows = [("RANK", "STEP", "WHERE ITS TIME GOES")]
-    for each in told[:MAX_RANKS]:
+    for each in ranks[:MAX_RANKS]:
         ledger = each.ledger
         step = duration_text(ledger.step_seconds) if ledger.step_seconds is not None else DASH
         most = " · ".join(
@@ -228,8 +228,8 @@ def _ranks(told: Sequence[TrainerTime], one: TrainerTime) -> list[str]:
         rows.append((each.short, step, (most or "nothing is known yet") + mark))
     first = max(cells.cells(row[0]) for row in rows)
     lines = [f"{cells.pad(row[0], first)}  {row[1]:>8}  {row[2]}" for row in rows]
-    if len(told) > MAX_RANKS:
-        lines.append(f"and {len(told) - MAX_RANKS} more (--json has all)")
+    if len(ranks) > MAX_RANKS:
+        lines.append(f"and {len(ranks) - MAX_RANKS} more (--json has all)")
     return lines
 
 

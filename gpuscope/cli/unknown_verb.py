@@ -29,25 +29,25 @@ def refusal(
     ``second`` has the subcommands of the verbs that have some.
     """
     known = list(verbs)
-    for meant in (_by_what_it_is, lambda words: _by_spelling(words, known, second)):
-        found = meant(words)
+    for guess in (_by_what_it_is, lambda words: _by_spelling(words, known, second)):
+        found = guess(words)
         if found is not None:
             return found
-    said = clean(words[0], SHOWN)
-    return UsageError(f"no such verb: {said!r}. Verbs: {', '.join(known)}")
+    word = clean(words[0], SHOWN)
+    return UsageError(f"no such verb: {word!r}. Verbs: {', '.join(known)}")
 
 
 def refusal_of_second(verb: str, words: List[str], second: Iterable[str]) -> UsageError:
     """Return the error for ``gpuscope VERB WORDS``, whose first word belongs to no option."""
     known = list(second)
-    said = clean(words[0], SHOWN)
+    word = clean(words[0], SHOWN)
     near = _nearest(words[0], known)
     if near:
         return UsageError(
-            f"{verb} has no verb {said!r}. Did you mean {near}?",
+            f"{verb} has no verb {word!r}. Did you mean {near}?",
             next=_command(verb, near, *words[1:]),
         )
-    return UsageError(f"{verb} has no verb {said!r}. Its verbs: {', '.join(known)}")
+    return UsageError(f"{verb} has no verb {word!r}. Its verbs: {', '.join(known)}")
 
 
 def nearest_word(parser: argparse.ArgumentParser, message: str) -> str:
@@ -82,27 +82,27 @@ def _nearest(typed: str, known: Iterable[str]) -> str:
 def _by_what_it_is(words: List[str]) -> UsageError | None:
     """Judge a word that names a file, a process or another host."""
     word = words[0]
-    said = clean(word, SHOWN)
+    shown = clean(word, SHOWN)
     if os.path.isdir(word):
         return UsageError(
-            f"{said} is a directory, not a verb.",
+            f"{shown} is a directory, not a verb.",
             next=f"{_command('doctor', word)}    reads the scripts in it",
         )
     if os.path.isfile(word):
-        return _of_a_file(words, said)
+        return _of_a_file(words, shown)
     if word.endswith(".py"):
         return UsageError(
-            f"{said} is not a verb, and no such file exists here.",
+            f"{shown} is not a verb, and no such file exists here.",
             next="gpuscope run SCRIPT    starts a script with the probe in it",
         )
     if word.isascii() and word.isdigit():
         if not os.path.exists(f"/proc/{int(word)}"):
             return UsageError(
-                f"{said} is not a verb, and no process here has this pid.",
+                f"{shown} is not a verb, and no process here has this pid.",
                 next="gpuscope ps    lists GPU processes and trainers",
             )
         return UsageError(
-            f"{said} is a process, not a verb.",
+            f"{shown} is a process, not a verb.",
             next=f"gpuscope attach {int(word)}    shows it;    gpuscope doctor {int(word)}    "
             "examines it once",
         )
@@ -110,18 +110,18 @@ def _by_what_it_is(words: List[str]) -> UsageError | None:
 
     if is_remote_word(word):
         return UsageError(
-            f"{said} is another host, not a verb.",
+            f"{shown} is another host, not a verb.",
             next=f"{_command('attach', *words)}    shows it;    {_command('devices', word)}    "
             "lists its GPUs once",
         )
     return None
 
 
-def _of_a_file(words: List[str], said: str) -> UsageError:
+def _of_a_file(words: List[str], shown: str) -> UsageError:
     word = words[0]
     if word.endswith(".py"):
         return UsageError(
-            f"{said} is a script, not a verb.",
+            f"{shown} is a script, not a verb.",
             next=f"{_command('run', *words)}    starts it with the probe in it;    "
             f"{_command('doctor', word)}    only reads it",
         )
@@ -131,7 +131,7 @@ def _of_a_file(words: List[str], said: str) -> UsageError:
         verb, does = "snapshot", "shows what was in memory"
     else:
         verb, does = "doctor", "reads it: a log, a recording, a snapshot"
-    return UsageError(f"{said} is a file, not a verb.", next=f"{_command(verb, word)}    {does}")
+    return UsageError(f"{shown} is a file, not a verb.", next=f"{_command(verb, word)}    {does}")
 
 
 def _by_spelling(
@@ -144,10 +144,10 @@ def _by_spelling(
     near = typed if typed in commands else _nearest(typed, commands)
     if not near:
         return None
-    meant = commands[near]
+    command = commands[near]
     return UsageError(
-        f"no such verb: {clean(words[0], SHOWN)!r}. Did you mean {' '.join(meant)}?",
-        next=_command(*meant, *words[1:]),
+        f"no such verb: {clean(words[0], SHOWN)!r}. Did you mean {' '.join(command)}?",
+        next=_command(*command, *words[1:]),
     )
 
 

@@ -40,9 +40,9 @@ async def take(found: ProbedTrainer) -> tuple[UsefulWork | None, str]:
     if why_not:
         return None, why_not
     try:
-        asked = {"trainer": found.number}
+        args = {"trainer": found.number}
         deadline = DEADLINE_SECONDS + STEPS * (found.trainer.number("step_seconds") or 0.0)
-        value = (await found.source.request("work", asked, deadline)).value
+        value = (await found.source.request("work", args, deadline)).value
     except SourceError as error:
         return None, OLDER if error.what.endswith("does not serve work") else clean(error.what, 300)
     host = found.store.view().host

@@ -85,13 +85,15 @@ def find(
     found: Dict[int, TorchProcess] = {}
     words: Dict[int, List[str]] = {}
     for pid, torch in chosen:
-        told = processes.describe(pid, redact=redact, root=root)
-        if told is None:
+        process = processes.describe(pid, redact=redact, root=root)
+        if process is None:
             if pid in gpu and processes.visible(pid, root):
                 found[pid] = TorchProcess(ProcDef(pid), {}, torch, TRAINER, {}, None)
             continue
         words[pid] = _arguments(pid, root)
-        found[pid] = TorchProcess(told[0], told[1], torch, TRAINER, _environment(pid, root), None)
+        found[pid] = TorchProcess(
+            process[0], process[1], torch, TRAINER, _environment(pid, root), None
+        )
     return _with_roles(found, words, gpu, root), note
 
 

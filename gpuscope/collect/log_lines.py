@@ -70,8 +70,8 @@ def figures(text: str) -> LogFigures:
             if found is not None:
                 step, total, epoch = found
         if loss is None:
-            told = training_losses(line)
-            loss = float(told[-1]) if told else None
+            losses = training_losses(line)
+            loss = float(losses[-1]) if losses else None
         if step is not None and loss is not None:
             break
     if loss is None:

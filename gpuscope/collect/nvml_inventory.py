@@ -203,19 +203,19 @@ def paths(
     """
     links = nvml_topology.link_states(binding, calls, handle)
     peers = [peer for peer in range(count) if peer != index]
-    told = nvml_topology.read(binding, calls, index, handle, peers, links)
+    found = nvml_topology.read(binding, calls, index, handle, peers, links)
     fields: Dict[str, Reading] = {}
     fields["nvlink_states"] = links if isinstance(links, Unknown) else "".join(map(str, links))
     fields["fabric"] = (
-        told.fabric
-        if isinstance(told.fabric, Unknown)
-        else nvml_topology.FABRIC.get(int(told.fabric), "none")
+        found.fabric
+        if isinstance(found.fabric, Unknown)
+        else nvml_topology.FABRIC.get(int(found.fabric), "none")
     )
     near: Union[Dict[str, int], Unknown] = {}
     if not isinstance(links, Unknown) and any(links) and peers:
         near = _remotes(binding, calls, handle, links)
     ways, peer_access, unknown = {index: "X"}, {index: "X"}, {}
-    for pair in told.pairs:
+    for pair in found.pairs:
         word = _way(binding, calls, pair, near, links)
         ways[pair.second] = "?" if isinstance(word, Unknown) else word
         peer_access[pair.second] = (

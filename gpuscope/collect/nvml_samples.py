@@ -99,10 +99,10 @@ def recent(
     if not seconds:
         return {}
     shift = monotonic() - wall()
-    told: Dict[str, List[Any]] = {"m": [int((newest[s] + shift) * 1e9) for s in sorted(seconds)]}
+    series: Dict[str, List[Any]] = {"m": [int((newest[s] + shift) * 1e9) for s in sorted(seconds)]}
     for column in columns:
-        told[column] = [_mean(seconds[second].get(column)) for second in sorted(seconds)]
-    return told
+        series[column] = [_mean(seconds[second].get(column)) for second in sorted(seconds)]
+    return series
 
 
 def _mean(values: Optional[List[float]]) -> Optional[float]:

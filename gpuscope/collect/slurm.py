@@ -62,8 +62,8 @@ def ask(job: str) -> End:
             )
             continue
         if program == "scontrol":
-            told = re.search(r"(?:^|\s)EndTime=(\S+)", text)
-            text = told.group(1) if told else ""
+            match = re.search(r"(?:^|\s)EndTime=(\S+)", text)
+            text = match.group(1) if match else ""
         end = _moment(text.strip().splitlines()[0].strip() if text.strip() else "")
         if end is not None:
             return end
@@ -79,14 +79,14 @@ def _run(words: List[str]) -> Tuple[str, str]:
     from ..process import child  # imported late, because only a host with Slurm needs it
 
     try:
-        told = child.ask(
+        output = child.ask(
             words, SECONDS, {**os.environ, "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}, MAX_OUTPUT
         )
     except OSError as error:
         return "", f"cannot be started ({error.strerror})"
-    if told.failure:
-        return "", told.last_words if told.code and told.last_words else told.failure
-    return told.output.decode("utf-8", "replace"), ""
+    if output.failure:
+        return "", output.last_words if output.code and output.last_words else output.failure
+    return output.output.decode("utf-8", "replace"), ""
 
 
 def _moment(text: str) -> Optional[float]:

@@ -283,11 +283,11 @@ class Probes:
         The number of reported problems per owner is limited.
         """
         with self._lock:
-            told = self._told.setdefault(owner, set())
-            if text in told or len(told) > MAX_TOLD_OF_ONE:
+            reported = self._told.setdefault(owner, set())
+            if text in reported or len(reported) > MAX_TOLD_OF_ONE:
                 return
-            told.add(text)
-            if len(told) > MAX_TOLD_OF_ONE:
+            reported.add(text)
+            if len(reported) > MAX_TOLD_OF_ONE:
                 text = (
                     f"more than {MAX_TOLD_OF_ONE} problems with probes of uid {owner}: the "
                     f"others are not shown"

@@ -98,8 +98,8 @@ def of_share(finding: Finding, share: float | None, what: str) -> Finding:
 def _freed(amount: float | None, text: str, bound: Bound = "at most") -> Effect | None:
     if amount is None or amount < _LEAST_BYTES:
         return None
-    told = {"exactly": "", "about": "about ", "at most": "at most "}[bound]
-    return Effect(text=f"{told}{bytes_text(amount)} {text}", bound=bound, freed_bytes=int(amount))
+    prefix = {"exactly": "", "about": "about ", "at most": "at most "}[bound]
+    return Effect(text=f"{prefix}{bytes_text(amount)} {text}", bound=bound, freed_bytes=int(amount))
 
 
 def _against(amounts: Amounts, gained: float) -> str:

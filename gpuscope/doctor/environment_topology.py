@@ -143,8 +143,8 @@ def _sockets(
     if not far:
         return
     everywhere = [path for path in facts.paths or () if path.sockets and not path.nvlink]
-    beside = _largest_without(well, everywhere)
-    picked = ",".join(map(str, beside[: len(chosen)])) if len(beside) >= len(chosen) else None
+    better = _largest_without(well, everywhere)
+    picked = ",".join(map(str, better[: len(chosen)])) if len(better) >= len(chosen) else None
     yield WORDINGS.finding(
         "environment.sockets",
         {"gpus": names(list(chosen)), "picked": picked},

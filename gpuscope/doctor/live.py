@@ -68,12 +68,12 @@ def examine(
     is left to :mod:`gpuscope.doctor.postmortem`.
     """
     scene = LiveScene(host, history)
-    said: list[Finding | Abstained] = []
+    found: list[Finding | Abstained] = []
     examined: list[str] = []
     for job in host.jobs:
         if living(job) and (pids is None or not set(pids).isdisjoint(_pids(job))):
             examined.append(_job_name(job))
-            said += [
+            found += [
                 live_effects.with_effect(scene, job, one)
                 for rule in _OF_A_JOB
                 for one in rule(scene, job)
@@ -82,12 +82,12 @@ def examine(
     if not examined and pids is not None:
         devices = []
     for device in devices:
-        said += [one for rule in _OF_A_DEVICE for one in rule(scene, device)]
+        found += [one for rule in _OF_A_DEVICE for one in rule(scene, device)]
     if examined:
-        said += [one for rule in _OF_A_HOST for one in rule(scene)]
+        found += [one for rule in _OF_A_HOST for one in rule(scene)]
     return Report(
-        findings=tuple(one for one in said if isinstance(one, Finding)),
-        abstained=tuple(one for one in said if isinstance(one, Abstained)),
+        findings=tuple(one for one in found if isinstance(one, Finding)),
+        abstained=tuple(one for one in found if isinstance(one, Abstained)),
         examined=(*examined, *([_count_text(devices)] if devices else [])),
         problems=()
         if host.unread is None

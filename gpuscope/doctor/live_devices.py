@@ -200,7 +200,7 @@ def on_the_cpu(scene: LiveScene, job: JobView) -> Findings:
         slow = step is not None and step >= SLOW_STEP
         if on_cpu < SMALL_MODEL and not slow:
             continue
-        meant = trainer.definition.cuda or slow
+        wants_cuda = trainer.definition.cuda or slow
         version = trainer.definition.torch_version or ""
         evidence = [
             Evidence(
@@ -228,8 +228,8 @@ def on_the_cpu(scene: LiveScene, job: JobView) -> Findings:
         evidence.append(Evidence(text=f"CUDA is {cuda} in this process{pace}", source="probe"))
         yield WORDINGS.finding(
             name,
-            severity="warning" if meant or version.endswith("+cpu") else "info",
-            confidence="definite" if meant or version.endswith("+cpu") else "likely",
+            severity="warning" if wants_cuda or version.endswith("+cpu") else "info",
+            confidence="definite" if wants_cuda or version.endswith("+cpu") else "likely",
             evidence=tuple(evidence),
             where=place(scene, trainer),
             rank=1.0,

@@ -66,7 +66,11 @@ def pauses(scene: LiveScene, job: JobView) -> Findings:
     """
     ledgers = _ledgers(job)
     for name, (cause, bar) in PAUSES.items():
-        found = [(row, one, told) for one, told in ledgers if (row := _row(told, name)) is not None]
+        found = [
+            (row, one, one_ledger)
+            for one, one_ledger in ledgers
+            if (row := _row(one_ledger, name)) is not None
+        ]
         if not found:
             continue
         row, trainer, ledger = max(found, key=lambda one: one[0].share)
@@ -122,7 +126,7 @@ def _while_idle(
         return None
     shares = {one.name: one.share for one in ledger.rows}
     idle, card = 1 - load / 100, devices[0].definition.index
-    told = [
+    evidence = [
         Evidence(
             text=f"GPU {card} ran no kernel for {percent_text(idle)} of the time", source="nvml"
         )
@@ -132,8 +136,8 @@ def _while_idle(
         # a copy is no kernel to the driver, and has a finding of its own
         idle = 1 - look.busy_share
         text = f"it ran neither kernels nor copies for {percent_text(idle)} of a look's steps"
-        told.append(Evidence(text=text, source="look"))
-    return won_while_idle(shares, idle, row.name), told
+        evidence.append(Evidence(text=text, source="look"))
+    return won_while_idle(shares, idle, row.name), evidence
 
 
 def recompiles(scene: LiveScene, job: JobView) -> Findings:
@@ -156,10 +160,10 @@ def recompiles(scene: LiveScene, job: JobView) -> Findings:
         at = str(last.get("compiled_at") or "")
         text = f"compiled again {count} times in the last minutes"
         text += f": {at}" if at and "/torch/" not in at else ""
-        told = [Evidence(text=text, source="dynamo")]
+        evidence = [Evidence(text=text, source="dynamo")]
         if isinstance(guard, str) and guard:
-            told.append(Evidence(text=f"the guard that failed last: {guard}", source="dynamo"))
-        yield replace(one, evidence=(one.evidence[0], *told, *one.evidence[1:]))
+            evidence.append(Evidence(text=f"the guard that failed last: {guard}", source="dynamo"))
+        yield replace(one, evidence=(one.evidence[0], *evidence, *one.evidence[1:]))
         return
 
 
@@ -229,10 +233,10 @@ def reaches(share: float, low: float, bar: Bar) -> bool:
 
 
 def _ledgers(job: JobView) -> list[tuple[TrainerView, TimeLedger]]:
-    told = [(one, of_trainer(one, WINDOW_SECONDS)) for one in living(job) if one.minutes]
+    pairs = [(one, of_trainer(one, WINDOW_SECONDS)) for one in living(job) if one.minutes]
     return [
         (one, ledger)
-        for one, ledger in told
+        for one, ledger in pairs
         if ledger.looks >= MIN_LOOKS and ledger.steps >= MIN_STEPS
     ]
 

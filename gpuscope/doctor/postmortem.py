@@ -113,9 +113,10 @@ class _Watcher:
 
         self._look()
         out = Report()
-        for said in self._said.values():
+        for findings in self._said.values():
             out += Report(
-                findings=tuple(map(_without_live_fixes, said.findings)), abstained=said.abstained
+                findings=tuple(map(_without_live_fixes, findings.findings)),
+                abstained=findings.abstained,
             )
         host = self._store.view().host
         return out if host is None else out + postmortem_end.examine(host, host.jobs)

@@ -92,8 +92,8 @@ def _exception_event(host: HostView, trainer: TrainerView) -> Event | None:
 def _exception_findings(event: Event, where: str) -> list[Finding]:
     """Returns what the rules for messages say of the exception that ended a trainer."""
     kind, message = str(event.data.get("type", ""))[:256], str(event.data.get("message", ""))[:2000]
-    said = examine_text(f"{kind}: {message}\n".encode("utf-8", "replace"), "black box").findings
-    return [replace(one, where=one.where or where) for one in said]
+    findings = examine_text(f"{kind}: {message}\n".encode("utf-8", "replace"), "black box").findings
+    return [replace(one, where=one.where or where) for one in findings]
 
 
 def examine_text(text: bytes, name: str) -> Report:

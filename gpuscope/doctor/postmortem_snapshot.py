@@ -61,28 +61,28 @@ def examine(path: Path) -> Report:
 
 def _judge(reading: Reading, name: str) -> Report:
     summary = reading.summary
-    said: list[Finding | Abstained] = []
+    found: list[Finding | Abstained] = []
     failed = False
     for device in summary.devices:
         facts = _oom_facts(summary, device)
         failed |= facts is not None
         leaks = _leaks_if_known(reading, device)
         evaluated = [*_evaluation(device, facts is not None)]
-        said += [*leaks, *evaluated]
+        found += [*leaks, *evaluated]
         if facts is not None:
-            said += postmortem_replay.with_replay(
+            found += postmortem_replay.with_replay(
                 reading, device, facts, postmortem_oom.judge(facts)
             )
         else:
-            said += _fragmentation(summary, device)
-        said += _private_pools(device, facts is not None)
+            found += _fragmentation(summary, device)
+        found += _private_pools(device, facts is not None)
         if device.trace is None and facts is not None:
-            said.append(WORDINGS.abstained("no-history", device=device.device))
+            found.append(WORDINGS.abstained("no-history", device=device.device))
     if not summary.devices and summary.record.get("kind") == "oom":
-        said += postmortem_oom.judge(_facts_of_record(summary, None))
+        found += postmortem_oom.judge(_facts_of_record(summary, None))
     return Report(
-        findings=tuple(one for one in said if isinstance(one, Finding)),
-        abstained=tuple(one for one in said if isinstance(one, Abstained)),
+        findings=tuple(one for one in found if isinstance(one, Finding)),
+        abstained=tuple(one for one in found if isinstance(one, Abstained)),
         examined=(
             f"{name} ({'record of an out-of-memory error' if failed else 'allocator snapshot'})",
         ),

@@ -296,8 +296,8 @@ def _item(text: str, width: int) -> list[Line]:
 
 
 def _ending(report: Report, code: int | None, width: int) -> list[Line]:
-    told = summary(report) + ("" if code is None else f" Exit code {code}.")
-    return [[(part, "muted")] for part in wrap(told, width)]
+    sentence = summary(report) + ("" if code is None else f" Exit code {code}.")
+    return [[(part, "muted")] for part in wrap(sentence, width)]
 
 
 def summary(report: Report) -> str:
@@ -307,12 +307,14 @@ def summary(report: Report) -> str:
     for finding in now:
         if finding.confidence != "prior":
             count[finding.severity] += 1
-    said = [_count(count["problem"], "problem"), _count(count["warning"], "warning")]
+    counts = [_count(count["problem"], "problem"), _count(count["warning"], "warning")]
     nothing = "nothing wrong was found"
     if now:
         guesses = all(finding.confidence == "prior" for finding in now)
         nothing = "nothing conclusive was found" if guesses else "no problem and no warning"
-    text = ", ".join(filter(None, said)) or (nothing if report.examined else "nothing was examined")
+    text = ", ".join(filter(None, counts)) or (
+        nothing if report.examined else "nothing was examined"
+    )
     looked = f" in {report.examined[0]}" if len(report.examined) == 1 else ""
     return f"{text[:1].upper()}{text[1:]}{looked}."
 

@@ -234,15 +234,15 @@ def put(path: Path, content: bytes) -> None:
 
 
 async def _write_until_signal(exporter: Exporter, path: Path | None, interval: float) -> None:
-    loop, told = asyncio.get_running_loop(), asyncio.Event()
+    loop, signalled = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told.set)
+        loop.add_signal_handler(number, signalled.set)
     following = asyncio.ensure_future(exporter.follow())
-    waiting = asyncio.ensure_future(told.wait())
+    waiting = asyncio.ensure_future(signalled.wait())
     try:
         if path is not None:
             await _first(exporter, following)
-        while not told.is_set():
+        while not signalled.is_set():
             if path is not None:
                 try:
                     await asyncio.to_thread(put, path, exporter.text())
@@ -251,7 +251,7 @@ async def _write_until_signal(exporter: Exporter, path: Path | None, interval: f
             await asyncio.wait(
                 {following, waiting}, timeout=interval or None, return_when=asyncio.FIRST_COMPLETED
             )
-            if following.done() and not told.is_set():
+            if following.done() and not signalled.is_set():
                 raise CannotExport(f"there is nothing left to export: {exporter.say()}")
     finally:
         waiting.cancel()

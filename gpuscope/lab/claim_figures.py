@@ -116,8 +116,8 @@ def _measure_of_run(entry: Entry, measure: str) -> float | None:
 
 def _largest_loss_difference(one: Entry, other: Entry) -> float | None:
     """Return the largest relative difference of two runs' losses after equal samples."""
-    beside = loss_curve(other)
-    pairs = [(loss, loss_at(beside, samples)) for samples, loss in loss_curve(one)]
+    curve = loss_curve(other)
+    pairs = [(loss, loss_at(curve, samples)) for samples, loss in loss_curve(one)]
     apart = [abs(loss - there) / abs(there) for loss, there in pairs if there]
     return max(apart) if apart and not one.failure and not other.failure else None
 

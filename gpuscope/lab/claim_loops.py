@@ -255,10 +255,10 @@ def _epoch(
     bench.wait()
     begun = time.perf_counter()
     for _ in range(count):
-        asked = time.perf_counter()
+        asked_at = time.perf_counter()
         for part in next(batches):
             part.to(bench.device)
-        waited += time.perf_counter() - asked
+        waited += time.perf_counter() - asked_at
         training.step()
         bench.wait()
     return waited, time.perf_counter() - begun

@@ -83,34 +83,34 @@ def look(python: str, device: str) -> Machine:
 
     A child that imports torch is asked, which may take seconds.
     """
-    asked = torch_probe.ask(python)
-    told, again = asked.told, "gpuscope lab claims --device cpu"
-    if asked.problem:
+    probed = torch_probe.ask(python)
+    answer, again = probed.told, "gpuscope lab claims --device cpu"
+    if probed.problem:
         raise CannotMeasureClaims(
-            "What can be measured here is unknown.", f"{asked.problem}.", again
+            "What can be measured here is unknown.", f"{probed.problem}.", again
         )
     known = zip(
-        told.get("names") or [], told.get("free") or [], told.get("total") or [], strict=False
+        answer.get("names") or [], answer.get("free") or [], answer.get("total") or [], strict=False
     )
     gpus = [{"name": name, "free_bytes": free, "total_bytes": total} for name, free, total in known]
     if device == "cuda" and not gpus:
         why = (
-            f"torch {told.get('torch')} finds no CUDA device here: no driver, all hidden, or a "
+            f"torch {answer.get('torch')} finds no CUDA device here: no driver, all hidden, or a "
             "CPU build."
         )
         raise CannotMeasureClaims("There is no CUDA device to measure on.", why, again)
     facts = {
-        "torch_version": told.get("torch"),
-        "cuda_version": told.get("cuda"),
-        "python_version": told.get("python"),
+        "torch_version": answer.get("torch"),
+        "cuda_version": answer.get("cuda"),
+        "python_version": answer.get("python"),
         "gpus": gpus,
         "cpu": cpu_name(),
-        "cores": asked.facts(LabConfig()).cores,
-        "threads": told.get("threads"),
-        "compiler": told.get("cxx"),
+        "cores": probed.facts(LabConfig()).cores,
+        "threads": answer.get("threads"),
+        "compiler": answer.get("cxx"),
     }
     return Machine(
-        python, device if device != "auto" else "cuda" if gpus else "cpu", len(gpus), facts, asked
+        python, device if device != "auto" else "cuda" if gpus else "cpu", len(gpus), facts, probed
     )
 
 
@@ -209,14 +209,14 @@ class Runner:
         program = [self.machine.python, "-m", "gpuscope.lab.claim_loops", *words]
         with launch.only_this_package() as folder:
             environment = {**launch.environment(folder), **self._environment(claim, scratch)}
-            told = child.ask(program, self.seconds, environment)
+            output = child.ask(program, self.seconds, environment)
         measured = Measured()
-        for line in told.output.splitlines():
+        for line in output.output.splitlines():
             _take(line, measured)
-        if told.code is None:
+        if output.code is None:
             measured.failed = "time limit"
-        elif told.code:
-            measured.failed = f"its program {told.failure}: {told.last_words}"[:MAX_TEXT]
+        elif output.code:
+            measured.failed = f"its program {output.failure}: {output.last_words}"[:MAX_TEXT]
         return measured
 
     def _result(self, claim: Claim, measured: Measured, took: float) -> Result:
@@ -248,10 +248,10 @@ class Runner:
 def _take(line: bytes, measured: Measured) -> None:
     """Note one line of a loop's output: the figures of a repeat, or why there are none."""
     try:
-        said = json.loads(line)
+        record = json.loads(line)
     except ValueError:
         return  # printed by something else, before the loop took its standard output
-    if isinstance(said, dict):
-        measured.cannot = str(said.pop("cannot", ""))[:MAX_TEXT]
-        for key, value in said.items():
+    if isinstance(record, dict):
+        measured.cannot = str(record.pop("cannot", ""))[:MAX_TEXT]
+        for key, value in record.items():
             measured.values.setdefault(key, []).append(number(value))

@@ -151,10 +151,10 @@ def _conclude(config: LabConfig, relay: Relay, failures: dict[int, Any], process
         relay.write(relay.ended)
         return 0
     if not failures:
-        said = relay.failures.get(0) or next(iter(relay.failures.values()), None)
-        if said is not None:
-            relay.write(metrics.encode(said))
-        return 2 if said else 0
+        failure = relay.failures.get(0) or next(iter(relay.failures.values()), None)
+        if failure is not None:
+            relay.write(metrics.encode(failure))
+        return 2 if failure else 0
     relay.write(metrics.encode(explain(config, relay, failures, processes)))
     return 2
 
@@ -166,19 +166,19 @@ def explain(
 
     It is that of the rank which died first, or the one that all ranks report alike.
     """
-    said = relay.failures
+    reports = relay.failures
     if (
-        len(said) == processes
-        and len({(failure.what, failure.why) for failure in said.values()}) == 1
+        len(reports) == processes
+        and len({(failure.what, failure.why) for failure in reports.values()}) == 1
     ):
-        return said[min(said)]
+        return reports[min(reports)]
     rank = culprit(relay, failures)
     process = failures[rank]
     who = f"Rank {rank} (pid {process.pid})"
     ended = f"ended with {how_it_ended(process.exitcode)}"
-    summary = said[0].summary if 0 in said else {}
-    if rank in said:
-        own = said[rank]
+    summary = reports[0].summary if 0 in reports else {}
+    if rank in reports:
+        own = reports[rank]
         failure = metrics.Failure(f"{who} {ended}: {own.what}", own.why, own.next)
     else:
         last = relay.last_line(rank)
@@ -210,8 +210,8 @@ def culprit(relay: Relay, failures: dict[int, Any]) -> int:
 
     def order(rank: int) -> tuple[bool, bool, float, int]:
         code = failures[rank].exitcode
-        said = relay.failures.get(rank)
-        words = said.why if said else relay.last_line(rank)
+        failure = relay.failures.get(rank)
+        words = failure.why if failure else relay.last_line(rank)
         killed = code < 0 and code != -signal.SIGTERM
         return (not killed, bool(_PEER.search(words)), relay.failed_at.get(rank, 0.0), rank)
 

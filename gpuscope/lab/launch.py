@@ -84,13 +84,13 @@ def find_python(environ: Mapping[str, str] = os.environ) -> str:
 def _why_not(python: str) -> str:
     """Return why ``python`` cannot run the worker, "" if it can."""
     try:
-        told = child.ask([python, "-c", _QUESTION], ASK_SECONDS)
+        output = child.ask([python, "-c", _QUESTION], ASK_SECONDS)
     except OSError as error:
         return f"{python} cannot be run ({error.strerror})"
-    if told.code is None:
-        return f"{python} {told.failure}"
+    if output.code is None:
+        return f"{python} {output.failure}"
     try:
-        major, minor, has_torch = map(int, told.output.split())
+        major, minor, has_torch = map(int, output.output.split())
     except ValueError:
         return f"{python} did not answer like Python"
     if not has_torch:

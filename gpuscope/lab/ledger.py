@@ -362,9 +362,9 @@ def here(document: Mapping[str, Any]) -> dict[str, Any]:
     driver = _driver()
     if driver:
         found["driver"] = driver
-    told = document.get("environment")
-    if isinstance(told, Mapping):
-        found.update({str(key): value for key, value in told.items() if value is not None})
+    environment = document.get("environment")
+    if isinstance(environment, Mapping):
+        found.update({str(key): value for key, value in environment.items() if value is not None})
     for key in ("python_version", "cuda_version", "driver_version"):
         if document.get(key) is not None:
             found[key.removesuffix("_version")] = document[key]

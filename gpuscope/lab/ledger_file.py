@@ -178,9 +178,9 @@ def set_aside(path: Path) -> Path | None:
             return None
         path.rename(new)
         for ending in ("-wal", "-shm", "-journal"):  # data that is not in the file itself yet
-            beside = path.with_name(path.name + ending)
-            if beside.exists():
-                beside.rename(new.with_name(new.name + ending))
+            sibling = path.with_name(path.name + ending)
+            if sibling.exists():
+                sibling.rename(new.with_name(new.name + ending))
     except OSError as error:
         raise explain(path, error) from None
     return new

@@ -143,13 +143,13 @@ def readme(pitfalls: Sequence[Pitfall]) -> str:
 
 
 def _runs_on(one: Pitfall) -> str:
-    said = []
+    needs = []
     for cured in (False, True):
         processes = one.processes(cured)
-        said.append(
+        needs.append(
             one.needs(cured) + (f", torchrun with {processes} processes" if processes else "")
         )
-    return said[0] if said[0] == said[1] else f"{said[0]}; cured: {said[1]}"
+    return needs[0] if needs[0] == needs[1] else f"{needs[0]}; cured: {needs[1]}"
 
 
 if __name__ == "__main__":

@@ -47,10 +47,10 @@ def _end_after_signal() -> None:
 
     def wait() -> None:
         while True:
-            told = os.read(read, 1)
-            if told and told[0] in (signal.SIGTERM, signal.SIGINT):
+            signalled = os.read(read, 1)
+            if signalled and signalled[0] in (signal.SIGTERM, signal.SIGINT):
                 time.sleep(GRACE_SECONDS)
-                os._exit(128 + told[0])
+                os._exit(128 + signalled[0])
 
     threading.Thread(target=wait, name="lab-end", daemon=True).start()
 

@@ -40,8 +40,8 @@ print(json.dumps({"gpus": gpus, "names": names, "capability": capability, "free"
 class Machine:
     """What a child has reported; ``problem`` says why it reported nothing."""
 
-    def __init__(self, told: dict[str, Any], problem: str = "") -> None:
-        self._told = told
+    def __init__(self, answer: dict[str, Any], problem: str = "") -> None:
+        self._told = answer
         self.problem = problem
 
     @property
@@ -82,17 +82,17 @@ def ask(python: str) -> Machine:
     """
     environ = {**os.environ, "PYTHONSAFEPATH": "1"}
     try:
-        told = child.ask([python, "-c", _QUESTION], ASK_SECONDS, environ)
+        output = child.ask([python, "-c", _QUESTION], ASK_SECONDS, environ)
     except OSError as error:
         return Machine({}, f"{python} cannot be started: {error.strerror}")
-    if told.code is None:
-        return Machine({}, f"{python} {told.failure}")
+    if output.code is None:
+        return Machine({}, f"{python} {output.failure}")
     try:
-        answer = json.loads(told.output.splitlines()[-1])
+        answer = json.loads(output.output.splitlines()[-1])
         if isinstance(answer, dict):
             return Machine(answer)
     except (ValueError, IndexError):
         pass
     return Machine(
-        {}, f"{python} could not import torch: {told.last_words or 'it printed nothing'}"
+        {}, f"{python} could not import torch: {output.last_words or 'it printed nothing'}"
     )

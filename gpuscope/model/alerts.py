@@ -298,24 +298,26 @@ class Alerts:
         told only once the steps are slower still, or after they were as fast as before.
         """
         key = (host.key, trainer.key)
-        told = self._slower.get(key)
+        reported = self._slower.get(key)
         if trainer.gone is not None:
-            if told is not None:
+            if reported is not None:
                 del self._slower[key]
-                yield told.item(on=False)
+                yield reported.item(on=False)
             return
         found = slowdown.of_trainers([trainer], host, history)
-        if told is None and (found is None or len(self._slower) >= MAX_ALERTS):
+        if reported is None and (found is None or len(self._slower) >= MAX_ALERTS):
             return
-        if told is not None:
-            told.follow(found is None, trainer, now)
-        if found is not None and (told is None or told.is_another(found.change)):
-            if told is not None:
-                yield told.item(on=False)
+        if reported is not None:
+            reported.follow(found is None, trainer, now)
+        if found is not None and (reported is None or reported.is_another(found.change)):
+            if reported is not None:
+                yield reported.item(on=False)
             text = f"{_who(trainer)}: {found.text[:1].lower()}{found.text[1:]}"
-            told = self._slower[key] = _Slower(trainer, found.change, text, now)
-        assert told is not None
-        yield told.item(on=0 <= now - told.seconds < EVENT_SECONDS and told.fast_since is None)
+            reported = self._slower[key] = _Slower(trainer, found.change, text, now)
+        assert reported is not None
+        yield reported.item(
+            on=0 <= now - reported.seconds < EVENT_SECONDS and reported.fast_since is None
+        )
 
     def _ended(self, host: HostView, mine: set[int], now: float) -> Iterable[_Now]:
         inside = {trainer.process for trainer in host.trainers}
@@ -324,17 +326,17 @@ class Alerts:
             for trainer in host.trainers
             if trainer.gone is None and trainer.definition.job
         }
-        told: list[tuple[TrainerView | ProcView, str, str | None]] = [
+        ended: list[tuple[TrainerView | ProcView, str, str | None]] = [
             (t, (t.definition.script or "").rsplit("/", 1)[-1], t.definition.job)
             for t in host.trainers
             if t.process in mine
         ]
-        told += [
+        ended += [
             (p, p.definition.name or "", None)
             for p in host.processes
             if p.id in mine - inside and p.uses
         ]
-        for entity, name, job in told:
+        for entity, name, job in ended:
             gone = entity.gone
             if (
                 gone is None

@@ -70,15 +70,15 @@ def how_it_ended(gone: Gone, sent: str = "") -> End:
         return End("left", "muted", reason)
     if sent:
         return End("stopped", "muted", f"by you, {sent}")
-    said, goes_on = reason.removeprefix(_EXITED), reason.startswith(_PROBE_GONE)
+    text, goes_on = reason.removeprefix(_EXITED), reason.startswith(_PROBE_GONE)
     if goes_on:
-        said = said.removeprefix(_PROBE_GONE).partition("); the process ")[0]
-    if said.startswith(INTERRUPTED):
+        text = text.removeprefix(_PROBE_GONE).partition("); the process ")[0]
+    if text.startswith(INTERRUPTED):
         return End("stopped", "muted", "by Ctrl-C")
-    if goes_on and said in (*_WELL, *_REMOVED):
+    if goes_on and text in (*_WELL, *_REMOVED):
         return End("left", "muted", "its probe is gone, the process continues")
     if goes_on or reason.startswith(_EXITED):
-        return End("ended", "ok") if said in (*_WELL, *_REMOVED) else End("failed", "bad", said)
+        return End("ended", "ok") if text in (*_WELL, *_REMOVED) else End("failed", "bad", text)
     if any(words in reason for words in _SILENT):
         return End("killed", "bad", reason)
     return End("ended", "muted", reason)

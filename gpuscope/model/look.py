@@ -238,9 +238,9 @@ def read(answer: Mapping[str, Any]) -> Look | None:
 class _Parts:
     """The parts of the window that an answer tells of, row by row."""
 
-    def __init__(self, told: Any) -> None:
-        told = _list(told)
-        whole = told if len(told) == 4 else [[], [], [], []]
+    def __init__(self, value: Any) -> None:
+        value = _list(value)
+        whole = value if len(value) == 4 else [[], [], [], []]
         self.lengths = self._numbers(whole[0]) or ()
         self._kernels, self._idle = _list(whole[1]), _list(whole[3])
         self.left_out = self._numbers(whole[2])
@@ -282,10 +282,10 @@ class _Parts:
         return numbers if len(numbers) == len(found) else None
 
 
-def _copied_at(told: Any) -> dict[str, str]:
+def _copied_at(value: Any) -> dict[str, str]:
     """Return by class of copies the line of code that most of them are at."""
     found: dict[str, str] = {}
-    for name, place, _ in _rows(told, 3):
+    for name, place, _ in _rows(value, 3):
         if isinstance(place, str) and place:
             found.setdefault(class_of(name), place[:512])
     return found
@@ -309,11 +309,11 @@ def waited_for(looks: Mapping[int, Look]) -> tuple[int, float] | None:
 
 def cost(look: Look) -> str:
     """Say what a look has cost the training."""
-    stood = f"the training paused for {duration_text(look.stood_seconds)}"
+    pause = f"the training paused for {duration_text(look.stood_seconds)}"
     if look.lost_seconds is None:
-        return f"For this look {stood}; what its steps lost in all is unknown."
+        return f"For this look {pause}; what its steps lost in all is unknown."
     lost = duration_text(max(look.lost_seconds, look.stood_seconds))
-    return f"This look cost the training {lost}: {stood}."
+    return f"This look cost the training {lost}: {pause}."
 
 
 def _kind(name: str) -> Kind:

@@ -186,7 +186,7 @@ def _live(allocator: AllocView, live: int, notes: list[str]) -> list[Part]:
     others = allocator.number("other_model_bytes") or 0.0
     known = [int(size) if not isinstance(size, Unknown) else 0 for size in sizes]
     found = categories(live, known[0], known[2], known[1], int(workspaces), int(others))
-    told = {
+    by_category = {
         "parameters": found.parameters,
         "optimizer state": found.optimizer_state,
         "gradients": found.gradients,
@@ -195,7 +195,7 @@ def _live(allocator: AllocView, live: int, notes: list[str]) -> list[Part]:
         Part(
             name,
             "allocated",
-            size if isinstance(size, Unknown) else told[name],
+            size if isinstance(size, Unknown) else by_category[name],
             "allocated",
             free_by,
             about=found.cut and name == "gradients",
@@ -306,8 +306,8 @@ def account(host: HostView, device: DeviceView, allocator: AllocView | None) -> 
         parts.append(_nobodys(host, device, room))
     notes += _skew(device, own, allocator)
     driver = device.reading("driver_reserved_bytes")
-    beside = [Part("driver reserve", "driver", driver)] if isinstance(driver, (int, float)) else []
-    return Account(parts, used, beside, notes)
+    reserve = [Part("driver reserve", "driver", driver)] if isinstance(driver, (int, float)) else []
+    return Account(parts, used, reserve, notes)
 
 
 def _outside_and_others(
@@ -343,7 +343,7 @@ def _others(
     if not others:
         return [], room
     untold = [use for use in others if use.number("used_bytes") is None]
-    told = sorted(
+    listed = sorted(
         ((use.number("used_bytes") or 0.0, use) for use in others if use not in untold), key=_first
     )[::-1]
     if untold:
@@ -359,23 +359,23 @@ def _others(
             ], room
         whole, room = room, 0.0
     else:
-        whole = min(sum(size for size, _ in told), room)
+        whole = min(sum(size for size, _ in listed), room)
         room -= whole
     parts, left = [], whole
     names = {p.id: p for p in host.processes}
-    named = len(told) if len(told) <= NAMED_OTHERS + 1 else NAMED_OTHERS
-    for size, use in told[:named]:
+    named = len(listed) if len(listed) <= NAMED_OTHERS + 1 else NAMED_OTHERS
+    for size, use in listed[:named]:
         size = min(size, left)
         left -= size
         owner = name_of(host, names.get(use.process))
         parts.append(Part(owner, "other", size, "other processes"))
-    if len(told) > named:
-        rest = min(sum(size for size, _ in told[named:]), left)
+    if len(listed) > named:
+        rest = min(sum(size for size, _ in listed[named:]), left)
         left -= rest
-        parts.append(Part(f"{len(told) - named} more", "other", rest, "other processes"))
+        parts.append(Part(f"{len(listed) - named} more", "other", rest, "other processes"))
     if untold:
         parts.append(Part(f"{len(untold)} unknown", "other", left, "other processes", about=True))
-    ask = parts[0].name if told else ""
+    ask = parts[0].name if listed else ""
     outer = Part(
         "other processes",
         "other",

@@ -180,10 +180,10 @@ def _by_design(
     held: History,
 ) -> Finding | None:
     name = next((name for name, pattern in _SERVERS if pattern.search(words)), None)
-    asked = _SHARE_ASKED.search(words)
+    match = _SHARE_ASKED.search(words)
     if (
         not total
-        or (name is None and asked is None)
+        or (name is None and match is None)
         or (trainer is not None and not stepless(trainer))
     ):
         return None
@@ -192,15 +192,15 @@ def _by_design(
         (u for u in device.uses if process and u.process == process.id and u.gone is None), None
     )
     size = reserved if reserved is not None else use.number("used_bytes") if use else None
-    share = min(BY_DESIGN_SHARE, float(asked[2]) - 0.1) if asked else BY_DESIGN_SHARE
+    share = min(BY_DESIGN_SHARE, float(match[2]) - 0.1) if match else BY_DESIGN_SHARE
     now = flat_end(held, total * FLAT_SHARE)
     if size is None or size < share * total or now is None or now.seconds < FLAT_SECONDS:
         return None
     what = "reserved" if reserved is not None else "held"
     because = [
-        f"its command line names {name or asked[0].strip('-')}"  # type: ignore[index]
-        if not (name and asked)
-        else f"{name} with {asked[0]}",
+        f"its command line names {name or match[0].strip('-')}"  # type: ignore[index]
+        if not (name and match)
+        else f"{name} with {match[0]}",
         f"{what} {percent_text(size / total)} of the card",
         f"{'allocated' if allocator else 'its use'} moved less than 1 % for "
         f"{age_text(now.seconds)}",

@@ -198,10 +198,10 @@ def of_trainer(trainer: TrainerView, window_seconds: float | None = None) -> Tim
         minute["m"] / 1e9 + (_number(minute.get("seconds")) or 0.0) for minute in trainer.minutes
     ]
     end = max(ends, default=0.0)
-    told = [
+    minutes = [
         {**minute, "age_seconds": max(0.0, end - minute["m"] / 1e9)} for minute in trainer.minutes
     ]
-    return read({"minutes": told}, window_seconds)
+    return read({"minutes": minutes}, window_seconds)
 
 
 def interval(share: float, looks: int) -> tuple[float, float]:

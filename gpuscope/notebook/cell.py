@@ -217,8 +217,8 @@ def _read() -> Moment:
         try:
             torch.cuda.synchronize(ordinal)
         except Exception as error:
-            told = str(error).partition("\n")[0]
-            found.problems.append(f"cuda:{ordinal} could not be synchronised: {told}")
+            reason = str(error).partition("\n")[0]
+            found.problems.append(f"cuda:{ordinal} could not be synchronised: {reason}")
         found.waited_seconds += time.perf_counter() - began
         found.devices[ordinal] = allocators.read(ordinal) or {}
     return found
@@ -239,8 +239,8 @@ def _reset_peaks(before: Moment) -> bool:
         try:
             torch.cuda.reset_peak_memory_stats(ordinal)
         except Exception as error:
-            told = str(error).partition("\n")[0]
-            before.problems.append(f"cuda:{ordinal}: its peak could not be reset: {told}")
+            reason = str(error).partition("\n")[0]
+            before.problems.append(f"cuda:{ordinal}: its peak could not be reset: {reason}")
     try:
         with open(CLEAR, "wb", buffering=0) as file:
             file.write(RESET_PEAK)

@@ -132,9 +132,9 @@ class Extension:
         measured = None
         try:
             self._stop_live()
-            asked = _MEASURED.match((getattr(info, "raw_cell", None) or "").lstrip())
-            if asked is not None:
-                measured = cell.Measured(cell_options(asked[1]))
+            match = _MEASURED.match((getattr(info, "raw_cell", None) or "").lstrip())
+            if match is not None:
+                measured = cell.Measured(cell_options(match[1]))
                 measured.begin()
         except ValueError as error:
             measured = None

@@ -194,5 +194,5 @@ def _waterfall(title: str, found: Account, whole: str, notes: list[str]) -> mark
 
     text = found.total.text if isinstance(found.total, Unknown) else bytes_text(found.total)
     total = markup.Bar(whole, text, 1.0 if known and scale else None)
-    beside = [f"{part.name}: {bytes_text(part.known)}" for part in found.beside]
-    return markup.Waterfall(title, [bar(part) for part in found.parts], total, notes + beside)
+    others = [f"{part.name}: {bytes_text(part.known)}" for part in found.beside]
+    return markup.Waterfall(title, [bar(part) for part in found.parts], total, notes + others)

@@ -168,16 +168,16 @@ class Asking:
         self.traced = self._trace(request)
         self.simulated = simulate(self.traced.trace, settings)
         where = card or REFERENCE
-        asked = {owner.operation for owner in self.traced.trace.owner_table}
+        operations = {owner.operation for owner in self.traced.trace.owner_table}
         self.outside = outside(
             where.gpu,
             where.architecture,
             where.total_bytes,
             self.traced.torch,
             cache,
-            products="cublas" in asked,
-            cudnn=any("cudnn" in name or "convolution" in name for name in asked),
-            matrices=asked.isdisjoint(_VECTORS) or not asked.isdisjoint(_MATRICES),
+            products="cublas" in operations,
+            cudnn=any("cudnn" in name or "convolution" in name for name in operations),
+            matrices=operations.isdisjoint(_VECTORS) or not operations.isdisjoint(_MATRICES),
         )
         if where.driver_bytes is not None:
             self.outside = replace(self.outside, driver_bytes=where.driver_bytes)

@@ -174,10 +174,10 @@ def convolutions(trace: Trace) -> float:
     theirs = ["conv" in owner.operation.lower() for owner in trace.owner_table]
     if not any(theirs):
         return 0.0
-    asked = sum(
+    scratch_bytes = sum(
         size for size, owner in zip(trace.sizes, trace.owners, strict=True) if theirs[owner]
     )
-    return min(1.0, asked / max(1, sum(trace.sizes)) / MANY_CONVOLUTIONS)
+    return min(1.0, scratch_bytes / max(1, sum(trace.sizes)) / MANY_CONVOLUTIONS)
 
 
 def _between(none: float, many: float, convolutions: float) -> float:

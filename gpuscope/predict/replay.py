@@ -175,14 +175,14 @@ def replay_device(
 
 def _settings(summary: Summary) -> dict[str, str]:
     """Return the settings of the snapshot, or those in the record of an out-of-memory error."""
-    told = {key: str(value) for key, value in summary.settings.items()}
+    recorded = {key: str(value) for key, value in summary.settings.items()}
     prefix = "settings."
     more = {
         key.removeprefix(prefix): str(value)
         for key, value in summary.record.items()
         if key.startswith(prefix)
     }
-    return {**more, **told}
+    return {**more, **recorded}
 
 
 def replay(
@@ -229,11 +229,11 @@ def _replayed(
     found = recorded(history, recorded_settings, free_at, marks, failed)
     capacity, source = _capacity(found, recorded_settings)
     before, same = as_it_was(found, recorded_settings, deadline)
-    wanted, told = (capacity, source) if capacity_bytes is None else (capacity_bytes, "asked")
+    wanted, origin = (capacity, source) if capacity_bytes is None else (capacity_bytes, "asked")
     after = otherwise(found, settings, recorded_settings, wanted, deadline)
     truth = found.peak_reserved_bytes
     missed = 100 * abs(before.peak_reserved_bytes - truth) / truth if truth else 0.0
-    unseen = 0 if settings == recorded_settings else found.before_free_bytes
+    uncounted = 0 if settings == recorded_settings else found.before_free_bytes
     unknown = 0.0 if settings == recorded_settings or settings.expandable else ADDRESSES_PERCENT
     result = Replayed(
         device=0,
@@ -244,9 +244,9 @@ def _replayed(
         recorded_peak_reserved_bytes=truth,
         identity_error_percent=missed,
         same_addresses=same,
-        error_percent=missed + unknown + (100 * unseen / truth if truth else 0.0),
+        error_percent=missed + unknown + (100 * uncounted / truth if truth else 0.0),
         capacity_bytes=wanted,
-        capacity_source=told,
+        capacity_source=origin,
         exact=history.known and found.before_bytes == 0 and not found.lost,
         before_bytes=found.before_bytes,
         outcomes=_outcomes(found, after),
@@ -257,7 +257,11 @@ def _replayed(
     if source == "oom":
         again = otherwise(found, recorded_settings, recorded_settings, capacity, deadline)
         result.reproduced = found.failures[-1].block in {one.block for one in again.ooms}
-    if wanted is not None and history.known and (result.reproduced is not False or told == "asked"):
+    if (
+        wanted is not None
+        and history.known
+        and (result.reproduced is not False or origin == "asked")
+    ):
         result.verdict = "fits" if after.fits else "does_not_fit"
         if result.error_bytes:
             moved = wanted - result.error_bytes if after.fits else wanted + result.error_bytes

@@ -76,7 +76,7 @@ def headline(answer: Answer) -> list[Line]:
             [("To see whether that fits: --gpu h200, --gpu 4090 … or --capacity 24GiB", "muted")],
         ]
     total = bytes_text(room.card.total_bytes)
-    said = [
+    sentences = [
         (
             "Fits"
             if judged.outcome == "fits"
@@ -87,7 +87,7 @@ def headline(answer: Answer) -> list[Line]:
         ),
         (f" on {room.card.name}: {need} of {total}", "title"),
     ]
-    out: list[Line] = [[*said, (spare(judged), "title")]]
+    out: list[Line] = [[*sentences, (spare(judged), "title")]]
     if judged.without_scratch:
         out.append(
             [
@@ -176,11 +176,11 @@ def _peaks(answer: Answer, width: int) -> list[Line]:
     room = max(6, *map(len, cells))
     out: list[Line] = [[(f"peak           GiB  {'+ / −' if room > 8 else '±':>{room}}", "muted")]]
     for (name, figure, note), error in zip(rows, cells, strict=True):
-        said = f"{name:11} {amount_text(figure.bytes):>6}  {error:>{room}}   "
+        line = f"{name:11} {amount_text(figure.bytes):>6}  {error:>{room}}   "
         for number, part in enumerate(
-            width_of.wrap(note, width - len(said)) if width >= 80 else [""]
+            width_of.wrap(note, width - len(line)) if width >= 80 else [""]
         ):
-            out.append([(said if number == 0 else " " * len(said), "text"), (part, "faint")])
+            out.append([(line if number == 0 else " " * len(line), "text"), (part, "faint")])
     return out
 
 

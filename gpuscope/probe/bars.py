@@ -165,7 +165,7 @@ def _rich_task(index: int, task: Any) -> Bar:
     done, start = number(task.get("completed")), number(task.get("start_time"))
     fields = task.get("fields")
     pairs = list(fields.items())[:32] if type(fields) is dict else []
-    said = [f"{name}={value}" for name, value in pairs if type(value) in (int, float, str)]
+    shown = [f"{name}={value}" for name, value in pairs if type(value) in (int, float, str)]
     texts = (str(task["description"]),) if type(task.get("description")) is str else ("",)
     rate = _mean_rate(done or 0, time.monotonic() - start) if start is not None else None
     return Bar(
@@ -173,7 +173,7 @@ def _rich_task(index: int, task: Any) -> Bar:
         done,
         number(task.get("total")),
         rate,
-        (*texts, *said),
+        (*texts, *shown),
         bool(done),
         None,
         bool(_EPOCH.search(texts[0][:200])),
@@ -199,10 +199,10 @@ def _of_variable(bar: Any) -> Optional[Bar]:
 def _simple(own: Any, done: str, start: str, text: str, place: float, target: Any = None) -> Bar:
     count, began = number(own.get(done)), number(own.get(start))
     rate = _mean_rate(count or 0, time.time() - began) if began is not None else None
-    said = own.get(text)
+    value = own.get(text)
     pairs = own.get("_values")
     shown: Any = pairs.get("loss") if type(pairs) is dict else None
-    texts = [said if isinstance(said, str) else ""]
+    texts = [value if isinstance(value, str) else ""]
     # Keras: the sum, and of how many
     if type(shown) is list and len(shown) == 2 and number(shown[1]):
         texts.append(f"loss={(number(shown[0]) or 0.0) / shown[1]:.7g}")

@@ -78,15 +78,15 @@ def place(frame: Any) -> Optional[CodePlace]:
     """
     inner = own = package = torch = None
     while frame is not None:
-        whose = kind(frame.f_code.co_filename)
-        if whose != OURS:
+        owner = kind(frame.f_code.co_filename)
+        if owner != OURS:
             inner = inner or frame
-            if whose == OWN:
+            if owner == OWN:
                 own = frame
                 break
-            if whose == PACKAGE:
+            if owner == PACKAGE:
                 package = package or frame
-            elif whose == TORCH:
+            elif owner == TORCH:
                 torch = torch or frame
         frame = frame.f_back
     if inner is None:

@@ -34,14 +34,14 @@ def count() -> Union[int, Unknown]:
     groups = _groups()
     if isinstance(groups, Unknown):
         return groups
-    total, told = 0, False
+    total, any_known = 0, False
     for group, _ in groups:
         sequence = _sequence(group)
         if sequence is not None:
-            total, told = total + sequence, True
+            total, any_known = total + sequence, True
     return (
         total
-        if told
+        if any_known
         else Unknown(NOT_SUPPORTED, "these process groups do not count their collectives")
     )
 
@@ -109,7 +109,7 @@ def _groups() -> Union[List[Tuple[Any, str]], Unknown]:
         if not module.is_initialized():
             return _NO_GROUP
         known = list(module._world.pg_map.items())[:MAX_GROUPS]
-        return [(group, str(told[0])[:MAX_TEXT]) for group, told in known]
+        return [(group, str(names[0])[:MAX_TEXT]) for group, names in known]
     except Exception as error:  # half imported, being torn down, or another torch
         return Unknown(
             NOT_SUPPORTED, f"this torch does not list its process groups: {type(error).__name__}"

@@ -167,10 +167,10 @@ def _launcher() -> int:
     """
     try:
         with open("/proc/self/environ", "rb") as file:
-            told = {entry.partition(b"=")[0] for entry in file.read().split(b"\0")}
+            names = {entry.partition(b"=")[0] for entry in file.read().split(b"\0")}
     except OSError:
         return os.getppid()
-    return os.getppid() if told & _TOLD else os.getpid()
+    return os.getppid() if names & _TOLD else os.getpid()
 
 
 def _clean(place: str) -> None:

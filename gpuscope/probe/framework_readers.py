@@ -200,7 +200,7 @@ def _skorch(net: Any, bar: Any) -> TrainingReport:
     for row in reversed(rows[-2:]):
         batches = row.get("batches") if isinstance(row, dict) else None
         entries: List[Any] = [*reversed(batches[-MAX_LOOK_BACK:])] if type(batches) is list else []
-        told = next(
+        losses = next(
             (
                 entry
                 for entry in [*entries, row]
@@ -208,8 +208,8 @@ def _skorch(net: Any, bar: Any) -> TrainingReport:
             ),
             None,
         )
-        if told is not None:
-            loss = training_loss({"loss": told["train_loss"]}, source)
+        if losses is not None:
+            loss = training_loss({"loss": losses["train_loss"]}, source)
             break
     return TrainingReport(source, loss, max(0, len(rows) - 1), count(own.get("max_epochs")) or None)
 

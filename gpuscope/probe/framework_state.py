@@ -92,27 +92,27 @@ class FrameworkState:
             return _since(found.script, state, steps - found.steps)
         if state is None or found.reader is None:
             return None
-        told = found.reader(state, next(iter(self.bars()), None))
-        kept, forgotten = self._kept, getattr(told.loss, "text", "").endswith("has no loss yet")
-        if forgotten and kept is not None and _same_training(kept, told):
-            return told._replace(loss=kept.loss)
-        self._kept = told
-        return told
+        report = found.reader(state, next(iter(self.bars()), None))
+        kept, forgotten = self._kept, getattr(report.loss, "text", "").endswith("has no loss yet")
+        if forgotten and kept is not None and _same_training(kept, report):
+            return report._replace(loss=kept.loss)
+        self._kept = report
+        return report
 
     def bars(self) -> List[Any]:
         """Return the progress bars that were found, if they are still alive."""
         return [bar for bar in (ref() for ref in self._bars) if bar is not None]
 
 
-def _same_training(kept: TrainingReport, told: TrainingReport) -> bool:
-    return kept.source == told.source and (kept.done or 0) <= (told.done or 0)
+def _same_training(kept: TrainingReport, report: TrainingReport) -> bool:
+    return kept.source == report.source and (kept.done or 0) <= (report.done or 0)
 
 
-def _since(told: TrainingReport, meter: Any, steps: int) -> TrainingReport:
+def _since(report: TrainingReport, meter: Any, steps: int) -> TrainingReport:
     """Return what a script's variables said, adjusted to ``steps``."""
-    if told.done is not None and told.total is not None and steps > 0:
-        told = told._replace(done=max(told.done, min(told.total, told.done + steps)))
-    return told if meter is None else told._replace(loss=read_meter(meter, told.source))
+    if report.done is not None and report.total is not None and steps > 0:
+        report = report._replace(done=max(report.done, min(report.total, report.done + steps)))
+    return report if meter is None else report._replace(loss=read_meter(meter, report.source))
 
 
 def _search(frame: Any, steps: int) -> Tuple[Optional[_Found], List[weakref.ref[Any]]]:
@@ -147,10 +147,10 @@ def _search(frame: Any, steps: int) -> Tuple[Optional[_Found], List[weakref.ref[
             return _Found(reader, weakref.ref(state)), bars
         outer: Dict[str, Any] = {}
         for values in reversed(own):
-            told = read_script(values, outer)
-            if told is not None:
-                meter = None if told.meter is None else weakref.ref(told.meter)
-                return _Found(None, meter, told._replace(meter=None), steps), bars
+            report = read_script(values, outer)
+            if report is not None:
+                meter = None if report.meter is None else weakref.ref(report.meter)
+                return _Found(None, meter, report._replace(meter=None), steps), bars
             outer.update(values)
         return None, bars
     except TypeError:  # its class has no weak references

@@ -122,7 +122,7 @@ class History:
         """
         durations: List[float] = []
         fresh = NewSteps(self._steps)
-        skip, told, last = 1, 0.0, time.monotonic()
+        skip, reported, last = 1, 0.0, time.monotonic()
         while len(durations) < wanted:
             act.wait(_POLL_SECONDS)
             found = fresh.take()
@@ -133,8 +133,8 @@ class History:
             act.stage = f"{min(len(durations), wanted)} of {wanted} steps measured {what}"
             if now - last > 1.0:
                 act.stage += f"; the trainer has made no step for {now - last:.0f} s"
-            if now - told > 0.5:
-                told = now
+            if now - reported > 0.5:
+                reported = now
                 act.progress(done + 0.5 * min(1.0, len(durations) / wanted), act.stage)
         return durations[:wanted]
 

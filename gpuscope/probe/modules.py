@@ -214,7 +214,7 @@ class _TreeWalk:
         if len(self._nodes) >= MAX_NODES:
             self.cut = True
             return
-        said: List[str] = []
+        lines: List[str] = []
         own: List[Tuple[str, Any]] = []
         while True:
             wrapper = _WRAPPERS.get(type(module).__name__)
@@ -224,11 +224,11 @@ class _TreeWalk:
             self._modules[id(module)] = True
             if inner is None or wrapper is None:
                 break
-            said.append(wrapper[1])
+            lines.append(wrapper[1])
             own.extend(module._parameters.items())
             module = inner
         own.extend(item for item in module._parameters.items() if item[0] == "_flat_param")
-        kind = type(module).__name__ + (f" ({', '.join(said)})" if said else "")
+        kind = type(module).__name__ + (f" ({', '.join(lines)})" if lines else "")
         node = self.add(depth, name, kind, parent)
         # FSDP's flat parameter gets a row, because it holds those of all modules below
         for label, parameter in own:

@@ -254,7 +254,7 @@ def _wait(
 ) -> Tuple[int, str]:
     """Wait until ``wanted`` whole steps are over; the step under way at the start is not whole."""
     first = steps.total
-    told = 0.0
+    reported = 0.0
     while True:
         whole = max(0, steps.total - first - 1)
         if whole >= wanted:
@@ -265,8 +265,8 @@ def _wait(
         if now >= until:
             return whole, "timeout"
         act.stage = f"{whole} of {wanted} steps recorded"
-        if now - told > 0.5:
-            told = now
+        if now - reported > 0.5:
+            reported = now
             act.progress(whole / wanted, act.stage)
         act.wait(_POLL_SECONDS)
 

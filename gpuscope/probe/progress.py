@@ -53,13 +53,13 @@ class Progress:
         """
         out: Dict[str, Value] = dict.fromkeys(COLUMNS, _NO_BAR)
         out["loss"] = _NO_LOSS
-        told: Optional[TrainingReport] = None
+        report: Optional[TrainingReport] = None
         try:
-            told = self.state.read(steps)
-            if told is not None:
-                out["loss"] = told.loss
-                if told.done is not None:
-                    out.update(self._reported_values(told, step_seconds))
+            report = self.state.read(steps)
+            if report is not None:
+                out["loss"] = report.loss
+                if report.done is not None:
+                    out.update(self._reported_values(report, step_seconds))
         except Exception as error:  # another version's state, or one that is being replaced
             gone = Unknown(
                 NOT_SUPPORTED, f"the framework's state cannot be read: {type(error).__name__}"
@@ -78,7 +78,7 @@ class Progress:
             gone = Unknown(
                 NOT_SUPPORTED, f"the progress bar cannot be read: {type(error).__name__}"
             )
-            told_already = told is not None
+            told_already = report is not None
             out = {
                 name: gone if value in (_NO_BAR, _NO_LOSS) and not told_already else value
                 for name, value in out.items()
@@ -91,29 +91,29 @@ class Progress:
         They also change during a rollout or an evaluation, in which no optimizer steps.
         """
         try:
-            told = self.state.read()
+            report = self.state.read()
             shown = bars.read(self.state.bars())
         except Exception:  # see read()
             return ()
-        return (told.done if told is not None else None, *(bar.done for bar in shown))
+        return (report.done if report is not None else None, *(bar.done for bar in shown))
 
     def _reported_values(
-        self, told: TrainingReport, step_seconds: Optional[float]
+        self, report: TrainingReport, step_seconds: Optional[float]
     ) -> Dict[str, Value]:
-        done, total = told.done or 0, told.total
+        done, total = report.done or 0, report.total
         if not total or done > total:
-            endless = Unknown(NOT_SUPPORTED, f"{told.source} has no readable end")
+            endless = Unknown(NOT_SUPPORTED, f"{report.source} has no readable end")
             return {
                 "progress_done": done,
                 "progress_total": endless,
                 "eta_seconds": endless,
                 "progress_of": RUN,
             }
-        rate = self._pace.of((told.source, total), done, time.monotonic())
-        if rate is None and told.in_steps and step_seconds:
+        rate = self._pace.of((report.source, total), done, time.monotonic())
+        if rate is None and report.in_steps and step_seconds:
             rate = 1.0 / step_seconds
         eta: Value = Unknown(
-            NOT_SUPPORTED, f"{told.source} has not advanced since it was first read"
+            NOT_SUPPORTED, f"{report.source} has not advanced since it was first read"
         )
         if done >= total:
             eta = 0.0

@@ -57,16 +57,16 @@ def statistics(args: Dict[str, Any], allocators: cuda.Allocators) -> Dict[str, A
     return value
 
 
-def _ordinal(asked: Any, used: List[int]) -> int:
-    if asked is None and len(used) == 1:
+def _ordinal(wanted: Any, used: List[int]) -> int:
+    if wanted is None and len(used) == 1:
         return used[0]
-    if isinstance(asked, bool) or not isinstance(asked, int):
+    if isinstance(wanted, bool) or not isinstance(wanted, int):
         raise Refusal(
             "refused", f"statistics needs device, one of the ordinals in use: {_words(used)}"
         )
-    if asked not in used:
-        raise Refusal("refused", f"this process uses no cuda:{asked} (in use: {_words(used)})")
-    return asked
+    if wanted not in used:
+        raise Refusal("refused", f"this process uses no cuda:{wanted} (in use: {_words(used)})")
+    return wanted
 
 
 def _words(used: List[int]) -> str:

@@ -77,21 +77,21 @@ def bind() -> Tuple[socket.socket, str, Tuple[int, int]]:
     before an ``exec`` or a detach. Raises :class:`RendezvousError`.
     """
     path = os.path.join(checked_directory(), f"{os.getpid()}-{start_ticks()}.sock")
-    beside = path[: -len(".sock")] + ".new"
+    fresh = path[: -len(".sock")] + ".new"
     if len(os.fsencode(path)) > SUN_PATH_BYTES:
         raise RendezvousError(f"{path} is too long for a socket")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         try:
-            os.unlink(beside)
+            os.unlink(fresh)
         except FileNotFoundError:
             pass
-        listener.bind(beside)
-        os.chmod(beside, 0o600)
+        listener.bind(fresh)
+        os.chmod(fresh, 0o600)
         listener.listen(16)
         listener.setblocking(False)
-        found = os.lstat(beside)
-        os.rename(beside, path)
+        found = os.lstat(fresh)
+        os.rename(fresh, path)
     except OSError as error:
         listener.close()
         raise RendezvousError(f"cannot listen at {path}: {error.strerror or error}") from None

@@ -19,9 +19,9 @@ def write(
     """
     target = os.fspath(path)
     folder, name = os.path.split(target)
-    beside = os.path.join(folder, f".{name}.{os.getpid()}.{os.urandom(4).hex()}")
+    fresh = os.path.join(folder, f".{name}.{os.getpid()}.{os.urandom(4).hex()}")
     descriptor = os.open(
-        beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode
+        fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode
     )
     try:
         with os.fdopen(descriptor, "wb") as stream:
@@ -32,9 +32,9 @@ def write(
             if sync:
                 stream.flush()
                 os.fsync(stream.fileno())
-        os.replace(beside, target)
+        os.replace(fresh, target)
     except BaseException:
-        os.unlink(beside)
+        os.unlink(fresh)
         raise
 
 

@@ -62,9 +62,9 @@ def how_it_ended(code: Optional[int]) -> str:
         return f"signal {-code}"
 
 
-def last_line(said: bytes, limit: int = 300) -> str:
+def last_line(output: bytes, limit: int = 300) -> str:
     """Return the last line that a child wrote, safe to show; "" where it wrote none."""
-    lines = said.decode("utf-8", "replace").strip().splitlines()
+    lines = output.decode("utf-8", "replace").strip().splitlines()
     return clean(lines[-1].strip(), limit) if lines else ""
 
 
@@ -204,9 +204,9 @@ class LineChild:
                 raise self._ended()
 
     def _listen(self, descriptor: int) -> bool:
-        said = os.read(descriptor, 1 << 16)
-        self._said = (self._said + said)[-LAST_WORDS_BYTES:]
-        return bool(said)
+        data = os.read(descriptor, 1 << 16)
+        self._said = (self._said + data)[-LAST_WORDS_BYTES:]
+        return bool(data)
 
     def _ended(self) -> Ended:
         """Return how the child ended, after what it still said has been kept."""
@@ -308,26 +308,26 @@ def ask(
         ).start()
     assert process.stdout is not None
     assert process.stderr is not None
-    told = CommandOutput(b"", b"", None, "")
+    output = CommandOutput(b"", b"", None, "")
     parts: List[bytes] = []
     with process.stdout, process.stderr:
         try:
-            _read_all(process, parts, told, time.monotonic() + seconds, max_bytes)
+            _read_all(process, parts, output, time.monotonic() + seconds, max_bytes)
         finally:
             if keep_terminal:
                 process.kill()
             else:
                 _kill_group(process)
             _reap(process)
-    told.output = b"".join(parts)
-    if told.failure == _LATE:
-        told.failure = f"did not end within {seconds:g} s"
-    elif told.failure:
-        told.failure = f"answered more than {max_bytes} bytes"
+    output.output = b"".join(parts)
+    if output.failure == _LATE:
+        output.failure = f"did not end within {seconds:g} s"
+    elif output.failure:
+        output.failure = f"answered more than {max_bytes} bytes"
     else:
-        told.code = process.returncode
-        told.failure = f"ended with {how_it_ended(told.code)}" if told.code else ""
-    return told
+        output.code = process.returncode
+        output.failure = f"ended with {how_it_ended(output.code)}" if output.code else ""
+    return output
 
 
 _LATE, _LONG = "late", "long"
@@ -346,7 +346,7 @@ def _feed(stdin: IO[bytes], data: bytes) -> None:
 def _read_all(
     process: subprocess.Popen[bytes],
     parts: List[bytes],
-    told: CommandOutput,
+    output: CommandOutput,
     deadline: float,
     max_bytes: int,
 ) -> None:
@@ -364,7 +364,7 @@ def _read_all(
         ended = has_exited(process)
         left = deadline - time.monotonic()
         if left <= 0:
-            told.failure = _LATE
+            output.failure = _LATE
             return
         events = ready.poll(1000 * min(left, 0.02 if not open_pipes else 0.1))
         for descriptor, _ in events:
@@ -376,9 +376,9 @@ def _read_all(
                 parts.append(data)
                 size += len(data)
             else:
-                told.errors = (told.errors + data)[-LAST_WORDS_BYTES:]
+                output.errors = (output.errors + data)[-LAST_WORDS_BYTES:]
         if size > max_bytes:
-            told.failure = _LONG
+            output.failure = _LONG
             return
         if ended and not events:
             return  # another process holds its pipes open

@@ -152,8 +152,8 @@ class Reading:
         That file is read, too, under the same limits. If it is much larger, open this snapshot with
         the limits that :func:`limits.for_files` returns for both.
         """
-        asked = {"ask": "diff", "path": os.path.abspath(before), "top": top}
-        return self._ask(asked, Diff, self._seconds + QUERY_SECONDS)
+        question = {"ask": "diff", "path": os.path.abspath(before), "top": top}
+        return self._ask(question, Diff, self._seconds + QUERY_SECONDS)
 
     def history(self, device: int) -> history.History:
         """Return the whole trace of a device, and the segments at its end.
@@ -165,8 +165,8 @@ class Reading:
         total = 1
         try:
             while len(found.code) < total:
-                asked = {"ask": "part", "device": device, "begin": len(found.code)}
-                part = self._ask(asked, history.Part)
+                question = {"ask": "part", "device": device, "begin": len(found.code)}
+                part = self._ask(question, history.Part)
                 total = part.total
                 history.add_part(found, part)
                 if not part.code:
@@ -202,8 +202,8 @@ class Reading:
     # ── the pipe ──────────────────────────────────────────────────────────────────────────────────
 
     def _load(self, top: int, on_progress: Callable[[float], None] | None) -> None:
-        asked = {"ask": "open", "path": os.path.abspath(self.path), "top": top}
-        self.summary = self._ask(asked, Summary, self._seconds, on_progress)
+        question = {"ask": "open", "path": os.path.abspath(self.path), "top": top}
+        self.summary = self._ask(question, Summary, self._seconds, on_progress)
         for note in self.summary.notes:
             if note.code == "memory":
                 note.text += f" {self._cap()}"

@@ -212,15 +212,15 @@ class _Stream:
         if not any(definition.trainer for definition in definitions):
             return
         self._clock(key.m)
-        everything = self._around(definitions, anew=True)
+        everything = self._around(definitions, again=True)
         self.members.append(Member(len(self.lines), self._at, 0))
         self._put(replace(self._hello, t=key.t, m=key.m))
         self._put(replace(key, n=len(everything)))
         for definition in everything:
             self._put(definition)
 
-    def _around(self, definitions: list[Def], anew: bool = False) -> list[Def]:
-        out: list[Def] = [Def(HOST_ID, host=HostDef())] if anew else []
+    def _around(self, definitions: list[Def], again: bool = False) -> list[Def]:
+        out: list[Def] = [Def(HOST_ID, host=HostDef())] if again else []
         for definition in definitions:
             if definition.trainer is not None:
                 trainer = definition.trainer
@@ -235,7 +235,7 @@ class _Stream:
                 if alloc.uuid and len(self._gpus) < MAX_GPUS:
                     fresh = alloc.uuid not in self._gpus
                     number = self._gpus.setdefault(alloc.uuid, GPU_ID + len(self._gpus))
-                    if fresh or anew:
+                    if fresh or again:
                         out.append(Def(number, gpu=GpuDef(alloc.uuid, alloc.ordinal)))
                     alloc = replace(alloc, gpu=number)
                 out.append(replace(definition, alloc=alloc))

@@ -147,11 +147,11 @@ class Ring:
             start = _first_at(kept, self._width, since) * self._width if since > -inf else 0
             seconds += kept[start :: self._width]
             values += kept[start + position :: self._width]
-        told = seconds and seconds[0] < self._own_from
+        remembered = seconds and seconds[0] < self._own_from
         return History(
             tuple(seconds),
             tuple([None if v != v else v for v in values]),
-            self._own_from if told else None,
+            self._own_from if remembered else None,
         )
 
     def at(self, seconds: float) -> tuple[float, dict[str, float | None]] | None:

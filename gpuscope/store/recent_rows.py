@@ -46,10 +46,10 @@ def recent_device_rows(value: Mapping[str, object]) -> dict[str, Rows]:
     return out
 
 
-def _rows(told: object) -> Rows | None:
-    if not isinstance(told, Mapping):
+def _rows(value: object) -> Rows | None:
+    if not isinstance(value, Mapping):
         return None
-    moments = told.get("m")
+    moments = value.get("m")
     if not isinstance(moments, list) or not 0 < len(moments) <= MAX_ROWS:
         return None
     if any(type(m) is not int or not 0 <= m < MAX_M for m in moments):
@@ -58,7 +58,7 @@ def _rows(told: object) -> Rows | None:
         return None
     columns = {
         name: [v if type(v) in (int, float) and abs(v) < 1e300 else None for v in values]
-        for name, values in list(told.items())[:MAX_COLUMNS]
+        for name, values in list(value.items())[:MAX_COLUMNS]
         if name != "m" and isinstance(values, list) and len(values) == len(moments)
     }
     return moments, columns

@@ -249,9 +249,9 @@ class Registry:
 
         Otherwise the trainer with the same key that names no process.
         """
-        said = [part for part in process.parts.values() if part.kind == "trainer"]
-        if said:
-            return said[-1]
+        trainers = [part for part in process.parts.values() if part.kind == "trainer"]
+        if trainers:
+            return trainers[-1]
         same = self.find("trainer", process.key)
         return same if same is not None and same.owner is None else None
 

@@ -230,11 +230,11 @@ class RemoteSource(AgentSource):
     def _overdue(self, began: float, now: float) -> str:
         if not self._marker:
             return super()._overdue(self._began + (self.connect_seconds or 0.0), now)
-        asked = self._launch.asked
-        if asked is not None and asked.pending:
+        asked_at = self._launch.asked
+        if asked_at is not None and asked_at.pending:
             self._asked_seconds += now - self._looked
         self._looked = now
-        if self._refused and now - (asked.refused_seconds or now) > REFUSED_SECONDS:  # type: ignore[union-attr]
+        if self._refused and now - (asked_at.refused_seconds or now) > REFUSED_SECONDS:  # type: ignore[union-attr]
             return f"{self.label}: {NOT_ANSWERED}"
         waited = now - self._began - self._asked_seconds
         if waited > SLOW_SECONDS and self._turn is not None:
@@ -258,11 +258,11 @@ class RemoteSource(AgentSource):
         if code is None:
             return super()._how_it_ended(child, reason)
         verdict = self._launch.judge(code, child.stderr_text)
-        said = child.last_words
+        last_words = child.last_words
         if not verdict.text:
             text, again = super()._how_it_ended(child, reason)
             return text, again and verdict.again
-        words = verdict.text + (f" (it said: {clean(said, 200)})" if said else "")
+        words = verdict.text + (f" (it said: {clean(last_words, 200)})" if last_words else "")
         return f"{self.label}: {words}", verdict.again
 
     def _pause(self, seconds: float) -> float:

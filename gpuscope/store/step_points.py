@@ -127,9 +127,9 @@ def remembered(value: Mapping[str, object]) -> dict[int, list[Point]]:
 
     The answer may hold anything; whatever is not a point is left out.
     """
-    told = value.get("points")
+    kept = value.get("points")
     found: dict[int, list[Point]] = {}
-    for one in told[:MAX_ORDINALS] if isinstance(told, list) else ():
+    for one in kept[:MAX_ORDINALS] if isinstance(kept, list) else ():
         if (
             isinstance(one, list)
             and len(one) == 2

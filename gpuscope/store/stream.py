@@ -345,12 +345,12 @@ class Stream:
         trainer = self.registry.by_id.get(trainer_id)
         if trainer is None or trainer.kind != "trainer":
             return
-        told = recent_rows(value)
+        recent = recent_rows(value)
         of: dict[int | str, Record] = {"trainer": trainer}
         if trainer.owner is not None:
             of["process"] = trainer.owner
         of.update((part.definition.ordinal, part) for part in trainer.parts.values())
-        for ordinal, rows in told.items():
+        for ordinal, rows in recent.items():
             self._put_before(of.get(ordinal), rows)
 
     def remember_time(self, trainer_id: int, value: Mapping[str, object]) -> None:

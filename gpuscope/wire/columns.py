@@ -195,7 +195,7 @@ def rewrite_sizes(text: str, tell: Callable[[int], str]) -> str:
     pieces = re.split(r" (\d{1,18}) B(?=, |$)", text)
     if len(pieces) == 1:
         return text
-    told = "".join(
+    rewritten = "".join(
         f" {tell(int(piece))}" if index % 2 else piece for index, piece in enumerate(pieces[:-1])
     )
-    return f"{told}, …" if pieces[-1] else told
+    return f"{rewritten}, …" if pieces[-1] else rewritten

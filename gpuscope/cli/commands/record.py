@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
         return ExitStatus.UNCHECKED
     try:
         with contextlib.ExitStack() as stack:
-            summary, said = asyncio.run(_record(args, stack))
+            summary, why = asyncio.run(_record(args, stack))
     except RecordingError as error:
         if args.file.is_file() and not args.force:
             error.next = (
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     if not summary.lines:
         # An empty file would only get in the way of the next attempt.
         summary.path.unlink(missing_ok=True)
-        print(f"The agent sent nothing{': ' + said if said else ''}.", file=sys.stderr)
+        print(f"The agent sent nothing{': ' + why if why else ''}.", file=sys.stderr)
         return ExitStatus.UNCHECKED
     print(f"Next: gpuscope replay {clean(quote(str(summary.path)))}", file=sys.stderr)
     return ExitStatus.OK
@@ -110,18 +110,18 @@ async def _record(args: argparse.Namespace, stack: contextlib.ExitStack) -> tupl
         else None
     )
     source = await source_at(args, place, stack, args.hz, settings)
-    said = now = ""
+    last = now = ""
 
     def on_link(link: Link) -> None:
-        nonlocal said, now
+        nonlocal last, now
         now = link.text if link.state != "live" else ""
-        said = now or said
+        last = now or last
 
     progress = asyncio.ensure_future(_progress(args.file, args.duration, lambda: now))
     try:
         return await record(
             source, args.file, args.duration, args.redact, args.force, on_link
-        ), said
+        ), last
     finally:
         progress.cancel()
         with contextlib.suppress(asyncio.CancelledError):

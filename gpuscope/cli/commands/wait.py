@@ -189,8 +189,8 @@ async def _wait(
                 first = now if first is None else first
                 verdict = judge(host, now - first)
                 if verdict is None and slower and (text := _slower(store, source.key, judge)):
-                    told = f"pid {_pid(judge)}: {text[:1].lower()}{text[1:]}."
-                    verdict = WaitResult(ExitStatus.SLOWER, told)
+                    sentence = f"pid {_pid(judge)}: {text[:1].lower()}{text[1:]}."
+                    verdict = WaitResult(ExitStatus.SLOWER, sentence)
                 if verdict is not None:
                     return verdict
             if (task.done() or link.state == "ended") and local is None:

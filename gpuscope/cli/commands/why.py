@@ -76,23 +76,23 @@ def run(args: argparse.Namespace) -> int:
     from .. import past_trainers
 
     if args.target and not args.via and past_trainers.is_past(args.target):
-        told = _of_file(args)
+        ranks = _of_file(args)
     else:
         import asyncio
 
         with contextlib.ExitStack() as stack:
-            told = asyncio.run(_ask(args, *_place(args), stack))
+            ranks = asyncio.run(_ask(args, *_place(args), stack))
     from .. import output, time_report
 
     if args.json:
-        print(output.dump(time_report.document(args.target or "", told)))
+        print(output.dump(time_report.document(args.target or "", ranks)))
     else:
         width = shutil.get_terminal_size((output.FILE_WIDTH, 24)).columns
-        print("\n".join(time_report.text(told, width)))
-    one, odd = time_report.rank_to_report(told)
+        print("\n".join(time_report.text(ranks, width)))
+    one, odd = time_report.rank_to_report(ranks)
     if not one.ledger.sure and not one.findings:
         return ExitStatus.UNCHECKED
-    slow = any(each.straggler is not None for each in told)
+    slow = any(each.straggler is not None for each in ranks)
     curable = one.causes or odd is not None or slow or one.findings
     return ExitStatus.WARNINGS if curable else ExitStatus.OK
 
@@ -144,10 +144,10 @@ async def _ask(
                 for before, now in zip(problems, again, strict=True)
             ]
         await asyncio.gather(*(_remembered(one) for one in ranks))
-        told = _time_reports(args, there, ranks, problems)
+        reports = _time_reports(args, there, ranks, problems)
         return [
             replace(one, look=looks.get(rank.trainer.id), work=works.get(rank.trainer.id))
-            for one, rank in zip(told, ranks, strict=True)
+            for one, rank in zip(reports, ranks, strict=True)
         ]
 
 
@@ -156,10 +156,10 @@ async def _ask_for_time(one: ProbedTrainer, close_seconds: float) -> str:
     from ...store.pending_requests import SourceError
     from .. import one_trainer
 
-    asked: dict[str, Any] = {"trainer": one.number}
-    asked |= {"close_seconds": close_seconds} if close_seconds else {}
+    args: dict[str, Any] = {"trainer": one.number}
+    args |= {"close_seconds": close_seconds} if close_seconds else {}
     try:
-        answer = await one.source.request("time", asked, ANSWER_SECONDS)
+        answer = await one.source.request("time", args, ANSWER_SECONDS)
     except SourceError as error:
         if error.code == "unsupported":
             return "its probe is from an older gpuscope and does not measure where the time goes"
@@ -187,29 +187,30 @@ def _time_reports(
     host = there.store.view().host
     assert host is not None
     now = {trainer.id: trainer for trainer in host.trainers}
-    told = []
+    reports = []
     for one, problem in zip(ranks, problems, strict=True):
         trainer = now.get(one.trainer.id, one.trainer)
         again = f"gpuscope why {args.target or trainer.definition.pid}"
         note = problem if trainer.minutes else ""
         if trainer.gone is not None:
             note = f"It has ended meanwhile: {trainer.gone.reason}."
-        told.append(_one(args, trainer, host, _histories(there.store, key), again, note))
-    told = _with_straggler(
-        told,
+        reports.append(_one(args, trainer, host, _histories(there.store, key), again, note))
+    reports = _with_straggler(
+        reports,
         [now.get(one.trainer.id, one.trainer) for one in ranks],
         host,
         _histories(there.store, key),
     )
-    if not any(one.ledger.looks for one in told):
-        raise _unknown(next(filter(None, problems), ""), told[0].pid)
+    if not any(one.ledger.looks for one in reports):
+        raise _unknown(next(filter(None, problems), ""), reports[0].pid)
     mates = [t for t in host.trainers if _is_mate(t, ranks[0].trainer)]
-    if len(ranks) == 1 and mates and not told[0].note and not args.via:
+    if len(ranks) == 1 and mates and not reports[0].note and not args.via:
         script = (ranks[0].trainer.definition.script or "").rsplit("/", 1)[-1]
-        told[0] = _noted(
-            told[0], f"It is one of {len(mates) + 1} ranks here; all of them: gpuscope why {script}"
+        reports[0] = _noted(
+            reports[0],
+            f"It is one of {len(mates) + 1} ranks here; all of them: gpuscope why {script}",
         )
-    return told
+    return reports
 
 
 def _is_mate(trainer: TrainerView, of: TrainerView) -> bool:
@@ -257,12 +258,12 @@ def _of_file(args: argparse.Namespace) -> list[TrainerTime]:
     found: list[list[TrainerTime]] = []
     for key, host, job in jobs:
         history = _histories(past.store, key)
-        told = [
+        longest = [
             _one(args, trainer, host, history, "gpuscope why PID", "") for trainer in job.trainers
         ]
-        told = _with_straggler(told, job.trainers, host, history)
-        found.append([one for one in told if one.ledger.looks])
-    known = [told for told in found if told]
+        longest = _with_straggler(longest, job.trainers, host, history)
+        found.append([one for one in longest if one.ledger.looks])
+    known = [longest for longest in found if longest]
     if not known:
         stepped = any(t.number("step") for _, _, job in jobs for t in job.trainers)
         why = (
@@ -276,12 +277,12 @@ def _of_file(args: argparse.Namespace) -> list[TrainerTime]:
             why,
             f"gpuscope doctor {quote(args.target)}    says what else it shows",
         )
-    told = max(known, key=lambda ranks: sum(one.ledger.seconds for one in ranks))
+    longest = max(known, key=lambda ranks: sum(one.ledger.seconds for one in ranks))
     notes = [f"It {past.ended}."] if past.ended else []
     notes += [past.problem] if past.problem else []
     if len(known) > 1:
         notes.append(f"{len(known)} jobs are in it; this is the one that is longest in it.")
-    return [_noted(one, " ".join(notes)) for one in told]
+    return [_noted(one, " ".join(notes)) for one in longest]
 
 
 # ── both ──
@@ -292,17 +293,17 @@ def _histories(store: Any, key: str) -> HistoryOf:
 
 
 def _with_straggler(
-    told: list[TrainerTime], trainers: Sequence[TrainerView], host: HostView, history: HistoryOf
+    reports: list[TrainerTime], trainers: Sequence[TrainerView], host: HostView, history: HistoryOf
 ) -> list[TrainerTime]:
     """Return what is told of ranks of a job, with the one that keeps the others waiting."""
     from ...model.stragglers import straggler
 
     slow = straggler(trainers, history, host)
     if slow is None:
-        return told
+        return reports
     return [
         replace(one, straggler=slow if one.pid == slow.trainer.definition.pid else None)
-        for one in told
+        for one in reports
     ]
 
 

@@ -47,7 +47,7 @@ def examine(
     from .text import Log
 
     log, described = (
-        Log(*pair) if told else None for pair, told in zip(excerpts, known, strict=True)
+        Log(*pair) if is_known else None for pair, is_known in zip(excerpts, known, strict=True)
     )
     return judge(log, described)
 

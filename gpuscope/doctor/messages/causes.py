@@ -84,7 +84,7 @@ class _Arithmetic:
         """Yield the votes of one rule on figures, filled in with these amounts."""
         yield from figures.votes(rule, (self.message,), self.circumstances, **amounts)
 
-    def _device(self, asked: int, total: int) -> Iterator[Vote]:
+    def _device(self, requested: int, total: int) -> Iterator[Vote]:
         """Yield the votes on a device whose capacity and whose request are known."""
         one = self.one
         held, free, spare, outside = (
@@ -93,24 +93,24 @@ class _Arithmetic:
             one.unallocated_bytes,
             one.outside_bytes,
         )
-        if asked > total:
-            yield from self._say("oom.request-over-capacity", asked=asked, total=total)
+        if requested > total:
+            yield from self._say("oom.request-over-capacity", asked=requested, total=total)
             return
         if (
             one.allowed_bytes is not None
             and one.allowed_bytes < total
-            and (free is None or free >= asked)
+            and (free is None or free >= requested)
         ):
             yield from self._say("oom.fraction", allowed=one.allowed_bytes, total=total, free=free)
             return
         if (
             one.backend == "xpu"
-            and asked >= 4 * GIB * 0.98
-            and (free is None or free >= asked or total > asked)
+            and requested >= 4 * GIB * 0.98
+            and (free is None or free >= requested or total > requested)
         ):
-            yield from self._say("oom.single-allocation", asked=asked)
-        elif one.backend == "xpu" and free is not None and free > 2 * asked:
-            yield from self._say("oom.single-allocation.memory-free", free=free, asked=asked)
+            yield from self._say("oom.single-allocation", asked=requested)
+        elif one.backend == "xpu" and free is not None and free > 2 * requested:
+            yield from self._say("oom.single-allocation.memory-free", free=free, asked=requested)
         if held is not None and held > total:
             yield from self._say("oom.system-fallback", held=held, total=total)
             return
@@ -118,13 +118,13 @@ class _Arithmetic:
             spare is None
             and held is not None
             and free is not None
-            and total - free - held > max(asked, 0.05 * total)
+            and total - free - held > max(requested, 0.05 * total)
         ):
             yield from self._say("oom.other-process.rest", rest=total - free - held, total=total)
         if spare is not None and held is not None and outside is not None:
-            yield from self._holders(asked, total, spare, outside)
+            yield from self._holders(requested, total, spare, outside)
 
-    def _holders(self, asked: int, total: int, spare: int, outside: int) -> Iterator[Vote]:
+    def _holders(self, requested: int, total: int, spare: int, outside: int) -> Iterator[Vote]:
         """Yield votes on who holds the memory outside of this process's allocator.
 
         Where that memory is little, the driver may have refused for a reason of its own.
@@ -132,15 +132,15 @@ class _Arithmetic:
         one = self.one
         named = sum(size for _, size in one.others) if one.process_bytes is not None else 0
         much = outside > OUTSIDE_SHARE * total and outside > OUTSIDE_BYTES
-        if not much and named <= max(asked, 0.1 * total):
-            if (one.free_bytes or 0) > asked + 32 * MIB:
-                yield from self._say("driver.refused", free=one.free_bytes, asked=asked)
-            yield from self._pieces(asked, total, spare, outside)
+        if not much and named <= max(requested, 0.1 * total):
+            if (one.free_bytes or 0) > requested + 32 * MIB:
+                yield from self._say("driver.refused", free=one.free_bytes, asked=requested)
+            yield from self._pieces(requested, total, spare, outside)
             return
         own = one.non_torch_bytes
         if own is not None and own > 0.7 * outside and own > OUTSIDE_BYTES:
             yield from self._say("oom.other-library", own=own)
-            yield from self._pieces(asked, total, spare, outside, alone=False)
+            yield from self._pieces(requested, total, spare, outside, alone=False)
             return
         holders = (
             ", ".join(f"process {pid} {size_text(size)}" for pid, size in one.others[:4])
@@ -150,7 +150,7 @@ class _Arithmetic:
         yield from self._say("oom.other-process", outside=outside, total=total, holders=holders)
 
     def _pieces(
-        self, asked: int, total: int, spare: int, outside: int, alone: bool = True
+        self, requested: int, total: int, spare: int, outside: int, alone: bool = True
     ) -> Iterator[Vote]:
         """Yield votes for fragmentation where the allocator's free memory is in many pieces.
 
@@ -158,16 +158,16 @@ class _Arithmetic:
         """
         pools = self.one.private_pool_bytes or 0
         idle = spare - pools
-        enough = idle >= asked and idle >= FRAGMENTED_SHARE * total
+        enough = idle >= requested and idle >= FRAGMENTED_SHARE * total
         rule = ""
         if alone and enough and outside < FRAGMENTED_OUTSIDE * total:
             rule = "oom.fragmentation"
         elif not alone and enough:
             rule = "oom.fragmentation.beside-others"
-        elif idle >= 0.08 * total or (idle >= asked and idle >= 0.04 * total):
+        elif idle >= 0.08 * total or (idle >= requested and idle >= 0.04 * total):
             rule = "oom.fragmentation.slight"
         if rule:
-            yield from self._say(rule, idle=idle, asked=asked, outside=outside)
+            yield from self._say(rule, idle=idle, asked=requested, outside=outside)
         if pools > 0.05 * total:
             yield from self._say("oom.graph-pools", pools=pools)
 
@@ -177,14 +177,14 @@ class _Arithmetic:
         It states a watermark, not the size of the device.
         """
         one = self.one
-        asked, most = one.requested_bytes, one.allowed_bytes
+        requested, most = one.requested_bytes, one.allowed_bytes
         sizes = {"held": one.allocated_bytes, "others": one.other_allocations_bytes, "most": most}
         yield from self._say("oom.mps", **sizes)
-        if asked is None or most is None:
+        if requested is None or most is None:
             return
-        if asked > most:
+        if requested > most:
             yield from self._say("oom.mps.request-over-watermark", **sizes)
-        elif asked > GIANT_SHARE * most:
+        elif requested > GIANT_SHARE * most:
             yield from self._say("oom.mps.large-request", **sizes)
 
 
@@ -196,16 +196,18 @@ def _circumstances(
     ``decided`` says that stronger evidence exists, so all of these are only priors.
     """
     weights, reasons = _weigh_scene(one, scene, message[0])
-    asked, total, held = one.requested_bytes, one.capacity_bytes, one.allocated_bytes
+    requested, total, held = one.requested_bytes, one.capacity_bytes, one.allocated_bytes
     filled, says = None, tables.circumstances()
-    if asked is not None and total:
-        if asked >= 0.1 * total:
-            more = min(GIANT_SLOPE * asked / total, GIANT_MOST)
+    if requested is not None and total:
+        if requested >= 0.1 * total:
+            more = min(GIANT_SLOPE * requested / total, GIANT_MOST)
             weights["reduce-seq-length-or-resolution"] += more
             weights["flash-attention-sdpa"] += 0.65 * more
-        if asked >= GIANT_SHARE * total:
+        if requested >= GIANT_SHARE * total:
             reasons.setdefault("reduce-seq-length-or-resolution", []).append(
-                says["large-request"].format(asked=size_text(asked), share=f"{asked / total:.0%}")
+                says["large-request"].format(
+                    asked=size_text(requested), share=f"{requested / total:.0%}"
+                )
             )
         if held is not None:
             filled = held / total

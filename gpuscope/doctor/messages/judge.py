@@ -37,10 +37,10 @@ def judge(
     if log is not None:
         votes, refusals = _votes(log, scene, described=False)
     if symptom is not None:
-        said, refused = _votes(symptom, scene, described=True)
+        described, refused = _votes(symptom, scene, described=True)
         votes += [
             replace(vote, severity="warning") if vote.severity == "problem" else vote
-            for vote in said
+            for vote in described
         ]
         refusals += refused
     chosen = choose_best(votes)

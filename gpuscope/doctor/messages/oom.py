@@ -153,10 +153,10 @@ def _parse_allocator(log: Log, hit: Hit) -> OutOfMemory | None:
     again = text.find("triedtoallocate", 10)
     text = text[:again] if again > 0 else text
     before = log.squeezed[max(0, hit.start - 260) : hit.start]
-    asked = _ASKED.match(text)
-    if asked is None or "defaultcpuallocator" in before[-120:]:
+    request = _ASKED.match(text)
+    if request is None or "defaultcpuallocator" in before[-120:]:
         return None
-    wanted = size(asked[1], asked[2])
+    wanted = size(request[1], request[2])
     if "mpsbackendoutofmemory" in before:
         mps = next(iter(list(_MPS.finditer(before))[-1:]), None)
         numbers = mps.groups() if mps else (None,) * 6

@@ -143,11 +143,11 @@ def read(log: Log, says: Mapping[str, str]) -> MessageContext:
     ``says`` supplies the words for circumstances that no single line of the log states.
     """
     scene = MessageContext(frames=_read_frames(log))
-    said = [f"{f.file} {f.function} {f.code}" for f in scene.frames]
-    said += [line for _, line in log.lines[-1500:] if "File" not in line and _is_code(line)]
+    lines = [f"{f.file} {f.function} {f.code}" for f in scene.frames]
+    lines += [line for _, line in log.lines[-1500:] if "File" not in line and _is_code(line)]
     for name, pattern in _IN_FRAMES.items():
         compiled = re.compile(pattern)
-        for words in said:
+        for words in lines:
             match = compiled.search(words)
             if match:
                 scene.facts[name] = words.strip()[:160]

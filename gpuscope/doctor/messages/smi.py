@@ -26,14 +26,14 @@ def votes(log: Log) -> Iterator[Vote]:
     rows = [row for row in rows if row[1]]
     if not rows:
         return
-    said = tuple(
+    matched = tuple(
         (f"{used} of {total} MiB used at {busy} % load", log.where(hit))
         for (used, total, busy), hit in zip(rows[:4], hits, strict=False)
     )
     held = [row for row in rows if row[0] > HELD_SHARE * row[1]]
     if len(rows) > 1 and rows[0][0] > UNEVEN * max(row[0] for row in rows[1:]) and rows[0][2] > 0:
-        yield from figures.votes("smi.first-device-above-all", said)
+        yield from figures.votes("smi.first-device-above-all", matched)
     elif any(row[2] == 0 for row in held):
-        yield from figures.votes("smi.held-and-idle", said)
+        yield from figures.votes("smi.held-and-idle", matched)
     elif held:
-        yield from figures.votes("smi.held", said)
+        yield from figures.votes("smi.held", matched)

@@ -30,10 +30,10 @@ def find_wrong_accumulation(s: Script) -> Iterator[ScriptMatch]:
             for zero in s.methods("zero_grad", within=loops[0])
             if s.scope(zero) is s.scope(call)
         ]
-        beside = [zero for zero in zeros if s.statement(zero) in s.block(s.statement(call))]
+        in_block = [zero for zero in zeros if s.statement(zero) in s.block(s.statement(call))]
         if (
             s.is_inside(step, loops[0])
-            and len(zeros) == len(beside) == 1
+            and len(zeros) == len(in_block) == 1
             and receiver(zeros[0]) == s.optimizer_of(step)
         ):
             yield ScriptMatch(
@@ -203,12 +203,12 @@ def find_wrong_zeroing(s: Script) -> Iterator[ScriptMatch]:
         statement = s.statement(zero)
         if not isinstance(statement, ast.Expr):
             continue
-        beside = s.block(statement)
-        at = beside.index(statement)
+        block = s.block(statement)
+        at = block.index(statement)
         name = receiver(zero)
-        before = any(_is_call_of(s, other, "backward") for other in beside[:at])
-        stepped = any(_is_call_of(s, other, "step", name) for other in beside[:at])
-        for other in beside[at + 1 :]:
+        before = any(_is_call_of(s, other, "backward") for other in block[:at])
+        stepped = any(_is_call_of(s, other, "step", name) for other in block[:at])
+        for other in block[at + 1 :]:
             if any(
                 isinstance(node, ast.Attribute)
                 and node.attr in ("backward", "autograd", "manual_backward")

@@ -34,9 +34,9 @@ def main() -> int:
     _load()
     with (
         os.fdopen(answers, "w", encoding="utf-8") as out,
-        os.fdopen(questions, encoding="utf-8") as asked,
+        os.fdopen(questions, encoding="utf-8") as stream,
     ):
-        for line in asked:
+        for line in stream:
             json.dump(_answer(json.loads(line)), out, separators=(",", ":"))
             out.write("\n")
             out.flush()
@@ -86,11 +86,11 @@ def _tidy() -> None:
     gc.freeze()
 
 
-def _answer(asked: dict[str, Any]) -> dict[str, Any]:
+def _answer(question: dict[str, Any]) -> dict[str, Any]:
     from ..request import CannotPredict, Request
 
     try:
-        request = Request(**asked)
+        request = Request(**question)
         try:
             from . import steps
         except ImportError as error:

@@ -236,8 +236,8 @@ def _unique_consecutive(
         return _unique_dim(tensor, dim)
     flat = tensor.flatten().clone()
     return flat, *(
-        tensor.new_empty(flat.shape if asked else (0,), dtype=torch.int64)
-        for asked in (inverse, counts)
+        tensor.new_empty(flat.shape if wanted else (0,), dtype=torch.int64)
+        for wanted in (inverse, counts)
     )
 
 

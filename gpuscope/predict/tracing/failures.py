@@ -111,8 +111,8 @@ def in_words(request: Request, error: BaseException) -> CannotPredict:
 
 def _within(request: Request, failure: CannotPredict) -> CannotPredict:
     """Return ``failure``, or what is known of the exception behind it if the factory raised it."""
-    told = failure.__cause__
-    raised = getattr(told, "__context__", None)
+    cause = failure.__cause__
+    raised = getattr(cause, "__context__", None)
     if raised is None or isinstance(raised, CannotPredict):
         return raised or failure
     known = in_words(request, raised)

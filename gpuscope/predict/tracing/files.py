@@ -100,15 +100,17 @@ class SafeOpen:
         return iter(self.keys())
 
     def get_tensor(self, name: str) -> torch.Tensor:
-        told = self._told[name]
-        return torch.empty(told["shape"], dtype=_TYPES[told["dtype"]], device=_place(self._device))
+        entry = self._told[name]
+        return torch.empty(
+            entry["shape"], dtype=_TYPES[entry["dtype"]], device=_place(self._device)
+        )
 
     def get_tensors(self) -> dict[str, torch.Tensor]:
         return {name: self.get_tensor(name) for name in self.offset_keys()}
 
     def get_slice(self, name: str) -> _Slice:
-        told = self._told[name]
-        return _Slice(self, name, told["shape"], told["dtype"])
+        entry = self._told[name]
+        return _Slice(self, name, entry["shape"], entry["dtype"])
 
 
 class _Slice:

@@ -117,11 +117,11 @@ class Quick(Fakes):
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         tensors: list[Any] = []
-        said, ahead = args, 0
+        plain, ahead = args, 0
         if func is _SELECT and (step := _step(args)) is not None:
             # rows differ only by where they begin
-            said, ahead = args[:2], args[2] * step
-        key = self._key(func, said, kwargs, tensors) if _suits(func) else None
+            plain, ahead = args[:2], args[2] * step
+        key = self._key(func, plain, kwargs, tensors) if _suits(func) else None
         if key is None:
             return super().dispatch(func, types, args, kwargs or {})
         recipes = Quick.recipes
@@ -129,7 +129,7 @@ class Quick(Fakes):
         if known is _UNKNOWN or known is None:
             out = super().dispatch(func, types, args, kwargs or {})
             if known is _UNKNOWN:
-                unchanged = self._key(func, said, kwargs, []) == key
+                unchanged = self._key(func, plain, kwargs, []) == key
                 if len(recipes) >= MOST_RECIPES:
                     recipes.clear()
                 recipes[key] = self._recipe(out, tensors, ahead) if unchanged else None

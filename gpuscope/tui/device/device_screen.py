@@ -199,14 +199,16 @@ class DeviceScreen(ChartedScreen):
         window, now, ago = WINDOWS[self._window], host.sampled_seconds, self.session.ago_seconds
         for chart, number in self._visible(self.terminal[1] - 2 - (self._users.rows + 2)):
             what = CHARTS[number]
-            series, told = [], 0.0
+            series, remembered = [], 0.0
             for token, (label, column) in zip(TOKENS, what.columns, strict=False):
                 past = self.session.history(device.id, column, window)
                 values = [None if v is None else v * what.scale for v in past.values]
                 if any(v is not None for v in values):
                     series.append(Series(label, token, past.seconds, values))
-                    told = max(told, _remembered_seconds(past))
-            source = f"; first {told:.0f} s from the driver's samples" if told >= 1 else ""
+                    remembered = max(remembered, _remembered_seconds(past))
+            source = (
+                f"; first {remembered:.0f} s from the driver's samples" if remembered >= 1 else ""
+            )
             set_title(chart, f"{what.title}, {window_text(window)}{source}")
             chart.show(series, window, 0.0, _top(what, device, series), what.unit, now=now, ago=ago)
         if self._strip.display:
@@ -219,8 +221,10 @@ class DeviceScreen(ChartedScreen):
             for label, column in LOADS
         ]
         lanes = [lane for lane in lanes if any(v is not None for v in lane.history.values)]
-        told = max((one.history.seconds[-1] - one.history.seconds[0] for one in lanes), default=0)
-        window = next((w for w in STRIP_WINDOWS if told <= w * 1.2), STRIP_WINDOWS[-1])
+        seconds = max(
+            (one.history.seconds[-1] - one.history.seconds[0] for one in lanes), default=0
+        )
+        window = next((w for w in STRIP_WINDOWS if seconds <= w * 1.2), STRIP_WINDOWS[-1])
         set_title(self._strip, f"Load %, {window_text(window)}")
         self._strip.show(lanes, window, now, ago)
 

@@ -282,8 +282,8 @@ def health_lines(device: DeviceView, cells: int) -> list[Line]:
     )
     lines = bad
     if well:
-        told = [group for group in dict.fromkeys(well) if group not in counted]
-        lines += [fact("no errors:", [(", ".join(told), "ok")])] if told else []
+        groups = [group for group in dict.fromkeys(well) if group not in counted]
+        lines += [fact("no errors:", [(", ".join(groups), "ok")])] if groups else []
     if untold:
         hidden = [group for group in dict.fromkeys(untold) if group not in {*well, *counted}]
         lines += [fact("unreported:", [(", ".join(hidden), "faint")])] if hidden else []
@@ -338,10 +338,10 @@ def process_lines(host: HostView, device: DeviceView, rows: int, cells: int) -> 
         lines.append([(f"         and {len(found) - len(lines)} more", "muted")])
     rest = unowned_on(device)
     if rest:
-        unseen = [(f"{bytes_text(rest)} held by no visible process", "warn")]
+        unowned = [(f"{bytes_text(rest)} held by no visible process", "warn")]
         lines += styled.hang(
             [(" " * 9, "text")],
-            [*unseen, (f" · {key_of('holders', 'DeviceScreen')}: who has it open", "accent")],
+            [*unowned, (f" · {key_of('holders', 'DeviceScreen')}: who has it open", "accent")],
             cells,
         )
     return headings + lines or [[("none reported by the driver", "muted")]]

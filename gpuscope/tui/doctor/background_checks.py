@@ -116,10 +116,10 @@ class Aside:
                     else "it closed its output"
                 )
             try:
-                said = json.loads(line)
-                if said["part"] == "end":
+                message = json.loads(line)
+                if message["part"] == "end":
                     return ""
-                self._heard(str(said["part"]), report_of(said["report"]), said)
+                self._heard(str(message["part"]), report_of(message["report"]), message)
             except (ValueError, TypeError, KeyError) as error:
                 return f"its answer is malformed ({type(error).__name__})"
 

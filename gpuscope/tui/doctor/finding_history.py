@@ -146,9 +146,9 @@ def _continued_case(
     ]
     here = next((case for case in alike if case.finding.where == finding.where), None)
     if here is None:
-        said = (finding.title, finding.where)
+        words = (finding.title, finding.where)
         here = next(
-            (c for c in free if not c.past and (c.finding.title, c.finding.where) == said), None
+            (c for c in free if not c.past and (c.finding.title, c.finding.where) == words), None
         )
     if here is not None or not job:
         return here

@@ -386,11 +386,11 @@ class DoctorPane(Pane):
         else:
             runs.take(proof.configs[0])
             flags = " ".join(proof.configs[0].flags())
-            said = (
+            sentence = (
                 f"the proof's switches are set ({flags}): r runs them, then compare with a run "
                 "without"
             )
-            self.session.notices.say(said)
+            self.session.notices.say(sentence)
 
 
 def _text_of(group: Group, host: HostView) -> str:

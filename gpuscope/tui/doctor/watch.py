@@ -174,8 +174,8 @@ class Watch:
             return
         jobs = {str(t.definition.pid): job.key for job in host.jobs for t in job.trainers}
         found: list[tuple[Kind, str, Finding]] = []
-        for kind, said in (("live", runs), ("end", ends)):
-            for one in said.findings:
+        for kind, findings in (("live", runs), ("end", ends)):
+            for one in findings.findings:
                 found.append((kind, jobs.get(str(pid_of(one)), ""), one))  # type: ignore[arg-type]
         self.live = replace(
             runs, abstained=runs.abstained + ends.abstained, problems=runs.problems + ends.problems
@@ -224,9 +224,9 @@ class Watch:
         if self._cases is None:
             here = self._local()
             left = self._local_deaths()
-            told = {one.pid for one in left}
+            died = {one.pid for one in left}
             out = [
-                case for case in self._course.cases if case.kind != "end" or case.pid not in told
+                case for case in self._course.cases if case.kind != "end" or case.pid not in died
             ]
             number = -1
             if self.environment is not None and here:

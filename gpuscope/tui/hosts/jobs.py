@@ -32,15 +32,15 @@ def across(hosts: Sequence[HostView]) -> dict[str, list[Word]]:
                     and trainer.definition.rank is not None
                 ):
                     by_job[trainer.definition.job].append((host, trainer))
-    said: dict[str, list[Word]] = defaultdict(list)
+    words: dict[str, list[Word]] = defaultdict(list)
     for members in by_job.values():
         ranks = [trainer.definition.rank for _, trainer in members]
         if len({host.key for host, _ in members}) > 1 and len(set(ranks)) == len(ranks):
             for key, word in _of_job(
                 sorted(members, key=lambda member: member[1].definition.rank or 0)
             ):
-                said[key].append(word)
-    return dict(said)
+                words[key].append(word)
+    return dict(words)
 
 
 def _of_job(members: Sequence[Member]) -> list[tuple[str, Word]]:

@@ -48,8 +48,8 @@ class Order:
             return sorted(
                 summaries, key=lambda one: (self._grades[one.key], natural(one.name), one.key)
             )
-        anew = sort != self._sort or now - self._sorted_at >= ANEW_SECONDS
-        if anew or any(one.key not in self._places for one in summaries):
+        sort_again = sort != self._sort or now - self._sorted_at >= ANEW_SECONDS
+        if sort_again or any(one.key not in self._places for one in summaries):
             value = _VALUES[sort]
             inorder = sorted(summaries, key=lambda one: (value(one), natural(one.name), one.key))
             self._sort, self._sorted_at = sort, now

@@ -106,10 +106,15 @@ class FleetPane(Pane):
         age = self.session.fleet.age_of(one.key)
         tokens = self._hosts.tokens
         name = self._names.get(one.key, one.name)
-        told = name, "" if one.current or age is None else f"{age:.0f}"
+        name_and_age = name, "" if one.current or age is None else f"{age:.0f}"
         known = self._rows.get(one.key)
-        if known is None or known[:3] != (one, told, tokens.key):
-            known = self._rows[one.key] = one, told, tokens.key, host_row(one, age, tokens, name)
+        if known is None or known[:3] != (one, name_and_age, tokens.key):
+            known = self._rows[one.key] = (
+                one,
+                name_and_age,
+                tokens.key,
+                host_row(one, age, tokens, name),
+            )
         return known[3]
 
     def _show_detail(self) -> None:

@@ -219,14 +219,14 @@ def _row_line(row: Row, placed: list[tuple[Column, int]], wide: bool, glyphs: Gl
     }
     out: Line = []
     for number, (column, size) in enumerate(placed):
-        said, spec = shown[column.key]
+        text, spec = shown[column.key]
         gap = " " * bool(number)
         if wide or column.key != "ratio":
-            out.append((gap + fit(said, size, column.align), spec))
+            out.append((gap + fit(text, size, column.align), spec))
             continue
         spread = spread_text(row)
         out += [
-            (gap + fit(said, 6, "right"), spec),
+            (gap + fit(text, 6, "right"), spec),
             (f" {fit(spread, 4)} ", "muted" if "?" not in spread else "faint"),
         ]
         out.append((mark, token))

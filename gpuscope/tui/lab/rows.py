@@ -113,8 +113,8 @@ def setting_of(
         if value != getattr(DEFAULTS, toggle.name) or differs:
             text = toggle.text(value)
             name = toggle.name.replace("_", " ")
-            said = name if value is True else f"{name} {text}"
-            out += [(" · ", "faint"), (said, "accent" if differs else "muted")]
+            setting = name if value is True else f"{name} {text}"
+            out += [(" · ", "faint"), (setting, "accent" if differs else "muted")]
     return [*out, *([(f" · {label}", "faint")] if label else [])]
 
 

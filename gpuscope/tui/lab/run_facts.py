@@ -116,8 +116,8 @@ def _compile(run: Run) -> tuple[str | None, str]:
         return f"compiling… {age_text(going)}", "warn"
     if run.last is None:
         return None, "faint"
-    told = _mapping(run.summary, "compile") or {}
-    first = told.get("first_step_seconds")
+    compiled = _mapping(run.summary, "compile") or {}
+    first = compiled.get("first_step_seconds")
     parts = [f"first step {duration_text(first)}"] if isinstance(first, (int, float)) else []
     counts = (
         (run.last.graphs, "graph"),
@@ -136,13 +136,13 @@ def _compile(run: Run) -> tuple[str | None, str]:
 
 def named_events(document: Mapping[str, Any] | None) -> list[Line]:
     """Each graph break and recompile: how often, where, why."""
-    told = _mapping(document, "compile") or {}
+    compiled = _mapping(document, "compile") or {}
     out: list[Line] = []
     for key, word, place in (
         ("graph_breaks", "break", "where"),
         ("recompiles", "recompile", "function"),
     ):
-        rows = told.get(key)
+        rows = compiled.get(key)
         for row in rows if isinstance(rows, list) else []:
             if isinstance(row, Mapping):
                 times = f" ×{row.get('count')}" if row.get("count") not in (None, 1) else ""

@@ -266,9 +266,9 @@ class LabRuns:
         worker, demo = self._worker, self.demo
         sources = [("gpuscope lab", worker.said, worker.stderr)] if worker is not None else []
         sources += [(demo.name, demo.said, demo.output)] if demo is not None else []
-        for who, said, lines in sources:
-            fresh = said - self._told.get(id(lines), 0)
-            self._told[id(lines)] = said
+        for who, seen, lines in sources:
+            fresh = seen - self._told.get(id(lines), 0)
+            self._told[id(lines)] = seen
             out += [(who, line) for line in list(lines)[-fresh:]] if fresh > 0 else []
         return out
 

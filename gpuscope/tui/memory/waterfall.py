@@ -77,12 +77,12 @@ class Waterfall(Painted):
             return [strip_of([(self._empty, "muted")], width, tokens)]
         last = 0 if self._total is None else 1
         foot = styled.wrap([(self._foot, self._foot_token)], width) if self._foot else []
-        beside = (
+        others = (
             self._beside
             if last and height >= len(self._parts) + len(foot) + len(self._beside) + 2
             else ()
         )
-        if self._beside and not beside:
+        if self._beside and not others:
             words = [f"{part.label} {bytes_text(_known_bytes(part))}" for part in self._beside]
             foot = styled.wrap(
                 [(" · ".join([self._foot, *words] if self._foot else words), self._foot_token)],
@@ -90,8 +90,8 @@ class Waterfall(Painted):
             )
         foot = foot if height >= len(foot) + 3 else []
         parts = _fold(self._parts, max(height - last - len(foot), 1))
-        rule = last and height >= len(parts) + len(foot) + len(beside) + 2
-        everything = [*parts, *beside, self._total] if self._total is not None else parts
+        rule = last and height >= len(parts) + len(foot) + len(others) + 2
+        everything = [*parts, *others, self._total] if self._total is not None else parts
         whole = None if self._total is None else self._total.amount
         known = not isinstance(whole, Unknown) and whole is not None
         scale = float(whole) if known else max((_known_bytes(part) for part in parts), default=0.0)  # type: ignore[arg-type]
@@ -101,7 +101,7 @@ class Waterfall(Painted):
             lines.append(strip_of([("─" * width, "border")], width, tokens))
         if self._total is not None:
             lines.append(self._line(self._total, shape, tokens, whole=True))
-        lines += [self._line(part, shape, tokens) for part in beside]
+        lines += [self._line(part, shape, tokens) for part in others]
         return lines + [strip_of(line, width, tokens) for line in foot]
 
     def _line(self, part: Part, shape: _Shape, tokens: Tokens, whole: bool = False) -> Strip:

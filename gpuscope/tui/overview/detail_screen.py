@@ -119,10 +119,10 @@ class DetailScreen(Dialog):
         state = not_now(self.session)
         shown = footer_keys(self.session, keys_of(type(self)))
         keys = "  ".join(f"{key}: {what}" for key, what in shown)
-        said = ([(self._title, "title"), *([(" ", "text")] if state else []), *state], keys)
-        if said != self._framed:
-            self._framed = said
-            self.body.border_title, self.body.border_subtitle = text_of(said[0], tokens), said[1]
+        drawn = ([(self._title, "title"), *([(" ", "text")] if state else []), *state], keys)
+        if drawn != self._framed:
+            self._framed = drawn
+            self.body.border_title, self.body.border_subtitle = text_of(drawn[0], tokens), drawn[1]
 
     async def action_look(self, name: str) -> None:
         """Stop, go on or move in time by this action of the registry."""

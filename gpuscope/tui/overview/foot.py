@@ -50,8 +50,8 @@ class Foot(Horizontal):
         bare = not processes and rows < FRAMED_ROWS
         self.host_lines.set_class(not bare, "panel")
         self.host_lines.set_class(bare, "bare")
-        beside = HOST_COLUMNS if columns >= WIDE else NARROW_HOST_COLUMNS
-        self.host_lines.styles.width = beside if processes else "1fr"
+        host_columns = HOST_COLUMNS if columns >= WIDE else NARROW_HOST_COLUMNS
+        self.host_lines.styles.width = host_columns if processes else "1fr"
         if self.processes is not None:
             self.processes.display = processes
         elif rows and processes and self.is_attached:

@@ -180,11 +180,11 @@ class JobList(Painted, can_focus=True):
             for name in hidden
             if name in line.cells and line.cells[name] != DASH
         ]
-        told: list[Line] = [list(note) for note in line.notes]
+        below: list[Line] = [list(note) for note in line.notes]
         here = self.has_focus and line is self.current  # what is looked at is told to its end
         if (self._in_full or here) if full is None else full:
-            told = styled.hang_lines(told, width - NOTE_INDENT)
-        notes = [*self._split(line, width), *told] if self.roomy else told
+            below = styled.hang_lines(below, width - NOTE_INDENT)
+        notes = [*self._split(line, width), *below] if self.roomy else below
         if not facts or line.span or line.over:
             return notes
         pieces: Line = []

@@ -139,16 +139,16 @@ class OverviewPane(Pane):
         found = self.session.found
         if not any(found) and not self._found:
             return
-        told = (self.session.doctor.cases, self._findings.tokens.glyphs, self._terminal)
-        if all(map(is_, told, self._told)):
+        state = (self.session.doctor.cases, self._findings.tokens.glyphs, self._terminal)
+        if all(map(is_, state, self._told)):
             return
-        self._told = told
+        self._told = state
         from ..doctor.text import top
 
         height = self._terminal[1]
         bare = height < ROOMY_ROWS
         rows = 0 if height < TINY_ROWS else 1 if bare else TOP_FINDINGS
-        lines = top(*told[:2], rows)
+        lines = top(*state[:2], rows)
         self._findings.show_findings(lines)
         self._findings.set_class(not bare, "panel")
         taken = len(lines) + (2 if lines and not bare else 0)

@@ -47,29 +47,29 @@ class SlurmEnds:
         for job in host.jobs:
             number = number_of(job)
             if number and source is not None:
-                told = self._latest(source, number)
-                if told is not None:
-                    out[job.key] = line(number, told, host.wall_seconds, _eta(job))
+                latest = self._latest(source, number)
+                if latest is not None:
+                    out[job.key] = line(number, latest, host.wall_seconds, _eta(job))
         return out
 
     def _latest(self, source: Source, number: str) -> float | str | None:
         key = source.key, number
-        at, told = self._told.get(key, (-EVERY_SECONDS, None))
+        at, latest = self._told.get(key, (-EVERY_SECONDS, None))
         now = time.monotonic()
         if now - at >= EVERY_SECONDS:
-            self._told[key] = now, told
+            self._told[key] = now, latest
             task = asyncio.get_running_loop().create_task(self._ask(source, number))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        return told
+        return latest
 
     async def _ask(self, source: Source, number: str) -> None:
-        told: float | str
+        answer: float | str
         try:
-            told = read((await source.request("environment", {"slurm_job": number}, 15.0)).value)
+            answer = read((await source.request("environment", {"slurm_job": number}, 15.0)).value)
         except SourceError as error:
-            told = error.what
-        self._told[source.key, number] = time.monotonic(), told
+            answer = error.what
+        self._told[source.key, number] = time.monotonic(), answer
 
 
 def number_of(job: JobView) -> str:
@@ -80,8 +80,8 @@ def number_of(job: JobView) -> str:
     if all(one.gone is not None for one in (*job.trainers, *job.processes)):
         return ""
     found = _KEY.match(job.key)
-    told = next((p.definition.slurm_job for p in job.processes if p.definition.slurm_job), None)
-    return found[1] if found else told if told and _NUMBER.match(told) else ""
+    number = next((p.definition.slurm_job for p in job.processes if p.definition.slurm_job), None)
+    return found[1] if found else number if number and _NUMBER.match(number) else ""
 
 
 def read(value: Mapping[str, Any]) -> float | str:
@@ -96,16 +96,16 @@ def read(value: Mapping[str, Any]) -> float | str:
     )
 
 
-def line(number: str, told: float | str, now: float, eta_seconds: float | None) -> Line:
+def line(number: str, state: float | str, now: float, eta_seconds: float | None) -> Line:
     """Return the note of a job that Slurm ends.
 
     An example is ``slurm: job 123 ends 18:40, in 2 h 10 min · 40 min before it is done``.
     """
     label: Piece = ("slurm: ", "faint")
-    if isinstance(told, str):
-        return [label, (f"end of job {number} unknown: {told}", "muted")]
-    left = told - now
-    at = time.strftime("%H:%M" if abs(left) < 43200 else "%d %b %H:%M", time.localtime(told))
+    if isinstance(state, str):
+        return [label, (f"end of job {number} unknown: {state}", "muted")]
+    left = state - now
+    at = time.strftime("%H:%M" if abs(left) < 43200 else "%d %b %H:%M", time.localtime(state))
     if left <= 0:
         return [label, (f"job {number} reached its end at {at}", "warn")]
     out: Line = [label, (f"job {number} ends {at}, in {age_text(left)}", "text")]

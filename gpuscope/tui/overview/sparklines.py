@@ -40,7 +40,7 @@ def course_lines(
 
     There are none where nothing is known over time.
     """
-    asked = [(name, entity, column) for name, column in COLUMNS.get(type(entity), ())]
+    wanted = [(name, entity, column) for name, column in COLUMNS.get(type(entity), ())]
     if isinstance(entity, ProcView):
         gpus = {
             d.id: f"GPU {d.definition.index}"
@@ -48,18 +48,18 @@ def course_lines(
         }
         for use in entity.uses:
             if use.gone is None:
-                asked += [
+                wanted += [
                     (f"{gpus.get(use.gpu, 'GPU')} {name}", use, column)
                     for name, column in USE_COLUMNS
                 ]
     if isinstance(entity, TrainerView):
-        asked += [
+        wanted += [
             (f"allocated, cuda:{a.definition.ordinal}", a, "allocated_bytes")
             for a in entity.allocators
         ]
     lines = []
-    for name, whose, column in asked:
-        history = session.history(whose.id, column, window)
+    for name, owner, column in wanted:
+        history = session.history(owner.id, column, window)
         known = [value for value in history.values if value is not None]
         if known:
             cells = max(width - NAME_CELLS - RANGE_CELLS, 8)

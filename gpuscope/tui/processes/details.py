@@ -108,8 +108,8 @@ class ProcessDetails(Vertical):
         if not self.display or not self._rows[0].display or key == self._drawn:
             return
         self._drawn = key
-        told = any(use.number("sm_percent") is not None for use in words.living_uses(process))
-        order = (MEMORY, SM if told else LOAD, STEP if self._trains else CPU)
+        has_sm = any(use.number("sm_percent") is not None for use in words.living_uses(process))
+        order = (MEMORY, SM if has_sm else LOAD, STEP if self._trains else CPU)
         second = (RSS, CPU, LOSS)
         known = history(process.id, "cpu_percent", WINDOWS[1]).seconds
         window = WINDOWS[bool(len(known)) and known[-1] - known[0] > WINDOWS[0] * 1.5]

@@ -75,8 +75,8 @@ class Idleness:
         if load is None or now is None or load >= IDLE_PERCENT:
             return BUSY
         found = _since(device.id, "utilization_percent", now, history)
-        told = device.number("idle_since_seconds")  # by the agent there, which was first
-        began = min(found.began, told) if found.more and told else found.began
+        since = device.number("idle_since_seconds")  # by the agent there, which was first
+        began = min(found.began, since) if found.more and since else found.began
         return Idle(max(now - began, 1.0), found.more)
 
     def of_process(
@@ -110,9 +110,9 @@ class Idleness:
         devices: Mapping[int, Idle],
         history: HistoryOf,
     ) -> Idle:
-        told = [devices.get(use.gpu, BUSY) for use in uses]
-        if told and all(told):
-            return min(told)
+        states = [devices.get(use.gpu, BUSY) for use in uses]
+        if states and all(states):
+            return min(states)
         own = [self.of_use(use, history) for use in uses]
         known = [one for one in own if one is not None]
         if known and len(known) == len(own):
@@ -124,9 +124,9 @@ class Idleness:
 
 
 def _since(entity: int, column: str, now: float, history: HistoryOf) -> _Since:
-    told = history(entity, column, None)
-    first = len(told)
-    while first and (load := told.values[first - 1]) is not None and load < IDLE_PERCENT:
+    past = history(entity, column, None)
+    first = len(past)
+    while first and (load := past.values[first - 1]) is not None and load < IDLE_PERCENT:
         first -= 1
-    began = told.seconds[first] if first < len(told) else now
-    return _Since(now, began, first == 0 or told.values[first - 1] is None)
+    began = past.seconds[first] if first < len(past) else now
+    return _Since(now, began, first == 0 or past.values[first - 1] is None)

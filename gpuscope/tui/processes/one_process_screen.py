@@ -113,9 +113,11 @@ class OneProcessScreen(ChartedScreen):
         except SourceError as error:
             self._order_said = [[("unknown: ", "warn"), (error.what, "text")]]
         else:
-            told = value.get("environment")
+            variables = value.get("environment")
             environment = (
-                {str(k): str(v) for k, v in told.items()} if isinstance(told, dict) else {}
+                {str(k): str(v) for k, v in variables.items()}
+                if isinstance(variables, dict)
+                else {}
             )
             self._order_said = words.order_lines(host, process, environment)
         self._update()

@@ -271,8 +271,8 @@ class ProcessScreen(FullScreen):
             self.show_now()
             return
         try:
-            told = await self.session.hosts.source.request("environment", {}, ASK_SECONDS)
-            variables = told.value.get("environment")
+            answer = await self.session.hosts.source.request("environment", {}, ASK_SECONDS)
+            variables = answer.value.get("environment")
             self._job_gpus, self._why_job = job_gpus(
                 variables if isinstance(variables, dict) else {}
             )

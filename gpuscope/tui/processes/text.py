@@ -72,8 +72,8 @@ def about_lines(host: HostView, process: ProcView, idle: Idle | None, cells: int
         f"{percent_text(cpu / 100)} of one core" if cpu is not None else "",
         f"RSS {bytes_text(rss)}" if rss else "",
     ]
-    said = " · ".join(word for word in host_words if word)
-    lines.append(fact("host", [(said, "text") if said else why(process.reading("cpu_percent"))]))
+    about = " · ".join(word for word in host_words if word)
+    lines.append(fact("host", [(about, "text") if about else why(process.reading("cpu_percent"))]))
     if idle is not None:
         lines.append(fact("idle", [_working(process, idle)]))
     if (step := process.number("log_step")) is not None:
@@ -128,8 +128,8 @@ def use_lines(host: HostView, process: ProcView, cells: int) -> list[Line]:
         else:
             words.append((f"  SM {percent_text(share / 100)}", "text"))
             total = device.number("utilization_percent")
-            beside = f"; the GPU {percent_text(total / 100)}" if total is not None else ""
-            words.append((f" of the time{beside}", "muted"))
+            whole = f"; the GPU {percent_text(total / 100)}" if total is not None else ""
+            words.append((f" of the time{whole}", "muted"))
         lines += styled.hang_lines([words], cells)
     return lines or [[("not on any visible GPU", "muted")]]
 
@@ -157,9 +157,9 @@ def cuda_names(host: HostView, process: ProcView) -> Mapping[int, str]:
 def order_lines(host: HostView, process: ProcView, environment: Mapping[str, str]) -> list[Line]:
     """Return which GPU each ``cuda:N`` is: by its probe, else by what it was started with."""
     indices = {device.id: device.definition for device in host.devices}
-    told = cuda_names(host, process)
-    if told:
-        pairs = sorted((name, indices[gpu]) for gpu, name in told.items() if gpu in indices)
+    names = cuda_names(host, process)
+    if names:
+        pairs = sorted((name, indices[gpu]) for gpu, name in names.items() if gpu in indices)
         source = "its probe says"
     else:
         found = ordinals(environment, [d.definition for d in host.devices if d.gone is None])
@@ -170,8 +170,8 @@ def order_lines(host: HostView, process: ProcView, environment: Mapping[str, str
             and not host.definition.container
             and names_by_number(environment)
         ):
-            said = "it runs in a container, which may see fewer GPUs under other numbers"
-            return [fact("cuda:N", [(said, "faint")])]
+            note = "it runs in a container, which may see fewer GPUs under other numbers"
+            return [fact("cuda:N", [(note, "faint")])]
         pairs = [(f"cuda:{one.number}", one.gpu) for one in found]
         source = (
             f"by {VISIBLE}={environment[VISIBLE]}"

@@ -35,9 +35,9 @@ def training_lines(
     if trainer is not None:
         lines += _course(trainer)
     elif process.gone is None and host.link.state != "replay":
-        said = " on the Overview looks inside without a restart, where the system allows it"
+        hint = " on the Overview looks inside without a restart, where the system allows it"
         lines.append(
-            fact("probe", [("none; ", "muted"), (key_of("attach"), "accent"), (said, "muted")])
+            fact("probe", [("none; ", "muted"), (key_of("attach"), "accent"), (hint, "muted")])
         )
     return styled.hang_lines(lines, cells)
 
@@ -90,8 +90,8 @@ def memory_lines(host: HostView, process: ProcView, cells: int, glyphs: Glyphs) 
             (part for part in parts if part.inside == "allocated"), key=lambda part: -part.known
         )
         if inner:
-            told = [(part.name, part.known) for part in inner[:MOST_PARTS]]
-            lines.append(fact("allocated", _amounts(told)))
+            shown = [(part.name, part.known) for part in inner[:MOST_PARTS]]
+            lines.append(fact("allocated", _amounts(shown)))
         peak = allocator.number("peak_allocated_bytes")
         if peak is not None:
             retries, ooms = allocator.number("alloc_retries"), allocator.number("ooms")

@@ -35,9 +35,9 @@ def elsewhere(key: str, screen: str = "", tab: str = "") -> str:
     name = key_text(key)
     found: list[str] = []
     for place, label in _uses(key, screen, tab):
-        said = f"{label} {place}"
-        if said not in found:
-            found.append(said)
+        sentence = f"{label} {place}"
+        if sentence not in found:
+            found.append(sentence)
     if not found:
         return f"{name} does nothing here. {key_of('help')} shows what the keys do"
     more = f" · and more in {key_of('help')}" if len(found) > MOST_PLACES else ""

@@ -194,11 +194,11 @@ class FooterLine(Painted):
         ends = [piece for action in right for piece in self._entry(action)]
         if self._notice:
             room = width - styled.cells(ends) - 2
-            said: Line = [(" ", "text"), *self._notice_line(room, tokens.glyphs.ellipsis)]
+            line: Line = [(" ", "text"), *self._notice_line(room, tokens.glyphs.ellipsis)]
         else:
-            said = [piece for action in left for piece in self._entry(action)]
-        gap = max(0, width - styled.cells(said) - styled.cells(ends))
-        return [strip_of([*said, (" " * gap, "text"), *ends], width, tokens)]
+            line = [piece for action in left for piece in self._entry(action)]
+        gap = max(0, width - styled.cells(line) - styled.cells(ends))
+        return [strip_of([*line, (" " * gap, "text"), *ends], width, tokens)]
 
     def _notice_line(self, room: int, ellipsis: str) -> Line:
         """Return the notice in so many cells."""

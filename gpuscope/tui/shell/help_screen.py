@@ -196,12 +196,12 @@ class HelpScreen(TextDialog):
         """Return the actions of the other tabs, each with the tabs."""
         out: Block = [[("On other tabs", "title")]]
         for action in ACTIONS:
-            told = self._tab and action.applies(self._tab)
-            told = told or (not self._tab and self._why_not(action.name))
-            if action.where and not told:
+            described = self._tab and action.applies(self._tab)
+            described = described or (not self._tab and self._why_not(action.name))
+            if action.where and not described:
                 tabs = ", ".join(BY_NAME[tab].label for tab in action.where)
-                said = f"{tabs}: {action.help}"
-                out.append(_line(shown_keys(action), action.label, said))
+                text = f"{tabs}: {action.help}"
+                out.append(_line(shown_keys(action), action.label, text))
         return out
 
     # ── words and glyphs ──

@@ -218,8 +218,8 @@ def sections_of(screen: Screen[Any], on_tab: Collection[str] = ()) -> list[Secti
     if whole:
         out.append(Section(TITLES.get(type(screen).__name__, "This dialog"), in_order(whole)))
     if (part := screen.focused) is not None:
-        told = {*on_tab, *(name for key in whole if key.via for name in names_in(key))}
-        keys = [left for key in keys_of(type(part)) if (left := _without(key, told)) is not None]
+        listed = {*on_tab, *(name for key in whole if key.via for name in names_in(key))}
+        keys = [left for key in keys_of(type(part)) if (left := _without(key, listed)) is not None]
         more = next(
             (
                 BY_TEXTUAL[base.__name__]

@@ -266,10 +266,10 @@ class MainScreen(Screen[None], inherit_bindings=False):
         tabs = self.query_one(TabLine)
         alerts = session.alerts.active if session.alerts is not None else []
         hint = tabs.hint([one.text for one in alerts], self.filter_text, session.state.mine)
-        said = (self.tab, said_now, hint, session.found)
-        if said == self._said:
+        drawn = (self.tab, said_now, hint, session.found)
+        if drawn == self._said:
             return
-        self._said = said
+        self._said = drawn
         tabs.count("doctor", *session.found)
         fits = tabs.has_room_for(hint)
         tabs.show(self.tab, hint if fits else ())

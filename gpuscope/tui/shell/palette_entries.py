@@ -149,9 +149,9 @@ def typed(app: App[Any], query: str) -> Iterator[Entry]:
     """Yield the command that is typed in full: a host to attach to."""
     own = program(app)
     words = query.split()
-    said = words[:1] == ["attach"]
-    text = "".join(words[1:]) if said else query.strip()
-    if text and (said or _is_place(text)):
+    is_attach = words[:1] == ["attach"]
+    text = "".join(words[1:]) if is_attach else query.strip()
+    if text and (is_attach or _is_place(text)):
         yield _attach_to(own, text, "show this host too")
 
 
@@ -302,11 +302,11 @@ def matching_entries(app: App[Any], screen: Screen[Any], query: str) -> list[Ent
         hits = [(score(entry, query), entry) for entry in entries]
         hits = sorted((hit for hit in hits if hit[0]), key=lambda hit: -hit[0])
         scored += hits[:most]
-    said = " ".join(query.casefold().split())
+    typed_words = " ".join(query.casefold().split())
     scored.sort(
         key=lambda hit: (
             bool(hit[1].reason),
-            hit[1].elsewhere and hit[1].title.casefold() != said,
+            hit[1].elsewhere and hit[1].title.casefold() != typed_words,
             -hit[0],
         )
     )

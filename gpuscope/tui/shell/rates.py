@@ -21,11 +21,11 @@ def next_rate(now: float, faster: bool) -> float | None:
 
 async def ask_rate(hosts: Hosts, hz: float, notices: Notices) -> None:
     """Ask all sources for this rate, and tell what came of it."""
-    asked = await asyncio.gather(
+    answers = await asyncio.gather(
         *(source.request("rate", {"hz": hz}) for source in hosts.sources), return_exceptions=True
     )
-    failed = [answer for answer in asked if isinstance(answer, BaseException)]
-    if len(failed) == len(asked):
+    failed = [answer for answer in answers if isinstance(answer, BaseException)]
+    if len(failed) == len(answers):
         notices.say(f"the rate stays as it is: {failed[0]}", "warn")
     else:
         notices.say(

@@ -131,5 +131,5 @@ def _span(text: str, style: Style | None) -> str:
             rules.append("font-weight:bold")
         if style.underline:
             rules.append("text-decoration:underline")
-    said = escape(text)
-    return f'<span style="{";".join(rules)}">{said}</span>' if rules else said
+    escaped = escape(text)
+    return f'<span style="{";".join(rules)}">{escaped}</span>' if rules else escaped

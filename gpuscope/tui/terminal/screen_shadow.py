@@ -45,9 +45,9 @@ class Shadow:
             self._lines[y], self._noted[y] = strip, []
         elif self._lines[y] is not None:
             # the others lie below it now
-            beside = [one for one in self._noted[y] if one[0] < x or one[1] > end]
-            self._noted[y] = [*beside, (x, end, strip)]
-            if len(beside) >= MAX_PIECES:
+            others = [one for one in self._noted[y] if one[0] < x or one[1] > end]
+            self._noted[y] = [*others, (x, end, strip)]
+            if len(others) >= MAX_PIECES:
                 self._line(y)
 
     def changes(self, x: int, y: int, end: int, strip: Strip) -> list[Placed]:

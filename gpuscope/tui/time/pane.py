@@ -223,9 +223,9 @@ class TimePane(Pane):
             return
         key, odd = self._rank_to_report(ranks)
         useful = work_sentence(work, ledger.step_seconds) if work is not None else ""
-        told = answer(ledger, odd if len(ranks) > 1 else None, slow, slower, useful)
+        sentence = answer(ledger, odd if len(ranks) > 1 else None, slow, slower, useful)
         width = max(40, self._terminal[0] - 4)
-        self._head.show([subject, *styled.hang_lines(told, width)])
+        self._head.show([subject, *styled.hang_lines(sentence, width)])
         glyphs = self._clock.tokens.glyphs
         self._clock.show_columns(with_names((row.words for row in ledger.whole), CLOCK))
         self._clock.show(clock_rows(ledger, tokens_of(ledger), glyphs))

@@ -176,11 +176,11 @@ class ConsentDialog(Dialog):
                     (f"on {item.host}: {words}", "text"),
                 ]
             else:
-                said = SAID.get(code, "not attached")
+                outcome = SAID.get(code, "not attached")
                 yield [
                     ("Stopped  ", "warn"),
                     (f"{item.name} ", "title"),
-                    (f"on {item.host}: {said}: {words}", "text"),
+                    (f"on {item.host}: {outcome}: {words}", "text"),
                 ]
         if self.report.left:
             names = ", ".join(item.name for item in self.report.left[:8])

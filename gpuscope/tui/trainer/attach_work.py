@@ -40,11 +40,11 @@ async def look_around(session: Session, pid: int | None = None) -> AttachablePro
     if shown is None:
         raise SourceError("gone", "not connected yet")
     items, helpers, notes = await _ask(session, shown)
-    meant: tuple[int, ...] = ()
+    pids: tuple[int, ...] = ()
     if pid is not None:
-        meant, more, said = await _ask_for(session, shown, pid, items)
+        pids, more, note = await _ask_for(session, shown, pid, items)
         items += more
-        notes += said
+        notes += note
     if len(sources) > 1 and any((item.world_size or 1) > _together(items, item) for item in items):
         others = [source for source in sources if source is not shown]
         for source, answer in zip(
@@ -57,7 +57,7 @@ async def look_around(session: Session, pid: int | None = None) -> AttachablePro
             else:
                 jobs = {item.job for item in items if item.job}
                 items += [item for item in answer[0] if item.job in jobs]
-    return AttachableProcesses(group_items(items), helpers, tuple(notes), meant)
+    return AttachableProcesses(group_items(items), helpers, tuple(notes), pids)
 
 
 def _together(items: Sequence[Item], one: Item) -> int:

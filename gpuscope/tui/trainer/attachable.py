@@ -161,10 +161,10 @@ def row_of(answer: Mapping[str, Any], pid: int) -> Mapping[str, Any] | None:
 
 def launched_by(row: Mapping[str, Any] | None) -> set[int]:
     """Return the pids of the ranks that a launcher says it has started."""
-    told = row.get("launches") if row is not None else None
+    launched = row.get("launches") if row is not None else None
     return (
-        {pid for pid in map(_int, told[:MAX_ITEMS]) if pid is not None}
-        if isinstance(told, list)
+        {pid for pid in map(_int, launched[:MAX_ITEMS]) if pid is not None}
+        if isinstance(launched, list)
         else set()
     )
 
@@ -178,19 +178,19 @@ def items_of(
     """
     trainers = {t.definition.pid: t for t in host.trainers if t.gone is None}
     living = {p.definition.pid: p for p in host.processes if p.gone is None}
-    items, helpers, told = [], 0, set()
+    items, helpers, listed = [], 0, set()
     rows = answer.get("processes")
     for row in rows[:MAX_ITEMS] if isinstance(rows, list) else ():
         pid = _int(row.get("pid")) if isinstance(row, Mapping) else None
-        if pid is None or pid in told:
+        if pid is None or pid in listed:
             continue
-        told.add(pid)
+        listed.add(pid)
         if row.get("role") in ("launcher", "worker") and pid not in trainers:
             helpers += 1
             continue
         items.append(_item(row, pid, host, source, trainers.get(pid), living.get(pid)))
     for pid, trainer in trainers.items():
-        if pid not in told and not alone:
+        if pid not in listed and not alone:
             items.append(_item({}, pid, host, source, trainer, living.get(pid)))
     note = _text(answer.get("note"))
     return items, helpers, [note] if note else []
@@ -240,7 +240,7 @@ def _item(
 
 def rungs_of(look: Mapping[str, Any]) -> tuple[Rung, ...]:
     """Return the ladder of an answer to ``look``."""
-    told = look.get("rungs")
+    rungs = look.get("rungs")
     return tuple(
         Rung(
             _text(one.get("name")),
@@ -249,18 +249,18 @@ def rungs_of(look: Mapping[str, Any]) -> tuple[Rung, ...]:
             _text(one.get("next")),
             _text(one.get("code")),
         )
-        for one in (told[:8] if isinstance(told, list) else ())
+        for one in (rungs[:8] if isinstance(rungs, list) else ())
         if isinstance(one, Mapping)
     )
 
 
 def consent_of(look: Mapping[str, Any]) -> Mapping[str, str] | None:
     """Return the facts to agree to; None where the agent names none, or not all."""
-    told = look.get("consent")
+    consent = look.get("consent")
     names = ("command", "user", "method", "effect", "price", "undo")
-    if not isinstance(told, Mapping) or told.get("method") not in METHODS:
+    if not isinstance(consent, Mapping) or consent.get("method") not in METHODS:
         return None
-    return {name: _text(told.get(name)) or "?" for name in names}
+    return {name: _text(consent.get(name)) or "?" for name in names}
 
 
 def _text(value: object) -> str:
@@ -402,12 +402,12 @@ def question(items: Sequence[Item]) -> Iterable[Line]:
     for number, item in enumerate(items[:8]):
         facts = item.consent or {}
         label = ("Process  " if len(items) == 1 else "Ranks    ") if not number else "         "
-        whose = facts.get("user") or item.user
+        owner = facts.get("user") or item.user
         yield [
             (label, "muted"),
             (f"{item.name}", "title"),
             (
-                f" on {item.host}, {whose}" + ("" if same else f":  {short(item.command or '?')}"),
+                f" on {item.host}, {owner}" + ("" if same else f":  {short(item.command or '?')}"),
                 "text",
             ),
         ]

@@ -134,9 +134,9 @@ class JobCharts(Grid):
         if self._usual[0] != due:
             known = self.session.history(trainer.id, "step", WINDOWS[USUAL_WINDOW]).seconds
             span, most = now - known[0] if known else 0.0, USUAL_WINDOW
-            stands = trainer.number("step_age_seconds") or 0.0
-            if stands > WINDOWS[USUAL_WINDOW] / 2:  # what came before that is worth more
-                span, most = stands * 1.25, len(WINDOWS) - 1
+            age = trainer.number("step_age_seconds") or 0.0
+            if age > WINDOWS[USUAL_WINDOW] / 2:  # what came before that is worth more
+                span, most = age * 1.25, len(WINDOWS) - 1
             fits = (at for at in range(most) if WINDOWS[at] >= span)
             self._usual = (due, next(fits, most))
         return WINDOWS[self._usual[1]]

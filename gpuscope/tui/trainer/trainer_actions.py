@@ -191,10 +191,10 @@ def snapshot_came(value: Mapping[str, Any]) -> Iterable[Line]:
     if size is not None:
         yield [("Size     ", "muted"), (bytes_text(size), "text")]
     if entries is not None:
-        stood, pickled = _seconds(value, "snapshot_seconds"), _seconds(value, "pickle_seconds")
+        pause, pickled = _seconds(value, "snapshot_seconds"), _seconds(value, "pickle_seconds")
         yield [
             ("Took     ", "muted"),
-            (f"{stood} in the allocator, {pickled} to write it", "text"),
+            (f"{pause} in the allocator, {pickled} to write it", "text"),
         ]
         yield [("History  ", "muted"), (f"{entries:,.0f} events", "text")]
     if value.get("history") is False:

@@ -146,19 +146,19 @@ async def _ask_there(args: argparse.Namespace, ways: remote.Ways, target: Target
         listening = {one.definition.pid for one in watched.host.trainers if one.gone is None}
         if pid in listening:
             return Done(ExitStatus.OK, rows=(_row({"pid": pid}, "probe", {}, place),))
-        told = (await watched.source.request("inject", {"method": "list", "pids": ""})).value
-        launched = None if args.this_pid else attach_ranks.of(told, pid)
+        answer = (await watched.source.request("inject", {"method": "list", "pids": ""})).value
+        launched = None if args.this_pid else attach_ranks.of(answer, pid)
         if launched is not None and not launched.ranks:
             return Done(ExitStatus.UNCHECKED, launched.none_yet(place))
         if launched is not None:
             members: Sequence[Mapping[str, Any]] = launched.ranks
         else:
-            told = (
+            answer = (
                 await watched.source.request("inject", {"method": "list", "pids": str(pid)})
             ).value
             members = [
                 row
-                for row in told.get("processes") or ()
+                for row in answer.get("processes") or ()
                 if isinstance(row, dict) and row.get("pid") == pid
             ][:1]
             if not members or not isinstance(members[0].get("start"), int):

@@ -51,20 +51,22 @@ def _rows(document: dict[str, Any]) -> list[dict[str, Any]]:
     from ....agent.attachable import listing
 
     known = {process["pid"]: process for process in document["processes"]}
-    told = {row["pid"]: row for row in listing(",".join(map(str, known)))["processes"]}
-    for pid, row in told.items():
+    listed = {row["pid"]: row for row in listing(",".join(map(str, known)))["processes"]}
+    for pid, row in listed.items():
         if pid not in known and row["role"] == "trainer":
             known[pid] = {**row, "trainer": None, "devices": []}
-    launchers = {rank: row["pid"] for row in told.values() for rank in row.get("launches") or ()}
-    return [_row(process, told.get(pid, {}), launchers.get(pid)) for pid, process in known.items()]
+    launchers = {rank: row["pid"] for row in listed.values() for rank in row.get("launches") or ()}
+    return [
+        _row(process, listed.get(pid, {}), launchers.get(pid)) for pid, process in known.items()
+    ]
 
 
-def _row(process: dict[str, Any], told: dict[str, Any], launcher: int | None) -> dict[str, Any]:
+def _row(process: dict[str, Any], listed: dict[str, Any], launcher: int | None) -> dict[str, Any]:
     trainer = process["trainer"]
     method, needs = (
         ("", "nothing: it has a probe") if trainer is not None else _needs(process["pid"])
     )
-    parent = told.get("sibling_of")
+    parent = listed.get("sibling_of")
     return {
         "pid": process["pid"],
         "user": process["user"],
@@ -73,8 +75,8 @@ def _row(process: dict[str, Any], told: dict[str, Any], launcher: int | None) ->
         "devices": [use["index"] for use in process["devices"] if use["index"] is not None],
         "job": trainer["job"]
         if trainer is not None
-        else told.get("job") or (f"children of {parent}" if parent else None),
-        "rank": trainer["rank"] if trainer is not None else told.get("rank"),
+        else listed.get("job") or (f"children of {parent}" if parent else None),
+        "rank": trainer["rank"] if trainer is not None else listed.get("rank"),
         "launcher": launcher,
         "probe": trainer is not None,
         "method": method or None,

@@ -70,14 +70,14 @@ def attach_pid(
         audit(f"inject pid {pid}: {error.code}: {error.why}")
         return Outcome(False, "outside", error.code, _refused(ladder, error))
     audit(f"inject pid {pid}: done, {done.ready_seconds:.2f} s")
-    stood = (
+    stopped_text = (
         f"Its main thread paused {duration_text(done.stop_seconds)}. "
         if done.stop_seconds is not None
         else ""
     )
     text = (
         f"The probe is in pid {pid} ({done.method}). "
-        f"{stood}{consent.undo[0].upper()}{consent.undo[1:]}"
+        f"{stopped_text}{consent.undo[0].upper()}{consent.undo[1:]}"
     )
     return Outcome(True, done.method, "", text, dict(vars(done)))
 

@@ -85,10 +85,10 @@ def here(pid: int) -> Launched | None:
 
 def of(answer: Mapping[str, Any], pid: int) -> Launched | None:
     """The same from an agent's list, which is not to be trusted."""
-    told = answer.get("processes")
+    processes = answer.get("processes")
     rows = (
-        [row for row in told[:MAX_ROWS] if isinstance(row, Mapping)]
-        if isinstance(told, list)
+        [row for row in processes[:MAX_ROWS] if isinstance(row, Mapping)]
+        if isinstance(processes, list)
         else []
     )
     launcher = next(

@@ -256,8 +256,12 @@ def _attached(rows: Sequence[dict[str, Any]]) -> list[str]:
         if row["method"] == "probe":
             lines.append(f"{rank}pid {row['pid']}{where}: it already has a probe")
             continue
-        stood = row["stop_seconds"]
-        stop = f", main thread paused {duration_text(stood)}" if stood is not None else ""
+        stop_seconds = row["stop_seconds"]
+        stop = (
+            f", main thread paused {duration_text(stop_seconds)}"
+            if stop_seconds is not None
+            else ""
+        )
         ready = (
             f", ready in {duration_text(row['ready_seconds'])}"
             if row["ready_seconds"] is not None

@@ -97,12 +97,12 @@ def _device(
 
 
 def _xid_words(device: DeviceView) -> Reading:
-    error, told = last_xid_error(device.readings), device.readings.get("last_xid")
+    error, reading = last_xid_error(device.readings), device.readings.get("last_xid")
     if error is not None:
         return error.text
     return (
-        told
-        if isinstance(told, Unknown)
+        reading
+        if isinstance(reading, Unknown)
         else Unknown(NOT_INITIALISED, "the driver has reported no critical error")
     )
 

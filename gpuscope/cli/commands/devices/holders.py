@@ -36,9 +36,9 @@ def by_device(look: LocalLook) -> dict[int, dict[str, Any]]:
     """
     if not isinstance(look.holders, dict):
         return {}
-    told = look.holders
-    why, hidden = told.get("why"), told.get("hidden_processes")
-    rows = {one.get("minor"): one for one in told.get("devices") or () if isinstance(one, dict)}
+    listed = look.holders
+    why, hidden = listed.get("why"), listed.get("hidden_processes")
+    rows = {one.get("minor"): one for one in listed.get("devices") or () if isinstance(one, dict)}
     found = {}
     for device in look.host.devices:
         one = rows.get(device.definition.minor)
@@ -67,8 +67,8 @@ def unknown(look: LocalLook, path: str, found: Mapping[str, Any] | None) -> list
     """The rows for what is null in the holders of one device."""
     unknowns = output.Unknowns()
     if found is None:
-        unseen = Unknown(NOT_INITIALISED, "its device file under /dev is unknown")
-        unknowns.add(path, look.holders if isinstance(look.holders, Unknown) else unseen)
+        no_minor = Unknown(NOT_INITIALISED, "its device file under /dev is unknown")
+        unknowns.add(path, look.holders if isinstance(look.holders, Unknown) else no_minor)
         return unknowns.rows
     why = Unknown(NO_PERMISSION, found["why"]) if found["why"] else output.NOT_TOLD
     if found["hidden_processes"] is None:

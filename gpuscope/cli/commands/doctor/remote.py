@@ -56,21 +56,25 @@ async def _one(
     try:
         async with watching(ways, target, PROBE_HZ) as watched:
             await watched.until(lambda host, seconds: True, timeout)
-            asked = None
+            environment = None
             if target.pid is None:
                 name = clean(watched.host.name, 100) or place
-                asked = asyncio.create_task(there.examine(watched.source, name, ask_torch, timeout))
+                environment = asyncio.create_task(
+                    there.examine(watched.source, name, ask_torch, timeout)
+                )
             try:
                 complete = await watched.until(
                     lambda host, seconds: all_answered(host) and seconds >= _enough_seconds(host),
                     max(timeout, WATCH_SECONDS),
                 )
                 await _ask_what_was(watched, timeout)
-                told = _report(watched.host, target, complete, timeout, watched.store.history, KEY)
-                return told if asked is None else await asked + told
+                report = _report(
+                    watched.host, target, complete, timeout, watched.store.history, KEY
+                )
+                return report if environment is None else await environment + report
             finally:
-                if asked is not None:
-                    asked.cancel()
+                if environment is not None:
+                    environment.cancel()
     except (BadTarget, NoLook) as error:
         return Report(problems=(str(error),))
     except Exception as error:

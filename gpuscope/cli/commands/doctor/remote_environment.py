@@ -30,10 +30,10 @@ async def examine(source: Source, host: str, ask_torch: bool, timeout: float) ->
 
     seconds = timeout + MARGIN_SECONDS + (TORCH_SECONDS if ask_torch else 0.0)
     try:
-        told = (
+        answer = (
             await source.request("environment", {"of": "host", "torch": ask_torch}, seconds)
         ).value
-        facts = facts_of(told)
+        facts = facts_of(answer)
     except SourceError as error:
         return _not_had(host, clean(error.what, 300))
     except ValueError as error:
@@ -47,14 +47,14 @@ def _not_had(host: str, why: str) -> Report:
     )
 
 
-def facts_of(told: Mapping[str, Any]) -> Facts:
+def facts_of(answer: Mapping[str, Any]) -> Facts:
     """An agent's answer as facts. Raises ValueError for what is none, from whoever it comes."""
     import msgspec
 
-    if not isinstance(told.get("facts"), dict):
+    if not isinstance(answer.get("facts"), dict):
         raise ValueError("the agent there is from an older gpuscope and cannot answer this.")
     try:
-        return msgspec.convert(_cleaned(told["facts"], MAX_DEPTH), Facts)
+        return msgspec.convert(_cleaned(answer["facts"], MAX_DEPTH), Facts)
     except (msgspec.ValidationError, RecursionError) as error:
         raise ValueError(f"its answer is malformed ({error}).") from None
 

@@ -105,10 +105,10 @@ def _explain(args: argparse.Namespace, known: dict[str, Pitfall]) -> int:
         from difflib import get_close_matches
 
         near = get_close_matches(args.explain[:80], known, 3, 0.5)
-        meant = f" Did you mean: {', '.join(near)}?" if near else ""
+        suggestion = f" Did you mean: {', '.join(near)}?" if near else ""
         shown = clean(args.explain, 80)
         raise UsageError(
-            f"no such pitfall: {shown}.{meant}", next="gpuscope doctor --list    shows all"
+            f"no such pitfall: {shown}.{suggestion}", next="gpuscope doctor --list    shows all"
         )
     if args.json:
         print(output.dump(explain.document(row)))
@@ -127,11 +127,11 @@ def _bundled(args: argparse.Namespace, found: Report, code: int) -> tuple[Report
         why = f"The bundle {clean(args.bundle, 200)} was not written ({error.strerror or error})."
         found += Report(problems=(why,))
         return found, reports.exit_code(found, args.fail_on)
-    said = (
+    summary = (
         f"gpuscope doctor: {clean(args.bundle, 200)}: {size:,} bytes, without names, hosts and "
         "paths. Check it before "
     )
-    print(said + f"you send it:  unzip -p {clean(args.bundle, 200)}", file=sys.stderr)
+    print(summary + f"you send it:  unzip -p {clean(args.bundle, 200)}", file=sys.stderr)
     return found, code
 
 

@@ -107,7 +107,7 @@ def refusal(
     seen = cuda_devices.visible_in_order(host.devices, environ)
     if not seen:
         return None
-    asked, others = devices_of_run(config, seen), occupants_of_run(config, host, environ)
+    wanted, others = devices_of_run(config, seen), occupants_of_run(config, host, environ)
     if not others:
         return None
     free = [
@@ -116,7 +116,7 @@ def refusal(
     force = f"{config.command()}{options} --share-gpus"
     again = f"gpuscope ps    shows who;    {force}    trains on it anyway"
     if free:
-        chosen = free[: len(asked)]
+        chosen = free[: len(wanted)]
         alike = len({device.definition.name for device in host.devices}) == 1
         names = [str(one.definition.index) if alike else one.definition.uuid for one in chosen]
         fewer = (
@@ -227,17 +227,17 @@ class TensorShare:
         """
         assert self._worker is not None
         began = time.monotonic()
-        heard: dict[str, float] = {}
+        readings: dict[str, float] = {}
         while not self._stop.wait(0.5 / SAMPLE_HZ):
             if self._worker.unavailable is not None and self._worker.settled:
                 self._code, self._why = self._worker.unavailable.code, self._worker.unavailable.text
             for device in self._worker.devices:
                 uuid = device.identity.uuid.lower() if device.identity else ""
                 fast = device.fast
-                if uuid not in self._uuids or fast is None or fast[0] <= heard.get(uuid, began):
+                if uuid not in self._uuids or fast is None or fast[0] <= readings.get(uuid, began):
                     continue
-                first = uuid not in heard
-                heard[uuid] = fast[0]
+                first = uuid not in readings
+                readings[uuid] = fast[0]
                 watts = fast[1].get("power_watts")
                 if isinstance(watts, (int, float)):
                     total, count = self._watts.get(uuid, (0.0, 0))

@@ -290,8 +290,8 @@ def comparison_lines(one: Comparison) -> list[str]:
     lines = [f"{letter}  {_heading(entries)}" for letter, entries in (("A", one.a), ("B", one.b))]
     toggles = [f"{c.name} {c.a} → {c.b}" for c in one.changes if c.toggle]
     others = [f"{c.name} {c.a} → {c.b}" for c in one.changes if not c.toggle]
-    told = all(entries[0].config for entries in (one.a, one.b))
-    if toggles or told:
+    configs_known = all(entries[0].config for entries in (one.a, one.b))
+    if toggles or configs_known:
         lines.append(f"differing toggles: {', '.join(toggles) or 'none'}")
     lines += [f"other differences: {', '.join(others)}"] if others else []
     rows = [["", "A", "B", "B / A", "95 %", "", "from"]]

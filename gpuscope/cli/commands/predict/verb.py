@@ -82,26 +82,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help="the card's total memory, such as 24GiB",
     )
-    asked = parser.add_argument_group("what to compute")
-    asked.add_argument(
+    computed = parser.add_argument_group("what to compute")
+    computed.add_argument(
         "--what-if",
         action=argparse.BooleanOptionalAction,
         default=False,
         help="simulate every fix that applies",
     )
-    asked.add_argument(
+    computed.add_argument(
         "--largest-batch", action="store_true", help="find the largest batch that fits"
     )
-    asked.add_argument("--json", action="store_true", help="a JSON document instead of text")
-    limit = asked.add_argument(
+    computed.add_argument("--json", action="store_true", help="a JSON document instead of text")
+    limit = computed.add_argument(
         "--timeout",
         type=seconds_between(1, 86400),
         default=SECONDS,
         metavar="SECONDS",
         help=f"give up after this long in total (default {SECONDS:g})",
     )
-    former_names(asked, limit, "--seconds")
-    asked.add_argument(
+    former_names(computed, limit, "--seconds")
+    computed.add_argument(
         "--measure",
         action="store_true",
         help="measure on this host's GPU what torch uses besides its tensors",

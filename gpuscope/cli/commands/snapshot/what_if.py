@@ -119,10 +119,10 @@ def _device_lines(one: Replayed, several: bool, width: int) -> list[Line]:
     from ....predict.report import TOKENS
     from ....text.units import bytes_text as size
 
-    told = [(f"device {one.device}: ", "muted")] if several else []
+    title = [(f"device {one.device}: ", "muted")] if several else []
     out: list[Line] = []
     for number, text in enumerate(wrap(sentence(one), width - 12 * several)):
-        out.append([*(told if not number else []), (text, TOKENS.get(one.verdict or "", "title"))])
+        out.append([*(title if not number else []), (text, TOKENS.get(one.verdict or "", "title"))])
     out.append([])
     rows = [
         ("peak reserved", one.recorded_peak_reserved_bytes, one.after.peak_reserved_bytes),
