@@ -48,7 +48,7 @@ def explained(row: Pitfall, width: int) -> list[Line]:
     out += _part("How it shows", row.symptom, width)
     for number, fix in enumerate(row.fixes, 1):
         out += _fix(number, fix, width)
-    out += _part("While it runs", row.now, width)
+    out += _part("Now", row.now, width)
     out += _part("Skip if", row.not_when, width)
     out += _part("Trade-off", row.cost, width)
     if row.verify:
@@ -135,7 +135,7 @@ def _section(row: Pitfall) -> str:
         now = " *Helps without a restart.*" if fix.now else ""
         lines += [f"{number}. {_safe(fix_sentences(fix))}{now}", "", *_block(fix)]
     for head, text in (
-        ("While it runs", row.now),
+        ("Now", row.now),
         ("Skip if", row.not_when),
         ("Trade-off", row.cost),
     ):
@@ -169,7 +169,7 @@ def _site_page(row: Pitfall) -> str:
         now = " *Helps without a restart.*" if fix.now else ""
         lines += [f"{number}. {_safe(fix_sentences(fix))}{now}", "", *_block(fix, " " * 4)]
     for head, text in (
-        ("While it runs", row.now),
+        ("Now", row.now),
         ("Skip if", row.not_when),
         ("Trade-off", row.cost),
     ):

@@ -21,6 +21,7 @@ from gpuscope.wire.recording import RecordingWriter
 from tests.cli.test_snapshot_live import frames_of
 from tests.fakes import clocks, paces, views
 from tests.fakes.asked import AskedSource, fails, gives
+from tests.fakes.documented import keys
 from tests.fakes.probe_client import TRAINING, sockets, trainer, wait_for
 
 
@@ -84,6 +85,9 @@ def test_the_document_has_the_rows_and_the_causes(ask):
     assert document["rows"][0]["share"] == 0.5
     assert document["causes"][0]["pitfall"] == "num-workers"
     assert document["causes"][0]["step_seconds_at_least"] == 0.3
+    assert sorted(document) == sorted(keys("why", "the document"))
+    assert sorted(document["rows"][0]) == sorted(keys("why", "each of `rows`"))
+    assert sorted(document["causes"][0]) == sorted(keys("why", "each of `causes`"))
 
 
 LOOK = {
@@ -124,6 +128,7 @@ def test_the_document_has_the_look(ask):
     value = {"minutes": [minute()], "problem": ""}
     _, out, errors, _ = ask(str(os.getpid()), "--json", time=gives(value), look=gives(LOOK))
     found = json.loads(out)["look"]
+    assert sorted(found) == sorted(keys("why", "`look`"))
     assert errors == ""
     assert [(row["row"], round(row["share"], 3)) for row in found["rows"]] == [
         ("idle-sync", 0.5),
@@ -132,6 +137,7 @@ def test_the_document_has_the_look(ask):
     ]
     assert (found["problem"], found["lost_seconds"]) == (None, 0.09)
     (one,) = json.loads(out)["findings"]
+    assert sorted(one) == sorted(keys("why", "each of `findings`"))
     assert (one["pitfall"], one["cause"]) == ("host-sync-in-loop", "look.reads")
     assert one["saves_share_at_most"] == pytest.approx(0.5)
     assert "gpuscope lab pitfall synchronising-reads" in one["proof"]
@@ -159,6 +165,7 @@ def test_the_document_derives_the_work_by_class_of_operators(ask):
     value = {"minutes": [minute()], "problem": ""}
     _, out, _, _ = ask(str(os.getpid()), "--json", time=gives(value), work=gives(clocks.WORK))
     found = json.loads(out)["useful_work"]
+    assert sorted(found) == sorted(keys("why", "`useful_work`"))
     flops = 2 * 4096**3
     assert (found["problem"], found["complete"], found["type"]) == (None, False, "bf16")
     assert (found["model_flops"], found["hardware_flops"]) == (480 * flops, 576 * flops)
