@@ -156,10 +156,13 @@ def test_python_in_front_of_a_script_has_the_environments_packages(tmp_path):
     "words", [[], ["--"], ["-m"], ["-X", "dev"], ["missing.py"], ["--", "missing-program"]]
 )
 def test_what_cannot_run_is_a_usage_error_in_two_lines(words):
+    """For a script that is not here a line between them says what to do."""
     code, out, err = finished(*words)
     assert (code, out) == (64, "")
     assert err.startswith("gpuscope run: ")
-    assert len(err.splitlines()) == 2
+    said = err.splitlines()
+    assert len(said) == (3 if words == ["missing.py"] else 2)
+    assert said[1].startswith("Next: ") or len(said) == 2
 
 
 def test_what_is_no_python_script_names_the_command_that_works(tmp_path, monkeypatch):
