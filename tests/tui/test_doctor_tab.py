@@ -357,7 +357,7 @@ async def test_enter_opens_the_whole_explanation_and_escape_leads_back():
         await pilot.press("enter")
         await until(pilot, "How it shows", "Fix 1")
         await pilot.press(*["pagedown"] * 6)
-        await until(pilot, "Where this is from")
+        await until(pilot, "Sources")
         await pilot.press("escape")
         await until(pilot, "▸ ▲ Rank 0", absent="How it shows")
         await pilot.press("ctrl+d")

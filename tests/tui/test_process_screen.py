@@ -202,7 +202,7 @@ def test_an_owner_that_is_hidden_is_unknown_with_its_reason():
     assert "hidepid" in words(found.rows[0])["command"]
     note = "".join(piece for line in found.notes for piece, _ in line)
     assert (
-        note == "unknown: whose 1 of these are: belongs to another user, and /proc hides those "
+        note == "unknown: owner of 1 of these: belongs to another user, and /proc hides those "
         "(hidepid)"
     )
 
