@@ -227,7 +227,7 @@ def test_another_thread_than_the_importing_one_is_not_looked_at(training):
 
 def test_a_process_without_cuda_has_nothing_to_look_at():
     watch = "import gpuscope; gpuscope.watch(model=model, optimizer=optimizer)\n"
-    with trainer(TRAINING + PLACE_APART + watch + "train(60)") as process:
+    with trainer(TRAINING + PLACE_APART + watch + "train(60)", fork=True) as process:
         reader = Reader(wait_for(lambda: sockets(process.pid), 60, "a socket")[0])
         reader.until(lambda: reader.value("step"))
         answer, _, _ = ask(reader, "look", {}, 20.0)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import threading
 import time
 
@@ -322,7 +320,7 @@ def step():
 def test_a_probe_that_is_taken_out_in_the_middle_of_the_step_waits_for_its_end():
     watch = "import gpuscope; gpuscope.watch(model=model, optimizer=optimizer)\n"
     script = TRAINING + PLACE_APART + watch + SLOW + KEYBOARD
-    with trainer(script + "train(10**6)") as process:
+    with trainer(script + "train(10**6)", fork=True) as process:
         reader = Reader(wait_for(lambda: sockets(process.pid), 60, "a socket")[0])
         reader.until(lambda: (reader.value("step") or 0) >= 2)
         reader.send(Request("work", 1, {}, 30.0))
@@ -334,14 +332,14 @@ def test_a_probe_that_is_taken_out_in_the_middle_of_the_step_waits_for_its_end()
 
 
 def test_trainings_that_a_mode_would_change_or_not_see_are_refused_and_say_why():
-    command = [sys.executable, "-c", REFUSED]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["counted", work.REPLICAS, work.COMPILED]
+    with trainer(REFUSED, fork=True) as process:
+        said, _ = process.communicate(timeout=60)
+    assert said.splitlines() == ["counted", work.REPLICAS, work.COMPILED]
 
 
 def test_a_real_trainer_is_counted_on_request_and_its_outputs_stay_empty():
     watch = "import gpuscope; gpuscope.watch(model=model, optimizer=optimizer)\n"
-    with trainer(TRAINING + PLACE_APART + watch + "train(60)") as process:
+    with trainer(TRAINING + PLACE_APART + watch + "train(60)", fork=True) as process:
         reader = Reader(wait_for(lambda: sockets(process.pid), 60, "a socket")[0])
         reader.until(lambda: (reader.value("step") or 0) > 10)
         answer, _, _ = ask(reader, "work", {}, 30.0)
