@@ -22,6 +22,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -48,51 +49,58 @@ def serve(number: int) -> Any:
     gc.collect()
     # otherwise every fork copies what its collector scans, and takes apart all of torch at its end
     gc.freeze()
-    asked = socket.socket(fileno=number)
+    listener = socket.socket(fileno=number)
     waiting = selectors.DefaultSelector()
-    waiting.register(asked, selectors.EVENT_READ)
+    waiting.register(listener, selectors.EVENT_READ)
+    asking = 0
     while True:
         for key, _ in waiting.select():
-            if key.fileobj is not asked:  # the pidfd of one that ended
-                pid, status = key.data
+            if key.fileobj is listener:
+                waiting.register(listener.accept()[0], selectors.EVENT_READ)
+                asking += 1
+                continue
+            if key.data:  # the pidfd of one that ended
+                pid, status, _ = key.data
                 waiting.unregister(key.fileobj)
                 os.close(key.fd)
                 code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
                 with suppress(OSError), status:
                     status.sendall(str(code).encode())
                 continue
+            asked: Any = key.fileobj
             message, descriptors, _, _ = socket.recv_fds(asked, MESSAGE, 4)
             if not message:
                 for other in waiting.get_map().values():
-                    if other.data:
+                    if other.data and other.data[2] is asked:
                         os.kill(other.data[0], signal.SIGKILL)
-                os._exit(0)
+                waiting.unregister(asked)
+                asked.close()
+                asking -= 1
+                if not asking:
+                    os._exit(0)
+                continue
             pid = os.fork()
             if not pid:
-                return _become(json.loads(message), descriptors, waiting, asked)
+                return _become(json.loads(message), descriptors, waiting)
             for descriptor in descriptors[:3]:
                 os.close(descriptor)
             status = socket.socket(fileno=descriptors[3])
             status.sendall(f"{pid}\n".encode())
-            waiting.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, status))
+            waiting.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, status, asked))
 
 
-def _become(
-    job: dict[str, Any],
-    descriptors: list[int],
-    waiting: selectors.BaseSelector,
-    asked: socket.socket,
-) -> Any:
+def _become(job: dict[str, Any], descriptors: list[int], waiting: selectors.BaseSelector) -> Any:
     for place, descriptor in enumerate(descriptors[:3]):
         os.dup2(descriptor, place)
     for other in list(waiting.get_map().values()):
         if other.data:
             os.close(other.fd)
             other.data[1].close()
+        else:
+            other.fileobj.close()  # type: ignore[union-attr]
     for descriptor in descriptors:
         os.close(descriptor)
     waiting.close()
-    asked.close()
     os.chdir(job["cwd"])
     os.environ.clear()
     os.environ.update(job["environ"])
@@ -237,26 +245,48 @@ class Forked:
 
 
 _lock = threading.Lock()
-_servers: dict[int, tuple[subprocess.Popen[bytes], socket.socket]] = {}
-"""The process that forks for this one, by this one's pid; it is started when it is first needed."""
+_servers: dict[int, socket.socket] = {}
+"""The connection to the process that forks, by the pid of the one that uses it."""
 
 
 def _server() -> socket.socket:
+    """Return this process's connection to the process that forks.
+
+    All workers of a run of pytest-xdist share one such process, which imports torch once for all.
+    Whoever needs it first starts it; it ends with the last of them.
+    """
     if os.getpid() not in _servers:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or f"{os.getpid()}"
+        ours = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * MESSAGE)
-        with theirs:
-            process = subprocess.Popen(
-                [sys.executable, "-u", "-c", BEGIN, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                env={**_plain(), "PYTHONPATH": _path(), "OMP_NUM_THREADS": "1"},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-        _servers[os.getpid()] = process, ours
+        while True:
+            try:
+                ours.connect(f"\0gpuscope-tests-fork-{run}")
+                break
+            except ConnectionRefusedError:
+                _start(f"\0gpuscope-tests-fork-{run}")
+        _servers[os.getpid()] = ours
         atexit.register(_end, os.getpid())
-    return _servers[os.getpid()][1]
+    return _servers[os.getpid()]
+
+
+def _start(address: str) -> None:
+    """Start the process that forks, unless another one has just done so."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        try:
+            listener.bind(address)
+        except OSError:
+            time.sleep(0.01)  # bound, and about to listen
+            return
+        listener.listen(16)
+        subprocess.Popen(
+            [sys.executable, "-u", "-c", BEGIN, str(listener.fileno())],
+            pass_fds=[listener.fileno()],
+            env={**_plain(), "PYTHONPATH": _path(), "OMP_NUM_THREADS": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
 
 
 def _plain() -> dict[str, str]:
@@ -274,6 +304,4 @@ def _path() -> str:
 
 def _end(of: int) -> None:
     if os.getpid() == of:
-        process, ours = _servers.pop(of)
-        ours.close()
-        process.wait(20)
+        _servers.pop(of).close()
