@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -56,6 +57,18 @@ def pytest_configure(config: pytest.Config) -> None:
     """Try fewer examples in the quick tests; ``make test-all`` tries as many as are usual."""
     if "not slow" in config.option.markexpr:
         settings.load_profile("quick")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even import a file all of whose tests are left out by their mark.
+
+    Each worker would import it. A file that is named on the command line is not left out.
+    """
+    if collection_path.suffix != ".py" or not all(os.path.isdir(one) for one in config.args):
+        return None
+    left_out = "|".join(re.findall(r"not (\w+)", config.option.markexpr)) or "$"
+    mark = rf"^pytestmark = \[?\s*pytest\.mark\.({left_out})\b"
+    return bool(re.search(mark, collection_path.read_text(encoding="utf-8"), re.M)) or None
 
 
 class Turned(pytest.Dir):
