@@ -300,13 +300,19 @@ class Stream:
         readings: dict[str, object] = dict(zip(columns, values, strict=False))
         why = record.why
         if not _NUMBERS.issuperset(map(type, values)):
-            for column, value in readings.items():
-                if value is None or value is True or value is False:
-                    readings[column] = why.get(column, NO_REASON)
-                elif isinstance(value, str):
-                    readings[column] = value[:MAX_CELL_CHARS]
-                    record.words = record.words or Words()
-            values = [value if type(value) in _NUMBERS else nan for value in values]
+            numbers = values.copy()  # a device's row is kept as it came
+            for at, value in enumerate(values):
+                if type(value) in _NUMBERS:
+                    continue
+                numbers[at] = nan
+                if at < len(columns):
+                    column = columns[at]
+                    if value is None or value is True or value is False:
+                        readings[column] = why.get(column, NO_REASON)
+                    elif isinstance(value, str):
+                        readings[column] = value[:MAX_CELL_CHARS]
+                        record.words = record.words or Words()
+            values = numbers
         for column, reason in why.items():
             readings.setdefault(column, reason)
         if record.words is not None:
