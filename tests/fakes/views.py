@@ -39,11 +39,19 @@ def hello(host: str = "node-17") -> f.Hello:
     )
 
 
+PLACES = {
+    table: {column: place for place, column in enumerate(columns, 1)}
+    for table, columns in f.COLUMNS.items()
+}
+
+
 def row(table: str, entity: int, **values: f.Scalar) -> f.Row:
     """A row with these columns, null elsewhere."""
-    unknown = set(values) - set(f.COLUMNS[table])
-    assert not unknown, unknown
-    return [entity, *(values.get(column) for column in f.COLUMNS[table])]
+    places = PLACES[table]
+    made: f.Row = [entity, *[None] * len(places)]
+    for column, value in values.items():
+        made[places[column]] = value
+    return made
 
 
 def host_def(**values: object) -> f.Def:
