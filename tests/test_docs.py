@@ -16,6 +16,7 @@ from gpuscope.cli import main as cli
 from gpuscope.config import Settings
 from gpuscope.exit_status import ExitStatus
 from gpuscope.model.alerts_settings import AlertSettings
+from tests.fakes.cases import each
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted(
@@ -40,7 +41,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@each("page", PAGES)
 def test_relative_links_lead_somewhere(page):
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
     for link in re.findall(r"\]\(([^)\s]+)\)", text):
@@ -181,7 +182,7 @@ def test_the_page_on_architecture_names_rooms_and_files_that_are_there():
 GUIDES = [page for page in PAGES if page.parent.name == "docs" and page.name != "pitfalls.md"]
 
 
-@pytest.mark.parametrize("page", GUIDES, ids=lambda page: page.stem)
+@each("page", GUIDES)
 def test_the_commands_in_the_blocks_of_a_page_have_verbs_and_options_that_exist(page):
     blocks = re.findall(r"^```\w*\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
     lines = [line for block in blocks for line in block.splitlines()]

@@ -17,6 +17,7 @@ from gpuscope.attach import hook_directory, run
 from gpuscope.errors import UsageError
 from gpuscope.probe import rendezvous
 from tests.fakes import pythons
+from tests.fakes.cases import each
 from tests.fakes.probe_client import (
     ROOT,
     STEPS_OF_TWO_SECONDS,
@@ -232,7 +233,7 @@ def test_help():
     assert "gpuscope run -- COMMAND" in out
 
 
-@pytest.mark.parametrize(
+@each(
     ("argv", "option"),
     [
         (["/usr/bin/python3", "-I", "x.py"], "-I"),

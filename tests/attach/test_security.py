@@ -24,6 +24,7 @@ from gpuscope.attach import clusters
 from gpuscope.attach.askpass import MAX_QUESTIONS, Askpass, Question
 from gpuscope.attach.targets import BadTarget, parse
 from gpuscope.store.remote import Gate
+from tests.fakes.cases import each
 from tests.fakes.stand_ins import install
 
 ROOT = Path(__file__).parents[2]
@@ -92,7 +93,7 @@ HELD = {
 }
 
 
-@pytest.mark.parametrize("promise", HELD)
+@each("promise", HELD)
 def test_each_promise_is_held_by_a_test(promise):
     for name in HELD[promise]:
         path, _, function = name.partition("::")

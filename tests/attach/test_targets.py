@@ -20,6 +20,7 @@ from gpuscope.attach.targets import (
     parse_all,
 )
 from gpuscope.cli import main as cli
+from tests.fakes.cases import each
 
 HOSTILE = [
     "-oProxyCommand=x",
@@ -78,7 +79,7 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "kind", "host", "pid"),
     [
         ("4242", LOCAL, "", 4242),

@@ -18,6 +18,7 @@ from gpuscope.attach.targets import BadTarget, parse, parse_all
 from gpuscope.attach.transport import route, through_prefix, words_to
 from gpuscope.attach.transport_failures import judge
 from tests.fakes import pythons, stand_ins
+from tests.fakes.cases import each
 
 NASTY = [
     "a b",
@@ -125,7 +126,7 @@ def test_what_cannot_be_a_way_is_refused():
             route(parse("h"), python=python)
 
 
-@pytest.mark.parametrize(
+@each(
     ("program", "code", "said", "kind", "again"),
     [
         ("ssh", 255, "ssh: connect to host h port 22: Connection refused", "refused", True),

@@ -12,6 +12,7 @@ import pytest
 
 import gpuscope
 from gpuscope.cli import main as cli
+from tests.fakes.cases import each
 from tests.fakes.in_process import command
 
 PYTHON = shlex.quote(sys.executable)
@@ -40,7 +41,7 @@ def test_help_names_every_verb():
     assert all(verb in out for verb in cli.VERBS)
 
 
-@pytest.mark.parametrize("verb", [v for v in cli.VERBS if v != "run"])
+@each("verb", [v for v in cli.VERBS if v != "run"])
 def test_every_verb_has_help(verb):
     done = command(verb, "--help")
     assert done.returncode == 0

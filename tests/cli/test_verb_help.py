@@ -6,12 +6,11 @@ import shlex
 import subprocess
 import sys
 
-import pytest
-
 from gpuscope.cli import main as cli
 from gpuscope.cli import verb_help
 from gpuscope.cli.commands.lab import runs
 from gpuscope.exit_status import ExitStatus
+from tests.fakes.cases import each
 from tests.fakes.in_process import command
 
 ACTIONS = [f"lab runs {action}" for action in runs.ACTIONS]
@@ -28,7 +27,7 @@ def test_the_tables_know_the_commands_that_there_are():
     assert set(verb_help.EXIT_CODES) == set(COMMANDS)
 
 
-@pytest.mark.parametrize("words", COMMANDS)
+@each("words", COMMANDS)
 def test_a_help_has_examples_and_exit_codes(words):
     page = command(*words.split(), "--help").stdout
     examples = page.partition("\nexamples:\n")[2].partition("\n\n")[0].splitlines()
@@ -45,7 +44,7 @@ def test_a_help_has_examples_and_exit_codes(words):
     assert {0, 64} <= set(codes) <= {int(code) for code in ExitStatus}
 
 
-@pytest.mark.parametrize("words", [one for one in COMMANDS if one != "run"])
+@each("words", [one for one in COMMANDS if one != "run"])
 def test_each_example_is_a_command_line_that_means_something(words):
     command, action = words.split()[:2], words.split()[2:]
     parser = cli.parser(*command)

@@ -18,6 +18,7 @@ from gpuscope.collect.nvml import FAST_COLUMNS, SLOW_COLUMNS, Nvml, NvmlDevice
 from gpuscope.collect.nvml_events import XidWatch
 from gpuscope.collect.nvml_readings import WATCHED_COLUMNS
 from gpuscope.wire.frames import CODES, DEVICE_COLUMNS, Unknown
+from tests.fakes.cases import each
 from tests.fakes.nvml import GIB, Clock, FakeNvml, FakeProcess, started
 
 PROCESSES = [
@@ -191,7 +192,7 @@ def failures(calls: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
     return [(call, ("NotSupported", "missing symbol", next(others))) for call in calls]
 
 
-@pytest.mark.parametrize(("call", "errors"), failures(CALLS))
+@each(("call", "errors"), failures(CALLS))
 def test_a_failing_call_costs_only_its_own_readings(call: str, errors: tuple[str, ...]) -> None:
     for error in errors:
         costs_only_its_own_readings(call, error)
@@ -275,7 +276,7 @@ def has_its_reason(call: str, error: str) -> None:
     assert told["utilization_percent"] == 55
 
 
-@pytest.mark.parametrize("call", CALLS)
+@each("call", CALLS)
 def test_a_call_that_hangs_holds_only_its_device(call: str) -> None:
     driver = DRIVER_OF.get(call, "580.159.03")
     fake = full_fake(driver)

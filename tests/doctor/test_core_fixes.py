@@ -20,6 +20,7 @@ import pytest
 
 from gpuscope.doctor import table
 from tests.fakes import probe_client
+from tests.fakes.cases import each
 
 torch = pytest.importorskip("torch", reason="needs torch")
 nn = torch.nn
@@ -290,7 +291,7 @@ def cases(fixes):
     ]
 
 
-@pytest.mark.parametrize(("name", "number"), cases(AS_ON_A_CPU))
+@each(("name", "number"), cases(AS_ON_A_CPU))
 def test_the_code_of_a_fix_for_a_gpu_runs_as_on_a_cpu(name, number):
     """Of a fix with a scaler the parameters have moved afterwards, and are all numbers."""
     names = scene()

@@ -13,6 +13,7 @@ import pytest
 from gpuscope.cli import main as cli
 from gpuscope.doctor import explain, table
 from gpuscope.lab import claims, pitfalls
+from tests.fakes.cases import each
 
 ROOT = Path(__file__).parent.parent.parent
 ROWS = table.load()
@@ -69,7 +70,7 @@ def commands():
                 yield pytest.param(found.strip(), id=f"{row.id}: {found.strip()}"[:60])
 
 
-@pytest.mark.parametrize("command", [*commands()])
+@each("command", [*commands()])
 def test_a_command_of_ours_is_one_that_exists(command):
     verb, *words = shlex.split(command)[1:]
     assert verb in cli.VERBS

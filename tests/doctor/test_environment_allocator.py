@@ -9,6 +9,7 @@ import pytest
 
 from gpuscope.doctor import environment_allocator as allocator
 from gpuscope.doctor.environment_facts import Build, Facts
+from tests.fakes.cases import each
 
 
 def judge(version="2.13.0+cu130", cuda="13.0", hip="", **environment):
@@ -35,7 +36,7 @@ def test_what_torch_takes(text):
     assert judge(PYTORCH_CUDA_ALLOC_CONF=text) == []
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "setting", "fixed"),
     [
         ("expandable_segments:true", "expandable_segments:true", "expandable_segments:True"),

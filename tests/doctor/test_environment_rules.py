@@ -12,6 +12,7 @@ import pytest
 from gpuscope.doctor import environment, environment_facts
 from gpuscope.doctor.environment_build import runs_on
 from gpuscope.doctor.environment_facts import Build, Device, Facts, Host, Owner, Torch, Xid, version
+from tests.fakes.cases import each
 
 GIB = 1 << 30
 DEVICE = Device(
@@ -133,7 +134,7 @@ def setting(**environment):
 # ── where all is well ─────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
+@each(
     "facts",
     [
         HEALTHY,
@@ -237,7 +238,7 @@ def test_without_the_drivers_cuda_version_it_abstains():
     )
 
 
-@pytest.mark.parametrize(
+@each(
     ("capability", "architectures", "runs"),
     [
         ((9, 0), ("sm_80", "sm_90"), True),
@@ -523,7 +524,7 @@ def test_order_of_different_gpus():
 # ── host ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
+@each(
     ("changes", "pitfall", "severity", "words"),
     [
         (
@@ -606,7 +607,7 @@ def test_mixed_pynvml_packages():
 # ── settings ──────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(
+@each(
     ("environment", "pitfall", "severity"),
     [
         ({"CUDA_LAUNCH_BLOCKING": "1"}, "debug-settings", "warning"),

@@ -17,6 +17,7 @@ from gpuscope.doctor.order import rank
 from gpuscope.store.store import Store
 from gpuscope.wire import frames as f
 from tests.fakes import jobs, memories, views
+from tests.fakes.cases import each
 from tests.fakes.views import (
     GIB,
     SOURCE,
@@ -111,7 +112,7 @@ def severe(findings: list[Finding]) -> list[str]:
 # ── what is well ──────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("series", memories.HEALTHY, ids=lambda one: one.__name__)
+@each("series", memories.HEALTHY)
 def test_memory_that_moves_as_it_should_is_no_warning(series):
     assert severe(found(one(240, sizes=[size / GIB for size in series(Random(5), 240)]))) == []
 

@@ -7,12 +7,11 @@ The frames are those of real failures, without what stands in every traceback.
 
 from __future__ import annotations
 
-import pytest
-
 from gpuscope.doctor import report as reports
 from gpuscope.doctor import table
 from gpuscope.doctor.finding import Report
 from gpuscope.doctor.messages import examine
+from tests.fakes.cases import each
 
 from . import message_templates as say
 
@@ -236,7 +235,7 @@ def settled(text: str):
     return reports.finish(Report(findings=examine(text.split("\n"))[0]), table.load()).findings
 
 
-@pytest.mark.parametrize("name", CASES)
+@each("name", CASES)
 def test_the_cause_and_its_first_fix(name):
     text, (pitfall, cause, fix) = CASES[name]
     first, *others = settled(text)

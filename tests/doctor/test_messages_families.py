@@ -9,6 +9,7 @@ import pytest
 
 from gpuscope.doctor.messages import examine
 from gpuscope.doctor.order import rank
+from tests.fakes.cases import each
 
 from . import message_templates as say
 from .message_templates import GIB, MIB
@@ -182,7 +183,7 @@ def named(symptom: str) -> list[str]:
     return [one.pitfall for one in rank(examine((), symptom=symptom)[0])]
 
 
-@pytest.mark.parametrize(("text", "pitfall"), MESSAGES, ids=short)
+@each(("text", "pitfall"), MESSAGES)
 def test_the_message_speaks_for(text, pitfall):
     assert names(text)[0] == pitfall
 

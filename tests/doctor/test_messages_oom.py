@@ -12,6 +12,7 @@ import pytest
 from gpuscope.doctor.messages import examine, oom, reading
 from gpuscope.doctor.messages.text import Log
 from gpuscope.doctor.order import rank
+from tests.fakes.cases import each
 
 from . import message_templates as say
 from .message_templates import GIB, MIB
@@ -113,7 +114,7 @@ def test_not_available_is_unknown():
     assert record(text).process_bytes is None
 
 
-@pytest.mark.parametrize(
+@each(
     ("form", "disguise"),
     [
         *((form, "cut") for form in OLD + NEW),

@@ -10,6 +10,7 @@ import pytest
 from gpuscope.doctor import table
 from gpuscope.doctor.messages import examine, tables, weights
 from gpuscope.doctor.order import rank
+from tests.fakes.cases import each
 
 from . import message_templates as say
 
@@ -213,19 +214,19 @@ def top(text: str):
     return rank(examine(text.split("\n"))[0])[0]
 
 
-@pytest.mark.parametrize(("text", "pitfall"), DEFINITE, ids=short)
+@each(("text", "pitfall"), DEFINITE)
 def test_what_the_text_decides(text, pitfall):
     one = top(text)
     assert (one.pitfall, one.confidence) == (pitfall, "definite")
 
 
-@pytest.mark.parametrize(("text", "pitfall"), LIKELY, ids=short)
+@each(("text", "pitfall"), LIKELY)
 def test_what_the_text_speaks_for(text, pitfall):
     one = top(text)
     assert (one.pitfall, one.confidence) == (pitfall, "likely")
 
 
-@pytest.mark.parametrize("text", [text for text, _ in (*DEFINITE, *LIKELY)], ids=short)
+@each("text", [text for text, _ in (*DEFINITE, *LIKELY)])
 def test_wrapping_and_prefixes_change_nothing(text):
     plain = [one.pitfall for one in examine(text.split("\n"))[0]]
     told = say.prefixed(say.hard(text.replace("\n", " "), 50), "[rank7]: ")

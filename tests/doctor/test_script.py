@@ -16,6 +16,7 @@ from gpuscope.doctor.finding import Finding, Report
 from gpuscope.doctor.report import exit_code
 from gpuscope.doctor.script import examine, report
 from gpuscope.doctor.script.source import Source
+from tests.fakes.cases import each
 
 from .gym_fixes import applied
 from .script_cases import CASES, HEAD, LOOP, MODEL
@@ -40,7 +41,7 @@ def found(tmp_path: Path, source: str) -> dict[str, Finding]:
     return {finding.cause.removeprefix("script."): finding for finding in seen.findings}
 
 
-@pytest.mark.parametrize("name", CASES)
+@each("name", CASES)
 def test_check(name: str, tmp_path: Path) -> None:
     cause, mistake, correct = CASES[name]
     finding = found(tmp_path, mistake)[cause]
@@ -57,7 +58,7 @@ def told(code: str) -> str:
     return ast.dump(ast.parse(code + " ..." if code.endswith(":") else code))
 
 
-@pytest.mark.parametrize("name", CASES)
+@each("name", CASES)
 def test_fix_applied(name: str, tmp_path: Path) -> None:
     """The fix in place of what it replaces: still Python, and the mistake is gone."""
     cause, mistake, _ = CASES[name]
@@ -71,7 +72,7 @@ def test_fix_applied(name: str, tmp_path: Path) -> None:
     assert cause not in {one.cause.removeprefix("script.") for one in seen.findings}
 
 
-@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: f"{path.parent.name}/{path.stem}")
+@each("path", SCRIPTS)
 def test_each_fix_of_a_whole_script_is_python_and_changes_something(path: Path) -> None:
     source = path.read_text()
     for finding in report([str(path)]).findings:
@@ -163,7 +164,7 @@ def test_every_visible_pitfall_is_listed() -> None:
     assert said == set(VISIBLE)
 
 
-@pytest.mark.parametrize("name", VISIBLE)
+@each("name", VISIBLE)
 def test_pitfall_pair(name: str) -> None:
     findings, _, problems = examine([str(DEMOS / f"{name}.py"), str(DEMOS / f"{name}_cured.py")])
     assert not problems

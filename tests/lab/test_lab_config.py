@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpuscope.lab.config import TOGGLES, ConfigError, LabConfig, Toggle, add_toggles
+from tests.fakes.cases import each
 
 
 def parse(*words: str) -> LabConfig:
@@ -98,9 +99,7 @@ def test_a_family_has_a_preset_for_each_device_and_a_preset_is_itself() -> None:
     assert LabConfig(model="gpt-tiny").preset("cuda") == "gpt-tiny"
 
 
-@pytest.mark.parametrize(
-    "toggle", [toggle for toggle in TOGGLES if toggle.yes_no], ids=lambda toggle: toggle.name
-)
+@each("toggle", [toggle for toggle in TOGGLES if toggle.yes_no])
 def test_a_switch_is_turned_on_and_off(toggle: Toggle) -> None:
     on, off = parse(toggle.flag), parse(toggle.flag.replace("--", "--no-", 1))
     assert (getattr(on, toggle.name), getattr(off, toggle.name)) == (True, False)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.cases import each
+
 torch = pytest.importorskip("torch")
 
 from gpuscope.lab import factory  # noqa: E402
@@ -120,7 +122,7 @@ def test_the_current_folder_comes_last_for_everybody_else(folder: Path) -> None:
     assert sys.path[0] != str(folder)
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "named"),
     [
         (

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from gpuscope.lab.config import LabConfig
 from gpuscope.lab.rules import PARAMETERS, RuleVerdict, RunFacts, check, least_bytes
 from gpuscope.lab.toggles import TOGGLES
+from tests.fakes.cases import each
 
 GIB = 2**30
 CPU = RunFacts(device_type="cpu", gpus=0, torch_version="2.13.0+cpu", cores=4, has_compiler=True)
@@ -129,7 +130,7 @@ REFUSED: list[tuple[dict[str, Any], RunFacts, str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("toggles", "facts", "words", "changes"), REFUSED)
+@each(("toggles", "facts", "words", "changes"), REFUSED)
 def test_what_cannot_run_is_refused(
     toggles: dict[str, Any], facts: RunFacts, words: str, changes: dict[str, Any]
 ) -> None:
@@ -198,7 +199,7 @@ WARNED: list[tuple[dict[str, Any], RunFacts, str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("toggles", "facts", "words", "changes"), WARNED)
+@each(("toggles", "facts", "words", "changes"), WARNED)
 def test_what_does_nothing_is_warned_about(
     toggles: dict[str, Any], facts: RunFacts, words: str, changes: dict[str, Any]
 ) -> None:

@@ -21,11 +21,12 @@ from gpuscope.model.allocator_settings import (
 )
 from gpuscope.predict.from_lab_config import request_of
 from gpuscope.predict.request import Request
+from tests.fakes.cases import each
 
 MIB = 1 << 20
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "expected"),
     [
         ("", DEFAULT),

@@ -6,6 +6,7 @@ import pytest
 
 from gpuscope.model.cuda_devices import names_by_number, ordinals, visible
 from gpuscope.wire.frames import GpuDef, Unknown
+from tests.fakes.cases import each
 
 ALIKE = [
     GpuDef(f"GPU-{letter * 8}-0000", index, "NVIDIA H200") for index, letter in enumerate("abcd")
@@ -52,7 +53,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("visible", "wanted"), CASES)
+@each(("visible", "wanted"), CASES)
 def test_what_is_listed_is_seen_up_to_the_first_that_is_not_valid(
     visible: str | None, wanted: list[int]
 ) -> None:

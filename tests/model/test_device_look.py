@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuscope.model.look import class_of, classes, read, waited_for
+from tests.fakes.cases import each
 
 NAMES = {
     "nvjet_sm90_tst_128x256_64x4_1x2_h_bz_coopA_TNN": "products-half",
@@ -63,7 +64,7 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize(("name", "kind"), NAMES.items())
+@each(("name", "kind"), NAMES.items())
 def test_classes(name, kind):
     assert class_of(name) == kind
 

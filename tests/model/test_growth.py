@@ -11,6 +11,7 @@ from gpuscope.model.growth import Forecast, Trend, forecast, trend_of, trend_of_
 from gpuscope.model.memory_room import releasable, rooms
 from gpuscope.store.step_points import WARM_UP_POINTS, WARM_UP_STEPS, Track
 from tests.fakes import jobs, memories, views
+from tests.fakes.cases import each
 from tests.fakes.memories import GIB, HEALTHY, MIB
 
 SEEDS = range(2)
@@ -29,7 +30,7 @@ def trend_in(track: Track) -> Trend | None:
     return None if points is None else trend_of_points(points)
 
 
-@pytest.mark.parametrize("kind", HEALTHY, ids=lambda kind: kind.__name__)
+@each("kind", HEALTHY)
 def test_no_healthy_training_is_said_to_run_out(kind):
     """No healthy training is said to run out of memory.
 

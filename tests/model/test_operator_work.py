@@ -7,6 +7,7 @@ import json
 import pytest
 
 from gpuscope.model.operator_work import NoFormula, bytes_of, flops_of
+from tests.fakes.cases import each
 
 
 def text(*args, out=(), **kwargs):
@@ -33,9 +34,7 @@ SCORES = 2 * 2 * 8 * 64 * 64 * 16
 """FLOPs of all products of a row of q with a row of k, with 8 heads of each."""
 
 
-@pytest.mark.parametrize(
-    ("name", "call", "expected"),
-    [
+@each(("name", "call", "expected"), [
         ("mm", text((3, 4), (4, 5)), 2 * 3 * 4 * 5),
         ("addmm", text((5,), (3, 4), (4, 5)), 120),
         ("bmm", text((7, 3, 4), (7, 4, 5)), 7 * 120),
@@ -59,8 +58,7 @@ SCORES = 2 * 2 * 8 * 64 * 64 * 16
                                       [0, 0], 2, [False, True, False]), 2 * (2 * 12 * 36) * 27),
         # LSTM of 5 steps and a batch of 3: (16, 4) and (16, 4) are multiplied at each step
         ("_cudnn_rnn", text((5, 3, 4), [(16, 4), (16, 4), (16,), (16,)], 4), 2 * 15 * 128),
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_a_product_is_a_multiplication_and_an_addition_for_each_pair(name, call, expected):
     found = flops_of(f"aten::{name}", call)
     assert found is not None

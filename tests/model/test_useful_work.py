@@ -9,6 +9,7 @@ import pytest
 
 from gpuscope.model import useful_work
 from gpuscope.model.useful_work import card_named, cards, cost, read, sentence, unknown_text
+from tests.fakes.cases import each
 from tests.model.test_operator_work import text
 
 CARD = cards()["H100 SXM"]
@@ -110,7 +111,7 @@ def test_the_price_is_what_the_steps_lost_or_what_the_counted_one_took():
     assert cost(unsure) == "The counted step took 100 ms, usually 60.0 ms."
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "card"),
     [
         ("NVIDIA H100 80GB HBM3", "H100 SXM"),

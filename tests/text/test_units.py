@@ -26,9 +26,10 @@ from gpuscope.text.units import (
     signed_bytes_text,
     window_text,
 )
+from tests.fakes.cases import each
 
 
-@pytest.mark.parametrize(
+@each(
     ("count", "text"),
     [
         (0, "0 B"),
@@ -88,7 +89,7 @@ def test_a_column_names_its_unit_once(count, unit, text):
     assert amount_text(count, unit) == text
 
 
-@pytest.mark.parametrize(
+@each(
     ("seconds", "text"),
     [
         (0, "0 s"),

@@ -12,11 +12,12 @@ from gpuscope.doctor.finding import Evidence, Finding
 from gpuscope.lab.claims import BY_ID
 from gpuscope.lab.pitfalls import load as load_pitfalls
 from gpuscope.tui.doctor.proof import NO_PROOF, Proof, parse_proof, proof_of
+from tests.fakes.cases import each
 
 LAB = sorted({row.verify for row in table.load().values() if row.verify.startswith("gpuscope lab")})
 
 
-@pytest.mark.parametrize("verify", LAB)
+@each("verify", LAB)
 def test_each_command_of_the_lab_in_the_table_is_understood(verify):
     proof = parse_proof(verify)
     assert proof is not None

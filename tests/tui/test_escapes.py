@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import time
 
-import pytest
 from textual import constants, events
 from textual._xterm_parser import XTermParser
 
 from gpuscope.tui.terminal.escapes import Escapes
+from tests.fakes.cases import each
 
 
 def keys(*pieces: str | float) -> list[str]:
@@ -37,7 +37,7 @@ def keys(*pieces: str | float) -> list[str]:
     return [event.key if isinstance(event, events.Key) else type(event).__name__ for event in found]
 
 
-@pytest.mark.parametrize(
+@each(
     ("pieces", "wanted"),
     [
         (("\x1bj",), ["escape", "j"]),

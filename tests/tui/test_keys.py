@@ -40,6 +40,7 @@ from gpuscope.tui.shell.screen_keys import BY_TEXTUAL, KEYS, TITLES
 from gpuscope.tui.shell.tabs import TABS
 from gpuscope.tui.widgets.table import LiveTable
 from tests.fakes import jobs, views
+from tests.fakes.cases import each
 from tests.fakes.collecting import collector_off
 from tests.tui.pilot import in_loop, make_app, until
 
@@ -205,7 +206,7 @@ def test_the_advice_after_a_question_of_ssh_names_the_key_that_asks_again():
     assert key_of("connect_again") in NOT_ANSWERED
 
 
-@pytest.mark.parametrize("name", KEYS)
+@each("name", KEYS)
 def test_a_key_means_one_thing_on_a_screen(name):
     """But for states of a screen that exclude each other."""
     taken: set[tuple[str, str]] = set()
@@ -216,7 +217,7 @@ def test_a_key_means_one_thing_on_a_screen(name):
             taken.add((one, key.when))
 
 
-@pytest.mark.parametrize("name", KEYS)
+@each("name", KEYS)
 def test_an_entry_has_its_action_and_words(name):
     kind = classes()[name]
     places = [entry.footer for entry in keys_of(kind) if entry.footer and not entry.when]

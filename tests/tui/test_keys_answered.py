@@ -11,6 +11,7 @@ from gpuscope.tui.shell.notices import Notices, shortened
 from gpuscope.tui.shell.screen_keys import KEYS
 from gpuscope.tui.shell.tabs import TABS
 from tests.fakes import views
+from tests.fakes.cases import each
 from tests.tui.pilot import in_loop, make_app, until
 from tests.tui.snapshots import text
 from tests.tui.test_keys import classes
@@ -33,7 +34,7 @@ def test_each_key_of_the_registry_acts_on_a_tab_or_says_where_it_does(tab):
         assert used or "? shows" in said
 
 
-@pytest.mark.parametrize("name", [name for name in KEYS if name.endswith(("Screen", "Dialog"))])
+@each("name", [name for name in KEYS if name.endswith(("Screen", "Dialog"))])
 def test_each_key_of_the_registry_acts_on_a_screen_or_says_where_it_does(name):
     here = {one for key in keys_of(classes()[name]) for one in names_in(key)}
     for key in set(EVERY) - here:

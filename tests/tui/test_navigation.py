@@ -9,14 +9,13 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 
-import pytest
-
 import gpuscope
 from gpuscope.tui.overview.detail_screen import DetailScreen
 from gpuscope.tui.processes.process_screen import ProcessScreen
 from gpuscope.tui.shell.navigation import PLACES
 from gpuscope.tui.trainer.job_screen import JobScreen
 from tests.fakes import views
+from tests.fakes.cases import each
 from tests.fakes.collecting import collector_off
 from tests.tui.pilot import in_loop, make_app, until
 
@@ -37,7 +36,7 @@ def kinds_opened() -> set[str]:
     return found & set(PLACES)
 
 
-@pytest.mark.parametrize("kind", PLACES)
+@each("kind", PLACES)
 def test_a_kind_has_a_screen_and_somebody_who_opens_it(kind):
     place = PLACES[kind]
     assert callable(getattr(import_module(f"gpuscope.tui.{place.module}"), place.name))

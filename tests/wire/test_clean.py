@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuscope.wire.clean import MAX_MARKS, clean, clean_lines
+from tests.fakes.cases import each
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         "train.py --lr 3e-4",
@@ -36,7 +37,7 @@ def test_what_people_write_stays(text):
     assert clean(text) == text
 
 
-@pytest.mark.parametrize(
+@each(
     "char",
     [
         *"\u00ad\u034f\u061c\u115f\u1160\u180e\u200b\u200c\u200d\u200e\u2028\u202e\u2060\u2066\u3164\ufe00\ufe0f\ufeff",

@@ -18,6 +18,7 @@ from gpuscope.wire.clean import clean
 from gpuscope.wire.codec import UnknownKind, WireError, encode
 from gpuscope.wire.frames import KINDS, MAX_LINE_BYTES, MAX_STRING_CHARS
 from tests.fakes import wire
+from tests.fakes.cases import each
 
 DECODERS = pytest.mark.parametrize(
     "decode", [codec.decode, viewer.decode], ids=["stdlib", "viewer"]
@@ -72,7 +73,7 @@ def cleaned(value: Any) -> Any:
     return [cleaned(item) for item in value] if isinstance(value, list) else value
 
 
-@pytest.mark.parametrize("kind", wire.BY_KIND)
+@each("kind", wire.BY_KIND)
 def test_what_is_encoded_is_decoded(kind):
     @settings(max_examples=25, deadline=None)
     @given(wire.BY_KIND[kind])

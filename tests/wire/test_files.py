@@ -22,6 +22,7 @@ from gpuscope.store.trace import read_table
 from gpuscope.tui.shell import state as shell_state
 from gpuscope.wire.files import NotAFile, open_regular, open_regular_descriptor
 from gpuscope.wire.recording import RecordingReader
+from tests.fakes.cases import each
 
 
 @pytest.fixture(autouse=True)
@@ -90,7 +91,7 @@ READERS = {
 }
 
 
-@pytest.mark.parametrize("reader", READERS)
+@each("reader", READERS)
 def test_what_is_no_file_is_refused_with_what_to_do(reader, odd):
     path, kind = odd
     said = READERS[reader](path)
