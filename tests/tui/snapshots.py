@@ -1,8 +1,8 @@
 """Snapshots of a screen: every character and every style, as text that a diff can be read in.
 
-``check(app, name)`` inside a running pilot, or ``snapshot(make, name, width, height)`` from a plain
-test. The files lie in ``tests/tui/snapshots/``; ``GPUSCOPE_UPDATE_SNAPSHOTS=1`` writes them anew.
-Look at the diff, and at a picture (``tests/tui/picture.py``), before you commit it.
+``await check(pilot, name)`` inside a running pilot, or ``snapshot(make, name, width, height)`` from
+a plain test. The files lie in ``tests/tui/snapshots/``; ``GPUSCOPE_UPDATE_SNAPSHOTS=1`` writes them
+anew. Look at the diff, and at a picture (``tests/tui/picture.py``), before you commit it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import difflib
 import os
 import string
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from textual.app import App
 from textual.pilot import Pilot
 
 FOLDER = Path(__file__).parent / "snapshots"
+WAIT_SECONDS = 15.0
+"""How long a screen may take to look as it is stored: parts of it are drawn later than others."""
 LETTERS = (
     string.ascii_lowercase + string.ascii_uppercase + string.digits + "!$%&()*+,-/:;<=>?@[]^_{|}~"
 )
@@ -79,27 +82,29 @@ def _name(style: Style) -> str:
     return " ".join(words)
 
 
-def check(app: App[Any], name: str) -> None:
-    """Compare the screen with the stored one.
+async def check(pilot: Pilot[Any], name: str) -> None:
+    """Wait until the screen is as the stored one; fail with the difference.
 
     A missing file is a failure that says how to make it.
     """
-    size = app.size
-    path = FOLDER / f"{name}-{size.width}x{size.height}.txt"
-    found = describe(app)
+    app = pilot.app
+    await pilot.pause()
+    path = FOLDER / f"{name}-{app.size.width}x{app.size.height}.txt"
     if os.environ.get("GPUSCOPE_UPDATE_SNAPSHOTS") == "1":
+        await pilot.pause(1.0)
         FOLDER.mkdir(exist_ok=True)
-        path.write_text(found, encoding="utf-8")
+        path.write_text(describe(app), encoding="utf-8")
         return
     assert path.exists(), (
         f"no snapshot {path.name}: make it with GPUSCOPE_UPDATE_SNAPSHOTS=1, and look at it"
     )
-    stored = path.read_text(encoding="utf-8")
-    if found != stored:
-        diff = difflib.unified_diff(
-            stored.splitlines(), found.splitlines(), "stored", "found", lineterm="", n=1
-        )
-        raise AssertionError(f"{path.name} differs\n" + "\n".join(list(diff)[:80]))
+    stored, deadline = path.read_text(encoding="utf-8"), time.monotonic() + WAIT_SECONDS
+    while (found := describe(app)) != stored:
+        if time.monotonic() > deadline:
+            lines = (stored.splitlines(), found.splitlines())
+            diff = difflib.unified_diff(*lines, "stored", "found", lineterm="", n=1)
+            raise AssertionError(f"{path.name} differs\n" + "\n".join(list(diff)[:80]))
+        await pilot.pause(0.05)
 
 
 def run(
@@ -126,6 +131,6 @@ def snapshot(
     async def body(pilot: Pilot[Any]) -> None:
         await pilot.press(*keys)
         await pilot.pause()
-        check(pilot.app, name)
+        await check(pilot, name)
 
     run(make, body, width, height)

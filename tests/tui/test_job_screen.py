@@ -247,8 +247,7 @@ def test_pictures_of_the_job_screen(size):
         async with app.run_test(size=size) as pilot:
             await open_the_job(pilot)
             await until(pilot, "data.py:88")
-            await pilot.pause(0.05)
-            check(app, "job")
+            await check(pilot, "job")
             assert "stalled" in text(app)
 
     body()

@@ -936,8 +936,7 @@ async def test_the_lab_looks_as_it_did(size, path, monkeypatch):
         app.main.refresh_all()
         await until(pilot, "59/300")
         app.main.refresh_all()
-        await pilot.pause(0.1)
-        check(app, "lab-rich")
+        await check(pilot, "lab-rich")
 
 
 @in_loop

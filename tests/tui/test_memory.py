@@ -391,10 +391,9 @@ async def test_the_memory_tab_looks_as_it_did(view, keys, wanted, size):
         if view == "modules":
             await pilot.press("x")
         await until(pilot, wanted)
-        await pilot.pause(0.1)
+        await check(pilot, f"memory-{view}")
         for row in grid(app):
             assert sum(cell_len(char) for char, _ in row) == size[0]
-        check(app, f"memory-{view}")
 
 
 @in_loop
@@ -406,7 +405,7 @@ async def test_without_colour_marks_and_layers_are_told_by_their_glyphs(monkeypa
         assert "▒" in screen
         assert "▞" in screen
         assert "╌╌╌" in screen
-        check(app, "memory-mono")
+        await check(pilot, "memory-mono")
 
 
 @in_loop

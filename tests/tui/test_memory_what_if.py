@@ -286,4 +286,4 @@ async def test_how_it_looks(labs, width, height):
     async with app.run_test(size=(width, height)) as pilot:
         await look(pilot)
         await until(pilot, "fused optimizer", "r: try it in the Lab", "cost: the output")
-        check(app, "memory-what-if")
+        await check(pilot, "memory-what-if")

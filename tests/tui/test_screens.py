@@ -406,6 +406,9 @@ async def test_wide_and_hostile_names_stay_in_their_cells_and_send_nothing():
     app = make_app(frames)
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await until(pilot, "深層学習")
+        while not all(line.strip() for line in screen.splitlines()[2:-1]):
+            await pilot.pause()  # not all panels are there yet
+            screen = text(app)
         for char in "\x1b\x07\x9b\u202e":
             assert char not in screen
         borders = {line.rstrip()[-1] for line in screen.splitlines()[2:-1]}
@@ -433,8 +436,7 @@ async def test_tabs_look_as_they_did(tab, size):
     app = snapshot_app(views.training(), tab)
     async with app.run_test(size=size) as pilot:
         await until(pilot, "train.py" if tab != "lab" else "No run yet.")
-        await pilot.pause(0.1)
-        check(app, f"tab-{tab}")
+        await check(pilot, f"tab-{tab}")
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda s: f"{s[0]}x{s[1]}")
@@ -443,8 +445,7 @@ async def test_a_host_without_gpu_looks_as_it_did(size):
     app = snapshot_app(views.cpu_only(), "overview")
     async with app.run_test(size=size) as pilot:
         await until(pilot, "No NVIDIA driver here")
-        await pilot.pause(0.1)
-        check(app, "no-gpu")
+        await check(pilot, "no-gpu")
 
 
 @in_loop

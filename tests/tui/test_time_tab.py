@@ -319,7 +319,7 @@ def test_the_tab_looks_as_it_did(size: tuple[int, int]) -> None:
             looked_at(app)
             if size[0] > 80:
                 await until(pilot, "On the GPU", "Saving checkpoints takes", "Ten minutes")
-            check(app, "tab-time")
+            await check(pilot, "tab-time")
 
     run()
 
@@ -330,7 +330,7 @@ async def test_without_colour_each_row_has_its_pattern(monkeypatch):
     app = make_app(clocks.of_ranks(), "time")
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "▒ waiting for input", "█ forward pass")
-        check(app, "tab-time-mono")
+        await check(pilot, "tab-time-mono")
 
 
 @in_loop
