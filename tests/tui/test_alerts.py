@@ -43,12 +43,12 @@ class World:
         for frame in frames:
             self.store.apply(views.SOURCE, frame, getattr(frame, "m", 0) / 1e9)
 
-    def tick(self, seconds: float, **device: f.Scalar) -> list[tuple[str, str]]:
-        """Time goes on by ``seconds`` at 1 Hz with these readings; what changed meanwhile."""
+    def tick(self, seconds: float, every: float = 1.0, **device: f.Scalar) -> list[tuple[str, str]]:
+        """Time goes on by ``seconds``, with these readings ``every`` second; what changed."""
         before = len(self.told)
         trainer = {key: device.pop(key) for key in list(device) if key in f.TRAINER_COLUMNS}
-        for _ in range(int(seconds)):
-            self.now += 1.0
+        for _ in range(int(seconds / every)):
+            self.now += every
             gpu = views.device_row(0, 50.0, 90.0, **device)
             row = views.trainer_row(13, 100, 0.5, **trainer)
             sample = f.Sample(
@@ -178,7 +178,7 @@ def test_steps_that_become_slower_are_told_once_for_each_change_and_not_again():
         return [
             one
             for _ in range(seconds // 5)
-            for one in world.tick(5, step_seconds=step * (1 + 0.02 * dice.gauss(0, 1)))
+            for one in world.tick(5, 5.0, step_seconds=step * (1 + 0.02 * dice.gauss(0, 1)))
         ]
 
     assert pace(0.5, 300) == []
