@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from textual.app import App, ComposeResult
+from textual.geometry import Size
+from textual.pilot import Pilot
 
 from gpuscope.tui import theme
 from gpuscope.tui.charts.axes import round_end, share_ticks, time_axis, time_ticks, value_ticks
@@ -103,6 +105,23 @@ def test_the_time_axis_is_as_wide_as_the_chart(window: int, margin: int, inner: 
     axis, labels = time_axis(window, margin, inner)
     assert len(axis[0][0]) == len(labels[0][0]) == margin + 1 + inner
     assert labels[0][0].endswith("now")
+
+
+def test_a_legend_that_was_told_before_there_was_room_for_it_comes_with_the_lines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def body(pilot: Pilot[None]) -> None:
+        chart = pilot.app.query_one(LineChart)
+        with monkeypatch.context() as patch:
+            patch.setattr(LineChart, "size", Size(0, 0))
+            chart.show([Series("all cores", "series1", [0.0, 60.0], [10.0, 20.0])])
+        chart.refresh()
+        assert "all cores" not in text(pilot.app)
+        chart.repaint()
+        while "all cores" not in text(pilot.app):
+            await pilot.pause()
+
+    run(One, body, 40, 10)
 
 
 def test_the_widget_shows_lines_axes_and_legend() -> None:

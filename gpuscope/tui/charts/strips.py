@@ -263,6 +263,7 @@ class Painted(Widget):
         self._ground = Color(0, 0, 0)
         self._subtitle: Sequence[Piece] = ()
         self._legend: tuple[tuple[str, str, str], ...] = ()
+        self._legend_width = 0  # of the content, for which the legend was cut
         self.paints = 0
         """How many times it was painted: for tests and measurements."""
 
@@ -335,11 +336,11 @@ class Painted(Widget):
         entries = tuple(entries)
         if entries != self._legend:
             self._legend = entries
-            self.subtitle(legend_of(entries, self.size.width - 2, self.legend_elsewhere))
+            self._fit_legend()
 
-    def on_resize(self) -> None:
-        if self._legend:
-            self.subtitle(legend_of(self._legend, self.size.width - 2, self.legend_elsewhere))
+    def _fit_legend(self) -> None:
+        self._legend_width = self.size.width
+        self.subtitle(legend_of(self._legend, self._legend_width - 2, self.legend_elsewhere))
 
     def render_lines(self, crop: Region) -> list[Strip]:
         self._fit()  # once a frame: asking for size and background is dear
@@ -368,6 +369,8 @@ class Painted(Widget):
         strips += [strip_of((), width, tokens)] * (height - len(strips))
         self._strips, self._painted = strips, key
         self.paints += 1
+        if self._legend and self._legend_width != width:  # told before it had its place
+            self.call_later(self._fit_legend)
         return strips
 
     def on_mount(self) -> None:

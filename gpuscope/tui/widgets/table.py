@@ -338,7 +338,6 @@ class LiveTable(Painted, can_focus=True):
             left += cells + self._gap
 
     def on_resize(self) -> None:
-        super().on_resize()
         self._follow()
         self.repaint()
 
