@@ -50,13 +50,14 @@ all others are done: ``make test-all`` gives each worker a file at a time, in th
 """
 
 
-settings.register_profile("quick", max_examples=30)
+# no deadline: how long an example takes says what else the machine does
+settings.register_profile("all", deadline=None)
+settings.register_profile("quick", max_examples=30, deadline=None)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Try fewer examples in the quick tests; ``make test-all`` tries as many as are usual."""
-    if "not slow" in config.option.markexpr:
-        settings.load_profile("quick")
+    settings.load_profile("quick" if "not slow" in config.option.markexpr else "all")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuscope.lab.config import LabConfig
@@ -242,7 +242,6 @@ def test_two_processes_on_a_cpu_are_never_complained_about() -> None:
     assert check(LabConfig(parallel="fsdp"), CPU) == []
 
 
-@settings(deadline=None, max_examples=80)
 @given(
     st.fixed_dictionaries(
         {},

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuscope.model.memory_account import (
@@ -308,7 +308,6 @@ def test_two_processes_of_one_name_are_two_rows():
 COUNT = st.integers(0, 150 * GIB)
 
 
-@settings(max_examples=60, deadline=None)
 @given(COUNT, COUNT, COUNT, COUNT, COUNT, COUNT, st.lists(COUNT, max_size=6), COUNT)
 def test_whatever_is_read_the_rows_end_at_the_total(
     used, reserved, allocated, active, requested, split, others, own

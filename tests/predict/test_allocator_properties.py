@@ -91,7 +91,6 @@ def check(run: Run) -> None:
         assert shelf.keys == sorted(shelf.keys)
 
 
-@options(max_examples=150, deadline=None)
 @given(traces(), SETTINGS, st.one_of(st.none(), st.integers(2 * MIB, 300 * MIB)), st.booleans())
 def test_blocks_tile_their_segments_and_the_sums_are_exact(
     trace: Trace, settings: Settings, limit: int | None, allowed: bool
@@ -123,7 +122,6 @@ def test_blocks_tile_their_segments_and_the_sums_are_exact(
     assert engine.segments == 0 or settings.expandable
 
 
-@options(max_examples=60, deadline=None)
 @given(traces(), SETTINGS)
 def test_limits_only_matter_below_the_peak(trace: Trace, settings: Settings) -> None:
     free = simulate(trace, settings)
@@ -136,7 +134,6 @@ def test_limits_only_matter_below_the_peak(trace: Trace, settings: Settings) -> 
         assert not simulate(trace, settings, capacity_bytes=least - 1).fits
 
 
-@options(max_examples=60, deadline=None)
 @given(traces())
 def test_pending_frees_serve_nobody_until_they_are_completed(trace: Trace) -> None:
     """All frees of the trace requested at once, and completed only where the trace says so."""

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given
-from hypothesis import settings as options
 from hypothesis import strategies as st
 
 from gpuscope.cli.main import main
@@ -49,7 +48,6 @@ def test_real_snapshots_replay_to_the_byte_with_every_block_at_its_address(name:
     assert found.before.fragmentation.split_bytes == device.totals.inactive_split_bytes
 
 
-@options(max_examples=120, deadline=None)
 @given(traces(), st.sampled_from([DEFAULT, SPLIT]), st.integers(0, 60), st.integers(30, 300))
 def test_a_history_that_lost_its_beginning_is_still_replayed_as_it_was(
     trace: object, settings: object, last: int, capacity: int
@@ -68,7 +66,6 @@ def test_a_history_that_lost_its_beginning_is_still_replayed_as_it_was(
         assert found.before.allocated_bytes == made.engine.allocated
 
 
-@options(max_examples=60, deadline=None)
 @given(traces(), st.integers(30, 200))
 def test_a_recorded_error_happens_again_and_at_the_recorded_capacity_only(
     trace: object, capacity: int

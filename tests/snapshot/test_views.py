@@ -111,9 +111,7 @@ def test_private_pools_are_apart(tmp_path):
     ),
     st.integers(1, 300),
 )
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_map_says_what_the_blocks_say(tmp_path, blocks, cells):
     drawn = read({"segments": [segment(*blocks)]}, tmp_path).summary.devices[0].segments[0]
     width = math.ceil(drawn.bytes / 256)
@@ -422,7 +420,7 @@ ROOT = st.fixed_dictionaries(
 
 
 @given(ROOT, st.integers(0, 5))
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, suppress_health_check=list(HealthCheck))
 def test_whatever_stands_in_the_file_it_is_a_view_or_a_refusal(tmp_path, root, protocol):
     import msgspec
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuscope.store.history import MEAN_SECONDS, Ring
@@ -69,7 +69,6 @@ def test_hours_take_a_bounded_number_of_bytes():
     st.integers(1, 50),
     st.floats(0.05, 1.0),
 )
-@settings(max_examples=60, deadline=None)
 def test_no_course_of_readings_breaks_it(
     steps: list[tuple[float, float | None]], points: int, share: float
 ):

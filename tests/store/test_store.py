@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuscope.store.store import Store
@@ -413,7 +413,6 @@ def test_cells_of_strings_and_booleans_are_read_and_leave_no_number():
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
 @given(
     st.lists(
         st.one_of(wire.FRAMES, st.sampled_from([hello(), *definitions(), sample(1), sample(2)])),
@@ -428,7 +427,6 @@ def test_no_frame_breaks_the_store(said):
             watched.history(device.id, "used_bytes")
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(st.lists(wire.SCALARS, max_size=4), max_size=6), st.sampled_from(list(COLUMNS)))
 def test_no_row_breaks_the_store(rows, table):
     watched = scene()

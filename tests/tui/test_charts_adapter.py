@@ -11,7 +11,7 @@ import sys
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
@@ -33,7 +33,6 @@ def line(ys: list[object], xs: list[float] | None = None) -> PlottedLine:
 
 
 @given(st.lists(numbers, max_size=130), st.integers(12, 100), st.integers(2, 20))
-@settings(deadline=2000, max_examples=80)
 def test_no_numbers_can_break_a_chart(ys: list[object], width: int, height: int) -> None:
     lines = draw([line(ys)], FRAME, width, height)
     assert len(lines) == height
@@ -129,7 +128,6 @@ def test_axes_stay_where_they_are_while_the_window_moves() -> None:
     st.integers(1, 60),
     st.integers(1, 20),
 )
-@settings(max_examples=60, deadline=2000)
 def test_a_line_touches_every_column_between_its_ends(
     marker: str, points: list[tuple[float, float]], columns: int, rows: int
 ) -> None:

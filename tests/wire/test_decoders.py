@@ -87,7 +87,6 @@ def test_what_is_encoded_is_decoded(kind):
     check()
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=200))
 def test_random_bytes_raise_only_wire_error(data):
     for decode in (codec.decode, viewer.decode):
@@ -95,7 +94,6 @@ def test_random_bytes_raise_only_wire_error(data):
             decode(data)
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     st.sampled_from([*KINDS, "r"]),
     st.dictionaries(st.sampled_from(FIELDS), wire.ANY_JSON, max_size=6),
@@ -117,7 +115,6 @@ def test_on_any_json_both_decoders_agree(kind, body):
             assert viewer.decode(line) == cleaned(frame)
 
 
-@settings(max_examples=150, deadline=None)
 @given(wire.FRAMES, st.data())
 def test_a_damaged_line_raises_only_wire_error(frame, data):
     line = bytearray(encode(frame))
@@ -189,7 +186,6 @@ def test_a_long_string_is_cut_and_the_frame_kept(decode):
     assert len(frame.why) == MAX_STRING_CHARS
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.text(max_size=40), st.sampled_from(["bye", "event", "proc", "why", "value", "cols"]))
 @example("\x1b]52;c;aGk=\x07", "proc")
 @example("\x9b31m\u202eevil", "why")
