@@ -344,6 +344,7 @@ def test_no_safe_place_runs_the_trainer_anyway_and_says_why(base, tmp_path):
 # ── trainers ──────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_a_plain_script_is_seen_from_another_process_within_two_seconds(tmp_path):
     pytest.importorskip("torch")
     process = gpuscope_run(
