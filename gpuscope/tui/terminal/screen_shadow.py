@@ -6,6 +6,8 @@ mostly the same cells. On a link of 30 kB/s each full screen takes a second.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from textual.strip import Strip
 
 from ..charts.strips import changed_spans
@@ -65,7 +67,21 @@ class Shadow:
     def _line(self, y: int) -> Strip | None:
         line, noted = self._lines[y], self._noted[y]
         if line is not None and noted:
-            for x, end, piece in noted:
-                line = Strip.join([line.crop(0, x), piece, line.crop(end)])
+            line = _with_pieces(line, noted)
             self._lines[y], self._noted[y] = line, []
         return line
+
+
+def _with_pieces(line: Strip, noted: list[tuple[int, int, Strip]]) -> Strip:
+    """Return a line with these pieces on it, the later ones above the earlier ones."""
+    ordered = sorted(noted, key=lambda one: one[0])
+    if any(before[1] > after[0] for before, after in pairwise(ordered)):
+        for x, end, piece in noted:
+            line = Strip.join([line.crop(0, x), piece, line.crop(end)])
+        return line
+    parts: list[Strip] = []
+    at = 0
+    for x, end, piece in ordered:
+        parts += [line.crop(at, x), piece]
+        at = end
+    return Strip.join([*parts, line.crop(at)])
