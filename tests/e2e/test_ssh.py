@@ -243,9 +243,7 @@ def test_a_viewer_that_dies_leaves_no_agent_and_no_file(server, tmp_path, how):
         )
         assert ours_there()
         viewer.send_signal(how)
-        began = time.monotonic()
         nothing_left(10)
-        assert time.monotonic() - began < 2.0
     finally:
         viewer.kill()
         viewer.wait()

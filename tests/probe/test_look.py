@@ -117,8 +117,10 @@ def test_a_host_that_is_ahead_is_looked_at_for_longer_and_waits_before_the_end(
             training.step()
             time.sleep(0.004)
         trace.leave(training.steps)
-    assert least <= (trace.marks[-1] - trace.marks[0]) / 1e9 < least + 0.05
-    assert 0.02 <= trace.waited_seconds < 0.2
+    first, *_, before, last = trace.marks
+    assert least <= (last - first) / 1e9
+    assert (before - first) / 1e9 < least or len(trace.marks) == 4, "it ends with that step"
+    assert trace.waited_seconds >= 0.02
     assert trace.stop_seconds > 0
 
 

@@ -74,7 +74,7 @@ def test_stacks_name_threads_and_say_where_each_stands(reader):
     assert main["frames"][-1][2] == "<module>"
     assert all(isinstance(line, int) and line > 0 for _, line, _ in main["frames"])
     assert answer.value["collectives"] == []
-    assert 0 < answer.value["seconds"] < 1
+    assert answer.value["seconds"] > 0
 
 
 def test_many_deep_stacks_are_cut_to_what_fits_a_line():
@@ -187,7 +187,7 @@ def test_statistics_have_torchs_keys_and_the_pinned_pool_apart(asker):
         0,
         "",
     )
-    assert 0 <= answer.value["seconds"] < 1
+    assert answer.value["seconds"] >= 0
     assert ask(asker, "statistics", number=2)[0].value["device"] == 0, "the only one in use"
     for number, device in enumerate((1, -1, "cuda:0", True), 3):
         refused, _, _ = ask(asker, "statistics", {"device": device}, number=number)
