@@ -6,7 +6,7 @@ from .exit_status import ExitStatus
 
 
 class UserError(Exception):
-    """Something that gpuscope cannot do, told so that the user knows what to do next.
+    """Something that gpuscope cannot do, with the reason and what the user can do next.
 
     Each part is a sentence without a name of ours in it; ``why`` and ``next`` may be empty.
     ``code`` is one word for JSON documents. Rooms derive their own errors from it to be caught

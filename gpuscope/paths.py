@@ -32,7 +32,7 @@ def config_folder() -> Path:
 
 
 def state_folder() -> Path:
-    """Return where gpuscope keeps what it should remember, and what nobody misses."""
+    """Return the folder for state that should last, but may be deleted without harm."""
     return _folder("XDG_STATE_HOME")
 
 

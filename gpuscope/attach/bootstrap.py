@@ -87,7 +87,7 @@ def script(python: str = "") -> str:
 
 
 def command(python: str = "") -> Tuple[str, ...]:
-    """Return the words of the command, for whoever starts programs without a shell.
+    """Return the command as a list of words, to start it without a shell.
 
     Raises :class:`BadPython`.
     """

@@ -114,7 +114,7 @@ def _command(
 
 
 def _is_listed(action: argparse.Action) -> bool:
-    """Say whether an option is one to tell of; the ways to a host are, wherever they are taken."""
+    """Say whether an option is listed. The options for reaching a host are always listed."""
     return action.help != argparse.SUPPRESS or bool({*action.option_strings} & remote.NAMES)
 
 
@@ -141,7 +141,7 @@ def _word(action: argparse.Action, words: tuple[str, ...]) -> Word:
 
 
 def _text(action: argparse.Action) -> str:
-    """Return the help of an option; that of a way to a host is told by the verb about hosts."""
+    """Return the help of an option; for one that reaches a host, that of the verb about hosts."""
     text = action.help or ""
     if text == argparse.SUPPRESS:
         text = "see gpuscope attach --help"

@@ -78,7 +78,7 @@ def _section(command: Command) -> Iterator[str]:
 
 
 def _listed_options(command: Command) -> list[tuple[str, tuple[Word, ...]]]:
-    """Return the options under their headings, without that for help and those told elsewhere."""
+    """Return the options under their headings, without --help and those that other pages list."""
     listed = []
     for title, options in command.groups:
         if command.words == _SAME_AS_LAB and title == "toggles":

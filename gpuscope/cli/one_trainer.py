@@ -72,7 +72,7 @@ async def at(
 
 
 def is_gone(pid: int) -> bool:
-    """Whether no process here has this pid, where that can be told."""
+    """Whether it is known that no process here has this pid."""
     return sys.platform == "linux" and not Path(f"/proc/{pid}").exists()
 
 

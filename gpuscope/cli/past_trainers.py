@@ -1,4 +1,4 @@
-"""Read the trainers of a black box or a recording, for verbs that tell of one that has ended."""
+"""Read the trainers of a black box or a recording, for verbs about trainers that have ended."""
 
 from __future__ import annotations
 

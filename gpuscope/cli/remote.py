@@ -115,7 +115,7 @@ class Ways:
         self.close()
 
     def close(self) -> None:
-        """Nobody is asked any more."""
+        """Ask the user nothing any more."""
         if self._askpass is not None:
             self._askpass.close()
             self._askpass = None

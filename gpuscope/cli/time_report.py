@@ -61,7 +61,7 @@ class TrainerTime:
 
 
 def rank_to_report(ranks: Sequence[TrainerTime]) -> tuple[TrainerTime, Odd | None]:
-    """Return the rank of a job to tell of in full, and how it differs from the others.
+    """Return the rank of a job to report in full, and how it differs from the others.
 
     :func:`gpuscope.model.rank_times.rank_to_report` makes the choice.
     """

@@ -45,7 +45,7 @@ _SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|AUTH|COOKIE", re.I
 
 
 class Belonging(NamedTuple):
-    """None where a process is in none, or it cannot be told."""
+    """Where a process belongs. A field is None if it belongs to none, or that is unknown."""
 
     container: Optional[str] = None
     pod: Optional[str] = None

@@ -47,7 +47,7 @@ class AllocatorReport:
 
 @dataclass
 class TrainerReport:
-    """What one probe has told: its state, and the events since the last look.
+    """The state that one probe reported, and its events since the last look.
 
     ``link`` names the connection and is never reused. ``rows`` is the number of rows received, as
     for allocators.

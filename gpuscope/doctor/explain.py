@@ -59,7 +59,7 @@ def explained(row: Pitfall, width: int) -> list[Line]:
 
 
 def background(row: Pitfall, shown: Collection[Fix], width: int) -> list[Line]:
-    """Return what a screen that tells of a finding and of these fixes has not said of its row."""
+    """Return a pitfall's row without the fixes that are ``shown`` already."""
     out: list[Line] = [[(row.title, "title")], []]
     out += _part("How it shows", row.symptom, width)
     seen = {(fix.code, fix.environment, fix.command) for fix in shown}

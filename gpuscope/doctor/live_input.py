@@ -28,7 +28,7 @@ MOST_WORKERS = 8
 
 
 def steady_ranks(job: JobView) -> list[TrainerView]:
-    """Returns the ranks whose times mean something: warmed up, in a job that does not stand."""
+    """Returns the ranks with steady times: they are warmed up, and their job is not stalled."""
     ranks = living(job)
     return (
         []

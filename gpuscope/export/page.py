@@ -26,7 +26,7 @@ SILENT_SECONDS = 15.0
 
 @dataclass(frozen=True)
 class Limits:
-    """At most so many of each have series, over all of a host; allocators per trainer."""
+    """The largest numbers of series per host, and of allocators per trainer."""
 
     devices: int = 64
     trainers: int = 256

@@ -79,7 +79,7 @@ def apply(config: LabConfig) -> None:
 
 
 def facts(config: LabConfig, world: World, takes_checkpoint: bool | None = None) -> RunFacts:
-    """Return what this process can tell of its machine."""
+    """Return what this process knows about its machine."""
     import torch
 
     cuda = world.device.type == "cuda"

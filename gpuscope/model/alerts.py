@@ -387,7 +387,7 @@ def _who(trainer: TrainerView) -> str:
 
 @dataclass(slots=True)
 class _Slower:
-    """A change point of a trainer's step time that an alert has told of, at ``seconds``.
+    """A change point of a trainer's step time for which an alert was sent, at ``seconds``.
 
     ``fast_since``: its steps are as fast as before since then, None while they are not.
     """
@@ -411,7 +411,7 @@ class _Slower:
             self._begun = None
 
     def is_another(self, change: Change) -> bool:
-        """Tell whether a change is none that was told of: slower still, or after a fast while."""
+        """Tell whether a change needs a new alert: slower still, or after a fast period."""
         if self.fast_since is not None and change.seconds > self.fast_since:
             return True
         return change.after >= SLOWER * self.change.after

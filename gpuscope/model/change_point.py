@@ -78,7 +78,7 @@ def changed_at(series: Series, moment: float) -> Change | None:
 def _change_between(
     moment: float, before: Sequence[float], after: Sequence[float]
 ) -> Change | None:
-    """Return the change between two spans, None where they are not told apart."""
+    """Return the change between two spans, None where they do not differ clearly."""
     distance = _distance(before, after)
     apart = sum((b < a) == (distance > 0) and a != b for b in before for a in after)
     if abs(distance) < DISTANCE or apart < APART * len(before) * len(after):

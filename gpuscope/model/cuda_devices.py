@@ -145,7 +145,7 @@ def visible_devices(
 def visible_in_order(
     devices: Sequence[DeviceView], environment: Mapping[str, str] = os.environ
 ) -> list[DeviceView] | None:
-    """Return :func:`visible_devices`; None where their order cannot be told.
+    """Return :func:`visible_devices`; None where their order is unknown.
 
     CUDA numbers GPUs of different kinds by their speed.
     """

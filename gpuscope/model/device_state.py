@@ -169,7 +169,7 @@ def full(definition: GpuDef, readings: Readings) -> str:
 
 
 def troubles(definition: GpuDef, readings: Readings) -> Iterator[DeviceState]:
-    """Everything that is wrong with a device, the first to be told first."""
+    """Everything that is wrong with a device, the most important first."""
     silent = silence(readings)
     if silent is not None:
         yield silent

@@ -112,7 +112,7 @@ class Look:
 
     @property
     def stood_seconds(self) -> float:
-        """For how long the training thread stood still."""
+        """For how long the training thread was stopped."""
         return self.start_seconds + self.stop_seconds
 
     @property
@@ -236,7 +236,7 @@ def read(answer: Mapping[str, Any]) -> Look | None:
 
 
 class _Parts:
-    """The parts of the window that an answer tells of, row by row."""
+    """The parts of the window that an answer contains, row by row."""
 
     def __init__(self, value: Any) -> None:
         value = _list(value)

@@ -61,7 +61,7 @@ def odd_rank(ledgers: Mapping[str, TimeLedger]) -> Odd | None:
 def rank_to_report(
     ledgers: Mapping[str, TimeLedger], waited_for: str | None = None
 ) -> tuple[str, Odd | None]:
-    """Return the rank of a job to tell of in full, and how it differs from the others.
+    """Return the rank of a job to report in full, and how it differs from the others.
 
     That is the odd rank; without one ``waited_for``, which looks at the GPUs have found to keep
     the others' collectives waiting, or else the slowest.

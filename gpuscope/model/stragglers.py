@@ -205,7 +205,7 @@ def _judge(
 
 
 def _split_at(course: Mapping[str, History], moment: float) -> dict[str, float]:
-    """Return the parts of a step as they were told last before a moment."""
+    """Return the parts of a step as last reported before a moment."""
     found = {}
     for name, one in course.items():
         place = bisect_right(one.seconds, moment) - 1
@@ -254,7 +254,7 @@ def _longest(own: Mapping[int, float], least: float) -> int | None:
 
 
 def _split_before(trainer: TrainerView, history: HistoryOf, seconds: float) -> dict[str, float]:
-    """:func:`split_of` as it was so many seconds before the last sample."""
+    """Return :func:`split_of` as it was some seconds before the last sample."""
     course = {
         name: history(trainer.id, f"{name}_seconds", seconds + WINDOW_SECONDS) for name in SPLIT
     }

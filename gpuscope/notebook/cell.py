@@ -233,7 +233,7 @@ def _host_memory() -> dict[str, int] | Unknown:
 
 
 def _reset_peaks(before: Moment) -> bool:
-    """Begin the peaks anew, and say whether that of the process could be."""
+    """Reset the peaks, and return whether the peak of the process could be reset."""
     torch: Any = sys.modules.get("torch")
     for ordinal in before.devices:
         try:

@@ -230,7 +230,7 @@ def live_seconds(line: str) -> float:
 
 
 def cell_options(line: str) -> cell.Options:
-    """Return what was asked of a measured cell. Raises ValueError for other words."""
+    """Return the options of a measured cell. Raises ValueError for unknown words."""
     words = line.split()
     if not {*words} <= {"--lines", "--keep-peak"}:
         raise ValueError(USAGE)

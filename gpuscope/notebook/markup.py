@@ -85,7 +85,7 @@ def region(html: str) -> str:
 
 
 def note_html(text: str) -> str:
-    """Return a sentence that is less important than what it stands below."""
+    """Return a note, less prominent than the text above it."""
     return f'<p style="{_QUIET}">{escape(text)}</p>'
 
 

@@ -277,7 +277,7 @@ class Acts:
         return min([act.deadline for act in self._acts if not act.over] or [float("inf")])
 
     def expire(self, now: float) -> None:
-        """End what is late, and forget what is said and done."""
+        """End requests that are late, and forget those that are finished."""
         for act in self._acts:
             if now >= act.deadline and not act.over:
                 act.end(

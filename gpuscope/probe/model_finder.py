@@ -41,7 +41,7 @@ CACHED = sys.version_info < (3, 13)  # from this version on f_locals is a view, 
 
 
 class Candidate(NamedTuple):
-    """An object at hand in the training, and the name under which it is kept.
+    """An object found in the training, and the name of its variable.
 
     The name is that of a variable, an attribute or a key.
     """

@@ -87,7 +87,7 @@ class Requests:
         work.abandon()
 
     def close(self, why: str) -> None:
-        """End what is under way, and undo what was switched on."""
+        """End all running requests, and switch off what they switched on."""
         self.acts.close(why)
         self.history.close()
         self.time.end()

@@ -77,7 +77,7 @@ def header(summary: Summary, glyphs: Glyphs = BLOCKS) -> list[Line]:
 
 
 def record_lines(summary: Summary, glyphs: Glyphs = BLOCKS) -> list[Line]:
-    """Return the error of a record: what was wanted, what was free, where the program stood."""
+    """Return the error of a record: the request, the free memory, and the place in the program."""
     record = summary.record
     if not record:
         return []

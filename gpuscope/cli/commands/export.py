@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0 when told to end, 3 with the reason and what to do next, 64 for an address that is none."""
+    """Return the exit code: 0 after a signal to end, 3 with a reason, 64 for an invalid address."""
     try:
         from ...export import run as export
         from ...export.page import Limits

@@ -152,7 +152,7 @@ async def _ask(
 
 
 async def _ask_for_time(one: ProbedTrainer, close_seconds: float) -> str:
-    """Have a trainer tell of its time, and keep that in the store. Return why it did not."""
+    """Ask a trainer for its time, and store the answer. Return why there was none."""
     from ...store.pending_requests import SourceError
     from .. import one_trainer
 
@@ -295,7 +295,7 @@ def _histories(store: Any, key: str) -> HistoryOf:
 def _with_straggler(
     reports: list[TrainerTime], trainers: Sequence[TrainerView], host: HostView, history: HistoryOf
 ) -> list[TrainerTime]:
-    """Return what is told of ranks of a job, with the one that keeps the others waiting."""
+    """Return the reports of a job's ranks, and mark the rank that keeps the others waiting."""
     from ...model.stragglers import straggler
 
     slow = straggler(trainers, history, host)

@@ -184,7 +184,7 @@ def _parse_allocator(log: Log, hit: Hit) -> OutOfMemory | None:
 def _parse_parentheses(
     hit: Hit, backend: str, wanted: int | None, old: re.Match[str]
 ) -> OutOfMemory:
-    """Return the record of a message of torch 1, whose figures stand in parentheses."""
+    """Return the record of a message of torch 1, which has its figures in parentheses."""
     group = old.groups()
     capacity, held, free = size(*group[1:3]), size(*group[3:5]), size(*group[5:7])
     last, kind = size(*group[9:11]), group[11]

@@ -243,7 +243,7 @@ def _search(data: bytes, number: int, windows: _Windows, figures: _Figures) -> N
 
 
 def _go_back(data: bytes, at: int, lines: int) -> int:
-    """Return where the line begins that stands so many lines before ``at``."""
+    """Return where the line begins that is this many lines before ``at``."""
     for _ in range(lines):
         if at <= 0:
             return 0
@@ -252,7 +252,7 @@ def _go_back(data: bytes, at: int, lines: int) -> int:
 
 
 def _go_forth(data: bytes, at: int, lines: int) -> int:
-    """Return where the line ends that stands so many lines after ``at``."""
+    """Return where the line ends that is this many lines after ``at``."""
     for _ in range(lines):
         end = data.find(b"\n", at)
         if end < 0:

@@ -55,7 +55,7 @@ NEAR = 2500
 
 
 def apply(rules: tuple[Rule, ...], log: Log, scene: MessageContext) -> Iterator[Vote]:
-    """Yield the votes of every rule whose message stands in the log."""
+    """Yield the votes of every rule whose message is in the log."""
     for rule in rules:
         hit = log.first(*rule.gate)
         if hit is not None and rule.pattern:

@@ -92,7 +92,7 @@ def _moves(s: Script, name: str, loop: ast.AST) -> list[ast.Call]:
 
 
 def _is_rebound(s: Script, name: str, loop: ast.AST) -> bool:
-    """Return whether the loop binds ``name`` anew, or hands it to what may move it."""
+    """Return whether the loop rebinds ``name``, or passes it to a function that may move it."""
     return any(
         s.is_inside(where, loop) and where is not loop
         for where, _ in s.values(next(iter(ast.iter_child_nodes(loop))), name)

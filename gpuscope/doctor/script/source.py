@@ -72,7 +72,7 @@ class Source:
         self.imports = dict(self._read_imports())
 
     def _read_imports(self) -> Iterator[tuple[str, str]]:
-        """Yield each name that an import binds, with the full name of what it stands for."""
+        """Yield each name that an import binds, with the full name of the imported object."""
         for node in self.nodes:
             if isinstance(node, ast.Import):
                 for alias in node.names:
@@ -255,7 +255,7 @@ class Source:
         return node
 
     def block(self, statement: ast.AST) -> list[ast.stmt]:
-        """Return the statements that stand beside ``statement``, with itself."""
+        """Return the statements of the block that contains ``statement``."""
         parent, field = self.parents[statement]
         value = getattr(parent, field)
         return value if isinstance(value, list) else []

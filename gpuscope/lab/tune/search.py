@@ -310,7 +310,7 @@ class Search:
         return [*alone, *(group for group in together if group)]
 
     def _prove(self, best: LabConfig) -> Generator[Trial, Entry, Speed | None]:
-        """Run the winner and the baseline anew, in turns."""
+        """Run the winner and the baseline again, in turns."""
         left: list[Entry] = []
         right: list[Entry] = []
         found: Speed | None = None

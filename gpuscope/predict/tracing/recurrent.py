@@ -116,7 +116,7 @@ def _unpacked(data: Any, sizes: Any, first: bool, padding: Any, length: int) -> 
 
 
 def _rows_of(data: Any, sizes: Any) -> list[int]:
-    """Return for each step the samples that are at least so long."""
+    """Return for each step the number of samples that are at least that long."""
     known = data_dependent.numbers(sizes)
     return (
         known if known is not None else [data.shape[0] // max(1, sizes.shape[0])] * sizes.shape[0]

@@ -36,7 +36,7 @@ class Layer:
 
 
 class Peak(NamedTuple):
-    """A line across the chart at so many bytes, named in the legend."""
+    """A line across the chart at an amount of bytes, named in the legend."""
 
     value: float
     label: str

@@ -355,7 +355,7 @@ class Painted(Widget):
         )
 
     def _fit(self) -> None:
-        """Paint anew where size or background are not those that it was painted for."""
+        """Paint again if the size or the background has changed since the last time."""
         # Textual fills in none for lines that a widget draws itself
         _, self._ground = self.background_colors
         self._shown = self.tokens.on(self._ground.rich_color)

@@ -183,7 +183,7 @@ def state_lines(
 
 
 def health_lines(device: DeviceView, cells: int) -> list[Line]:
-    """What is wrong first; what is well on one line; what the card does not tell on another."""
+    """Return the lines on health: faults first, then one line of what is well, one of unknowns."""
     n = device.number
     kinds = {fault.word: fault.kind for fault in faults_of(device.readings)}
     bad: list[Line] = []

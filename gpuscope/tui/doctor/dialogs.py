@@ -149,7 +149,7 @@ class CommandDialog(TextDialog):
         self.redraw()
 
     def action_force(self) -> None:
-        """Start beside whoever is there."""
+        """Start it although the GPU is in use."""
         if self._held:
             self._held = []
             self._start()

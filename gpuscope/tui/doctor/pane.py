@@ -209,7 +209,7 @@ class DoctorPane(Pane):
         return lines if above + len(lines) <= self._scroll.size.height else []
 
     def _stack(self, group: Group, host: HostView) -> list[Line]:
-        """Return where the trainer of a hang stands, which is asked of it while somebody looks."""
+        """Return the stack of a hung trainer, which is requested only while it is on screen."""
         case = group.first
         trainer = next((t for t in host.trainers if t.definition.pid == case.pid), None)
         if not case.finding.cause.startswith("stall.") or case.past:

@@ -127,7 +127,7 @@ def row_of(group: Group, host: HostView, glyphs: Glyphs) -> TableRow:
 
 
 def columns(rows: Sequence[TableRow], cells: int) -> list[Column]:
-    """Return the columns that some row has something in, for a table of so many cells.
+    """Return the columns that are not empty, for a table of this width.
 
     WHERE gets what it needs as far as WHAT leaves it, and is left out where WHAT would be cut
     short for it. What nobody needs is WHAT's.

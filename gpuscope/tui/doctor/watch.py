@@ -265,7 +265,7 @@ class Watch:
 
     @staticmethod
     def is_old(case: Case) -> bool:
-        """Return whether it tells of a trainer that died long ago."""
+        """Return whether it is about a trainer that died long ago."""
         return (
             case.kind == "left"
             and case.since is not None

@@ -61,7 +61,7 @@ class Connector:
         task.add_done_callback(self._work.discard)
 
     def close(self) -> None:
-        """Nobody is asked any more."""
+        """Ask the user nothing any more."""
         for task in self._work:
             task.cancel()
         if self._ways is not None:

@@ -36,7 +36,7 @@ class Order:
         self._places: dict[str, int] = {}
 
     def grade(self, key: str) -> Grade | None:
-        """The grade by which a host stands where it stands; None before it was arranged."""
+        """The grade by which a host was sorted; None before the first sort."""
         return self._grades.get(key)
 
     def arrange(self, summaries: Sequence[Summary], sort: str, now: float) -> list[Summary]:

@@ -129,7 +129,7 @@ class HostName:
 
 
 def mark_of(grade: Grade, glyphs: Glyphs) -> Piece:
-    """Return the sign of a grade: told apart without colour, too."""
+    """Return the sign of a grade, which also differs without colour."""
     glyph = {
         Grade.PROBLEM: glyphs.bad,
         Grade.STALLED: glyphs.stall,

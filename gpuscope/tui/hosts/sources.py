@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Reconnecting(Protocol):
-    """A source that can be told to connect at once, and run again when it has ended."""
+    """A source that can connect at once on request, and run again after it has ended."""
 
     def hurry(self) -> None: ...
 
@@ -79,13 +79,13 @@ class Hosts:
         return self.source
 
     def why_not_again(self, host: HostView | None) -> str:
-        """Return why the host that is looked at cannot be connected anew, "" where it can."""
+        """Return why the selected host cannot be connected again, "" where it can."""
         if not isinstance(self.source, Reconnecting):
             return "it is not a connection to another host"
         return "it is connected" if host is not None and host.link.state == "live" else ""
 
     def connect_again(self) -> None:
-        """Connect anew to what is looked at, now."""
+        """Connect to the selected host again, at once."""
         if isinstance(self.source, Reconnecting):
             self.source.hurry()
             self._again.setdefault(self.source.key, asyncio.Event()).set()

@@ -106,7 +106,7 @@ class Prompts:
         self.app: App[Any] | None = None
 
     def answer(self, question: Question) -> str | None:
-        """Return what was typed; None when it was refused, or nobody can be asked."""
+        """Return what was typed; None if the user refused, or cannot be asked."""
         app = self.app
         if app is None or not app.is_running:
             return None

@@ -1,4 +1,4 @@
-"""This module sums up the hosts of a session, anew only for those that changed.
+"""This module sums up the hosts of a session, again only for those that changed.
 
 It asks the doctor's rules in turn. The rules of one host take a millisecond or two: they are
 asked of as many hosts at a time as a share of the viewer's time allows, so that each host is

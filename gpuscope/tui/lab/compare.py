@@ -78,7 +78,7 @@ def value_text(value: float | None, unit: str) -> str:
 
 
 def ratio_text(ratio: float | None) -> str:
-    """Return a ratio as ``"1.93×"``, which means that B is so many times A."""
+    """Return a ratio as ``"1.93×"``, which means that B is that many times A."""
     if ratio is None:
         return "–"
     if 0.095 <= ratio < 99.95:

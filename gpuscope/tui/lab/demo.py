@@ -56,7 +56,7 @@ class Demo:
         return self.state in ("ended", "failed")
 
     def start(self) -> None:
-        """Begin; what becomes of it is told by ``state``."""
+        """Start it; ``state`` then says how it goes."""
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def stop(self) -> None:
@@ -68,7 +68,7 @@ class Demo:
             self._changed()
 
     def let_go(self) -> None:
-        """The program leaves: everything is told to end, nothing is waited for."""
+        """Ask everything to end, because the program leaves, and wait for nothing."""
         self._signal(signal.SIGTERM)
 
     async def wait(self) -> None:

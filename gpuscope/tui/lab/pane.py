@@ -131,7 +131,7 @@ class LabPane(Pane):
             self.show_charts(host)
 
     def _predict(self, host: HostView | None) -> None:
-        """Predict what the run should have needed, to stand beside what it did.
+        """Predict what the run should have needed, to compare it with what it did need.
 
         A child computes it once the run has ended: while it trains nothing else takes its
         cores. What was asked for in the Memory tab is known before.

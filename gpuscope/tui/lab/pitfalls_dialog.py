@@ -222,7 +222,7 @@ class PitfallsDialog(Dialog):
         self._show()
 
     def action_force(self) -> None:
-        """Start beside whoever is there."""
+        """Start it although the GPU is in use."""
         if self._held:
             self._held = []
             self._begin()

@@ -88,7 +88,7 @@ class Repeats:
             self.entries["A" if entry.cell == "A" else "B"].append(entry)
 
     def stop(self) -> None:
-        """No further run; whoever calls ends the one that goes on."""
+        """Start no further run. The caller ends the present one."""
         if self.state == "running":
             self.state, self.why = "stopped", f"stopped in run {self.at + 1} of {len(self.turns)}"
 

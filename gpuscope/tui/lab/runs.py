@@ -256,7 +256,7 @@ class LabRuns:
             self._later(self._stop())
 
     async def _stop(self) -> None:
-        """Ends the worker, in its turn: behind a restart that is under way."""
+        """End the worker, after a restart that has already begun."""
         if self._worker is not None:
             await self._worker.stop()
 

@@ -1,1 +1,1 @@
-"""The Log tab: what the source told and what the program itself said."""
+"""The Log tab: events from the source and notices of the program itself."""

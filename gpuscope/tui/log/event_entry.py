@@ -43,7 +43,7 @@ OOM_STATES = {
 
 
 def event_entry(host: HostView, event: Event, job: JobView | None, offset: float) -> Entry | None:
-    """Return the entry of an event, None where it is told otherwise.
+    """Return the entry of an event, None where another entry covers it.
 
     ``job`` is that of the trainer which the event is about; ``offset`` leads from the host's
     monotonic clock to its wall clock.

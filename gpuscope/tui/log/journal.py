@@ -140,7 +140,7 @@ class Journal:
                 self.add(entry)
 
     def _is_repeated_by_another_rank(self, entry: Entry) -> bool:
-        """Return whether another rank of the job has told the same: they go on together."""
+        """Return whether another rank of the job has reported the same: they go on together."""
         return entry.word == "resumed" and any(
             one.word == entry.word
             and one.job == entry.job

@@ -29,7 +29,7 @@ import of torch.
 
 @dataclass(slots=True, eq=False)
 class Question:
-    """Switches whose prediction was asked for.
+    """Switches for which a prediction was requested.
 
     ``answer`` comes with the first trace; its ``what_if`` grows to all fixes where ``fixes`` were
     wanted. ``doing``: what is under way, "" at rest. ``problem``: what, why, next, where there is

@@ -32,7 +32,7 @@ def on_devices(everything: Sequence[Subject]) -> list[Subject]:
 
 
 def rows_of(everything: Sequence[Subject], room: int) -> int:
-    """Return how many rows it takes of so many, 0 where it does not fit."""
+    """Return how many of the rows it takes, 0 where it does not fit."""
     count = len(on_devices(everything))
     return count + FRAME_ROWS if count >= LEAST and count + FRAME_ROWS <= room else 0
 

@@ -44,7 +44,7 @@ def show_account(
     now: Mapping[tuple[str, str], float],
     seconds: float,
 ) -> None:
-    """Show the rows at the fullest moment of so many ``seconds``.
+    """Show the rows at the fullest moment of the last ``seconds``.
 
     ``now`` has what they are at this moment, by the row that they are inside and their name.
     """
@@ -80,7 +80,7 @@ def _is_full(device: DeviceView | None) -> bool:
 
 
 class _View:
-    """A table and what is asked to fill it."""
+    """A table, and the request whose answer fills it."""
 
     request = ""
     every_seconds = EVERY_SECONDS

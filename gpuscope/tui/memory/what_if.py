@@ -57,7 +57,7 @@ class WhatIfView:
         """The key of the first row, as last shown."""
 
     def show(self, host: HostView, subject: Subject | None) -> None:
-        """What is known by now; begins what is not."""
+        """Show what is known by now, and start to compute the rest."""
         if subject is None or subject.trainer is None or self._is_the_labs(host, subject):
             self._show_lab(host, subject)
         else:

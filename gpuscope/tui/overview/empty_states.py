@@ -119,7 +119,7 @@ def problems(host: HostView) -> list[Line]:
 
 
 def _hidden(host: HostView, history: HistoryOf) -> list[Line]:
-    """Return how much memory nobody named here holds, and why a container names nobody."""
+    """Return how much memory has no named holder here, and why a container hides the names."""
     if not host.definition.container:
         return []
     hidden = {d.definition.index: rest for d in host.devices if (rest := _hidden_bytes(d, history))}

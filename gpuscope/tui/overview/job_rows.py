@@ -245,7 +245,7 @@ def loss_text(loss: float) -> str:
 
 
 def _eta_text(seconds: float, of_epoch: bool) -> str:
-    """Return what is left of the run, or with its name what is left of the epoch."""
+    """Return the time left in the run, or, labelled so, in the epoch."""
     text = age_text(seconds)
     return f"epoch {text.replace(' ', '')}" if of_epoch else text
 

@@ -50,7 +50,7 @@ class ProcessPanel(LiveTable):
         self.show(found.rows)
 
     def sort_changed(self) -> None:
-        """List them anew with the next picture."""
+        """Sort them again with the next picture."""
         self._host = None
 
     def chosen(self, host: HostView) -> ProcView | None:

@@ -1,4 +1,4 @@
-"""This dialog shows the environment of a process, asked for when somebody looks.
+"""This dialog shows the environment of a process, read when the user opens it.
 
 It has the variables of an allow-list, never all of them.
 """

@@ -421,7 +421,7 @@ def _notes(
 
 
 def _reason_class(reading: object) -> str:
-    """A reason without the number of its process: alike ones are told once."""
+    """Return a reason without its pid, so that equal reasons are listed once."""
     text = reading.text if isinstance(reading, Unknown) else ""
     return re.sub(r"^(?:process|pid) \d+ (?:is the host's number: )?", "", text)
 

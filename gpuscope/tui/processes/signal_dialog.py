@@ -81,7 +81,7 @@ def signal_dialog_to(session: Session, pid: int | None) -> SignalDialog | None:
 
 
 def _never(process: ProcView) -> str:
-    """Return why nobody may signal a process, "" where somebody may.
+    """Return why a process cannot be signalled at all, "" where it can.
 
     The agent refuses these, and more, by itself.
     """

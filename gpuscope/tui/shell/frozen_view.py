@@ -42,7 +42,7 @@ class FrozenView:
 
     @property
     def seconds(self) -> float | None:
-        """How long the screen has stood, None while it goes on."""
+        """For how long the screen has been frozen, None while it is live."""
         return None if self._since is None else self._clock() - self._since
 
     def past(self, key: str | None) -> HostView | None:

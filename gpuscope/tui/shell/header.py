@@ -57,7 +57,7 @@ class TabLine(Painted):
             self.repaint()
 
     def count(self, tab: str, problems: int, warnings: int) -> None:
-        """How many a tab has to tell of; none are not written."""
+        """Set the numbers beside a tab's name; 0 is not written."""
         if self._counts.get(tab, (0, 0)) != (problems, warnings):
             self._counts[tab] = (problems, warnings)
             self.repaint()
@@ -201,7 +201,7 @@ class FooterLine(Painted):
         return [strip_of([*line, (" " * gap, "text"), *ends], width, tokens)]
 
     def _notice_line(self, room: int, ellipsis: str) -> Line:
-        """Return the notice in so many cells."""
+        """Return the notice cut to a number of cells."""
         out: Line = []
         for text, token in self._notice:
             left = room - styled.cells(out)

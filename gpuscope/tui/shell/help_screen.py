@@ -110,7 +110,7 @@ class HelpScreen(TextDialog):
         return (line for block in self.blocks(self.cells) for line in [*block, []])
 
     def redraw(self) -> None:
-        """Draw the lines anew, in two columns where there is room."""
+        """Draw the lines again, in two columns where there is room."""
         if not self.is_open:
             return
         if self.app.size.width < TWO_COLUMNS:
@@ -120,7 +120,7 @@ class HelpScreen(TextDialog):
         self.lines.show(two_columns(self.blocks(wide), wide))
 
     def blocks(self, cells: int) -> list[Block]:
-        """Return the parts of the help in their order, wrapped to so many cells."""
+        """Return the parts of the help in their order, wrapped to the width."""
         parts = [
             *self._here(),
             *self._everywhere(),
@@ -180,7 +180,7 @@ class HelpScreen(TextDialog):
                 yield [[(group, "title"), (lead, "muted")], *(_entry(a) for a in actions)]
 
     def _not_now(self) -> Block:
-        """Return what is not possible now, each with its reason in place of what it does."""
+        """Return the actions that are not possible now, each with the reason as its help."""
         out: Block = [[("Not possible now", "title")]]
         for section in self._sections:
             for key in section.keys:

@@ -117,7 +117,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self._silence.heard(self.app)
 
     def _tick(self) -> None:
-        """No picture has come for a while: what ages by itself goes on."""
+        """Update ages on screen when no picture has come for a while."""
         if not self.is_running:
             return
         self._frame()
@@ -316,7 +316,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         await self.action_do(name)
 
     def refresh_frame(self) -> None:
-        """Draw the status line, the tabs and the footer anew."""
+        """Draw the status line, the tabs and the footer again."""
         self._frame()
 
     def hosts_changed(self) -> None:
@@ -442,7 +442,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
     do_up = do_next_pane = do_down
 
     def do_open(self) -> None:
-        """What is under the cursor opens by itself; here is nothing."""
+        """Say that there is no row to open; a table under the cursor opens its rows itself."""
         self.tell("there is no row to open here")
 
     def tell(self, text: str) -> None:

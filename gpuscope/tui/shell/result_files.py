@@ -1,4 +1,4 @@
-"""This module says where answers are kept, in files whose names tell what they hold.
+"""This module chooses the names of the files in which answers are kept.
 
 They lie under ``$XDG_DATA_HOME/gpuscope``.
 """

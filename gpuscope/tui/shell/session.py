@@ -164,7 +164,7 @@ class Session:
         )
 
     def host_of(self, key: str) -> HostView | None:
-        """The host that a source tells of, as it is now, also while the screen is frozen."""
+        """The host of a source as it is now, also while the screen is frozen."""
         return self._store.host(key) if self._store is not None else None
 
     def history(self, entity_id: int, column: str, seconds: float | None = None) -> History:
@@ -242,7 +242,7 @@ class Session:
 
     @property
     def doctor(self) -> Watch:
-        """What is found wrong with what is looked at."""
+        """The doctor's findings on the selected host."""
         if self._doctor is None:
             from ..doctor.watch import Watch
 
@@ -253,7 +253,7 @@ class Session:
 
     @property
     def alerts(self) -> AlertWatch | None:
-        """What the config file wants to be told of; None where it names nothing."""
+        """The alerts of the config file; None where it names none."""
         if self._alerts is None and self.settings.alerts.any:
             from .alerts import AlertWatch
 
@@ -388,7 +388,7 @@ class Session:
             self._source = self.hosts.look_at(key)
 
     def connect_again(self) -> None:
-        """Connect anew to the host looked at, whose connection has ended or waits."""
+        """Connect again to the selected host, whose connection has ended or waits."""
         if self.hosts is not None:
             self.hosts.connect_again()
 
@@ -443,7 +443,7 @@ class Session:
         return self.frozen_view.ago_seconds(self._now)
 
     def frozen_text(self) -> str:
-        """Return for how long, or since when, the screen stands still; "" while it goes on."""
+        """Return for how long, or since when, the screen is frozen; "" while it is live."""
         return self.frozen_view.text(self._now)
 
     def toggle_pause(self) -> None:

@@ -81,7 +81,7 @@ class PromptDriver(LinuxDriver):
         super().write(data)
 
     def _note_taken(self, total: int) -> None:
-        """Note, in the writing thread, that the system has taken so much.
+        """Note, in the writing thread, how many bytes the system has taken.
 
         The event loop is woken only where somebody waits for it.
         """
@@ -98,7 +98,7 @@ class PromptDriver(LinuxDriver):
             pass
 
     def _without_answers(self, data: bytes) -> bytes:
-        """Return what was typed, without what the terminal says of itself when it is asked."""
+        """Return what was typed, without the terminal's answers to queries."""
         if self._link is None or not self._link.asks:
             return data
         data, self._kept = self._kept + data, b""
@@ -126,7 +126,7 @@ class PromptDriver(LinuxDriver):
         os.read(self._ended, READ_BYTES)
 
     def run_input_thread(self) -> None:
-        """Read, parse, post, until told to end."""
+        """Read, parse and post input until the end is requested."""
         parser, escapes = XTermParser(self._debug), Escapes()
         decode = getincrementaldecoder("utf-8")("replace").decode
         watched, ticks = [self.fileno, self._ended], 0

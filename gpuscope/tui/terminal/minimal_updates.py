@@ -54,7 +54,7 @@ class LeanApp(ShownApp[Answer]):
         """For widgets that paint themselves."""
 
     def redraw(self) -> None:
-        """Send everything anew, whatever we believe to be there."""
+        """Send the whole screen again, whatever the shadow says is there."""
         self.shadow.forget()
         self.screen.refresh()
 

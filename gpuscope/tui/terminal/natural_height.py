@@ -1,4 +1,4 @@
-"""This module has a widget's natural height asked for again, whatever was asked before."""
+"""This module makes Textual ask for a widget's natural height again."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Shadow:
         self._lines, self._noted = [], []
 
     def fit(self, width: int, height: int) -> None:
-        """Begin anew where the size is another one."""
+        """Start again if the size has changed."""
         if (width, height) != (self._width, len(self._lines)):
             self._width = width
             self._lines, self._noted = [None] * height, [[] for _ in range(height)]

@@ -22,14 +22,14 @@ def soon(app: App[Any], call: Callable[[], object]) -> None:
 
 
 class Silence:
-    """Calls ``call`` in the event loop when nothing was heard for so many seconds."""
+    """Calls ``call`` in the event loop after a number of seconds without a sign of life."""
 
     def __init__(self, seconds: float, call: Callable[[], object]) -> None:
         self._seconds, self._call = seconds, call
         self._waiting: asyncio.TimerHandle | None = None
 
     def heard(self, app: App[Any]) -> None:
-        """Begin to count anew."""
+        """Restart the count."""
         if self._waiting is not None:
             self._waiting.cancel()
         loop = asyncio.get_running_loop()

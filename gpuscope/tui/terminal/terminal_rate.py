@@ -76,7 +76,7 @@ class TerminalLink:
     # ── what happens ──
 
     def sent(self, count: int) -> None:
-        """Note that so many bytes were given to the driver."""
+        """Note how many bytes were given to the driver."""
         self._sent += count
         # what the system keeps for the terminal, as far as can be said
         if not self.asks and self.rate is not None:
@@ -154,7 +154,7 @@ class TerminalLink:
             self.rate = None
 
     def charts_took(self, count: int) -> None:
-        """Note that a drawing of all charts was so many bytes."""
+        """Note how many bytes a drawing of all charts took."""
         self._charts_bytes = (
             count
             if not self._charts_bytes

@@ -165,7 +165,7 @@ class TimePane(Pane):
         return kept[1]
 
     def _rank_to_report(self, ranks: Sequence[TrainerView]) -> tuple[str, Odd | None]:
-        """Return the key of the rank that is told of first, and how it differs from the others."""
+        """Return the key of the rank that is shown first, and how it differs from the others."""
         names = {name_of(t): t.key for t in ranks[:MAX_RANKS]}
         slow = self._straggler(ranks)
         found, odd = rank_to_report(
@@ -354,7 +354,7 @@ class TimePane(Pane):
         self._show_detail()
 
     def _left_cells(self) -> int:
-        """Return how many columns the table has where the chart stands beside it."""
+        """Return how many columns the table has where the chart is beside it."""
         columns = self._terminal[0]
         return max(columns // 2, min(LEFT_CELLS, int(columns * LEFT_SHARE)))
 
@@ -395,7 +395,7 @@ class TimePane(Pane):
             self._place(panel, "1fr" if panel is below else 0)
 
     def _place(self, panel: Widget, height: int | str) -> None:
-        """Give a panel so many rows; with 0 it is hidden."""
+        """Set a panel's height in rows; with 0 it is hidden."""
         panel.display = height != 0
         if height != 0:
             panel.styles.height = height

@@ -59,7 +59,7 @@ class ConsentDialog(Dialog):
         taking_out: bool = False,
         opened: Callable[[Item], None] | None = None,
     ) -> None:
-        """Ask about these items.
+        """Show the trainers to attach to, and ask for consent.
 
         ``of`` is how many ranks the job has, with those that are not asked for. ``opened``
         follows where the user wants to see the trainer that was attached to.

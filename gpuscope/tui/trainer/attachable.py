@@ -118,7 +118,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class AttachableProcesses:
-    """All that was told of what can be attached to.
+    """All processes that can be attached to, and what is known about them.
 
     ``helpers`` counts processes that serve a trainer, which nobody wants to look into;
     ``meant`` are the pids that somebody came for.
@@ -153,7 +153,7 @@ def closed(rungs: Sequence[Rung]) -> Rung:
 
 
 def row_of(answer: Mapping[str, Any], pid: int) -> Mapping[str, Any] | None:
-    """Return what an answer tells of a process, None where that is nothing."""
+    """Return an answer's row for a process, None where it has none."""
     rows = answer.get("processes")
     found = (row for row in (rows if isinstance(rows, list) else ()) if isinstance(row, Mapping))
     return next((row for row in found if _int(row.get("pid")) == pid), None)

@@ -67,7 +67,7 @@ def training_of(value: Mapping[str, Any]) -> list[Any]:
 
 
 def _recorded(trainer: TrainerView, why: str) -> Iterable[Line]:
-    """Say the line that the probe tells of by itself, and why there is no more."""
+    """Return the one line that the probe reports unasked, and why there is no more."""
     reading = trainer.reading("stall_at")
     where, function = place(trainer)
     if where:

@@ -90,7 +90,7 @@ def loss_axis(values: Sequence[float | None]) -> tuple[float | None, float | Non
 
 
 def part_of_step(part: History, compute: Sequence[float | None]) -> list[float | None]:
-    """Return a part of the steps in nanoseconds, nothing where it was not told apart.
+    """Return a part of the steps in nanoseconds, nothing where it was not measured.
 
     Then it is contained in what the step computes; a step of which that is unknown is unknown.
     """

@@ -69,7 +69,7 @@ class _Question:
 
 
 class Asker:
-    """What asks the probes of trainers, on the event loop of the store and the source.
+    """Asks the probes of trainers, on the event loop of the store and the source.
 
     ``reach`` gives both, None while there is no source; ``changed`` is called when an answer
     came.

@@ -106,5 +106,5 @@ class Remembered:
 
 
 def _all_sampled(host: HostView) -> bool:
-    """Tell whether every GPU of a host has had a reading: what is told goes before the first."""
+    """Tell whether every GPU of a host has had a reading; remembered ones go before the first."""
     return bool(host.devices) and all(one.sampled_seconds is not None for one in host.devices)

@@ -109,7 +109,7 @@ class ChartedScreen(FullScreen):
         raise NotImplementedError
 
     def _missing(self, what: str) -> None:
-        """There is nothing to show at this moment: what stood here before goes."""
+        """Clear the screen, because there is nothing to show at this moment."""
         self.say_head([(f"{what}  ", "bold accent"), (absent(self.session), "muted")], self.session)
         self.say_keys(footer_keys(self.session, (*KEYS["FullScreen"], PAUSE, *TIME)), self.session)
         self.query_one("#columns").display = False

@@ -35,7 +35,7 @@ class DialogNotice(Lines):
 
 
 class ClosesOnce(Base):
-    """A screen that closes itself and nothing else, however often it is told to.
+    """A screen that closes itself once, and no other screen, however often it is asked to.
 
     Textual's ``dismiss`` takes away whatever lies on top: with two clicks that came together, the
     screen below as well, and the program ends where there is none.

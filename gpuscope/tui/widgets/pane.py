@@ -38,7 +38,7 @@ class Pane(Vertical):
         """Draw the histories."""
 
     def show_findings(self) -> None:
-        """The doctor has looked anew."""
+        """Show new findings of the doctor."""
 
     def fit_to(self, width: int, height: int) -> None:
         """Choose what has room on a terminal of this size, in cells."""

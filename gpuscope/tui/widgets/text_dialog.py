@@ -49,6 +49,6 @@ class TextDialog(Dialog):
         return max(LEAST_CELLS, self.lines.size.width or FIRST_CELLS)
 
     def redraw(self) -> None:
-        """Draws the lines anew."""
+        """Draw the lines again."""
         if self.is_open:
             self.lines.show(styled.hang_lines(self.text(), self.cells))

@@ -185,7 +185,7 @@ def _cells(row: dict[str, Any], gpus: bool) -> tuple[str, ...]:
 
 
 def _short(command: str, most: int) -> str:
-    """Return a command in at most so many cells.
+    """Return a command cut to a number of cells.
 
     If the whole command does not fit, the directory of its interpreter is left out first.
     """

@@ -236,7 +236,7 @@ def _watch(
 
 
 def _one_shot(args: argparse.Namespace, place: Target) -> str:
-    """What tells of a place without a screen."""
+    """Return the command that describes a place without a screen."""
     words = ["gpuscope", "ps" if place.pid is not None else "devices"]
     words += ["--via", args.via] if args.via else []
     words += ["--ssh-command", args.ssh_command] if args.ssh_command != "ssh" else []

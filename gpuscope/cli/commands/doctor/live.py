@@ -235,7 +235,7 @@ class _RememberedHistory:
             self._answers[answer.id] = answer.value
 
     def tell(self, store: Store) -> None:
-        """Put what was heard before what was seen."""
+        """Add the history that probes remember to the store."""
         for request, value in list(self._answers.items()):
             if request in self._requests:
                 trainer, name = self._requests[request]

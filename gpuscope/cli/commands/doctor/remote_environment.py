@@ -48,7 +48,7 @@ def _not_had(host: str, why: str) -> Report:
 
 
 def facts_of(answer: Mapping[str, Any]) -> Facts:
-    """An agent's answer as facts. Raises ValueError for what is none, from whoever it comes."""
+    """Convert an agent's answer to facts. Raises ValueError if it is malformed."""
     import msgspec
 
     if not isinstance(answer.get("facts"), dict):

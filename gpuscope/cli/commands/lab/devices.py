@@ -255,7 +255,7 @@ class TensorShare:
 def with_tensor_share(
     document: dict[str, Any], share: tuple[float | None, str, str]
 ) -> dict[str, Any]:
-    """Return the document with what the driver has told."""
+    """Return the document with the share of tensor cores that the driver reported."""
     percent, code, why = share
     rows = [
         row for row in document.get("unknown", []) if row.get("path") != "tensor_active_percent"

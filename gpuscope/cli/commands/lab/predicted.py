@@ -44,7 +44,7 @@ def with_prediction(document: dict[str, Any], config: LabConfig) -> dict[str, An
 
 
 def in_words(document: dict[str, Any]) -> str:
-    """Return one line to stand beside the measured peak."""
+    """Return one line with the prediction, to print with the measured peak."""
     found = document.get("predicted")
     if not found:
         why = next(
