@@ -8,7 +8,7 @@ from ...text import width
 from ...text.styled import Line, Piece
 from ...wire.frames import Unknown
 from ..cells import fit
-from .device_state import in_short
+from .device_state_text import in_short
 
 LABEL = 12
 """Cells of a label."""

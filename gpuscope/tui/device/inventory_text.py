@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...store.view import DeviceView, HostView
 from ...text import styled
 from ...text.styled import Line
-from .device_state import ranges
+from .device_state_text import ranges
 from .fact_lines import fact, facts
 
 MIG_UNVERIFIED = "MIG was tested against a simulated driver only, not on hardware"

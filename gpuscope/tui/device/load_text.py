@@ -10,7 +10,7 @@ from ...text.styled import Line
 from ...text.units import percent_text
 from ...wire.frames import Unknown
 from ..widgets.bars import meter
-from .device_state import in_short
+from .device_state_text import in_short
 from .fact_lines import LABEL, fact, facts
 
 BUSY, WORKING, LESS, LITTLE = 80.0, 50.0, 30.0, TENSOR_IDLE_PERCENT

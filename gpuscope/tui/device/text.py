@@ -20,7 +20,7 @@ from ..cells import fit
 from ..shell.keymap import key_of
 from ..theme import UNICODE, Glyphs
 from ..widgets.bars import Part, meter, stacked_bar
-from .device_state import in_short, token_of
+from .device_state_text import in_short, token_of
 from .fact_lines import LABEL, fact, why
 from .inventory_text import inventory_lines
 

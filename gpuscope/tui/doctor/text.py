@@ -16,7 +16,7 @@ from ...doctor.report import fix_sentences
 from ...text import styled
 from ...text.styled import Line, Piece
 from ...text.units import age_text, duration_text
-from ..device.device_state import ranges
+from ..device.device_state_text import ranges
 from ..shell.keymap import key_of
 from ..widgets.table import GUTTER, Column, TableRow
 from .finding_history import Case

@@ -19,7 +19,7 @@ from ...model.stalls import find_stall
 from ...store.view import DeviceView, HistoryOf, HostView, JobView, no_history
 from ...text.units import GIB, bytes_text
 from ...wire.frames import NOT_INITIALISED
-from ..device.device_state import in_short
+from ..device.device_state_text import in_short
 from ..overview.job_rows import devices_of, growth_lines
 
 TIGHT_BYTES = 4 * GIB

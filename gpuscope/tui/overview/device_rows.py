@@ -17,7 +17,7 @@ from ...text import styled
 from ...text.styled import Line, Piece
 from ...text.units import amount_text, percent_text, short_age_text
 from ...wire.frames import Unknown
-from ..device.device_state import in_short, in_shortest, token_of
+from ..device.device_state_text import in_short, in_shortest, token_of
 from ..device.load_text import in_few_words
 from ..shell.state import SORTS
 from ..theme import Glyphs, Tokens

@@ -10,7 +10,7 @@ from ...store.view import DeviceView, HistoryOf, HostView
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import bytes_text, percent_text
-from ..device.device_state import free_devices, idle_since, ranges
+from ..device.device_state_text import free_devices, idle_since, ranges
 
 HEAD = "No NVIDIA driver here: "
 RECENT_SECONDS = 3.0

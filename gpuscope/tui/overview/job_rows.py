@@ -38,7 +38,7 @@ from ...text.units import (
     percent_text,
 )
 from ...wire.frames import Unknown
-from ..device.device_state import ranges
+from ..device.device_state_text import ranges
 from ..shell.keymap import key_of
 from ..widgets.text import DASH
 

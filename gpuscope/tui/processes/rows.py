@@ -16,7 +16,7 @@ from ...store.view import DeviceView, HistoryOf, HostView, ProcView, TrainerView
 from ...text.styled import Line, Piece
 from ...text.units import amount_text, bytes_text, percent_text, short_age_text
 from ...wire.frames import Unknown
-from ..device.device_state import ranges
+from ..device.device_state_text import ranges
 from ..shell.state import PROCESS_SORTS
 from ..theme import UNICODE, Glyphs
 from ..widgets.table import Cell, Column, TableRow

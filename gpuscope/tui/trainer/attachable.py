@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ...store.jobs import short_command
 from ...text.styled import Line
 from ...wire.clean import clean
-from ..device.device_state import ranges
+from ..device.device_state_text import ranges
 from ..shell.keymap import key_of
 from ..widgets.table import Column, TableRow
 
