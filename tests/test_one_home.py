@@ -22,7 +22,7 @@ ROOT = Path(__file__).parent.parent / "gpuscope"
 
 
 Nodes = list[ast.AST]
-KINDS = (ast.AnnAssign, ast.Assign, ast.Call, ast.Constant, ast.Import, ast.JoinedStr)
+KINDS = (ast.AnnAssign, ast.Assign, ast.Call, ast.Constant, ast.IfExp, ast.Import, ast.JoinedStr)
 
 
 def nodes_of(text: str) -> Nodes:
@@ -149,6 +149,16 @@ def counts_cells(nodes: Nodes) -> bool:
     return any(name.endswith(("east_asian_width", "cell_len")) for name in called(nodes))
 
 
+def writes_ranges(nodes: Nodes) -> bool:
+    """Writes numbers as ranges: one number by itself, else the first and the last with a dash."""
+    for node in nodes:
+        if isinstance(node, ast.IfExp) and isinstance(node.orelse, ast.JoinedStr):
+            parts = node.orelse.values
+            if len(parts) == 3 and isinstance(parts[1], ast.Constant) and parts[1].value == "-":
+                return True
+    return False
+
+
 def words_findings(nodes: Nodes) -> bool:
     """Gives a finding of the doctor or a fix words that stand in code. Both take keywords only."""
     texts = ("title", "verify", "before", "code", "environment", "command", "cost")
@@ -237,6 +247,7 @@ ALLOWED: list[tuple[Callable[[Nodes], bool], tuple[str, ...], dict[str, int]]] =
     ),
     (defines_exit_codes, ("exit_status.py",), {}),
     (looks_for_folders, ("paths.py",), {"probe/": 1}),
+    (writes_ranges, ("text/ranges.py",), {}),
     (words_findings, (), {}),  # the words are in doctor/findings and doctor/pitfalls.toml
     # these read the rows with the words
     (words_abstentions, ("doctor/wordings.py", "doctor/messages/tables.py"), {}),
@@ -270,6 +281,7 @@ def test_what_is_looked_for_is_found():
         parses_stat: 'fields = content.rpartition(b")")[2].split()',
         defines_exit_codes: "EXIT_OK, EXIT_USAGE = 0, 64",
         looks_for_folders: 'os.environ.get("XDG_STATE_HOME")',
+        writes_ranges: 'text = ",".join(str(a) if a == b else f"{a}-{b}" for a, b in found)',
         words_findings: 'fix = Fix(title=f"Free {size}", command=command)',
         words_abstentions: 'scene.facts["cell"] = f"cell {number} of a notebook"',
     }

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Sequence, Tuple, Union
 
+from ..text.ranges import compact_ranges
 from ..wire.frames import NOT_SUPPORTED, Reading, Unknown
 from . import nvml_topology
 from .nvml_calls import Calls
@@ -135,13 +136,7 @@ def ranges(words: Sequence[int]) -> str:
         for bit in range(64)
         if word >> bit & 1
     ]
-    parts: List[List[int]] = []
-    for number in numbers:
-        if parts and parts[-1][1] == number - 1:
-            parts[-1][1] = number
-        else:
-            parts.append([number, number])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
+    return compact_ranges(numbers)
 
 
 def _ranges_or_unknown(call: str, words: Any) -> Tuple[Reading, ...]:

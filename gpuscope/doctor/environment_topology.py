@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from ..text.ranges import compact_ranges
 from .environment_facts import WORDINGS, Device, Facts, Path, names, read_visible_devices
 from .finding import Abstained, Evidence, Finding
 
@@ -202,26 +203,17 @@ def _processors(facts: Facts, chosen: Sequence[Device]) -> Iterator[Finding]:
     near = sorted(frozenset[int]().union(*(device.cpus or () for device in far)))
     yield WORDINGS.finding(
         "environment.affinity",
-        {"gpus": names(far), "processors": _ranges(near)},
+        {"gpus": names(far), "processors": compact_ranges(near, 32)},
         severity="info",
         confidence="definite",
         evidence=(
             Evidence(
-                text=f"allowed here: processors {_ranges(sorted(allowed))}",
+                text=f"allowed here: processors {compact_ranges(allowed, 32)}",
                 source="sched_getaffinity",
             ),
-            Evidence(text=f"beside {names(far)}: {_ranges(near)}", source="/sys/bus/pci"),
+            Evidence(
+                text=f"beside {names(far)}: {compact_ranges(near, 32)}", source="/sys/bus/pci"
+            ),
         ),
         where="processors",
     )
-
-
-def _ranges(numbers: Sequence[int]) -> str:
-    """Returns sorted numbers as ranges, such as "0-31,64-95"."""
-    parts: list[list[int]] = []
-    for number in numbers:
-        if parts and number == parts[-1][1] + 1:
-            parts[-1][1] = number
-        else:
-            parts.append([number, number])
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in parts[:32])

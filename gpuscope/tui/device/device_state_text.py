@@ -6,13 +6,13 @@ It has its colour, its reason in short, and what stands free or idle on a host.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 from ...model.device_state import IDLE_PERCENT, DeviceState, judge
 from ...store.view import History, HostView
+from ...text.ranges import ranges_text
 from ...text.units import age_text
 
-__all__ = ["free_devices", "idle_since", "in_short", "in_shortest", "ranges", "token_of"]
+__all__ = ["free_devices", "idle_since", "in_short", "in_shortest", "token_of"]
 
 
 def token_of(state: DeviceState) -> str:
@@ -47,19 +47,6 @@ def in_shortest(reason: str) -> str:
     return _LINE.sub(r"\1", short)
 
 
-def ranges(indices: Sequence[int]) -> str:
-    """Return numbers as ranges: ``[0, 1, 2, 5]`` as ``"0-2, 5"``."""
-    out: list[list[int]] = []
-    for index in sorted(indices):
-        if out and index == out[-1][1] + 1:
-            out[-1][1] = index
-        else:
-            out.append([index, index])
-    return ", ".join(
-        str(a) if a == b else f"{a}, {b}" if b == a + 1 else f"{a}-{b}" for a, b in out
-    )
-
-
 def free_devices(host: HostView) -> str:
     """Return which devices are free, such as ``"GPU 2, 5, 7: 140 GiB each"``, "" when none is.
 
@@ -71,7 +58,7 @@ def free_devices(host: HostView) -> str:
         if free is not None and judge(host, device).word == "free":
             rooms.setdefault(round(free / (1 << 30)), []).append(device.definition.index)
     parts = [
-        f"GPU {ranges(indices)}: {room} GiB{' each' if len(indices) > 1 else ''}"
+        f"GPU {ranges_text(indices)}: {room} GiB{' each' if len(indices) > 1 else ''}"
         for room, indices in sorted(rooms.items(), reverse=True)
     ]
     return " · ".join(parts)

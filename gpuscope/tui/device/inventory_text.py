@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ...store.view import DeviceView, HostView
 from ...text import styled
+from ...text.ranges import ranges_text
 from ...text.styled import Line
-from .device_state_text import ranges
 from .fact_lines import fact, facts
 
 MIG_UNVERIFIED = "MIG was tested against a simulated driver only, not on hardware"
@@ -117,7 +117,12 @@ def topology_lines(host: HostView, device: DeviceView) -> list[Line]:
         lines.append(
             fact(
                 "topology",
-                [(" · ".join(f"{way} GPU {ranges(who)}" for way, who in found.items()), "text")],
+                [
+                    (
+                        " · ".join(f"{way} GPU {ranges_text(who)}" for way, who in found.items()),
+                        "text",
+                    )
+                ],
             )
         )
     return lines

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from ...doctor.report import fix_sentences
 from ...text import styled
+from ...text.ranges import ranges_text
 from ...text.styled import Line, Piece
 from ...text.units import age_text, duration_text
-from ..device.device_state_text import ranges
 from ..shell.keymap import key_of
 from ..widgets.table import GUTTER, Column, TableRow
 from .finding_history import Case
@@ -172,7 +172,7 @@ def where_of(group: Group, host: HostView | None = None) -> str:
     places = [case.finding.where for case in (group.first, *group.others)]
     devices = [int(match[1]) for place in places if (match := _GPU.fullmatch(place))]
     if len(devices) == len(places):
-        return f"GPU {ranges(devices)}"
+        return f"GPU {ranges_text(devices)}"
     jobs = [job for job in host.jobs if job.trainers] if host is not None else []
     title = next((job.title for job in jobs if job.key == group.first.job), "")
     return f"{title}, {places[0]}" if title and len(jobs) > 1 else places[0]

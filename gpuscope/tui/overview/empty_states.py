@@ -8,9 +8,10 @@ from __future__ import annotations
 from ...model.device_state import broken, is_idle, owners, unowned_on
 from ...store.view import DeviceView, HistoryOf, HostView
 from ...text import styled
+from ...text.ranges import ranges_text
 from ...text.styled import Line
 from ...text.units import bytes_text, percent_text
-from ..device.device_state_text import free_devices, idle_since, ranges
+from ..device.device_state_text import free_devices, idle_since
 
 HEAD = "No NVIDIA driver here: "
 RECENT_SECONDS = 3.0
@@ -110,7 +111,7 @@ def problems(host: HostView) -> list[Line]:
         if verdict is not None:
             found.setdefault((verdict.word, verdict.reason), []).append(device.definition.index)
     lines: list[Line] = [
-        [(f"GPU {ranges(indices)} {word}: ", "bad"), (reason, "text")]
+        [(f"GPU {ranges_text(indices)} {word}: ", "bad"), (reason, "text")]
         for (word, reason), indices in found.items()
     ]
     if host.unread is not None:
@@ -130,7 +131,7 @@ def _hidden(host: HostView, history: HistoryOf) -> list[Line]:
     return [
         [
             ("hidden ", "warn"),
-            (f"GPU {ranges(list(hidden))}: {size}", "text"),
+            (f"GPU {ranges_text(list(hidden))}: {size}", "text"),
             (f" · {why}", "muted"),
         ]
     ]
@@ -167,7 +168,7 @@ def _holders(host: HostView, history: HistoryOf) -> list[Line]:
     return [
         [
             ("held   ", "series4"),
-            (f"GPU {ranges(indices)}: {who}", "text"),
+            (f"GPU {ranges_text(indices)}: {who}", "text"),
             (f" · {idle[who]}" if idle[who] else "", "muted"),
         ]
         for who, indices in held.items()

@@ -27,6 +27,7 @@ from ...model.step_time import (
 )
 from ...model.stragglers import straggler
 from ...store.view import Entity, Gone, HistoryOf, HostView, JobView, TrainerView, no_history
+from ...text.ranges import ranges_text
 from ...text.styled import Line, Piece
 from ...text.units import (
     GIB,
@@ -38,7 +39,6 @@ from ...text.units import (
     percent_text,
 )
 from ...wire.frames import Unknown
-from ..device.device_state_text import ranges
 from ..shell.keymap import key_of
 from ..widgets.text import DASH
 
@@ -149,7 +149,9 @@ def _by_user(host: HostView, jobs: Iterable[JobView]) -> Iterable[JobLine]:
             (f" · {trained} with a probe" if trained else " · no probe", "muted"),
         ]
         yield JobLine(
-            f"{USER}{user}", {"job": (user, "muted"), "gpu": (ranges(indices), "muted")}, span=span
+            f"{USER}{user}",
+            {"job": (user, "muted"), "gpu": (ranges_text(indices), "muted")},
+            span=span,
         )
 
 
@@ -158,7 +160,7 @@ def _line(host: HostView, job: JobView, history: HistoryOf, sent: Mapping[int, s
     trainers = [t for t in job.trainers if t.gone is None] or list(job.trainers)
     indices = devices_of(host, job)
     where = (
-        ranges(indices)
+        ranges_text(indices)
         if indices
         else "cpu"
         if trainers and not any(t.definition.cuda for t in trainers)

@@ -13,10 +13,10 @@ from typing import Any
 
 from ...model.ranks import name_of
 from ...store.view import DeviceView, HistoryOf, HostView, ProcView, TrainerView, UseView
+from ...text.ranges import ranges_text
 from ...text.styled import Line, Piece
 from ...text.units import amount_text, bytes_text, percent_text, short_age_text
 from ...wire.frames import Unknown
-from ..device.device_state_text import ranges
 from ..shell.state import PROCESS_SORTS
 from ..theme import UNICODE, Glyphs
 from ..widgets.table import Cell, Column, TableRow
@@ -303,7 +303,7 @@ def _heading(key: str, members: Sequence[Entry]) -> TableRow:
     cells: dict[str, Cell] = {
         "pid": [(f"{len(members)} ranks", "title")],
         "user": [(first.process.definition.user or "?", "title")],
-        "gpu": [(ranges(indices), "title")],
+        "gpu": [(ranges_text(indices), "title")],
         "memory": [(amount_text(sum(s for s in sizes if s is not None)), "title")]
         if None not in sizes
         else NOTHING,
@@ -327,7 +327,7 @@ def _row(entry: Entry, depth: int, now: float | None, glyphs: Glyphs, words: boo
     cells: dict[str, Cell] = {
         "pid": [(str(d.pid), "text")],
         "user": [(d.user, "text" if d.mine else "muted")] if d.user else NOTHING,
-        "gpu": [(ranges(indices), "text")] if indices else NOTHING,
+        "gpu": [(ranges_text(indices), "text")] if indices else NOTHING,
         "memory": [(amount_text(entry.memory), "text")] if entry.memory is not None else NOTHING,
         "sm": [(percent_text(entry.sm / 100, whole=True), "text")]
         if entry.sm is not None
@@ -411,7 +411,7 @@ def _notes(
         if others:
             yield [
                 ("not shown: ", "muted"),
-                (f"GPU {ranges(others)} with {len(away)} processes: {why_job}", "text"),
+                (f"GPU {ranges_text(others)} with {len(away)} processes: {why_job}", "text"),
             ]
     hidden = [e for e in everything if isinstance(e.process.readings.get("user"), Unknown)]
     reasons = dict.fromkeys(_reason_class(e.process.readings["user"]) for e in hidden)

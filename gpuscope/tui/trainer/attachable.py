@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ...store.jobs import short_command
+from ...text.ranges import ranges_text
 from ...text.styled import Line
 from ...wire.clean import clean
-from ..device.device_state_text import ranges
 from ..shell.keymap import key_of
 from ..widgets.table import Column, TableRow
 
@@ -319,7 +319,7 @@ def rows(groups: Sequence[Group], several_hosts: bool) -> list[TableRow]:
                     {
                         "what": [(what, "text" if item.mine else "muted")],
                         "pid": str(item.pid),
-                        "gpu": ranges(item.gpus) if item.gpus else "–",
+                        "gpu": ranges_text(item.gpus) if item.gpus else "–",
                         "user": item.user or "–",
                         "needs": [
                             (
@@ -346,7 +346,7 @@ def _job_cells(group: Group, title: str) -> dict[str, Any]:
     return {
         "what": [(f"{title} ×{count}", "title")],
         "pid": f"{count}{of}" if of else f"{count} ranks",
-        "gpu": ranges(gpus) if gpus else "–",
+        "gpu": ranges_text(gpus) if gpus else "–",
         "user": group.items[0].user or "–",
         "needs": [(needs, "accent" if group.open else "muted")],
     }
