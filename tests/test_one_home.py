@@ -149,6 +149,21 @@ def counts_cells(nodes: Nodes) -> bool:
     return any(name.endswith(("east_asian_width", "cell_len")) for name in called(nodes))
 
 
+def reads_machine(nodes: Nodes) -> bool:
+    """Reads the available memory or the id of the boot from /proc."""
+    return any(
+        isinstance(node, ast.Constant)
+        and (
+            node.value in (b"MemAvailable", "MemAvailable", "/proc/sys/kernel/random/boot_id")
+            or (
+                isinstance(node.value, (str, bytes))
+                and re.search(r"MemAvailable.?:", str(node.value))
+            )
+        )
+        for node in nodes
+    )
+
+
 def writes_ranges(nodes: Nodes) -> bool:
     """Writes numbers as ranges: one number by itself, else the first and the last with a dash."""
     for node in nodes:
@@ -247,6 +262,14 @@ ALLOWED: list[tuple[Callable[[Nodes], bool], tuple[str, ...], dict[str, int]]] =
     ),
     (defines_exit_codes, ("exit_status.py",), {}),
     (looks_for_folders, ("paths.py",), {"probe/": 1}),
+    (
+        reads_machine,
+        ("process/procfs.py",),
+        {
+            "collect/host.py": 1,
+            "probe/": 2,
+        },  # the host's reader takes all of the file, below a root
+    ),
     (writes_ranges, ("text/ranges.py",), {}),
     (words_findings, (), {}),  # the words are in doctor/findings and doctor/pitfalls.toml
     # these read the rows with the words
@@ -281,6 +304,7 @@ def test_what_is_looked_for_is_found():
         parses_stat: 'fields = content.rpartition(b")")[2].split()',
         defines_exit_codes: "EXIT_OK, EXIT_USAGE = 0, 64",
         looks_for_folders: 'os.environ.get("XDG_STATE_HOME")',
+        reads_machine: 'boot = open("/proc/sys/kernel/random/boot_id").read()',
         writes_ranges: 'text = ",".join(str(a) if a == b else f"{a}-{b}" for a, b in found)',
         words_findings: 'fix = Fix(title=f"Free {size}", command=command)',
         words_abstentions: 'scene.facts["cell"] = f"cell {number} of a notebook"',

@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 from .. import __version__
+from ..process import procfs
 from ..wire import frames
 
 RELAYED = (
@@ -36,7 +37,7 @@ def hello(args: Any) -> frames.Hello:
         role="agent",
         version=__version__,
         host=os.uname().nodename,
-        boot=_boot_id(),
+        boot=procfs.boot_id(),
         py=".".join(map(str, sys.version_info[:3])),
         pid=os.getpid(),
         uid=os.getuid(),
@@ -47,11 +48,3 @@ def hello(args: Any) -> frames.Hello:
         requests=list(OFFERED),
         nonce=args.nonce,
     )
-
-
-def _boot_id() -> str:
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as stream:
-            return stream.read(64).strip()
-    except OSError:
-        return ""

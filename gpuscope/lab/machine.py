@@ -15,6 +15,7 @@ import warnings
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any
 
+from ..process import procfs
 from .config import LabConfig
 from .device_selection import cores
 from .rules import RunFacts
@@ -116,14 +117,8 @@ def available_bytes() -> list[int] | None:
 
     None if /proc does not tell.
     """
-    try:
-        with open("/proc/meminfo", encoding="ascii", errors="replace") as lines:
-            for line in lines:
-                if line.startswith("MemAvailable:"):
-                    return [int(line.split()[1]) * 1024]
-    except (OSError, ValueError, IndexError):
-        pass
-    return None
+    known = procfs.available_bytes()
+    return None if known is None else [known]
 
 
 def _has_compiler(cuda: bool) -> bool:

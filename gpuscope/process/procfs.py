@@ -53,6 +53,23 @@ def key_values(path: str, separator: bytes = b" ") -> Dict[bytes, int]:
     return found
 
 
+def available_bytes() -> Optional[int]:
+    """Return the memory that the kernel says is available, None if it does not say."""
+    try:
+        known = key_values("/proc/meminfo", b":").get(b"MemAvailable")
+    except OSError:
+        return None
+    return None if known is None else known * 1024
+
+
+def boot_id() -> str:
+    """Return the id of this boot of the machine, "" if it is unknown."""
+    try:
+        return read("/proc/sys/kernel/random/boot_id", 64).decode().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
 class Stat(NamedTuple):
     """What gpuscope uses of /proc/PID/stat. Times are clock ticks."""
 

@@ -7,10 +7,10 @@ times their size as Python objects, compressed ones ten times more.
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
-from ..text.units import GIB, KIB, MIB
+from ..process import procfs
+from ..text.units import GIB, MIB
 from ..wire.files import open_regular
 
 FLOOR_BYTES = 192 * MIB
@@ -26,13 +26,8 @@ def available_bytes() -> int:
 
     It is the smaller of the machine's free memory and what its cgroup leaves.
     """
-    try:
-        text = Path("/proc/meminfo").read_text()
-    except OSError:
-        return FALLBACK_AVAILABLE
-    found = re.search(r"^MemAvailable:\s+(\d+) kB", text, re.M)
-    machine = int(found[1]) * KIB if found else FALLBACK_AVAILABLE
-    return min([machine, *_cgroup_room()])
+    machine = procfs.available_bytes()
+    return min([FALLBACK_AVAILABLE if machine is None else machine, *_cgroup_room()])
 
 
 def _cgroup_room() -> list[int]:

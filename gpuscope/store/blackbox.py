@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..process.procfs import start_ticks
+from ..process.procfs import boot_id, start_ticks
 from ..wire import boxes, codec
 from ..wire.clean import clean
 from ..wire.files import open_regular
@@ -55,7 +55,6 @@ _NO_HOST: list[int | str] = [
 ]
 _GZIP = b"\x1f\x8b"
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/|/lib/python3|<frozen ")
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class BoxReader:
@@ -135,7 +134,7 @@ class BoxReader:
             return f"The trainer {how_it_ended(self.ended)}."
         name = self.path.name.partition(".")[0].split("-")
         pid, start = (name[0], name[1]) if len(name) == 2 else ("", "")
-        if hello.boot and hello.boot == _boot() and _start_of(pid) == start:
+        if hello.boot and hello.boot == boot_id() and _start_of(pid) == start:
             return ""
         return (
             "The trainer died without cleanup: killed (SIGKILL, SIGTERM, out of host memory), "
@@ -355,13 +354,6 @@ def _stack(ended: dict[str, Any]) -> list[str]:
         if isinstance(row, list) and len(row) == 3:
             out.append(f"{str(row[0])[:256]}:{str(row[1])[:12]} {str(row[2])[:256]}")
     return out
-
-
-def _boot() -> str:
-    try:
-        return _BOOT.read_text().strip()
-    except OSError:
-        return ""
 
 
 def _start_of(pid: str) -> str:
