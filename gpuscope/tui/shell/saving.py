@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...paths import data_folder
 from ...text.styled import Line
+from ..terminal.copying import strips_of
 from ..theme import DARK, Tokens
 from ..widgets.program import program
 from .result_files import short_path
@@ -79,7 +80,7 @@ def page(app: App[Any]) -> str:
     )
     # the sixteen colours of a terminal have no values that a page could name
     theme = app.available_themes[DARK] if app.current_theme.ansi else app.current_theme
-    screen = "\n".join(_marked(strip) for strip in app.screen._compositor.render_strips())
+    screen = "\n".join(_marked(strip) for strip in strips_of(app.screen))
     findings = "\n".join(_lines(findings_of(app), tokens))
     title = f"gpuscope: {escape(name)}, {when}"
     return f"""<!doctype html>

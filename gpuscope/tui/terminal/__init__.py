@@ -14,8 +14,8 @@ list first:
   draws now.
 - ``Screen._compositor.visible_widgets`` (``direct_paint``): which widgets are seen whole, with
   nothing above them.
-- ``Screen._compositor.render_strips`` (``copying``, and ``shell.saving``): the lines on screen, to
-  copy them as text or save them as a page.
+- ``Screen._compositor.render_strips`` (``copying``): the lines on screen, to copy them as text or
+  save them as a page.
 - ``Screen._compositor.render_update`` and ``App._background_screens`` (``picture``): the screens
   that are seen, as Textual's export of a picture takes them.
 - ``Screen._layout_required``, ``Screen._dirty_widgets``, ``Widget._layout_required`` and

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from textual.app import App
 from textual.screen import Screen
+from textual.strip import Strip
 
 from ... import paths
 from ..cells import visible
@@ -20,10 +21,14 @@ OSC52_LIMIT_BYTES = 70_000
 """Terminals drop longer ones, some of them the whole session with it; the file has everything."""
 
 
+def strips_of(screen: Screen[Any]) -> list[Strip]:
+    """Return the lines on screen with their styles."""
+    return screen._compositor.render_strips()
+
+
 def text_of(screen: Screen[Any]) -> str:
     """Return the lines on screen, without styles and trailing blanks."""
-    strips = screen._compositor.render_strips()
-    return "\n".join(visible(strip.text).rstrip() for strip in strips) + "\n"
+    return "\n".join(visible(strip.text).rstrip() for strip in strips_of(screen)) + "\n"
 
 
 def write(text: str, folder: Path | None = None) -> Path:
