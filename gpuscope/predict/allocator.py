@@ -126,6 +126,8 @@ class Simulated:
     """
     ooms: list[OutOfMemory]
     fragmentation: Fragmentation
+    owners: dict[int, int] = field(default_factory=dict)
+    """The same blocks by the number of their owner in the trace's table."""
     samples: list[Sample] = field(default_factory=list)
 
     @property
@@ -310,7 +312,14 @@ class Run:
 
     def result(self) -> Simulated:
         engine = self.engine
-        categories, modules = self._owners(engine.peak_allocated_at)
+        owners = self._owners(engine.peak_allocated_at)
+        table = self.trace.owner_table
+        categories: dict[str, int] = {}
+        modules: dict[str, int] = {}
+        for number, size in owners.items():
+            owner = table[number]
+            categories[owner.category] = categories.get(owner.category, 0) + size
+            modules[owner.module] = modules.get(owner.module, 0) + size
         capacity = min(engine.capacity, engine.allowed)
         return Simulated(
             settings=engine.settings,
@@ -319,22 +328,20 @@ class Run:
             peak_reserved_bytes=engine.peak_reserved,
             peak_allocated_at=self.where(engine.peak_allocated_at),
             peak_reserved_at=self.where(engine.peak_reserved_at),
-            categories=categories,
-            modules=modules,
+            categories=_sorted(categories),
+            modules=_sorted(modules),
             allocated_bytes=engine.allocated,
             reserved_bytes=engine.reserved,
             segments=engine.segments,
             retries=engine.retries,
             ooms=self.ooms,
             fragmentation=fragmentation(engine),
+            owners=owners,
             samples=self.samples,
         )
 
-    def _owners(self, event: int) -> tuple[dict[str, int], dict[str, int]]:
-        """Return the bytes by category and by module of the blocks that are live after ``event``.
-
-        The largest come first.
-        """
+    def _owners(self, event: int) -> dict[int, int]:
+        """Return the bytes of the blocks that are live after ``event``, by their owner's number."""
         trace = self.trace
         live = dict.fromkeys(self.before)
         failed = {one.block for one in self.ooms}
@@ -349,13 +356,7 @@ class Run:
                 size = self.before.get(block) or self.taken.get(block, self.sizes[block])
                 owner = trace.owners[block]
                 sums[owner] = sums.get(owner, 0) + size
-        categories: dict[str, int] = {}
-        modules: dict[str, int] = {}
-        for number, size in sums.items():
-            owner_ = trace.owner_table[number]
-            categories[owner_.category] = categories.get(owner_.category, 0) + size
-            modules[owner_.module] = modules.get(owner_.module, 0) + size
-        return _sorted(categories), _sorted(modules)
+        return sums
 
 
 def _sorted(sizes: dict[str, int]) -> dict[str, int]:

@@ -15,6 +15,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from types import TracebackType
 from typing import Any
@@ -47,8 +48,21 @@ class Tracer:
     It is started when it is first needed, and again after it has died.
     """
 
-    def __init__(self, python: str | None = None):
+    def __init__(
+        self,
+        python: str | None = None,
+        folder: str | None = None,
+        path: Sequence[str] = (),
+        writes: bool = True,
+    ):
+        """Prepare a child of ``python`` that works in ``folder``.
+
+        The child looks for modules in the folders of ``path`` first. By default it is this Python,
+        or the Lab's, in this process's folder. ``writes`` says whether it may write compiled
+        modules, which it must not if the sources change within a second.
+        """
         self._python = python
+        self._cwd, self._path, self._writes = folder, list(path), writes
         self._process: LineChild | None = None
         self._folder: Any = None
         self._known: dict[Request, Traced] = {}
@@ -76,7 +90,11 @@ class Tracer:
         argv = [self._find_python(), "-m", "gpuscope.predict.tracing"]
         try:
             self._process = LineChild(
-                argv, self._environment(), own_pipe=True, max_line_bytes=MAX_ANSWER_BYTES
+                argv,
+                self._environment(),
+                own_pipe=True,
+                max_line_bytes=MAX_ANSWER_BYTES,
+                folder=self._cwd,
             )
         except OSError as error:
             raise CannotPredict(
@@ -184,7 +202,9 @@ class Tracer:
             self._folder = launch.only_this_package()
             path = self._folder.name
         theirs = environ.get("PYTHONPATH")
-        environ["PYTHONPATH"] = os.pathsep.join([path, theirs]) if theirs else path
+        environ["PYTHONPATH"] = os.pathsep.join([path, *self._path, *([theirs] if theirs else [])])
+        if not self._writes:
+            environ["PYTHONDONTWRITEBYTECODE"] = "1"
         environ["PYTHONSAFEPATH"] = "1"  # so that no torch/ in the current folder is imported
         environ["OMP_NUM_THREADS"] = environ["MKL_NUM_THREADS"] = "1"  # nothing is computed
         environ["MALLOC_ARENA_MAX"] = "2"
@@ -211,12 +231,19 @@ def _decoded(line: bytes) -> Traced:
 
 
 def _trace(columns: dict[str, Any]) -> Trace:
-    names = ("category", "module", "operation")
-    owners = [[clean(owner[name]) for name in names] for owner in columns["owner_table"]]
+    owners = [
+        Owner(
+            clean(owner["category"]),
+            clean(owner["module"]),
+            clean(owner["operation"]),
+            tuple(map(clean, owner["stack"])),
+        )
+        for owner in columns["owner_table"]
+    ]
     return Trace(
         sizes=columns["sizes"],
         owners=columns["owners"],
-        owner_table=[Owner(*owner) for owner in owners],
+        owner_table=owners,
         events=columns["events"],
         marks=[Mark(mark["at"], clean(mark["name"])) for mark in columns["marks"]],
         streams={int(block): stream for block, stream in columns["streams"].items()},

@@ -232,9 +232,14 @@ def alike(modules: Mapping[str, int]) -> list[tuple[str, int]]:
     """
     sums: dict[str, int] = {}
     for name, size in modules.items():
-        key = ".".join("*" if part.isdigit() else part for part in name.split("."))
+        key = joined(name)
         sums[key] = sums.get(key, 0) + size
     return sorted(sums.items(), key=lambda item: -item[1])
+
+
+def joined(module: str) -> str:
+    """Return a module's name with ``*`` for each number."""
+    return ".".join("*" if part.isdigit() else part for part in module.split("."))
 
 
 def where(answer: Answer) -> list[Line]:

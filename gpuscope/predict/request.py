@@ -84,6 +84,10 @@ class Request:
     """The "peak" is the maximum over this many steps of a fresh process."""
     architecture: str = "9.0"
     """The compute capability for which kernels and workspaces are chosen."""
+    project: str = ""
+    """A folder. For each block, the lines of files below it that were running are recorded; "" for
+    none.
+    """
 
 
 def alone(request: Request) -> Request:
@@ -122,6 +126,8 @@ class Traced:
     torch: str
     doubts: list[Doubt] = field(default_factory=list)
     seconds: float = 0.0
+    source: str = ""
+    """The file and line at which the factory is defined; "" for a model without a factory."""
 
 
 class CannotPredict(UserError):

@@ -32,12 +32,14 @@ class Owner:
 
     ``category`` is one of ``CATEGORIES``; ``module`` the qualified name of the innermost module
     that was running ("" outside of all); ``operation`` the operator that made the block, "" where
-    it is not known.
+    it is not known. ``stack`` holds the lines of the user's project that were running then, as
+    ``file:line``, the outermost first, if the request asked for them.
     """
 
     category: str
     module: str = ""
     operation: str = ""
+    stack: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

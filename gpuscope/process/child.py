@@ -97,8 +97,12 @@ class LineChild:
         env: Optional[Mapping[str, str]] = None,
         own_pipe: bool = False,
         max_line_bytes: int = MAX_LINE_BYTES,
+        folder: Optional[str] = None,
     ) -> None:
-        """Start the child. Raises OSError where it cannot be started."""
+        """Start the child, in ``folder`` if one is given.
+
+        Raises OSError where it cannot be started.
+        """
         self._max_line_bytes = max_line_bytes
         self._rest = b""
         self._said = b""
@@ -115,6 +119,7 @@ class LineChild:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT if own_pipe else subprocess.PIPE,
                 env=env,
+                cwd=folder,
                 pass_fds=given,
                 start_new_session=True,
             )

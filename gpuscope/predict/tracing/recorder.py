@@ -29,6 +29,8 @@ class _Made(NamedTuple):
     """
     category: str
     """The category if it is certain from the start, else ""."""
+    stack: tuple[str, ...]
+    """The lines of the user's project that were running, as ``file:line``."""
 
 
 class Recorder:
@@ -46,6 +48,7 @@ class Recorder:
         self.most_bytes = 0
         """The peak if a kernel took the most scratch memory that it may take."""
         self.module: Callable[[], tuple[str, bool]] = lambda: ("", False)
+        self.stack: Callable[[], tuple[str, ...]] = tuple
         self._made: dict[_Made, int] = {}
         self._decided: dict[int, tuple[str, str | None]] = {}
         self._once: set[str] = set()
@@ -57,7 +60,7 @@ class Recorder:
     def allocate(self, size: int, operation: str, category: str = "") -> int:
         """Record a new block of ``size`` bytes; returns its number."""
         module, inside = self.module()
-        made = _Made(self.phase, module, operation, inside, category)
+        made = _Made(self.phase, module, operation, inside, category, self.stack())
         place = self._made.setdefault(made, len(self._made))
         trace = self.trace
         block = len(trace.sizes)
@@ -145,7 +148,8 @@ class Recorder:
                 category = first.category or _category(
                     first, outlives=death.get(born, 1 << 62) >= end
                 )
-            owner = Owner(category, first.module if module is None else module, first.operation)
+            named = first.module if module is None else module
+            owner = Owner(category, named, first.operation, first.stack)
             trace.owners[born] = table.setdefault(owner, len(table))
         trace.owner_table = list(table)
         return trace

@@ -15,6 +15,7 @@ from . import autocast, data_dependent, kernels, optimizers, redirect, subjects,
 from .fakes import Fakes
 from .modules import Modules
 from .op_cache import Quick
+from .project import Lines
 from .recorder import BACKWARD, END, FORWARD, OPTIMIZER, Recorder
 from .repeating import repeat_last_step
 
@@ -55,6 +56,8 @@ def trace(request: Request, emulate: bool = True) -> Traced:
         )
     recorder, modules = Recorder(), Modules()
     recorder.module = modules.current
+    if request.project:
+        recorder.stack = Lines(request.project).running
     by_value = data_dependent.guess, data_dependent.SIZED_BY_VALUES
     if emulate:
         fakes = Quick(recorder, kernels.around(chip), kernels.instead(chip), *by_value)
@@ -76,7 +79,7 @@ def trace(request: Request, emulate: bool = True) -> Traced:
         training = _Training(request, recorder, fakes, modules)
         training.run()
         parameters = training.parameters
-        batch = training.subject.batch
+        batch, source = training.subject.batch, training.subject.source
         del training
     data_dependent.bounded(fakes)
     if recorder.most_bytes > recorder.peak_bytes:
@@ -94,6 +97,7 @@ def trace(request: Request, emulate: bool = True) -> Traced:
         torch=str(torch.__version__),
         doubts=[*fakes.doubts.values(), *doubts],
         seconds=time.perf_counter() - begin,
+        source=source,
     )
 
 

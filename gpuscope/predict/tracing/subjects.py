@@ -36,6 +36,8 @@ class Subject:
     """Whether memory that building it has left in the allocator's cache is freed before the first
     step.
     """
+    source: str = ""
+    """The file and line at which the user's factory is defined."""
 
 
 def build(request: Request) -> Subject:
@@ -109,7 +111,16 @@ def _factory(request: Request) -> Subject:
         except factory.BadFactory as bad:
             raise CannotPredict(*bad.args) from bad
 
-    return Subject(made.model, optimizer, loss, batch)
+    return Subject(made.model, optimizer, loss, batch, source=_source(call))
+
+
+def _source(call: Callable[..., Any]) -> str:
+    """Return the file and line at which a function or class is defined; "" if it is not known."""
+    try:
+        call = inspect.unwrap(call)
+        return f"{inspect.getsourcefile(call)}:{inspect.getsourcelines(call)[1] or 1}"
+    except (OSError, TypeError, ValueError):
+        return ""
 
 
 # ── models of libraries ───────────────────────────────────────────────────────────────────────────

@@ -12,7 +12,8 @@ import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ....errors import UsageError
-from ....lab.toggles import BY_NAME, FACTORY, PREDICTED, PRESETS
+from ....lab.toggles import BY_NAME, FACTORY, PRESETS
+from ....predict.from_switches import TOGGLES
 from ....text.units import MIB
 from ... import output
 from ...args import former_names, seconds_between, size_of_at_least, whole_between
@@ -25,10 +26,6 @@ if TYPE_CHECKING:
 
 SECONDS = 300.0
 MIN_WIDTH, MAX_WIDTH = 60, 160
-TOGGLES = tuple(
-    toggle.name for name, toggle in PREDICTED.items() if name not in ("model", "sharding")
-)
-"""The lab's toggles that matter for a prediction and that have no option of their own here."""
 HIDDEN = ("seed",)
 """Toggles that are accepted but not in the help, because they rarely affect memory.
 
@@ -186,7 +183,7 @@ def _ask(args: argparse.Namespace, model: str, tracer: Tracer) -> int:
     began = time.monotonic()
     card, settings, doubts = predict_card.card(args), settings_of(args), doubts_of(args)
     request = request_of(args, model, card)
-    progress = _Progress(not args.json)
+    progress = output.Progress(not args.json)
     try:
         progress.say(f"tracing {request.model}")
         asking = Asking(request, tracer, card, settings, args.timeout, doubts)
@@ -203,7 +200,7 @@ def _ask(args: argparse.Namespace, model: str, tracer: Tracer) -> int:
     return exit_code(answer.verdict)
 
 
-def _look_ahead(progress: _Progress, args: argparse.Namespace, asking: Any) -> None:
+def _look_ahead(progress: output.Progress, args: argparse.Namespace, asking: Any) -> None:
     """What takes more than one trace."""
     if args.largest_batch:
         progress.say("searching the largest batch")
@@ -268,43 +265,22 @@ def model_of(args: argparse.Namespace, words: list[str]) -> str:
 
 def request_of(args: argparse.Namespace, model: str, card: Card | None) -> Request:
     """Raises :class:`UsageError` and :class:`ConfigError`."""
+    from ....predict import from_switches
     from ....predict.answer import REFERENCE
-    from ....predict.request import Request
 
-    if args.task is not None and not model.startswith("hf:"):
-        raise UsageError("--task is for a transformers config: --hf-config DIR")
     given = {
-        name: BY_NAME[name].parse(value)
-        for name in TOGGLES
+        name: value
+        for name in (*TOGGLES, *from_switches.MORE)
         if (value := getattr(args, name)) is not None
     }
-    for name in ("settings", "doubts", "ranks"):
-        given.pop(PREDICTED[name].name, None)
-    if ":" not in model:
-        # The lab's own default is off.
-        given.setdefault("tf32", BY_NAME["tf32"].default)
-    every = args.checkpoint_every
-    given["checkpoint"] = every if every is not None else int(bool(given.pop("checkpoint", False)))
-    ranks = _ranks(args)
-    if args.parallel == "none" and ranks not in (None, 1):
-        raise UsageError("--nproc is the number of ranks: add --parallel ddp, zero1, zero2 or fsdp")
-    return Request(
-        model,
-        task=args.task,
-        sequence=args.sequence,
-        resolution=args.resolution,
-        sharding=args.parallel,
-        ranks=ranks or (2 if args.parallel != "none" else 1),
-        architecture=(card or REFERENCE).architecture,
-        **given,  # type: ignore[arg-type]  # the toggles' own parsers made them
-    )
+    return from_switches.request_of(model, given, (card or REFERENCE).architecture)
 
 
 def doubts_of(args: argparse.Namespace) -> list[Doubt]:
     """What the toggles ask for and no trace shows."""
-    from ....predict.from_lab_config import compiled
+    from ....predict import from_switches
 
-    return [] if BY_NAME["compile"].parse(args.compile or "off") == "off" else [compiled()]
+    return from_switches.doubts_of(vars(args))
 
 
 def _ranks(args: argparse.Namespace) -> int | None:
@@ -341,21 +317,6 @@ def _fail(args: argparse.Namespace, model: str, trouble: CannotPredict, seconds:
     if args.json:
         print(output.dump(failure(model, trouble, seconds)))
     raise trouble
-
-
-class _Progress:
-    """One line on a terminal, which the answer takes the place of."""
-
-    def __init__(self, wanted: bool):
-        self._on = wanted and sys.stderr.isatty()
-
-    def say(self, text: str) -> None:
-        if self._on:
-            print(f"\r{text} …\x1b[K", end="", file=sys.stderr, flush=True)
-
-    def clear(self) -> None:
-        if self._on:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def _print(answer: Answer) -> None:

@@ -1,0 +1,76 @@
+"""Turn switches by name, from a command line or a file, into a request for a prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import UsageError
+from ..lab.toggles import BY_NAME, PREDICTED
+from .request import SHARDINGS, Doubt, Request
+
+TOGGLES = tuple(
+    toggle.name for name, toggle in PREDICTED.items() if name not in ("model", "sharding")
+)
+"""The Lab's toggles that matter for a prediction and mean the same here."""
+MORE = ("checkpoint_every", "parallel", "task", "sequence", "resolution")
+"""Switches that only a prediction has, or that have other values there."""
+MOST_OF_ANY = (1 << 24) - 1
+"""The largest number of tokens, pixels and blocks."""
+
+
+def request_of(model: str, switches: Mapping[str, Any], architecture: str) -> Request:
+    """Return the request for ``model`` with the given switches, those that are set.
+
+    Raises :class:`UsageError` for a value or a combination that cannot be.
+    """
+    given = {name: BY_NAME[name].parse(switches[name]) for name in TOGGLES if name in switches}
+    for name in ("settings", "doubts"):
+        given.pop(PREDICTED[name].name, None)
+    ranks = given.pop(PREDICTED["ranks"].name, None)
+    if ":" not in model:
+        # The lab's own default is off.
+        given.setdefault("tf32", BY_NAME["tf32"].default)
+    every = _number(switches, "checkpoint_every")
+    given["checkpoint"] = every if every is not None else int(bool(given.pop("checkpoint", False)))
+    parallel = _one_of(switches, "parallel", SHARDINGS) or "none"
+    task = switches.get("task")
+    if task is not None and not model.startswith("hf:"):
+        raise UsageError("--task is for a transformers config: --hf-config DIR")
+    if parallel == "none" and ranks not in (None, 1):
+        raise UsageError("--nproc is the number of ranks: add --parallel ddp, zero1, zero2 or fsdp")
+    return Request(
+        model,
+        task=task,
+        sequence=_number(switches, "sequence"),
+        resolution=_number(switches, "resolution"),
+        sharding=parallel,
+        ranks=int(ranks) if ranks else (2 if parallel != "none" else 1),
+        architecture=architecture,
+        **given,  # type: ignore[arg-type]  # the toggles' own parsers made them
+    )
+
+
+def doubts_of(switches: Mapping[str, Any]) -> list[Doubt]:
+    """Return doubts about what the switches ask for and no trace shows."""
+    from .from_lab_config import compiled
+
+    return (
+        [] if BY_NAME["compile"].parse(switches.get("compile") or "off") == "off" else [compiled()]
+    )
+
+
+def _number(switches: Mapping[str, Any], name: str) -> int | None:
+    value = switches.get(name)
+    if value is None:
+        return None
+    if type(value) is not int or not 1 <= value <= MOST_OF_ANY:
+        raise UsageError(f"{name} must be a whole number from 1 to {MOST_OF_ANY}")
+    return value
+
+
+def _one_of(switches: Mapping[str, Any], name: str, choices: tuple[str, ...]) -> str | None:
+    value = switches.get(name)
+    if value is not None and value not in choices:
+        raise UsageError(f"{name} must be one of: {', '.join(choices)}")
+    return value
