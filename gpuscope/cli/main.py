@@ -38,6 +38,7 @@ VERBS = {
     "tune": "search for the fastest settings of a training that fit, and prove them",
     "predict": "predict a model's peak memory without a GPU: does it fit, the largest batch, "
     "what would help",
+    "check": "check trainings against their memory budgets, and name the change that broke one",
     "record": "record a session to a file",
     "replay": "play a recording",
     "export": "serve this machine's Prometheus metrics, on a port or in a file",

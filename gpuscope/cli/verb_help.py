@@ -113,6 +113,10 @@ EXAMPLES: Dict[str, Tuple[Tuple[str, str], ...]] = {
         ("--model gpt-small --gpu 4090 --what-if", "does it fit, and what would help"),
         ("models:make --batch 32 --capacity 24GiB", "your own model"),
     ),
+    "check": (
+        ("--base origin/main", "every training, and which changed line brought bytes"),
+        ("gpt --update", "make the baseline of one, to be committed"),
+    ),
     "record": (
         ("night.gsr --duration 28800", "eight hours of this machine"),
         ("node.gsr --from user@host --redact", "another host, without names"),
@@ -241,6 +245,12 @@ EXIT_CODES: Dict[str, Dict[int, str]] = {
         WARNINGS: "too close to call",
         PROBLEMS: "it does not fit",
         UNCHECKED: "it could not be predicted",
+    },
+    "check": {
+        OK: "all budgets hold, or nothing is as severe as --fail-on",
+        WARNINGS: "warnings: too close to tell, or no baseline to compare with",
+        PROBLEMS: "a budget is broken",
+        UNCHECKED: "a training could not be predicted, or the baseline not read",
     },
     "record": {
         OK: "recorded as requested",

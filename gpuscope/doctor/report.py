@@ -26,6 +26,8 @@ SHOWN_EVIDENCE, SHOWN_FIXES = 6, 3
 _SIGNS = {"problem": ("▲", "bad"), "warning": ("△", "warn"), "info": ("·", "muted")}
 _PLAIN = {
     "▲": "!!",
+    "✓": "ok",
+    "±": "+-",
     "△": "!",
     "·": "-",
     "→": "->",

@@ -1,0 +1,1 @@
+"""Check trainings against their budgets, before any GPU is used."""

@@ -1,0 +1,122 @@
+"""Judge one prediction against the budgets of its training.
+
+A prediction has an error. A budget that lies within it is too close to tell, which is a warning: it
+neither passes nor fails by chance. A regression is judged without an error, because two predictions
+of the same torch have the same one.
+"""
+
+from __future__ import annotations
+
+from ..predict.errors import Figure
+from ..predict.report import spare, with_error
+from ..text.units import bytes_text, percent_text, signed_bytes_text
+from .lock import NAME, Baseline, version
+from .outcome import Kind, Severity, Verdict
+from .predicted import Predicted
+from .settings import Training
+
+UPDATE = "gpuscope check {} --update"
+
+
+def budgets(training: Training, found: Predicted) -> list[Verdict]:
+    """Return the verdicts of the budgets that need no baseline."""
+    prediction = found.answer.prediction
+    rows = [_fits(training, found)] if training.fits else []
+    if training.peak_bytes is not None:
+        what = "the whole card"
+        rows.append(_limit(training, "peak", what, prediction.device, training.peak_bytes))
+    if training.allocated_bytes is not None:
+        what = "the tensors' peak"
+        limit = training.allocated_bytes
+        rows.append(_limit(training, "allocated", what, prediction.allocated, limit))
+    return rows
+
+
+def _fits(training: Training, found: Predicted) -> Verdict:
+    answer = found.answer
+    judged, room = answer.verdict, answer.room
+    assert judged is not None
+    assert room is not None
+    need = f"{with_error(answer.prediction.device)} of {bytes_text(room.card.total_bytes)}"
+    left = spare(judged)
+    line = training.line("fits")
+    if judged.outcome == "fits":
+        return Verdict("fits", "ok", f"fits on {room.card.name}: {need}{left}", line=line)
+    if judged.outcome == "too_close":
+        text = f"too close to tell whether it fits on {room.card.name}: {need}{left}"
+        return Verdict("fits", "warning", text, _measure(training), line)
+    text = f"does not fit on {room.card.name}: {need}{left}"
+    return Verdict("fits", "problem", text, _what_if(training), line)
+
+
+def _limit(training: Training, kind: Kind, what: str, figure: Figure, limit: int) -> Verdict:
+    need, most = with_error(figure), bytes_text(limit)
+    line = training.line(kind)
+    if figure.high <= limit:
+        return Verdict(kind, "ok", f"{what} needs {need}; the budget is {most}", line=line)
+    if figure.low <= limit:
+        text = f"too close to tell: {what} needs {need}, and the budget is {most}"
+        return Verdict(kind, "warning", text, _measure(training), line)
+    text = f"{what} needs {need}, {bytes_text(figure.bytes - limit)} over its budget of {most}"
+    return Verdict(kind, "problem", text, _what_if(training), line)
+
+
+def _what_if(training: Training) -> str:
+    return f"what would help: gpuscope predict {_target(training)} --what-if"
+
+
+def _measure(training: Training) -> str:
+    return "the prediction's error decides: measure it on the card, or leave more room"
+
+
+def _target(training: Training) -> str:
+    model = training.model
+    return model if ":" in model else f"--model {model}"
+
+
+def regression(
+    training: Training, found: Predicted, before: int, since: str, line_key: str = "regression"
+) -> Verdict | None:
+    """Return the verdict on the growth of the tensors' peak over ``before``.
+
+    None if the training has no such budget.
+    """
+    allowed = training.regression
+    if allowed is None:
+        return None
+    after = found.allocated_bytes
+    grown, line = after - before, training.line(line_key)
+    share = percent_text(abs(grown) / before) if before else ""
+    if grown > allowed.of(before):
+        text = (
+            f"the tensors' peak grew by {bytes_text(grown)} ({share}) since {since}: "
+            f"{bytes_text(before)} → {bytes_text(after)}; {allowed.text} may be added"
+        )
+        next_ = f"if that is intended: {UPDATE.format(training.name)}, and commit {NAME}"
+        return Verdict("regression", "problem", text, next_, line)
+    if grown == 0:
+        text = f"the tensors' peak is {bytes_text(after)}, as in {since}"
+    else:
+        text = (
+            f"the tensors' peak is {bytes_text(after)}: {signed_bytes_text(grown)} ({share}) "
+            f"since {since}; {allowed.text} may be added"
+        )
+    return Verdict("regression", "ok", text, line=line)
+
+
+def usable(training: Training, found: Predicted, known: Baseline | None) -> Verdict | None:
+    """Return why the baseline of a training cannot be compared, None if it can."""
+    line, update = training.line("regression"), UPDATE.format(training.name)
+    if known is None:
+        text = f"new: {NAME} has no baseline for it"
+        severity: Severity = "warning" if training.regression else "info"
+        return Verdict("baseline", severity, text, f"{update}, and commit {NAME}", line)
+    if version(known.torch) != version(found.torch):
+        text = (
+            f"not compared with {NAME}: that was made with torch {known.torch}, this is torch "
+            f"{version(found.torch)}, which may allocate otherwise"
+        )
+        next_ = f"check with torch {known.torch}; or {update} with this one"
+        severity = "warning" if training.regression else "info"
+        return Verdict("baseline", severity, text, next_, line)
+    return None

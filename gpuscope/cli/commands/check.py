@@ -1,0 +1,135 @@
+"""Check the trainings of a project against their budgets, without a GPU.
+
+``gpuscope check`` predicts each, compares it with the committed baseline, and says which module and
+which changed line brought the bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
+
+from ...errors import UserError
+from .. import output
+from ..args import seconds_between, whole_between
+
+if TYPE_CHECKING:
+    from ...check.outcome import Checked
+
+SECONDS = 300.0
+MIN_WIDTH, MAX_WIDTH = 60, 140
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from ...check.outcome import FAIL_ON
+
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="the trainings to check (default: all)"
+    )
+    parser.add_argument(
+        "--base",
+        metavar="REVISION",
+        help="predict at this git revision as well, and find the changed lines that brought bytes",
+    )
+    parser.add_argument(
+        "--update", action="store_true", help="write the baseline, gpuscope-check.lock"
+    )
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="default: gpuscope.toml or pyproject.toml, here or above",
+    )
+    parser.add_argument(
+        "--fail-on",
+        choices=FAIL_ON,
+        default="warning",
+        help="what makes the exit code other than 0 (default: warning)",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=seconds_between(1, 86400),
+        default=SECONDS,
+        metavar="SECONDS",
+        help=f"begin nothing more after this long in total (default {SECONDS:g})",
+    )
+    parser.add_argument(
+        "--steps",
+        type=whole_between(1, 1_000_000),
+        metavar="N",
+        help="also run each training here for N steps, three times, and check its time budgets",
+    )
+    printed = parser.add_argument_group("output")
+    printed.add_argument("--json", action="store_true", help="a JSON document instead of text")
+    printed.add_argument(
+        "--junit", type=Path, metavar="FILE", help="also write JUnit XML, a test for each budget"
+    )
+    printed.add_argument("--sarif", type=Path, metavar="FILE", help="also write SARIF 2.1.0")
+    printed.add_argument(
+        "--github",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="also print annotations for GitHub (default: in a GitHub workflow)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the verb and return its exit code.
+
+    0: all budgets hold. 1: warnings. 2: a budget is broken. 3: something could not be checked. 64:
+    wrong usage, also in the configuration.
+    """
+    from ...check import outcome, run
+    from ...check.document import document
+    from ...check.text import lines
+    from .doctor.verb import print_lines
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _ended)
+    progress = output.Progress(not args.json)
+    asked = run.Asked(
+        args.names, args.base, args.update, args.timeout, args.config, args.steps, progress.say
+    )
+    try:
+        checked = run.run(Path.cwd(), asked)
+    finally:
+        progress.clear()
+    code = outcome.exit_code(checked, args.fail_on)
+    _write(args, checked)
+    if args.json:
+        print(output.dump(document(checked, code)))
+    else:
+        print_lines(lines(checked, code, output.page_width(MIN_WIDTH, MAX_WIDTH)))
+    return code
+
+
+def _write(args: argparse.Namespace, checked: Checked) -> None:
+    """Write what is meant for other programs. Raises :class:`UserError`."""
+    from ...check import github, junit, sarif
+
+    if args.junit is not None:
+        _file(args.junit, junit.document(checked))
+    if args.sarif is not None:
+        _file(args.sarif, (output.dump(sarif.document(checked)) + "\n").encode())
+    if github.wanted(os.environ) if args.github is None else args.github:
+        # With --json, standard output holds the document alone; a workflow reads both.
+        stream = sys.stderr if args.json else sys.stdout
+        for command in github.commands(checked):
+            print(command, file=stream)
+
+
+def _file(path: Path, content: bytes) -> None:
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise UserError(f"{path} could not be written.", str(error.strerror), "df -h .") from None
+
+
+def _ended(number: int, frame: FrameType | None) -> NoReturn:
+    """End as by an exception, so that temporary folders and children are cleaned up."""
+    sys.exit(128 + number)
