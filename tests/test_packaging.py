@@ -92,6 +92,7 @@ def test_the_wheel_holds_every_module_and_style_and_nothing_else(wheel):
     assert any(name.endswith(".tcss") for name in names)
     assert any(name.endswith("/LICENSE") for name in infos)
     assert "gpuscope = gpuscope.cli:entry" in entry_points
+    assert "gpuscope = gpuscope.check.pytest_plugin" in entry_points
     assert wheel.name.endswith("-py3-none-any.whl")
 
 

@@ -62,7 +62,7 @@ class Tracer:
         modules, which it must not if the sources change within a second.
         """
         self._python = python
-        self._cwd, self._path, self._writes = folder, list(path), writes
+        self.folder, self._path, self._writes = folder, list(path), writes
         self._process: LineChild | None = None
         self._folder: Any = None
         self._known: dict[Request, Traced] = {}
@@ -94,7 +94,7 @@ class Tracer:
                 self._environment(),
                 own_pipe=True,
                 max_line_bytes=MAX_ANSWER_BYTES,
-                folder=self._cwd,
+                folder=self.folder,
             )
         except OSError as error:
             raise CannotPredict(
