@@ -68,7 +68,7 @@ def main() -> int:
         try:
             while (left or waiting) and time.monotonic() < until:
                 _fill(waiting, left, 1 + args.beside, args.device, folder)
-                row = measured(waiting[0], folder)
+                row = measured(waiting[0], folder, waiting[1] if len(waiting) > 1 else None)
                 waiting.popleft()
                 rows.append(row)
                 _write(args.out, rows)

@@ -11,10 +11,23 @@ from __future__ import annotations
 import importlib
 import runpy
 import sys
+from typing import Any
 
 SKIPPED = "skipped:"
 """How the line begins that says why a training cannot run on this machine."""
 READY, DEVICE = "ready", "device:"
+PREPARE = "prepare"
+"""The line on its standard input that has it load what CUDA needs, before it is to train."""
+
+
+def prepare(torch: Any) -> None:
+    """Make the context of CUDA and load its libraries, which takes some seconds."""
+    if torch.cuda.is_available():
+        some = torch.ones(1, 8, 16, 16, device="cuda")
+        torch.nn.functional.conv2d(some, torch.ones(8, 8, 3, 3, device="cuda"))
+        torch.matmul(some, some)
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
 
 
 def main(words: list[str]) -> None:
@@ -31,7 +44,11 @@ def main(words: list[str]) -> None:
             print(f"{SKIPPED} {module} cannot be imported: {error}", flush=True)
             return
     print(READY, flush=True)
-    if not sys.stdin.readline():
+    told = sys.stdin.readline()
+    if told.strip() == PREPARE:
+        prepare(torch)
+        told = sys.stdin.readline()
+    if not told:
         return  # whoever started it has gone
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     print(f"{DEVICE} {device}, torch {torch.__version__}", flush=True)

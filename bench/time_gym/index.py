@@ -92,14 +92,16 @@ def _subject(row: Any) -> Subject:
 
 
 def variants(only: Sequence[str] = (), part: tuple[int, int] = (1, 1)) -> list[Variant]:
-    """Return what is to be run.
+    """Return what is to be run, the healthy ones first.
 
-    ``only`` those whose names begin so; of several parts each takes every so-manieth subject.
+    ``only`` those whose names begin so. Of several parts each takes every so-manieth of the healthy
+    subjects, and of the others.
     """
     chosen = [one for one in load() if not only or one.id.startswith(tuple(only))]
     number, parts = part
+    healthy = [one for one in chosen if not one.names][number - 1 :: parts]
+    faulty = [one for one in chosen if one.names][number - 1 :: parts]
     return [
-        Variant(subject, cured)
-        for subject in chosen[number - 1 :: parts]
-        for cured in ((False, True) if subject.names else (False,))
+        *(Variant(subject, False) for subject in healthy),
+        *(Variant(subject, cured) for subject in faulty for cured in (False, True)),
     ]

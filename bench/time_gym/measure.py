@@ -18,15 +18,15 @@ from typing import Any
 
 from bench.terminal import descendants
 
-from .gate import DEVICE, READY, SKIPPED
+from .gate import DEVICE, PREPARE, READY, SKIPPED
 from .index import Variant
 
 ROOT = Path(__file__).parents[2]
 STEP = re.compile(r"step (\d+)\b")
 TAIL_LINES = 30
-WARM_SECONDS, WARM_STEPS = 1.5, 4
+WARM_SECONDS, WARM_STEPS = 1.2, 4
 """A training runs so long, and makes so many steps, before it is asked about."""
-AFTER_SECONDS = 1.5
+AFTER_SECONDS = 1.2
 """For so long its steps are counted after it was asked."""
 FIRST_SECONDS = 90.0
 """The first steps may be compiled."""
@@ -76,6 +76,14 @@ class Started:
             self.process.stdin.close()
         if self.skipped:
             raise Broken(f"skipped: {self.skipped}")
+
+    def prepare(self) -> None:
+        """Let it load what CUDA needs, if it has imported torch by now."""
+        if self.ready.is_set() and not self.skipped:
+            assert self.process.stdin is not None
+            with contextlib.suppress(OSError):
+                self.process.stdin.write(PREPARE + "\n")
+                self.process.stdin.flush()
 
     def warm(self) -> None:
         """Wait until it trains at its usual pace. Raises :class:`Broken` where it does not."""
@@ -156,8 +164,11 @@ def ask(pid: int, folder: Path, *words: str) -> tuple[dict[str, Any], float, str
         return {}, took, (done.stdout + done.stderr)[-2000:]
 
 
-def measured(started: Started, folder: Path) -> dict[str, Any]:
-    """Let a training run, ask about it, end it, and return the row of it."""
+def measured(started: Started, folder: Path, following: Started | None = None) -> dict[str, Any]:
+    """Let a training run, ask about it, end it, and return the row of it.
+
+    The ``following`` training loads what CUDA needs once the questions with a look are answered.
+    """
     subject = started.variant.subject
     row: dict[str, Any] = {
         "name": started.variant.name,
@@ -175,6 +186,8 @@ def measured(started: Started, folder: Path) -> dict[str, Any]:
         asked = time.monotonic()
         document, took, errors = ask(started.process.pid, folder)
         answered = time.monotonic()
+        if following is not None:
+            following.prepare()
         quick, quick_took, quick_errors = ask(started.process.pid, folder, "--no-look")
         time.sleep(max(0.0, AFTER_SECONDS - quick_took))
         row |= {

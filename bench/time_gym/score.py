@@ -29,6 +29,13 @@ MEANWHILE_SECONDS = 1.0
 """The look at the GPU lies within so long after the question."""
 
 
+FACTS = ("launch",)
+"""Causes that may be told of a healthy training, but not as a warning.
+
+A GPU that waits for late launches is a fact of a small model, and how long it waits was measured.
+Whatever else is told of a healthy training is a false alarm, however mild its words are."""
+
+
 @dataclass(frozen=True)
 class Named:
     """A cause that was named, and what share of the wall clock its cure is said to save at most."""
@@ -37,31 +44,26 @@ class Named:
     share: float
     low: float
     high: float
+    severity: str = "warning"
+
+    @property
+    def alarms(self) -> bool:
+        """Whether it is a false alarm where nothing is wrong."""
+        return self.severity != "info" or self.name not in FACTS
 
 
 def named(document: Row | None) -> list[Named]:
-    """Return the causes of a document of ``why --json``, what brings most first.
-
-    The thread's looks and the look at the GPU see the same fault from two sides: of one name the
-    larger share counts.
-    """
-    if not document:
-        return []
-    found: dict[str, Named] = {}
-    for cause in document.get("causes") or ():
-        one = Named(
+    """Return the causes of a document of ``why --json``, in its order."""
+    return [
+        Named(
             cause["row"],
             cause["saves_share_at_most"],
             cause["saves_share_at_most_low"],
             cause["saves_share_at_most_high"],
+            cause["severity"],
         )
-        found[one.name] = one
-    for cause in (document.get("look") or {}).get("worth_curing") or ():
-        share = cause["saves_share_at_most"]
-        one = Named(cause["row"], share, share, share)
-        if one.name not in found or found[one.name].share < share:
-            found[one.name] = one
-    return sorted(found.values(), key=lambda one: -one.share)
+        for cause in (document or {}).get("causes") or ()
+    ]
 
 
 def step_seconds(row: Row) -> float | None:
@@ -175,7 +177,8 @@ def line_of(row: Row) -> str:
     if is_faulty(row):
         verdict = "ok" if is_right(row) else f"WRONG ({' or '.join(row['names'])})"
     elif row["quiet"]:
-        verdict = "WRONG (a warning)" if causes else "ok"
+        alarms = [one.name for one in causes if one.alarms]
+        verdict = f"WRONG ({' and '.join(alarms)})" if alarms else "ok"
     else:
         verdict = "-"
     each, cost = step_seconds(row), look_cost(row)
@@ -199,7 +202,7 @@ def report(rows: Sequence[Row]) -> list[str]:
     quiet = [row for row in ran if not is_faulty(row) and row["quiet"]]
     healthy = [row for row in quiet if not row["names"]]
     right = [row for row in faulty if is_right(row)]
-    loud = [row for row in quiet if named(row["why"])]
+    loud = [row for row in quiet if any(one.alarms for one in named(row["why"]))]
     lines = [
         f"{len(rows)} trainings, {len(rows) - len(ran)} did not run: "
         + (", ".join(row["name"] for row in rows if row["problem"]) or "none"),

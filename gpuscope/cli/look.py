@@ -7,7 +7,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..doctor.finding import Finding, Fix
+from ..doctor.finding import Finding
+from ..doctor.live_causes import Judged, fix_of
 from ..model.look import Look, LookRow, cost, read
 from ..store.pending_requests import SourceError
 from ..text.units import duration_text, percent_text
@@ -128,13 +129,6 @@ def lines(look: Look | None, problem: str, width: int) -> list[str]:
 # ── what to do ──
 
 
-def fix_of(one: Finding) -> Fix | None:
-    """Return the first way out of what a look has found."""
-    from ..doctor import table
-
-    return next(iter(one.fixes or table.load()[one.pitfall].fixes_for(one.cause)), None)
-
-
 def proof(one: Finding, again: str) -> list[str]:
     """Return how to see what a cure brings: a known pair with and without it, and this training."""
     from ..doctor import table
@@ -144,27 +138,32 @@ def proof(one: Finding, again: str) -> list[str]:
     return [known, after] if known else [after]
 
 
-def findings_document(found: Sequence[Finding], again: str) -> list[dict[str, Any]]:
-    """Return what ``--json`` prints of causes that a look has found."""
+def causes_document(
+    judged: Sequence[Judged], again: str, step_seconds: float | None
+) -> list[dict[str, Any]]:
+    """Return what ``--json`` prints of causes, what brings most first."""
     return [
         {
+            "row": cause.name,
             "pitfall": one.pitfall,
             "cause": one.cause,
             "title": clean(one.title, 200),
             "severity": one.severity,
-            "saves_share_at_most": one.effect.saved_share if one.effect is not None else None,
-            "saves_share_at_most_low": one.effect.saved_share_low if one.effect else None,
-            "saves_share_at_most_high": one.effect.saved_share_high if one.effect else None,
+            "saves_share_at_most": cause.share,
+            "saves_share_at_most_low": cause.low,
+            "saves_share_at_most_high": cause.high,
+            "step_seconds_at_least": step_seconds * (1 - cause.share) if step_seconds else None,
+            "place": clean(cause.place, 512) or None,
             "evidence": [clean(part.text, 600) for part in one.evidence],
             "advice": fix.title if (fix := fix_of(one)) is not None else None,
             "proof": proof(one, again),
         }
-        for one in found
+        for cause, one in ((each.cause, each.finding) for each in judged)
     ]
 
 
 def finding_lines(number: int, one: Finding, again: str) -> list[str]:
-    """Return a cause that a look has found: what it brings, what was seen, the fix, the proof."""
+    """Return a cause: what its cure brings, what was seen, the fix, the proof."""
     out = ["", f"{number}. {clean(one.title, 200)}"]
     out += [f"   Gain: {clean(one.effect.text, 300)}"] if one.effect is not None else []
     for part in one.evidence:

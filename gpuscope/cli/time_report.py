@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
-from ..doctor.finding import Finding
+from ..doctor.live_causes import Judged
 from ..model import rank_times
 from ..model.look import Look, waited_for
 from ..model.rank_times import Odd, odd_sentence
 from ..model.slowdown import Slowdown
 from ..model.stragglers import Straggler
-from ..model.time_ledger import Cause, Row, TimeLedger, causes
+from ..model.time_causes import Cause
+from ..model.time_ledger import Row, TimeLedger
 from ..model.time_sentence import sentence
 from ..model.useful_work import UsefulWork
 from ..text import width as cells
@@ -52,12 +52,14 @@ class TrainerTime:
     """What was seen on its GPU, or None and why nothing was; None where nobody looked."""
     work: tuple[UsefulWork | None, str] | None = None
     """What a step of it computes, or None and why that is not known; None where nobody asked."""
-    findings: tuple[Finding, ...] = ()
-    """What the last look at its GPU is worth telling, this one or an earlier one."""
+    judged: tuple[Judged, ...] = ()
+    """What makes it slow, what brings most first."""
+    settings: tuple[str, ...] = ()
+    """Settings for debugging and the like that are on in it."""
 
-    @cached_property
+    @property
     def causes(self) -> tuple[Cause, ...]:
-        return causes(self.ledger)
+        return tuple(one.cause for one in self.judged)
 
 
 def rank_to_report(ranks: Sequence[TrainerTime]) -> tuple[TrainerTime, Odd | None]:
@@ -133,19 +135,7 @@ def _trainer(one: TrainerTime) -> dict[str, Any]:
         "looks": ledger.looks,
         "enough_looks": ledger.sure,
         "rows": [_row_document(row) for row in ledger.rows],
-        "causes": [
-            {
-                "row": cause.row.name,
-                "pitfall": cause.pitfall or None,
-                "saves_share_at_most": cause.row.share,
-                "saves_share_at_most_low": cause.row.low,
-                "saves_share_at_most_high": cause.row.high,
-                "step_seconds_at_least": cause.step_seconds,
-                "advice": cause.advice,
-                "proof": proof(cause, one.again),
-            }
-            for cause in one.causes
-        ],
+        "causes": look.causes_document(one.judged, one.again, ledger.step_seconds),
         "slower": None
         if slowdown is None
         else {
@@ -155,11 +145,11 @@ def _trainer(one: TrainerTime) -> dict[str, Any]:
             "changed_then": [clean(then, 200) for then in slowdown.then],
         },
         "note": one.note,
+        "settings": list(one.settings),
         "look": look.document(*one.look) if one.look is not None else None,
         "useful_work": work.document(*one.work, ledger.step_seconds)
         if one.work is not None
         else None,
-        "findings": look.findings_document(one.findings, one.again),
     }
 
 
@@ -200,18 +190,13 @@ def text(ranks: Sequence[TrainerTime], width: int) -> list[str]:
     if len(ranks) > 1:
         lines += ["", *_ranks(ranks, one)]
     lines += ["", *_rows(ledger, width)]
-    for number, cause in enumerate(one.causes, 1):
-        lines += ["", *_cause(number, cause, one)]
-    if len(one.causes) > 1 and ledger.step_seconds is not None:
-        left = ledger.step_seconds * (1 - sum(cause.row.share for cause in one.causes))
-        lines += ["", f"With all of them cured a step would take {duration_text(left)} or more."]
     if ledger.sure:
         unasked = "" if one.look is not None else " The GPU itself was not looked at."
         lines += ["", f"Source: {ledger.looks} {SOURCE}.{unasked}"]
     if one.look is not None:
         lines += ["", *look.lines(*one.look, width)]
-    for number, finding in enumerate(one.findings, len(one.causes) + 1):
-        lines += look.finding_lines(number, finding, one.again)
+    for number, each in enumerate(one.judged, 1):
+        lines += look.finding_lines(number, each.finding, one.again)
     return [part for line in lines for part in _wrapped(line.rstrip(), width)]
 
 
@@ -260,32 +245,6 @@ def _row(row: Row, ledger: TimeLedger, width: int) -> str:
     line = f"{row.words:<32}{share:>8}  {between:<15}{each:>9}  "
     room = min(BAR_CELLS, max(0, width - len(line)))
     return line + "█" * round(row.share * room)
-
-
-def _cause(number: int, cause: Cause, one: TrainerTime) -> list[str]:
-    row, step = cause.row, one.ledger.step_seconds
-    amount = percent_text(row.share)
-    between = f"{percent_text(row.low)} to {percent_text(row.high)}"
-    shown = proof(cause, one.again)
-    if step is not None:
-        amount = f"{duration_text(step * row.share)} of a step, {amount}"
-    return [
-        f"{number}. {row.words.capitalize()}: a fix saves at most {amount} ({between})",
-        f"   Fix: {cause.advice}",
-        *(f"   {'Proof:' if not at else '      '} {line}" for at, line in enumerate(shown)),
-    ]
-
-
-def proof(cause: Cause, again: str) -> list[str]:
-    """Return how to see what a cure brings: a known pair with and without it, and this training."""
-    lines = [f"{again}    again with the cure: the row is smaller, and steps are shorter"]
-    if cause.pitfall:
-        from ..doctor import table
-
-        known = table.load().get(cause.pitfall)
-        if known is not None and known.verify:
-            lines.insert(0, known.verify)
-    return lines
 
 
 def _wrapped(line: str, width: int) -> list[str]:

@@ -11,14 +11,14 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 from ..store.view import DeviceView, HistoryOf, HostView, JobView, no_history
 from . import (
+    live_causes,
     live_devices,
     live_effects,
     live_input,
-    live_look,
     live_memory,
-    live_pauses,
     live_stall,
     live_states,
+    live_syncs,
     live_time,
 )
 from .finding import Abstained, Finding, Report
@@ -36,11 +36,8 @@ _OF_A_JOB: tuple[Callable[[LiveScene, JobView], Findings], ...] = (
     live_devices.data_parallel,
     live_devices.on_the_cpu,
     live_input.waits_for_input,
-    live_pauses.pauses,
-    live_pauses.beside_the_device,
-    live_pauses.recompiles,
-    live_pauses.syncs_in_each_micro_batch,
-    live_look.rows,
+    live_causes.rows,
+    live_syncs.syncs_in_each_micro_batch,
     live_time.copies,
     live_time.communication,
     live_time.slow_rank,

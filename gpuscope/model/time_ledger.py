@@ -1,9 +1,8 @@
 """Where the wall clock of a training thread went: the probe's looks as rows that add up.
 
 The probe books the time between two looks under what the thread did (``probe/time_ledger.py``).
-Here the minutes are added up, each row gets the interval that its number of looks allows, and what
-could be saved is ranked. What a row's cure brings *at most* is the row itself: a step cannot lose
-more time than it spends there. Two rows never share a moment, so their bounds may be added.
+Here the minutes are added up, and each row gets the interval that its number of looks allows.
+``model.time_causes`` ranks what could be saved.
 """
 
 from __future__ import annotations
@@ -20,8 +19,6 @@ Z95 = 1.96
 MAX_MINUTES, MAX_ROWS, MAX_PLACES = 256, 64, 256
 FEW_LOOKS = 25
 """With fewer looks no share is worth telling: its interval is wider than half the clock."""
-LEAST_SHARE, LEAST_LOW = 0.05, 0.025
-"""A cause takes at least so much of the clock, and by the lower end of its interval so much."""
 
 WORDS: Mapping[str, str] = {
     "input": "waiting for input",
@@ -36,6 +33,7 @@ WORDS: Mapping[str, str] = {
     "validation": "validation",
     "logging": "logging",
     "collection": "collecting garbage",
+    "profiler": "torch's profiler",
     "other": "other code",
     "unattributed": "not attributed",
 }
@@ -44,45 +42,6 @@ OUTSIDE = frozenset(("checkpoint", "validation", "logging"))
 """Rows that are no part of a training step, wherever the script does them."""
 ANYWHERE = frozenset(("other", "unattributed", "collection"))
 """Rows that may lie inside steps and between them: the looks do not tell which."""
-ADVICE: Mapping[str, tuple[str, str]] = {
-    "input": (
-        "num-workers",
-        "Load in worker processes: DataLoader(…, num_workers=N, persistent_workers=True), with N "
-        "up to the number of free cores; then look at the line that loads.",
-    ),
-    "compile": (
-        "dynamic-shapes-recompile",
-        "It compiles again while it trains: TORCH_LOGS=recompiles shows which value changes; "
-        "mark_dynamic or padding keeps it the same.",
-    ),
-    "checkpoint": (
-        "checkpoint-pause",
-        "Save less often, or write in the background: torch.distributed.checkpoint.async_save, or "
-        "a copy to host memory that a thread saves.",
-    ),
-    "validation": (
-        "validation-pause",
-        "Validate less often, on fewer samples, or in a larger batch.",
-    ),
-    "logging": (
-        "logging-in-loop",
-        "Log every N steps instead of each, and not in the training thread.",
-    ),
-    "collection": (
-        "garbage-collection",
-        "gc.freeze() after the start, and gc.collect() at a moment of your own, keep the collector "
-        "from looking at every object again.",
-    ),
-    "copy": (
-        "pin-memory",
-        "Pinned memory and non_blocking=True overlap copies with the computation.",
-    ),
-    "other": (
-        "own-code-in-loop",
-        "This is the script's own code: move it out of the loop, or do it less often.",
-    ),
-}
-"""By row: the pitfall, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +63,11 @@ class Row:
     @property
     def words(self) -> str:
         return WORDS.get(self.name, WORDS["unattributed"])
+
+    @property
+    def timed(self) -> bool:
+        """Whether its seconds were timed, so that no number of looks makes them more certain."""
+        return self.name == "collection"
 
     @property
     def inside(self) -> bool | None:
@@ -138,26 +102,13 @@ class TimeLedger:
         return self.looks >= FEW_LOOKS
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """A row that is worth curing, and what that brings at most.
-
-    ``step_seconds`` is what a step would take at least without it, None where no step ended.
-    """
-
-    row: Row
-    pitfall: str
-    advice: str
-    step_seconds: float | None
-
-
 def read(answer: Mapping[str, Any], window_seconds: float | None = None) -> TimeLedger:
     """Return the ledger of a probe's answer to ``time``: of minutes that began in the window.
 
     What a probe sends is not trusted: rows that are no numbers are left out. A ledger without
     looks has no rows.
     """
-    total, steps, looks = 0.0, 0, 0
+    total, steps, looks, spread = 0.0, 0, 0, 0.0
     seconds: dict[str, float] = {}
     counts: dict[str, int] = {}
     places: dict[str, dict[str, float]] = {}
@@ -169,21 +120,26 @@ def read(answer: Mapping[str, Any], window_seconds: float | None = None) -> Time
         if window_seconds is not None and (age is None or age > window_seconds):
             continue
         steps += int(_number(minute.get("steps")) or 0)
-        looks += int(_number(minute.get("looks")) or 0)
+        seen = int(_number(minute.get("looks")) or 0)
+        looks += seen
+        before = total
         for name, spent, count in _triples(minute.get("rows"), MAX_ROWS):
             name = name if name in WORDS else "unattributed"
             took, number = _number(spent) or 0.0, int(_number(count) or 0)
             total += took
             seconds[name] = seconds.get(name, 0.0) + took
             counts[name] = counts.get(name, 0) + number
+        even = _number(minute.get("even_looks")) or seen
+        spread += (total - before) ** 2 / even if even else 0.0
         for name, place, spent in _triples(minute.get("places"), MAX_PLACES):
             if isinstance(place, str) and place:
                 kept = places.setdefault(name, {})
                 kept[place[:512]] = kept.get(place[:512], 0.0) + (_number(spent) or 0.0)
+    even = total * total / spread if spread else 0.0
     rows = []
     for name, took in sorted(seconds.items(), key=lambda item: -item[1]):
         share = took / total if total else 0.0
-        low, high = (share, share) if name == "collection" else interval(share, looks)
+        low, high = (share, share) if name == "collection" else interval(share, even)
         where = sorted(places.get(name, {}).items(), key=lambda item: -item[1])
         rows.append(Row(name, took, counts[name], share, low, high, tuple(where)))
     return TimeLedger(total, steps, looks, tuple(rows))
@@ -204,8 +160,10 @@ def of_trainer(trainer: TrainerView, window_seconds: float | None = None) -> Tim
     return read({"minutes": minutes}, window_seconds)
 
 
-def interval(share: float, looks: int) -> tuple[float, float]:
+def interval(share: float, looks: float) -> tuple[float, float]:
     """Return the bounds of a share that ``looks`` looks have found, with 95 % confidence.
+
+    ``looks`` are as many as there would be at even distances: see ``even_looks`` of the probe.
 
     Wilson's score interval (E. B. Wilson, 1927): unlike the usual one it does not collapse where
     a row was never or always seen.
@@ -217,25 +175,6 @@ def interval(share: float, looks: int) -> tuple[float, float]:
     half = Z95 * sqrt(share * (1 - share) / looks + square / (4 * looks * looks))
     half /= 1 + square / looks
     return max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half))
-
-
-def causes(ledger: TimeLedger) -> tuple[Cause, ...]:
-    """Return what could be saved, what brings most first.
-
-    The passes, the optimizer and the communication are the training itself. Reading a value from a
-    tensor waits for what the device has to do anyway, so the time spent there tells nothing without
-    a look at the device.
-    """
-    if not ledger.sure:
-        return ()
-    found = []
-    for row in ledger.rows:
-        if row.name in ADVICE and row.share >= LEAST_SHARE and row.low >= LEAST_LOW:
-            pitfall, advice = ADVICE[row.name]
-            step = ledger.step_seconds
-            rest = step * (1 - row.share) if step is not None else None
-            found.append(Cause(row, pitfall, advice, rest))
-    return tuple(found)
 
 
 def _number(value: Any) -> float | None:

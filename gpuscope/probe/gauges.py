@@ -20,6 +20,7 @@ from .segments import Segments
 from .split import Split
 from .steps import Steps
 from .time_ledger import TimeLedger
+from .time_settings import settings
 
 WATCHED_SECONDS, UNWATCHED_SECONDS = 0.5, 1.0
 """Seconds between two readings of the memory right after a step."""
@@ -140,6 +141,7 @@ class Gauges:
         syncs = self.exposed.syncs
         return {
             **time_causes.recompiles(),
+            **settings(self._ledger.optimizers()),
             **({} if syncs is None else {"gradient_syncs": syncs}),
         }
 

@@ -54,6 +54,8 @@ class Minute:
         self.began = self.until = began
         self.steps_before = self.steps = steps
         self.looks = 0
+        self.seconds = self.squares = 0.0
+        """The seconds that looks have booked, and the sum of their squares."""
         self.rows: Dict[str, List[float]] = {}  # seconds, looks
         self.places: Dict[Tuple[str, str], float] = {}
         self.collection_seconds = 0.0
@@ -61,6 +63,8 @@ class Minute:
 
     def book(self, row: str, place: str, seconds: float) -> None:
         self.looks += 1
+        self.seconds += seconds
+        self.squares += seconds * seconds
         kept = self.rows.setdefault(row, [0.0, 0])
         kept[0] += seconds
         kept[1] += 1
@@ -213,10 +217,10 @@ class TimeLedger:
 
         Arg ``close_seconds``: for so long, 10 s at most, look fifty times a second from now on.
         The value has ``minutes``, the oldest first: ``m`` and ``age_seconds`` of its beginning,
-        ``seconds`` and ``steps`` in it, ``looks``, ``rows`` ``[row, seconds, looks]`` that add up
-        to ``seconds``, ``places`` ``[row, place, seconds]``, and ``collections``; the last one has
-        :attr:`facts` too. ``problem`` says why there is none. ``look`` is the value of the last
-        request ``look``, where there was one.
+        ``seconds`` and ``steps`` in it, ``looks``, ``even_looks``, ``rows`` ``[row, seconds,
+        looks]`` that add up to ``seconds``, ``places`` ``[row, place, seconds]``, and
+        ``collections``; the last one has :attr:`facts` too. ``problem`` says why there is none.
+        ``look`` is the value of the last request ``look``, where there was one.
         """
         close = args.get("close_seconds")
         if isinstance(close, (int, float)) and not isinstance(close, bool) and close > 0:
@@ -233,6 +237,15 @@ class TimeLedger:
         return told
 
 
+def even_looks(minute: Minute) -> float:
+    """Return how many looks at even distances are as sure as those of a minute.
+
+    A look that was long in coming books much time by a single reading. So the shares are less sure
+    than as many looks at even distances would make them (Kish's effective sample size).
+    """
+    return round(minute.seconds**2 / minute.squares, 1) if minute.squares else 0.0
+
+
 def event_data(minute: Minute) -> Dict[str, Scalar]:
     """Return the data of an event ``time``: numbers, and two texts with ``|`` between their items.
 
@@ -245,6 +258,7 @@ def event_data(minute: Minute) -> Dict[str, Scalar]:
         "seconds": _round(minute.until - minute.began),
         "steps": minute.steps - minute.steps_before,
         "looks": minute.looks,
+        "even_looks": even_looks(minute),
         "rows": "|".join(f"{row} {seconds:.3f} {looks}" for row, seconds, looks in rows),
         "places": "|".join(
             f"{row} {seconds:.2f} {place[-EVENT_PLACE_CHARS:].replace('|', '/')}"
@@ -269,6 +283,7 @@ def _minute_answer(minute: Minute, now: float) -> Dict[str, Any]:
         "seconds": _round(minute.until - minute.began),
         "steps": minute.steps - minute.steps_before,
         "looks": minute.looks,
+        "even_looks": even_looks(minute),
         "rows": _rows(minute),
         "places": [[row, place, _round(seconds)] for (row, place), seconds in places],
         "collections": minute.collections,

@@ -28,11 +28,13 @@ ROWS = (
     "validation",
     "logging",
     "collection",
+    "profiler",
     "other",
     "unattributed",
 )
 """All rows that :func:`row_of` and the ledger use. ``read``: the thread reads values of a tensor,
-which waits for the device. ``collection``: garbage collection. ``other``: the user's own code.
+which waits for the device. ``collection``: garbage collection. ``profiler``: torch's profiler works
+on what it has recorded. ``other``: the user's own code.
 """
 MAX_FRAMES = 128
 Rules = Tuple[Tuple[str, str, Optional[Tuple[str, ...]]], ...]
@@ -62,6 +64,8 @@ AROUND: Rules = (
     ("compile", "torch._inductor.async_compile", None),
     ("compile", "torch._inductor.codecache", None),
     ("compile", "triton.compiler", None),
+    ("profiler", "torch.profiler.profiler", None),
+    ("profiler", "torch.autograd.profiler", ("_parse_kineto_results", "_prepare_trace")),
     ("logging", "wandb", None),
     ("logging", "torch.utils.tensorboard", None),
     ("logging", "tensorboard", None),
@@ -113,10 +117,11 @@ _OWN_NAMES = (
 """Common names of the user's own functions. They count only for functions that are not on the stack
 when the optimizer steps, because a training loop may be called ``eval_and_train``.
 """
-_CALLS = ("CALL", "PRECALL")
+_CALLS = ("CALL", "PRECALL", "CALL_KW", "CALL_METHOD", "CALL_FUNCTION", "CALL_FUNCTION_KW")
 """Python 3.11 may call a C function in the instruction before its call."""
-_BACK = 16
-"""How many instructions before a call are searched for the name that is called."""
+_TRUTHS = ("TO_BOOL", "UNARY_NOT", "POP_JUMP_IF", "POP_JUMP_FORWARD_IF", "JUMP_IF_")
+_BACK = 96
+"""So many instructions and caches before a call are searched for the name that is called."""
 _KEPT = 512
 
 
@@ -167,6 +172,8 @@ def _around(frames: List[Any], path: Container[int]) -> str:
 
 def _within(frames: List[Any]) -> str:
     called = _CALLED.get(called_name(frames[0]) or "")
+    if not called and asks_for_truth(frames[0]):
+        called = "read"
     if called and code_place.kind(frames[0].f_code.co_filename) == code_place.OWN:
         return called
     for frame in frames:
@@ -220,26 +227,78 @@ def called_name(frame: Any) -> Optional[str]:
 
 
 def _called(code: Any, at: int) -> Optional[str]:
-    content, names = code.co_code, code.co_names
-    while 0 < at < len(content) and opcode.opname[content[at]] == "CACHE":
-        at -= 2  # the cache entries of a call to a Python function
-    if not 0 <= at < len(content) or not opcode.opname[content[at]].startswith(_CALLS):
+    """Return the name of what is called at an instruction.
+
+    The arguments of a call were pushed after it. So it is looked for backwards, at the height that
+    the stack has below them: of ``x.to(other.device)`` this is ``to``.
+    """
+    before = _instructions(code.co_code, at)
+    if not before:
         return None
-    seen = 0
-    for place in range(at - 2, -1, -2):
+    name, count = before.pop()
+    if name == "CALL" and before and before[-1][0] == "PRECALL":
+        name, count = before.pop()
+    if name not in _CALLS:
+        return None
+    above = count + (name in ("CALL_KW", "CALL_FUNCTION_KW"))  # with a tuple of names
+    while before:
+        name, argument = before.pop()
+        if above <= 0 and name != "PUSH_NULL":
+            if name not in ("LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL", "LOAD_NAME"):
+                return None
+            index = argument >> _shift(name)
+            return str(code.co_names[index]) if index < len(code.co_names) else None
+        if "JUMP" in name or name.startswith(("CALL_FUNCTION_EX", "FOR_ITER", "RETURN")):
+            return None
+        if above > 0:
+            above -= _effect(name, argument)
+    return None
+
+
+def _instructions(content: bytes, until: int) -> List[Tuple[str, int]]:
+    """Return the last instructions up to the one at ``until``, with their arguments."""
+    out: List[Tuple[str, int]] = []
+    high = 0
+    for place in range(max(0, until - 2 * _BACK), min(until + 2, len(content) - 1), 2):
         name = opcode.opname[content[place]]
         if name == "CACHE":
             continue
-        seen += 1
-        if seen > _BACK or name.startswith("CALL"):
-            return None
-        if name in ("LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL", "LOAD_NAME"):
-            number = content[place + 1]
-            if place >= 2 and opcode.opname[content[place - 2]] == "EXTENDED_ARG":
-                number |= content[place - 1] << 8
-            index = number >> _shift(name)
-            return str(names[index]) if index < len(names) else None
-    return None
+        argument = high | content[place + 1]
+        high = argument << 8 if name == "EXTENDED_ARG" else 0
+        if name != "EXTENDED_ARG":
+            out.append((name, argument))
+    return out
+
+
+def _effect(name: str, argument: int) -> int:
+    """Return by how much an instruction makes the stack higher."""
+    number = opcode.opmap[name]
+    try:
+        return opcode.stack_effect(number, argument if number >= opcode.HAVE_ARGUMENT else None)
+    except ValueError:
+        return 0
+
+
+_truths: Dict[Tuple[int, int], Tuple[Any, bool]] = {}
+
+
+def asks_for_truth(frame: Any) -> bool:
+    """Return whether a frame asks an object whether it is true, as ``if tensor.any():`` does.
+
+    The answer of a tensor waits for the device. All others are there at once, so that no look finds
+    a thread in them.
+    """
+    code, at = frame.f_code, frame.f_lasti
+    key = (id(code), at)
+    kept = _truths.get(key)
+    if kept is None:
+        if len(_truths) >= _KEPT:
+            _truths.clear()
+        found = _instructions(code.co_code, at)
+        name = found[-1][0] if found else ""
+        asks = name.startswith(_TRUTHS) and not name.endswith("NONE")
+        kept = _truths[key] = (code, asks)
+    return kept[1]
 
 
 def _shift(name: str) -> int:

@@ -15,7 +15,10 @@ MAX_MINUTES = 240
 MAX_LINES = 64
 MAX_M = 1 << 62
 
-FACTS = ("recompiles", "guard", "compiled_at", "gradient_syncs")
+FACTS = (
+    "recompiles", "guard", "compiled_at", "gradient_syncs",
+    "launch_blocking", "anomaly_detection", "uncached_memory", "optimizer_on_host",
+)  # fmt: skip
 """What the newest minute has besides its rows."""
 
 Minute = Mapping[str, Any]
@@ -52,7 +55,7 @@ class Minutes:
 def of_event(data: Mapping[str, Any]) -> Minute:
     """Return the minute in an event ``time``."""
     return {
-        **{name: data.get(name) for name in ("m", "seconds", "steps", "looks")},
+        **{name: data.get(name) for name in ("m", "seconds", "steps", "looks", "even_looks")},
         **{name: data[name] for name in FACTS if name in data},
         "rows": [
             [name, _number(seconds), _number(looks)]

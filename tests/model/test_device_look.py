@@ -60,6 +60,12 @@ NAMES = {
     "void at::native::(anonymous namespace)::compute_num_of_partial_segments<long>": "embedding",
     "void at::native::lpnorm_cleanup<float, (at::native::NormType)1, float>": "optimizer",
     "void flip_filter<float, float>(float*, float const*, int, int)": "convolution",
+    "void cudnn::detail::dgrad_engine<float, 512, 6, 5, 3>(int, int)": "convolution-plain",
+    "sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nchwkcrs_nchw_cudnn": "convolution-plain",
+    "sm90_xmma_wgrad_indexed_implicit_gemm_f32f32_tf32f32_f32_nhwckrsc_nhwc_cudnn": "convolution",
+    "void wgrad_alg0_engine_NHWC<float, 128, 5, 5, 3, 3, 3, false, 512>(int)": "convolution-plain",
+    "void fft2d_c2r_32x32<float, false, false, 0u, false, false>(float*)": "convolution-plain",
+    "void pointwise_mult_and_sum_complex<float2, 8, 4>(float2*, float2*)": "convolution-plain",
     "my_very_own_thing": "other",
 }
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from gpuscope.model.rank_times import odd_sentence, rank_to_report
-from gpuscope.model.time_ledger import FEW_LOOKS, causes, interval, read
+from gpuscope.model.time_causes import ranked
+from gpuscope.model.time_ledger import FEW_LOOKS, interval, read
 
 
 def minute(rows: dict[str, tuple[float, int]], **more: Any) -> dict[str, Any]:
@@ -53,6 +54,15 @@ def test_the_interval_holds_the_truth_as_often_as_it_says():
     assert interval(0.5, 0) == (0.0, 1.0)
 
 
+def test_the_interval_is_as_wide_as_the_looks_are_uneven():
+    told = minute({"input": (30.0, 150), "forward": (30.0, 150)})
+    usual = read(answer(told)).rows[0]
+    wide = read(answer({**told, "even_looks": 50.0})).rows[0]
+    assert (usual.low, usual.high) == interval(0.5, 300)
+    assert (wide.low, wide.high) == pytest.approx(interval(0.5, 50))
+    assert wide.high - wide.low > 2 * (usual.high - usual.low)
+
+
 def test_causes_are_what_can_be_cured_what_brings_most_first():
     rows = {
         "forward": (30.0, 150),
@@ -61,15 +71,15 @@ def test_causes_are_what_can_be_cured_what_brings_most_first():
         "input": (11.0, 55),
         "logging": (1.0, 5),
     }
-    found = causes(read(answer(minute(rows))))
-    assert [cause.row.name for cause in found] == ["input", "checkpoint"]
-    assert found[0].step_seconds == pytest.approx(0.6 * 49 / 60)
+    found = ranked(read(answer(minute(rows))))
+    assert [(cause.name, cause.warns) for cause in found] == [("input", True), ("checkpoint", True)]
+    assert found[0].share == pytest.approx(11 / 60)
 
 
 def test_a_few_looks_decide_nothing():
     ledger = read(answer(minute({"input": (5.0, FEW_LOOKS - 1)})))
     assert not ledger.sure
-    assert causes(ledger) == ()
+    assert ranked(ledger) == ()
 
 
 def test_what_a_probe_sends_is_not_trusted():

@@ -13,7 +13,7 @@ import pytest
 
 from gpuscope.probe import time_ledger
 from gpuscope.probe.steps import Steps
-from gpuscope.probe.time_ledger import MAX_PLACES, MINUTES, Minute, TimeLedger
+from gpuscope.probe.time_ledger import MAX_PLACES, MINUTES, Minute, TimeLedger, even_looks
 from gpuscope.store.time_minutes import of_event
 from gpuscope.wire import codec
 from gpuscope.wire.frames import Event, Request, Result
@@ -63,6 +63,16 @@ def test_a_minute_keeps_so_many_lines_by_name():
     assert len(minute.places) == MAX_PLACES + 1
     assert sum(minute.places.values()) == 100.0
     assert minute.rows == {"other": [100.0, 200]}
+
+
+def test_looks_that_were_long_in_coming_make_shares_less_sure():
+    even, uneven = Minute(0.0, 0), Minute(0.0, 0)
+    for number in range(100):
+        even.book("other", "", 0.1)
+        uneven.book("other", "", 0.9 if number < 10 else 0.01)
+    assert even_looks(even) == 100.0
+    assert 10 < even_looks(uneven) < 13
+    assert even_looks(Minute(0.0, 0)) == 0.0
 
 
 def test_before_the_first_step_nothing_is_looked_at():

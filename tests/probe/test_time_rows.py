@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import opcode
 import sys
 import threading
 import time
+import types
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +16,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from gpuscope.probe.thread_frames import current_frames
-from gpuscope.probe.time_rows import ROWS, called_name, row_of
+from gpuscope.probe.time_rows import ROWS, _called, asks_for_truth, called_name, row_of
 
 LOOKS = 60
 
@@ -170,3 +172,57 @@ def test_what_is_no_plain_call_has_no_name():
 
     Thing() + 1
     assert seen == [None]
+
+
+def name_at_each_call(source: str) -> list[str | None]:
+    """The name that is found at each call in the body of a function."""
+    space: dict[str, Any] = {}
+    exec(f"def body(x, other, weight):\n    {source}\n", space)
+    code = space["body"].__code__
+    calls = [
+        at
+        for at in range(0, len(code.co_code), 2)
+        if opcode.opname[code.co_code[at]] in ("CALL", "CALL_KW", "CALL_METHOD", "CALL_FUNCTION")
+    ]
+    return [_called(code, at) for at in calls]
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ("x.to(other.device)", ["to"]),
+        ("x.to(other.device, non_blocking=other.fast)", ["to"]),
+        ("weight.grad.norm().item()", ["norm", "item"]),
+        ("float(x.sum())", ["sum", "float"]),
+        ("int(x.a.b(1, other.c(2)))", ["c", "b", "int"]),
+        ("x.cpu().numpy()", ["cpu", "numpy"]),
+        ("x[other.item]()", [None]),
+    ],
+)
+def test_what_is_called_is_told_from_its_arguments(source, names):
+    assert name_at_each_call(source) == names
+
+
+def test_a_branch_on_a_tensor_reads_it():
+    """A look finds a thread there only while C code waits for the truth of a tensor."""
+
+    def branch(tensor: torch.Tensor) -> None:
+        if tensor < 0:
+            raise AssertionError
+
+    code = branch.__code__
+    asks = [
+        opcode.opname[code.co_code[at]]
+        for at in range(0, len(code.co_code), 2)
+        if asks_for_truth(types.SimpleNamespace(f_code=code, f_lasti=at))
+    ]
+    assert asks
+    assert all(name.startswith(("POP_JUMP", "TO_BOOL", "JUMP_IF")) for name in asks)
+
+
+def test_torchs_profiler_at_work_is_a_row_of_its_own():
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        for _ in range(50):
+            MODEL(WIDE[:2])
+    assert mostly(lambda: profiler.key_averages(group_by_stack_n=2)) == "profiler"
+    assert mostly(stepping()) == "optimizer", "which tells a profiler of each step, too"

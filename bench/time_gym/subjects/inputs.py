@@ -93,7 +93,7 @@ def workers_start_each_epoch(training: Training) -> None:
         1,
         num_workers=workers_of(training),
         persistent_workers=training.cured,
-        length=training.pick(256 * 40, 40),
+        length=training.pick(256 * 100, 40),  # kept workers, too, are waited for at its start
     )
     train_from(training, loader)
 

@@ -72,21 +72,25 @@ def masks_by_index(training: Training) -> None:
     """Takes the positive values out by a mask, whose number the host must know, or weighs them."""
     model = deep(training, training.pick(60, 4), training.pick(2048, 16))
     optimizer = adamw(training, model)
-    inputs = rows_for(model, training.pick(4096, 4))
+    inputs = rows_for(model, training.pick(8192, 4))
     for _ in training.steps():
-        x, losses = inputs, []
+        x, firsts = inputs, []
         for number, layer in enumerate(model):
             x = layer(x)
             if number % 2:
-                first = x[:, 0].float()
-                mask = first > 0
-                if training.cured:
-                    losses.append((first * mask).sum() / mask.sum().clamp(min=1))
-                else:
-                    losses.append(first[mask].sum() / max(1, first[mask].numel()))
-        (x.square().mean() + torch.stack(losses).mean()).backward()
+                first = x[:, 0]
+                firsts.append(first if training.cured else masked(first))
+        kept = torch.stack(firsts)
+        if training.cured:
+            kept = (kept * (kept > 0)).sum(1) / (kept > 0).sum(1).clamp(min=1)
+        (x.square().mean() + kept.mean()).backward()
         optimizer.step()
         optimizer.zero_grad()
+
+
+def masked(values: torch.Tensor) -> torch.Tensor:
+    chosen = values[values > 0]
+    return chosen.sum() / max(1, chosen.numel())
 
 
 def synchronizes_around_layers(training: Training) -> None:

@@ -90,10 +90,10 @@ def run(args: argparse.Namespace) -> int:
         width = shutil.get_terminal_size((output.FILE_WIDTH, 24)).columns
         print("\n".join(time_report.text(ranks, width)))
     one, odd = time_report.rank_to_report(ranks)
-    if not one.ledger.sure and not one.findings:
+    if not one.ledger.sure and not one.judged:
         return ExitStatus.UNCHECKED
     slow = any(each.straggler is not None for each in ranks)
-    curable = one.causes or odd is not None or slow or one.findings
+    curable = one.judged or odd is not None or slow
     return ExitStatus.WARNINGS if curable else ExitStatus.OK
 
 
@@ -126,7 +126,7 @@ async def _ask(
         trainers = await trainers_of(there, place, "why", job, NoAnswer)
         ranks = [there.reach(trainer) for trainer in trainers[:MAX_ASKED]]
         close = 0.0 if args.no_look else LOOK_SECONDS
-        problems = await asyncio.gather(*(_ask_for_time(one, close) for one in ranks))
+        problems = await _all_asked(ranks, close)
         looks: Mapping[int, tuple[Look | None, str]] = {}
         works: Mapping[int, tuple[UsefulWork | None, str]] = {}
         if close and not all(problems):
@@ -138,17 +138,29 @@ async def _ask(
             by_id = {one.trainer.id: one for one in ranks}
             looks, _ = await asyncio.gather(look.take_all(by_id), asyncio.sleep(close))
             works = await work.take_all(by_id)  # afterwards: a trainer does one of them at a time
-            again = await asyncio.gather(*(_ask_for_time(one, 0.0) for one in ranks))
+            again = await _all_asked(ranks, 0.0)
             problems = [
                 before or (now and f"it did not answer again: {now}")
                 for before, now in zip(problems, again, strict=True)
             ]
-        await asyncio.gather(*(_remembered(one) for one in ranks))
         reports = _time_reports(args, there, ranks, problems)
         return [
             replace(one, look=looks.get(rank.trainer.id), work=works.get(rank.trainer.id))
             for one, rank in zip(reports, ranks, strict=True)
         ]
+
+
+async def _all_asked(ranks: Sequence[ProbedTrainer], close_seconds: float) -> list[str]:
+    """Have trainers tell of their time, and of their readings at last. Return why each did not.
+
+    Both are asked at once: a trainer whose collector holds the interpreter answers late.
+    """
+    import asyncio
+
+    readings = [] if close_seconds else [_remembered(one) for one in ranks]
+    times = [_ask_for_time(one, close_seconds) for one in ranks]
+    problems, _ = await asyncio.gather(asyncio.gather(*times), asyncio.gather(*readings))
+    return problems
 
 
 async def _ask_for_time(one: ProbedTrainer, close_seconds: float) -> str:
@@ -326,16 +338,15 @@ def _one(
     again: str,
     note: str,
 ) -> TrainerTime:
-    from ...doctor.live_look import of_trainer_look
+    from ...doctor.live_causes import of_ledger
     from ...doctor.live_scene import LiveScene
     from ...model import slowdown
     from ...model.ranks import name_of
-    from ...model.time_ledger import causes, of_trainer
+    from ...model.time_causes import settings_of
+    from ...model.time_ledger import of_trainer
     from ..time_report import TrainerTime
 
     definition, ledger = trainer.definition, of_trainer(trainer, args.window)
-    known = {cause.pitfall for cause in causes(ledger)}  # the clock has told of it already
-    found = of_trainer_look(LiveScene(host, history), trainer)
     script = (definition.script or "").rsplit("/", 1)[-1]
     parts = [script or "a trainer"]
     parts += [f"rank {definition.rank}"] if definition.rank is not None else []
@@ -349,5 +360,6 @@ def _one(
         slowdown=slowdown.of_trainer(trainer, host, history),
         again=again,
         note=note or _of_its_gpu(trainer),
-        findings=tuple(one for one in found if one.pitfall not in known),
+        settings=settings_of(trainer.minutes[-1] if trainer.minutes else {}),
+        judged=tuple(of_ledger(LiveScene(host, history), trainer, ledger)),
     )

@@ -13,6 +13,8 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
 
+from ...doctor.live_causes import Judged, of_ledger
+from ...doctor.live_scene import LiveScene
 from ...model.rank_times import Odd, rank_to_report
 from ...model.ranks import name_of
 from ...model.slowdown import of_trainers
@@ -95,6 +97,8 @@ class TimePane(Pane):
         """What stands below the rows on a narrow terminal; None: the chart, where it has room."""
         self._ledgers: dict[str, tuple[tuple[Minute, ...], TimeLedger]] = {}
         self._answers = Answers(session)
+        self._judged: list[Judged] = []
+        """What makes the trainer slow, what brings most first."""
         self._drawn: tuple[object, ...] = ()
         self._charted: tuple[object, ...] = ()
 
@@ -223,7 +227,10 @@ class TimePane(Pane):
             return
         key, odd = self._rank_to_report(ranks)
         useful = work_sentence(work, ledger.step_seconds) if work is not None else ""
-        sentence = answer(ledger, odd if len(ranks) > 1 else None, slow, slower, useful)
+        job = next((job for job in host.jobs if any(t.key == key for t in job.trainers)), None)
+        self._judged = of_ledger(LiveScene(host, self.session.history), trainer, ledger, job)
+        causes = tuple(one.cause for one in self._judged)
+        sentence = answer(ledger, odd if len(ranks) > 1 else None, slow, slower, useful, causes)
         width = max(40, self._terminal[0] - 4)
         self._head.show([subject, *styled.hang_lines(sentence, width)])
         glyphs = self._clock.tokens.glyphs
@@ -280,7 +287,7 @@ class TimePane(Pane):
             return "", []
         row = next((row for row in ledger.whole if row.name == key), None)
         if row is not None:
-            return row.words.capitalize(), list(row_detail(row, ledger, look))
+            return row.words.capitalize(), list(row_detail(row, ledger, look, self._judged))
         return "Wall clock", [[(f"{coverage_text(ledger).capitalize()}.", "text")]]
 
     def show_findings(self) -> None:

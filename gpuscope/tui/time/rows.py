@@ -46,6 +46,7 @@ SHORT = {
     "validation": "VALID",
     "logging": "LOGGING",
     "collection": "GARBAGE",
+    "profiler": "PROFILE",
     "other": "OTHER",
     "unattributed": "REST",
 }

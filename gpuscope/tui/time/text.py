@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from ...model.look import Look, LookRow, cost
 from ...model.rank_times import Odd, odd_sentence
 from ...model.slowdown import Slowdown
 from ...model.stragglers import Straggler
-from ...model.time_ledger import ADVICE, Row, TimeLedger, causes
+from ...model.time_causes import Cause
+from ...model.time_ledger import Row, TimeLedger
 from ...model.time_sentence import sentence
 from ...store.view import HostView, TrainerView
 from ...text.styled import Line
@@ -17,6 +19,9 @@ from ...wire.clean import clean
 from ..shell.keymap import key_of
 from ..widgets.status import short_script
 
+if TYPE_CHECKING:
+    from ...doctor.live_causes import Judged
+
 TIME = frozenset((
     "live.input_bound", "live.copies", "live.communication", "live.launch_bound",
     "live.tensor_idle", "live.checkpoint_pause", "live.validation_pause",
@@ -24,12 +29,17 @@ TIME = frozenset((
     "live.model_on_cpu", "live.data_parallel", "ranks.straggler", "ranks.slow_input",
     "ranks.host_paced", "ranks.shared_device", "live.shared_device",
     "look.products_plain", "look.launches", "look.reads", "look.copies_out", "look.copies_in",
-    "look.allocates", "look.small_batch", "live.logging", "live.other_code",
+    "look.allocates", "look.small_batch", "live.logging", "live.other_code", "live.profiler",
+    "look.products_double", "live.debug_setting", "live.optimizer_on_host",
 ))  # fmt: skip
 """Causes of the doctor that are about a training's time."""
 PLACE_CELLS = 160
 PASSES = frozenset(("forward", "backward", "optimizer"))
 """Rows in which the training thread launches what the GPU computes."""
+CURABLE = frozenset(
+    ("input", "copy", "compile", "checkpoint", "validation", "logging", "collection", "other")
+)
+"""Rows of the clock that something can be done about, where they take much."""
 ON_GPU: Mapping[str, tuple[str, ...]] = {
     "input": ("idle-input",),
     "communication": ("communication",),
@@ -66,14 +76,14 @@ def answer(
     slow: Straggler | None,
     slower: Slowdown | None,
     useful_work: str = "",
+    causes: tuple[Cause, ...] = (),
 ) -> Iterable[Line]:
     """Return what there is to say on top, one sentence a line.
 
     ``useful_work`` says what of the step's time the arithmetic of the model needs, "" while that
-    is not known.
+    is not known. ``causes`` are what makes it slow, what brings most first.
     """
-    found = causes(ledger)
-    yield [(sentence(ledger, found), "text" if ledger.sure else "muted")]
+    yield [(sentence(ledger, causes), "text" if ledger.sure or causes else "muted")]
     if odd is not None:
         yield [(odd_sentence(odd), "warn")]
     if slow is not None and (odd is None or slow.wall is not None):
@@ -135,7 +145,9 @@ def no_minutes(host: HostView, trainer: TrainerView) -> list[Line]:
 # ── details ──
 
 
-def row_detail(row: Row, ledger: TimeLedger, look: Look | None) -> Iterable[Line]:
+def row_detail(
+    row: Row, ledger: TimeLedger, look: Look | None, judged: Sequence[Judged] = ()
+) -> Iterable[Line]:
     """Return what is known of a row of the clock: its lines of code, its cure, its kernels."""
     step = ledger.step_seconds
     each = f"{duration_text(step * row.share)} of a step of {duration_text(step)}, " if step else ""
@@ -145,8 +157,7 @@ def row_detail(row: Row, ledger: TimeLedger, look: Look | None) -> Iterable[Line
         text = f"{low} to {high} with 95 % confidence: {row.looks:,} of {ledger.looks:,} looks"
         yield [("Interval ", "muted"), (text, "text")]
     else:
-        timed = row.name == "collection"
-        yield [("Source   ", "muted"), ("timed" if timed else "never seen in a look", "text")]
+        yield [("Source   ", "muted"), ("timed" if row.timed else "never seen in a look", "text")]
     if row.inside is not None:
         part = "a part of the steps" if row.inside else "outside of the steps"
         yield [("Where    ", "muted"), (part, "text")]
@@ -159,17 +170,26 @@ def row_detail(row: Row, ledger: TimeLedger, look: Look | None) -> Iterable[Line
     else:
         yield [("No line of code is known for it.", "muted")]
     yield []
-    cure = next((one for one in causes(ledger) if one.row.name == row.name), None)
-    if cure is not None:
-        rest = cure.step_seconds
-        left = f": a step would take {duration_text(rest)} or more" if rest is not None else ""
-        yield [("Cure     ", "muted"), (cure.advice, "text")]
-        yield [("Gain     ", "muted"), (f"{percent_text(row.share)} at most{left}", "text")]
-    elif row.name in ADVICE:
+    found = [one for one in judged if one.cause.clock and one.cause.clock.name == row.name]
+    for one in found[:1]:
+        yield from _cure(one, step)
+    if not found and row.name in CURABLE:
         yield [("Cure     ", "muted"), ("none: too little to gain", "faint")]
     if look is not None:
         yield from _on_gpu(row, look)
     yield [("Stacks   ", "muted"), (f"{key_of('stacks')}: where all its threads are now", "text")]
+
+
+def _cure(one: Judged, step: float | None) -> Iterable[Line]:
+    from ...doctor.live_causes import fix_of
+
+    cause, fix = one.cause, fix_of(one.finding)
+    left = f": a step would take {duration_text(step * (1 - cause.share))} or more" if step else ""
+    if fix is not None:
+        yield [("Cure     ", "muted"), (fix.title, "text")]
+        for line in (fix.code or fix.environment or fix.command).splitlines()[:2]:
+            yield [("         ", "muted"), (line, "text")]
+    yield [("Gain     ", "muted"), (f"{percent_text(cause.share)} at most{left}", "text")]
 
 
 def _on_gpu(row: Row, look: Look) -> Iterable[Line]:
@@ -210,7 +230,7 @@ def gpu_detail(row: LookRow, look: Look) -> Iterable[Line]:
                 (f"{duration_text(seconds / look.steps):>8}  ", "muted"),
                 (clean(name, PLACE_CELLS), "text"),
             ]
-    from ...doctor.live_look import cure_of
+    from ...doctor.look_evidence import cure_of
 
     cure = cure_of(row.name)
     if cure:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from ...doctor.live_causes import of_ledger
+from ...doctor.live_scene import LiveScene
 from ...model.growth import trend_of
 from ...model.job_ends import NOTHING_SENT, end_of
 from ...model.memory_room import rooms
@@ -14,9 +16,10 @@ from ...model.slowdown import of_trainers
 from ...model.stalls import find_stall, worst_rank
 from ...model.step_time import SLOWER, measured_step, shares_of, slower_than_before
 from ...model.stragglers import straggler
-from ...model.time_ledger import causes, of_trainer
+from ...model.time_ledger import of_trainer
 from ...text.styled import Line
 from ...text.units import bytes_text, duration_text, percent_text
+from ...wire.clean import clean
 from ...wire.frames import Unknown
 from ..overview.job_rows import end_notes, growth_lines, split_pieces
 from ..shell.keymap import key_of
@@ -68,7 +71,7 @@ def standing_out(
     """
     if end_of(job) is not None:
         yield from end_notes(job, sent)
-        yield from _clock(job.trainers)
+        yield from _clock(host, job.trainers, history)
         return
     living = [t for t in job.trainers if t.gone is None]
     lines = list(_wrong(host, living, stacks, history)) + list(_uneven(host, living, history))
@@ -88,10 +91,10 @@ def standing_out(
         )
         if why is not None:
             yield [("step: ", "faint"), (f"no breakdown: {why.text}", "faint")]
-    yield from _clock(living)
+    yield from _clock(host, living, history)
 
 
-def _clock(ranks: Sequence[TrainerView]) -> Iterable[Line]:
+def _clock(host: HostView, ranks: Sequence[TrainerView], history: HistoryOf) -> Iterable[Line]:
     """Where the wall clock goes, pauses included, of the rank that the others wait for."""
     ledgers = {
         name_of(rank): ledger
@@ -105,8 +108,9 @@ def _clock(ranks: Sequence[TrainerView]) -> Iterable[Line]:
     ledger = ledgers[name]
     rows = [row for row in ledger.rows if row.share >= 0.01][:5]
     shares = " · ".join(f"{row.words} {percent_text(row.share)}" for row in rows)
-    found = causes(ledger)
-    place = f", at {found[0].row.places[0][0]}" if found and found[0].row.places else ""
+    trainer = next(rank for rank in ranks if name_of(rank) == name)
+    found = of_ledger(LiveScene(host, history), trainer, ledger)
+    place = f", at {clean(found[0].cause.place, 160)}" if found and found[0].cause.place else ""
     of = f" of {name}" if len(ranks) > 1 else ""
     yield [(f"wall clock{of}: ", "warn" if odd is not None else "faint"), (shares + place, "muted")]
 

@@ -6,15 +6,18 @@ from typing import Any
 
 import pytest
 
-from gpuscope.doctor import live
+from gpuscope.doctor import live, table
 from gpuscope.doctor.finding import Finding
-from gpuscope.doctor.live_pauses import MIN_LOOKS, PAUSES, won_by_one_sync, won_while_idle
+from gpuscope.doctor.live_causes import FINDINGS, MIN_LOOKS
+from gpuscope.doctor.live_scene import WORDINGS
+from gpuscope.doctor.live_syncs import won_by_one_sync
 from gpuscope.doctor.order import rank
+from gpuscope.model.time_causes import BARS, PAUSES, SETTINGS, WORDS, won_while_idle
 from gpuscope.wire import frames as f
 from tests.fakes import views
 from tests.fakes.views import SOURCE, allocator_row, device_row, host_row, trainer, trainer_row
 
-PAUSE_IDS = {"ddp-no-sync", "dynamic-shapes-recompile"} | {
+PAUSE_IDS = {"ddp-no-sync", "dynamic-shapes-recompile", "debug-settings"} | {
     "checkpoint-pause",
     "validation-pause",
     "garbage-collection",
@@ -64,7 +67,7 @@ def found(
 
 @pytest.mark.parametrize("name", PAUSES)
 def test_a_pause_is_told_from_its_bar_on_with_its_line_and_what_it_costs(name):
-    cause, bar = PAUSES[name]
+    cause, bar = FINDINGS[name][0], BARS[name]
     (one,) = found(**{name: bar.warned + 0.01})
     assert (one.cause, one.severity) == (cause, "warning")
     assert any(f"train.py:7 {name}" in part.text for part in one.evidence)
@@ -77,7 +80,8 @@ def test_a_pause_is_told_from_its_bar_on_with_its_line_and_what_it_costs(name):
     assert not found(**{name: bar.told - 0.001})
 
 
-def test_few_looks_or_few_steps_prove_nothing():
+def test_few_looks_or_few_steps_prove_nothing_but_of_what_is_timed():
+    assert found(collection=0.5, looks=9), "the collector keeps the thread from being looked at"
     assert found(checkpoint=0.5, looks=MIN_LOOKS)
     assert not found(checkpoint=0.5, looks=MIN_LOOKS - 1)
     assert not found(checkpoint=0.5, steps=2)
@@ -90,6 +94,25 @@ def test_reads_cost_no_more_than_the_device_is_idle():
     assert one.effect is not None
     assert one.effect.saved_share == pytest.approx(0.6, abs=0.01)
     assert any("train.py:7 read" in part.text for part in one.evidence)
+
+
+def test_every_cause_has_its_words_and_a_finding_with_a_way_out():
+    assert set(BARS) == set(WORDS) == set(FINDINGS)
+    for name, _ in FINDINGS.values():
+        row = WORDINGS.findings[name]
+        assert table.load()[row.pitfall].fixes_for(name), name
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_setting_that_is_on_is_a_cause_at_once(name):
+    (one,) = found(more={name.replace("-", "_"): 1}, backward=0.4)
+    assert (one.cause, one.severity, one.confidence) == (
+        "live.debug_setting",
+        "warning",
+        "definite",
+    )
+    assert any("is on in the trainer" in part.text for part in one.evidence)
+    assert not found(more={name.replace("-", "_"): 0}, backward=0.4)
 
 
 def test_idle_time_is_won_only_once():

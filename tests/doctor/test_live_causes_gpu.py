@@ -1,6 +1,6 @@
 """Each mistake that a look sees is named on a real card, and its cure keeps what was promised.
 
-Run with ``pytest -m gpu -s tests/doctor/test_live_look_gpu.py`` on a card that nobody else uses:
+Run with ``pytest -m gpu -s tests/doctor/test_live_causes_gpu.py`` on a card that nobody else uses:
 ``-s`` prints each look, as the probe tells it, in a line that begins with ``LOOK``.
 """
 
@@ -86,8 +86,8 @@ def trained(name: str, cured: bool, folder: Path) -> tuple[dict[str, Any], dict[
 def test_a_mistake_is_named_and_its_cure_is_quiet_and_brings_no_more_than_was_said(name, tmp_path):
     told, said, faulty = trained(name, False, tmp_path)
     named = gym_subjects.PITFALLS[name].named
-    first = told["findings"][0]
-    assert (first["pitfall"], first["cause"]) == (named, CAUSES[name]), told["findings"]
+    first = told["causes"][0]
+    assert (first["pitfall"], first["cause"]) == (named, CAUSES[name]), told["causes"]
     assert said["findings"][0]["pitfall"] == named, said["findings"]
     low, high = first["saves_share_at_most_low"], first["saves_share_at_most_high"]
     assert 0.2 < low <= first["saves_share_at_most"] <= high
@@ -95,13 +95,13 @@ def test_a_mistake_is_named_and_its_cure_is_quiet_and_brings_no_more_than_was_sa
         script = gym_subjects.PITFALLS[name].faulty.name
         assert any(script in line for line in first["evidence"]), first["evidence"]
     quiet, healthy, cured = trained(name, True, tmp_path)
-    assert named not in [one["pitfall"] for one in quiet["findings"] if one["severity"] != "info"]
+    assert named not in [one["pitfall"] for one in quiet["causes"] if one["severity"] != "info"]
     assert not [one for one in healthy["findings"] if one["severity"] != "info"], healthy
     if name in BOUNDED:
         gained = 1 - cured / faulty
-        promised = sum(one["saves_share_at_most_high"] or 0.0 for one in told["findings"])
+        promised = first["saves_share_at_most_high"]
         print(f"{name}: {gained:.0%} of a step was won, {promised:.0%} at most was promised")
-        assert 0.2 < gained < promised + 0.05, (faulty, cured, told["findings"])
+        assert 0.2 < gained < promised + 0.05, (faulty, cured, told["causes"])
 
 
 HEALTHY = """
@@ -136,5 +136,5 @@ def test_a_healthy_training_gets_no_finding_of_a_look(tmp_path):
         told = json.loads(verb("why", str(process.pid), "--json"))
         said = json.loads(verb("doctor", str(process.pid), "--json"))
         print(f"\nLOOK healthy {json.dumps(raw_look(told['pid']))}")
-    assert told["findings"] == []
+    assert told["causes"] == []
     assert not [one for one in said["findings"] if one["cause"].startswith("look.")]

@@ -1,0 +1,281 @@
+"""Turn what makes a training slow into findings: one ranked list for the doctor and ``why``.
+
+``model.time_causes`` has the figures. Here each cause gets its title, its evidence with the source,
+and its fix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import inf
+
+from ..model.look import Look
+from ..model.ranks import name_of
+from ..model.time_causes import SETTINGS, Cause, Known, ranked
+from ..model.time_ledger import TimeLedger, of_trainer
+from ..store.view import DeviceView, JobView, TrainerView
+from ..text.units import duration_text, percent_text
+from ..wire.clean import clean
+from . import look_evidence
+from .finding import Confidence, Effect, Evidence, Finding, Fix
+from .live_scene import MIN_STEPS, WORDINGS, Findings, LiveScene, living, place
+from .live_states import FASTER
+
+WINDOW_SECONDS = 300.0
+"""The window to judge: pauses come every few minutes, and older ones may be over."""
+MIN_LOOKS = 50
+"""Ten seconds of samples; with fewer, a single pause could make up the share."""
+TENSOR_CORES_SINCE = 8.0
+"""Compute capability from which on tensor cores multiply float32 (as TF32) and bf16."""
+FINDINGS: Mapping[str, tuple[str, Confidence]] = {
+    "input": ("live.input_bound", "likely"),
+    "compile": ("live.recompiles", "likely"),
+    "checkpoint": ("live.checkpoint_pause", "likely"),
+    "validation": ("live.validation_pause", "likely"),
+    "logging": ("live.logging", "likely"),
+    "collection": ("live.garbage_collection", "likely"),
+    "other": ("live.other_code", "likely"),
+    "profiler": ("live.profiler", "definite"),
+    "read": ("look.reads", "definite"),
+    "copies-out": ("look.copies_out", "definite"),
+    "copies-in": ("look.copies_in", "definite"),
+    "allocate": ("look.allocates", "definite"),
+    "launch": ("look.launches", "likely"),
+    "products-plain": ("look.products_plain", "definite"),
+    "products-double": ("look.products_double", "definite"),
+    "optimizer-on-host": ("live.optimizer_on_host", "definite"),
+    **dict.fromkeys(SETTINGS, ("live.debug_setting", "definite")),
+    "anomaly-detection": ("live.debug_setting.anomaly", "definite"),
+}
+BY_THE_CLOCK = {"read": "live.reads", "copies-in": "live.copies"}
+"""The findings of causes where nobody has looked at the GPU."""
+JUDGED_ELSEWHERE = frozenset(("live.input_bound", "live.copies"))
+"""Findings of the doctor that have rules of their own for a whole job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A cause with the finding that tells of it."""
+
+    cause: Cause
+    finding: Finding
+
+
+def rows(scene: LiveScene, job: JobView) -> Findings:
+    """Yields a finding for each cause in a job that is worth curing.
+
+    Of several ranks it is told of the one that loses most.
+    """
+    best: dict[str, Finding] = {}
+    for trainer in living(job):
+        ledger = of_trainer(trainer, WINDOW_SECONDS)
+        enough = ledger.looks >= MIN_LOOKS and ledger.steps >= MIN_STEPS
+        for one in of_ledger(scene, trainer, ledger, job):
+            found, clock = one.finding, one.cause.clock
+            timed = clock is not None and clock.timed and ledger.steps >= MIN_STEPS
+            if found.cause in JUDGED_ELSEWHERE or not (enough or timed or one.cause.by == "look"):
+                continue
+            if found.cause not in best or found.rank > best[found.cause].rank:
+                best[found.cause] = found
+    yield from best.values()
+
+
+def of_ledger(
+    scene: LiveScene, trainer: TrainerView, ledger: TimeLedger, job: JobView | None = None
+) -> list[Judged]:
+    """Return what makes a trainer slow, what brings most first.
+
+    With its ``job``, for where a history of the driver's readings is known, rows that a GPU works
+    beside cost no more than it was idle.
+    """
+    look = scene.look(trainer)
+    return [
+        Judged(cause, _finding(scene, trainer, ledger, look, cause))
+        for cause in ranked(ledger, look, known(scene, trainer, ledger, look, job))
+    ]
+
+
+def known(
+    scene: LiveScene,
+    trainer: TrainerView,
+    ledger: TimeLedger,
+    look: Look | None,
+    job: JobView | None = None,
+) -> Known:
+    """Return what is known of a trainer beside its clock and the look at its device."""
+    devices = scene.devices(trainer)
+    return Known(
+        facts=trainer.minutes[-1] if trainer.minutes else None,
+        cost_seconds=_cost(scene, ledger, look),
+        faster=_faster(devices[0] if devices else None),
+        idle=_idle(scene, trainer, job) if look is None else None,
+    )
+
+
+def _cost(scene: LiveScene, ledger: TimeLedger, look: Look | None) -> float:
+    """Return what the look has cost in the window of the clock."""
+    if look is None:
+        return 0.0
+    age = look.age_seconds(scene.host.wall_seconds)
+    if age is not None and age > ledger.seconds:
+        return 0.0
+    return max(look.lost_seconds or 0.0, look.stood_seconds)
+
+
+def _idle(scene: LiveScene, trainer: TrainerView, job: JobView | None) -> float | None:
+    """Return for what share of the time no kernel ran, None where that is not known."""
+    devices = scene.devices(trainer)
+    if not trainer.definition.cuda or not devices:
+        return None
+    if job is None or scene.others(devices[0], job):
+        return None
+    load = scene.mean(devices[0], "utilization_percent")
+    return None if load is None else 1 - load / 100
+
+
+def _faster(device: DeviceView | None) -> float | None:
+    """Return how many times as fast tensor cores multiply; without a data sheet no bound at all."""
+    capability = device.definition.compute_capability if device is not None else None
+    try:
+        if capability and float(capability) < TENSOR_CORES_SINCE:
+            return None
+    except ValueError:
+        return inf
+    sheet = FASTER.get(capability or "")
+    return inf if sheet is None else float(sheet[1])
+
+
+def fix_of(one: Finding) -> Fix | None:
+    """Return the first way out of a cause."""
+    from . import table
+
+    return next(iter(one.fixes or table.load()[one.pitfall].fixes_for(one.cause)), None)
+
+
+# ── in words ──
+
+
+def _finding(
+    scene: LiveScene, trainer: TrainerView, ledger: TimeLedger, look: Look | None, cause: Cause
+) -> Finding:
+    name, confidence = FINDINGS[cause.name]
+    if look is None:
+        name = BY_THE_CLOCK.get(cause.name, name)
+    what = cause.words
+    evidence = list(_evidence(scene, trainer, ledger, look, cause))
+    if (
+        cause.name == "launch"
+        and look is not None
+        and look_evidence.is_small_batch(scene, trainer, look, cause)
+    ):
+        name = "look.small_batch"
+        what += ", for as many samples"
+    step = ledger.step_seconds if ledger.sure else look.step_seconds if look else None
+    who = name_of(trainer)
+    figures = {
+        "share": percent_text(cause.share),
+        "who": who[:1].upper() + who[1:],
+        "setting": cause.words[:1].upper() + cause.words[1:],
+    }
+    return WORDINGS.finding(
+        name,
+        figures,
+        severity="warning" if cause.warns and name != "look.small_batch" else "info",
+        confidence=confidence,
+        evidence=tuple(evidence),
+        where=place(scene, trainer),
+        rank=cause.share,
+        effect=gain(cause.share, (cause.low, cause.high), step, f"all of {what}"),
+    )
+
+
+def _evidence(
+    scene: LiveScene, trainer: TrainerView, ledger: TimeLedger, look: Look | None, cause: Cause
+) -> Iterator[Evidence]:
+    clock, row = cause.clock, cause.row
+    if cause.name in SETTINGS:
+        yield Evidence(text=f"{cause.words} is on in the trainer", source="probe")
+    if cause.name == "optimizer-on-host":
+        text = "the optimizer's weights are in host memory, and CUDA is in use"
+        yield Evidence(text=text, source="probe")
+    if look is not None and row is not None:
+        yield look_evidence.told(scene, trainer, look, row)
+        if cause.place:
+            text = f"most of it at {clean(cause.place, 160)}"
+            yield Evidence(text=text, source="stack")
+        yield from look_evidence.of_cause(scene, trainer, look, cause)
+    if cause.late >= 0.01:
+        text = f"{percent_text(cause.late)} of the time launches come late after it"
+        yield Evidence(text=text, source="look")
+    if clock is not None and clock.seconds:
+        yield Evidence(text=_share_text(trainer, ledger, cause), source="probe")
+        for line, spent in clock.places[:3]:
+            if spent >= 0.01 * ledger.seconds:
+                share = percent_text(spent / ledger.seconds)
+                yield Evidence(text=f"{share} of the time at {line}", source="stack")
+    if (look is None and cause.name in BY_THE_CLOCK) or cause.name in ("logging", "other"):
+        yield from _while_idle(scene, trainer, look)
+    if cause.name == "compile":
+        yield from _recompiled(trainer)
+
+
+def _while_idle(scene: LiveScene, trainer: TrainerView, look: Look | None) -> Iterator[Evidence]:
+    if look is not None:
+        idle = percent_text(1 - look.busy_share)
+        text = f"the GPU ran neither kernels nor copies for {idle} of a look's steps"
+        yield Evidence(text=text, source="look")
+        return
+    devices = scene.devices(trainer)
+    load = scene.mean(devices[0], "utilization_percent") if devices else None
+    if load is not None:
+        card, idle = devices[0].definition.index, percent_text(1 - load / 100)
+        text = f"GPU {card} ran no kernel for {idle} of the time"
+        yield Evidence(text=text, source="nvml")
+
+
+def _recompiled(trainer: TrainerView) -> Iterator[Evidence]:
+    last = trainer.minutes[-1] if trainer.minutes else {}
+    count, guard = last.get("recompiles"), last.get("guard")
+    if not isinstance(count, int):
+        return
+    at = str(last.get("compiled_at") or "")
+    text = f"compiled again {count} times in the last minutes"
+    text += f": {at}" if at and "/torch/" not in at else ""
+    yield Evidence(text=text, source="dynamo")
+    if isinstance(guard, str) and guard:
+        yield Evidence(text=f"the guard that failed last: {guard}", source="dynamo")
+
+
+def _share_text(trainer: TrainerView, ledger: TimeLedger, cause: Cause) -> str:
+    clock = cause.clock
+    assert clock is not None
+    who = f"{name_of(trainer)}: " if trainer.definition.rank is not None else ""
+    return (
+        f"{who}{duration_text(clock.seconds)} of the last {duration_text(ledger.seconds)} "
+        f"({ledger.steps} steps) went into {clock.words}: {percent_text(clock.share)}"
+    )
+
+
+def gain(
+    share: float, between: tuple[float, float], step_seconds: float | None, what: str
+) -> Effect | None:
+    """Return what winning back a share of the wall clock brings at most, with its interval."""
+    if not 0 < share <= 1:
+        return None
+    low, high = between
+    sure = f" ({percent_text(low)} to {percent_text(high)})" if high > low else ""
+    text = f"at most {percent_text(share)} of the wall clock{sure}, {what}"
+    if step_seconds and share < 1:
+        text += (
+            f": {duration_text(step_seconds * (1 - share))} a step or more instead of "
+            f"{duration_text(step_seconds)}, pauses included"
+        )
+    known_bounds = high > low
+    return Effect(
+        text=text,
+        bound="at most",
+        saved_share=round(share, 4),
+        saved_share_low=round(low, 4) if known_bounds else None,
+        saved_share_high=round(high, 4) if known_bounds else None,
+    )

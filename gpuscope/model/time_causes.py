@@ -1,0 +1,228 @@
+"""Rank what makes a training slow: one list, from the clock of its thread and a look at its GPU.
+
+The clock books what the training thread did. Where nobody has looked at the GPU, a row is what its
+cure brings at most. Where somebody has, ``model.time_look`` says what the GPU lost by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from .look import Look, LookRow
+from .time_ledger import WORDS as ROW_WORDS
+from .time_ledger import Row, TimeLedger
+
+LEAST_LOW = 0.5
+"""Of its bar a cause must reach so much by the lower end of its interval too."""
+BESIDE = ("read", "logging", "other", "copy")
+"""Rows that a GPU works beside, where it has something to do. Of its idle time they have what the
+rows before them leave."""
+WAITING = ("input", "compile", "checkpoint", "validation", "collection")
+"""Rows in which a GPU has nothing to do, whatever else the thread does."""
+MANY_RECOMPILES = 4
+"""A training is compiled in its first minutes, once more if sizes turn out to vary, and once for
+evaluation. Only what is compiled beyond that is worth curing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """From which share of the wall clock a cause is told of, and from which it is a warning."""
+
+    told: float
+    warned: float
+
+
+BARS: Mapping[str, Bar] = {
+    "input": Bar(0.05, 0.10),
+    "compile": Bar(0.05, 0.20),
+    "checkpoint": Bar(0.05, 0.10),
+    "validation": Bar(0.20, 0.40),
+    "logging": Bar(0.05, 0.20),
+    "collection": Bar(0.02, 0.05),
+    "other": Bar(0.10, 0.50),
+    "profiler": Bar(0.02, 0.05),
+    "read": Bar(0.10, 0.20),
+    "copies-out": Bar(0.05, 0.10),
+    "copies-in": Bar(0.05, 0.20),
+    "allocate": Bar(0.05, 0.10),
+    "launch": Bar(0.10, 0.50),
+    "products-plain": Bar(0.05, 0.20),
+    "products-double": Bar(0.05, 0.20),
+    "launch-blocking": Bar(0.02, 0.05),
+    "anomaly-detection": Bar(0.02, 0.05),
+    "uncached-memory": Bar(0.02, 0.05),
+    "optimizer-on-host": Bar(0.05, 0.10),
+}
+"""All causes.
+
+A checkpoint that another thread writes costs only the copy. Validation is wanted, and up to a fifth
+of the time is common. Code of the script is a part of many loops. Late launches may be the price of
+a small model, so only half of the time makes them a warning."""
+WORDS: Mapping[str, str] = {
+    **{name: ROW_WORDS[name] for name in BARS if name in ROW_WORDS},
+    "copies-out": "copies to the host",
+    "copies-in": "copies from the host",
+    "allocate": "allocating device memory",
+    "launch": "kernels that the host launches too slowly",
+    "products-plain": "products in fp32 without tensor cores",
+    "products-double": "products in float64",
+    "launch-blocking": "CUDA_LAUNCH_BLOCKING=1",
+    "anomaly-detection": "autograd's search for anomalies",
+    "uncached-memory": "PYTORCH_NO_CUDA_MEMORY_CACHING=1",
+    "optimizer-on-host": "an optimizer in host memory",
+}
+"""What causes are called after ``goes into``."""
+SETTINGS = ("launch-blocking", "anomaly-detection", "uncached-memory")
+"""Debugging settings, which the probe reads in the trainer. They own the late launches."""
+THREAD = ("input", "compile", "logging", "other", "profiler")
+"""Rows of the thread that a look bounds: what they cost is the idle time that they cause."""
+PAUSES = ("checkpoint", "validation", "collection")
+"""Rows during which the thread does nothing for its steps, whatever the GPU does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Something that is worth curing.
+
+    Its cure saves ``share`` of the wall clock at most, between ``low`` and ``high`` with 95 %
+    confidence. ``clock`` is the row of the thread and ``row`` that of the look which belong to it,
+    None where there is none. ``late`` is what of the share are late launches. ``by`` says who has
+    seen it: ``clock``, ``look`` or ``both``.
+    """
+
+    name: str
+    share: float
+    low: float
+    high: float
+    place: str = ""
+    clock: Row | None = None
+    row: LookRow | None = None
+    late: float = 0.0
+    by: str = "look"
+
+    @property
+    def words(self) -> str:
+        return WORDS[self.name]
+
+    @property
+    def warns(self) -> bool:
+        return self.share >= BARS[self.name].warned
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known beside the clock and the look.
+
+    ``facts`` are those of the trainer's last minute. ``cost_seconds`` is what looks have cost in
+    the window of the clock. ``faster`` is how many times as fast tensor cores multiply as plain
+    float32, None where the card has none. ``idle`` is the share of the time for which no kernel
+    ran, for where nobody has looked.
+    """
+
+    facts: Mapping[str, Any] | None = None
+    cost_seconds: float = 0.0
+    faster: float | None = 15.0
+    idle: float | None = None
+
+
+def ranked(
+    ledger: TimeLedger, look: Look | None = None, known: Known | None = None
+) -> tuple[Cause, ...]:
+    """Return all that is worth curing, what brings most first.
+
+    A row with few looks at the thread is no cause, but for those that are timed.
+    """
+    known = known or Known()
+    if look is not None:
+        from .time_look import Sums
+
+        found = list(Sums(ledger, look, known).causes())
+    else:
+        found = list(_by_clock(ledger, known))
+    told = [one for one in found if _reaches(one)]
+    return tuple(sorted(told, key=lambda one: (-one.share, one.name)))
+
+
+def _reaches(cause: Cause) -> bool:
+    bar = BARS[cause.name]
+    if cause.name in SETTINGS:  # that it is on is certain
+        return cause.share >= bar.told
+    return cause.share >= bar.told and cause.low >= LEAST_LOW * bar.told
+
+
+def is_on(known: Known, name: str) -> bool:
+    """Return whether the probe has found a setting on."""
+    return name in settings_of(known.facts or {})
+
+
+def settings_of(facts: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the settings that the facts of a minute say are on."""
+    names = (*SETTINGS, "optimizer-on-host")
+    return tuple(name for name in names if facts.get(name.replace("-", "_")) == 1)
+
+
+# ── where nobody has looked at the GPU ──
+
+
+def _by_clock(ledger: TimeLedger, known: Known) -> Iterator[Cause]:
+    """Yield what the clock alone tells of: each row is what its cure brings at most.
+
+    Reads wait for what the GPU has to do anyway. Nothing is told of them where nobody knows how
+    long it was idle.
+    """
+    rows = {row.name: row for row in ledger.rows}
+    names = {**{name: name for name in (*THREAD, *PAUSES)}, "copy": "copies-in"}
+    names |= {"read": "read"} if known.idle is not None else {}
+    for name, cause in names.items():
+        row = rows.get(name)
+        if row is None or not (ledger.sure or row.timed):
+            continue
+        if name == "compile" and not compiles_again(known):
+            continue
+        if name == "collection" and _is_compilers(rows):
+            continue
+        yield _bounded(_of_row(cause, row), rows, known)
+    passes = sum(rows[one].share for one in ("forward", "backward", "optimizer") if one in rows)
+    for name in SETTINGS:
+        if is_on(known, name) and passes:
+            yield Cause(name, min(1.0, passes), 0.0, 1.0, by="clock")
+
+
+def _of_row(name: str, row: Row) -> Cause:
+    place = row.places[0][0] if row.places else ""
+    return Cause(name, row.share, row.low, row.high, place, clock=row, by="clock")
+
+
+def compiles_again(known: Known) -> bool:
+    count = (known.facts or {}).get("recompiles")
+    return isinstance(count, int) and count >= MANY_RECOMPILES
+
+
+def _is_compilers(rows: Mapping[str, Row]) -> bool:
+    """Return whether the compiler creates the objects that are collected."""
+    compiling, collection = rows.get("compile"), rows.get("collection")
+    return compiling is not None and collection is not None and compiling.share > collection.share
+
+
+def _bounded(cause: Cause, rows: Mapping[str, Row], known: Known) -> Cause:
+    """Return a cause with no more than the GPU was idle, where that is known."""
+    row = cause.clock
+    if known.idle is None or row is None or row.name not in BESIDE:
+        return cause
+    shares = {name: one.share for name, one in rows.items()}
+    share = won_while_idle(shares, known.idle, row.name)
+    factor = share / row.share if row.share else 0.0
+    return replace(cause, share=share, low=row.low * factor, high=min(1.0, row.high * factor))
+
+
+def won_while_idle(shares: Mapping[str, float], idle: float, name: str = "read") -> float:
+    """Return what share of the wall clock a row costs at most, where a GPU is idle for a share.
+
+    The idle time of the rows that wait for something else is theirs: curing both does not win it
+    twice.
+    """
+    before = {*WAITING, *BESIDE[: BESIDE.index(name)]}
+    left = idle - sum(shares.get(one, 0.0) for one in before)
+    return max(0.0, min(shares.get(name, 0.0), left))
