@@ -14,6 +14,7 @@ import sys
 from typing import Any, Container, Dict, List, NamedTuple, Optional, Tuple
 
 from . import code_place
+from .framework_rows import FRAMEWORKS
 
 ROWS = (
     "input",
@@ -81,6 +82,7 @@ AROUND: Rules = (
     ("logging", "lightning.pytorch.loggers", None),
     ("logging", "lightning.pytorch.trainer.connectors.logger_connector", None),
     ("logging", "pytorch_lightning.loggers", None),
+    *FRAMEWORKS,
 )
 """Rules ``(row, module or package, functions)``; None stands for all its functions."""
 WITHIN: Rules = (
@@ -110,7 +112,7 @@ _OWN_NAMES = (
         "validation",
         re.compile(r"_?(run_)?(eval|evaluate|evaluation|validate|validation|valid)(_|$)"),
     ),
-    ("validation", re.compile(r"estimate_loss$")),
+    ("validation", re.compile(r"(estimate_loss|_?log_validation)$")),
     ("checkpoint", re.compile(r"_?(save|write|dump)_?(checkpoint|ckpt|model|state)")),
     ("logging", re.compile(r"_?(log|report)_(metrics|scalars|images|stats|step|epoch)")),
 )
