@@ -60,9 +60,9 @@ def slower_rank(courses: Sequence[Sequence[float]]) -> Slower | None:
     mean = sum(excess[-LATEST:]) / LATEST
     if mean < log(LEAST) or min(excess[-LATEST:]) < log(LEAST_EACH):
         return None
-    moves = [abs(b - a) for course in logs for a, b in pairwise(course)]
-    noise = max(_noise(moves), FLOOR)
-    error = noise * sqrt((1 + 1 / len(others)) / LATEST)
+    moves = [abs(b - a) for course in _apart(logs) for a, b in pairwise(course)]
+    both = sqrt(1 + 1 / len(others))
+    error = max(_noise(moves), FLOOR * both) / sqrt(LATEST)
     if mean < DISTANCE * (1 + FEW / len(moves)) * error:
         return None
     began = windows - LATEST
@@ -71,8 +71,19 @@ def slower_rank(courses: Sequence[Sequence[float]]) -> Slower | None:
     return Slower(worst, exp(mean), began or None)
 
 
+def _apart(logs: Sequence[Sequence[float]]) -> list[list[float]]:
+    """Return how far each rank lies from the others by window: what all share is no noise here."""
+    found = []
+    for at, course in enumerate(logs):
+        others = [one for place, one in enumerate(logs) if place != at]
+        found.append(
+            [value - median(one[n] for one in others) for n, value in enumerate(course)]
+        )
+    return found
+
+
 def _noise(moves: Sequence[float]) -> float:
-    """Return the standard deviation of a window from how far neighbours lie apart.
+    """Return the standard deviation of a window's excess from how far neighbours lie apart.
 
     A rank that becomes slower moves once, which does not count in a median.
     """

@@ -17,8 +17,8 @@ from .step_time import OWN, SPLIT, split_of
 STRAGGLES = 1.15
 """A rank that works this many times as long as the others makes them wait.
 
-This holds if each rank has a GPU of its own. What lasts is told from 1.07 times on, where the
-ranks are steadier than that: :mod:`.rank_pace`.
+This holds if each rank has a GPU of its own. What lasts is told from 1.07 times on, on a CPU too,
+where the ranks are steadier than that: :mod:`.rank_pace`.
 """
 STRAGGLES_ON_CPU = 1.5
 """The same where no rank uses CUDA. There the ranks share cores, and what they wait for each other
@@ -96,7 +96,7 @@ def straggler(
     if len(own) < 2:
         return None
     worst, lasting = _much_slower(living, own, history, on_cpu), None
-    if not on_cpu and history is not no_history:
+    if history is not no_history:
         lasting = _lasting(living, own, history)
         if lasting is not None and worst not in (None, lasting[0]):
             lasting = None
@@ -230,13 +230,16 @@ def _own_seconds(splits: Sequence[Mapping[str, float]]) -> dict[int, float]:
 
     If the wait of a rank is not known, it is contained in its compute time. So if it is known for
     some ranks, only those are returned, because the others would seem as slow as the slowest.
+    Ranks whose waits are known step together, so a step takes all of them equally long: what is
+    not waited of their mean step is own. Each rank measures other steps, and by those alone two
+    ranks that are alike seem to differ.
     """
     whole = {number: parts for number, parts in enumerate(splits) if "compute" in parts}
     apart = {number: parts for number, parts in whole.items() if "communication" in parts}
-    return {
-        number: sum(parts.get(name, 0.0) for name in OWN)
-        for number, parts in (apart or whole).items()
-    }
+    if apart:
+        step = sum(sum(parts.values()) for parts in apart.values()) / len(apart)
+        return {number: step - parts["communication"] for number, parts in apart.items()}
+    return {number: sum(parts.get(name, 0.0) for name in OWN) for number, parts in whole.items()}
 
 
 def _longest(own: Mapping[int, float], least: float) -> int | None:

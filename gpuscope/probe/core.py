@@ -166,6 +166,7 @@ class Probe:
             delattr(sys, GUARD)
         work.leave(CLOSE_SECONDS)  # by the hook at the end of the step
         self.hooks.remove()
+        self.gauges.exposed.restore(self.gauges.finder.parallel)
         if self._finder is not None:
             self._finder.remove()
         self.problem = "detached"

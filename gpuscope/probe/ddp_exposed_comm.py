@@ -7,6 +7,10 @@ beginning to the end of backward's computation. Both are in nanoseconds
 (torch/csrc/distributed/c10d/logger.cpp). Their difference is what the step waits for. They are
 available at the beginning of the next forward pass.
 
+Of steps that take a third of a second every 100th is one in 30 s, and a rank that becomes slower
+would be seen minutes later. So DDP is asked to measure one about as often as we read: it waits then
+for the backward pass before, which has mostly ended when the next forward pass begins.
+
 The figures are read seldom, and in the thread that steps: then no backward pass holds the lock that
 protects them.
 """
@@ -21,11 +25,14 @@ from typing import Any, Callable, Deque, List, Optional, Tuple, Union
 
 from ..wire.frames import NOT_INITIALISED, NOT_SUPPORTED, Unknown
 from . import collectives
+from .on_import import debug
 
-EVERY_SECONDS = 2.0
+EVERY_SECONDS, ON_CPU_SECONDS = 2.0, 0.5
+"""Between two readings. On a CPU nothing waits for a measurement, and its ranks differ more."""
 COST_SHARE = 2000
 """After a reading, this many times its duration passes before the next one."""
-WINDOW = 8
+WINDOW_SECONDS = 16.0
+"""The reading is the median of the measurements of so long."""
 WARM_UP = 3
 """The first iterations are not used: connections are made in the first collectives, and the rank
 that compiles or loads its kernels last delays the others.
@@ -34,6 +41,8 @@ ENOUGH = 3
 """How many iterations must be measured before anything is reported: two ranks are compared by this
 figure, and one iteration proves nothing.
 """
+DDP_RATE = 100
+"""By itself DDP measures one iteration of so many."""
 COUNTED = 500
 """After this many iterations of DDP it is known how many of them make a step."""
 _NO_SAMPLE = Unknown(NOT_INITIALISED, "DistributedDataParallel has not measured an iteration yet")
@@ -53,9 +62,11 @@ class Exposed:
     """
 
     def __init__(self) -> None:
-        self._recent: Deque[float] = deque(maxlen=WINDOW)
+        self._recent: Deque[float] = deque(maxlen=int(WINDOW_SECONDS / EVERY_SECONDS))
         self._next = 0.0
         self._iteration = -1
+        self._rate = DDP_RATE
+        self._rated: Optional[Tuple[int, float]] = None  # (our step, when) at the last rate
         # (iteration of DDP, our step) at the first reading
         self._first: Optional[Tuple[int, int]] = None
         self._collectives: Optional[int] = None
@@ -75,12 +86,18 @@ class Exposed:
         if module is None:
             return
         begin = perf_counter()
+        on_cpu = getattr(module, "device_type", "") == "cpu"
+        every = ON_CPU_SECONDS if on_cpu else EVERY_SECONDS
+        window = int(WINDOW_SECONDS / every)
+        if self._recent.maxlen != window:
+            self._recent = deque(self._recent, maxlen=window)
         try:
             data = module.logger._get_ddp_logging_data()
             self._look(data.ints_map, total, lambda: _collectives_of_sync(module, data.strs_map))
+            self._adapt_rate(module, total, now, every)
         except Exception:
             self._state = _NO_TIMES
-        self._next = now + max(EVERY_SECONDS, (perf_counter() - begin) * COST_SHARE)
+        self._next = now + max(every, (perf_counter() - begin) * COST_SHARE)
 
     def reading(self) -> Union[float, Unknown]:
         if not distributed():
@@ -94,6 +111,27 @@ class Exposed:
             )
             return Unknown(NOT_INITIALISED, text)
         return self._state
+
+    def _adapt_rate(self, module: Any, total: int, now: float, every: float) -> None:
+        """Have DDP measure as often as it is read, by the pace of the steps since the last time."""
+        before, self._rated = self._rated, (total, now)
+        change = getattr(module, "_set_ddp_runtime_logging_sample_rate", None)
+        if before is None or total <= before[0] or now <= before[1] or change is None:
+            return
+        iterations = self._per_step * (total - before[0]) / (now - before[1]) * every
+        rate = min(max(int(iterations), 1), DDP_RATE)
+        if not self._rate / 2 < rate < self._rate * 2:
+            change(rate)
+            self._rate = rate
+
+    def restore(self, parallel: List[Any]) -> None:
+        """Have DDP measure as seldom as by itself."""
+        module = parallel[-1]() if parallel and self._rate != DDP_RATE else None
+        try:
+            if module is not None:
+                module._set_ddp_runtime_logging_sample_rate(DDP_RATE)
+        except Exception as error:
+            debug("DDP keeps measuring often", error)
 
     def _look(self, figures: Any, total: int, each: Callable[[], Tuple[int, int]]) -> None:
         iteration = int(figures.get("iteration", 0))

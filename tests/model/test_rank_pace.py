@@ -112,10 +112,12 @@ def test_within_a_minute_it_is_named_with_how_much_slower_it_is_and_since_when()
     assert "mostly compute (+" in slow.text
 
 
-def test_a_job_whose_ranks_are_alike_has_none_and_ranks_on_a_cpu_are_not_judged_so_closely():
+def test_a_job_whose_ranks_are_alike_has_none_and_ranks_on_a_cpu_are_judged_as_closely():
     host, history = told(paces.LATE + 60.0, 1.0)
     assert stragglers.straggler(host.trainers, history, host) is None
     frames_host, later = told(paces.LATE + 60.0)
     for trainer in frames_host.trainers:
         trainer.definition.cuda = False
-    assert stragglers.straggler(frames_host.trainers, later, frames_host) is None
+    slow = stragglers.straggler(frames_host.trainers, later, frames_host)
+    assert slow is not None
+    assert slow.trainer.definition.rank == 3
