@@ -76,7 +76,8 @@ def start(ranks: int, slow: int | None, times: float, seconds: float, folder: Pa
                                                           + 100 * (slow is None))}  # fmt: skip
     return Job(ranks, slow, [
         subprocess.Popen([sys.executable, "-m", "bench.stragglers", "--as-rank", str(rank), *words],
-                         cwd=ROOT, env={**env, "RANK": str(rank), "LOCAL_RANK": str(rank)})
+                         cwd=ROOT, env={**env, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                         stderr=subprocess.DEVNULL)  # they complain when the first is killed
         for rank in range(ranks)
     ])  # fmt: skip
 

@@ -43,6 +43,6 @@ def test_rows_are_compared_in_seconds_a_step_and_idle_is_what_is_left_of_the_clo
                  "left_out": [0, 0, 0.0, 0.0], "idle": [["launch", 0.06, 5, "", 0.0]]})  # fmt: skip
     assert look is not None
     trace = {"steps": 2, "ran": [["gemm", 0, 80_000_000], ["gemm", 100_000_000, 160_000_000]]}
-    rows = compared(look, trace, 0.1)
+    rows = compared([look, look], trace, 0.1)
     assert rows["products"] == (pytest.approx(0.07), pytest.approx(0.07))
     assert rows["idle"] == (pytest.approx(0.03), pytest.approx(0.03))

@@ -4,8 +4,8 @@
 
 **Cost**: the trainings keep the moments of their steps. What a look costs is by how much the steps
 around it took longer than those before and after. **Truth**: then ``torch.profiler`` records all of
-some steps, and each row of the last look, in ms a step, is compared with what that trace has;
-idle time with the step by the clock less what ran. Exit code 1 where a bar is missed.
+some steps, and each row, in ms a step over all looks but the first, is compared with what that
+trace has; idle time with the step by the clock less what ran. Exit code 1 where a bar is missed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 from gpuscope.model.look import Look, class_of, read
@@ -80,15 +80,18 @@ def own_seconds(ran: Sequence[Sequence[Any]]) -> dict[str, float]:
     return found
 
 
-def compared(look: Look, trace: Mapping[str, Any], usual: float) -> dict[str, tuple[float, float]]:
-    """Return by row the seconds a step, of the look and of the trace."""
+def compared(
+    looks: Sequence[Look], trace: Mapping[str, Any], usual: float
+) -> dict[str, tuple[float, float]]:
+    """Return by row the seconds a step, of the looks and of the trace."""
     steps = trace["steps"]
     truth = {name: seconds / steps for name, seconds in own_seconds(trace["ran"]).items()}
     truth["idle"] = max(0.0, usual - sum(truth.values()))
     found: dict[str, float] = {}
-    for row in look.rows:
-        name = "idle" if row.kind in ("idle", "rest") else row.name
-        found[name] = found.get(name, 0.0) + row.seconds / look.steps
+    for look in looks:
+        for row in look.rows:
+            name = "idle" if row.kind in ("idle", "rest") else row.name
+            found[name] = found.get(name, 0.0) + row.seconds / look.steps / len(looks)
     return {name: (found.get(name, 0.0), truth.get(name, 0.0)) for name in sorted({*found, *truth})}
 
 
@@ -120,13 +123,13 @@ def measured(kind: str, looks: int, folder: Path, device: str) -> dict[str, Any]
     before = [one for one in moments if traced_at - APART_SECONDS + 0.3 < one < traced_at]
     usual = (before[-1] - before[0]) / (len(before) - 1)
     first_cost, usual_costs = costs[:1], [one for one in costs[1:] if one is not None]
-    look = found[-1][0] if found else None
-    if look is not None:
-        rows = compared(look, trace, usual)
+    seen = [look for look, *_ in found[1:] or found if look is not None]
+    if seen:
+        rows = compared(seen, trace, usual)
         row |= {
             "step_ms": 1e3 * usual,
-            "look_step_ms": 1e3 * look.step_seconds,
-            "kernels_a_step": look.kernels_a_step,
+            "look_step_ms": 1e3 * mean(look.step_seconds for look in seen),
+            "kernels_a_step": seen[-1].kernels_a_step,
             "rows": {name: [1e3 * a, 1e3 * b] for name, (a, b) in rows.items()},
             "worst": max(abs(a - b) / usual for a, b in rows.values()),
         }
@@ -150,7 +153,7 @@ def lines_of(row: Mapping[str, Any]) -> list[str]:
         return [f"{row['kind']:13} no look: {row['problems']} {row['printed'][-300:]}"]
     looks, costs = row["looks"][1:] or row["looks"], row["cost_ms"]
 
-    def mean(key: str) -> str:
+    def usually(key: str) -> str:
         known = [one[key] for one in looks if one[key] is not None]
         return f"{1e3 * median(known):6.1f}" if known else "     ?"
 
@@ -158,9 +161,9 @@ def lines_of(row: Mapping[str, Any]) -> list[str]:
     out = [
         f"{row['kind']:13} step {row['step_ms']:7.2f} ms  {row['kernels_a_step']:6.0f} kernels  "
         f"{median([one['events'] for one in looks]):7.0f} events of "
-        f"{median([one['steps'] for one in looks]):3.0f} steps  start {mean('start_seconds')} "
-        f"waited {mean('waited_seconds')} stop {mean('stop_seconds')} read {mean('read_seconds')} "
-        f"lost as told {mean('lost_seconds')}  cost {spent}"
+        f"{median([one['steps'] for one in looks]):3.0f} steps  start {usually('start_seconds')} "
+        f"waited {usually('waited_seconds')} stop {usually('stop_seconds')} "
+        f"read {usually('read_seconds')} lost as told {usually('lost_seconds')}  cost {spent}"
     ]
     out += [
         f"    {name:18} look {a:8.3f} ms  trace {b:8.3f} ms  "

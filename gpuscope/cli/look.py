@@ -18,8 +18,8 @@ from .one_trainer import ProbedTrainer
 DEADLINE_SECONDS = 90.0
 """Seconds to wait for slow steps: a look waits for the end of one step and for three more."""
 PRICE = (
-    "The look at the GPU costs this training about 0.1 s, once, and another 0.1 s for each 1,000 "
-    "kernels of a step if the training waits for its host (--no-look: none)."
+    "The look at the GPU costs this training about 0.05 s, once, or 0.15 s for each 1,000 kernels "
+    "of a step if the training waits for its host (--no-look: none)."
 )
 OLDER = "the probe in this trainer is from an older gpuscope"
 NEXT: tuple[tuple[str, str], ...] = (

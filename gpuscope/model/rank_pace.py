@@ -76,9 +76,7 @@ def _apart(logs: Sequence[Sequence[float]]) -> list[list[float]]:
     found = []
     for at, course in enumerate(logs):
         others = [one for place, one in enumerate(logs) if place != at]
-        found.append(
-            [value - median(one[n] for one in others) for n, value in enumerate(course)]
-        )
+        found.append([value - median(one[n] for one in others) for n, value in enumerate(course)])
     return found
 
 

@@ -13,13 +13,14 @@ import os
 import sys
 import threading
 import time
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from . import cuda
 from .blob_file import refuse_without_memory
 from .history import count_of
 from .long_requests import Answer, LongRequest, Refusal
-from .look_rows import SLICE, Activity, Call, Host, Span, Stand, summary
+from .look_events import Breath, events_of
+from .look_rows import Host, Span, Stand, summary
 from .marks import capturing
 from .on_import import debug
 from .profiling import Alone, refuse_beside_another, used_device
@@ -27,23 +28,25 @@ from .steps import Steps
 from .time_ledger import TimeLedger
 
 LEAST_STEPS, MAX_STEPS = 3, 50
-LEAST_SECONDS, LEAST_SECONDS_BEHIND = 0.03, 0.1
+LEAST_SECONDS, ENOUGH_SECONDS = 0.03, 0.1
 """Short steps are looked at for so long: a few of them would tell little. What the training loses
-grows with the number of events, unless the host is ahead and the device a whole step behind."""
+grows with the number of events, so it is the shorter time where the process computed for so long,
+which launches take, or where there are :data:`ENOUGH_STEPS`. Nothing is lost where the device is a
+whole step behind."""
+ENOUGH_STEPS = 10
+SETTLES, SETTLES_SECONDS = 3.0, 0.1
+"""After the search for other profilers, which holds the interpreter, this many times as long passes
+before the trace begins: what loaders had ready meanwhile is used up."""
 LONGEST_SECONDS = 20.0
 """After so long it ends with the step under way, however many steps that were."""
 LONGEST_WAIT_SECONDS = 2.0
 """For a step that shows what the look has cost, or in which an older torch ends it."""
 LATE_STEPS = 16
 """So many steps more are waited for a device that lies behind."""
-MAX_EVENTS = 400_000
 NEEDED_BYTES = 256 << 20
 """Host memory asked for: CUPTI's buffers, and some hundred bytes for each event."""
 STAND_SECONDS, STAND_SHARE = 0.005, 0.01
 """Between two looks at where the training thread stands; a longer trace needs fewer."""
-BREATH_SECONDS, BREATH_SHARE, LONGEST_BREATH_SECONDS = 0.0005, 3.0, 0.05
-"""While a trace is read, the interpreter is left to others for so long, and so many times as long
-as it was held."""
 SPREAD = 0.25
 """Where half of the steps before differ by more than this share, what the look cost is unknown."""
 NO_CUDA = "no CUDA here: nothing to look at"
@@ -109,7 +112,9 @@ def take(act: LongRequest, trace: Trace, steps: Steps, ledger: TimeLedger) -> Di
     act.stage = "looking for other profilers"
     usual = list(steps.durations)
     with Alone(trace.stop) as alone:
+        sought = time.perf_counter()
         refuse_beside_another(trace.torch)
+        act.wait(min(SETTLES * (time.perf_counter() - sought), SETTLES_SECONDS))
         gc.callbacks.append(on_collection)
         steps.inputs, steps.on_step = inputs, trace
         try:
@@ -183,6 +188,9 @@ class Trace:
     ``activities`` as torch names them; ``wanted`` whole steps at least.
     """
 
+    used = False
+    """Whether this process was traced before."""
+
     def __init__(self, torch: Any, activities: Any, wanted: int) -> None:
         self.torch = torch
         self.results: Any = None
@@ -205,6 +213,7 @@ class Trace:
         self._state = "waits"
         self._passed: Any = None
         self._before: Any = None
+        self._computed = 0.0
         self._late = 0
 
     @property
@@ -250,10 +259,16 @@ class Trace:
         self.shift = time.time_ns() - time.perf_counter_ns()
         self.start_seconds = time.perf_counter() - begin
         self.marks.append(time.time_ns())
+        self._computed = time.process_time()
         self._state = "runs"
 
     def _mark(self) -> None:
         now = time.time_ns()
+        if not Trace.used:  # CUPTI still sets itself up in the first step that it sees
+            Trace.used = True
+            self.marks[:] = [now]
+            self._computed = time.process_time()
+            return
         seconds = (now - self.marks[0]) / 1e9
         if self._captures():
             if self._passed is None:
@@ -262,14 +277,23 @@ class Trace:
             return
         if self._passed is None:
             self.marks.append(now)
-            least = LEAST_SECONDS_BEHIND if self._behind() else LEAST_SECONDS
-            if (len(self.marks) > self._wanted and seconds >= least) or seconds >= LONGEST_SECONDS:
+            if self._enough(seconds) or seconds >= LONGEST_SECONDS:
                 self._passed = self._entries.event()
             return
         self._late += 1
         if self._late >= LATE_STEPS or self._passed is True or self._passed.query():
             self._drain()
             self.stop()
+
+    def _enough(self, seconds: float) -> bool:
+        """Whether the steps so far tell enough."""
+        behind = self._behind()
+        if len(self.marks) <= self._wanted or seconds < LEAST_SECONDS:
+            return False
+        if seconds >= ENOUGH_SECONDS:
+            return True
+        computed = time.process_time() - self._computed
+        return not behind and (computed >= LEAST_SECONDS or len(self.marks) > ENOUGH_STEPS)
 
     def _behind(self) -> bool:
         """Whether the device has not done the step before the one that ends now."""
@@ -420,75 +444,5 @@ def _follow(act: LongRequest, trace: Trace, ledger: TimeLedger, stands: List[Sta
         pause = max(STAND_SECONDS, STAND_SHARE * (now - begun) / 1e9)
 
 
-def events_of(
-    torch: Any, results: Any, breathe: Callable[[], None]
-) -> Tuple[List[Activity], List[Call], int]:
-    """Return what ran on the busiest device, the runtime's calls, and the number of events.
-
-    The interpreter is this thread's meanwhile, so an event is asked only what is needed: whether it
-    is of the host or of a device is the same for all of one name.
-    """
-    on_device: Dict[int, List[Activity]] = {}
-    calls: List[Call] = []
-    events = results.events()
-    breathe()
-    if len(events) > MAX_EVENTS:
-        raise Refusal("refused", f"the trace has {len(events)} events: too many to read here")
-    names: Dict[str, Tuple[str, str]] = {}
-    for number, event in enumerate(events):
-        name = event.name()
-        known = names.get(name)
-        if known is None:
-            known = names[name] = (name, _side(torch, event, name))
-        name, side = known
-        if side:
-            start = event.start_ns()
-            end = start + event.duration_ns()
-            if side == "host":
-                thread = event.device_resource_id()
-                calls.append(Call(name, start, end, event.correlation_id(), thread))
-            else:
-                one = Activity(name, start, end, event.correlation_id())
-                device = event.device_index()
-                if device in on_device:
-                    on_device[device].append(one)
-                else:
-                    on_device[device] = [one]
-        if number % SLICE == SLICE - 1:
-            breathe()
-    busiest: List[Activity] = max(on_device.values(), key=len, default=[])
-    return busiest, calls, len(events)
-
-
-def _side(torch: Any, event: Any, name: str) -> str:
-    """Return ``host`` for a call of the runtime, ``device`` for what ran there, else ""."""
-    kind = event.device_type()
-    if kind == torch.autograd.DeviceType.CPU:
-        return "host" if name.startswith(("cuda", "cu", "hip")) else ""
-    if kind == torch.autograd.DeviceType.CUDA and "annotation" not in _activity(event):
-        return "device"
-    return ""
-
-
-def _activity(event: Any) -> str:
-    ask = getattr(event, "activity_type", None)
-    return str(ask()) if ask is not None else ""
-
-
 def _ns(seconds: float, shift: int) -> int:
     return int(seconds * 1e9) + shift
-
-
-class Breath:
-    """Gives the interpreter to the trainer's threads for longer than it was held, at each call.
-
-    So a training whose host is ahead of the device stays ahead of it while a trace is read.
-    """
-
-    def __init__(self) -> None:
-        self._worked = time.thread_time()
-
-    def __call__(self) -> None:
-        worked = time.thread_time() - self._worked
-        time.sleep(min(max(BREATH_SECONDS, BREATH_SHARE * worked), LONGEST_BREATH_SECONDS))
-        self._worked = time.thread_time()

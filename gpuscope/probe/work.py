@@ -19,7 +19,8 @@ from typing import Any, Dict, List, Optional, Tuple
 from . import cuda
 from .blob_file import refuse_without_memory
 from .long_requests import Answer, LongRequest, Refusal, Stopped
-from .look import Breath, added_seconds
+from .look import added_seconds
+from .look_events import Breath
 from .marks import capturing
 from .on_import import debug
 from .steps import Steps

@@ -90,7 +90,7 @@ def test_rows_add_up_and_most_kernels_are_known(reader):
     assert value["seconds"] >= 0.02
     assert shares["products-plain"] + shares.get("products-tf32", 0.0) > 0.02, shares
     assert shares.get("other", 0.0) < 0.05, value["kernels"]
-    assert value["seconds"] / value["steps"] == pytest.approx(reader.value("step_seconds"), rel=0.5)
+    assert value["seconds"] / value["steps"] == pytest.approx(reader.value("step_seconds"), rel=0.7)
 
 
 def test_what_it_costs_is_told(reader):

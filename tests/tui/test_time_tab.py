@@ -141,7 +141,7 @@ async def test_a_look_says_its_price_first_and_what_it_has_cost_afterwards():
         await until(pilot, "waiting for input", "l Look")
         await pilot.press("l")
         screen = await until(pilot, "Look at the GPU", "Enter: look")
-        assert "about 0.1 s of the training" in screen
+        assert "about 0.05 s of the training" in screen
         assert source.asked == []
         await pilot.press("enter")
         await until(pilot, "48 % of the time", "This look cost")

@@ -90,8 +90,8 @@ ACTS = {
             "Look at the GPU",
             "a CUDA trace of a few steps, without files: kernels by class, communication and "
             "copies that nothing hides, why the GPU was idle.",
-            "about 0.1 s of the training, once, and 0.1 s more for each 1,000 kernels a step where "
-            "the host is what it waits for; what it was is shown afterwards.",
+            "about 0.05 s of the training, once, or 0.15 s for each 1,000 kernels of a step where "
+            "the GPU waits for the host; what it was is shown afterwards.",
             "look",
             cuda=True,
             no_cuda="it has not initialised CUDA, so there is no GPU to look at",

@@ -1,0 +1,88 @@
+"""Reads the events of a trace while the training goes on, leaving it the interpreter in between."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Callable, Dict, List, Tuple
+
+from .long_requests import Refusal
+from .look_rows import SLICE, Activity, Call
+
+MAX_EVENTS = 400_000
+BREATH_SECONDS, BREATH_SHARE, LONGEST_BREATH_SECONDS = 0.0005, 3.0, 0.05
+"""While a trace is read, the interpreter is left to others for so long, and so many times as long
+as it was held."""
+
+
+def events_of(
+    torch: Any, results: Any, breathe: Callable[[], None]
+) -> Tuple[List[Activity], List[Call], int]:
+    """Return what ran on the busiest device, the runtime's calls, and the number of events.
+
+    The interpreter is this thread's meanwhile, so an event is asked only what is needed: whether it
+    is of the host or of a device is the same for all of one name.
+    """
+    on_device: Dict[int, List[Activity]] = {}
+    calls: List[Call] = []
+    events = results.events()
+    breathe()
+    if len(events) > MAX_EVENTS:
+        raise Refusal("refused", f"the trace has {len(events)} events: too many to read here")
+    names: Dict[str, Tuple[str, str]] = {}
+    asked = type(events[0]) if events else None
+    for first in range(0, len(events), SLICE):
+        some = events[first : first + SLICE]
+        for event, name, start, length, number in zip(
+            some,
+            map(asked.name, some),  # type: ignore[union-attr]
+            map(asked.start_ns, some),  # type: ignore[union-attr]
+            map(asked.duration_ns, some),  # type: ignore[union-attr]
+            map(asked.correlation_id, some),  # type: ignore[union-attr]
+        ):
+            known = names.get(name)
+            if known is None:
+                known = names[name] = (name, _side(torch, event, name))
+            name, side = known
+            if side == "host":
+                thread = event.device_resource_id()
+                calls.append(Call(name, start, start + length, number, thread))
+            elif side:
+                one = Activity(name, start, start + length, number)
+                device = event.device_index()
+                if device in on_device:
+                    on_device[device].append(one)
+                else:
+                    on_device[device] = [one]
+        breathe()
+    busiest: List[Activity] = max(on_device.values(), key=len, default=[])
+    return busiest, calls, len(events)
+
+
+def _side(torch: Any, event: Any, name: str) -> str:
+    """Return ``host`` for a call of the runtime, ``device`` for what ran there, else ""."""
+    kind = event.device_type()
+    if kind == torch.autograd.DeviceType.CPU:
+        return "host" if name.startswith(("cuda", "cu", "hip")) else ""
+    if kind == torch.autograd.DeviceType.CUDA and "annotation" not in _activity(event):
+        return "device"
+    return ""
+
+
+def _activity(event: Any) -> str:
+    ask = getattr(event, "activity_type", None)
+    return str(ask()) if ask is not None else ""
+
+
+class Breath:
+    """Gives the interpreter to the trainer's threads for longer than it was held, at each call.
+
+    So a training whose host is ahead of the device stays ahead of it while a trace is read.
+    """
+
+    def __init__(self) -> None:
+        self._worked = time.thread_time()
+
+    def __call__(self) -> None:
+        worked = time.thread_time() - self._worked
+        time.sleep(min(max(BREATH_SECONDS, BREATH_SHARE * worked), LONGEST_BREATH_SECONDS))
+        self._worked = time.thread_time()
