@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import os
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -222,6 +223,12 @@ def _not_found_here(host: HostView | None, pid: int, verb: str) -> str:
             f"pid {pid} belongs to {owner}: its probe, if it has one, answers only that user.\n"
             f"Next, as {owner}: gpuscope {verb} {pid}"
         )
+    if _is_started_with_us(pid):
+        return (
+            f"pid {pid} was started with gpuscope run, and its probe has not started yet: it does "
+            "so with the first step of an optimizer of torch.\n"
+            f"Next: gpuscope {verb} {pid}    again, once it trains"
+        )
     command = _command(pid)
     return (
         f"there is no probe in pid {pid}{f' ({command})' if command else ''}. It was not touched.\n"
@@ -232,9 +239,20 @@ def _not_found_here(host: HostView | None, pid: int, verb: str) -> str:
     )
 
 
+def _is_started_with_us(pid: int) -> bool:
+    """Whether its PYTHONPATH begins with the hook of ``gpuscope run``."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as stream:
+            variables = stream.read(1 << 20).split(b"\0")
+    except OSError:
+        return False
+    paths = next((one for one in variables if one.startswith(b"PYTHONPATH=")), b"=")
+    first = paths.partition(b"=")[2].partition(b":")[0]
+    return os.path.basename(first).startswith(b"hook-")
+
+
 def _another_user(pid: int) -> str:
     """The name of the user whose process it is, "" where it is ours or we may ask anybody's."""
-    import os
     import pwd
 
     try:

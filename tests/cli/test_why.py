@@ -580,6 +580,19 @@ def test_processes_that_cannot_be_asked_are_told_apart():
         assert done.returncode == 3
         assert f"there is no probe in pid {plain.pid}" in done.stderr
         assert "gpuscope run train.py" in done.stderr
+    run = [sys.executable, "-m", "gpuscope", "run", "--no-doctor", sys.executable, "-c"]
+    begun = subprocess.Popen([*run, "import time; time.sleep(1000)"], stderr=subprocess.DEVNULL)
+    try:
+        wait_for(lambda: b"time.sleep(1000)" in Path(f"/proc/{begun.pid}/cmdline").read_bytes()
+                 and b"run" not in Path(f"/proc/{begun.pid}/cmdline").read_bytes().split(b"\0"),
+                 60, "the program")  # fmt: skip
+        done = verb(str(begun.pid), "--no-look")
+        assert done.returncode == 3
+        assert "its probe has not started yet" in done.stderr
+        assert f"gpuscope why {begun.pid}    again, once it trains" in done.stderr
+    finally:
+        begun.kill()
+        begun.wait()
     with trainer(WATCHED + "time.sleep(1000)", fork=True) as idle:
         wait_for(lambda: sockets(idle.pid), 60, "a socket")
         done = verb(str(idle.pid), "--no-look")

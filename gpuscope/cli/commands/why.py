@@ -205,7 +205,11 @@ def _time_reports(
         again = f"gpuscope why {args.target or trainer.definition.pid}"
         note = problem if trainer.minutes else ""
         if trainer.gone is not None:
-            note = f"It has ended meanwhile: {trainer.gone.reason}."
+            reason = trainer.gone.reason
+            # A process that is taking itself down is still there when its probe has gone.
+            note = "It has ended meanwhile, or its probe was detached."
+            if not reason.startswith("runs on"):
+                note = f"It has ended meanwhile: {reason}."
         reports.append(_one(args, trainer, host, _histories(there.store, key), again, note))
     reports = _with_straggler(
         reports,
