@@ -82,6 +82,7 @@ SHORT = {
     "garbage-collection": "--steps 20",
     "recompiles": "--steps 20 --backend aot_eager",
     "ddp-no-sync": "--steps 20",
+    "straggler": "--steps 24",
     "fp32-products": "--steps 60",
     "host-bound": "--steps 100",
     "synchronising-reads": "--steps 200",
@@ -116,12 +117,17 @@ AFTER = {
 """Seconds that a script runs before the first look, where they are not four."""
 
 
+SEEN_LATER = ("straggler",)
+"""Those that one question does not name: who is slower shows after windows of a minute, in the
+screens and in ``bench.stragglers``."""
+
+
 def of_pitfall(one: Pitfall, cured: bool) -> Subject:
     """The script of a pitfall, or the cured one, which must be healthy by the same ways."""
     return Subject(
         name=one.id + (" cured" if cured else ""),
         script=one.script(cured),
-        kinds=one.evidence,
+        kinds=() if one.id in SEEN_LATER else one.evidence,
         named="" if cured else one.named,
         gpus=one.needs_gpus(cured),
         nproc=one.processes(cured),
