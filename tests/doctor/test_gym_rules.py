@@ -123,7 +123,7 @@ def test_a_scaler_that_found_its_scale_long_ago_is_left_alone():
     assert named(still, "bf16-instead-of-fp16").severity == "warning"
 
 
-def test_on_a_cpu_a_straggler_is_one_that_works_far_longer_and_worth_no_more_than_a_word():
+def test_on_a_cpu_a_straggler_is_named_once_it_lasts_and_worth_no_more_than_a_word():
     def ranks(cuda: bool, seconds: float = 90.0, **more: float) -> list[f.Frame]:
         frames = jobs.ranks(slow=1, seconds=seconds)
         for frame in frames:
@@ -143,7 +143,8 @@ def test_on_a_cpu_a_straggler_is_one_that_works_far_longer_and_worth_no_more_tha
         ]
 
     assert straggler(True) == ["warning"]
-    assert straggler(False) == [], "1.4 times as long"
+    assert straggler(False, seconds=30.0) == [], "1.4 times as long, not for long"
+    assert straggler(False) == ["info"], "1.4 times as long for a minute and a half"
     assert straggler(False, compute=0.3, seconds=30.0) == [], (
         "too early to say, also that it is no rank but the transport"
     )
