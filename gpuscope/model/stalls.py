@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..store.view import TrainerView
+from ..store.view import JobView, TrainerView
 from ..wire.frames import NOT_SUPPORTED, Unknown
 from .ranks import median, name_of, names_of
 
@@ -103,6 +103,17 @@ def find_stall(ranks: Sequence[TrainerView]) -> Stall | None:
         f"{names_of(behind)} {_where(behind[0], 'is stuck' if len(behind) == 1 else 'are stuck')}"
     )
     return Stall(behind, waiting, f"{text}; {_wait(waiting)}")
+
+
+def waits_for_others(job: JobView, trainer: TrainerView) -> bool:
+    """Tell whether a rank of a job that hangs waits for another one."""
+    return trainer.id in waiting_ids(job)
+
+
+def waiting_ids(job: JobView) -> frozenset[int]:
+    """Return the ids of the ranks of a job that wait for another one that is known."""
+    stall = find_stall(job.trainers)
+    return frozenset(t.id for t in stall.waiting) if stall and stall.behind else frozenset()
 
 
 def _ranks_behind(living: Sequence[TrainerView]) -> tuple[TrainerView, ...]:

@@ -93,7 +93,10 @@ def test_the_state_tells_who_hangs_and_who_waits_and_what_has_no_probe():
     told = {row.key: words(row)["state"] for row in listed(jobs.ranks(stalled=True)).rows[1:]}
     ranks = list(told.values())
     assert ranks[:3] == ["◆ waits 47s in all_reduce"] * 3
-    assert ranks[3] == "▲ hung 47s data.py:88 in __getitem__"
+    assert ranks[3] == "▲ stalled 47s data.py:88 in __getitem__"
+    heading = listed(jobs.ranks(stalled=True)).rows[0]
+    assert words(heading)["state"] == "▲ stalled 47s", "the gravest of its ranks"
+    assert words(listed(views.training(4.0)).rows[0])["state"] == ""
     states = [words(row)["state"] for row in listed(views.training(4.0)).rows[1:]]
     assert states[:7] == ["● step 4,003 901 ms"] * 7
     assert states[7] == "no probe"
@@ -475,3 +478,25 @@ async def test_a_real_process_ends_by_a_real_agent():
     finally:
         child.kill()
         child.wait()
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+@in_loop
+async def test_who_hangs_is_told_before_idle_times_and_owners(size):
+    app = make_app(jobs.ranks(stalled=True))
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, "train.py")
+        await pilot.press("P")
+        await until(pilot, "sorted by", "▲ stalled 47s", "◆ waits 47s")
+
+
+def test_a_rank_that_waits_outside_of_a_collective_waits_all_the_same():
+    frames = jobs.ranks(stalled=True)
+    column = 1 + f.TRAINER_COLUMNS.index("stall_at")
+    for frame in frames:
+        for row in frame.t if isinstance(frame, f.Sample) else ():
+            if isinstance(row[column], str) and "all_reduce" in row[column]:
+                row[column] = "train.py:62 main"
+    states = [words(row)["state"] for row in listed(frames).rows[1:]]
+    assert states[:3] == ["◆ waits 47s at train.py:62 in main"] * 3
+    assert states[3].startswith("▲ stalled 47s")

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...model.ranks import name_of
+from ...model.stalls import waiting_ids
 from ...store.view import DeviceView, HistoryOf, HostView, ProcView, TrainerView, UseView
+from ...text import styled
 from ...text.ranges import ranges_text
 from ...text.styled import Line, Piece
 from ...text.units import amount_text, bytes_text, percent_text, short_age_text
@@ -25,7 +27,7 @@ from .state_text import memory_bar, state_words
 
 COLUMNS = (
     Column("pid", "PID", 8, align="right"),
-    Column("user", "USER", 8, priority=2),
+    Column("user", "USER", 8, priority=3),
     Column("gpu", "GPU", 5, priority=1),
     Column("memory", "GPU MEM GiB", 11, align="right"),
     Column("bar", "OF GPU", 8, flex=1, most=24, priority=10),
@@ -33,8 +35,8 @@ COLUMNS = (
     Column("cpu", "CPU", 6, align="right", priority=6),
     Column("rss", "RSS GiB", 7, align="right", priority=8),
     Column("age", "AGE", 4, align="right", priority=7),
-    Column("idle", "IDLE", 5, align="right", priority=3),
-    Column("state", "STATE", 12, flex=2, most=36, priority=4),
+    Column("idle", "IDLE", 5, align="right", priority=4),
+    Column("state", "STATE", 12, flex=2, most=36, priority=2),
     Column("where", "BELONGS TO", 12, flex=1, most=19, priority=9),
     Column("command", "COMMAND", 24, flex=4),
 )
@@ -46,8 +48,13 @@ SORTS = PROCESS_SORTS
 HEADING = "heading "
 """Begins the key of a row that is no process."""
 NOTHING: Line = [("–", "faint")]
-WORDS_CELLS, WORDS_WIDTH = 100, 20
-"""So wide a table has the reason behind the state, and so many cells for both."""
+WORDS_CELLS, MOST_WORDS, MOST_STATE, WORDS_STEP = 100, 40, 16, 4
+"""So wide a table has the reason behind the state. So many cells both have at most, and the state
+alone. They grow by so many, so that the columns beside them seldom move.
+"""
+NARROW_CELLS = 70
+NARROW = {"memory": ("MEM GiB", 7), "command": ("COMMAND", 12)}
+"""In a narrower table: the title and the cells of columns that leave room for the state."""
 INDICES = re.compile(r"\d{1,4}(?:-\d{1,4})?(?:,\d{1,4}(?:-\d{1,4})?)*$")
 
 
@@ -91,6 +98,8 @@ class Entry:
     sm: float | None
     idle: Idle
     memory: float | None
+    waits: bool = False
+    """Whether its job hangs, and another rank is the reason."""
 
     @property
     def job(self) -> str | None:
@@ -110,8 +119,17 @@ def columns(choice: Choice, rows: Sequence[TableRow] | None = None, room: int = 
             continue
         if column.key in choice.hidden:
             continue
-        if column.key == "state" and room >= WORDS_CELLS:
-            column = column._replace(width=WORDS_WIDTH)
+        if column.key == "state" and room and rows is not None:
+            longest = max((styled.cells(row.cells.get("state", [])) for row in rows), default=0)  # type: ignore[arg-type]
+            most = MOST_WORDS if room >= WORDS_CELLS else MOST_STATE
+            width = min(max(column.width, -(-longest // WORDS_STEP) * WORDS_STEP), most)
+            column = column._replace(width=width, most=width)
+        if column.key in NARROW and 0 < room < NARROW_CELLS:
+            title, width = NARROW[column.key]
+            column = column._replace(title=title, width=width)
+        if column.key == "command" and rows and room >= WORDS_CELLS:
+            longest = max(styled.cells(row.cells["command"]) for row in rows)  # type: ignore[arg-type]
+            column = column._replace(most=max(column.width, longest))
         if column.key == choice.sort:
             column = column._replace(title=column.title[: column.width - 1] + "▾")
         out.append(column)
@@ -123,6 +141,7 @@ def entries(host: HostView, history: HistoryOf, idleness: Idleness) -> list[Entr
     devices = {device.id: device for device in host.devices}
     trainers = {trainer.id: trainer for trainer in host.trainers if trainer.gone is None}
     idle = {device.id: idleness.of_device(device, history) for device in host.devices}
+    waiting = {rank for job in host.jobs for rank in waiting_ids(job)}
     out = []
     for process in host.processes:
         if process.gone is not None:
@@ -137,7 +156,8 @@ def entries(host: HostView, history: HistoryOf, idleness: Idleness) -> list[Entr
         memory = (
             sum(size for size in sizes if size is not None) if uses and None not in sizes else None
         )
-        out.append(Entry(process, uses, own, trainer, _sm(uses), since, memory))
+        waits = trainer is not None and trainer.id in waiting
+        out.append(Entry(process, uses, own, trainer, _sm(uses), since, memory, waits))
     return out
 
 
@@ -162,7 +182,7 @@ def listing(
     """
     everything = entries(host, history, idleness or Idleness())
     kept = [entry for entry in everything if _matches(entry, choice)]
-    ordered = _order_rows(kept, choice)
+    ordered = _order_rows(kept, choice, glyphs)
     now = host.wall_seconds
     rows = []
     for entry, depth, head in ordered:
@@ -199,7 +219,9 @@ def _haystack(entry: Entry) -> str:
 # ── order ──
 
 
-def _order_rows(kept: Sequence[Entry], choice: Choice) -> list[tuple[Entry, int, TableRow | None]]:
+def _order_rows(
+    kept: Sequence[Entry], choice: Choice, glyphs: Glyphs
+) -> list[tuple[Entry, int, TableRow | None]]:
     """Return (entry, depth, a heading above it or None) for each row, in order.
 
     Ranks of one job stand together, in their order.
@@ -222,7 +244,7 @@ def _order_rows(kept: Sequence[Entry], choice: Choice) -> list[tuple[Entry, int,
                 (
                     entry,
                     1 if together else 0,
-                    _heading(key, members) if together and at == 0 else None,
+                    _heading(key, members, glyphs) if together and at == 0 else None,
                 )
             )
     return out
@@ -291,7 +313,7 @@ def _tree(kept: Sequence[Entry], choice: Choice) -> list[tuple[Entry, int, Table
 # ── cells ──
 
 
-def _heading(key: str, members: Sequence[Entry]) -> TableRow:
+def _heading(key: str, members: Sequence[Entry], glyphs: Glyphs) -> TableRow:
     first = members[0]
     sizes = [entry.memory for entry in members]
     indices = sorted({d.definition.index for entry in members for d in entry.devices})
@@ -307,9 +329,21 @@ def _heading(key: str, members: Sequence[Entry]) -> TableRow:
         "memory": [(amount_text(sum(s for s in sizes if s is not None)), "title")]
         if None not in sizes
         else NOTHING,
+        "state": _worst_state(members, glyphs)[:1],
         "command": [(f"job {script or key}", "title")],
     }
     return TableRow(f"{HEADING}{key}", cells, "title")
+
+
+def _state(entry: Entry, glyphs: Glyphs) -> Line:
+    return state_words(entry.process, entry.uses, entry.trainer, entry.idle, glyphs, entry.waits)
+
+
+def _worst_state(members: Sequence[Entry], glyphs: Glyphs) -> Line:
+    """Return the state of the first rank that stands still, empty where all of them step."""
+    states = [_state(entry, glyphs) for entry in members]
+    graves = ([one for one in states if one[0][1] == token] for token in ("bad", "warn"))
+    return next((found[0] for found in graves if found), [])
 
 
 def _row(entry: Entry, depth: int, now: float | None, glyphs: Glyphs, words: bool) -> TableRow:
@@ -323,7 +357,7 @@ def _row(entry: Entry, depth: int, now: float | None, glyphs: Glyphs, words: boo
     )
     command = d.command or d.name
     indices = [one.definition.index for one in entry.devices]
-    state = state_words(entry.process, entry.uses, entry.trainer, entry.idle, glyphs)
+    state = _state(entry, glyphs)
     cells: dict[str, Cell] = {
         "pid": [(str(d.pid), "text")],
         "user": [(d.user, "text" if d.mine else "muted")] if d.user else NOTHING,

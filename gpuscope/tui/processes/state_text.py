@@ -23,10 +23,14 @@ def state_words(
     trainer: TrainerView | None,
     idle: Idle,
     glyphs: Glyphs = UNICODE,
+    waits: bool = False,
 ) -> Line:
-    """Return a glyph with a word, and why: by its probe, else by its log, else by its load."""
+    """Return a glyph with a word, and why: by its probe, else by its log, else by its load.
+
+    ``waits``: its job hangs, and another rank is the reason.
+    """
     if trainer is not None:
-        return _training(trainer, idle, glyphs)
+        return _training(trainer, idle, glyphs, waits)
     step = process.number("log_step")
     if idle:
         return [(f"{glyphs.idle} no kernels", "idle")]
@@ -38,7 +42,7 @@ def state_words(
     return [("no probe", "muted")]
 
 
-def _training(trainer: TrainerView, idle: Idle, glyphs: Glyphs) -> Line:
+def _training(trainer: TrainerView, idle: Idle, glyphs: Glyphs, waits: bool) -> Line:
     age, step = trainer.number("step_age_seconds"), trainer.number("step")
     if is_stalled(trainer):
         where, function = place(trainer)
@@ -46,7 +50,9 @@ def _training(trainer: TrainerView, idle: Idle, glyphs: Glyphs) -> Line:
         if waits_in_collective(trainer):
             return [(f"{glyphs.warn} waits{old}", "warn"), (f" in {function}", "muted")]
         at = " in ".join(part for part in (where, function) if part)
-        return [(f"{glyphs.bad} hung{old}", "bad"), (f" {at}" if at else "", "muted")]
+        if waits:
+            return [(f"{glyphs.warn} waits{old}", "warn"), (f" at {at}" if at else "", "muted")]
+        return [(f"{glyphs.bad} stalled{old}", "bad"), (f" {at}" if at else "", "muted")]
     if step is None:
         word = "no step yet" if not idle else "no step, no kernels"
         return [(f"{glyphs.idle} {word}", "idle")]

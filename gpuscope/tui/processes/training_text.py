@@ -6,7 +6,7 @@ It knows no widget and asks nobody.
 from __future__ import annotations
 
 from ...model.memory_account import inside_torch
-from ...model.stalls import is_stalled
+from ...model.stalls import is_stalled, waits_for_others
 from ...model.step_time import input_share, split_of
 from ...store.view import HostView, ProcView, TrainerView
 from ...text import styled
@@ -31,7 +31,8 @@ def training_lines(
     trainer = trainer_in(host, process)
     lines: list[Line] = []
     if (trainer is None and not idle) or (trainer is not None and _says_more(trainer)):
-        lines = [fact("state", state_words(process, living_uses(process), trainer, idle, glyphs))]
+        uses, waits = living_uses(process), trainer is not None and _waits(host, trainer)
+        lines = [fact("state", state_words(process, uses, trainer, idle, glyphs, waits))]
     if trainer is not None:
         lines += _course(trainer)
     elif process.gone is None and host.link.state != "replay":
@@ -40,6 +41,12 @@ def training_lines(
             fact("probe", [("none; ", "muted"), (key_of("attach"), "accent"), (hint, "muted")])
         )
     return styled.hang_lines(lines, cells)
+
+
+def _waits(host: HostView, trainer: TrainerView) -> bool:
+    """Tell whether another rank of its job is the reason that it stands still."""
+    jobs = (job for job in host.jobs if trainer in job.trainers)
+    return is_stalled(trainer) and any(waits_for_others(job, trainer) for job in jobs)
 
 
 def _says_more(trainer: TrainerView) -> bool:
