@@ -6,8 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..store.view import AllocView, DeviceView, HistoryOf, TrainerView, no_history
+from ..text.units import GIB
 from .fullest import at_the_fullest, seconds_of
 from .growth import Forecast, forecast, trend_of
+
+TIGHT_BYTES = 4 * GIB
+"""Less room than this for the next allocation is worth a look."""
 
 
 @dataclass(frozen=True, slots=True)

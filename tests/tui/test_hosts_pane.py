@@ -349,3 +349,16 @@ async def test_hosts_whose_long_names_differ_at_the_end_are_told_apart(width):
 )
 def test_only_a_domain_of_all_is_left_out(names, shown):
     assert list(without_domain(names).values()) == (shown or names)
+
+
+@in_loop
+async def test_the_devices_of_the_host_under_the_cursor_stand_below_where_rows_are_free():
+    app = app_of(SIX)
+    async with app.run_test(size=(200, 60)) as pilot:
+        await until(pilot, "6 hosts")
+        await settled(pilot)
+        await until(pilot, "Devices of bravo", "▲ stalled")
+        await pilot.press("end")
+        await until(pilot, "Devices of alpha", absent="▲ stalled")
+        await pilot.resize_terminal(120, 18)
+        await until(pilot, "6 hosts", absent="Devices of")

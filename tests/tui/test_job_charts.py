@@ -156,7 +156,7 @@ async def test_a_chart_can_come_first_and_show_another_time():
         await pilot.press("c")
         await until(pilot, "Loss 2", absent="Step 500 ms of rank")
         await pilot.press("minus")
-        await until(pilot, "over 5 min")
+        await until(pilot, "over 2 min")
         await pilot.press("plus", "plus")
         await until(pilot, "over 1 min")
 

@@ -251,3 +251,11 @@ def test_pictures_of_the_job_screen(size):
             assert "stalled" in text(app)
 
     body()
+
+
+@in_loop
+async def test_a_job_that_waits_for_data_is_not_called_healthy():
+    shown = await job_screen(jobs.ranks(slow=2), (120, 40), "input: rank 2 waits for data 34 %")
+    assert "healthy" not in shown
+    shown = await job_screen(jobs.ranks(), (120, 40), "● healthy: all ranks in step")
+    assert shown.index("healthy") < shown.index("has the least headroom")

@@ -18,7 +18,7 @@ from ..widgets.pane import WAITING, Pane, set_title
 from ..widgets.program import program
 from ..widgets.table import LiveTable, TableRow
 from ..widgets.text import Lines
-from .rows import columns, detail_lines, host_row, totals_lines, without_domain
+from .rows import WIDE_COLUMNS, columns, detail_lines, host_row, totals_lines, without_domain
 
 if TYPE_CHECKING:
     from ...store.view import HostView
@@ -26,10 +26,17 @@ if TYPE_CHECKING:
 
 TINY_ROWS, ROOMY_ROWS = 20, 32
 DETAIL_ROWS, BARE_DETAIL_ROWS = 4, 2
+LEAST_DEVICE_ROWS = 4
+"""Of the table of devices with its frame: a heading and one device."""
+AROUND_ROWS = 3
+"""Status line, tabs and footer."""
 
 
 class FleetPane(Pane):
-    """Totals above, the hosts, and what is wrong with the one under the cursor."""
+    """Totals above, the hosts, and what is wrong with the one under the cursor.
+
+    Its devices are listed where the hosts leave rows for them.
+    """
 
     DEFAULT_CSS = """
     FleetPane #fleet-totals { padding: 0 2; }
@@ -44,6 +51,9 @@ class FleetPane(Pane):
             columns("worst"), empty=WAITING, gap=1, id="fleet-hosts", classes="panel"
         )
         self._detail = Lines(id="fleet-detail")
+        self._devices = LiveTable(
+            (), empty="", cursor=False, gap=1, id="fleet-devices", classes="panel"
+        )
         self._terminal = (80, 24)
         self._rows: dict[str, tuple[Summary, tuple[str, str], object, TableRow]] = {}
         self._names: dict[str, str] = {}
@@ -56,6 +66,8 @@ class FleetPane(Pane):
         yield self._totals
         yield self._hosts
         yield self._detail
+        self._devices.display = False
+        yield self._devices
 
     # ── numbers ──
 
@@ -78,7 +90,8 @@ class FleetPane(Pane):
         )
         rows = [self._row(one) for one in shown]
         link = max((styled.cells(list(row.cells["state"])) for row in rows), default=0)  # type: ignore[arg-type]
-        self._hosts.show_columns(columns(fleet.sort, self._terminal[0], longest, link))
+        worst = max((styled.cells(list(row.cells["worst"])) for row in rows), default=0)  # type: ignore[arg-type]
+        self._hosts.show_columns(columns(fleet.sort, self._terminal[0], longest, link, worst))
         self._hosts.show(rows)
         fleet.visible = frozenset(row.key for row in self._hosts.on_screen)
         if not self._placed and shown:
@@ -130,6 +143,37 @@ class FleetPane(Pane):
         self._detail.display = rows > 0
         # Always as high as it may become: the table must not change its height under the cursor.
         self._detail.show([*lines, *([[]] * (rows - len(lines)))])
+        self._show_devices(rows + 2 if rows == DETAIL_ROWS else rows)
+
+    def _show_devices(self, taken: int) -> None:
+        """List the devices of the host under the cursor in the rows that the hosts do not need.
+
+        How many these are depends on the largest host, so that nothing moves with the cursor.
+        """
+        width, height = self._terminal
+        needed = len(self._shown) + 3 + self._totals_rows() + AROUND_ROWS + taken
+        most = max((one.devices for one in self._shown.values()), default=0) + 3
+        rows = min(height - needed, most)
+        host = self.session.host
+        shown = width >= WIDE_COLUMNS and rows >= max(LEAST_DEVICE_ROWS, min(most, 7))
+        self._devices.display = shown
+        if not shown or host is None:
+            return
+        from ..overview.device_rows import columns as device_columns
+        from ..overview.device_rows import device_row
+
+        self._devices.styles.height = rows
+        history, tokens = self.session.history, self._devices.tokens
+        current = host.link.state in ("live", "replay")
+        found = [
+            device_row(host, device, tokens, history=history)
+            for device in host.devices
+            if device.gone is None
+        ]
+        set_title(self._devices, f"Devices of {host.name}{'' if current else ', as last seen'}")
+        self._devices.show_empty(WAITING if current else "none known")
+        self._devices.show_columns(device_columns("index", found, width - 6))
+        self._devices.show(found)
 
     # ── room ──
 

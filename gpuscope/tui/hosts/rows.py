@@ -36,7 +36,7 @@ COLUMNS = (
     Column("memory", "MEM", 5, align="right", priority=5),
     Column("room", "", 6, flex=1, most=14, priority=8),
     Column("bytes", "USED/TOTAL GiB", 14, align="right", priority=9),
-    Column("job", "JOB", 10, flex=2, most=24, priority=6),
+    Column("job", "JOB", 10, flex=1, most=24, priority=6),
     Column("pace", "STEP", 7, align="right"),
     Column("worst", "WORST", 14, flex=12),
 )
@@ -73,17 +73,21 @@ _LINK_TOKENS = {
 FAINT: Piece = ("–", "faint")
 
 
-def columns(sort: str, width: int = 80, longest: int = 0, link: int = 0) -> list[Column]:
+def columns(
+    sort: str, width: int = 80, longest: int = 0, link: int = 0, worst: int = 0
+) -> list[Column]:
     """Return the columns for a terminal of ``width`` cells, the one that is sorted by marked.
 
     ``longest`` are the cells of the longest name of a host, which comes before figures that can
     be seen one step deeper, and ``link`` those of the longest state of a link: what neither needs
-    is for the worst. 0 where they are not known.
+    is for the worst, of which the longest text has ``worst`` cells. 0 where they are not known.
     """
     key, title = SORT_TITLES[sort]
     wide = width >= WIDE_COLUMNS
     host = min(longest, WIDE_HOST_CELLS if wide else HOST_CELLS)
-    widths = {"host": host, "worst": WIDE_WORST if wide else WORST if link else 0}
+    least = WIDE_WORST if wide else WORST if link else 0
+    share = width // 3 if wide else 0
+    widths = {"host": host, "worst": max(least, min(worst, share))}
     out = [c._replace(width=max(c.width, widths.get(c.key, 0))) for c in COLUMNS]
     exact = {"host": max(host, 4) if longest else 0, "state": max(link, 4) if link else 0}
     out = [

@@ -14,16 +14,14 @@ from statistics import fmean
 
 from ...model.device_state import HANGS, DeviceState, is_idle, judge
 from ...model.job_ends import end_of
-from ...model.memory_room import rooms
+from ...model.memory_room import TIGHT_BYTES, rooms
 from ...model.stalls import find_stall
 from ...store.view import DeviceView, HistoryOf, HostView, JobView, no_history
-from ...text.units import GIB, bytes_text
+from ...text.units import bytes_text
 from ...wire.frames import NOT_INITIALISED
 from ..device.device_state_text import in_short
 from ..overview.job_rows import devices_of, growth_lines
 
-TIGHT_BYTES = 4 * GIB
-"""Less room than this for the next allocation is worth a look; the Overview marks it too."""
 MOST_WORDS = 4
 
 

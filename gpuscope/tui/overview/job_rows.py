@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from ...model.device_trainings import STARVED, starving
 from ...model.growth import trend_of
 from ...model.job_ends import NOTHING_SENT, end_of, job_end, last_state
-from ...model.memory_room import MemoryRoom, rooms
+from ...model.memory_room import TIGHT_BYTES, MemoryRoom, rooms
 from ...model.ranks import name_of
 from ...model.slowdown import of_trainers
 from ...model.stalls import find_stall, worst_rank
@@ -31,6 +31,7 @@ from ...text.ranges import ranges_text
 from ...text.styled import Line, Piece
 from ...text.units import (
     GIB,
+    MIB,
     age_text,
     amount_text,
     brief_duration_text,
@@ -270,11 +271,10 @@ def _memory(found: Sequence[MemoryRoom]) -> dict[str, Piece]:
         return {"memory": DASH, "left": DASH}
     allocator, left = known[0].allocator, known[0].headroom_bytes
     allocated, reserved = allocator.number("allocated_bytes"), allocator.number("reserved_bytes")
-    text = (
-        f"{amount_text(allocated) if allocated is not None else '–'}/{amount_text(reserved or 0)} "
-        "GiB"
-    )
-    tight = left is not None and left < 4 * GIB
+    unit, name = (GIB, "GiB") if (reserved or 0) >= GIB else (MIB, "MiB")
+    held = amount_text(allocated, unit) if allocated is not None else "–"
+    text = f"{held}/{amount_text(reserved or 0, unit)} {name}"
+    tight = left is not None and left < TIGHT_BYTES
     return {
         "memory": (text, "text"),
         "left": (bytes_text(left), "warn" if tight else "text") if left is not None else DASH,
@@ -348,18 +348,22 @@ def _weight(room: MemoryRoom) -> str:
     return "bad" if ends.steps <= trend.steps else "warn"
 
 
+def input_lines(host: HostView, trainers: Sequence[TrainerView], history: HistoryOf) -> list[Line]:
+    """Return who waits for data how long, in a line; none where nobody does."""
+    shares = [(share, t) for t in trainers if (share := starving(host, t, history)) is not None]
+    if not shares:
+        return []
+    share, trainer = max(shares, key=lambda entry: entry[0])
+    name = f"{name_of(trainer)} " if len(trainers) > 1 else ""
+    text = f"{name}waits for data {percent_text(share)} of the step"
+    return [[("input: ", "warn"), (text, "muted")]]
+
+
 def _slow(host: HostView, trainers: list[TrainerView], history: HistoryOf) -> list[Line]:
     """Return what keeps a job slower than it need be, the first that applies."""
-    shares = [(share, t) for t in trainers if (share := starving(host, t, history)) is not None]
-    if shares:
-        share, trainer = max(shares, key=lambda entry: entry[0])
-        name = f"{name_of(trainer)} " if len(trainers) > 1 else ""
-        return [
-            [
-                ("input: ", "warn"),
-                (f"{name}waits for data {percent_text(share)} of the step", "muted"),
-            ]
-        ]
+    waiting = input_lines(host, trainers, history)
+    if waiting:
+        return waiting
     slow = straggler(trainers, history, host)
     if slow is not None:
         return [[("straggler: ", "warn"), (slow.brief, "muted")]]

@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from ...store.view import AllocView, HostView, TrainerView
     from ..shell.session import Session
 
-WINDOWS = (60.0, 300.0, 600.0, 1800.0, 3600.0, 4 * 3600.0)
+WINDOWS = (60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 4 * 3600.0)
 """Seconds that the charts show."""
-USUAL_WINDOW = 2
+USUAL_WINDOW = 3
 WIDE = 100
 """From so many columns on there are two charts side by side."""
 LEAST_ROWS, USUAL_ROWS = 6, 8

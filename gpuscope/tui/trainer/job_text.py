@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ...doctor.live_causes import of_ledger
 from ...doctor.live_scene import LiveScene
+from ...model.device_trainings import tensor_idle
 from ...model.growth import trend_of
 from ...model.job_ends import NOTHING_SENT, end_of
 from ...model.memory_room import rooms
@@ -21,7 +22,8 @@ from ...text.styled import Line
 from ...text.units import bytes_text, duration_text, percent_text
 from ...wire.clean import clean
 from ...wire.frames import Unknown
-from ..overview.job_rows import end_notes, growth_lines, split_pieces
+from ..device.device_state import ranges
+from ..overview.job_rows import end_notes, growth_lines, input_lines, split_pieces
 from ..shell.keymap import key_of
 
 if TYPE_CHECKING:
@@ -79,6 +81,7 @@ def standing_out(
     calm = "all ranks in step" if len(living) > 1 else "stepping"
     well: Line = [("healthy: ", "text"), (calm, "muted")] if steps else [("no step yet", "muted")]
     yield from lines or [[("● ", "ok"), *well]]
+    yield from _headroom(host, living, history)
     step = measured_step(living)
     if step is not None:
         yield [
@@ -150,15 +153,35 @@ def _wrong(
         pace = f"{bytes_text(trend.slope)} per step, over {trend.steps:,.0f} steps"
         text = f"{name_of(room.trainer)} grows by {pace}; too early to tell if or when it runs out"
         yield [("memory: ", "faint"), (text, "muted")]
-    if len(found) > 1 and found[0].headroom_bytes is not None:
-        text = (
-            f"{name_of(found[0].trainer)} has the least headroom: "
-            f"{bytes_text(found[0].headroom_bytes)}"
-        )
+
+
+def _tensor_idle(
+    host: HostView, living: Sequence[TrainerView], history: HistoryOf
+) -> Iterable[Line]:
+    """Say on which GPUs of the job the tensor cores have nothing to do, and why most likely."""
+    homes = {a.gpu for t in living for a in t.allocators if a.gone is None}
+    idle = {
+        device.definition.index: found
+        for device in host.devices
+        if device.id in homes and (found := tensor_idle(host, device, history)) is not None
+    }
+    if idle:
+        why = next(iter(idle.values())).text
+        yield [("tensor cores: ", "warn"), (f"idle on GPU {ranges(list(idle))}, {why}", "text")]
+
+
+def _headroom(host: HostView, living: Sequence[TrainerView], history: HistoryOf) -> Iterable[Line]:
+    """Say which rank has the least memory left, unless it is said already when it runs out."""
+    found = rooms(host.devices, living, history)
+    if len(found) > 1 and found[0].headroom_bytes is not None and found[0].runs_out is None:
+        who = name_of(found[0].trainer)
+        text = f"{who} has the least headroom: {bytes_text(found[0].headroom_bytes)}"
         yield [("memory: ", "faint"), (text, "muted")]
 
 
 def _uneven(host: HostView, living: Sequence[TrainerView], history: HistoryOf) -> Iterable[Line]:
+    yield from input_lines(host, living, history)
+    yield from _tensor_idle(host, living, history)
     slow = straggler(living, history, host)
     if slow is not None:
         yield [("straggler: ", "warn"), (slow.text, "text")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ...model.memory_room import MemoryRoom, rooms
+from ...model.memory_room import TIGHT_BYTES, MemoryRoom, rooms
 from ...model.stalls import find_stall, is_overdue, place, waits_in_collective, worst_rank
 from ...model.step_time import shares_of, split_of
 from ...model.stragglers import straggler
@@ -34,7 +34,7 @@ COLUMNS = (
     Column("split", "STEP BREAKDOWN", 14, flex=2, most=60, priority=6),
     Column("at", "STUCK AT", 14, flex=3, most=60, priority=2),
 )
-OPTIONAL = ("ends", "split", "at", "collectives", "memory", "left")
+OPTIONAL = ("age", "ends", "split", "at", "collectives", "memory", "left")
 """Columns that are left out where no rank has anything to say in them."""
 GIVE_AWAY = ("", "split", "pid", "collectives", "memory", "left", "gpu")
 """Columns that give their cells away, one after the other, for where a rank is stuck."""
@@ -147,7 +147,9 @@ def _rank_row(
                 step_age_text(age) if age is not None else "–",
                 "bad" if is_overdue(trainer) else "muted",
             )
-        ],
+        ]
+        if trainer.gone is None
+        else NOTHING,
         "collectives": _number(trainer, "collectives", bad),
         "split": Bar(
             tuple((seconds, SPLIT_TOKENS[name]) for name, seconds in split.items()),
@@ -167,8 +169,12 @@ def _rank_row(
         )
         cells["memory"] = f"{held}/{cached}"
         left = room.headroom_bytes
+        tight = left is not None and left < TIGHT_BYTES
         cells["left"] = [
-            (amount_text(left) if left is not None else "–", "warn" if first else "text")
+            (
+                amount_text(left) if left is not None else "–",
+                "warn" if tight else "title" if first else "text",
+            )
         ]
         ends = room.runs_out
         cells["ends"] = [(f"~{ends.steps:,.0f} steps", "bad")] if ends is not None else NOTHING
