@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import fsum
 
@@ -13,7 +14,7 @@ from ..text.units import percent_text
 from .growth import trend_of
 from .memory_layers import living, trainer_of
 from .ranks import names_of
-from .stalls import find_stall, place, waits_in_collective
+from .stalls import Stall, find_stall, place, waits_in_collective
 from .step_time import input_share, warmed_up
 
 STARVED = 0.2
@@ -137,12 +138,7 @@ def hang(host: HostView, device: DeviceView) -> tuple[str, str] | None:
     The driver calls a GPU busy while its rank waits for another one: the kernel of a collective
     runs until the last rank joins.
     """
-    here = {a.definition.trainer for a in living(device)}
-    for job in host.jobs:
-        mine = [t for t in job.trainers if t.id in here and t.gone is None]
-        stall = find_stall(job.trainers) if mine else None
-        if stall is None or stall.busy:
-            continue
+    for mine, stall in _hanging(host, device):
         stuck = [trainer for trainer in mine if trainer in stall.behind]
         if stuck or not stall.waiting:
             where, function = place((stuck or mine)[0])
@@ -153,6 +149,28 @@ def hang(host: HostView, device: DeviceView) -> tuple[str, str] | None:
         spins = (device.number("utilization_percent") or 0.0) >= WORKING_PERCENT
         return "spinning" if spins else "waits", for_whom + inside
     return None
+
+
+def hung_since(host: HostView, device: DeviceView) -> float | None:
+    """Return when the trainers on a device made their last step, whose job hangs.
+
+    It is on the clock of the samples. None where no job hangs, and where it is unknown.
+    """
+    for mine, _ in _hanging(host, device):
+        ages = [age for t in mine if (age := t.number("step_age_seconds")) is not None]
+        if ages and host.sampled_seconds is not None:
+            return host.sampled_seconds - min(ages)
+    return None
+
+
+def _hanging(host: HostView, device: DeviceView) -> Iterator[tuple[list[TrainerView], Stall]]:
+    """Yield the trainers on a device of each job that hangs, and why it does."""
+    here = {a.definition.trainer for a in living(device)}
+    for job in host.jobs:
+        mine = [t for t in job.trainers if t.id in here and t.gone is None]
+        stall = find_stall(job.trainers) if mine else None
+        if stall is not None and not stall.busy:
+            yield mine, stall
 
 
 # ── tensor cores that have nothing to do ──

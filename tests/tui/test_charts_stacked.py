@@ -19,8 +19,8 @@ from gpuscope.tui.charts.stacked import (
     stack_columns,
     unit_of,
 )
-from gpuscope.tui.theme import MONOCHROME, UNICODE
-from tests.tui.snapshots import run, text
+from gpuscope.tui.theme import MONOCHROME, UNICODE, Tokens
+from tests.tui.snapshots import grid, run, text
 
 UP = UNICODE.up
 
@@ -254,5 +254,20 @@ def test_a_peak_above_the_data_is_inside_the_axis() -> None:
         )
         await pilot.pause()  # type: ignore[attr-defined]
         assert "╌╌╌" in text(pilot.app)  # type: ignore[attr-defined]
+
+    run(One, body, 60, 20)
+
+
+def test_a_full_card_is_a_warning_beyond_95_percent() -> None:
+    async def body(pilot: object) -> None:
+        chart = pilot.app.query_one(StackedChart)  # type: ignore[attr-defined]
+        for held in (94, 98):
+            layer = Layer("allocated", "allocated", [held * GIB] * 121)
+            chart.show([layer], [n / 2 for n in range(121)], 60, 100 * GIB)
+            await pilot.pause()  # type: ignore[attr-defined]
+            lines = grid(pilot.app)  # type: ignore[attr-defined]
+            warn = Tokens.of(pilot.app).colour("warn")  # type: ignore[attr-defined]
+            assert (lines[0][30][1].bgcolor == warn) == (held == 98)
+            assert lines[2][30][1].bgcolor != warn, "only what is beyond"
 
     run(One, body, 60, 20)

@@ -57,8 +57,8 @@ async def test_it_opens_at_every_size_and_no_line_is_too_long(size):
 async def test_enter_opens_it_and_keys_work():
     app = make_app(devices.training())
     async with app.run_test(size=(200, 60)) as pilot:
-        await until(pilot, "live")
-        await pilot.press("enter")
+        await until(pilot, "Devices · Enter: GPU 5")
+        await pilot.press("home", "enter")
         shown = await until(
             pilot,
             "GPU 0  NVIDIA H200 · Hopper, cc 9.0",
@@ -72,7 +72,7 @@ async def test_enter_opens_it_and_keys_work():
             "Load %, 1 min",
         )
         assert re.search(r"NVLink +out 9\.1", shown)
-        for chart in ("Memory GiB", "Power W", "Temperature °C", "Clock MHz", "Traffic MB/s"):
+        for chart in ("Memory GiB", "Power W", "Temperature °C", "Clock MHz", "Traffic GiB/s"):
             assert f"{chart}, 1 min" in shown, "all histories have room here"
         assert re.search(r"140┤.*\n", shown), "memory is drawn below all that the GPU has"
         assert "GPU-Util ▇" in shown or "GPU-Util █" in shown, "and the strip of its load"
@@ -286,8 +286,8 @@ async def test_charts_begin_with_what_the_driver_sampled_and_say_so():
     session = Session(source=source)
     app = GpuscopeApp(session, "overview")
     async with app.run_test(size=(200, 60)) as pilot:
-        await until(pilot, "live")
-        await pilot.press("enter")
+        await until(pilot, "Devices · Enter: GPU 5")
+        await pilot.press("home", "enter")
         await until(pilot, "first 20 s from the driver's samples")
         past = session.history(session.host.devices[0].id, "utilization_percent", 60.0)
         assert past.values[:20] == (44.0,) * 20

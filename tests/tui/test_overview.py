@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from gpuscope.tui.processes.one_process_screen import OneProcessScreen
 from gpuscope.tui.processes.process_screen import ProcessScreen
 from gpuscope.tui.shell.app import GpuscopeApp
 from gpuscope.tui.shell.session import Session
-from gpuscope.tui.theme import ASCII, MONOCHROME, UNICODE, Glyphs
+from gpuscope.tui.theme import ASCII, MONOCHROME, UNICODE, Glyphs, Tokens
 from gpuscope.wire import frames as f
 from tests.doctor.test_live import one, put
 from tests.fakes import jobs, views
@@ -141,6 +142,57 @@ async def test_the_large_overview_of_a_host_without_gpu_has_loss_memory_and_proc
 
 
 @in_loop
+async def test_a_chart_that_has_nothing_to_show_gives_its_place_to_one_that_has():
+    frames = [
+        replace(frame, p=[], t=[], a=[]) if isinstance(frame, f.Sample) else frame
+        for frame in views.cpu_only()
+        if not (isinstance(frame, f.Def) and (frame.proc or frame.trainer or frame.alloc))
+    ]
+    app = make_app(frames)
+    async with app.run_test(size=USUAL) as pilot:
+        await until(pilot, "CPU %", "Host memory in use", absent="Step, ms")
+    frames = put(views.training(), "loss", lambda _: None)  # type: ignore[arg-type, return-value]
+    app = make_app(frames)
+    async with app.run_test(size=LARGE) as pilot:
+        await until(pilot, "Step, ms", "Power, W", absent="Loss")
+
+
+@in_loop
+async def test_it_begins_at_the_device_that_is_worst_off():
+    app = make_app(views.training())
+    async with app.run_test(size=USUAL) as pilot:
+        await until(pilot, "Devices · Enter: GPU 5", "▸   5 H200", "VRAM of GPU 5")
+
+
+@in_loop
+async def test_the_rank_to_look_at_is_among_the_curves_of_a_large_job():
+    app = make_app(views.training())
+    async with app.run_test(size=LARGE) as pilot:
+        await until(pilot, "rank 0", "rank 2", "rank 5", absent="rank 3  ")
+
+
+def test_many_devices_leave_room_for_the_rest() -> None:
+    for width, height in (USUAL, LARGE):
+        given_rows = share_out(Needs(70, 70, 65, 0, 300, 64, False), width, height, True)
+        assert given_rows.devices <= height // 2
+        assert given_rows.jobs >= height // 5
+        assert given_rows.charts
+
+
+@in_loop
+async def test_the_load_of_a_job_that_hangs_has_another_colour_since_its_last_step():
+    app = make_app(jobs.ranks(stalled=True))
+    async with app.run_test(size=LARGE) as pilot:
+        screen = await until(pilot, "no progress", "▲ stalled", "◆ spinning")
+        place = next(y for y, line in enumerate(screen.splitlines()) if "GPU 3 █" in line)
+        well, wasted = (Tokens.of(app).colour(token) for token in ("load4", "warn"))
+        colours = [style.color for char, style in grid(app)[place][:95] if char == "█"]
+        assert colours[0] == well
+        assert colours[-1] == wasted, "it made no step for 47 s"
+        assert colours.index(wasted) < len(colours) / 3
+
+
+@in_loop
 async def test_what_a_smaller_terminal_loses_goes_and_comes_back():
     app = make_app(views.training())
     async with app.run_test(size=LARGE) as pilot:
@@ -221,7 +273,7 @@ async def test_the_keyboard_begins_at_the_device_that_is_lost():
 async def test_only_the_panel_with_the_keyboard_has_a_bright_title():
     app = make_app(views.training())
     async with app.run_test(size=USUAL) as pilot:
-        screen = await until(pilot, "Devices · Enter: GPU 0", "USED/TOTAL")
+        screen = await until(pilot, "Devices · Enter: GPU 5", "USED/TOTAL")
         at = {name: place_of(screen, f"─ {name}") for name in ("Jobs", "Devices")}
 
         def bold(name: str) -> bool:

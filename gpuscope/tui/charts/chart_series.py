@@ -117,9 +117,11 @@ def allocator_layers(
     return [layer for layer in layers if any(layer.values)], first.seconds
 
 
-def mean_load(session: Session, devices: Sequence[DeviceView], seconds: float) -> History:
-    """Return the mean utilisation of these devices, over those that were known."""
-    histories = [session.history(d.id, "utilization_percent", seconds) for d in devices]
+def mean_over(
+    session: Session, devices: Sequence[DeviceView], column: str, seconds: float
+) -> History:
+    """Return the mean of a reading of these devices, over those that were known."""
+    histories = [session.history(d.id, column, seconds) for d in devices]
     moments = max((h.seconds for h in histories), key=len, default=())
     columns = [at_moments(h, moments) for h in histories]
     values: list[float | None] = []

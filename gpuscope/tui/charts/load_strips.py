@@ -33,12 +33,14 @@ MOST_ROWS = 4
 class Lane:
     """A load over time, in percent, with the word that stands before it.
 
-    ``first`` begins a group: a line is left free before it where there is room.
+    ``first`` begins a group: a line is left free before it where there is room. From the moment
+    ``wasted_since`` on the load is no progress, and has the colour of a warning.
     """
 
     label: str
     history: History
     first: bool = False
+    wasted_since: float | None = None
 
 
 class LoadStrips(Painted):
@@ -67,12 +69,13 @@ class LoadStrips(Painted):
         self._now = max(newest, default=0.0) if now is None else now
         glyphs = self.tokens.glyphs
         steps = len(LOADS)
-        self.legend(
-            [
-                (glyphs.up[2 * at + 2], token, f"{100 * at // steps}-{100 * (at + 1) // steps} %")
-                for at, token in enumerate(LOADS)
-            ]
-        )
+        entries = [
+            (glyphs.up[2 * at + 2], token, f"{100 * at // steps}-{100 * (at + 1) // steps} %")
+            for at, token in enumerate(LOADS)
+        ]
+        if any(lane.wasted_since is not None for lane in lanes):
+            entries.append((glyphs.up[8], "warn", "no progress"))
+        self.legend(entries)
         self.repaint()
 
     def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
@@ -96,7 +99,8 @@ class LoadStrips(Painted):
             out += _lane("mean", means, min(over, MOST_ROWS), names + 1, tokens.glyphs)
         for lane, (label, values) in list(zip(lanes, courses, strict=True))[: height - axis]:
             out += [[]] if lane.first and free and out else []
-            out += _lane(label, values, rows, names + 1, tokens.glyphs)
+            begin = bins.count if lane.wasted_since is None else bins.index(lane.wasted_since)
+            out += _lane(label, values, rows, names + 1, tokens.glyphs, begin)
         if axis:
             out += time_axis(self._window, names, inner, self._ago)[2 - axis :]
         return [strip_of(line, width, tokens) for line in out]
@@ -139,12 +143,17 @@ def mean_of(values: Sequence[float | None]) -> float | None:
 
 
 def _lane(
-    label: str, values: Sequence[float | None], rows: int, names: int, glyphs: Glyphs
+    label: str,
+    values: Sequence[float | None],
+    rows: int,
+    names: int,
+    glyphs: Glyphs,
+    wasted: int | None = None,
 ) -> list[Line]:
     """Return a lane between its name and its mean, both on its lowest line."""
     mean = mean_of(values)
     text = percent_text(mean / 100, whole=True) if mean is not None else ""
-    drawn = lane_rows(values, rows, glyphs)
+    drawn = lane_rows(values, rows, glyphs, wasted)
     return [
         [
             (fit(label if row == rows - 1 else "", names), "muted"),
@@ -155,14 +164,20 @@ def _lane(
     ]
 
 
-def lane_rows(values: Sequence[float | None], rows: int, glyphs: Glyphs) -> list[Line]:
-    """Return a lane as ``rows`` lines, the top one first.
+def lane_rows(
+    values: Sequence[float | None], rows: int, glyphs: Glyphs, wasted: int | None = None
+) -> list[Line]:
+    """Return a lane as ``rows`` lines, the top one first. From the bin ``wasted`` on it warns.
 
     The top of the lane is an eighth below its upper edge, so that busy neighbours stay apart.
     What lies before the first known value is blank, a gap after it is drawn as unknown.
     """
     first = next((at for at, value in enumerate(values) if value is not None), len(values))
     bars = [_bar(value, rows * 8 - 1) for value in values[first:]]
+    if wasted is not None:
+        for at in range(max(wasted - first, 0), len(bars)):
+            eighths, token = bars[at]
+            bars[at] = eighths, "warn" if token in LOADS else token
     out: list[Line] = []
     for row in range(rows - 1, -1, -1):
         cells: Line = [(" " * first, "text")]

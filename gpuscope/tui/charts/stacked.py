@@ -12,9 +12,10 @@ from typing import Any, ClassVar, NamedTuple
 
 from textual.strip import Strip
 
+from ...model.device_state import NEARLY_FULL
 from ...store.view import History
 from ...text.styled import Line, Piece
-from ...text.units import GIB, KIB, MIB, bytes_text
+from ...text.units import GIB, KIB, MIB, bytes_text, percent_text
 from ..theme import Glyphs, Tokens
 from .axes import nice_step, share_ticks, time_axis, value_ticks
 from .bins import Bins, first_at, hold_seconds
@@ -55,6 +56,7 @@ LEGEND = (
     ("stall", "bad", "stall"),
     ("phase", "accent", "phase"),
 )
+WARNING = "warn"
 Stack = tuple[tuple[float, str], ...]
 """One column, bottom up: (amount, token)."""
 
@@ -144,9 +146,16 @@ class StackedChart(Painted):
         entries += [
             (getattr(glyphs, kind), token, label) for kind, token, label in LEGEND if kind in kinds
         ]
+        if capacity and self._warns and most > capacity * NEARLY_FULL:
+            entries.append((glyphs.up[8], WARNING, f"above {percent_text(NEARLY_FULL)}"))
         entries += [(glyphs.dashes, "text", peak.label)] if peak and most else []
         self.legend(entries)
         self.repaint()
+
+    @property
+    def _warns(self) -> bool:
+        """Whether the axis ends at the capacity, and the look has a colour for a warning."""
+        return self._top == self._capacity and not self.tokens.glyphs.patterns
 
     def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
         axis = 2 if height >= 7 else 1 if height >= 4 else 0
@@ -167,7 +176,8 @@ class StackedChart(Painted):
             return empty_strips(self._empty, width, height, tokens)
         bottom = self._below(inner, height, tokens.glyphs)
         marks = {round(value * unit / top * (rows - 1)): label for value, label in ticks}
-        columns = _draw(stacks, rows, top, tokens.glyphs)
+        warned = top * NEARLY_FULL if self._warns else math.inf
+        columns = _draw(stacks, rows, top, tokens.glyphs, warned)
         if self._peak is not None and 0 < self._peak.value <= top:
             _draw_line(columns, min(int(self._peak.value / top * rows), rows - 1), tokens.glyphs)
         lines = []
@@ -316,10 +326,17 @@ def _stack_at(layers: Sequence[Layer], i: int) -> Stack | None:
     return tuple(stack)
 
 
-def _draw(stacks: Sequence[Stack | None], rows: int, top: float, glyphs: Glyphs) -> list[Line]:
+def _draw(
+    stacks: Sequence[Stack | None],
+    rows: int,
+    top: float,
+    glyphs: Glyphs,
+    warned: float = math.inf,
+) -> list[Line]:
     """Return the cells of each column, bottom up.
 
-    Equal columns are drawn once; what lies before the first one stays blank.
+    Equal columns are drawn once; what lies before the first one stays blank. What a column has
+    beyond ``warned`` has the colour of a warning.
     """
     drawn: dict[tuple[tuple[int, str], ...] | None, Line] = {
         None: [(glyphs.unknown, "faint")] + [(" ", "text")] * (rows - 1)
@@ -327,11 +344,22 @@ def _draw(stacks: Sequence[Stack | None], rows: int, top: float, glyphs: Glyphs)
     first = next((place for place, stack in enumerate(stacks) if stack is not None), len(stacks))
     columns = [[(" ", "text")] * rows] * first
     for stack in stacks[first:]:
+        if stack is not None and sum(amount for amount, _ in stack) > warned:
+            stack = _warn_beyond(stack, warned)
         edges = None if stack is None else _edges(stack, rows * 8 / top, rows * 8)
         if edges not in drawn:
             drawn[edges] = [_cell(edges or (), row * 8, glyphs) for row in range(rows)]
         columns.append(drawn[edges])
     return columns
+
+
+def _warn_beyond(stack: Stack, limit: float) -> Stack:
+    """Return a column whose part beyond a limit is a warning."""
+    kept, total = [], 0.0
+    for amount, token in stack:
+        kept.append((max(min(amount, limit - total), 0.0), token))
+        total += amount
+    return (*kept, (total - limit, WARNING))
 
 
 def _draw_line(columns: list[Line], row: int, glyphs: Glyphs) -> None:
@@ -373,6 +401,8 @@ def _cell(edges: Sequence[tuple[int, str]], bottom: int, glyphs: Glyphs) -> Piec
     if not shares:
         return " ", "text"
     filled = start - bottom
+    if shares[-1][1] == WARNING and glyphs.eighths and not glyphs.patterns:
+        filled = 8  # the rest of the cell is no more than what rounding leaves out
     token = max(shares, key=_eighths)[1]
     if token in glyphs.patterns or not glyphs.eighths:
         return (glyphs.fill(token), token) if filled >= 4 else (" ", "text")

@@ -72,7 +72,7 @@ CHARTS = (
     ),
     Chart("Clock MHz", (("SM", "sm_clock_mhz"), ("memory", "memory_clock_mhz")), None, ""),
     Chart(
-        "Traffic MB/s",
+        "Traffic GiB/s",
         (
             ("NVLink out", "nvlink_tx_bytes_per_second"),
             ("NVLink in", "nvlink_rx_bytes_per_second"),
@@ -81,7 +81,7 @@ CHARTS = (
         ),
         None,
         "",
-        1e-6,
+        1 / GIB,
     ),
 )
 

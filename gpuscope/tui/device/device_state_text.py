@@ -7,22 +7,45 @@ from __future__ import annotations
 
 import re
 
-from ...model.device_state import IDLE_PERCENT, DeviceState, judge
+from ...model.device_state import IDLE_PERCENT, DeviceState, Kind, judge
 from ...store.view import History, HostView
 from ...text.ranges import ranges_text
 from ...text.units import age_text
+from ..theme import Glyphs
 
-__all__ = ["free_devices", "idle_since", "in_short", "in_shortest", "token_of"]
+__all__ = [
+    "free_devices",
+    "glyph_of",
+    "gravity",
+    "idle_since",
+    "in_short",
+    "in_shortest",
+    "token_of",
+]
+
+def gravity(state: DeviceState) -> Kind:
+    """Return how grave a state is for the trainings on the device.
+
+    The rank that holds up the others is on a device that is well, and is the worst there is to see.
+    """
+    return "bad" if state.word == "stalled" else state.kind
 
 
 def token_of(state: DeviceState) -> str:
     """Return the token of a state's colour."""
-    return "series4" if state.kind == "shared" else state.kind
+    kind = gravity(state)
+    return "series4" if kind == "shared" else kind
+
+
+def glyph_of(state: DeviceState, glyphs: Glyphs) -> str:
+    """Return the sign of a state."""
+    return str(getattr(glyphs, gravity(state)))
 
 
 _CALL_FAILED = re.compile(r"nvml\w+: (.+)")
 _CALL_HANGS = re.compile(r"(nvml\w+) has not returned for (.+)")
 _LINE = re.compile(r"(at \S+:\d+) in .*")
+_LEFT = re.compile(r"(.* left) of .*")
 
 
 def in_short(reason: str) -> str:
@@ -37,14 +60,14 @@ def in_short(reason: str) -> str:
 
 
 def in_shortest(reason: str) -> str:
-    """Return the heart of a reason: how long a call hangs, for which rank, at which line."""
+    """Return the heart of a reason: how long, for which rank, at which line, how little is left."""
     hangs = _CALL_HANGS.fullmatch(reason)
     if hangs:
         return f"for {hangs[2]}"
     short = in_short(reason).removeprefix("the device has ")
     for tail in (" of the step", " in a collective"):
         short = short.removesuffix(tail)
-    return _LINE.sub(r"\1", short)
+    return _LEFT.sub(r"\1", _LINE.sub(r"\1", short))
 
 
 def free_devices(host: HostView) -> str:

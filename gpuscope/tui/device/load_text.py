@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...model.device_state import HANGS, DeviceState
+from ...model.device_state import HANGS, NO_PROGRESS, DeviceState
 from ...model.device_trainings import TENSOR_IDLE_PERCENT
 from ...store.view import DeviceView
 from ...text import styled
@@ -53,7 +53,9 @@ def load_lines(
                 label
             )
             continue
-        token = "series1" if column == "utilization_percent" else "series3"
+        token = "series3"
+        if column == "utilization_percent":
+            token = "warn" if state is not None and state.word in NO_PROGRESS else "series1"
         pieces = [
             *meter(value, bar, token, glyphs, slim=True),  # type: ignore[arg-type]
             (f" {percent_text(value / 100):>6}", "text"),

@@ -20,7 +20,7 @@ from ..cells import fit
 from ..shell.keymap import key_of
 from ..theme import UNICODE, Glyphs
 from ..widgets.bars import Part, meter, stacked_bar
-from .device_state_text import in_short, token_of
+from .device_state_text import glyph_of, in_short, token_of
 from .fact_lines import LABEL, fact, why
 from .inventory_text import inventory_lines
 
@@ -89,7 +89,7 @@ def state_lines(
     d, n = device.definition, device.number
     verdict = judge(host, device, history)
     state: Line = [
-        (f"{getattr(glyphs, verdict.kind)} {verdict.word}", token_of(verdict)),
+        (f"{glyph_of(verdict, glyphs)} {verdict.word}", token_of(verdict)),
         (f"  {in_short(verdict.reason)}" if verdict.reason else "", "text"),
     ]
     used, free, held = n("used_bytes"), n("free_bytes"), n("driver_reserved_bytes")

@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from textual.containers import Horizontal, Vertical
 
+from ...model.device_trainings import hung_since
 from ...model.ranks import name_of
+from ...model.stalls import is_stalled
+from ...model.step_time import input_share
 from ...text.units import GIB, window_text
 from ..charts.strips import Painted
 from ..widgets.pane import set_title
 from ..widgets.status import short_script
 
 if TYPE_CHECKING:
-    from ...store.view import DeviceView, History, HostView
+    from ...store.view import DeviceView, History, HostView, TrainerView
     from ..charts.line import Series
     from ..shell.session import Session
 
@@ -31,17 +34,21 @@ LOADS = (
 )
 
 
-def kinds_for(host: HostView, rows: int, second: bool) -> list[tuple[str, str]]:
+def kinds_for(host: HostView, rows: int, second: bool) -> list[tuple[str, ...]]:
     """Return which charts stand in each row, of which the first has ``rows`` lines inside.
 
-    Several GPUs have a lane each, as long as each lane has a line.
+    Several GPUs have a lane each, as long as each lane has a line. What no trainer reports gives
+    its place to what the host knows by itself.
     """
+    living = [trainer for trainer in host.trainers if trainer.gone is None]
+    loss = any(trainer.number("loss") is not None for trainer in living)
     if not host.devices:
-        first, below = ("cpu", "step"), ("loss", "host_memory")
+        first = ("cpu", "step" if living else "host_memory")
+        below = ("loss", "host_memory") if loss else ("host_memory",)
     else:
         strips = len(host.devices) > 1 and rows > len(host.devices)
         first = ("strips" if strips else "lines" if len(host.devices) > 1 else "parts", "vram")
-        below = ("step", "loss")
+        below = ("step", "loss" if loss else "power")
     return [first, below] if second else [first]
 
 
@@ -62,12 +69,12 @@ class Charts(Vertical):
         """Lines inside the first row."""
         self.first_rows = 0
         """The height of the first row where there are two, 0 for as much as there is."""
-        self._kinds: list[tuple[str, str]] = []
+        self._kinds: list[tuple[str, ...]] = []
         self._made: dict[str, Painted] = {}
         self._drawn: tuple[object, ...] = ()
         self._height_set: tuple[object, int] = ("1fr", 0)
 
-    def choose(self, kinds: list[tuple[str, str]]) -> None:
+    def choose(self, kinds: list[tuple[str, ...]]) -> None:
         """Show these charts in these rows."""
         if not self.is_attached:  # also once the program ends: Textual then mounts nothing more
             return
@@ -135,12 +142,12 @@ class Charts(Vertical):
         parts = max(min(rows // (2 * len(host.devices)), len(LOADS)), 1)
         lanes = []
         for d in host.devices:
-            name = f"GPU {d.definition.index}"
+            name, wasted = f"GPU {d.definition.index}", hung_since(host, d)
             for label, column, _ in LOADS[:parts]:
                 past = self._history(d.id, column)
                 first = column == LOADS[0][1]
                 if first or any(value is not None for value in past.values):
-                    lanes.append(Lane(name if first else label, past, first and parts > 1))
+                    lanes.append(Lane(name if first else label, past, first and parts > 1, wasted))
         what = "Utilisation by GPU" if parts == 1 else "Utilisation by GPU and part"
         set_title(chart, f"{what}, mean at right{self._over}")
         chart.show(lanes, self.window, host.sampled_seconds, self.session.ago_seconds)
@@ -172,6 +179,9 @@ class Charts(Vertical):
         elif kind == "host_memory":
             title, total = "Host memory in use GiB", host.definition.memory_total_bytes
             series, top = self._host_memory(host), total / GIB if total else None
+        elif kind == "power" and device is not None:
+            title, unit, top = "Power, W", "W", device.number("power_limit_watts")
+            series = self._power(host, device)
         elif kind == "step":
             title, unit = "Step, ms", "ms"
             series = self._of_trainers(host, "step_seconds", 1000.0)
@@ -190,7 +200,7 @@ class Charts(Vertical):
 
     def _loads(self, host: HostView, device: DeviceView) -> list[Series]:
         """Return the load of the device under the cursor, of the least busy, and the mean."""
-        from ..charts.chart_series import average, mean_load
+        from ..charts.chart_series import average, mean_over
         from ..charts.line import Series
 
         found = [
@@ -209,8 +219,20 @@ class Charts(Vertical):
             name += " (least busy)" if len(host.devices) > 2 else ""
             found.append(self._one(name, "series2", least.id, "utilization_percent"))
         if len(host.devices) > 2:
-            mean_of = mean_load(self.session, host.devices, self.window)
+            mean_of = mean_over(self.session, host.devices, "utilization_percent", self.window)
             found.append(Series("mean", "other", mean_of.seconds, mean_of.values))
+        return found
+
+    def _power(self, host: HostView, device: DeviceView) -> list[Series]:
+        """Return the power of the device under the cursor, and the mean of all."""
+        from ..charts.chart_series import mean_over
+        from ..charts.line import Series
+
+        name = f"GPU {device.definition.index}"
+        found = [self._one(name, "series1", device.id, "power_watts")]
+        if len(host.devices) > 1:
+            mean = mean_over(self.session, host.devices, "power_watts", self.window)
+            found.append(Series("mean", "other", mean.seconds, mean.values))
         return found
 
     def _parts(self, device: DeviceView) -> list[Series]:
@@ -219,7 +241,7 @@ class Charts(Vertical):
         return [one for one in found if any(value is not None for value in one.values)]
 
     def _of_trainers(self, host: HostView, column: str, scale: float) -> list[Series]:
-        trainers = [t for t in host.trainers if t.gone is None][: len(TOKENS)]
+        trainers = self._drawn_trainers(host)
         one_job = len({t.definition.job for t in trainers}) == 1
         found = []
         for token, trainer in zip(TOKENS, trainers, strict=False):
@@ -230,6 +252,17 @@ class Charts(Vertical):
             if column != "loss" or any(value is not None for value in one.values):
                 found.append(one)
         return found
+
+    @staticmethod
+    def _drawn_trainers(host: HostView) -> list[TrainerView]:
+        """Return the trainers that have a curve each: the first, and the one to look at."""
+        living = [t for t in host.trainers if t.gone is None]
+        shown = living[: len(TOKENS)]
+        if len(living) > len(shown):
+            odd = max(living, key=lambda t: (is_stalled(t), input_share(t) or 0.0))
+            if odd not in shown:
+                shown[-1] = odd
+        return shown
 
     def _host_memory(self, host: HostView) -> list[Series]:
         from ..charts.line import Series

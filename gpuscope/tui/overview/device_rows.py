@@ -17,7 +17,7 @@ from ...text import styled
 from ...text.styled import Line, Piece
 from ...text.units import amount_text, percent_text, short_age_text
 from ...wire.frames import Unknown
-from ..device.device_state_text import in_short, in_shortest, token_of
+from ..device.device_state_text import glyph_of, in_short, in_shortest, token_of
 from ..device.load_text import in_few_words
 from ..shell.state import SORTS
 from ..theme import Glyphs, Tokens
@@ -196,7 +196,7 @@ def device_row(
     tokens: Tokens,
     words: bool = True,
     history: HistoryOf = no_history,
-    spark: str | None = None,
+    spark: Line | None = None,
 ) -> TableRow:
     """Return the row of one device.
 
@@ -215,14 +215,13 @@ def device_row(
     }
     cells |= _load(device, verdict) | _memory(host, device) | _rest(device)
     if spark is not None:
-        cells |= _wide(device) | {"spark": [(spark, "ok")]}
+        cells |= _wide(device) | {"spark": spark}
     return TableRow(device.key, cells, "muted")
 
 
 def state_cell(verdict: DeviceState, tokens: Tokens, words: bool = True) -> Line:
     """Glyph, word, and the reason as far as there is room; without ``words`` only its heart."""
-    glyph = getattr(tokens.glyphs, verdict.kind)
-    pieces = [(f"{glyph} {verdict.word}", token_of(verdict))]
+    pieces = [(f"{glyph_of(verdict, tokens.glyphs)} {verdict.word}", token_of(verdict))]
     shorten = in_short if words else in_shortest
     return [*pieces, (f" {shorten(verdict.reason)}", "muted")] if verdict.reason else pieces
 

@@ -15,6 +15,8 @@ from ..device.device_state_text import free_devices, idle_since
 
 HEAD = "No NVIDIA driver here: "
 RECENT_SECONDS = 3.0
+AT_ONCE = 16
+"""More devices than this do not fit on a usual terminal."""
 
 COMMANDS = (
     ("gpuscope lab", "the demo trainer, here on the CPU"),
@@ -100,13 +102,14 @@ def about_room(host: HostView, history: HistoryOf) -> list[Line]:
     return lines
 
 
-def problems(host: HostView) -> list[Line]:
+def problems(host: HostView, filtered: bool = False) -> list[Line]:
     """Return the lines above the jobs, which name the devices and trainers that are in trouble.
 
-    Devices that are lost, hung or broken for one reason share a line.
+    Devices that are lost, hung or broken for one reason share a line. Where the table of devices
+    shows all of them at once, and is not ``filtered``, it says so itself.
     """
     found: dict[tuple[str, str], list[int]] = {}
-    for device in host.devices:
+    for device in host.devices if filtered or len(host.devices) > AT_ONCE else ():
         verdict = broken(device)
         if verdict is not None:
             found.setdefault((verdict.word, verdict.reason), []).append(device.definition.index)

@@ -60,7 +60,7 @@ class OverviewPane(Pane):
         self._terminal = (80, 24)
         self._nothing: list[Line] = []
         self._given: Given | None = None
-        self._kinds: list[tuple[str, str]] = []
+        self._kinds: list[tuple[str, ...]] = []
         self._found = 0
         self._told: tuple[object, ...] = (None, None, None)
         self._slurm: SlurmEnds | None = None
@@ -88,7 +88,7 @@ class OverviewPane(Pane):
             lines = job_lines(host, state.mine, state.filter, notes, history, stopped)
             extra = about_room(host, history) or self._why_empty(host, bool(lines))
             room = self._room()
-            above = styled.hang_lines(problems(host), room)
+            above = styled.hang_lines(problems(host, bool(state.filter)), room)
             self._jobs.show(lines, styled.hang_lines(extra, room), above)
             self._nothing = no_devices(host, self._room()) if not host.devices else []
             self._devices.show_empty(self._nothing or f"no device contains {state.filter!r}")
@@ -112,7 +112,7 @@ class OverviewPane(Pane):
         rows = []
         for device in sort_devices(host, state.sort, state.filter):
             spark = (
-                sparks.of(device, self.session.history, host.sampled_seconds, tokens.glyphs)
+                sparks.of(host, device, self.session.history, tokens.glyphs)
                 if sparks is not None
                 else None
             )
@@ -193,7 +193,7 @@ class OverviewPane(Pane):
         )
         given = share_out(wanted, width, height, charts=host is not None)
         self._jobs.tell_in_full(given.in_full)
-        kinds: list[tuple[str, str]] = []
+        kinds: list[tuple[str, ...]] = []
         if given.charts and host is not None:
             from .charts import kinds_for
 
@@ -246,7 +246,7 @@ class OverviewPane(Pane):
     # ── actions ──
 
     def take_focus(self) -> None:
-        """Begin where the worst is: with a job that stands still, with a GPU that is lost."""
+        """Begin where the worst is: a job that stands still, a GPU that is lost or warns."""
         host = self.session.host
         deviceless = self._deviceless(host)
         known = deviceless or (host is not None and bool(host.devices))
@@ -259,11 +259,15 @@ class OverviewPane(Pane):
         self.focus_on(self._jobs if deviceless or worst is not None else self._devices)
 
     def _begin_at_the_worst_device(self, host: HostView) -> None:
-        from ...model.device_state import broken
+        from ...model.device_state import judge
 
-        bad = next((d for d in host.devices if broken(d) is not None), None)
-        if bad is not None:
-            self._devices.move_to(bad.key)
+        history = self.session.history
+        kinds = {device.key: judge(host, device, history).kind for device in host.devices}
+        for kind in ("bad", "warn"):
+            worst = next((key for key, found in kinds.items() if found == kind), None)
+            if worst is not None:
+                self._devices.move_to(worst)
+                return
 
     @staticmethod
     def _deviceless(host: HostView | None) -> bool:

@@ -15,6 +15,10 @@ MOST_CHART_ROWS = 16
 """A chart with its frame is no higher while something else can use the rows."""
 ROOMY_ROWS = 32
 """From so many rows on charts take room from a long list of jobs."""
+MOST_DEVICE_ROWS = 17
+"""Sixteen devices with their heading are shown at once on a roomy terminal; more are scrolled, so
+that they do not hide everything else.
+"""
 SPLIT_COLUMNS = 100
 """From so many columns on, in a roomy terminal, a job shows what its step is made of."""
 TINY_ROWS = 20
@@ -74,11 +78,13 @@ def share_out(needs: Needs, width: int, height: int, charts: bool) -> Given:
     """
     frame = 0 if height < TINY_ROWS else 2
     room = height - AROUND_ROWS - needs.findings
-    devices, jobs = needs.devices + frame, needs.jobs + frame
+    most = max(height * 2 // 5, MOST_DEVICE_ROWS) if height >= ROOMY_ROWS else needs.devices
+    devices, jobs = min(needs.devices, most) + frame, needs.jobs + frame
     charts = charts and width >= CHART_COLUMNS and height >= TINY_ROWS
     if charts and room - devices - jobs < CHART_ROWS:
         charts = height >= ROOMY_ROWS and room - devices - (5 + frame) >= CHART_ROWS
-    full, first = needs.jobs_in_full + frame, max(CHART_ROWS + 2, needs.lanes + AXIS_ROWS + 2)
+    lanes = needs.lanes if needs.lanes < most else 0
+    full, first = needs.jobs_in_full + frame, max(CHART_ROWS + 2, lanes + AXIS_ROWS + 2)
     foot, least = 0, CHART_ROWS if width >= WIDE else first
     if charts and width >= FOOT_COLUMNS:
         smallest = FOOT_ROWS if width >= WIDE else LEAST_FOOT_ROWS
@@ -89,7 +95,8 @@ def share_out(needs: Needs, width: int, height: int, charts: bool) -> Given:
     below = ((least if foot else CHART_ROWS) if charts else 0) + foot
     in_full = full <= room - devices - below
     jobs = full if in_full else jobs
-    jobs = max(min(jobs, room - devices - below), 0 if frame == 0 else min(jobs, 3))
+    least_jobs = min(jobs, max(3, height // 5)) if frame else 0
+    jobs = max(min(jobs, room - devices - below), least_jobs)
     devices = min(devices, room - jobs)
     left = room - jobs - devices - foot
     if not charts and frame and needs.has_host and left >= BARE_ROWS:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from ...store.view import DeviceView, Entity, History, HistoryOf, ProcView, TrainerView
+from ...model.device_trainings import hung_since
+from ...store.view import DeviceView, Entity, History, HistoryOf, HostView, ProcView, TrainerView
 from ...text.styled import Line
 from ...text.units import bytes_text, duration_text, percent_text, window_text
 from ..cells import fit
@@ -113,20 +114,26 @@ class LoadSparks:
     """
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[object, str]] = {}
+        self._known: dict[int, tuple[object, Line]] = {}
 
-    def of(self, device: DeviceView, history: HistoryOf, now: float | None, glyphs: Glyphs) -> str:
-        """Return the course of a device's load up to ``now``."""
+    def of(self, host: HostView, device: DeviceView, history: HistoryOf, glyphs: Glyphs) -> Line:
+        """Return the course of a device's load up to now.
+
+        Since its job hangs it has the colour of a warning.
+        """
+        now = host.sampled_seconds
         if now is None:
-            return ""
+            return []
         each = SPARK_SECONDS / SPARK_CELLS
         bins = Bins.ending(now - each, SPARK_SECONDS, SPARK_CELLS)
-        key = (bins, glyphs.up)
+        since = hung_since(host, device)
+        well = SPARK_CELLS if since is None else min(max(bins.index(since), 0), SPARK_CELLS)
+        key = (bins, glyphs.up, well)
         known = self._known.get(device.id)
         if known is None or known[0] != key:
             past = history(device.id, "utilization_percent", SPARK_SECONDS + 2 * each)
             values = binned(past, bins, now)
             first = next((at for at, value in enumerate(values) if value is not None), len(values))
             drawn = spark(values[first:], SPARK_CELLS, SPARK_TOP, glyphs)
-            known = self._known[device.id] = (key, drawn)
+            known = self._known[device.id] = (key, [(drawn[:well], "ok"), (drawn[well:], "warn")])
         return known[1]

@@ -17,7 +17,7 @@ from ..cells import visible
 _PLAIN = str.maketrans(
     {
         **dict.fromkeys("─━═┄┈╌▔", "-"),
-        **dict.fromkeys("│║┆╎", "|"),
+        **dict.fromkeys("│║┆╎‖∥", "|"),
         "┃": "#",
         **dict.fromkeys("┌┐└┘├┤┬┴┼╭╮╰╯╔╗╚╝┏┓┗┛", "+"),
         **dict.fromkeys("█▇▆▉▊▋", "#"),

@@ -22,7 +22,7 @@ from ...text.styled import Line
 from ...text.units import bytes_text, duration_text, percent_text
 from ...wire.clean import clean
 from ...wire.frames import Unknown
-from ..device.device_state import ranges
+from ...text.ranges import ranges_text
 from ..overview.job_rows import end_notes, growth_lines, input_lines, split_pieces
 from ..shell.keymap import key_of
 
@@ -167,7 +167,7 @@ def _tensor_idle(
     }
     if idle:
         why = next(iter(idle.values())).text
-        yield [("tensor cores: ", "warn"), (f"idle on GPU {ranges(list(idle))}, {why}", "text")]
+        yield [("tensor cores: ", "warn"), (f"idle on GPU {ranges_text(idle)}, {why}", "text")]
 
 
 def _headroom(host: HostView, living: Sequence[TrainerView], history: HistoryOf) -> Iterable[Line]:

@@ -98,9 +98,11 @@ class StatusLine(Painted):
             out.append((7, (f"  driver {host.definition.driver_version}", "muted")))
         if host.definition.cuda_driver_version:
             out.append((8, (f"  CUDA {host.definition.cuda_driver_version}", "muted")))
-        seen = sum(t.gone is None for t in host.trainers)
+        ranks = [sum(t.gone is None for t in job.trainers) for job in host.jobs]
+        seen, jobs = sum(ranks), sum(map(bool, ranks))
         if seen:
-            out.append((4, (f"  {seen} trainer{'s' * (seen > 1)} seen", "ok")))
+            text = f"{jobs} job{'s' * (jobs > 1)} · {seen} ranks" if seen > jobs else ""
+            out.append((4, (f"  {text or f'{seen} trainer' + 's' * (seen > 1)}", "ok")))
         return out
 
     def _state(self, host: HostView, tokens: Tokens) -> list[tuple[int, Piece]]:
