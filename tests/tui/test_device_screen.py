@@ -21,7 +21,7 @@ from gpuscope.tui.shell.app import GpuscopeApp
 from gpuscope.tui.shell.session import Session
 from gpuscope.tui.theme import THEMES, Tokens
 from gpuscope.wire import frames as f
-from tests.fakes import devices, views
+from tests.fakes import devices, jobs, views
 from tests.fakes.asked import AskedSource, gives
 from tests.tui.pilot import in_loop, make_app, until
 from tests.tui.snapshots import grid, text
@@ -294,3 +294,27 @@ async def test_charts_begin_with_what_the_driver_sampled_and_say_so():
         await until(pilot, "Memory GiB, 1 min ")
     agent = [args for name, args in source.asked if name == "recent" and not args]
     assert agent == [{}], "the agent is asked once"
+
+
+@in_loop
+async def test_a_lost_device_says_so_once_and_its_load_fills_the_room():
+    app = make_app(views.hung())
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "train.py")
+        app.open("device", app.session.host.devices[5].key)
+        shown = await until(pilot, "▲ lost  the device has fallen off the bus", "─ Load %, 1 min")
+        assert shown.count("fallen off the bus") == 2, "for the state and for the gauges"
+        heading = next(line for line in shown.splitlines() if "PID USER" in line)
+        assert " SM " not in heading.split("PID USER")[1], "no process has a share of the SMs"
+
+
+@in_loop
+async def test_the_device_of_a_rank_that_hangs_shows_no_green_load():
+    app = make_app(jobs.ranks(stalled=True))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "train.py")
+        app.open("device", app.session.host.devices[3].key)
+        shown = await until(pilot, "▲ stalled", "█ no progress")
+        place = next(y for y, line in enumerate(shown.splitlines()) if "GPU-Util █" in line)
+        last = [style.color for char, style in grid(app)[place][:60] if char == "█"][-1]
+        assert last == Tokens.of(app).colour("warn")

@@ -12,6 +12,7 @@ from gpuscope.tui.shell.session import Session
 from gpuscope.tui.trainer.job_charts import CALM, HANGS, arrange
 from gpuscope.tui.trainer.job_series import loss_axis, recent_peaks, while_it_steps
 from gpuscope.wire import frames as f
+from tests.doctor.test_live import put
 from tests.fakes import jobs, views
 from tests.fakes.asked import AskedSource, fails, gives
 from tests.tui.pilot import at_the_jobs, feed, in_loop, make_app, until
@@ -195,3 +196,13 @@ async def test_when_it_goes_on_the_stack_gives_way_to_what_happened():
         feed(app, f.Event(303, "resumed", last + 1, "Steps go on after 47 s."), calm)
         await until(pilot, "What happened", "Steps go on after 47 s", absent="Stack of")
         assert "resumed" in text(app)
+
+
+@in_loop
+async def test_a_job_without_a_loss_has_no_panel_for_it():
+    for stalled, wanted in ((False, "What happened"), (True, "Stack of rank 3")):
+        frames = put(jobs.ranks(stalled=stalled), "loss", lambda _: None)  # type: ignore[arg-type, return-value]
+        app = make_app(frames)
+        async with app.run_test(size=(200, 60)) as pilot:
+            shown = await open_job(pilot, wanted, "Step 500 ms", "Highest memory", "Step time by")
+            assert "Loss" not in shown

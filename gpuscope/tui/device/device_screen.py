@@ -14,6 +14,7 @@ from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 
 from ...model.device_state import judge
+from ...model.device_trainings import hung_since
 from ...text.units import GIB, window_text
 from ..charts.line import LineChart, Series
 from ..charts.load_strips import Lane, LoadStrips
@@ -31,9 +32,9 @@ if TYPE_CHECKING:
     from ..shell.session import Session
 
 TALL = 32
-BROAD, STRIP_ROWS = 160, 50
-"""From so many columns on the charts stand in two columns; from so many rows on there is room for
-the strip of the load as well.
+BROAD, STRIP_ROWS = 160, 8
+"""From so many columns on the charts stand in two columns. Where the texts leave so many rows, the
+strip of the load has room as well.
 """
 STRIP_WINDOWS = (60.0, 300.0, 900.0)
 MEMORY, POWER, TEMPERATURE = "Memory GiB", "Power W", "Temperature °C"
@@ -176,7 +177,9 @@ class DeviceScreen(ChartedScreen):
         rows = 4 if small else max(4, height // 6)
         (users if self.wide else below).show(words.process_lines(host, device, rows, room))
         self._facts.show(inventory_lines(host, device, cells))
-        self._strip.display = broad and height >= STRIP_ROWS
+        texts = (self._load, self._state, self._health, self._facts)
+        left = height - 2 - sum(panel.rows + 2 for panel in texts)
+        self._strip.display = self.wide and left >= STRIP_ROWS
 
     def _visible(self, rows: int) -> Sequence[tuple[LineChart, int]]:
         """Return the charts that have room, row by row, each with the number of its history."""
@@ -212,12 +215,17 @@ class DeviceScreen(ChartedScreen):
             set_title(chart, f"{what.title}, {window_text(window)}{source}")
             chart.show(series, window, 0.0, _top(what, device, series), what.unit, now=now, ago=ago)
         if self._strip.display:
-            self._draw_strip(device, now, ago)
+            self._draw_strip(host, device, ago)
 
-    def _draw_strip(self, device: DeviceView, now: float | None, ago: float) -> None:
+    def _draw_strip(self, host: HostView, device: DeviceView, ago: float) -> None:
         """Draw the load over a longer time than the charts, as far as there is history."""
+        wasted = hung_since(host, device)
         lanes = [
-            Lane(label, self.session.history(device.id, column, STRIP_WINDOWS[-1]))
+            Lane(
+                label,
+                self.session.history(device.id, column, STRIP_WINDOWS[-1]),
+                wasted_since=wasted,
+            )
             for label, column in LOADS
         ]
         lanes = [lane for lane in lanes if any(v is not None for v in lane.history.values)]
@@ -226,7 +234,7 @@ class DeviceScreen(ChartedScreen):
         )
         window = next((w for w in STRIP_WINDOWS if seconds <= w * 1.2), STRIP_WINDOWS[-1])
         set_title(self._strip, f"Load %, {window_text(window)}")
-        self._strip.show(lanes, window, now, ago)
+        self._strip.show(lanes, window, host.sampled_seconds, ago)
 
     # ── keys ──
 

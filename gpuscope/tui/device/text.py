@@ -176,7 +176,13 @@ def state_lines(
         ),
         *traffic_lines(device),
     ]
-    return styled.hang_lines(lines, cells)
+    return styled.hang_lines(_told_once(lines, verdict.reason), cells)
+
+
+def _told_once(lines: list[Line], reason: str) -> list[Line]:
+    """Return the lines without those that say of a reading only what the state says of all."""
+    told = f"– {in_short(reason)}"
+    return [line for line in lines if not reason or line[1][0] != told]
 
 
 # ── whether it is well ──
@@ -313,10 +319,13 @@ def process_lines(host: HostView, device: DeviceView, rows: int, cells: int) -> 
     lines: list[Line] = []
     named = [n for p in found if p.trainer is not None and (n := ordinals.get(p.trainer, -1)) >= 0]
     inside = 8 if named else 0
+    known = any(holders[p.id].number("sm_percent") is not None for p in found)
+    sm = 9 if known else 0
     headings: list[Line] = []
     if found and rows > 4:
         torch = "TORCH" if named else ""
-        text = f"{'PID':>8} {'USER':<10} {'MEMORY':>9}  {'SM':<7}  {torch:<{inside}}COMMAND"
+        share_of = "SM" if known else ""
+        text = f"{'PID':>8} {'USER':<10} {'MEMORY':>9}  {share_of:<{sm}}{torch:<{inside}}COMMAND"
         headings, rows = [[(text, "muted")]], rows - 1
     for process in found[: rows - 1] if len(found) > rows else found:
         d = process.definition
@@ -329,7 +338,7 @@ def process_lines(host: HostView, device: DeviceView, rows: int, cells: int) -> 
         lines.append(
             [
                 (f"{d.pid:>8} {fit(d.user or '?', 10)} {fit(text, 9, 'right')}  ", "text"),
-                (f"{fit(busy, 7)}  ", "idle" if share is not None and share < 1 else "text"),
+                (fit(busy, sm), "idle" if share is not None and share < 1 else "text"),
                 (fit(cuda, inside), "accent"),
                 (d.command or d.name or "", "muted"),
             ]

@@ -56,6 +56,8 @@ COLUMNS = 100
 """The charts are drawn again when time has moved by one of so many columns."""
 CALM = ("step", "loss", "memory", "pace", "events")
 HANGS = ("stack", "step", "loss", "memory", "events")
+CALM_WITHOUT_LOSS = ("step", "pace", "memory", "events")
+HANGS_WITHOUT_LOSS = ("stack", "step", "pace", "memory", "events")
 """What is shown first where there is little room."""
 PACE_TOKENS = ("series1", "series2", "series3", "series4", "series5", "series6")
 LOOK_SECONDS = 3.0
@@ -71,6 +73,8 @@ def arrange(width: int, height: int, order: Sequence[str], first: int = 0) -> li
     across = 2 if width >= WIDE else 1
     if across == 2 and height >= TALL_ROWS:
         four = [name for name in order if name != "events"]
+        if len(four) < 4:
+            return [list(order[:2]), list(order[2:])]
         turned = [four[(place + first) % len(four)] for place in range(len(four))]
         return [turned[:2], turned[2:4], ["events"]]
     turned = [order[(place + first) % len(order)] for place in range(len(order))]
@@ -104,6 +108,7 @@ class JobCharts(Grid):
         self._window: int | None = None  # as long as is known, until somebody chooses
         self._usual: tuple[object, int] = (None, 0)
         self._first = 0
+        self._order: Sequence[str] = CALM
         self._arranged: list[list[str]] = [[]]
         self._drawn: object = None
         self._seconds = WINDOWS[0]
@@ -113,9 +118,9 @@ class JobCharts(Grid):
             panel.display = False
             yield panel
 
-    def turn(self, hangs: bool) -> None:
+    def turn(self) -> None:
         """Let the next panel be the first, where not all have room."""
-        self._first = (self._first + 1) % len(HANGS if hangs else CALM)
+        self._first = (self._first + 1) % len(self._order)
 
     def zoom(self, by: int) -> None:
         """Show a longer or a shorter time."""
@@ -146,9 +151,16 @@ class JobCharts(Grid):
         """The names of the panels that have room."""
         return {name for line in self._arranged for name in line}
 
-    def fit_to(self, width: int, height: int, hangs: bool) -> None:
-        """Place the panels that ``height`` lines have room for, and hide the others."""
-        lines = arrange(width, height, HANGS if hangs else CALM, self._first)
+    def fit_to(self, width: int, height: int, hangs: bool, loss: bool) -> None:
+        """Place the panels that ``height`` lines have room for, and hide the others.
+
+        ``loss`` says that a rank reports one: a panel without readings is no use of the room.
+        """
+        if hangs:
+            self._order = HANGS if loss else HANGS_WITHOUT_LOSS
+        else:
+            self._order = CALM if loss else CALM_WITHOUT_LOSS
+        lines = arrange(width, height, self._order, self._first % len(self._order))
         if lines == self._arranged:
             return
         self._arranged, self._drawn = lines, None

@@ -127,7 +127,8 @@ class JobScreen(FullScreen):
         charts = not self._all and height - min(few, len(job.trainers)) >= LEAST_ROWS
         room = None if self._all else few if charts else max(LEAST_RANKS, height)
         rows = rank_rows(host, job, room, self.session.history)
-        self._charts.fit_to(self.size.width, height - len(rows) if charts else 0, self._hangs)
+        loss = any(t.number("loss") is not None for t in job.trainers)
+        self._charts.fit_to(self.size.width, height - len(rows) if charts else 0, self._hangs, loss)
         self._ranks.styles.height = len(rows) + RANKS_FRAME if charts else "1fr"
         return rows
 
@@ -160,7 +161,7 @@ class JobScreen(FullScreen):
 
     def action_chart(self) -> None:
         """Let the next panel of the lower part be the first."""
-        self._charts.turn(self._hangs)
+        self._charts.turn()
         self._show()
 
     def action_zoom(self, by: int) -> None:

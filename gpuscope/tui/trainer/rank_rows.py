@@ -184,7 +184,7 @@ def _rank_row(
 def _at(trainer: TrainerView) -> Sequence[Piece]:
     where, function = place(trainer)
     if trainer.gone is not None:
-        return [(f"{end_word(trainer.gone)}: {trainer.gone.reason}", "warn")]
+        return [(f"{end_word(trainer.gone)}: {trainer.gone.reason}", "muted")]
     if where and waits_in_collective(trainer):
         return [(f"waits in {function} ", "text"), (where, "muted")]
     if where:
