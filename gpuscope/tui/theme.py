@@ -378,6 +378,8 @@ class Tokens:
         self.ground: Style | None = None
         self.glyphs = ASCII if ascii_only else MONOCHROME if monochrome else UNICODE
         self._styles = _parse(palette(theme))
+        if monochrome:  # the orange of the worst is a darker grey than the yellow of a warning
+            self._styles["bad"] = self._styles["title"]
         self._specs: dict[str, Style] = {}
         self._drawn: dict[str, Style] = {}
         self._on: dict[RichColor, Tokens] = {}

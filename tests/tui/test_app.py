@@ -166,8 +166,8 @@ async def test_a_tab_asked_for_while_the_program_begins_is_the_one_that_is_shown
 async def test_moving_highlights_another_device_and_enter_opens_it():
     app = make_app(views.training(6.0))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "VRAM of GPU 0")
-        await pilot.press("j", "j", "down")
+        await until(pilot, "VRAM of GPU 5")
+        await pilot.press("home", "j", "j", "down")
         await until(pilot, "VRAM of GPU 3")
         await pilot.press("k")
         await until(pilot, "VRAM of GPU 2")
@@ -232,8 +232,8 @@ async def test_mine_hides_what_others_do():
 async def test_sorting_moves_rows_and_keeps_the_cursor_on_its_device():
     app = make_app(views.training(4.0))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "▸   0 H200")
-        await pilot.press("greater_than_sign")
+        await until(pilot, "▸   5 H200")
+        await pilot.press("home", "greater_than_sign")
         screen = await until(pilot, "USED▾")
         rows = [line for line in screen.splitlines() if " H200 " in line]
         assert " 3 H200" in rows[0]
@@ -253,7 +253,7 @@ async def test_pausing_freezes_the_picture_shows_its_age_and_keeps_listening():
         feed(app, f.Sample(900, int((views.END + 1) * 1e9), g=[views.device_row(0, 33.3, 12.0)]))
         await until(pilot, "PAUSED 1 s", "69.7/140", absent="33.3/140")
         await pilot.press("2")
-        assert "69.7 GiB" in await until(pilot, "used (= nvidia-smi)")
+        assert "71.5 GiB" in await until(pilot, "used (= nvidia-smi)", "GPU 5")
         await pilot.press("1", "space")
         await until(pilot, "33.3/140", absent="PAUSED")
 

@@ -180,9 +180,15 @@ def state_lines(
 
 
 def _told_once(lines: list[Line], reason: str) -> list[Line]:
-    """Return the lines without those that say of a reading only what the state says of all."""
-    told = f"– {in_short(reason)}"
-    return [line for line in lines if not reason or line[1][0] != told]
+    """Return the lines without what the state says of all readings, the first line excepted."""
+    told, out = f"– {in_short(reason)}", lines[:1]
+    for label, *pieces in lines[1:]:
+        if reason and pieces[0][0] == told:
+            rest = "".join(text for text, _ in pieces[1:]).removeprefix(" · ")
+            out += [[label, ("– ", "faint"), (rest, "text")]] if rest else []
+        else:
+            out.append([label, *pieces])
+    return out
 
 
 # ── whether it is well ──

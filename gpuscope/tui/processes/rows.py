@@ -50,7 +50,7 @@ HEADING = "heading "
 NOTHING: Line = [("–", "faint")]
 WORDS_CELLS, MOST_WORDS, MOST_STATE, WORDS_STEP = 100, 40, 16, 4
 """So wide a table has the reason behind the state. So many cells both have at most, and the state
-alone. They grow by so many, so that the columns beside them seldom move.
+alone. Both grow by so many, so that the columns beside them seldom move.
 """
 NARROW_CELLS = 70
 NARROW = {"memory": ("MEM GiB", 7), "command": ("COMMAND", 12)}
@@ -121,8 +121,8 @@ def columns(choice: Choice, rows: Sequence[TableRow] | None = None, room: int = 
             continue
         if column.key == "state" and room and rows is not None:
             longest = max((styled.cells(row.cells.get("state", [])) for row in rows), default=0)  # type: ignore[arg-type]
-            most = MOST_WORDS if room >= WORDS_CELLS else MOST_STATE
-            width = min(max(column.width, -(-longest // WORDS_STEP) * WORDS_STEP), most)
+            most, step = (MOST_WORDS, WORDS_STEP) if room >= WORDS_CELLS else (MOST_STATE, 1)
+            width = min(max(column.width, -(-longest // step) * step), most)
             column = column._replace(width=width, most=width)
         if column.key in NARROW and 0 < room < NARROW_CELLS:
             title, width = NARROW[column.key]
