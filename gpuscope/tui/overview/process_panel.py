@@ -21,7 +21,7 @@ class ProcessPanel(LiveTable):
     """The table of processes; it brings itself up to date at most once a second."""
 
     def __init__(self, session: Session) -> None:
-        super().__init__((), empty="no process on a GPU is reported", gap=1, id="top-processes")
+        super().__init__((), empty="none reported by the driver", gap=1, id="top-processes")
         self.session = session
         self.add_class("panel")
         self._idleness = Idleness()
