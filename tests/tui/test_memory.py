@@ -64,11 +64,10 @@ async def test_the_waterfall_names_everything_and_says_what_is_not_exact():
 async def test_all_ranks_stand_below_the_waterfall_where_there_is_room():
     app = make_app(jobs.ranks(leaks=2), "memory")
     async with app.run_test(size=(160, 50)) as pilot:
-        screen = await until(pilot, "All GPUs", "used (= nvidia-smi)")
-        assert "▸ GPU 0 rank 0 train.py" in screen
-        assert "3.40 GiB" in line_with(screen, "GPU 2 rank 2 train.py"), "the one that runs out"
+        screen = await until(pilot, "All GPUs", "doctor: Rank 2 runs out of memory")
+        assert "3.40 GiB" in line_with(screen, "▸ GPU 2 rank 2 train.py"), "the one that runs out"
         await pilot.press("n")
-        await until(pilot, "▸ GPU 1 rank 1 train.py")
+        await until(pilot, "▸ GPU 3 rank 3 train.py")
         await pilot.resize_terminal(80, 24)
         await until(pilot, "used (= nvidia-smi)", absent="All GPUs")
 
@@ -96,6 +95,27 @@ async def test_what_kind_of_process_it_is_stands_below():
         screen = await until(pilot, "seen: vLLM: reserves most of the card by design; not a leak")
         left = " ".join(" ".join(line[:79] for line in screen.splitlines()).split())
         assert "its command line names vLLM; reserved 86 % of the card" in left
+
+
+@in_loop
+async def test_of_more_gpus_than_fit_those_with_the_least_headroom_are_listed():
+    app = make_app(views.training(), "memory")
+    async with app.run_test(size=(120, 38)) as pilot:
+        screen = await until(pilot, "GPUs, 5 of 8: the least headroom", "▸ GPU 0 rank 0")
+        assert "27.7 GiB" in line_with(screen, "GPU 3 rank 3 train.py")
+        assert "GPU 7" not in screen, "it is free"
+
+
+@in_loop
+async def test_where_most_of_a_card_is_free_nothing_has_to_be_saved():
+    frames = jobs.ranks(1, 20.0)
+    for frame in frames:
+        for row in frame.g if isinstance(frame, f.Sample) else ():
+            row[1 + f.DEVICE_COLUMNS.index("free_bytes")] = int(134 * views.GIB)
+    app = make_app(frames, "memory")
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await until(pilot, "no need to save: 134 GiB are free", "biggest saving")
+        assert screen.index("no need to save") < screen.index("biggest saving")
 
 
 # ── timeline ──────────────────────────────────────────────────────────────────────────────────────

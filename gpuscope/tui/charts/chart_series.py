@@ -106,10 +106,10 @@ def allocator_layers(
     first = session.history(allocator.id, "parameter_bytes", seconds)
     names = (
         ("parameters", "allocated", "parameter_bytes"),
+        ("optimizer state", "outside", "optimizer_state_bytes"),
         ("gradients", "cached", "gradient_bytes"),
+        ("other models", "other", "other_model_bytes"),
     )
-    names += (("optimizer state", "outside", "optimizer_state_bytes"),)  # type: ignore[assignment]
-    names += (("other models", "other", "other_model_bytes"),)  # type: ignore[assignment]
     layers = [
         Layer(t, label, at_moments(session.history(allocator.id, c, seconds), first.seconds))
         for label, t, c in names

@@ -42,6 +42,10 @@ together and apart.
 """
 
 
+PLENTY = 0.75
+"""With so much of the card free nothing has to be saved."""
+
+
 @dataclass
 class SaidBefore:
     """What was said of one subject by now, so that not every reading brings other words."""
@@ -110,11 +114,23 @@ def advice(
             RULED_OUT.get(said.cause, "") if said else "",
             "" if seen_seconds >= SEEN_SECONDS else "empty_cache",
         ]
+        lines += _plenty(subject)
         lines += _to_free(found, [cure for cure in ruled_out if cure], before)
     notes = before.held(found.notes, host.sampled_seconds or 0.0)
     if finding is not None and finding.kind == "async":  # it says so already
         notes = [note for note in notes if not note.startswith("cudaMallocAsync")]
     return lines + [[("≈ ", "faint"), (note, "faint")] for note in notes]
+
+
+def _plenty(subject: Subject) -> list[Line]:
+    """Return that there is no need to save where most of the card is free."""
+    device = subject.device
+    total = device.definition.total_bytes if device is not None else None
+    free = device.number("free_bytes") if device is not None else None
+    if not total or free is None or free < PLENTY * total:
+        return []
+    words = f"{bytes_text(free)} are free: room for a larger batch or model"
+    return [[("no need to save: ", "muted"), (words, "ok")]]
 
 
 def _recognised_lines(finding: Finding) -> list[Line]:

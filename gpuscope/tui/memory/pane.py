@@ -16,12 +16,13 @@ from ...store.view import HostView, TrainerView
 from ...text.units import window_text
 from ..shell.keymap import key_of
 from ..shell.session import Session
-from ..widgets.pane import WAITING, Pane
+from ..widgets.pane import WAITING, Pane, set_title
 from ..widgets.program import program
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines
 from .advice import MEMORY, SaidBefore, advice, fit_lines
-from .side_by_side import rows_of, side_by_side
+from .side_by_side import FRAME_ROWS as FRAME
+from .side_by_side import rows_of, side_by_side, title_of
 from .subjects import Subject, process_of, subjects
 from .views import ModulesView, SummaryView, show_account
 from .waterfall import Waterfall
@@ -71,7 +72,7 @@ class MemoryPane(Pane, can_focus=True):
         self._modules = ModulesView(session)
         self._what_if = WhatIfView(session)
         self._chart: StackedChart | None = None
-        self._chosen = ""
+        self._chosen = self._wrong = ""
         self._view = "waterfall"
         self._terminal = (120, 40)
         self._wanted = 0
@@ -104,16 +105,32 @@ class MemoryPane(Pane, can_focus=True):
     def _current(self, host: HostView) -> tuple[list[Subject], int]:
         """Return all subjects and the place of the chosen one.
 
-        Where none was chosen here, it is the device that is highlighted on the Overview.
+        Where none was chosen here, it is the device that is highlighted on the Overview. While that
+        is the first one, where its list begins, a trainer whose memory the doctor finds wrong comes
+        before it, and stays.
         """
         everything = subjects(host, self.session.state.filter)
-        for place, subject in enumerate(everything):
-            if subject.key == self._chosen:
-                return everything, place
+        keys = [subject.key for subject in everything]
+        if self._chosen in keys:
+            return everything, keys.index(self._chosen)
         wanted = self.session.device_key
-        return everything, next(
-            (i for i, s in enumerate(everything) if s.device and s.device.key == wanted), 0
-        )
+        places = (i for i, s in enumerate(everything) if s.device and s.device.key == wanted)
+        place = next(places, 0)
+        if place == 0:
+            if self._wrong not in keys:
+                self._wrong = self._found_wrong(everything)
+            place = keys.index(self._wrong) if self._wrong else 0
+        return everything, place
+
+    def _found_wrong(self, everything: Sequence[Subject]) -> str:
+        """Return the key of the subject with the doctor's first finding about memory, or ""."""
+        found = [
+            case.pid
+            for case in self.session.doctor.cases
+            if case.grave and case.kind == "live" and case.finding.cause in MEMORY
+        ]
+        pids = {s.trainer.definition.pid: s.key for s in everything if s.trainer}
+        return next((pids[pid] for pid in found if pid in pids), "")
 
     def _subject_now(self, host: HostView) -> Subject | None:
         everything, place = self._current(host)
@@ -175,14 +192,18 @@ class MemoryPane(Pane, can_focus=True):
         self._others.display = high > 0
         self._waterfall.styles.height = needed + len(found.beside) if high else "1fr"
         if high:
-            past = self.session.history
-            self._others.show(side_by_side(host, everything, subject, past, width - 2))
+            past, most = self.session.history, high - FRAME
+            set_title(self._others, title_of(everything, most))
+            self._others.show(side_by_side(host, everything, subject, past, width - 2, most))
         if needed + len(shown) != self._wanted:
             self._wanted = needed + len(shown)
             self._share_out()
 
     def show_findings(self) -> None:
-        self.show(self.session.host)
+        host = self.session.host
+        self.show(host)
+        if host is not None:
+            self.show_charts(host)  # a finding may lead to another subject
 
     def _diagnosis(self, subject: Subject) -> Diagnosis | None:
         """Return the worst that the doctor has found in the memory of this trainer."""

@@ -14,8 +14,8 @@ from ...text.units import bytes_text
 from ..cells import fit
 from .subjects import Subject
 
-FRAME_ROWS, LEAST = 3, 2
-"""Its border and heading; it is shown for no fewer."""
+FRAME_ROWS, LEAST, FEW = 3, 2, 4
+"""Its border and heading; it is shown for no fewer, and of more not without so many."""
 NEAR_BYTES = 4 << 30
 """Less room than this for the next allocation is marked, as on the Overview."""
 _NAME, _SIZE = 30, 10
@@ -32,22 +32,43 @@ def on_devices(everything: Sequence[Subject]) -> list[Subject]:
 
 
 def rows_of(everything: Sequence[Subject], room: int) -> int:
-    """Return how many of the rows it takes, 0 where it does not fit."""
+    """Return how many rows it takes of so many, 0 where not even a few fit."""
     count = len(on_devices(everything))
-    return count + FRAME_ROWS if count >= LEAST and count + FRAME_ROWS <= room else 0
+    shown = min(count, room - FRAME_ROWS)
+    return shown + FRAME_ROWS if count >= LEAST and shown >= min(count, FEW) else 0
+
+
+def title_of(everything: Sequence[Subject], most: int) -> str:
+    """Return the heading, which says where not all have a line."""
+    count = len(on_devices(everything))
+    return "All GPUs" if count <= most else f"GPUs, {most} of {count}: the least headroom"
 
 
 def side_by_side(
-    host: HostView, everything: Sequence[Subject], chosen: Subject, history: HistoryOf, cells: int
+    host: HostView,
+    everything: Sequence[Subject],
+    chosen: Subject,
+    history: HistoryOf,
+    cells: int,
+    most: int = 1024,
 ) -> list[Line]:
-    """Return a heading and a line for each on a device, the chosen one marked."""
+    """Return a heading and a line for each on a device, the chosen one marked.
+
+    Of more than ``most`` it has the chosen one and those with the least headroom.
+    """
     wide = cells >= _NAME + _SIZE * len(_TITLES) + 2
     kept = [at for at, title in enumerate(_TITLES) if wide or title != "RESERVED"]
     name = max(12, min(_NAME, cells - _SIZE * len(kept) - 2))
     head = "".join(fit(_TITLES[at], _SIZE, "right") for at in kept)
     lines: list[Line] = [[("  " + fit("", name) + head, "muted")]]
-    for one in on_devices(everything):
-        sizes = _sizes(host, one, history)
+    told = [(one, _sizes(host, one, history)) for one in on_devices(everything)]
+    if len(told) > most:
+        told.sort(key=lambda each: (each[0].key != chosen.key, _or_endless(each[1][-1])))
+        kept_keys = {each[0].key for each in told[:most]}
+        order = [one.key for one in everything]
+        told = [each for each in told if each[0].key in kept_keys]
+        told.sort(key=lambda each: order.index(each[0].key))
+    for one, sizes in told:
         left = sizes[-1]
         here = one.key == chosen.key
         lines.append(
@@ -78,6 +99,10 @@ def _sizes(host: HostView, one: Subject, history: HistoryOf) -> list[float | Non
         return [used, None, None, free]
     numbers = map(one.allocator.number, ("peak_allocated_bytes", "reserved_bytes"))
     return [used, *numbers, headroom(host.devices, one.trainer, one.allocator, history)]
+
+
+def _or_endless(value: float | None) -> float:
+    return float("inf") if value is None else value
 
 
 def _size(value: float | None) -> str:

@@ -24,6 +24,7 @@ READONLY = (
     "requests to trainers"
 )
 NO_SOURCE = "no source yet"
+NO_TRAINER = "no trainer with a probe is here"
 NOT_RECORDED = {
     "inject": "a recording cannot be attached to",
     "signal": "a recording takes no signals",
@@ -74,7 +75,9 @@ def why_not(session: Situation, action: str, source: Source | None, away: bool, 
             return "a replay keeps the rate of its recording"
         return source.capabilities.why_not("rate") if source else NO_SOURCE
     if need == "asked":
-        return "a recording keeps no answers of the trainer" if session.replay else ""
+        if session.replay:
+            return "a recording keeps no answers of the trainer"
+        return "" if _has_trainers(session) else NO_TRAINER
     if need == "trainer":
         return _why_not_ask(session, action, source)
     if need in NOT_RECORDED:
@@ -106,7 +109,11 @@ def _why_not_ask(session: Situation, action: str, source: Source | None) -> str:
         return "a recording cannot be asked"
     if source is None:
         return NO_SOURCE
-    host = session.host
-    if host is None or all(trainer.gone for trainer in host.trainers):
-        return "no trainer with a probe is here"
+    if not _has_trainers(session):
+        return NO_TRAINER
     return source.capabilities.why_not(action)
+
+
+def _has_trainers(session: Situation) -> bool:
+    host = session.host
+    return host is not None and any(trainer.gone is None for trainer in host.trainers)
