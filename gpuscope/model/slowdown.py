@@ -39,7 +39,7 @@ _HOST: Mapping[str, tuple[str, float, _Format]] = {
     "cpu_percent": ("CPU of the host", 1.3, _with(" %")),
     "swap_used_bytes": ("swap of the host", 1.2, bytes_text),
 }
-_PARTS = {
+PARTS = {
     "input": "waiting for input",
     "h2d": "copying to the device",
     "compute": "forward and backward",
@@ -47,6 +47,7 @@ _PARTS = {
     "communication": "waiting for other ranks",
     "other": "other code",
 }
+"""The parts of a step in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,7 @@ def _parts(trainer: TrainerView, history: HistoryOf, change: Change) -> list[str
             continue
         longer = moved.after - moved.before
         if longer >= PART_SHARE * (change.after - change.before):
-            words = f"{_PARTS[part]} {duration_text(moved.before)} → {duration_text(moved.after)}"
+            words = f"{PARTS[part]} {duration_text(moved.before)} → {duration_text(moved.after)}"
             found.append((-longer, words))
     return [words for _, words in sorted(found)]
 

@@ -20,7 +20,7 @@ from gpuscope.tui.time.pane import TimePane
 from gpuscope.wire import frames as f
 from gpuscope.wire.codec import encode
 from gpuscope.wire.recording import RecordingWriter
-from tests.fakes import clocks, paces, views
+from tests.fakes import clocks, jobs, paces, views
 from tests.fakes.asked import AskedSource, gives
 from tests.fakes.probe_client import TRAINING, trainer
 from tests.tui.pilot import feed, in_loop, make_app, until
@@ -59,7 +59,7 @@ async def test_a_rank_that_is_a_tenth_slower_is_named_here_on_the_overview_and_b
         screen = await until(pilot, "Rank 3 is ", " slower since ", "the others wait for it")
         assert "train.py rank 3" in screen
         assert "▸ ◆ rank 3" in screen, "the cursor begins at the rank that is told of"
-        assert "colours as in the rows" in screen, "the legend does not fit, and the rows have it"
+        assert "as in the rows" in screen, "the legend does not fit, and the rows have it"
         await pilot.press("1")
         await until(pilot, "straggler: rank 3 is ", "the others wait for it")
         await pilot.press("4")
@@ -77,8 +77,10 @@ async def test_the_rows_add_up_to_the_clock_and_the_smallest_is_not_hidden():
         assert sum(row.share for row in ledger.whole) == pytest.approx(1.0)
         checkpoints = next(x for x in text(app).splitlines() if "saving checkpoints" in x)
         forward = next(x for x in text(app).splitlines() if "forward pass" in x)
-        assert " out " in checkpoints
-        assert " in " in forward
+        assert " pause " in checkpoints
+        assert " step " in forward
+        assert "saving checkpoints ◆" in checkpoints, "it could be saved"
+        assert "◆" not in forward
 
 
 @in_loop
@@ -356,3 +358,38 @@ async def test_the_work_of_a_step_is_counted_after_its_price_and_derived_by_clas
         assert "H200 SXM, 4800 GB/s; dense peaks of the NVIDIA H200" in screen
         await pilot.press("w")
         await until(pilot, "Count the work of a step", "Enter: count")
+
+
+@in_loop
+async def test_a_large_terminal_lists_the_longest_kernels_below_their_class():
+    app = make_app(clocks.of_ranks(), "time")
+    async with app.run_test(size=(200, 60)) as pilot:
+        await until(pilot, "waiting for input")
+        looked_at(app)
+        screen = await until(pilot, "sm90_xmma_gemm", "GPU busy 48 %; longest idle: the host")
+        lines = screen.splitlines()
+        place = next(i for i, line in enumerate(lines) if "products on tensor cores" in line)
+        assert "    sm90_xmma_gemm_bf16bf16" in lines[place + 1]
+        await pilot.resize_terminal(120, 40)
+        await until(pilot, "products on tensor cores", absent="sm90_xmma_gemm")
+
+
+@in_loop
+async def test_without_a_ledger_the_parts_of_the_last_steps_are_shown():
+    app = make_app(jobs.ranks(1, 10.0), "time")
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await until(pilot, "Where its time goes is not known yet", "forward and backward")
+        row = next(line for line in screen.splitlines() if "forward and backward" in line)
+        assert "350 ms" in row
+        assert "70 %" in row
+        assert screen.index("forward and backward") < screen.index("waiting for input")
+
+
+@in_loop
+async def test_on_a_small_terminal_all_rows_stay_and_the_chart_has_the_rest():
+    frames = clocks.of_ranks(1, slow=None)
+    app = make_app(frames, "time")
+    async with app.run_test(size=(80, 26)) as pilot:
+        screen = await until(pilot, "wall clock", "backward pass")
+        assert "550 steps of 1.09 s" in screen
+        assert "…" not in next(line for line in screen.splitlines() if "(pid " in line)

@@ -23,6 +23,7 @@ __all__ = [
     "token_of",
 ]
 
+
 def gravity(state: DeviceState) -> Kind:
     """Return how grave a state is for the trainings on the device.
 

@@ -284,7 +284,7 @@ ACTIONS: tuple[Action, ...] = (
         "Trainer",
         ("time",),
         "trainer",
-        4,
+        3,
     ),
     Action(
         "work", ("w",), "Work", "FLOPs, MFU, floor; asks first", "Trainer", ("time",), "trainer", 6

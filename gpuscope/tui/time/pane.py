@@ -9,15 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from textual.app import ComposeResult
-from textual.containers import Horizontal, Vertical
-from textual.widget import Widget
-
 from ...doctor.live_causes import Judged, of_ledger
 from ...doctor.live_scene import LiveScene
 from ...model.rank_times import Odd, rank_to_report
 from ...model.ranks import name_of
-from ...model.slowdown import of_trainers
+from ...model.slowdown import PARTS, of_trainers
 from ...model.stragglers import Straggler, straggler
 from ...model.time_ledger import TimeLedger, of_trainer
 from ...model.useful_work import sentence as work_sentence
@@ -25,26 +21,26 @@ from ...store.view import HostView, TrainerView
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import percent_text, short_age_text
-from ..charts.stacked import TimeChart
 from ..charts.strips import Painted
 from ..doctor.text import top
 from ..overview.finding_list import FindingList, go_to_finding
 from ..shell.keymap import key_of
 from ..shell.session import Session
-from ..widgets.pane import WAITING, Pane, set_title
+from ..widgets.pane import WAITING, set_title
 from ..widgets.program import program
 from ..widgets.table import LiveTable
-from ..widgets.text import Lines
 from .answers import Answers
 from .history import WINDOW_SECONDS, layers, tokens_of
+from .panels import HEAD_EDGES, WIDE, TimePanels
 from .rows import (
     CLOCK,
     GPU,
     TOTAL,
     clock_rows,
-    gpu_rows,
     rank_columns,
     rank_rows,
+    row_of,
+    split_rows,
     with_names,
 )
 from .text import TIME, answer, coverage_text, gpu_detail, no_minutes, no_trainer, row_detail, who
@@ -52,71 +48,25 @@ from .text import TIME, answer, coverage_text, gpu_detail, no_minutes, no_traine
 if TYPE_CHECKING:
     from ...store.time_minutes import Minute
 
-WIDE = 100
-"""Columns from which on the chart stands beside the table."""
-LEFT_CELLS, LEFT_SHARE = 78, 0.625
-"""The table has half of the columns, or more where that is fewer than it has use for."""
-AROUND_ROWS = 3
-"""Of the terminal: status line, tabs, footer."""
-FRAME_ROWS = 3
-"""Of a table besides its rows: its border and its headings."""
-CHART_ROWS = 7
-DETAIL_ROWS = 9
 MOST_FINDINGS = 4
 MAX_RANKS, MAX_LEDGERS = 64, 1024
 
 
-class TimePane(Pane):
+class TimePane(TimePanels):
     """The tab with the rows of the clock at the left, and their history and the ranks at the right.
 
     On a narrow terminal one of the other panels stands below the rows; a key chooses which.
     """
 
-    DEFAULT_CSS = """
-    TimePane #time-head { padding: 0 2; }
-    TimePane #time-body, TimePane #time-left, TimePane #time-right { height: 1fr; }
-    TimePane #time-left, TimePane #time-right { width: 1fr; }
-    TimePane.narrow #time-body { layout: vertical; }
-    TimePane #time-findings { padding: 0 1; }
-    """
-
     def __init__(self, session: Session, **kwargs: str) -> None:
         super().__init__(session, **kwargs)
-        self._head = Lines([[(WAITING, "muted")]], id="time-head")
-        self._clock = LiveTable((), lit=True, id="time-rows", classes="panel")
-        self._detail = Lines(id="time-detail", classes="panel")
-        self._gpu = LiveTable((), id="time-gpu", classes="panel")
-        self._findings = FindingList(id="time-findings", classes="panel")
-        self._ranks = LiveTable((), id="time-ranks", classes="panel")
-        self._right = Vertical(id="time-right")
-        self._chart = TimeChart(id="time-history", classes="panel")
-        self._chart.legend_elsewhere = "colours as in the rows"
-        self._terminal = (120, 40)
         self._chosen = ""
-        self._below: Painted | None = None
-        """What stands below the rows on a narrow terminal; None: the chart, where it has room."""
         self._ledgers: dict[str, tuple[tuple[Minute, ...], TimeLedger]] = {}
         self._answers = Answers(session)
         self._judged: list[Judged] = []
         """What makes the trainer slow, what brings most first."""
         self._drawn: tuple[object, ...] = ()
         self._charted: tuple[object, ...] = ()
-
-    def compose(self) -> ComposeResult:
-        self._clock.border_title = "Where the time goes"
-        self._findings.border_title = "Findings"
-        yield self._head
-        with Horizontal(id="time-body"):
-            with Vertical(id="time-left"):
-                yield self._clock
-                yield self._detail
-                yield self._gpu
-                yield self._findings
-            with self._right:
-                yield self._chart
-                yield self._ranks
-        for panel in (self._detail, self._gpu, self._findings, self._ranks):
-            panel.display = False
 
     # ── whose time ──
 
@@ -220,22 +170,26 @@ class TimePane(Pane):
             (who(trainer), "title"),
             (ended, "warn"),
             (hint if len(everything) > 1 else "", "faint"),
-            (f"   {coverage_text(ledger)}" if ledger.rows else "", "muted"),
         ]
-        if not ledger.rows:
-            self._show_nothing([subject], no_minutes(host, trainer))
+        room = self._terminal[0] - HEAD_EDGES - styled.cells(subject) - 3
+        if ledger.rows:
+            subject.append((f"   {coverage_text(ledger, room)}", "muted"))
+        else:
+            self._show_no_ledger(subject, host, trainer)
             return
         key, odd = self._rank_to_report(ranks)
         useful = work_sentence(work, ledger.step_seconds) if work is not None else ""
         job = next((job for job in host.jobs if any(t.key == key for t in job.trainers)), None)
         self._judged = of_ledger(LiveScene(host, self.session.history), trainer, ledger, job)
         causes = tuple(one.cause for one in self._judged)
-        sentence = answer(ledger, odd if len(ranks) > 1 else None, slow, slower, useful, causes)
-        width = max(40, self._terminal[0] - 4)
+        shown_odd = odd if len(ranks) > 1 else None
+        sentence = answer(ledger, shown_odd, slow, slower, useful, causes, look)
+        width = max(40, self._terminal[0] - HEAD_EDGES)
         self._head.show([subject, *styled.hang_lines(sentence, width)])
         glyphs = self._clock.tokens.glyphs
         self._clock.show_columns(with_names((row.words for row in ledger.whole), CLOCK))
-        self._clock.show(clock_rows(ledger, tokens_of(ledger), glyphs))
+        curable = {one.clock.name for one in causes if one.clock is not None}
+        self._clock.show(clock_rows(ledger, tokens_of(ledger), glyphs, curable))
         if len(ranks) > 1:
             by_key = {t.key: self._ledger(t) for t in ranks}
             names = {t.key: name_of(t) for t in ranks}
@@ -246,32 +200,36 @@ class TimePane(Pane):
             set_title(self._ranks, "Ranks, time a step")
         else:
             self._ranks.show([])
-        self._gpu.show(gpu_rows(look, glyphs) if look is not None else [])
+        self._look = look
+        self._show_gpu()
         if look is not None:
             ago = f"{short_age_text(age)} ago" if age is not None and age >= 60 else "just now"
-            self._gpu.show_columns(with_names((row.words for row in look.rows), GPU))
             set_title(self._gpu, f"On the GPU, {ago}: busy {percent_text(look.busy_share)}")
         self._show_detail()
         self.show_findings()
         self._share_out()
+
+    def _show_no_ledger(self, subject: Line, host: HostView, trainer: TrainerView) -> None:
+        """Say why there is no ledger, and show what the probe timed of the last steps."""
+        lines = no_minutes(host, trainer)
+        rows = split_rows(trainer, self._clock.tokens.glyphs)
+        if not rows:
+            self._show_nothing([subject], lines)
+            return
+        self._show_nothing([subject, *lines], [])
+        self._clock.show_columns(with_names(PARTS.values(), GPU))
+        self._clock.show(rows)
 
     def _show_nothing(self, head: Sequence[Line], lines: Sequence[Line]) -> None:
         self._drawn = ()
         self._head.show(head)
         self._clock.show_columns(())
         self._clock.show_empty(lines)
+        self._look = None
         for table in (self._clock, self._ranks, self._gpu):
             table.show([])
         self._findings.show_findings([])
         self._share_out()
-
-    def _show_detail(self) -> None:
-        """Show what is known of the row under the cursor."""
-        if not self._detail.display:
-            return
-        heading, lines = self._about(self._clock, self._clock.cursor_key or "")
-        set_title(self._detail, heading)
-        self._detail.show(styled.hang_lines(lines, self._left_cells() - 4))
 
     def _about(self, table: LiveTable, key: str) -> tuple[str, list[Line]]:
         """Return the heading and the lines for a row of the clock or of the GPU."""
@@ -281,7 +239,8 @@ class TimePane(Pane):
             return "", []
         look, ledger = self._answers.look(trainer)[0], self._ledger(trainer)
         if table is self._gpu:
-            seen_row = next((row for row in look.rows if row.name == key), None) if look else None
+            name = row_of(key)
+            seen_row = next((row for row in look.rows if row.name == name), None) if look else None
             if look is not None and seen_row is not None:
                 return seen_row.words.capitalize(), list(gpu_detail(seen_row, look))
             return "", []
@@ -329,83 +288,9 @@ class TimePane(Pane):
             stack, moments, WINDOW_SECONDS, None, now=now, title="Ten minutes, a step", ago=ago
         )
 
-    # ── room ──
-
     def fit_to(self, width: int, height: int) -> None:
-        self._terminal = (width, height)
         self._drawn = self._charted = ()
-        self._share_out()
-
-    def _share_out(self) -> None:
-        """Give each panel its place.
-
-        The rows come first. What is left beside or below them is for the history, the ranks, the
-        GPU and the findings; a tall terminal has room for the details of the row under the cursor.
-        """
-        if not self._right.is_mounted:
-            return  # still starting, or leaving already
-        wide = self._terminal[0] >= WIDE
-        self.set_class(not wide, "narrow")
-        room = self._terminal[1] - AROUND_ROWS - self._head.rows
-        needed = len(self._clock.rows) + FRAME_ROWS
-        known = bool(self._clock.rows)
-        lists: dict[Painted, int] = {
-            self._gpu: len(self._gpu.rows) + FRAME_ROWS if self._gpu.rows else 0,
-            self._findings: self._findings.rows + 2 if self._findings.rows else 0,
-            self._ranks: len(self._ranks.rows) + FRAME_ROWS if self._ranks.rows else 0,
-        }
-        if wide:
-            self._share_wide(room, needed, known, lists)
-        else:
-            self._share_narrow(room, needed, known, lists)
-        self._show_detail()
-
-    def _left_cells(self) -> int:
-        """Return how many columns the table has where the chart is beside it."""
-        columns = self._terminal[0]
-        return max(columns // 2, min(LEFT_CELLS, int(columns * LEFT_SHARE)))
-
-    def _share_wide(self, room: int, needed: int, known: bool, lists: dict[Painted, int]) -> None:
-        left = room - needed - lists[self._findings]
-        gpu = lists[self._gpu] if lists[self._gpu] <= left else max(left, 0)
-        gpu = gpu if gpu > FRAME_ROWS + 1 else 0
-        detail = known and left - gpu >= DETAIL_ROWS
-        filled = detail or gpu
-        self._place(self._clock, needed if filled and known else "1fr")
-        self._place(self._detail, "1fr" if detail else 0)
-        self._place(self._gpu, gpu if detail else "1fr" if gpu else 0)
-        self._place(self._findings, lists[self._findings])
-        self._right.display = known
-        self._right.styles.height = "1fr"
-        left_half = self.query_one("#time-left")
-        left_half.styles.height = "1fr"
-        left_half.styles.width = self._left_cells() if known else "1fr"
-        self._place(self._chart, "1fr")
-        self._place(self._ranks, min(lists[self._ranks], max(room - CHART_ROWS, 0)))
-
-    def _share_narrow(self, room: int, needed: int, known: bool, lists: dict[Painted, int]) -> None:
-        below, rest = self._below, max(room - needed, 0)
-        if below is not self._chart and (below is None or not lists.get(below)):
-            below = self._chart if rest >= CHART_ROWS else None
-        high = room // 2 if below is self._chart else lists[below] if below is not None else 0
-        high = max(rest, min(high, max(room // 2, CHART_ROWS))) if below is not None else 0
-        self._place(self._clock, room - high if known else "1fr")
-        self._place(self._detail, 0)
-        for one in (self._gpu, self._findings):
-            self._place(one, high if one is below else 0)
-        self._right.display = known and below in (self._chart, self._ranks)
-        left = self.query_one("#time-left")
-        left.styles.height = room - high if self._right.display else "1fr"
-        left.styles.width = "1fr"
-        self._right.styles.height = "1fr"
-        for panel in (self._chart, self._ranks):
-            self._place(panel, "1fr" if panel is below else 0)
-
-    def _place(self, panel: Widget, height: int | str) -> None:
-        """Set a panel's height in rows; with 0 it is hidden."""
-        panel.display = height != 0
-        if height != 0:
-            panel.styles.height = height
+        super().fit_to(width, height)
 
     # ── keys ──
 

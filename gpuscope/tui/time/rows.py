@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 
-from ...model.look import Look
+from ...model.look import Look, LookRow
 from ...model.rank_times import Odd
+from ...model.slowdown import PARTS
+from ...model.step_time import measured_step, shares_of
 from ...model.time_ledger import Row, TimeLedger
+from ...store.view import TrainerView
 from ...text.units import DASH, duration_text, percent_text
 from ...text.width import cells
+from ...wire.clean import clean
 from ..theme import Glyphs
 from ..widgets.bars import Bar
 from ..widgets.table import Cell, Column, TableRow
 from .history import REST
 
-TOTAL = "total"
-"""The key of the row that the others add up to."""
+TOTAL, SPLIT = "total", "split "
+"""The key of the row that the others add up to, and what keys of parts of a step begin with."""
 CLOCK = (
     Column("step", "A STEP", 8, align="right"),
     Column("share", "SHARE", 6, align="right"),
-    Column("interval", "95 %", 9, align="right", priority=2),
-    Column("part", "STEPS", 5, priority=3),
+    Column("interval", "95 % CI", 9, align="right", priority=2),
+    Column("part", "WHEN", 5, priority=3),
     Column("bar", "", 5, flex=1, priority=1),
 )
 """The columns of the clock beside the names of its rows, and those of the GPU."""
@@ -29,8 +33,15 @@ GPU = (
     Column("share", "SHARE", 6, align="right"),
     Column("bar", "", 5, flex=1, priority=1),
 )
-PART = {True: "in", False: "out", None: DASH}
-"""Whether a row is a part of the steps."""
+KERNELS = (
+    Column("row", "WHAT", 30, flex=1),
+    Column("step", "A STEP", 8, align="right"),
+    Column("share", "SHARE", 6, align="right"),
+    Column("bar", "", 12, priority=1),
+)
+"""The columns of the GPU where kernels stand below their class."""
+PART = {True: "step", False: "pause", None: DASH}
+"""Whether a row is a part of the steps, or a pause between them."""
 RANK_ROWS = 6
 """Rows of the clock that the table of ranks has columns for."""
 SHORT = {
@@ -52,8 +63,10 @@ SHORT = {
 }
 FINE_SHARE = 0.02
 """Below this the bounds of a share are told with a decimal, else both would often read the same."""
-FILL_CELLS = 2
-"""Of the colour or pattern before a row's name, and a blank."""
+FILL_CELLS, MARK_CELLS = 2, 2
+"""Of the colour or pattern before a row's name and a blank, and of the mark behind it."""
+KERNEL_INDENT = "    "
+NAME_CELLS = 240
 LEAST_SHARE = 0.001
 """Rows of the GPU below are not listed; the bar of the whole has them."""
 LOOK_TOKENS = {
@@ -68,15 +81,23 @@ LOOK_TOKENS = {
 def with_names(names: Iterable[str], columns: tuple[Column, ...]) -> tuple[Column, ...]:
     """Return the columns of a table behind one that is as wide as the longest name of a row."""
     longest = max((cells(name) for name in names), default=0)
-    return (Column("row", "ROW", longest + FILL_CELLS), *columns)
+    return (Column("row", "WHAT", longest + FILL_CELLS + MARK_CELLS), *columns)
 
 
-def clock_rows(ledger: TimeLedger, tokens: Mapping[str, str], glyphs: Glyphs) -> list[TableRow]:
-    """Return the rows of the ledger, and the wall clock that they add up to."""
+def clock_rows(
+    ledger: TimeLedger, tokens: Mapping[str, str], glyphs: Glyphs, curable: Container[str] = ()
+) -> list[TableRow]:
+    """Return the rows of the ledger, and the wall clock that they add up to.
+
+    ``curable`` names those that a cure would shorten.
+    """
     if not ledger.rows:
         return []
     step = ledger.step_seconds
-    rows = [_clock_row(row, step, tokens.get(row.name, REST), glyphs) for row in ledger.whole]
+    rows = [
+        _clock_row(row, step, tokens.get(row.name, REST), glyphs, row.name in curable)
+        for row in ledger.whole
+    ]
     parts = tuple((row.share, tokens.get(row.name, REST)) for row in ledger.whole)
     drawn: dict[str, Cell] = {
         "row": [("wall clock", "title")],
@@ -87,19 +108,58 @@ def clock_rows(ledger: TimeLedger, tokens: Mapping[str, str], glyphs: Glyphs) ->
     return [*rows, TableRow(TOTAL, drawn)]
 
 
-def _clock_row(row: Row, step: float | None, token: str, glyphs: Glyphs) -> TableRow:
-    name = "text" if row.seconds > 0 else "muted"
+def _clock_row(row: Row, step: float | None, token: str, glyphs: Glyphs, curable: bool) -> TableRow:
+    """Return a row of the ledger; one that could be saved is marked and has another colour."""
+    name = "warn" if curable else "text" if row.seconds > 0 else "muted"
+    figure = "warn" if curable else "text"
+    mark = f" {glyphs.warn}" if curable else ""
     digits = 0 if row.high >= FINE_SHARE else 1
     between = f"{100 * row.low:.{digits}f}–{100 * row.high:.{digits}f} %"
     drawn: dict[str, Cell] = {
-        "row": [(glyphs.fill(token), token), (f" {row.words}", name)],
-        "step": [(duration_text(step * row.share) if step is not None else DASH, "text")],
-        "share": [(percent_text(row.share), "text")],
+        "row": [(glyphs.fill(token), token), (f" {row.words}{mark}", name)],
+        "step": [(duration_text(step * row.share) if step is not None else DASH, figure)],
+        "share": [(percent_text(row.share), figure)],
         "interval": [(between if row.looks else "", "faint")],
         "part": [(PART[row.inside], "muted")],
         "bar": Bar(((row.share, token),), 1.0),
     }
     return TableRow(row.name, drawn)
+
+
+# ── without minutes ──
+
+SPLIT_TOKENS = {
+    "input": "cached",
+    "h2d": "series6",
+    "compute": "allocated",
+    "optimizer": "outside",
+    "communication": "series5",
+    "other": "other",
+}
+
+
+def split_rows(trainer: TrainerView, glyphs: Glyphs) -> list[TableRow]:
+    """Return the parts of the last steps as the probe timed them, while no minute has come."""
+    step, shares = measured_step([trainer]), shares_of([trainer])
+    if not step or not shares:
+        return []
+    rows = []
+    for name, share in sorted(shares.items(), key=lambda one: -one[1]):
+        token = SPLIT_TOKENS[name]
+        drawn: dict[str, Cell] = {
+            "row": [(glyphs.fill(token), token), (f" {PARTS[name]}", "text")],
+            "step": [(duration_text(step * share), "text")],
+            "share": [(percent_text(share), "text")],
+            "bar": Bar(((share, token),), 1.0),
+        }
+        rows.append(TableRow(SPLIT + name, drawn))
+    total: dict[str, Cell] = {
+        "row": [("step", "title")],
+        "step": [(duration_text(step), "title")],
+        "share": [("100 %", "title")],
+        "bar": Bar(tuple((share, SPLIT_TOKENS[name]) for name, share in shares.items()), 1.0),
+    }
+    return [*rows, TableRow(TOTAL, total)]
 
 
 # ── ranks ──
@@ -159,12 +219,15 @@ def rank_rows(
 # ── the GPU ──
 
 
-def gpu_rows(look: Look, glyphs: Glyphs) -> list[TableRow]:
-    """Return what a look found on the GPU: kernels by class, and idle time by cause."""
+def gpu_rows(look: Look, glyphs: Glyphs, room: int = 0) -> list[TableRow]:
+    """Return what a look found on the GPU: kernels by class, and idle time by cause.
+
+    Each class is followed by as many of its longest kernels as ``room`` rows have place for.
+    """
     out = []
-    for row in look.rows:
-        if row.share < LEAST_SHARE:
-            continue
+    rows = [row for row in look.rows if row.share >= LEAST_SHARE]
+    kernels = _kernels_each(rows, room - len(rows))
+    for row in rows:
         token = LOOK_TOKENS[row.kind]
         drawn: dict[str, Cell] = {
             "row": [(glyphs.fill(token), token), (f" {row.words}", "text")],
@@ -173,4 +236,35 @@ def gpu_rows(look: Look, glyphs: Glyphs) -> list[TableRow]:
             "bar": Bar(((row.share, token),), 1.0),
         }
         out.append(TableRow(row.name, drawn))
+        out += [
+            _kernel_row(f"{row.name}/{place}", name, seconds, look)
+            for place, (name, seconds) in enumerate(row.kernels[:kernels])
+        ]
     return out
+
+
+def row_of(key: str) -> str:
+    """Return the name of the row of a look that a row of the table belongs to."""
+    return key.partition("/")[0]
+
+
+def _kernels_each(rows: Sequence[LookRow], room: int) -> int:
+    """Return how many kernels of each class fit into so many rows."""
+    most = max((len(row.kernels) for row in rows), default=0)
+    fits = (n for n in range(most, 0, -1) if sum(len(row.kernels[:n]) for row in rows) <= room)
+    return next(fits, 0)
+
+
+def _kernel_row(key: str, name: str, seconds: float, look: Look) -> TableRow:
+    drawn: dict[str, Cell] = {
+        "row": [(f"{KERNEL_INDENT}{short_kernel(name)}", "muted")],
+        "step": [(duration_text(seconds / look.steps), "muted")],
+        "share": [(percent_text(seconds / look.seconds), "muted")],
+    }
+    return TableRow(key, drawn)
+
+
+def short_kernel(name: str) -> str:
+    """Return the name of a kernel without what all of torch's begin with."""
+    short = clean(name, NAME_CELLS).removeprefix("void ")
+    return short.replace("at::native::", "").replace("(anonymous namespace)::", "")

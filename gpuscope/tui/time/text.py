@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ...model.look import Look, LookRow, cost
 from ...model.rank_times import Odd, odd_sentence
 from ...model.slowdown import Slowdown
+from ...model.step_time import split_of
 from ...model.stragglers import Straggler
 from ...model.time_causes import Cause
 from ...model.time_ledger import Row, TimeLedger
@@ -15,6 +16,7 @@ from ...model.time_sentence import sentence
 from ...store.view import HostView, TrainerView
 from ...text.styled import Line
 from ...text.units import duration_text, percent_text, window_text
+from ...text.width import cells
 from ...wire.clean import clean
 from ..shell.keymap import key_of
 from ..widgets.status import short_script
@@ -34,6 +36,8 @@ TIME = frozenset((
 ))  # fmt: skip
 """Causes of the doctor that are about a training's time."""
 PLACE_CELLS = 160
+LEAST_IDLE = 0.10
+"""A gap that takes less of the GPU's time is not told on top."""
 PASSES = frozenset(("forward", "backward", "optimizer"))
 """Rows in which the training thread launches what the GPU computes."""
 CURABLE = frozenset(
@@ -62,12 +66,14 @@ def who(trainer: TrainerView) -> str:
     return f"{short_script(definition.script)}{rank} (pid {definition.pid})"
 
 
-def coverage_text(ledger: TimeLedger) -> str:
-    """Return how much of the past the figures are of."""
+def coverage_text(ledger: TimeLedger, room: int = 1024) -> str:
+    """Return how much of the past the figures are of, in at most so many cells; "" if none fits."""
     step = ledger.step_seconds
     each = f" of {duration_text(step)}" if step is not None else ""
     steps = f"{ledger.steps:,} steps{each}"
-    return f"last {window_text(round(ledger.seconds))}: {steps}, {ledger.looks:,} looks"
+    window = f"last {window_text(round(ledger.seconds))}: {steps}"
+    words = (f"{window}, {ledger.looks:,} looks", window, steps)
+    return next((one for one in words if cells(one) <= room), "")
 
 
 def answer(
@@ -77,6 +83,7 @@ def answer(
     slower: Slowdown | None,
     useful_work: str = "",
     causes: tuple[Cause, ...] = (),
+    look: Look | None = None,
 ) -> Iterable[Line]:
     """Return what there is to say on top, one sentence a line.
 
@@ -90,8 +97,20 @@ def answer(
         yield [(slow.sentence, "warn")]
     if slower is not None:
         yield [(f"{clean(slower.text, 300)}.", "warn")]
+    if look is not None and not causes:
+        yield from _idle(look)
     if useful_work:
         yield [("useful work: ", "muted"), (useful_work, "text")]
+
+
+def _idle(look: Look) -> Iterable[Line]:
+    """Yield why the GPU is idle, where that takes much of the time."""
+    gaps = [row for row in look.rows if row.kind == "idle" and row.share >= LEAST_IDLE]
+    if gaps:
+        worst = max(gaps, key=lambda row: row.share)
+        why = worst.words.removeprefix("idle: ")
+        text = f"GPU busy {percent_text(look.busy_share)}; longest idle: {why}, "
+        yield [(f"{text}{percent_text(worst.share)}.", "warn")]
 
 
 # ── where there is nothing to show ──
@@ -124,21 +143,26 @@ def no_minutes(host: HostView, trainer: TrainerView) -> list[Line]:
     if not trainer.number("step"):
         return [
             [("No optimizer step was seen yet.", "text")],
-            [("It is measured from the first step on; the first figures come", "muted")],
-            [("10 s after that.", "muted")],
+            [("The first figures of its time come 10 s after the first step.", "muted")],
         ]
+    step = trainer.number("step_seconds")
+    each: list[Line] = (
+        [[(f"A step takes {duration_text(step)}; its parts are not known.", "text")]]
+        if step is not None and not split_of(trainer)
+        else []
+    )
     if host.link.state == "replay":
         return [
-            [("This recording has no minutes of this trainer's time up to here.", "text")],
-            [("They come 10 s after the first step, then once a minute; an older", "muted")],
-            [("gpuscope recorded none.", "muted")],
+            [("This recording has no ledger of this trainer's time up to here.", "text")],
+            [("It begins 10 s after the first step; an older gpuscope recorded none.", "muted")],
+            *each,
         ]
     if trainer.gone is not None:
         return [[("It ended before its time was first reported.", "text")]]
     return [
         [("Where its time goes is not known yet.", "text")],
-        [("The first figures come 10 s after the first step. The probe of an older", "muted")],
-        [("gpuscope sends none.", "muted")],
+        [("The first figures come 10 s after the first step; an older probe sends none.", "muted")],
+        *each,
     ]
 
 
@@ -177,6 +201,7 @@ def row_detail(
         yield [("Cure     ", "muted"), ("none: too little to gain", "faint")]
     if look is not None:
         yield from _on_gpu(row, look)
+        yield []
     yield [("Stacks   ", "muted"), (f"{key_of('stacks')}: where all its threads are now", "text")]
 
 
@@ -201,9 +226,8 @@ def _on_gpu(row: Row, look: Look) -> Iterable[Line]:
     if not rows:
         yield [("The look at the GPU found nothing for this row.", "muted")]
         return
-    yield [("On the GPU", "title"), (", in the steps of the look", "muted")]
-    if row.name in PASSES:
-        yield [("         all passes together, because the GPU runs them later", "faint")]
+    of = "all passes together, because the GPU runs them later" if row.name in PASSES else "a step"
+    yield [("On the GPU", "title"), (f", {of}", "muted")]
     for one in rows[:8]:
         each = duration_text(one.seconds / look.steps)
         yield [(f"{each:>8}  ", "muted"), (one.words, "text")]

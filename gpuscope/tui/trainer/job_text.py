@@ -18,11 +18,11 @@ from ...model.stalls import find_stall, worst_rank
 from ...model.step_time import SLOWER, measured_step, shares_of, slower_than_before
 from ...model.stragglers import straggler
 from ...model.time_ledger import of_trainer
+from ...text.ranges import ranges_text
 from ...text.styled import Line
 from ...text.units import bytes_text, duration_text, percent_text
 from ...wire.clean import clean
 from ...wire.frames import Unknown
-from ...text.ranges import ranges_text
 from ..overview.job_rows import end_notes, growth_lines, input_lines, split_pieces
 from ..shell.keymap import key_of
 
