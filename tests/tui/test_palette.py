@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from gpuscope.tui.doctor.dialogs import ExplainDialog
 from gpuscope.tui.shell.actions import ACTIONS
 from gpuscope.tui.shell.keymap import key_text
@@ -49,14 +51,26 @@ async def test_an_entry_takes_one_line_and_the_page_shows_through_dimmed():
         await pilot.press("colon")
         shown_now = await until(pilot, "jobs, devices, load and memory at a glance")
         lines = shown_now.splitlines()
-        at = next(
-            number for number, line in enumerate(lines) if " Overview " in line and "▸" in line
-        )
+        first = next(line for line in lines if "▸ Details" in line)
+        assert "every reading of another row" in first, "what acts on this tab stands first"
+        at = next(number for number, line in enumerate(lines) if " jobs, devices, load" in line)
         assert " Memory " in lines[at + 1]
         assert " Time " in lines[at + 2]
         assert " Doctor " in lines[at + 3]
         assert "node-17" in lines[0]
         assert app.screen.styles.background.a < 1
+
+
+@in_loop
+@pytest.mark.parametrize(("query", "name"), [("oom", "memory"), ("slow", "time")])
+async def test_a_word_for_what_is_wrong_leads_to_the_tab_that_shows_it(query, name):
+    app = make_app(views.training(4.0))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, "Devices")
+        await pilot.press("colon")
+        await type_in(pilot, query)
+        await until(pilot, query, "pitfall")
+        assert app.screen.chosen.name == name
 
 
 @in_loop

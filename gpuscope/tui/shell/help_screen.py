@@ -117,7 +117,9 @@ class HelpScreen(TextDialog):
             super().redraw()
             return
         wide = (self.cells - BETWEEN_CELLS) // 2
-        self.lines.show(two_columns(self.blocks(wide), wide))
+        last = self._last(wide)
+        first = self.blocks(wide)[: -len(last) or None]
+        self.lines.show([*two_columns(first, wide), *two_columns(last, wide)])
 
     def blocks(self, cells: int) -> list[Block]:
         """Return the parts of the help in their order, wrapped to the width."""
@@ -125,10 +127,12 @@ class HelpScreen(TextDialog):
             *self._here(),
             *self._everywhere(),
             *self._pictures(),
-            self._not_now(),
-            self._on_other_tabs(),
         ]
-        return [_wrapped(part, cells) for part in parts if len(part) > 1]
+        return [*_told(parts, cells), *self._last(cells)]
+
+    def _last(self, cells: int) -> list[Block]:
+        """Return what nobody looks for first: what is not possible now, and acts elsewhere."""
+        return _told([self._not_now(), self._on_other_tabs()], cells)
 
     # ── keys ──
 
@@ -283,6 +287,11 @@ def _line(keys: str, label: str, does: str, faint: bool = False) -> Line:
     if faint:
         return [(f"{head}{fit(label, LABEL_CELLS)}", "faint"), (does, "faint")]
     return [(head, "accent"), (fit(label, LABEL_CELLS), "title"), (does, "text")]
+
+
+def _told(parts: Sequence[Block], cells: int) -> list[Block]:
+    """Return the parts that have more than a heading, wrapped to so many cells."""
+    return [_wrapped(part, cells) for part in parts if len(part) > 1]
 
 
 def _wrapped(lines: Block, cells: int) -> Block:

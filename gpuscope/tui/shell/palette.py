@@ -5,6 +5,7 @@ It searches actions and keys, devices, jobs, processes and hosts, pitfalls and t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -14,6 +15,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input
 
 from ...text import styled
+from ...text.width import cells
 from ..widgets.dialog import ClosesOnce
 from ..widgets.program import program
 from ..widgets.table import Column, LiveTable, TableRow
@@ -21,16 +23,14 @@ from ..widgets.text import Lines
 from .keymap import bindings_of, in_footer, keys_of, shown_short
 from .palette_entries import Entry, matching_entries, remember
 
-COLUMNS = (
-    Column("title", "", 16, flex=3, most=44),
-    Column("keys", "", 6, priority=2),
-    Column("about", "", 12, flex=5, priority=1),
-    Column("kind", "", 8, priority=3),
-)
+LEAST_CELLS, MOST_SHARE = 16, 0.46
+"""How wide the names of the entries may be: cells, and a share of the terminal."""
 PLACEHOLDER = "an action, gpu 3, pid 612, a word such as oom, or user@host"
+NOTHING = "nothing is found: try a shorter word, gpu 0, or user@host"
 LEAST_ROWS, MOST_ROWS, AROUND_ROWS = 4, 24, 9
 """Rows of the list, and those of the palette and the margins that are not the list."""
 ABOUT_ROWS = 2
+WIDTHS = ("title", "keys", "kind")
 
 
 class Palette(ClosesOnce, ModalScreen[None]):
@@ -52,7 +52,7 @@ class Palette(ClosesOnce, ModalScreen[None]):
     def __init__(self) -> None:
         super().__init__()
         self._input = Input(placeholder=PLACEHOLDER, max_length=200, select_on_focus=False)
-        self._table = LiveTable(COLUMNS, empty="nothing is called so", header=False, lit=True)
+        self._table = LiveTable((), empty=NOTHING, header=False, lit=True)
         self._table.can_focus = False  # its keys act here, and letters are for the line above
         self._about = Lines(id="about")
         self._entries: dict[str, Entry] = {}
@@ -92,6 +92,7 @@ class Palette(ClosesOnce, ModalScreen[None]):
         below = stack[stack.index(self) - 1] if self in stack else stack[-1]
         entries = matching_entries(app, below, self._input.value)
         self._entries = {str(number): entry for number, entry in enumerate(entries)}
+        self._table.show_columns(_columns(entries, int(MOST_SHARE * self.app.size.width)))
         self._table.show([_row(key, entry) for key, entry in self._entries.items()])
         self._table.action_edge(-1)
         self._tell()
@@ -150,6 +151,19 @@ class Palette(ClosesOnce, ModalScreen[None]):
     def action_page(self, by: int) -> None:
         """Go on by what is visible."""
         self._table.action_page(by)
+
+
+def _columns(entries: Sequence[Entry], most: int) -> tuple[Column, ...]:
+    """Return columns as wide as what stands in them; one that is empty takes no place."""
+    wide = {name: max((cells(getattr(e, name)) for e in entries), default=0) for name in WIDTHS}
+    title = max(LEAST_CELLS, min(most, wide["title"]))
+    columns = [Column("title", "", title)]
+    if wide["keys"]:
+        columns.append(Column("keys", "", wide["keys"], priority=2))
+    columns.append(Column("about", "", 12, flex=1, priority=1))
+    if wide["kind"]:
+        columns.append(Column("kind", "", wide["kind"], priority=3))
+    return tuple(columns)
 
 
 def _row(key: str, entry: Entry) -> TableRow:

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 MOST_PITFALLS, MOST_WORDS, MOST_THINGS, MOST_SSH_NAMES = 10, 6, 12, 8
 OFTEN_MEANT = {
     "doctor": "oom slow hang hung stuck crash error wrong why bottleneck nan",
+    "time": "slow why bottleneck speed mfu flops waits idle ledger",
+    "look": "slow kernels idle",
+    "work": "mfu flops roofline",
+    "log": "events history errors output",
     "memory": "oom vram out of memory leak bytes fragmentation",
     "processes": "kill who ps top users",
     "signal": "kill end stop terminate",
@@ -59,6 +63,8 @@ class Entry(NamedTuple):
     also: str = ""
     elsewhere: bool = False
     """Whether it acts on another tab only, and goes there first."""
+    here: bool = False
+    """Whether it acts on this tab, and not on all."""
 
 
 def of_screen(session: Session, screen: Screen[Any]) -> Iterator[Entry]:
@@ -95,6 +101,7 @@ def of_actions(app: App[Any]) -> Iterator[Entry]:
             own.session.why_not(action.name),
             OFTEN_MEANT.get(action.name, ""),
             elsewhere,
+            bool(action.where) and not elsewhere,
         )
 
 
@@ -278,7 +285,8 @@ def _explain(own: Program, term: Term) -> None:
 def matching_entries(app: App[Any], screen: Screen[Any], query: str) -> list[Entry]:
     """Return the entries for a query, the best first; what is not possible comes last.
 
-    Without a query the last chosen come first, then the keys of the screen below and the rest.
+    Without a query the last chosen come first, then the keys of the screen below, what acts on
+    this tab, and the rest.
     What acts on another tab stands below what acts here, unless the query is its name.
     """
     own = program(app)
@@ -288,7 +296,7 @@ def matching_entries(app: App[Any], screen: Screen[Any], query: str) -> list[Ent
         chosen = {entry.name: entry for entry in acts if entry.name in recent}
         first = [chosen[name]._replace(kind="recent") for name in recent if name in chosen]
         rest = [entry for entry in acts if entry.name not in chosen]
-        rest.sort(key=lambda entry: entry.elsewhere)
+        rest.sort(key=lambda entry: (entry.elsewhere, not (entry.here or entry.kind)))
         return sorted([*first, *rest], key=lambda entry: bool(entry.reason))
     groups = (
         (acts, len(acts)),
@@ -317,8 +325,11 @@ def score(entry: Entry, query: str) -> int:
     """Return how well an entry fits a query; 0 where a word of the query is not in it."""
     title, also = entry.title.casefold(), entry.also.casefold()
     about, total = entry.about.casefold(), 0
+    meant = 70 if entry.kind else 95  # an action that is often meant, before what has the word
     for word in query.casefold().split():
-        points = max(_points(title, word, 100), _points(also, word, 70), _points(about, word, 30))
+        points = max(
+            _points(title, word, 100), _points(also, word, meant), _points(about, word, 30)
+        )
         if not points and entry.keys.casefold() == word:
             points = 90
         if not points:
