@@ -22,6 +22,9 @@ STARVED_CPU = 0.50
 On a CPU the loader and the training share the cores, so some waiting is normal: one works while the
 other waits.
 """
+STARVED_BUSY_CPU = 0.75
+"""The same share where all cores are busy: the loader needs them, and costs more than the training.
+"""
 BUSY_HOST = 90.0
 MOST_WORKERS = 8
 """At most this many workers are advised per rank; more use memory and seldom help."""
@@ -64,7 +67,7 @@ def waits_for_input(scene: LiveScene, job: JobView) -> Findings:
         {"who": who[:1].upper() + who[1:], "share": percent_text(share)},
         fixes,
         severity="warning"
-        if trainer.definition.cuda or (share >= STARVED_CPU and not busy)
+        if trainer.definition.cuda or share >= (STARVED_BUSY_CPU if busy else STARVED_CPU)
         else "info",
         confidence=confidence,
         evidence=tuple(evidence),
@@ -130,7 +133,7 @@ def workers_fixes(
         else ""
     )
     if cores < (total or 0):
-        text += f", and {name_of(trainer)} may use {cores:g} of them"
+        text += f", and {name_of(trainer)} may use {cores:.3g} of them"
     if room < 1:
         text += (
             ": workers have less than one core to themselves, they help only where they wait "

@@ -229,6 +229,15 @@ def test_on_a_cpu_only_waiting_most_of_the_time_is_a_warning():
         assert named(frames, "num-workers").severity == severity
 
 
+def test_a_loader_that_needs_all_cores_is_a_warning_where_it_costs_most_of_the_step():
+    for share, severity in ((0.6, "info"), (0.88, "warning")):
+        frames = one(host={"cpu_percent": 97.0}, **jobs.split(0.1, input=share, compute=1 - share))
+        for frame in frames:
+            if isinstance(frame, f.Def) and frame.trainer is not None:
+                frame.trainer.cuda = False
+        assert named(frames, "num-workers").severity == severity
+
+
 @pytest.mark.parametrize(
     ("cores", "busy", "own", "workers"),
     [

@@ -20,13 +20,13 @@ from ..widgets.pane import WAITING, Pane, set_title
 from ..widgets.program import program
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines
+from .checked_text import about
 from .proof import Proof, proof_of
 from .text import (
     ABOUT,
     COLUMNS,
     TABLE_GAP,
     Group,
-    about,
     about_row,
     columns,
     detail,

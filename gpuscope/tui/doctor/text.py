@@ -1,7 +1,7 @@
 """This module makes the lines of the Doctor tab, and its lines on the Overview.
 
-There is a row for each finding, one finding in full, and what was examined. It is pure; strings
-of findings are cleaned already (``doctor.report.finish``).
+There is a row for each finding, and one finding in full. It is pure; strings of findings are
+cleaned already (``doctor.report.finish``).
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from ...doctor.report import fix_sentences
 from ...text import styled
 from ...text.ranges import ranges_text
 from ...text.styled import Line, Piece
-from ...text.units import age_text, duration_text
+from ...text.units import age_text
 from ..shell.keymap import key_of
 from ..widgets.table import GUTTER, Column, TableRow
 from .finding_history import Case
 from .proof import Proof
 
 if TYPE_CHECKING:
-    from ...doctor.finding import Evidence, Finding, Fix, Pitfall, Report
+    from ...doctor.finding import Evidence, Finding, Fix, Pitfall
     from ...store.view import HostView
     from ..theme import Glyphs
     from .watch import Watch
@@ -46,7 +46,6 @@ WHAT_CELLS = 60
 """So much of WHAT comes before any of WHERE."""
 MOST_CELLS = 20
 TABLE_GAP = 2
-MOST_ENDED = 4
 LABEL = 10
 """Cells of the words in front of the lines of a finding."""
 STACKS = re.compile(r"gpuscope attach (\d+)")
@@ -129,8 +128,8 @@ def row_of(group: Group, host: HostView, glyphs: Glyphs) -> TableRow:
 def columns(rows: Sequence[TableRow], cells: int) -> list[Column]:
     """Return the columns that are not empty, for a table of this width.
 
-    WHERE gets what it needs as far as WHAT leaves it, and is left out where WHAT would be cut
-    short for it. What nobody needs is WHAT's.
+    CONFIDENCE goes where WHAT would be cut short for it. WHERE gets what it needs as far as WHAT
+    leaves it, and goes for the same reason. What nobody needs is WHAT's.
     """
     longest = {
         one.key: max((_cells_of(row, one.key) for row in rows), default=0) for one in COLUMNS
@@ -141,6 +140,10 @@ def columns(rows: Sequence[TableRow], cells: int) -> list[Column]:
         for one in kept
         if one.key != "what"
     }
+    room = cells - GUTTER - TABLE_GAP * (len(kept) - 1) - sum(wide.values()) + wide.get("where", 0)
+    if room < longest["what"] and "sure" in wide:  # the finding below says it too
+        kept = [one for one in kept if one.key != "sure"]
+        del wide["sure"]
     if "where" in wide:
         others = sum(size for key, size in wide.items() if key != "where")
         left = cells - GUTTER - TABLE_GAP * (len(kept) - 1) - others
@@ -281,17 +284,20 @@ def detail(
         [("  ", "text"), *line] for line in styled.wrap([(_course(case, host), "muted")], cells - 2)
     ]
     if host.badge:
-        out[-1] += [("  ", "text"), (" replayed ", "badge")]
+        badge: Line = [("  ", "text"), (" replayed ", "badge")]
+        if styled.cells([*out[-1], *badge]) > cells:
+            out.append([])
+        out[-1] += badge
     out += gap
     for number, one in enumerate(finding.evidence):
         out += _evidence("Why" if number == 0 else "", one, cells)
     if finding.effect is not None:
-        out += _with_label("Gain", [(finding.effect.text, "text")], cells)
+        out += with_label("Gain", [(finding.effect.text, "text")], cells)
     for number, other in enumerate(group.others[:6]):
         text = f"{other.finding.title} ({other.finding.where})"
-        out += _with_label("Also" if number == 0 else "", [(text, "muted")], cells)
+        out += with_label("Also" if number == 0 else "", [(text, "muted")], cells)
     if len(group.others) > 6:
-        out += _with_label("", [(f"and {len(group.others) - 6} more", "muted")], cells)
+        out += with_label("", [(f"and {len(group.others) - 6} more", "muted")], cells)
     out += gap
     out += _fixes(finding, row, mark, case.past, bool(host.badge), cells)
     if stack:
@@ -301,11 +307,11 @@ def detail(
             out += styled.hang([(head, "accent")], line, cells)
     if row is not None:
         out += gap
-        out += _with_label("Skip if", [(row.not_when, "muted")], cells)
-        out += _with_label("Trade-off", [(row.cost, "muted")], cells)
+        out += with_label("Skip if", [(row.not_when, "muted")], cells)
+        out += with_label("Trade-off", [(row.cost, "muted")], cells)
     out += gap
     out += _proof(proof, cells)
-    out += _with_label(
+    out += with_label(
         "More", [(key_of("open"), "bold accent"), (f": {finding.pitfall} in full", "muted")], cells
     )
     return out
@@ -334,7 +340,7 @@ def _course(case: Case, host: HostView) -> str:
 
 
 def _evidence(label: str, one: Evidence, cells: int) -> list[Line]:
-    lines = _with_label(label, [(one.text, "text")], cells)
+    lines = with_label(label, [(one.text, "text")], cells)
     source = f"   {one.source}" if one.source else ""
     if source and styled.cells(lines[-1]) + len(source) <= cells:
         lines[-1].append((source, "faint"))
@@ -363,13 +369,13 @@ def _fixes(
     for place, (number, fix) in enumerate(now):
         yield from _fix(then if place == 0 else "or", fix, number == mark, gain, cells)
     if row is not None and not now and not past:
-        yield from _with_label(then, [(row.now, "text")], cells)
+        yield from with_label(then, [(row.now, "text")], cells)
     for place, (number, fix) in enumerate(later):
         yield from _fix("Next run" if place == 0 else "or", fix, number == mark, gain, cells)
 
 
 def _fix(label: str, fix: Fix, mark: bool, gain: bool, cells: int) -> Iterator[Line]:
-    lines = _with_label(label, [(fix_sentences(fix, gain), "text")], cells)
+    lines = with_label(label, [(fix_sentences(fix, gain), "text")], cells)
     key: Line = (
         [("   ", "text"), (key_of("copy"), "bold accent"), (": copy", "muted")] if mark else []
     )
@@ -409,74 +415,21 @@ def _fix(label: str, fix: Fix, mark: bool, gain: bool, cells: int) -> Iterator[L
 
 def _proof(proof: Proof | str, cells: int) -> list[Line]:
     if isinstance(proof, str):
-        return _with_label("Reproduce", [(proof, "faint")], cells)
-    lines = _with_label("Reproduce", [(proof.text, "accent")], cells)
+        return with_label("Reproduce", [(proof, "faint")], cells)
+    lines = with_label("Reproduce", [(proof.text, "accent")], cells)
     return [
         *lines[:-1],
         [*lines[-1], ("   ", "text"), (key_of("prove"), "bold accent"), (": in the Lab", "muted")],
     ]
 
 
-def _with_label(label: str, pieces: Sequence[Piece], cells: int) -> list[Line]:
+def with_label(label: str, pieces: Sequence[Piece], cells: int) -> list[Line]:
+    """Return a text with a label in front of it, wrapped beside the label."""
     if len(label) >= LABEL:
         label = label[: LABEL - 1]
     lines = styled.wrap(pieces, max(20, cells - LABEL))
     heads = [f"{label:<{LABEL}}", *[" " * LABEL] * (len(lines) - 1)]
     return [[(head, "accent"), *line] for head, line in zip(heads, lines, strict=True)]
-
-
-# ── what was examined ──
-
-
-def about(watch: Watch, glyphs: Glyphs, cells: int) -> list[Line]:
-    """Return what was looked at, what could not be decided, and what could not be checked.
-
-    For what could not be decided it says what would decide it.
-    """
-    report = watch.report
-    holds = [case for case in watch.cases if not case.past]
-    out: list[Line] = []
-    if not holds:
-        sign, text = (
-            ((glyphs.ok, "ok"), NOTHING)
-            if report.examined
-            else ((glyphs.idle, "muted"), UNEXAMINED)
-        )
-        out += [[(f"{sign[0]} ", sign[1]), (f"{text}.", "title")], []]
-    looked = (
-        ", ".join(report.examined)
-        or "nothing: no trainer with a probe here. Next run: gpuscope run train.py"
-    )
-    out += _with_label("Checked", [(looked, "text")], cells)
-    if watch.not_examined:
-        out += _with_label("Not", [(watch.not_examined, "muted")], cells)
-    if watch.table is None and not watch.problem:
-        out += _with_label("", [("loading the rules", "muted")], cells)
-    if watch.cost_seconds is not None:
-        text = (
-            f"{duration_text(watch.cost_seconds)} of CPU time for each check, at most one a second"
-        )
-        out += _with_label("Overhead", [(text, "muted")], cells)
-    for number, text in enumerate(watch.unexplained[:MOST_ENDED]):
-        out += _with_label("Ended" if number == 0 else "", [(text, "muted")], cells)
-    out += _abstained_lines(report, cells)
-    if report.problems:
-        out += [[], [("Could not be checked", "warn")]]
-        out += styled.hang_lines(
-            ([("  · ", "muted"), (text, "text")] for text in report.problems), cells
-        )
-    return out
-
-
-def _abstained_lines(report: Report, cells: int) -> list[Line]:
-    if not report.abstained:
-        return []
-    out: list[Line] = [[], [("Inconclusive, and what would decide it", "accent")]]
-    for one in report.abstained:
-        out += styled.hang(
-            [("  · ", "muted")], [(f"{one.pitfall}: ", "muted"), (one.missing, "text")], cells
-        )
-    return out
 
 
 # ── the Overview ──
