@@ -52,7 +52,7 @@ class MomentChart(Painted):
 
     def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
         count = len(self._curve.high)
-        columns = max(1, min(count, width - AXIS_CELLS))
+        columns = max(1, width - AXIS_CELLS)  # few buckets are several columns wide each
         if not count or height < 3:
             return [strip_of([(self._empty, "muted")], width, tokens)][:height]
         spans = [
@@ -61,7 +61,8 @@ class MomentChart(Painted):
         ]
         tops = [max(self._curve.high[a:b]) for a, b in spans]
         lows = [min(self._curve.low[a:b]) for a, b in spans]
-        chosen = next((i for i, (a, b) in enumerate(spans) if a <= self._at < b), columns - 1)
+        found = [i for i, (a, b) in enumerate(spans) if a <= self._at < b]
+        chosen = range(found[0], found[-1] + 1) if found else range(columns - 1, columns)
         most = max(max(tops), 1)
         rows = height - 1
         out = [
@@ -77,14 +78,14 @@ class MomentChart(Painted):
         most: int,
         tops: Sequence[int],
         lows: Sequence[int],
-        chosen: int,
+        chosen: range,
         tokens: Tokens,
     ) -> Line:
         """Return one line of the chart, the first at the top.
 
         What a bucket never fell below is drawn fuller.
         """
-        label = bytes_text(most * (rows - row) / rows) if row % 3 == 0 else ""
+        label = bytes_text(most * (rows - row) / rows) if row in (0, rows // 2) else ""
         out: Line = [
             (fit(label, AXIS_CELLS - 2, "right") + " ", "faint"),
             ("┤" if label else "│", "border"),
@@ -92,9 +93,9 @@ class MomentChart(Painted):
         floor = most * (rows - 1 - row) / rows
         for index, (top, low) in enumerate(zip(tops, lows, strict=True)):
             eighths = int(min(8.0, max(0.0, (top - floor) / most * rows * 8)) + 0.5)
-            token = CHOSEN if index == chosen else "allocated" if low > floor else "other"
+            token = CHOSEN if index in chosen else "allocated" if low > floor else "other"
             if not eighths:
-                text, token = ("│", CHOSEN) if index == chosen else (" ", "text")
+                text, token = ("│", CHOSEN) if index in chosen else (" ", "text")
             elif tokens.glyphs.eighths:
                 text = NUMBERS[eighths - 1]
             else:
@@ -102,13 +103,15 @@ class MomentChart(Painted):
             out.append((text, token))
         return out
 
-    def _marks(self, spans: Sequence[tuple[int, int]], chosen: int, tokens: Tokens) -> Line:
-        out: Line = [(" " * AXIS_CELLS, "text")]
+    def _marks(self, spans: Sequence[tuple[int, int]], chosen: range, tokens: Tokens) -> Line:
+        out: Line = [(fit("0 B", AXIS_CELLS - 2, "right") + " ", "faint"), ("┼", "border")]
+        before = -1
         for index, (a, b) in enumerate(spans):
-            oom = any(a <= bucket < b for bucket in self._curve.ooms)
+            oom = a != before and any(a <= bucket < b for bucket in self._curve.ooms)
+            before = a
             out.append(
                 ("▲", CHOSEN)
-                if index == chosen
+                if index == chosen[0]
                 else (tokens.glyphs.bad, "bad")
                 if oom
                 else ("─", "border")

@@ -50,11 +50,32 @@ DIFF_COLUMNS = (
     Column("count", "BLOCKS", 9, align="right", priority=1),
     Column("where", "ALLOCATED AT", 24, flex=1),
 )
+MAP_EIGHTHS = 7
+"""The height of what is held in a map, so that the rows do not run into each other."""
 NO_STACK = "no stack recorded: history was off then"
+
+
+def _out_of_memory(device: SnapshotDevice) -> Iterable[Line]:
+    """Yield what the last allocation that failed asked for, and whether it failed for pieces."""
+    marks = device.trace.marks if device.trace is not None else []
+    failed = next((mark for mark in reversed(marks) if mark.action == "oom"), None)
+    if failed is None or not failed.size_bytes:
+        return
+    line: Line = [
+        ("out of memory: ", "bad"),
+        (f"{bytes_text(failed.size_bytes)} asked for", "title"),
+    ]
+    if failed.free_bytes is not None:
+        line.append((f", {bytes_text(failed.free_bytes)} free on the card", "text"))
+    inside, largest = device.totals.inactive_bytes, device.fragmentation.largest_free_bytes
+    if inside >= failed.size_bytes > largest:
+        line.append((f"; {bytes_text(inside)} free inside, but in pieces", "warn"))
+    yield line
 
 
 def headline(device: SnapshotDevice) -> Iterable[Line]:
     """Return what a device's allocator holds, and how its free bytes lie."""
+    yield from _out_of_memory(device)
     t, f = device.totals, device.fragmentation
     yield [
         ("reserved ", "muted"),
@@ -146,7 +167,7 @@ def _cell(live: float, pending: float, glyphs: Glyphs) -> Piece:
     token = "cached" if pending > live else "allocated"
     if token in glyphs.patterns or not glyphs.eighths:
         return (glyphs.fill(token), token) if held >= 0.5 else (glyphs.track, token)
-    return glyphs.up[max(1, min(8, round(held * 8)))], token
+    return glyphs.up[max(1, min(MAP_EIGHTHS, round(held * 8)))], token
 
 
 def segment_rows(device: SnapshotDevice) -> list[TableRow]:
