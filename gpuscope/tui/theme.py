@@ -378,8 +378,9 @@ class Tokens:
         self.ground: Style | None = None
         self.glyphs = ASCII if ascii_only else MONOCHROME if monochrome else UNICODE
         self._styles = _parse(palette(theme))
-        if monochrome:  # the orange of the worst is a darker grey than the yellow of a warning
-            self._styles["bad"] = self._styles["title"]
+        if monochrome:  # as greys, red and yellow would be dimmer than the text around them
+            self._styles["warn"] = self._styles["title"]
+            self._styles["bad"] = self._styles["title"] + Style(bold=True)
         self._specs: dict[str, Style] = {}
         self._drawn: dict[str, Style] = {}
         self._on: dict[RichColor, Tokens] = {}

@@ -197,3 +197,9 @@ def test_no_colour_is_written_anywhere_else() -> None:
         if not re.fullmatch(r"#\d{3}", match[0])
     ]
     assert not found
+
+
+def test_without_colour_what_is_wrong_is_not_dimmer_than_the_text_around_it():
+    tokens = Tokens(theme.THEMES[0], monochrome=True)
+    assert tokens.style("bad").color == tokens.style("warn").color == tokens.style("title").color
+    assert tokens.style("bad").bold

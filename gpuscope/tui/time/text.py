@@ -201,7 +201,7 @@ def row_detail(
         yield [("Cure     ", "muted"), ("none: too little to gain", "faint")]
     if look is not None:
         yield from _on_gpu(row, look)
-        yield []
+    yield []
     yield [("Stacks   ", "muted"), (f"{key_of('stacks')}: where all its threads are now", "text")]
 
 
