@@ -15,19 +15,27 @@ NO_RUN: tuple[Line, ...] = (
     [(f"{key_of('lab_pitfalls')}  ", "accent"), ("known mistakes and their fixes", "muted")],
 )
 NAME_CELLS = 21
-LEAST_CELLS = 70
+LEAST_CELLS = 60
 """Where there are fewer, the descriptions of the switches would be more wrapping than text."""
+FIRST = ("amp", "batch", "compile", "checkpoint", "fused", "workers")
+"""The switches that change most for most trainings."""
 
 
 def no_run(on_cpu: bool, cells: int, rows: int) -> list[Line]:
-    """Return how to start a run, and where there is room for all of it what each switch does.
+    """Return how to start a run, and what the switches do: all of them, or the first to try.
 
     ``on_cpu``: the trainer runs on a CPU, where some do something else. What does not fit into
     ``rows`` lines of ``cells`` cells is left out as a whole.
     """
-    out: list[Line] = [*NO_RUN, [], [("What the switches do", "title")]]
-    for toggle in TOGGLES:
-        name = toggle.name.replace("_", " ")
-        does = (on_cpu and toggle.on_cpu) or toggle.help
-        out += styled.hang([(f"{name:{NAME_CELLS}}", "accent")], [(does, "muted")], cells)
-    return out if cells >= LEAST_CELLS and len(out) <= rows else list(NO_RUN)
+    if cells < LEAST_CELLS:
+        return list(NO_RUN)
+    first = [toggle for toggle in TOGGLES if toggle.name in FIRST]
+    for title, toggles in (("What the switches do", TOGGLES), ("Switches to try first", first)):
+        out: list[Line] = [*NO_RUN, [], [(title, "title")]]
+        for toggle in toggles:
+            name = toggle.name.replace("_", " ")
+            does = (on_cpu and toggle.on_cpu) or toggle.help
+            out += styled.hang([(f"{name:{NAME_CELLS}}", "accent")], [(does, "muted")], cells)
+        if len(out) <= rows:
+            return out
+    return list(NO_RUN)

@@ -19,7 +19,7 @@ from ..shell.keymap import key_of
 from ..shell.session import Session
 from ..widgets.pane import Pane, set_title
 from ..widgets.program import program
-from ..widgets.table import LiveTable, TableRow
+from ..widgets.table import GUTTER, LiveTable, TableRow
 from ..widgets.text import Lines
 from .compare import comparison_lines
 from .empty_states import NO_RUN, no_run
@@ -174,7 +174,7 @@ class LabPane(Pane):
         rows += self._rows
         if needle := self.session.state.filter.casefold():
             rows = [row for row in rows if needle in _text_of(row).casefold()]
-        empty = no_run(runs.device.kind == "cpu", self._inner(), self._terminal[1] - 9)
+        empty = no_run(runs.device.kind == "cpu", self._inner() - GUTTER, self._terminal[1] - 9)
         self._table.show_empty("reading the ledger" if runs.book.entries is None else empty)
         self._table.show_columns(columns(self._inner(), rows))
         self._table.show(rows)
