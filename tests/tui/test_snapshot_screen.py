@@ -42,7 +42,7 @@ async def test_all_views_of_a_file(folder):
     app = FileApp(folder / "new.pickle")
     async with app.run_test(size=SIZE) as pilot:
         screen = await until(pilot, "Fragmentation: segments", "reserved", "largest free run")
-        assert "█" in screen
+        assert "▇" in screen
         await pilot.press("2")
         await until(pilot, "Who holds most", "model.py:")
         await pilot.press("enter")
