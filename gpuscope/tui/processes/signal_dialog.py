@@ -130,7 +130,7 @@ class SignalDialog(Dialog):
         for name in SIGNALS if self.state == "asking" else ():
             lines += styled.hang_lines([self._row(name)], cells, 2)
         if self.state == "asking" and self._hint:
-            hint = f"{ENTER} sends nothing: press the key of a signal"
+            hint = f"{ENTER} sends nothing: choose a signal by its letter"
             lines += [[], [(hint, "warn")]]
             self.keep_in_sight(len(lines) - 1)
         self._lines.show(lines)
