@@ -147,7 +147,7 @@ def test_a_lost_gpu_is_not_asked_again(fake):
 
 def test_a_call_that_hangs_costs_its_limit_and_no_more(fake):
     with fake.hang("nvmlDeviceGetPowerUsage", 1):
-        found = gpus_only(doctor_environment.examine(timeout=0.6, environ={}))
+        found = gpus_only(doctor_environment.examine(timeout=1.5, environ={}))
     (hung,) = found
     assert (hung.pitfall, hung.severity, hung.where) == ("gpu-health", "problem", "GPU 1")
     assert "nvmlDeviceGetPowerUsage has not returned" in hung.evidence[0].text
@@ -155,7 +155,7 @@ def test_a_call_that_hangs_costs_its_limit_and_no_more(fake):
 
 def test_a_call_about_health_that_hangs_leaves_the_other_device(fake):
     with fake.hang("nvmlDeviceGetRemappedRows", 0):
-        facts = doctor_environment.gather(timeout=0.6, environ={})
+        facts = doctor_environment.gather(timeout=1.5, environ={})
     assert facts.devices[0].remap_pending is None
     assert facts.devices[1].remap_pending is False
 
