@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from gpuscope.model.look import Look, LookRow
-from gpuscope.model.time_causes import Cause, Known, ranked
+from gpuscope.model.time_cause import Cause, Known
+from gpuscope.model.time_causes import ranked
 from gpuscope.model.time_ledger import Row, TimeLedger
 
 from . import score

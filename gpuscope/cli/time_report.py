@@ -12,7 +12,7 @@ from ..model.look import Look, waited_for
 from ..model.rank_times import Odd, odd_sentence
 from ..model.slowdown import Slowdown
 from ..model.stragglers import Straggler
-from ..model.time_causes import Cause
+from ..model.time_cause import Cause
 from ..model.time_ledger import Row, TimeLedger
 from ..model.time_sentence import sentence
 from ..model.useful_work import UsefulWork

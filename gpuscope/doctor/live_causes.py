@@ -12,7 +12,8 @@ from math import inf
 
 from ..model.look import Look
 from ..model.ranks import name_of
-from ..model.time_causes import SETTINGS, Cause, Known, ranked
+from ..model.time_cause import SETTINGS, Cause, Known
+from ..model.time_causes import ranked
 from ..model.time_ledger import TimeLedger, of_trainer
 from ..store.view import DeviceView, JobView, TrainerView
 from ..text.units import duration_text, percent_text

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ..model.look import Look, LookRow
 from ..model.ranks import name_of
-from ..model.time_causes import Cause
+from ..model.time_cause import Cause
 from ..model.time_look import SHORT_SECONDS
 from ..store.view import TrainerView
 from ..text.units import age_text, duration_text, percent_text

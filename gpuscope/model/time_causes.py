@@ -7,124 +7,28 @@ cure brings at most. Where somebody has, ``model.time_look`` says what the GPU l
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
-from .look import Look, LookRow
-from .time_ledger import WORDS as ROW_WORDS
+from .look import Look
+from .time_cause import (
+    BARS,
+    LEAST_LOW,
+    PAUSES,
+    SETTINGS,
+    THREAD,
+    Cause,
+    Known,
+    compiles_again,
+    is_on,
+)
 from .time_ledger import Row, TimeLedger
+from .time_look import Sums
 
-LEAST_LOW = 0.5
-"""Of its bar a cause must reach so much by the lower end of its interval too."""
 BESIDE = ("read", "logging", "other", "copy")
 """Rows that a GPU works beside, where it has something to do. Of its idle time they have what the
 rows before them leave."""
 WAITING = ("input", "compile", "checkpoint", "validation", "collection")
 """Rows in which a GPU has nothing to do, whatever else the thread does."""
-MANY_RECOMPILES = 4
-"""A training is compiled in its first minutes, once more if sizes turn out to vary, and once for
-evaluation. Only what is compiled beyond that is worth curing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """From which share of the wall clock a cause is told of, and from which it is a warning."""
-
-    told: float
-    warned: float
-
-
-BARS: Mapping[str, Bar] = {
-    "input": Bar(0.05, 0.10),
-    "compile": Bar(0.05, 0.20),
-    "checkpoint": Bar(0.05, 0.10),
-    "validation": Bar(0.20, 0.40),
-    "logging": Bar(0.05, 0.20),
-    "collection": Bar(0.02, 0.05),
-    "other": Bar(0.10, 0.50),
-    "profiler": Bar(0.02, 0.05),
-    "read": Bar(0.10, 0.20),
-    "copies-out": Bar(0.05, 0.10),
-    "copies-in": Bar(0.05, 0.20),
-    "allocate": Bar(0.05, 0.10),
-    "launch": Bar(0.10, 0.50),
-    "products-plain": Bar(0.05, 0.20),
-    "products-double": Bar(0.05, 0.20),
-    "launch-blocking": Bar(0.02, 0.05),
-    "anomaly-detection": Bar(0.02, 0.05),
-    "uncached-memory": Bar(0.02, 0.05),
-    "optimizer-on-host": Bar(0.05, 0.10),
-}
-"""All causes.
-
-A checkpoint that another thread writes costs only the copy. Validation is wanted, and up to a fifth
-of the time is common. Code of the script is a part of many loops. Late launches may be the price of
-a small model, so only half of the time makes them a warning."""
-WORDS: Mapping[str, str] = {
-    **{name: ROW_WORDS[name] for name in BARS if name in ROW_WORDS},
-    "copies-out": "copies to the host",
-    "copies-in": "copies from the host",
-    "allocate": "allocating device memory",
-    "launch": "kernels that the host launches too slowly",
-    "products-plain": "products in fp32 without tensor cores",
-    "products-double": "products in float64",
-    "launch-blocking": "CUDA_LAUNCH_BLOCKING=1",
-    "anomaly-detection": "autograd's search for anomalies",
-    "uncached-memory": "PYTORCH_NO_CUDA_MEMORY_CACHING=1",
-    "optimizer-on-host": "an optimizer in host memory",
-}
-"""What causes are called after ``goes into``."""
-SETTINGS = ("launch-blocking", "anomaly-detection", "uncached-memory")
-"""Debugging settings, which the probe reads in the trainer. They own the late launches."""
-THREAD = ("input", "compile", "logging", "other", "profiler")
-"""Rows of the thread that a look bounds: what they cost is the idle time that they cause."""
-PAUSES = ("checkpoint", "validation", "collection")
-"""Rows during which the thread does nothing for its steps, whatever the GPU does."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """Something that is worth curing.
-
-    Its cure saves ``share`` of the wall clock at most, between ``low`` and ``high`` with 95 %
-    confidence. ``clock`` is the row of the thread and ``row`` that of the look which belong to it,
-    None where there is none. ``late`` is what of the share are late launches. ``by`` says who has
-    seen it: ``clock``, ``look`` or ``both``.
-    """
-
-    name: str
-    share: float
-    low: float
-    high: float
-    place: str = ""
-    clock: Row | None = None
-    row: LookRow | None = None
-    late: float = 0.0
-    by: str = "look"
-
-    @property
-    def words(self) -> str:
-        return WORDS[self.name]
-
-    @property
-    def warns(self) -> bool:
-        return self.share >= BARS[self.name].warned
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """What is known beside the clock and the look.
-
-    ``facts`` are those of the trainer's last minute. ``cost_seconds`` is what looks have cost in
-    the window of the clock. ``faster`` is how many times as fast tensor cores multiply as plain
-    float32, None where the card has none. ``idle`` is the share of the time for which no kernel
-    ran, for where nobody has looked.
-    """
-
-    facts: Mapping[str, Any] | None = None
-    cost_seconds: float = 0.0
-    faster: float | None = 15.0
-    idle: float | None = None
 
 
 def ranked(
@@ -136,8 +40,6 @@ def ranked(
     """
     known = known or Known()
     if look is not None:
-        from .time_look import Sums
-
         found = list(Sums(ledger, look, known).causes())
     else:
         found = list(_by_clock(ledger, known))
@@ -150,17 +52,6 @@ def _reaches(cause: Cause) -> bool:
     if cause.name in SETTINGS:  # that it is on is certain
         return cause.share >= bar.told
     return cause.share >= bar.told and cause.low >= LEAST_LOW * bar.told
-
-
-def is_on(known: Known, name: str) -> bool:
-    """Return whether the probe has found a setting on."""
-    return name in settings_of(known.facts or {})
-
-
-def settings_of(facts: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the settings that the facts of a minute say are on."""
-    names = (*SETTINGS, "optimizer-on-host")
-    return tuple(name for name in names if facts.get(name.replace("-", "_")) == 1)
 
 
 # ── where nobody has looked at the GPU ──
@@ -193,11 +84,6 @@ def _by_clock(ledger: TimeLedger, known: Known) -> Iterator[Cause]:
 def _of_row(name: str, row: Row) -> Cause:
     place = row.places[0][0] if row.places else ""
     return Cause(name, row.share, row.low, row.high, place, clock=row, by="clock")
-
-
-def compiles_again(known: Known) -> bool:
-    count = (known.facts or {}).get("recompiles")
-    return isinstance(count, int) and count >= MANY_RECOMPILES
 
 
 def _is_compilers(rows: Mapping[str, Row]) -> bool:

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from .look import Look, LookRow
-from .time_causes import LEAST_LOW, PAUSES, SETTINGS, THREAD, Cause, Known, compiles_again, is_on
+from .time_cause import LEAST_LOW, PAUSES, SETTINGS, THREAD, Cause, Known, compiles_again, is_on
 from .time_ledger import Row, TimeLedger
 
 SHORT_SECONDS = 20e-6

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..text.units import duration_text, percent_text
 from ..wire.clean import clean
-from .time_causes import Cause
+from .time_cause import Cause
 from .time_ledger import TimeLedger
 
 NEXT_TO_NOTHING = 0.05

@@ -88,7 +88,12 @@ def run(folder: Path, *words: str, code: str = "") -> str:
     done = subprocess.run(
         [sys.executable, *start, *words],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": ""},
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "PYTEST_ADDOPTS": "",
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # this one is named, installed or not
+        },
         capture_output=True,
         text=True,
         timeout=200,

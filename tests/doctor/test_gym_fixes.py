@@ -35,6 +35,7 @@ WHILE_IT_RUNS = {
     "ddp-no-sync",
     "garbage-collection",
     "recompiles",
+    "straggler",
     "validation-pause",
     *LOOKED_AT,
 }

@@ -12,7 +12,8 @@ from gpuscope.doctor.live_causes import FINDINGS, MIN_LOOKS
 from gpuscope.doctor.live_scene import WORDINGS
 from gpuscope.doctor.live_syncs import won_by_one_sync
 from gpuscope.doctor.order import rank
-from gpuscope.model.time_causes import BARS, PAUSES, SETTINGS, WORDS, won_while_idle
+from gpuscope.model.time_cause import BARS, PAUSES, SETTINGS, WORDS
+from gpuscope.model.time_causes import won_while_idle
 from gpuscope.wire import frames as f
 from tests.fakes import views
 from tests.fakes.views import SOURCE, allocator_row, device_row, host_row, trainer, trainer_row

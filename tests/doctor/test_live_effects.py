@@ -33,14 +33,13 @@ def test_exposed_communication():
 def test_what_the_others_wait_for_a_slow_rank():
     """A share of the 0.5 s that the parts add up to: the median of other steps is half of that."""
     frames = put(jobs.ranks(), "step_seconds", lambda _: 0.25)
+    rest = sum(
+        share for name, share in jobs.SPLIT.items() if name not in ("compute", "communication")
+    )
     for sample in (frame for frame in frames if isinstance(frame, f.Sample)):
         for rank, values in enumerate(sample.t):
-            shares = (
-                {"compute": 0.9, "communication": 0.0}
-                if rank == 1
-                else {"compute": 0.5, "communication": 0.4}
-            )
-            for name, seconds in jobs.split(0.5, **shares).items():
+            compute = (1.0 if rank == 1 else 0.6) - rest  # what is left is communication
+            for name, seconds in jobs.split(0.5, compute=compute).items():
                 values[1 + f.TRAINER_COLUMNS.index(name)] = seconds
     (slow,) = [finding for finding in found(frames) if finding.cause == "ranks.straggler"]
     assert slow.effect.saved_share == pytest.approx(0.4, abs=0.05)

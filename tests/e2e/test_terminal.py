@@ -222,7 +222,7 @@ def test_a_session_can_be_recorded_and_replayed(terminal, tmp_path):
     screen.wait("EXIT=0")
 
 
-def test_what_is_no_recording_is_refused_in_one_line(tmp_path):
+def test_what_is_no_recording_is_refused_with_what_to_do(tmp_path):
     path = tmp_path / "nonsense"
     path.write_bytes(b"\x00\x1b]0;evil\x07" * 50)
     for name in (path, tmp_path / "not there"):
@@ -230,7 +230,9 @@ def test_what_is_no_recording_is_refused_in_one_line(tmp_path):
             [sys.executable, "-m", "gpuscope", "replay", str(name)], capture_output=True, text=True
         )
         assert done.returncode == 3
-        assert len(done.stderr.splitlines()) == 1
+        said = done.stderr.splitlines()
+        assert len(said) == 2
+        assert said[1].startswith("Next: ")
         assert "\x1b" not in done.stderr
 
 

@@ -301,7 +301,7 @@ async def test_help_on_a_screen_begins_with_its_keys():
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "Devices")
         app.open("processes")
-        await until(pilot, "RSS GiB")
+        await until(pilot, "COMMAND")
         assert isinstance(app.screen, ProcessScreen)
         await pilot.press("question_mark")
         await pilot.pause()
@@ -329,7 +329,7 @@ async def test_help_on_a_tab_begins_with_the_keys_of_its_list_that_no_action_has
         await pilot.pause()
         assert isinstance(app.screen, HelpScreen)
         lines = ["".join(text for text, _ in line) for line in app.screen.text()]
-        assert lines[0].startswith("On this row  0 H200")
+        assert lines[0].startswith("On this row  5 H200")
         assert "Details" in lines[1]
         order = [lines.index(title) for title in ("On Overview", "In the list", "Screens")]
         order += [lines.index(title) for title in ("States", "Not possible now", "On other tabs")]

@@ -346,7 +346,7 @@ def _one(
     from ...doctor.live_scene import LiveScene
     from ...model import slowdown
     from ...model.ranks import name_of
-    from ...model.time_causes import settings_of
+    from ...model.time_cause import settings_of
     from ...model.time_ledger import of_trainer
     from ..time_report import TrainerTime
 

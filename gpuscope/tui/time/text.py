@@ -10,7 +10,7 @@ from ...model.rank_times import Odd, odd_sentence
 from ...model.slowdown import Slowdown
 from ...model.step_time import split_of
 from ...model.stragglers import Straggler
-from ...model.time_causes import Cause
+from ...model.time_cause import Cause
 from ...model.time_ledger import Row, TimeLedger
 from ...model.time_sentence import sentence
 from ...store.view import HostView, TrainerView
