@@ -27,7 +27,8 @@ def settings(optimizers: Iterable[Any]) -> Dict[str, Scalar]:
     if torch is None:
         return {}
     found: Dict[str, Scalar] = {}
-    if _asks(torch, "is_anomaly_enabled"):
+    # torch.compile switches the search on by itself while it traces, but without the checks.
+    if _asks(torch, "is_anomaly_enabled") and _asks(torch, "is_anomaly_check_nan_enabled"):
         found["anomaly_detection"] = 1
     if not cuda.initialised():
         return found

@@ -6,6 +6,7 @@ import weakref
 
 import pytest
 import torch
+from torch._dynamo.backends.common import aot_autograd
 
 from gpuscope.probe import cuda
 from gpuscope.probe.time_settings import settings
@@ -23,6 +24,22 @@ def test_the_search_for_anomalies_is_seen_while_it_is_on():
     with torch.autograd.set_detect_anomaly(True):
         assert settings([]) == {"anomaly_detection": 1}
     assert settings([]) == {}
+
+
+def test_the_search_that_torch_switches_on_while_it_compiles_is_not_told():
+    seen = []
+
+    def traced(graph, inputs):
+        seen.append(settings([]))
+        return graph
+
+    model = torch.nn.Linear(2, 2)
+    step = torch.compile(model, backend=aot_autograd(fw_compiler=traced))
+    with torch.autograd.detect_anomaly(check_nan=False):
+        assert settings([]) == {}
+    step(torch.ones(1, 2)).sum().backward()
+    assert {} in seen
+    assert {"anomaly_detection": 1} not in seen
 
 
 def test_variables_count_where_cuda_is_in_use(in_use, monkeypatch):
