@@ -21,8 +21,12 @@ def sentence(ledger: TimeLedger, found: tuple[Cause, ...]) -> str:
         each = f" of {duration_text(step)} each" if step is not None else ""
         return f"{seen}{each} were seen: nothing but the training itself takes much of the time."
     worst = found[0]
-    low, high = percent_text(worst.low), percent_text(worst.high)
-    between = f" ({low} to {high})" if worst.high > worst.low else ""
+    row = worst.clock
+    # Where it is what the clock says, it is told with the clock's interval, as its row is. That of
+    # the cause is wider: it also says what a cure may win.
+    about = row if row is not None and row.share == worst.share else worst
+    low, high = percent_text(about.low), percent_text(about.high)
+    between = f" ({low} to {high})" if about.high > about.low else ""
     place = f", at {clean(worst.place, 120)}" if worst.place else ""
     rest = ""
     if step is not None:

@@ -319,7 +319,7 @@ def test_the_tab_looks_as_it_did(size: tuple[int, int]) -> None:
         async with app.run_test(size=size) as pilot:
             await until(pilot, "waiting for input", "wall clock")
             looked_at(app)
-            await until(pilot, "28 % to 47 %")  # what the look knows is in the sentence
+            await until(pilot, "28 % to 32 %")  # what the look knows is in the sentence
             if size[0] > 80:
                 await until(pilot, "On the GPU", "Saving checkpoints takes", "Ten minutes")
             await check(pilot, "tab-time")

@@ -58,11 +58,12 @@ SIGNAL_KEYS = {
     "9": "KILL",
     "S": "STOP",
     "C": "CONT",
-    "1": "USR1",
-    "2": "USR2",
+    "U": "USR1",
+    "R": "USR2",
 }
-"""The key of each signal, its letter in capitals. That of KILL would be the key that opens the
-dialog, so that pressing it twice would kill: it has its number, as in ``kill -9``.
+"""The key of each signal, a letter of it in capitals. That of KILL would be the key that opens the
+dialog, so that pressing it twice would kill: it has its number, as in ``kill -9``. No other has a
+digit, because digits are the keys of the tabs.
 """
 
 KEYS: dict[str, tuple[Key, ...]] = {
