@@ -102,7 +102,9 @@ def test_replay_says_what_is_wrong_with_a_file(tmp_path, name):
     assert words in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
-    assert done.stderr.count("\n") == 1  # the newline in the name is visible, not one of ours
+    # What is wrong, and what to do: the newline in the name is visible, not one of ours.
+    assert done.stderr.count("\n") == 2
+    assert "\nNext: " in done.stderr
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
