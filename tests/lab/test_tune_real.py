@@ -65,7 +65,9 @@ def test_it_finds_the_faster_batch_proves_it_and_continues_after_a_kill(
     entries = ledger.entries(limit=None, group=job.group)
     assert {entry.id for entry in written} < {entry.id for entry in entries}
     assert {entry.source for entry in entries} == {"tune"}
-    assert outcome.found.best == LabConfig(model="mine:factory", device="cpu", batch=32, accumulate=1)
+    assert outcome.found.best == LabConfig(
+        model="mine:factory", device="cpu", batch=32, accumulate=1
+    )
     assert outcome.found.speed is not None
     assert outcome.found.speed.low is not None
     assert outcome.found.speed.low > 3

@@ -127,7 +127,7 @@ async def test_a_small_terminal_shows_who_gets_a_signal_and_scrolls_to_the_last(
         app.open("signal", next(p for p in host.processes if p.definition.pid == 51120))
         await until(pilot, "pid 51120", "T  TERM")
         await pilot.press(*["j"] * 20)
-        await until(pilot, f"2  {list(SIGNALS)[-1]}", absent="pid 51120")
+        await until(pilot, f"R  {list(SIGNALS)[-1]}", absent="pid 51120")
         await pilot.press(*["k"] * 20)
         await until(pilot, "pid 51120")
 
