@@ -70,21 +70,6 @@ def table(rows: Sequence[Sequence[str]], right: Iterable[int] = ()) -> list[str]
     return lines
 
 
-class Progress:
-    """One line on a terminal that says what is done now; the answer replaces it."""
-
-    def __init__(self, wanted: bool):
-        self._on = wanted and sys.stderr.isatty()
-
-    def say(self, text: str) -> None:
-        if self._on:
-            print(f"\r{text} …\x1b[K", end="", file=sys.stderr, flush=True)
-
-    def clear(self) -> None:
-        if self._on:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-
-
 def page_width(least: int, most: int) -> int:
     """Return how many cells wide a report on standard output is."""
     import shutil

@@ -11,12 +11,13 @@ from ..text import width
 class ProgressLine:
     """One line at the end of ``out`` that changes, above which finished lines stay.
 
-    If the output is not a terminal, only finished lines are printed, without escape sequences.
+    If the output is not a terminal, or the line is not ``wanted``, only finished lines are printed,
+    without escape sequences.
     """
 
-    def __init__(self, out: TextIO) -> None:
+    def __init__(self, out: TextIO, wanted: bool = True) -> None:
         self._out = out
-        self.live = out.isatty()
+        self.live = wanted and out.isatty()
         self._width = 0
 
     def draw(self, text: str) -> None:
@@ -29,7 +30,15 @@ class ProgressLine:
         self._out.flush()
         self._width = width.cells(text)
 
+    def say(self, text: str) -> None:
+        """Say what is done now."""
+        self.draw(f"{text} …")
+
+    def clear(self) -> None:
+        """Remove the line."""
+        self.draw("")
+
     def finished(self, text: str) -> None:
         """Print a line that stays."""
-        self.draw("")
+        self.clear()
         print(text, file=self._out, flush=True)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 from ...errors import UserError
 from .. import output
 from ..args import seconds_between, whole_between
+from ..progress_line import ProgressLine
 
 if TYPE_CHECKING:
     from ...check.outcome import Checked
@@ -91,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _ended)
-    progress = output.Progress(not args.json)
+    progress = ProgressLine(sys.stderr, not args.json)
     asked = run.Asked(
         args.names, args.base, args.update, args.timeout, args.config, args.steps, progress.say
     )

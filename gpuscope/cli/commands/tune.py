@@ -326,7 +326,7 @@ class Shown:
             )
 
     def close(self) -> None:
-        self._line.draw("")
+        self._line.clear()
 
 
 def _print(result: Result, args: argparse.Namespace) -> None:

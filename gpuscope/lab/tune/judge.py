@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from .. import intervals
-from ..compare import compare
+from ..compare import compare, mean
 from ..ledger import Entry
 from ..measures import Curve, loss_by_step, loss_curve, number
 
@@ -87,8 +87,9 @@ def after_repeats(a: Sequence[Entry], b: Sequence[Entry]) -> Decision:
     ratios = [found.ratio for pair in zip(a, b, strict=True) if (found := in_turns(*zip(pair)))]
     if len(ratios) < len(a) or not ratios:
         return "alike"
-    mean = math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
-    return "faster" if min(ratios) > 1 and mean >= 1 + WORTH else "alike"
+    average = mean(ratios)
+    worth = average is not None and average >= 1 + WORTH
+    return "faster" if min(ratios) > 1 and worth else "alike"
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +155,9 @@ def _mean_between(curve: Curve, begin: float, end: float) -> float | None:
 
 
 def figure(entries: Sequence[Entry], key: str) -> float | None:
-    """Return the geometric mean of a figure over the runs that have it; None if none has."""
-    found = [value for entry in entries if (value := number(entry.document.get(key))) is not None]
-    positive = [value for value in found if value > 0]
-    if not positive:
-        return found[0] if found else None
-    return math.exp(math.fsum(map(math.log, positive)) / len(positive))
+    """Return the mean of a figure, as comparisons make it, over the runs that have it.
+
+    None where none has it.
+    """
+    found = [number(entry.document.get(key)) for entry in entries]
+    return mean([value for value in found if value is not None])

@@ -58,7 +58,6 @@ class Search:
         self._facts = facts
         self._settings = settings
         self._runs: dict[LabConfig, list[Entry]] = {}
-        self._next_repeat: dict[LabConfig, int] = {}
         self._seconds: dict[LabConfig, float] = {}
         self._rows: dict[LabConfig, Row] = {}
         self._later: list[dict[str, Value]] = []
@@ -111,7 +110,7 @@ class Search:
         refused = refusal(self.baseline, self._facts(self.baseline))
         if refused is not None:
             raise CannotTune(
-                refused.what, refused.why, f"{refused.nearest.command()}" if refused.nearest else ""
+                refused.what, refused.why, refused.nearest.command() if refused.nearest else ""
             )
         entry = yield from self._ask(self.baseline, "the baseline")
         problem = self._problem(entry)
@@ -330,10 +329,9 @@ class Search:
     # ── helpers ───────────────────────────────────────────────────────────────────────────────────
 
     def _ask(self, config: LabConfig, purpose: str) -> Generator[Trial, Entry, Entry]:
-        repeat = self._next_repeat.get(config, 0)
-        self._next_repeat[config] = repeat + 1
-        entry = yield Trial(config, repeat, purpose)
-        self._runs.setdefault(config, []).append(entry)
+        runs = self._runs.setdefault(config, [])
+        entry = yield Trial(config, len(runs), purpose)
+        runs.append(entry)
         self._seconds[config] = number(entry.environment.get("tune_seconds")) or 0.0
         self._asked += 1
         self._last[config] = self._asked

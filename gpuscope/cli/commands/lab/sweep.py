@@ -364,7 +364,7 @@ class Bar:
 
     def close(self) -> None:
         """Leave an empty line behind."""
-        self._line.draw("")
+        self._line.clear()
 
 
 def _progress(state: State) -> str:

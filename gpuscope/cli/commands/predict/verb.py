@@ -17,6 +17,7 @@ from ....predict.from_switches import TOGGLES
 from ....text.units import MIB
 from ... import output
 from ...args import former_names, seconds_between, size_of_at_least, whole_between
+from ...progress_line import ProgressLine
 
 if TYPE_CHECKING:
     from ....model.allocator_settings import Settings
@@ -183,7 +184,7 @@ def _ask(args: argparse.Namespace, model: str, tracer: Tracer) -> int:
     began = time.monotonic()
     card, settings, doubts = predict_card.card(args), settings_of(args), doubts_of(args)
     request = request_of(args, model, card)
-    progress = output.Progress(not args.json)
+    progress = ProgressLine(sys.stderr, not args.json)
     try:
         progress.say(f"tracing {request.model}")
         asking = Asking(request, tracer, card, settings, args.timeout, doubts)
@@ -200,7 +201,7 @@ def _ask(args: argparse.Namespace, model: str, tracer: Tracer) -> int:
     return exit_code(answer.verdict)
 
 
-def _look_ahead(progress: output.Progress, args: argparse.Namespace, asking: Any) -> None:
+def _look_ahead(progress: ProgressLine, args: argparse.Namespace, asking: Any) -> None:
     """What takes more than one trace."""
     if args.largest_batch:
         progress.say("searching the largest batch")
