@@ -17,6 +17,8 @@ from .gym import Answer, ask_here, by_live, by_message, by_script
 from .gym_subjects import Subject
 
 SECONDS = 60.0
+LIVE_SECONDS = 150.0
+"""How long a cause may take to show: eight trainings share the cores with other tests."""
 
 
 def start(scripts: Scripts, subject: Subject, words: Sequence[str], watch: bool) -> Run:
@@ -49,7 +51,11 @@ def examined(scripts: Scripts, subject: Subject) -> list[Answer]:
                 time.sleep(0.05)
             answers.append(
                 by_live(
-                    replace(subject, after=0.0), run.processes[0].pid, run.alive, asking=ask_here
+                    replace(subject, after=0.0),
+                    run.processes[0].pid,
+                    run.alive,
+                    limit=LIVE_SECONDS,
+                    asking=ask_here,
                 )
             )
         finally:

@@ -94,9 +94,12 @@ LONG = {
     "ddp-no-sampler": "--epochs 100000",
     "first-compiled-step": "--steps 100000000 --backend aot_eager",
     "out-of-memory": "--steps 100000",
-    "recompiles": "--seconds 60 --backend aot_eager",
+    "recompiles": "--seconds 300 --backend aot_eager",
 }
-"""What keeps it running while it is looked at. The others train for a minute."""
+"""What keeps it running while it is looked at. The others train for five minutes.
+
+Whoever looks ends them; on a busy machine a cause can need a minute to show.
+"""
 
 
 LOOKED_AT = (
@@ -132,7 +135,7 @@ def of_pitfall(one: Pitfall, cured: bool) -> Subject:
         gpus=one.needs_gpus(cured),
         nproc=one.processes(cured),
         words=tuple(SHORT[one.id].split()),
-        live_words=tuple(LONG.get(one.id, "--seconds 60").split())
+        live_words=tuple(LONG.get(one.id, "--seconds 300").split())
         if "live" in one.evidence
         else (),
         variables=one.variables(),
@@ -193,7 +196,7 @@ def of_control(one: Control) -> Subject:
         gpus=one.gpus,
         nproc=one.nproc,
         words=("--steps", one.words.get("steps", "40")),
-        live_words=("--seconds", one.words.get("seconds", "60")),
+        live_words=("--seconds", one.words.get("seconds", "300")),
         alone=one.alone,
         after=float(one.words.get("after", "4")),
     )
