@@ -65,6 +65,7 @@ class LabConfig:
     non_blocking: bool = default("non_blocking")
     prefetch: int | None = default("prefetch")
     cudnn_benchmark: bool = default("cudnn_benchmark")
+    channels_last: bool = default("channels_last")
     deterministic: bool = default("deterministic")
     steps: int | None = default("steps")
 
@@ -116,6 +117,11 @@ class LabConfig:
     def factory(self) -> str | None:
         """``MODULE:FACTORY`` where the model is the user's own."""
         return self.model if FACTORY.fullmatch(self.model) else None
+
+    @property
+    def has_convolutions(self) -> bool:
+        """Whether the model has convolutions; a user's own may have."""
+        return bool(self.factory) or self.model.startswith("conv")
 
     @property
     def processes(self) -> bool:

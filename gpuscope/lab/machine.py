@@ -12,7 +12,7 @@ import platform
 import re
 import shutil
 import warnings
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from ..process import procfs
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from .parallel import World
 
+MEMORY_VARIABLE = "GPUSCOPE_LAB_MEMORY"
+"""The variable with the most bytes that a process of a worker may reserve on its CUDA device."""
 CUBLAS_DETERMINISTIC = ":4096:8"
 """One of the two workspace settings with which cuBLAS gives the same bits every time, the faster
 one (CUDA's documentation of cuBLAS).
@@ -60,6 +62,19 @@ def _torch_version() -> tuple[int, int]:
     except importlib.metadata.PackageNotFoundError:
         return (0, 0)
     return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def limit_memory(device: torch.device, environ: Mapping[str, str] = os.environ) -> None:
+    """Let torch reserve at most the bytes of ``MEMORY_VARIABLE`` on a CUDA device, if it is set.
+
+    What needs more raises out of memory, although the device has more.
+    """
+    import torch
+
+    limit = environ.get(MEMORY_VARIABLE, "")
+    if limit.isdigit() and device.type == "cuda":
+        total = torch.cuda.get_device_properties(device).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, int(limit) / total), device)
 
 
 def apply(config: LabConfig) -> None:

@@ -455,14 +455,19 @@ def _nothing_to_show(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict
             config,
             cudnn_benchmark=False,
         )
-    convolution = bool(config.factory) or config.model.startswith("conv")
-    if config.cudnn_benchmark and facts.device_type == "cuda" and not convolution:
-        yield _warn(
-            "--cudnn-benchmark does nothing for this model.",
-            "it has no convolutions; use conv.",
-            config,
-            cudnn_benchmark=False,
-        )
+    if config.has_convolutions:
+        return
+    for name, there in (
+        ("cudnn_benchmark", facts.device_type == "cuda"),
+        ("channels_last", True),
+    ):
+        if getattr(config, name) and there:
+            yield _warn(
+                f"{BY_NAME[name].flag} does nothing for this model.",
+                "it has no convolutions; use conv.",
+                config,
+                **{name: False},
+            )
 
 
 def _memory(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:

@@ -82,6 +82,7 @@ class Run:
         machine.apply(self.config)
         refuse_missing_device(self.config)
         self.world = world = parallel.join(self.config)
+        machine.limit_memory(world.device)
         user = factory.find(self.config.factory) if self.config.factory else None
         takes = factory.takes_checkpoint(user) if user else None
         verdicts = rules.check(self.config, machine.facts(self.config, world, takes))

@@ -349,6 +349,14 @@ TOGGLES: tuple[Toggle, ...] = (
         predicts="cudnn_benchmark",
     ),
     _yes_no(
+        "channels_last",
+        "cudnn",
+        False,
+        "weights of convolutions, and with them their activations, keep the channels of a pixel "
+        "side by side",
+        predicts="channels_last",
+    ),
+    _yes_no(
         "deterministic",
         "cudnn",
         False,

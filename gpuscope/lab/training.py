@@ -57,7 +57,7 @@ class PresetWork:
         name = config.preset(device.type)
         preset = models.MODELS[name]
         task = models.build(name, device, config.seed)
-        self.model = task.model
+        self.model = laid_out(task.model, config)
         self.batch = config.batch or preset.batch
         self.waited: float | None = 0.0
         self._criterion = task.criterion
@@ -143,7 +143,17 @@ def make_work(config: LabConfig, world: World, user: Callable[..., Any] | None =
     user = user or factory.find(config.factory)
     torch.manual_seed(config.seed)
     made = factory.make(config.factory, user, batch, world.device, config.checkpoint)
+    laid_out(made.model, config)
     return FactoryWork(config, world, made, batch)
+
+
+def laid_out(model: nn.Module, config: LabConfig) -> nn.Module:
+    """Return the model with its weights in the memory format of the switches.
+
+    The parameters stay the same objects. A convolution of two dimensions computes in the format of
+    its weight, whatever that of its input is.
+    """
+    return model.to(memory_format=torch.channels_last) if config.channels_last else model
 
 
 def make_optimizer(

@@ -69,6 +69,7 @@ class Request:
     not; False: neither, as with the Lab's switch; True: both.
     """
     cudnn_benchmark: bool = default("cudnn_benchmark")
+    channels_last: bool = default("channels_last")
     deterministic: bool = default("deterministic")
     sequence: int | None = None
     """Tokens per sample, for models that take tokens."""

@@ -196,6 +196,7 @@ WARNED: list[tuple[dict[str, Any], RunFacts, str, dict[str, Any]]] = [
         {"deterministic": True},
     ),
     ({"cudnn_benchmark": True}, ONE, "no convolution", {"cudnn_benchmark": False}),
+    ({"channels_last": True}, CPU, "no convolution", {"channels_last": False}),
 ]
 
 

@@ -114,6 +114,15 @@ def test_deterministic_is_strict_and_its_runs_are_the_same_to_the_bit(as_before:
     assert not torch.are_deterministic_algorithms_enabled()
 
 
+def test_channels_last_lays_out_the_weights_and_learns_the_same() -> None:
+    _, plain = train(3, model="conv")
+    training, losses = train(3, model="conv", channels_last=True)
+    weights = [weight for weight in training.work.model.parameters() if weight.dim() == 4]
+    assert weights
+    assert all(one.is_contiguous(memory_format=torch.channels_last) for one in weights)
+    assert losses == pytest.approx(plain, rel=1e-3)
+
+
 def test_the_same_seed_is_the_same_run_and_another_is_another() -> None:
     _, first = train(3, model="mlp-tiny")
     _, again = train(3, model="mlp-tiny")

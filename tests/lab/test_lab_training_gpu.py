@@ -14,6 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gpuscope.lab import loaders  # noqa: E402
+from gpuscope.lab.machine import MEMORY_VARIABLE  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,
@@ -309,3 +310,11 @@ def test_reports_do_not_stop_the_device(tmp_path: Path) -> None:
     found = json.loads(done.stdout)
     assert found["samples"] > 0
     assert found["overhead_share"] < 0.05
+
+
+def test_a_worker_reserves_no_more_than_it_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    needed = document(model="gpt", steps=20)["peak_reserved_bytes"]
+    monkeypatch.setenv(MEMORY_VARIABLE, str(needed // 2))
+    records, _ = worker(model="gpt", steps=20)
+    assert records[-1]["kind"] == "failed"
+    assert "memory" in records[-1]["what"].lower()

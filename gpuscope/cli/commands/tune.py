@@ -12,20 +12,21 @@ from typing import Any
 
 from ...errors import UsageError, UserError
 from ...exit_status import ExitStatus
-from ...lab import rules, torch_probe
+from ...lab import torch_probe
 from ...lab.config import LabConfig, add_toggles
 from ...lab.launch import find_python
 from ...lab.ledger import Entry, Ledger
 from ...lab.matrix import vary_of
 from ...lab.metrics import Record
 from ...lab.toggles import EVERY_PRESET, FACTORY, PRESETS, Value
-from ...lab.tune.findings import Fit, Prediction, Settings
+from ...lab.tune.findings import Settings
 from ...lab.tune.result import COST_SAMPLES, Result
 from ...lab.tune.runner import Job, Progress, Runner, new_job
 from ...lab.tune.search import CannotTune, Search
 from ...lab.tune.space import Limits
+from ...predict.fits import Fits
 from ...process.atomic_file import write_text
-from ...text.units import MIB, bytes_text, duration_text
+from ...text.units import MIB, duration_text
 from ...wire.clean import clean, clean_lines
 from .. import args as types
 from .. import output
@@ -35,7 +36,6 @@ from .lab import devices as lab_devices
 BUDGET_SECONDS = 600.0
 KEEP_LOSS = 0.01
 DRAW_SECONDS = 0.2
-PREDICT_SECONDS = 60.0
 VISIBLE = lab_devices.VISIBLE_VARIABLE
 
 
@@ -137,21 +137,21 @@ def run(args: argparse.Namespace) -> int:
     ledger = Ledger()
     job = new_job(ledger, baseline, _options(args, vary), args.new)
     line = Shown(ProgressLine(sys.stderr))
-    runner = Runner(job, ledger, line.show, watch=lambda: Driver(others))
-    settings = Settings(
-        Limits(vary, args.free_batch),
-        args.keep_loss,
-        capacity,
-        lambda: args.budget - runner.spent_seconds,
-        _fits(baseline, facts, capacity),
-    )
-    search = Search(baseline, machine.facts, settings)
+    runner = Runner(job, ledger, line.show, watch=lambda: Driver(others), capacity=capacity)
     known = len(ledger.entries(limit=None, group=job.group))
     _announce(job, args.budget, known)
-    try:
-        outcome = runner.run(search)
-    finally:
-        line.close()
+    with Fits(facts.capability, capacity) as fits:
+        settings = Settings(
+            Limits(vary, args.free_batch),
+            args.keep_loss,
+            capacity,
+            lambda: args.budget - runner.spent_seconds,
+            fits,
+        )
+        try:
+            outcome = runner.run(Search(baseline, machine.facts, settings))
+        finally:
+            line.close()
     if outcome.failure is not None:
         print(clean_lines(str(outcome.failure)), file=sys.stderr)
         return ExitStatus.UNCHECKED
@@ -235,52 +235,6 @@ def _announce(job: Job, budget: float, known: int) -> None:
             "Ctrl-C stops it; nothing that was measured is lost.",
             file=sys.stderr,
         )
-
-
-# ── memory ────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _fits(baseline: LabConfig, facts: rules.RunFacts, capacity: int | None) -> Fit:
-    """Return a function that predicts whether a configuration fits; on a CPU it knows nothing."""
-    if facts.device_type != "cuda" or capacity is None:
-        return lambda config: None
-    architecture = ".".join(map(str, facts.capability or (9, 0)))
-    known: dict[LabConfig, Prediction | None] = {}
-
-    def fits(config: LabConfig) -> Prediction | None:
-        if config not in known:
-            known[config] = _predict(config, architecture, capacity)
-        return known[config]
-
-    return fits
-
-
-def _predict(config: LabConfig, architecture: str, capacity: int) -> Prediction | None:
-    """Return what is predicted of a configuration; None where it cannot be predicted."""
-    from ...predict.answer import Asking
-    from ...predict.child import Tracer
-    from ...predict.from_lab_config import doubts_of, request_of, settings_of
-    from ...predict.request import CannotPredict
-
-    request = request_of(config, architecture)
-    with Tracer() as child:
-        try:
-            answer = Asking(
-                request,
-                lambda asked: child.trace(asked, PREDICT_SECONDS),
-                None,
-                settings_of(config),
-                PREDICT_SECONDS,
-                doubts_of(config),
-            ).finish()
-        except CannotPredict:
-            return None
-    reserved = answer.prediction.reserved
-    text = f"{bytes_text(reserved.low)} to {bytes_text(reserved.high)} of {bytes_text(capacity)}"
-    if reserved.low > capacity:
-        return Prediction("does_not_fit", reserved.bytes, f"predicted: it needs {text}")
-    close = reserved.high > capacity
-    return Prediction("too_close" if close else "fits", reserved.bytes, f"predicted: {text}")
 
 
 class Driver:

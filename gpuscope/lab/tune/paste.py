@@ -73,6 +73,9 @@ def lines(baseline: LabConfig, best: LabConfig, batch: int | None, device: str) 
         found.append("batch = batch.to(device, non_blocking=True)")
     if "cudnn_benchmark" in changed:
         found.append(f"torch.backends.cudnn.benchmark = {best.cudnn_benchmark}")
+    if "channels_last" in changed:
+        word = "channels_last" if best.channels_last else "contiguous_format"
+        found.append(f"model = model.to(memory_format=torch.{word})")
     if "set_to_none" in changed:
         found.append(f"optimizer.zero_grad(set_to_none={best.set_to_none})")
     if changed.get("expandable_segments"):

@@ -22,6 +22,7 @@ from .. import metrics
 from ..config import LabConfig
 from ..launch import LabRun
 from ..ledger import Entry, Ledger
+from ..machine import MEMORY_VARIABLE
 from ..matrix import label
 from ..sweep import Watcher, alone, cell_key, document_of
 from ..toggles import BY_NAME
@@ -101,7 +102,11 @@ def new_job(ledger: Ledger, baseline: LabConfig, options: Mapping[str, Any], ane
 
 
 class Runner:
-    """Makes the trials of one search. ``spent`` is known to the search's budget."""
+    """Makes the trials of one search. ``spent_seconds`` is known to the search's budget.
+
+    On a GPU no trial may reserve more than ``capacity`` bytes. One that a prediction was wrong
+    about fails by itself, and takes nothing from other processes on the card.
+    """
 
     def __init__(
         self,
@@ -111,6 +116,7 @@ class Runner:
         window_seconds: float = WINDOW_SECONDS,
         limit_seconds: float = LIMIT_SECONDS,
         watch: Callable[[], Watcher] | None = None,
+        capacity: int | None = None,
     ) -> None:
         self.job = job
         self.ledger = ledger
@@ -120,6 +126,7 @@ class Runner:
         self._window = window_seconds
         self._limit = limit_seconds
         self._watch = watch
+        self._environment = {} if capacity is None else {MEMORY_VARIABLE: str(capacity)}
         self._stopped = ""
         self._run: LabRun | None = None
         self._stopping: asyncio.Future[None] | None = None
@@ -206,7 +213,7 @@ class Runner:
                 enough.set()
 
         began = time.monotonic()
-        run = self._run = LabRun(trial.config, take)
+        run = self._run = LabRun(trial.config, take, environment=self._environment)
         late = False
         await run.start()
         if self._stopped:  # it came while the worker was being started

@@ -151,13 +151,19 @@ def _allocator(config: LabConfig, batch: int, facts: RunFacts, limits: Limits) -
         return
     if config.empty_cache:
         yield {"empty_cache": False}
-    if config.factory or config.model.startswith("conv"):
+    if config.has_convolutions:
         yield {"cudnn_benchmark": True}
+
+
+def _layout(config: LabConfig, batch: int, facts: RunFacts, limits: Limits) -> Iterator[Change]:
+    if config.has_convolutions:
+        yield {"channels_last": True}
 
 
 _AXES: tuple[Callable[[LabConfig, int, RunFacts, Limits], Iterator[Change]], ...] = (
     _precision,
     _compile,
+    _layout,
     _batch,
     _optimizer,
     _input,

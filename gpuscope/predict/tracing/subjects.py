@@ -42,6 +42,13 @@ class Subject:
 
 def build(request: Request) -> Subject:
     """Build the model of a request. Raises :class:`CannotPredict`."""
+    subject = _made(request)
+    if request.channels_last:
+        subject.model.to(memory_format=torch.channels_last)
+    return subject
+
+
+def _made(request: Request) -> Subject:
     name = request.model
     if name.startswith("hf:"):
         return _transformers(request, Path(name[3:]))
