@@ -100,7 +100,7 @@ def test_another_rank_of_the_job_that_is_the_worst_now_goes_on_with_the_case():
 
 def test_the_same_words_for_another_cause_are_the_same_case():
     course = Course()
-    course.follow(live(finding("ranks.straggler", pitfall="distributed-sampler")), 0.0)
+    course.follow(live(finding("ranks.straggler", pitfall="rank-straggler")), 0.0)
     course.follow(live(finding("ranks.slow_input")), 5.0)
     assert [(case.since, case.finding.cause) for case in course.cases] == [
         (0.0, "ranks.slow_input")
