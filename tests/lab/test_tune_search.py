@@ -164,6 +164,15 @@ def test_what_brings_nothing_is_taken_back():
     assert brings.ratio == pytest.approx(2.0, rel=0.05)
 
 
+def test_a_switch_without_which_nothing_runs_is_a_row_that_says_so():
+    found = Card(memory=24 << 30).tune(limits=FREE)
+    (brings,) = [one for one in found.switches if one.name == "amp"]
+    assert brings.reason == "without it the training does not run"
+    (without,) = [row for row in found.rows if row.changed == {"amp": "off"}]
+    assert without.status == "does_not_fit"
+    assert "memory" in without.reason
+
+
 def test_a_configuration_that_learns_worse_is_not_offered():
     card = Card(
         loss=lambda config: 1.05 if config.amp == "fp16" else 1.02 if config.amp == "bf16" else 1.0

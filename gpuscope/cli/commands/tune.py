@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from ...lab.ledger import Entry, Ledger
 from ...lab.matrix import vary_of
 from ...lab.metrics import Record
 from ...lab.toggles import EVERY_PRESET, FACTORY, PRESETS, Value
-from ...lab.tune.findings import Settings
+from ...lab.tune.findings import Found, Settings
 from ...lab.tune.result import COST_SAMPLES, Result
 from ...lab.tune.runner import Job, Progress, Runner, new_job
 from ...lab.tune.search import CannotTune, Search
@@ -107,6 +108,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     out = parser.add_argument_group("output")
     out.add_argument("--json", action="store_true", help="a JSON document instead of text")
+    out.add_argument("--events", action="store_true", help=argparse.SUPPRESS)  # for the TUI
     out.add_argument(
         "-o", "--output", type=Path, metavar="FILE", help="also write the JSON document there"
     )
@@ -136,8 +138,15 @@ def run(args: argparse.Namespace) -> int:
     capacity = args.capacity or (facts.free_bytes[0] if facts.free_bytes else None)
     ledger = Ledger()
     job = new_job(ledger, baseline, _options(args, vary), args.new)
-    line = Shown(ProgressLine(sys.stderr))
-    runner = Runner(job, ledger, line.show, watch=lambda: Driver(others), capacity=capacity)
+
+    def result_of(found: Found) -> Result:
+        entries = ledger.entries(limit=None, group=job.group)[::-1]
+        return Result(
+            job.group, found, entries, runner.spent_seconds, capacity, args.price, args.samples
+        )
+
+    shown = Events(result_of) if args.events else Shown(ProgressLine(sys.stderr))
+    runner = Runner(job, ledger, shown.show, watch=lambda: Driver(others), capacity=capacity)
     known = len(ledger.entries(limit=None, group=job.group))
     _announce(job, args.budget, known)
     with Fits(facts.capability, capacity) as fits:
@@ -151,7 +160,7 @@ def run(args: argparse.Namespace) -> int:
         try:
             outcome = runner.run(Search(baseline, machine.facts, settings))
         finally:
-            line.close()
+            shown.close()
     if outcome.failure is not None:
         print(clean_lines(str(outcome.failure)), file=sys.stderr)
         return ExitStatus.UNCHECKED
@@ -162,12 +171,13 @@ def run(args: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return ExitStatus.PROBLEMS
-    entries = ledger.entries(limit=None, group=job.group)
-    result = Result(
-        job.group, outcome.found, entries[::-1], runner.spent_seconds, capacity, args.price,
-        args.samples,
-    )  # fmt: skip
-    _print(result, args)
+    result = result_of(outcome.found)
+    if args.output is not None:
+        write_text(args.output, json.dumps(result.document(), indent=2, allow_nan=False) + "\n")
+    if args.events:
+        write_event("end", document=result.document())
+    else:
+        _print(result, args)
     early = bool(outcome.found.stopped)
     return ExitStatus.OK if result.changed and not early else ExitStatus.WARNINGS
 
@@ -283,12 +293,50 @@ class Shown:
         self._line.clear()
 
 
+class Events:
+    """Writes the progress as lines of JSON, for a screen that shows it.
+
+    ``trial`` says which run is in progress, and ``rows`` has the document of the search so far,
+    whenever a run has ended. ``result_of`` makes a result of what was found.
+    """
+
+    def __init__(self, result_of: Callable[[Found], Result]) -> None:
+        self._result_of = result_of
+        self._written = 0.0
+
+    def show(self, progress: Progress, entry: Entry | None) -> None:
+        """Write what has changed; the parameters are those of ``OnProgress``."""
+        search = progress.search
+        if entry is not None:
+            best = next(
+                (row.config for row in reversed(search.rows) if row.status == "kept"),
+                search.baseline,
+            )
+            so_far = Found(search.baseline, best, None, search.rows)
+            write_event("rows", document=self._result_of(so_far).document())
+        elif progress.trial is not None and time.monotonic() - self._written >= DRAW_SECONDS:
+            self._written = time.monotonic()
+            write_event(
+                "trial",
+                label=progress.label,
+                purpose=progress.trial.purpose,
+                run=progress.ran + progress.replayed + 1,
+                step=progress.step,
+                spent_seconds=progress.spent_seconds,
+            )
+
+    def close(self) -> None:
+        """Nothing is left to be tidied up."""
+
+
+def write_event(kind: str, **values: object) -> None:
+    """Write one event as a line of JSON."""
+    print(json.dumps({"event": kind, **values}, allow_nan=False), flush=True)
+
+
 def _print(result: Result, args: argparse.Namespace) -> None:
-    document = json.dumps(result.document(), indent=2, allow_nan=False) + "\n"
-    if args.output is not None:
-        write_text(args.output, document)
     if args.json:
-        print(document, end="")
+        print(json.dumps(result.document(), indent=2, allow_nan=False))
         return
     print(clean_lines(result.sentence()))
     print()

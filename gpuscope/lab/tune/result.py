@@ -152,6 +152,7 @@ class Result:
         runs = self.runs(config)
         keys = ("samples_per_second", "warmup_seconds", "peak_allocated_bytes")
         return {
+            "label": self.label(config),
             "config": config.to_mapping(),
             **{key: judge.figure(runs, key) for key in (*keys, "peak_reserved_bytes")},
             "power_watts": judge.figure(runs, "power_watts"),

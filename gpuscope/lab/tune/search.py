@@ -274,8 +274,13 @@ class Search:
                 row.reason = "without it the training does not run"
             else:
                 if without not in self._runs and not self._over():
-                    self._rows.setdefault(without, Row(without, before, "slower", against=best))
-                    yield from self._ask(without, f"without {name}")
+                    tried = self._rows.setdefault(
+                        without, Row(without, before, "slower", against=best)
+                    )
+                    entry = yield from self._ask(without, f"without {name}")
+                    tried.reason = self._problem(entry)
+                    if tried.reason:
+                        tried.status = "does_not_fit" if self._out_of_memory else "failed"
                 runs = self._good(without)
                 if runs is None:
                     ran = without in self._runs

@@ -1,6 +1,6 @@
-"""Runs a demonstration script as a child process.
+"""Runs a command as a child process, such as a demonstration script.
 
-It keeps what the script says, and how it ends. The script is a trainer like any other.
+It keeps what the command says, and how it ends.
 """
 
 from __future__ import annotations
@@ -20,17 +20,19 @@ MAX_LINE_CHARS = 500
 State = Literal["starting", "running", "stopping", "ended", "failed"]
 
 
-class Demo:
-    """One script under way, in a session of its own so that all it starts can be ended.
+class Command:
+    """One command under way, in a session of its own so that all it starts can be ended.
 
     ``output`` are its last lines, ``problem`` says why it could not be started, and ``code`` is
     its exit status, negative for a signal.
     """
 
-    def __init__(
-        self, name: str, cured: bool, command: Sequence[str], changed: Callable[[], None]
-    ) -> None:
-        self.name, self.cured, self.command = name, cured, list(command)
+    longest_line = MAX_LINE_CHARS
+    """Longer lines are cut off."""
+    stop_seconds = STOP_SECONDS
+
+    def __init__(self, command: Sequence[str], changed: Callable[[], None]) -> None:
+        self.command = list(command)
         self.state: State = "starting"
         self.problem = ""
         self.code: int | None = None
@@ -60,7 +62,7 @@ class Demo:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def stop(self) -> None:
-        """SIGTERM to it and all it started, SIGKILL after ``STOP_SECONDS``."""
+        """SIGTERM to it and all it started, SIGKILL after ``stop_seconds``."""
         if self.state in ("starting", "running"):
             begun, self.state = self.state == "running", "stopping"
             if begun:  # else as soon as it has
@@ -112,19 +114,22 @@ class Demo:
             rest += data.decode("utf-8", "replace")
             *lines, rest = rest.split("\n")
             for line in lines:
-                self.said += 1
-                self.output.append(line.rstrip("\r").rsplit("\r", 1)[-1][:MAX_LINE_CHARS])
-            rest = rest[-4 * MAX_LINE_CHARS :]
+                self.take(line.rstrip("\r").rsplit("\r", 1)[-1][: self.longest_line])
+            rest = rest[-4 * self.longest_line :]
             if lines:
                 self._changed()
         if rest.strip():
-            self.said += 1
-            self.output.append(rest.rsplit("\r", 1)[-1][:MAX_LINE_CHARS])
+            self.take(rest.rsplit("\r", 1)[-1][: self.longest_line])
+
+    def take(self, line: str) -> None:
+        """Keep a line that the command has written."""
+        self.said += 1
+        self.output.append(line)
 
     async def _end(self) -> None:
         assert self._task is not None
         self._signal(signal.SIGTERM)
-        done, _ = await asyncio.wait([self._task], timeout=STOP_SECONDS)
+        done, _ = await asyncio.wait([self._task], timeout=self.stop_seconds)
         if not done:
             self._signal(signal.SIGKILL)
 
@@ -135,6 +140,16 @@ class Demo:
                 os.killpg(self._process.pid, number)
             except (ProcessLookupError, PermissionError):
                 pass
+
+
+class Demo(Command):
+    """A demonstration script, which is a trainer like any other."""
+
+    def __init__(
+        self, name: str, cured: bool, command: Sequence[str], changed: Callable[[], None]
+    ) -> None:
+        super().__init__(command, changed)
+        self.name, self.cured = name, cured
 
 
 def state_text(demo: Demo) -> str:

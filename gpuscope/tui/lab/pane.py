@@ -395,6 +395,8 @@ class LabPane(Pane):
             )
             refusal = self.runs.refusal
             self._warn(f"not started: {refusal.what if refusal else ''}{key}")
+        elif outcome == "searching":
+            self._warn(f"a search uses the device: {key_of('lab_stop')} stops it")
         self._redraw()
 
     def do_lab_stop(self) -> None:
@@ -411,6 +413,15 @@ class LabPane(Pane):
             self._warn(f"repeats are running: {key_of('lab_stop')} stops it")
         else:
             program(self.app).open("lab_repeat", self.runs, a, b)
+
+    def do_lab_tune(self) -> None:
+        """The search for the fastest settings, or the question for a new one."""
+        if self.runs.tuning is not None:
+            program(self.app).open("lab_tune")
+        elif self.runs.refusal is not None:
+            self._warn(f"the switches cannot be trained: {self.runs.refusal.what}")
+        else:
+            program(self.app).open("lab_tune_new", self.runs)
 
     def do_lab_pitfalls(self) -> None:
         """The list of demonstration scripts."""

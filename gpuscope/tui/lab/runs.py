@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ...store.view import HostView
     from .demo import Demo
     from .repeats import Repeats
+    from .tuning import Tuning
 
 log = logging.getLogger("gpuscope.lab")
 
@@ -65,6 +66,8 @@ class LabRuns:
         self.book = book or Book(changed)
         self.repeats: Repeats | None = None
         self.demo: Demo | None = None
+        self.tuning: Tuning | None = None
+        """The newest search for the fastest settings, under way or ended."""
         self.held: list[Occupant] = []
         """Why the last start was not made: who is on its devices."""
         self._changed, self._host = changed, host
@@ -194,16 +197,24 @@ class LabRuns:
         A picture of the host is older than the end of a process.
         """
         host = self._host()
-        for pid in (self.pid, self.demo.pid if self.demo is not None else None):
+        children = (self.demo, self.tuning)
+        for pid in (self.pid, *(one.pid for one in children if one is not None)):
             if pid is not None:
                 self._own |= family(host, pid) if host is not None else {pid}
+
+    @property
+    def searching(self) -> bool:
+        """Whether a search for the fastest settings is under way."""
+        return self.tuning is not None and not self.tuning.over
 
     def start(self, force: bool = False) -> str:
         """Start, or restart with the switches as they are, and return what keeps it from that.
 
         That is "" when it is under way, else ``refused`` (:attr:`refusal`), ``held``
-        (:attr:`held`; not with ``force``), or ``busy``.
+        (:attr:`held`; not with ``force``), ``searching``, or ``busy``.
         """
+        if self.searching:
+            return "searching"
         if self.state in ("starting", "stopping") or self._tasks:
             return "busy"
         if self.refusal is not None:
@@ -246,8 +257,10 @@ class LabRuns:
     def stop(self) -> None:
         """Ask the trainer to end, also one that is to start when the one before has ended.
 
-        A series of repeats ends with it.
+        A series of repeats ends with it, and so does a search.
         """
+        if self.tuning is not None:
+            self.tuning.stop()
         if self.repeats is not None:
             self.repeats.stop()
         if self._tasks or self.state in ("starting", "running"):
@@ -280,8 +293,30 @@ class LabRuns:
             self.repeats = Repeats(self, a, b, repeats, steps)
             self._later(self.repeats.run())
 
+    def tune(self, budget_seconds: float, free_batch: bool, share_gpus: bool = False) -> None:
+        """Search for the fastest settings; a trainer that runs is stopped first."""
+        from .tuning import Tuning
+
+        if self.searching:
+            return
+        self.stop()
+        self.tuning = Tuning(self.config, budget_seconds, self._changed, free_batch, share_gpus)
+        task = asyncio.get_running_loop().create_task(self._tune(self.tuning))
+        self._filing.add(task)
+        task.add_done_callback(self._filing.discard)
+        self._changed()
+
+    async def _tune(self, tuning: Tuning) -> None:
+        if self._worker is not None:
+            await self._worker.wait()
+        tuning.start()
+        await tuning.wait()
+        self.book.open()
+
     def let_go(self) -> None:
-        """The program leaves: trainer and demo end by themselves."""
+        """The program leaves: trainer, search and demo end by themselves."""
+        if self.tuning is not None:
+            self.tuning.let_go()
         if self.repeats is not None:
             self.repeats.stop()
         if self._worker:

@@ -15,6 +15,7 @@ from ...text.styled import Line
 from ...text.units import age_text, bytes_text
 from ..shell.keymap import key_of
 from .choices import SWITCHES, DeviceChoice, note
+from .tune_text import search_line
 
 if TYPE_CHECKING:
     from ...model.occupants import Occupant
@@ -65,7 +66,8 @@ def notes_of(runs: LabRuns, toggle: Toggle, cells: int, least: int, most: int) -
     What matters before a start comes first, then the switch under the cursor. How many lines
     there are does not depend on ``toggle``: nothing moves when the cursor does.
     """
-    notes: list[Line] = [*_series(runs), *_verdicts(runs)]
+    search = [search_line(runs.tuning)] if runs.tuning is not None else []
+    notes: list[Line] = [*search, *_series(runs), *_verdicts(runs)]
     if runs.dirty and not (runs.refusal or (runs.repeats and not runs.repeats.over)):
         notes.append(
             [

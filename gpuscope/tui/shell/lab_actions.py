@@ -36,6 +36,16 @@ LAB_ACTIONS: tuple[Action, ...] = (
         2,
     ),
     Action(
+        "lab_tune",
+        ("T",),
+        "Tune",
+        "search for the fastest settings that fit, or look at the search",
+        "Lab",
+        ("lab",),
+        "lab",
+        2,
+    ),
+    Action(
         "lab_pitfalls",
         ("p",),
         "Pitfalls",

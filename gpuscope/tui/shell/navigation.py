@@ -57,6 +57,8 @@ PLACES: dict[str, ScreenPlace] = {
     "lab_held": ScreenPlace("lab.dialogs", "HeldDialog", with_session=False),
     "lab_repeat": ScreenPlace("lab.dialogs", "RepeatDialog", with_session=False),
     "lab_pitfalls": ScreenPlace("lab.pitfalls_dialog", "PitfallsDialog", with_session=False),
+    "lab_tune": ScreenPlace("lab.tune_screen", "TuneScreen"),
+    "lab_tune_new": ScreenPlace("lab.tune_dialog", "TuneDialog", with_session=False),
     "lab_recording": ScreenPlace("lab.recording_dialog", "RecordingDialog", with_session=False),
     "lab_run": ScreenPlace("lab.run_dialog", "RunDialog", with_session=False),
     # The program itself.

@@ -1,0 +1,165 @@
+"""This screen shows a search for the fastest settings while it goes on, and its result."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Horizontal
+
+from ...text import styled
+from ...text.styled import Line
+from ..shell.keymap import bindings_of
+from ..shell.session import Session
+from ..terminal.copying import copy_text
+from ..widgets.full_screen import FullScreen
+from ..widgets.program import program
+from ..widgets.table import LiveTable
+from ..widgets.text import Lines
+from ..widgets.text_dialog import TextDialog
+from .tune_text import COLUMNS, detail_lines, gain_lines, rows_of, spent_text, summary_lines
+from .tuning import Tuning
+
+SHOW_SECONDS = 0.5
+MOST_LINES = 12
+"""The most lines of the panel with the lines to paste."""
+
+
+class DetailDialog(TextDialog):
+    """All that is known of one candidate."""
+
+    def __init__(self, lines: list[Line]) -> None:
+        super().__init__("Candidate")
+        self._detail = lines
+
+    def text(self) -> list[Line]:
+        return self._detail
+
+
+class TuneScreen(FullScreen):
+    """The newest search: its state, every candidate, and in the end what to paste."""
+
+    DEFAULT_CSS = """
+    TuneScreen #tune-about { height: auto; max-height: 10; }
+    TuneScreen #tune-rows { height: 1fr; }
+    TuneScreen #tune-result { height: auto; max-height: 14; }
+    TuneScreen #tune-result Lines { width: 1fr; height: auto; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("TuneScreen")]
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self.session = session
+        self._about = Lines(id="tune-about", classes="panel")
+        self._rows = LiveTable(
+            COLUMNS, empty="the baseline is trained first", gap=2, id="tune-rows", classes="panel"
+        )
+        self._gains, self._paste = Lines(classes="panel"), Lines(classes="panel")
+        self._result = Horizontal(id="tune-result")
+
+    @property
+    def tuning(self) -> Tuning:
+        """The search that is shown."""
+        found = self.session.labs.tuning
+        assert found is not None  # the screen opens only where there is one
+        return found
+
+    def compose(self) -> ComposeResult:
+        self._about.border_title, self._rows.border_title = "Search", "Tried"
+        self._gains.border_title, self._paste.border_title = "What each switch brings", "To paste"
+        yield self.head
+        yield self._about
+        yield self._rows
+        with self._result:
+            yield self._gains
+            yield self._paste
+        yield self.foot
+
+    def on_mount(self) -> None:
+        self.set_focus(self._rows)  # now: the next key may be there already
+        self._show()
+        self.set_interval(SHOW_SECONDS, self._show)
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._show)
+
+    def key_states(self) -> Collection[str]:
+        tuning = self.tuning
+        states = ["over" if tuning.over else "running"]
+        states += ["better"] * (tuning.best is not None)
+        return [*states, *(["failed"] * (tuning.over and not tuning.found))]
+
+    def _show(self) -> None:
+        if not self.is_attached:
+            return
+        tuning, document = self.tuning, self.tuning.document
+        width = self.size.width or 80
+        model = " ".join(tuning.config.flags()) or "default switches"
+        state = tuning.state if not tuning.over else "ended"
+        self.say_head(
+            [("Search  ", "bold accent"), (f"{model}  ", "text"),
+             (f"{state}, {spent_text(tuning)}", "muted")],
+            self.session,
+        )  # fmt: skip
+        self._about.show(list(summary_lines(tuning, max(20, width - 4))))
+        best = document.get("best")
+        label = str(best.get("label")) if isinstance(best, dict) else ""
+        self._rows.show(rows_of(tuning.candidates, label))
+        ended = tuning.found and tuning.best is not None
+        self._result.display = ended
+        if ended:
+            gains = list(gain_lines(document))
+            self._gains.display = bool(gains)
+            self._gains.show(gains[:MOST_LINES])
+            cells = max(20, width // (2 if gains else 1) - 4)
+            lines = [
+                line for text in self._lines() for line in styled.wrap([(text, "text")], cells)
+            ]
+            self._paste.show(lines[:MOST_LINES])
+        self.say_own_keys(self.session)
+
+    def _lines(self) -> list[str]:
+        lines = self.tuning.document.get("lines")
+        return [str(line) for line in lines] if isinstance(lines, list) else []
+
+    def on_live_table_selected(self, event: LiveTable.Selected) -> None:
+        event.stop()
+        candidates = self.tuning.candidates
+        if int(event.key) < len(candidates):
+            self.app.push_screen(DetailDialog(list(detail_lines(candidates[int(event.key)]))))
+
+    # ── keys ──
+
+    def action_stop(self) -> None:
+        """End the search. What was measured is kept."""
+        self.tuning.stop()
+        self._show()
+
+    def action_take(self) -> None:
+        """The Lab's switches become the best ones."""
+        best = self.tuning.best
+        if best is not None:
+            self.session.labs.take(best)
+            self.session.notices.say("the Lab has the switches of the best configuration")
+            self.dismiss()
+
+    def action_copy(self) -> None:
+        """Copy the lines that make a training as fast."""
+        if self.tuning.best is not None:
+            copy_text(self.app, self.session.notices, "\n".join(self._lines()))
+
+    def action_new(self) -> None:
+        """Ask for another search."""
+        if self.tuning.over:
+            app, runs = program(self.app), self.session.labs
+            self.dismiss()
+            app.open("lab_tune_new", runs)
+
+    def action_force(self) -> None:
+        """Search although the GPU is in use."""
+        tuning = self.tuning
+        if tuning.over and not tuning.found:
+            self.session.labs.tune(tuning.budget_seconds, tuning.free_batch, share_gpus=True)
+            self._show()

@@ -1,0 +1,200 @@
+"""Says what a search for the fastest settings has found: its table, its figures, its lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ...text import styled
+from ...text.styled import Line, Piece
+from ...text.units import duration_text, percent_text
+from ..shell.keymap import key_of
+from ..widgets.table import Column, TableRow
+from .compare import ratio_text, value_text
+
+if TYPE_CHECKING:
+    from .tuning import Tuning
+
+COLUMNS = (
+    Column("label", "CONFIGURATION", 18, flex=2, most=52),
+    Column("pace", "SAMPLES/S", 9, align="right"),
+    Column("speed", "AGAINST THE BEST", 19, priority=2),
+    Column("reserved", "RESERVED", 9, align="right", priority=3),
+    Column("warm_up", "WARM-UP", 8, align="right", priority=4),
+    Column("loss", "LOSS", 7, align="right", priority=5),
+    Column("result", "RESULT", 14, flex=3),
+)
+WORDS = {
+    "baseline": ("baseline", "text"),
+    "kept": ("kept", "ok"),
+    "slower": ("slower", "muted"),
+    "no_difference": ("no difference", "muted"),
+    "refused": ("cannot run", "muted"),
+    "does_not_fit": ("does not fit", "warn"),
+    "failed": ("failed", "bad"),
+    "loss": ("learns worse", "warn"),
+    "not_tried": ("not tried", "faint"),
+}
+"""The words for the status of a candidate, and their token."""
+
+
+def search_line(tuning: Tuning) -> Line:
+    """Return in one line how far a search is, or how it ended."""
+    if not tuning.over:
+        return [
+            ("▸ ", "ok"),
+            ("searching the fastest settings: ", "title"),
+            (f"{spent_text(tuning)}, {len(tuning.candidates)} tried  ", "muted"),
+            (key_of("lab_tune"), "accent"),
+            (": look", "muted"),
+        ]
+    said, token = ended_text(tuning)
+    return [("search: ", "muted"), (said, token)]
+
+
+def ended_text(tuning: Tuning) -> Piece:
+    """Return the result of a search that has ended, or why there is none."""
+    if tuning.found:
+        return str(tuning.document.get("sentence") or ""), "title"
+    if tuning.code == 2:
+        return "stopped; begun again with the same switches it continues", "warn"
+    return " ".join(tuning.failure) or "ended without a result", "bad"
+
+
+def spent_text(tuning: Tuning) -> str:
+    spent, budget = tuning.spent_seconds, tuning.budget_seconds
+    return f"{duration_text(spent)} of {duration_text(budget)}"
+
+
+def summary_lines(tuning: Tuning, cells: int) -> Iterable[Line]:
+    """Return what is in progress, or the result with what belongs to it."""
+    if not tuning.over:
+        trial = tuning.trial
+        if not trial:
+            yield [("looking at torch and the device", "muted")]
+        else:
+            yield [
+                (f"run {trial.get('run')}  ", "muted"),
+                (str(trial.get("label") or ""), "text"),
+                (f"  step {trial.get('step')}  ({trial.get('purpose')})", "muted"),
+            ]
+        best = tuning.document.get("best")
+        if tuning.best is not None and isinstance(best, dict):
+            pace = value_text(_number(best.get("samples_per_second")), "samples/s")
+            yield [
+                ("best so far  ", "muted"),
+                (str(best.get("label")), "ok"),
+                (f"  {pace} samples/s; proved at the end", "muted"),
+            ]
+        return
+    said, token = ended_text(tuning)
+    yield from styled.wrap([(said, token)], cells)
+    if tuning.found:
+        yield from _figures(tuning.document)
+
+
+def _figures(document: Mapping[str, Any]) -> Iterable[Line]:
+    before, after = (document.get(side) or {} for side in ("baseline", "best"))
+    for name, key, unit in (
+        ("samples/s", "samples_per_second", "samples/s"),
+        ("reserved", "peak_reserved_bytes", "bytes"),
+        ("warm-up", "warmup_seconds", "s"),
+    ):
+        old, new = _number(before.get(key)), _number(after.get(key))
+        if old is not None and new is not None and document.get("changed"):
+            yield [
+                (f"{name:<10}", "muted"),
+                (value_text(old, unit), "text"),
+                (" → ", "faint"),
+                (value_text(new, unit), "title"),
+            ]
+    steps = document.get("pays_back_after_steps")
+    if isinstance(steps, int):
+        yield [("compiling ", "muted"), (f"pays off after {steps:,} steps", "text")]
+    if document.get("stopped"):
+        yield [("ended     ", "muted"), (str(document["stopped"]), "warn")]
+
+
+def gain_lines(document: Mapping[str, Any]) -> Iterable[Line]:
+    """Return what each switch of the winner brings."""
+    for row in document.get("switches") or ():
+        brings = row.get("brings")
+        text = speed_text(brings) if isinstance(brings, dict) else f"unknown: {row.get('reason')}"
+        yield [
+            (f"{row.get('name')}  ", "accent"),
+            (f"{row.get('before')} → {row.get('after')}  ", "text"),
+            (text, "title"),
+        ]
+
+
+def speed_text(speed: Mapping[str, Any]) -> str:
+    """Return a ratio with its interval, such as ``1.93× [1.88, 1.98]``."""
+    low, high = _number(speed.get("low")), _number(speed.get("high"))
+    text = ratio_text(_number(speed.get("ratio")))
+    return text if low is None or high is None else f"{text} [{low:.2f}, {high:.2f}]"
+
+
+def rows_of(candidates: Sequence[Mapping[str, Any]], best: str) -> list[TableRow]:
+    """Return a row for each candidate; ``best`` is the label of the best so far."""
+    return [_row(number, row, best) for number, row in enumerate(candidates)]
+
+
+def _row(number: int, row: Mapping[str, Any], best: str) -> TableRow:
+    word, token = WORDS.get(str(row.get("status")), ("", "muted"))
+    label, speed, reason = str(row.get("label")), row.get("speed"), str(row.get("reason") or "")
+    excess = _number(row.get("loss_excess"))
+    return TableRow(
+        str(number),
+        {
+            "label": [(label, "title" if label == best else "text")],
+            "pace": _value(row.get("samples_per_second"), "samples/s"),
+            "speed": [(speed_text(speed), "text")] if isinstance(speed, dict) else "",
+            "reserved": _value(row.get("peak_reserved_bytes"), "bytes"),
+            "warm_up": _value(row.get("warmup_seconds"), "s"),
+            "loss": [] if excess is None else [(f"{excess * 100:+.1f} %", "muted")],
+            "result": [(word, token), (f": {reason}" if reason else "", "muted")],
+        },
+    )
+
+
+def detail_lines(row: Mapping[str, Any]) -> Iterable[Line]:
+    """Return all that is known of one candidate."""
+    word, token = WORDS.get(str(row.get("status")), ("", "muted"))
+    yield [(str(row.get("label")), "title")]
+    yield [("result     ", "muted"), (word, token)]
+    if row.get("reason"):
+        yield [("why        ", "muted"), (str(row["reason"]), "text")]
+    if isinstance(row.get("speed"), dict):
+        yield [
+            ("speed      ", "muted"),
+            (f"{speed_text(row['speed'])} as fast as {row.get('against')}", "text"),
+        ]
+        yield [("from       ", "muted"), (str(row["speed"].get("basis")), "muted")]
+    for name, key, unit in (
+        ("samples/s", "samples_per_second", "samples/s"),
+        ("warm-up", "warmup_seconds", "s"),
+        ("reserved", "peak_reserved_bytes", "bytes"),
+        ("predicted", "predicted_bytes", "bytes"),
+    ):
+        value = _number(row.get(key))
+        if value is not None:
+            yield [(f"{name:<11}", "muted"), (value_text(value, unit), "text")]
+    excess = _number(row.get("loss_excess"))
+    if excess is not None:
+        side = "higher" if excess > 0 else "lower"
+        text = f"{percent_text(abs(excess))} {side} than the baseline's after the same samples"
+        yield [("loss       ", "muted"), (text, "text")]
+    runs = row.get("runs")
+    if isinstance(runs, list) and runs:
+        yield [("runs       ", "muted"), (", ".join(f"#{one}" for one in runs), "text")]
+
+
+def _value(value: object, unit: str) -> list[Piece]:
+    number = _number(value)
+    return [("–", "faint")] if number is None else [(value_text(number, unit), "text")]
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    return None
