@@ -56,6 +56,8 @@ class TrainerTime:
     """What makes it slow, what brings most first."""
     settings: tuple[str, ...] = ()
     """Settings for debugging and the like that are on in it."""
+    tune: str = ""
+    """The command that searches faster settings of it, "" where none can be named."""
 
     @property
     def causes(self) -> tuple[Cause, ...]:
@@ -146,6 +148,7 @@ def _trainer(one: TrainerTime) -> dict[str, Any]:
         },
         "note": one.note,
         "settings": list(one.settings),
+        "tune": clean(one.tune, 512) or None,
         "look": look.document(*one.look) if one.look is not None else None,
         "useful_work": work.document(*one.work, ledger.step_seconds)
         if one.work is not None
@@ -197,6 +200,8 @@ def text(ranks: Sequence[TrainerTime], width: int) -> list[str]:
         lines += ["", *look.lines(*one.look, width)]
     for number, each in enumerate(one.judged, 1):
         lines += look.finding_lines(number, each.finding, one.again)
+    if one.tune:
+        lines += ["", f"Search: {clean(one.tune, 512)}    tries settings, and proves the fastest"]
     return [part for line in lines for part in _wrapped(line.rstrip(), width)]
 
 

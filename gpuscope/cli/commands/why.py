@@ -143,7 +143,7 @@ async def _ask(
                 before or (now and f"it did not answer again: {now}")
                 for before, now in zip(problems, again, strict=True)
             ]
-        reports = _time_reports(args, there, ranks, problems)
+        reports = _time_reports(args, place, there, ranks, problems)
         return [
             replace(one, look=looks.get(rank.trainer.id), work=works.get(rank.trainer.id))
             for one, rank in zip(reports, ranks, strict=True)
@@ -191,10 +191,13 @@ async def _remembered(one: ProbedTrainer) -> None:
 
 def _time_reports(
     args: argparse.Namespace,
+    place: remote.Target,
     there: WatchedHost,
     ranks: Sequence[ProbedTrainer],
     problems: Sequence[str],
 ) -> list[TrainerTime]:
+    from .. import tune_offer
+
     key = there.source.key
     host = there.store.view().host
     assert host is not None
@@ -204,13 +207,15 @@ def _time_reports(
         trainer = now.get(one.trainer.id, one.trainer)
         again = f"gpuscope why {args.target or trainer.definition.pid}"
         note = problem if trainer.minutes else ""
+        tune = "" if place.is_remote else tune_offer.offer(trainer)
         if trainer.gone is not None:
             reason = trainer.gone.reason
             # A process that is taking itself down is still there when its probe has gone.
             note = "It has ended meanwhile, or its probe was detached."
             if not reason.startswith("runs on"):
                 note = f"It has ended meanwhile: {reason}."
-        reports.append(_one(args, trainer, host, _histories(there.store, key), again, note))
+        told = _one(args, trainer, host, _histories(there.store, key), again, note)
+        reports.append(replace(told, tune=tune))
     reports = _with_straggler(
         reports,
         [now.get(one.trainer.id, one.trainer) for one in ranks],

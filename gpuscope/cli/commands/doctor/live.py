@@ -65,6 +65,7 @@ def examine(
 
         none = Report(examined=(NO_TRAINER,), problems=_unanswered(complete, timeout))
         return none + live.examine(host)
+    from ... import tune_offer
     from . import live_script
 
     report = judge(store, chosen)
@@ -73,11 +74,9 @@ def examine(
             problems=(f"pid {pid}: another process has replaced it in its job. Try: gpuscope ps",)
         )
     judged = [one for one in trainers if chosen is None or one.definition.pid in chosen]
-    return (
-        report
-        + live_script.examine(judged, report)
-        + Report(problems=_unanswered(complete, timeout))
-    )
+    report += live_script.examine(judged, report)
+    report += Report(problems=_unanswered(complete, timeout))
+    return tune_offer.with_offers(report, judged)
 
 
 def judge(store: Store, pids: Collection[int] | None) -> Report:
