@@ -37,6 +37,7 @@ FINDINGS: Mapping[str, tuple[str, Confidence]] = {
     "logging": ("live.logging", "likely"),
     "collection": ("live.garbage_collection", "likely"),
     "other": ("live.other_code", "likely"),
+    "release": ("live.releases_memory", "likely"),
     "profiler": ("live.profiler", "definite"),
     "read": ("look.reads", "definite"),
     "copies-out": ("look.copies_out", "definite"),

@@ -41,6 +41,7 @@ BARS: Mapping[str, Bar] = {
     "copies-out": Bar(0.05, 0.10),
     "copies-in": Bar(0.05, 0.20),
     "allocate": Bar(0.05, 0.10),
+    "release": Bar(0.05, 0.10),
     "launch": Bar(0.10, 0.50),
     "products-plain": Bar(0.05, 0.20),
     "products-double": Bar(0.05, 0.20),

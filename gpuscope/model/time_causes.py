@@ -64,7 +64,7 @@ def _by_clock(ledger: TimeLedger, known: Known) -> Iterator[Cause]:
     long it was idle.
     """
     rows = {row.name: row for row in ledger.rows}
-    names = {**{name: name for name in (*THREAD, *PAUSES)}, "copy": "copies-in"}
+    names = {**{name: name for name in (*THREAD, *PAUSES, "release")}, "copy": "copies-in"}
     names |= {"read": "read"} if known.idle is not None else {}
     for name, cause in names.items():
         row = rows.get(name)

@@ -34,6 +34,7 @@ WORDS: Mapping[str, str] = {
     "logging": "logging",
     "collection": "collecting garbage",
     "profiler": "torch's profiler",
+    "release": "giving cached memory back",
     "other": "other code",
     "unattributed": "not attributed",
 }

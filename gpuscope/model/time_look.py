@@ -312,7 +312,7 @@ class Sums:
             yield self._cause("copies-in", part, into, "copy")
         allocate = rows.get("idle-allocate")
         if allocate is not None:
-            yield self._cause("allocate", self._idle("idle-allocate"), allocate, "other")
+            yield self._cause("allocate", self._idle("idle-allocate"), allocate, "release")
         yield from self._products()
 
     def _cause(self, name: str, part: _Part, row: LookRow, clock: str) -> Cause:

@@ -79,6 +79,7 @@ OWN_CAUSES = {
     "validation": "validation",
     "logging": "logging",
     "collection": "collection",
+    "release": "allocate",
     "other": "other",
     "read": "sync",
 }

@@ -30,11 +30,13 @@ ROWS = (
     "logging",
     "collection",
     "profiler",
+    "release",
     "other",
     "unattributed",
 )
 """All rows that :func:`row_of` and the ledger use. ``read``: the thread reads values of a tensor,
-which waits for the device. ``collection``: garbage collection. ``profiler``: torch's profiler works
+which waits for the device. ``collection``: garbage collection.
+``release``: the allocator gives cached memory back. ``profiler``: torch's profiler works
 on what it has recorded. ``other``: the user's own code.
 """
 MAX_FRAMES = 128
@@ -91,6 +93,7 @@ WITHIN: Rules = (
     ("read", "torch._tensor_str", None),
     ("read", "torch._tensor", ("__format__", "__repr__", "__array__", "tolist")),
     ("read", "torch.cuda", ("synchronize",)),
+    ("release", "torch.cuda.memory", ("empty_cache",)),
     ("communication", "torch.distributed.distributed_c10d", None),
     ("communication", "torch.distributed._functional_collectives", None),
     ("communication", "torch.distributed.fsdp", None),

@@ -22,6 +22,7 @@ PAUSE_IDS = {"ddp-no-sync", "dynamic-shapes-recompile", "debug-settings"} | {
     "checkpoint-pause",
     "validation-pause",
     "garbage-collection",
+    "allocation-in-steps",
     "host-sync-in-loop",
     "logging-in-loop",
     "own-code-in-loop",
@@ -66,7 +67,7 @@ def found(
     return rank(one for one in report.findings if one.pitfall in PAUSE_IDS)
 
 
-@pytest.mark.parametrize("name", PAUSES)
+@pytest.mark.parametrize("name", (*PAUSES, "release"))
 def test_a_pause_is_told_from_its_bar_on_with_its_line_and_what_it_costs(name):
     cause, bar = FINDINGS[name][0], BARS[name]
     (one,) = found(**{name: bar.warned + 0.01})

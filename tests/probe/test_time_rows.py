@@ -124,6 +124,13 @@ def test_a_validation_is_seen_by_its_name_only_beside_the_known_path_of_a_step()
     assert mostly(lambda: MODEL(WIDE), phase="eval") == "validation"
 
 
+def test_giving_cached_memory_back_is_seen(monkeypatch):
+    """As on a GPU: the C function that gives it back takes a while."""
+    monkeypatch.setattr(torch.cuda.memory, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch._C, "_cuda_emptyCache", lambda: sum(range(20_000)), raising=False)
+    assert mostly(torch.cuda.empty_cache) == "release"
+
+
 def test_own_code_is_other():
     assert mostly(crunch) == "other"
 

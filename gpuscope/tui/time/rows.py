@@ -58,6 +58,7 @@ SHORT = {
     "logging": "LOGGING",
     "collection": "GARBAGE",
     "profiler": "PROFILE",
+    "release": "RELEASE",
     "other": "OTHER",
     "unattributed": "REST",
 }

@@ -41,7 +41,17 @@ LEAST_IDLE = 0.10
 PASSES = frozenset(("forward", "backward", "optimizer"))
 """Rows in which the training thread launches what the GPU computes."""
 CURABLE = frozenset(
-    ("input", "copy", "compile", "checkpoint", "validation", "logging", "collection", "other")
+    (
+        "input",
+        "copy",
+        "compile",
+        "checkpoint",
+        "validation",
+        "logging",
+        "collection",
+        "release",
+        "other",
+    )
 )
 """Rows of the clock that something can be done about, where they take much."""
 ON_GPU: Mapping[str, tuple[str, ...]] = {
@@ -54,6 +64,7 @@ ON_GPU: Mapping[str, tuple[str, ...]] = {
     "validation": ("idle-validation",),
     "logging": ("idle-logging",),
     "collection": ("idle-collection",),
+    "release": ("idle-allocate",),
     "other": ("idle-other",),
 }
 """The rows of a look that belong to a row of the clock."""
