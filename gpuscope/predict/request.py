@@ -11,6 +11,11 @@ from ..errors import UserError
 from ..lab.toggles import default
 from .trace import Trace
 
+TRANSFORMERS = "gpuscope.predict.transformers_factory:make"
+"""The factory for the Lab of a transformers config, which these variables describe."""
+OPTIONS = (CONFIG, TASK, SEQUENCE) = (
+    "GPUSCOPE_HF_CONFIG", "GPUSCOPE_HF_TASK", "GPUSCOPE_HF_SEQUENCE",
+)  # fmt: skip
 TASKS = {
     "causal-lm": "AutoModelForCausalLM",
     "masked-lm": "AutoModelForMaskedLM",

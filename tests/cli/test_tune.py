@@ -25,6 +25,9 @@ from gpuscope.lab.tune.result import Result
         (["gpt", "--steps", "5"], "--steps has no meaning here"),
         (["gpt", "--vary", "amp"], "has no values"),
         (["gpt", "--vary", "colour=red"], "There is no lab toggle"),
+        (["gpt", "--task", "causal-lm"], "are for a transformers config"),
+        (["gpt", "--hf-config", "/etc"], "one model at a time"),
+        (["--hf-config", "/no/such/folder"], "there is no /no/such/folder"),
         (["gpt", "-o", "/no/such/folder/tune.json"], "there is no such folder"),
     ],
 )

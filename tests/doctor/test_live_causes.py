@@ -67,7 +67,7 @@ def found(
     return rank(one for one in report.findings if one.pitfall in PAUSE_IDS)
 
 
-@pytest.mark.parametrize("name", (*PAUSES, "release"))
+@pytest.mark.parametrize("name", [*PAUSES, "release"])
 def test_a_pause_is_told_from_its_bar_on_with_its_line_and_what_it_costs(name):
     cause, bar = FINDINGS[name][0], BARS[name]
     (one,) = found(**{name: bar.warned + 0.01})

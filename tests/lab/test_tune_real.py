@@ -13,7 +13,7 @@ from gpuscope.lab.run_facts import RunFacts
 from gpuscope.lab.tune.findings import Settings
 from gpuscope.lab.tune.result import Result
 from gpuscope.lab.tune.runner import Job, Progress, Runner, new_job
-from gpuscope.lab.tune.search import Search
+from gpuscope.lab.tune.search import CannotTune, Search
 from gpuscope.lab.tune.space import Limits
 
 pytest.importorskip("torch")
@@ -81,6 +81,19 @@ def test_it_finds_the_faster_batch_proves_it_and_continues_after_a_kill(
     assert any("batch_size = 32" in line for line in document["lines"])
     # A search that has ended is not continued.
     assert new_job(ledger, BASE, job.options, anew=False).group != job.group
+
+
+def test_a_search_whose_baseline_cannot_run_is_begun_anew_once_it_is_repaired(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "mine.py").write_text("raise ImportError('a part is missing')")
+    monkeypatch.chdir(tmp_path)
+    ledger = Ledger(tmp_path / "lab.sqlite")
+    job = new_job(ledger, BASE, {}, anew=False)
+    runner = Runner(job, ledger, window_seconds=0.3)
+    with pytest.raises(CannotTune, match="does not run"):
+        runner.run(search(runner))
+    assert new_job(ledger, BASE, {}, anew=False).group != job.group
 
 
 def test_a_trial_that_cannot_run_is_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -25,7 +26,9 @@ from ...lab.tune.result import COST_SAMPLES, Result
 from ...lab.tune.runner import Job, Progress, Runner, new_job
 from ...lab.tune.search import CannotTune, Search
 from ...lab.tune.space import Limits
+from ...predict import from_switches
 from ...predict.fits import Fits
+from ...predict.request import CONFIG, OPTIONS, SEQUENCE, TASK, TASKS, TRANSFORMERS
 from ...process.atomic_file import write_text
 from ...text.units import MIB, duration_text
 from ...wire.clean import clean, clean_lines
@@ -46,6 +49,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         metavar="MODEL",
         help="your own MODULE:FACTORY, or one of the Lab's models (default: --model)",
+    )
+    parser.add_argument(
+        "--hf-config",
+        metavar="DIR",
+        help="the model of a transformers config (a folder or a config.json), with random weights",
+    )
+    parser.add_argument("--task", choices=tuple(TASKS), help="for --hf-config: the task")
+    parser.add_argument(
+        "--sequence",
+        type=types.whole_between(1, from_switches.MOST_OF_ANY),
+        metavar="N",
+        help="for --hf-config: tokens in a sample",
     )
     search = parser.add_argument_group("the search")
     search.add_argument(
@@ -123,6 +138,10 @@ def run(args: argparse.Namespace) -> int:
     """
     if args.gpu is not None:
         os.environ[VISIBLE] = str(args.gpu)
+    if args.hf_config is not None:
+        _use_transformers(args)
+    elif args.task or args.sequence:
+        raise UsageError("--task and --sequence are for a transformers config: --hf-config DIR")
     baseline = _baseline(args)
     vary = vary_of(args.vary)
     if args.output is not None and not args.output.parent.is_dir():
@@ -182,6 +201,21 @@ def run(args: argparse.Namespace) -> int:
     return ExitStatus.OK if result.changed and not early else ExitStatus.WARNINGS
 
 
+def _use_transformers(args: argparse.Namespace) -> None:
+    """Let the workers train the model of ``--hf-config``."""
+    if args.target is not None or args.model is not None:
+        raise UsageError("one model at a time: MODEL, --model or --hf-config")
+    path = Path(args.hf_config)
+    if not path.exists():
+        raise UsageError(f"--hf-config: there is no {clean(str(path))}")
+    args.target = TRANSFORMERS
+    chosen = {CONFIG: str(path.resolve()), TASK: args.task, SEQUENCE: args.sequence}
+    for name, value in chosen.items():
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = str(value)
+
+
 def _baseline(args: argparse.Namespace) -> LabConfig:
     if args.target is not None:
         known = (*PRESETS, *EVERY_PRESET)
@@ -212,6 +246,7 @@ def _options(args: argparse.Namespace, vary: dict[str, list[Value]]) -> dict[str
         "keep_loss": args.keep_loss,
         "capacity": args.capacity,
         "gpu": args.gpu,
+        "hf_config": [args.hf_config, args.task, args.sequence],
     }
 
 
@@ -348,6 +383,8 @@ def _print(result: Result, args: argparse.Namespace) -> None:
     if result.changed:
         print("\nTo paste into a training:")
         print(*(f"  {line}" for line in result.lines()), sep="\n")
-        print(f"Or in the Lab:  {result.found.best.command()}")
+        kept = (f"{name}={shlex.quote(os.environ[name])} " for name in OPTIONS if args.hf_config
+                and name in os.environ)  # fmt: skip
+        print(f"Or in the Lab:  {''.join(kept)}{result.found.best.command()}")
     print()
     print(*result.remarks(), sep="\n")

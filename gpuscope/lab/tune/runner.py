@@ -27,7 +27,7 @@ from ..matrix import label
 from ..sweep import Watcher, alone, cell_key, document_of
 from ..toggles import BY_NAME
 from .findings import Found, Trial
-from .search import Search
+from .search import CannotTune, Search
 
 SOURCE = "tune"
 WINDOW_SECONDS = 3.0
@@ -140,7 +140,11 @@ class Runner:
         again = "the same command again once that has ended; --new starts another search"
         with alone(self.ledger.path, self.job.group, "search", again):
             self.ledger.keep_plan(self.job.group, self.job.to_mapping())
-            outcome = asyncio.run(self._all(search))
+            try:
+                outcome = asyncio.run(self._all(search))
+            except CannotTune:  # what is repaired meanwhile must not fail again from the ledger
+                self.ledger.finish_plan(self.job.group)
+                raise
             if outcome.found is not None:
                 self.ledger.finish_plan(self.job.group)
             return outcome

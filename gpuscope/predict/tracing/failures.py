@@ -30,7 +30,7 @@ def library(module: str, what: str) -> Any:
     except ImportError as error:
         name = module.partition(".")[0]
         raise CannotPredict(
-            f"{what} cannot be predicted here.", f"{error}.", f"pip install {name}"
+            f"{what} cannot be used here.", f"{error}.", f"pip install {name}"
         ) from None
 
 

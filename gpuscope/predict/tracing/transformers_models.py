@@ -33,7 +33,9 @@ FRAMES = 16
 """The number of frames of a video."""
 
 
-def make(request: Request, path: Path) -> tuple[nn.Module, Callable[[], torch.Tensor], int]:
+def make(
+    request: Request, path: Path, device: torch.device = CUDA
+) -> tuple[nn.Module, Callable[[], torch.Tensor], int]:
     """Return (model, loss of a micro-batch, its batch). Raises :class:`CannotPredict`."""
     transformers = library("transformers", "A transformers config")
     file = path / "config.json" if path.is_dir() else path
@@ -65,11 +67,11 @@ def make(request: Request, path: Path) -> tuple[nn.Module, Callable[[], torch.Te
         then = f"--task {has[0]}" if has else "give MODULE:FACTORY"
         raise CannotPredict(f"A {kind} has no model for {task}.", why, then)
     _complete(config, task)
-    with CUDA:
+    with device:
         model = getattr(transformers, TASKS[task]).from_config(config)
-    model.to(CUDA).train()  # tensors that an old constructor made are on the host
+    model.to(device).train()  # tensors that an old constructor made are on the host
     batch = request.batch or 8
-    inputs = Inputs(config, model, batch, request, task).all()
+    inputs = Inputs(config, model, batch, request, task, device).all()
 
     def loss() -> torch.Tensor:
         try:
@@ -141,14 +143,17 @@ def _text(config: Any) -> Any:
 class Inputs:
     """Makes batches for a model, from the arguments of its ``forward()``."""
 
-    def __init__(self, config: Any, model: nn.Module, batch: int, request: Request, task: str):
-        self.config, self.model, self.batch, self.request, self.task = (
-            config,
-            model,
-            batch,
-            request,
-            task,
-        )
+    def __init__(
+        self,
+        config: Any,
+        model: nn.Module,
+        batch: int,
+        request: Request,
+        task: str,
+        device: torch.device,
+    ):
+        self.config, self.model, self.batch = config, model, batch
+        self.request, self.task, self.device = request, task, device
         self.text = _text(config)
         self.vision = getattr(config, "vision_config", None) or config
         self.takes = inspect.signature(model.forward).parameters
@@ -175,7 +180,7 @@ class Inputs:
             if self.takes.get("attention_mask") and "input_ids" not in self.takes:
                 length = inputs[main].shape[-1 if self._upright() else 1]
                 inputs["attention_mask"] = torch.ones(
-                    self.batch, length, dtype=torch.int64, device=CUDA
+                    self.batch, length, dtype=torch.int64, device=self.device
                 )
         else:
             inputs["input_ids"] = self._tokens()
@@ -185,7 +190,7 @@ class Inputs:
             inputs["input_ids"] = self._tokens()
         if "bbox" in self.takes and "input_ids" in inputs:
             inputs["bbox"] = torch.zeros(
-                (*inputs["input_ids"].shape, 4), dtype=torch.int64, device=CUDA
+                (*inputs["input_ids"].shape, 4), dtype=torch.int64, device=self.device
             )
         return inputs
 
@@ -202,7 +207,7 @@ class Inputs:
         } <= self.takes.keys() and self.task in _OF_IMAGES_AND_WORDS
 
     def _numbers(self, below: int, *shape: int) -> torch.Tensor:
-        return torch.randint(max(1, below), shape, device=CUDA)
+        return torch.randint(max(1, below), shape, device=self.device)
 
     def _length(self) -> int:
         if self.request.sequence:
@@ -243,7 +248,7 @@ class Inputs:
         length = len(row)
         if self.batch * length > _WRITTEN_OUT and not pictures:
             return self._numbers(words, self.batch, length)
-        return torch.tensor([row] * self.batch, device=CUDA)
+        return torch.tensor([row] * self.batch, device=self.device)
 
     def _picture(self) -> list[int]:
         """Return the tokens that stand for an image in a model of images and text.
@@ -283,14 +288,14 @@ class Inputs:
         frames = getattr(self.config, "num_frames", None)
         if video or (isinstance(frames, int) and frames > 1):
             shape = (shape[0], frames or FRAMES, *shape[1:])
-        return torch.randn(shape, device=CUDA)
+        return torch.randn(shape, device=self.device)
 
     def _sound(self) -> torch.Tensor:
         """Return audio samples, or a spectrogram if a model takes one under that name."""
         bins = getattr(self.config, "num_mel_bins", None)
         if isinstance(bins, int) and hasattr(self.config, "max_length"):
-            return torch.randn(self.batch, self.config.max_length, bins, device=CUDA)
-        samples = torch.randn(self.batch, self.request.sequence or SAMPLES, device=CUDA)
+            return torch.randn(self.batch, self.config.max_length, bins, device=self.device)
+        samples = torch.randn(self.batch, self.request.sequence or SAMPLES, device=self.device)
         return samples[:, None] if getattr(self.config, "audio_channels", None) else samples
 
     def _spectrum(self) -> torch.Tensor:
@@ -309,8 +314,10 @@ class Inputs:
         bins = next((found for name in names if (found := getattr(audio, name, None))), 80)
         fixed = getattr(audio, "max_source_positions", None)
         if self._upright() and fixed:
-            return torch.randn(self.batch, bins, 2 * fixed, device=CUDA)
-        return torch.randn(self.batch, self.request.sequence or 2 * LENGTH, bins, device=CUDA)
+            return torch.randn(self.batch, bins, 2 * fixed, device=self.device)
+        return torch.randn(
+            self.batch, self.request.sequence or 2 * LENGTH, bins, device=self.device
+        )
 
     def _upright(self) -> bool:
         """Whether a spectrogram has its bins before its frames."""
@@ -372,19 +379,23 @@ class Inputs:
         }
 
     def _depth_estimation(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        return {"labels": torch.rand(self.batch, *inputs["pixel_values"].shape[-2:], device=CUDA)}
+        return {
+            "labels": torch.rand(self.batch, *inputs["pixel_values"].shape[-2:], device=self.device)
+        }
 
     def _object_detection(self, inputs: dict[str, Any]) -> dict[str, Any]:
         def objects() -> dict[str, Any]:
             classes = self._numbers(self.config.num_labels, OBJECTS)
-            return {"class_labels": classes, "boxes": torch.rand(OBJECTS, 4, device=CUDA)}
+            return {"class_labels": classes, "boxes": torch.rand(OBJECTS, 4, device=self.device)}
 
         return {"labels": [objects() for _ in range(self.batch)]}
 
     def _universal_segmentation(self, inputs: dict[str, Any]) -> dict[str, Any]:
         sides = inputs["pixel_values"].shape[-2:]
         found: dict[str, Any] = {
-            "mask_labels": [torch.rand(OBJECTS, *sides, device=CUDA) for _ in range(self.batch)],
+            "mask_labels": [
+                torch.rand(OBJECTS, *sides, device=self.device) for _ in range(self.batch)
+            ],
             "class_labels": [
                 self._numbers(self.config.num_labels, OBJECTS) for _ in range(self.batch)
             ],
@@ -398,7 +409,7 @@ class Inputs:
 
     def _masked_image_modeling(self, inputs: dict[str, Any]) -> dict[str, Any]:
         side = inputs["pixel_values"].shape[-1] // getattr(self.config, "patch_size", 16)
-        hidden = torch.rand(self.batch, side * side, device=CUDA) < 0.5
+        hidden = torch.rand(self.batch, side * side, device=self.device) < 0.5
         return {"bool_masked_pos": hidden}
 
     def _pretraining(self, inputs: dict[str, Any]) -> dict[str, Any]:
@@ -413,7 +424,7 @@ class Inputs:
             samples = inputs["input_values"].shape[1]
             frames = int(self.model._get_feat_extract_output_lengths(samples))
             negatives = self._numbers(frames, self.batch, frames, self.config.num_negatives)
-            hidden = torch.rand(self.batch, frames, device=CUDA) < 0.5
+            hidden = torch.rand(self.batch, frames, device=self.device) < 0.5
             return {"mask_time_indices": hidden, "sampled_negative_indices": negatives}
         return {}
 
