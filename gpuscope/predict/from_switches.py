@@ -7,13 +7,16 @@ from typing import Any
 
 from ..errors import UsageError
 from ..lab.toggles import BY_NAME, PREDICTED
+from .adapters import LAYOUTS, parse_lora
 from .request import SHARDINGS, Doubt, Request
 
 TOGGLES = tuple(
     toggle.name for name, toggle in PREDICTED.items() if name not in ("model", "sharding")
 )
 """The Lab's toggles that matter for a prediction and mean the same here."""
-MORE = ("checkpoint_every", "parallel", "task", "sequence", "resolution")
+MORE = (
+    "checkpoint_every", "parallel", "task", "sequence", "resolution", "lora", "quantize",
+)  # fmt: skip
 """Switches that only a prediction has, or that have other values there."""
 MOST_OF_ANY = (1 << 24) - 1
 """The largest number of tokens, pixels and blocks."""
@@ -37,11 +40,21 @@ def request_of(model: str, switches: Mapping[str, Any], architecture: str) -> Re
     task = switches.get("task")
     if task is not None and not model.startswith("hf:"):
         raise UsageError("--task is for a transformers config: --hf-config DIR")
+    lora = str(switches.get("lora") or "")
+    quantize = _one_of(switches, "quantize", LAYOUTS) or ""
+    if (lora or quantize) and not model.startswith("hf:"):
+        raise UsageError("--lora and --quantize are for a transformers config: --hf-config DIR")
+    if lora:
+        parse_lora(lora)
+    if quantize and not lora:
+        raise UsageError("--quantize is for base weights that are not trained: add --lora r=16")
     if parallel == "none" and ranks not in (None, 1):
         raise UsageError("--nproc is the number of ranks: add --parallel ddp, zero1, zero2 or fsdp")
     return Request(
         model,
         task=task,
+        lora=lora,
+        quantize=quantize,
         sequence=_number(switches, "sequence"),
         resolution=_number(switches, "resolution"),
         sharding=parallel,

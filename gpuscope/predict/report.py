@@ -151,6 +151,8 @@ def request_words(request: Request) -> list[str]:
         parts.append(
             "checkpoint" if request.checkpoint == 1 else f"checkpoint but 1 in {request.checkpoint}"
         )
+    parts += [f"lora {request.lora}"] if request.lora else []
+    parts += [f"weights in {request.quantize}"] if request.quantize else []
     parts += [request.optimizer] if request.optimizer else []
     parts += ["fused"] if request.fused else ["foreach"] if request.foreach else []
     parts += ["no foreach"] if request.foreach is False else []

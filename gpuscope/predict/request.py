@@ -82,6 +82,10 @@ class Request:
     """Side length in pixels, for models that take images."""
     task: str | None = None
     """For a transformers config, one of ``TASKS``."""
+    lora: str = ""
+    """How adapters are added to a transformers config, as :func:`adapters.parse_lora` reads it."""
+    quantize: str = ""
+    """The layout of the base weights beside adapters, one of ``adapters.LAYOUTS``."""
     sharding: str = "none"
     """One of ``SHARDINGS``, over ``ranks`` ranks, of which one is predicted."""
     ranks: int = 1

@@ -11,7 +11,16 @@ import torch
 from ..request import CannotPredict, Doubt, Request, Traced
 from ..sharding import sharded
 from ..trace import Mark
-from . import autocast, data_dependent, kernels, optimizers, redirect, subjects, switches
+from . import (
+    adapters,
+    autocast,
+    data_dependent,
+    kernels,
+    optimizers,
+    redirect,
+    subjects,
+    switches,
+)
 from .fakes import Fakes
 from .modules import Modules
 from .op_cache import Quick
@@ -115,10 +124,12 @@ class _Training:
                 "is created later."
             )
             fakes.doubt(Doubt("scaler", text))
+        if request.quantize:
+            fakes.doubt(adapters.UNMEASURED)
         held: dict[int, Any] = {}
         for parameter in self.subject.model.parameters():
             held[id(parameter)] = parameter
-        self.parameters = sum(parameter.numel() for parameter in held.values())
+        self.parameters = adapters.numbers(self.subject.model)
         if not any(fakes.block(parameter) is not None for parameter in held.values()):
             fakes.doubt(
                 Doubt(

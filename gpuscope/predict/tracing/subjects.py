@@ -141,7 +141,11 @@ def _transformers(request: Request, path: Path) -> Subject:
         checkpointing.wrap(model, request.checkpoint)
     kind = request.optimizer or "adamw"
     optimizer = optimizers.make(
-        kind, model.parameters(), RATE, foreach=request.foreach, fused=request.fused
+        kind,
+        [one for one in model.parameters() if one.requires_grad],
+        RATE,
+        foreach=request.foreach,
+        fused=request.fused,
     )
     return Subject(model, optimizer, loss, batch)
 

@@ -14,7 +14,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..adapters import parse_lora
 from ..request import TASKS, CannotPredict, Request
+from . import adapters
 from .failures import library
 from .fakes import KNOWN_NUMBERS
 from .redirect import CUDA
@@ -67,8 +69,12 @@ def make(
         then = f"--task {has[0]}" if has else "give MODULE:FACTORY"
         raise CannotPredict(f"A {kind} has no model for {task}.", why, then)
     _complete(config, task)
-    with device:
-        model = getattr(transformers, TASKS[task]).from_config(config)
+    kind = getattr(transformers, TASKS[task])
+    if request.lora:
+        model = _adapted(kind.from_config(config), config, request, task)
+    else:
+        with device:
+            model = kind.from_config(config)
     model.to(device).train()  # tensors that an old constructor made are on the host
     batch = request.batch or 8
     inputs = Inputs(config, model, batch, request, task, device).all()
@@ -97,6 +103,22 @@ def make(
         return found.sum() if found.dim() else found
 
     return model, loss, batch
+
+
+def _adapted(model: nn.Module, config: Any, request: Request, task: str) -> nn.Module:
+    """Return the model with adapters, its other weights frozen and in the config's own type.
+
+    It is on the host still: what quantised weights were made from is never on the device whole.
+    """
+    named = getattr(config, "dtype", None) or getattr(config, "torch_dtype", None)
+    kind = getattr(torch, named, None) if isinstance(named, str) else named
+    model.to(kind if isinstance(kind, torch.dtype) else torch.bfloat16)
+    language = task.endswith("-lm") or task == "image-text-to-text"
+    adapters.prepare(model, parse_lora(request.lora), request.quantize, language)
+    if request.checkpoint:
+        # what is recomputed from inputs without gradients would have none itself
+        model.enable_input_require_grads()
+    return model
 
 
 def _task(described: dict[str, Any], has: list[str]) -> str:

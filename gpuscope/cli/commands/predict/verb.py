@@ -35,6 +35,7 @@ They are accepted so that the arguments of a lab run can be reused.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from ....predict.adapters import LAYOUTS
     from ....predict.request import SHARDINGS, TASKS
 
     parser.add_argument(
@@ -67,6 +68,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=whole_between(1, (1 << 24) - 1),
         metavar="N",
         help="pixels per side (torchvision, transformers)",
+    )
+    model.add_argument(
+        "--lora",
+        metavar="r=N,…",
+        help="train adapters of this rank beside the frozen layers of a transformers config: "
+        "r=16,dropout=0.05,targets=q_proj+v_proj (default: targets=all, every linear layer)",
+    )
+    model.add_argument(
+        "--quantize",
+        choices=LAYOUTS,
+        help="with --lora: the layout of the frozen weights, as bitsandbytes has it",
     )
     card = parser.add_argument_group("the card it must fit on")
     card.add_argument(
