@@ -44,6 +44,7 @@ RATES: Mapping[str, float] = {
     "buffer": 0.0005,
     "gradient": 0.001,
     "optimizer": 0.001,
+    "cache": 0.001,
     "input": 0.001,
     "activation": 0.01,
     "temporary": 0.02,

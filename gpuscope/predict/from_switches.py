@@ -9,6 +9,7 @@ from ..errors import UsageError
 from ..lab.toggles import BY_NAME, PREDICTED
 from .adapters import LAYOUTS, parse_lora
 from .request import SHARDINGS, Doubt, Request
+from .serving import parse_serving
 
 TOGGLES = tuple(
     toggle.name for name, toggle in PREDICTED.items() if name not in ("model", "sharding")
@@ -16,6 +17,7 @@ TOGGLES = tuple(
 """The Lab's toggles that matter for a prediction and mean the same here."""
 MORE = (
     "checkpoint_every", "parallel", "task", "sequence", "resolution", "lora", "quantize",
+    "serve",
 )  # fmt: skip
 """Switches that only a prediction has, or that have other values there."""
 MOST_OF_ANY = (1 << 24) - 1
@@ -46,8 +48,24 @@ def request_of(model: str, switches: Mapping[str, Any], architecture: str) -> Re
         raise UsageError("--lora and --quantize are for a transformers config: --hf-config DIR")
     if lora:
         parse_lora(lora)
-    if quantize and not lora:
-        raise UsageError("--quantize is for base weights that are not trained: add --lora r=16")
+    serving = parse_serving(str(switches["serve"])) if switches.get("serve") else None
+    if serving is not None:
+        given["batch"] = serving.batch
+        switches = {**switches, "sequence": serving.context}
+        names = ("amp", "accumulate", "optimizer", "lora", "checkpoint")
+        if (
+            not model.startswith("hf:")
+            or parallel != "none"
+            or any(switches.get(name) for name in names)
+        ):
+            raise UsageError(
+                "--serve is for a transformers config that generates text: --hf-config DIR, "
+                "without the switches of a training"
+            )
+    elif quantize and not lora:
+        raise UsageError(
+            "--quantize is for weights that are not trained: add --lora r=16, or --serve batch=1"
+        )
     if parallel == "none" and ranks not in (None, 1):
         raise UsageError("--nproc is the number of ranks: add --parallel ddp, zero1, zero2 or fsdp")
     return Request(
@@ -55,6 +73,7 @@ def request_of(model: str, switches: Mapping[str, Any], architecture: str) -> Re
         task=task,
         lora=lora,
         quantize=quantize,
+        serve=serving.cache if serving is not None else "",
         sequence=_number(switches, "sequence"),
         resolution=_number(switches, "resolution"),
         sharding=parallel,

@@ -33,6 +33,7 @@ LIVE_PARTS: Mapping[str, str] = {
     "gradients": "gradient",
     "activations": "activation",
     "temporary": "temporary",
+    "cache": "cache",
     "inputs": "input",
     "workspaces": "workspace",
     "unknown": "unknown",
@@ -58,6 +59,8 @@ class Prediction:
     """Blocks that autograd keeps for the backward pass."""
     temporary: Figure
     """Blocks that are allocated and freed within a phase."""
+    cache: Figure
+    """Keys and values that generation keeps for the next token."""
     inputs: Figure
     workspaces: Figure
     """Blocks that libraries request: cuBLAS, cuDNN."""

@@ -6,6 +6,7 @@ The functions are pure and return (text, token) pieces, for the verb and for the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from ..snapshot.drawing import BLOCKS, Glyphs, bar
 from ..text import width as width_of
@@ -37,6 +38,7 @@ NAMES = {
     "optimizer": "optimizer state",
     "activation": "activations",
     "temporary": "temporary",
+    "cache": "keys and values",
     "input": "input",
     "workspace": "library workspaces",
     "unknown": "unknown",
@@ -157,6 +159,7 @@ def request_words(request: Request) -> list[str]:
     parts += ["fused"] if request.fused else ["foreach"] if request.foreach else []
     parts += ["no foreach"] if request.foreach is False else []
     parts += [f"{request.sequence} tokens"] if request.sequence else []
+    parts += [f"generating with a {request.serve} cache"] if request.serve else []
     parts += [f"{request.resolution} pixels"] if request.resolution else []
     parts += (
         [f"{request.sharding} over {request.ranks} ranks"] if request.sharding != "none" else []
@@ -248,6 +251,9 @@ def where(answer: Answer) -> list[Line]:
     """Return where in the step the peak is."""
     at = answer.peak_at
     phase = PHASES.get(at.phase, at.phase)
+    if answer.request.serve:
+        phase = "the prompt" if at.step == "step 1" else "the next token"
+        at = replace(at, step="")
     parts = [part for part in (at.step, phase) if part]
     text = ", ".join(parts) or "before the first step"
     text += f": {answer.operation}" if answer.operation else ""

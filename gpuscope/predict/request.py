@@ -86,6 +86,9 @@ class Request:
     """How adapters are added to a transformers config, as :func:`adapters.parse_lora` reads it."""
     quantize: str = ""
     """The layout of the base weights beside adapters, one of ``adapters.LAYOUTS``."""
+    serve: str = ""
+    """The cache with which a transformers config generates text, one of ``serving.CACHES``, instead
+    of training; "" for training. ``sequence`` is then the context: prompt and answer."""
     sharding: str = "none"
     """One of ``SHARDINGS``, over ``ranks`` ranks, of which one is predicted."""
     ranks: int = 1

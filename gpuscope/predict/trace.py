@@ -16,12 +16,14 @@ CATEGORIES = (
     "optimizer",
     "activation",
     "temporary",
+    "cache",
     "input",
     "workspace",
     "unknown",
 )
 """What a block is used for. *activation*: kept by autograd for the backward pass. *temporary*:
-allocated and freed within a phase. *workspace*: requested by a library (cuBLAS, cuDNN), not by a
+allocated and freed within a phase. *cache*: keys and values that generation keeps for the next
+token. *workspace*: requested by a library (cuBLAS, cuDNN), not by a
 tensor. *unknown*: a recorded trace does not say.
 """
 

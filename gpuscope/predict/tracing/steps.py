@@ -22,6 +22,7 @@ from . import (
     switches,
 )
 from .fakes import Fakes
+from .generation import Generation
 from .modules import Modules
 from .op_cache import Quick
 from .project import Lines
@@ -81,15 +82,16 @@ def trace(request: Request, emulate: bool = True) -> Traced:
             stack.enter_context(optimizers.as_on_cuda())
         stack.enter_context(autocast.redirected())
         switches.set_as(request)
+        if request.quantize:
+            fakes.doubt(adapters.UNMEASURED)
         stack.enter_context(redirect.pretended(chip, lambda: recorder.live_bytes, fakes.doubt))
         stack.enter_context(fakes)
         stack.enter_context(redirect.redirected(fakes.doubt))
         stack.enter_context(modules.watched())
-        training = _Training(request, recorder, fakes, modules)
-        training.run()
-        parameters = training.parameters
-        batch, source = training.subject.batch, training.subject.source
-        del training
+        made = (Generation if request.serve else _Training)(request, recorder, fakes, modules)
+        made.run()
+        parameters, batch, source = made.parameters, made.batch, made.source
+        del made
     data_dependent.bounded(fakes)
     if recorder.most_bytes > recorder.peak_bytes:
         text = (
@@ -124,11 +126,10 @@ class _Training:
                 "is created later."
             )
             fakes.doubt(Doubt("scaler", text))
-        if request.quantize:
-            fakes.doubt(adapters.UNMEASURED)
         held: dict[int, Any] = {}
         for parameter in self.subject.model.parameters():
             held[id(parameter)] = parameter
+        self.batch, self.source = self.subject.batch, self.subject.source
         self.parameters = adapters.numbers(self.subject.model)
         if not any(fakes.block(parameter) is not None for parameter in held.values()):
             fakes.doubt(

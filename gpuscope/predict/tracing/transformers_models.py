@@ -39,37 +39,9 @@ def make(
     request: Request, path: Path, device: torch.device = CUDA
 ) -> tuple[nn.Module, Callable[[], torch.Tensor], int]:
     """Return (model, loss of a micro-batch, its batch). Raises :class:`CannotPredict`."""
-    transformers = library("transformers", "A transformers config")
-    file = path / "config.json" if path.is_dir() else path
-    try:
-        described = json.loads(file.read_text())
-        config = transformers.AutoConfig.for_model(**described)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        why = f"{type(error).__name__}: {error}"
-        raise CannotPredict(
-            f"{file} is not a transformers config.", why, "name the folder of a saved model"
-        ) from None
-    has = [
-        task
-        for task, name in TASKS.items()
-        if type(config) in getattr(transformers, name)._model_mapping
-    ]
-    task = request.task or _task(described, has)
-    if task not in TASKS:
-        raise CannotPredict(
-            f"There is no task {task!r}.", f"Known: {', '.join(TASKS)}.", "--task causal-lm"
-        )
-    kind = described.get("model_type")
-    if task not in has:
-        why = (
-            f"It has: {', '.join(has)}."
-            if has
-            else f"transformers has none of: {', '.join(TASKS)}."
-        )
-        then = f"--task {has[0]}" if has else "give MODULE:FACTORY"
-        raise CannotPredict(f"A {kind} has no model for {task}.", why, then)
+    config, task = _config_of(request, path)
     _complete(config, task)
-    kind = getattr(transformers, TASKS[task])
+    kind = getattr(library("transformers", "A transformers config"), TASKS[task])
     if request.lora:
         model = _adapted(kind.from_config(config), config, request, task)
     else:
@@ -105,14 +77,75 @@ def make(
     return model, loss, batch
 
 
+def for_generation(
+    request: Request, path: Path, device: torch.device = CUDA
+) -> tuple[Any, nn.Module]:
+    """Return (config, model) for generating text, in the config's own type.
+
+    Raises :class:`CannotPredict` where the model has none.
+    """
+    config, task = _config_of(request, path)
+    if task != "causal-lm":
+        raise CannotPredict(
+            f"A {config.model_type} does not generate text token by token.",
+            f"its task is {task}.",
+            "gpuscope predict without --serve    predicts its training",
+        )
+    transformers = library("transformers", "A transformers config")
+    model = transformers.AutoModelForCausalLM.from_config(config).to(_type(config))
+    if request.quantize:
+        adapters.prepare(model, None, request.quantize, language=True)
+    model.to(device).eval()
+    return config, model
+
+
+def _config_of(request: Request, path: Path) -> tuple[Any, str]:
+    """Return the configuration and the task. Raises :class:`CannotPredict`."""
+    transformers = library("transformers", "A transformers config")
+    file = path / "config.json" if path.is_dir() else path
+    try:
+        described = json.loads(file.read_text())
+        config = transformers.AutoConfig.for_model(**described)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise CannotPredict(
+            f"{file} is not a transformers config.", why, "name the folder of a saved model"
+        ) from None
+    has = [
+        task
+        for task, name in TASKS.items()
+        if type(config) in getattr(transformers, name)._model_mapping
+    ]
+    task = request.task or _task(described, has)
+    if task not in TASKS:
+        raise CannotPredict(
+            f"There is no task {task!r}.", f"Known: {', '.join(TASKS)}.", "--task causal-lm"
+        )
+    kind = described.get("model_type")
+    if task not in has:
+        why = (
+            f"It has: {', '.join(has)}."
+            if has
+            else f"transformers has none of: {', '.join(TASKS)}."
+        )
+        then = f"--task {has[0]}" if has else "give MODULE:FACTORY"
+        raise CannotPredict(f"A {kind} has no model for {task}.", why, then)
+    return config, task
+
+
+def _type(config: Any) -> torch.dtype:
+    """Return the type of the weights that a config names, bfloat16 if it names none."""
+    named = getattr(config, "dtype", None) or getattr(config, "torch_dtype", None)
+    kind = getattr(torch, named, None) if isinstance(named, str) else named
+    return kind if isinstance(kind, torch.dtype) else torch.bfloat16
+
+
 def _adapted(model: nn.Module, config: Any, request: Request, task: str) -> nn.Module:
     """Return the model with adapters, its other weights frozen and in the config's own type.
 
     It is on the host still: what quantised weights were made from is never on the device whole.
     """
-    named = getattr(config, "dtype", None) or getattr(config, "torch_dtype", None)
-    kind = getattr(torch, named, None) if isinstance(named, str) else named
-    model.to(kind if isinstance(kind, torch.dtype) else torch.bfloat16)
+    model.to(_type(config))
     language = task.endswith("-lm") or task == "image-text-to-text"
     adapters.prepare(model, parse_lora(request.lora), request.quantize, language)
     if request.checkpoint:

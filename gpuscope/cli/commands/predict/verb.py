@@ -80,6 +80,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=LAYOUTS,
         help="with --lora: the layout of the frozen weights, as bitsandbytes has it",
     )
+    model.add_argument(
+        "--serve",
+        metavar="batch=N,context=N",
+        help="generate text with a transformers config instead of training it: so many sequences "
+        "of so many tokens, prompt and answer (default: batch=1,context=4096)",
+    )
     card = parser.add_argument_group("the card it must fit on")
     card.add_argument(
         "--gpu",
@@ -187,12 +193,18 @@ def _started(process: Any) -> None:
         pass
 
 
+def _check(args: argparse.Namespace) -> None:
+    if args.serve and args.what_if:
+        raise UsageError("--what-if is about trainings: --serve cannot be combined with it")
+
+
 def _ask(args: argparse.Namespace, model: str, tracer: Tracer) -> int:
     from ....predict.answer import Asking
     from ....predict.document import document, exit_code
     from ....predict.request import CannotPredict
     from . import card as predict_card
 
+    _check(args)
     began = time.monotonic()
     card, settings, doubts = predict_card.card(args), settings_of(args), doubts_of(args)
     request = request_of(args, model, card)
