@@ -96,6 +96,17 @@ def silence(readings: Readings) -> DeviceState | None:
     return DeviceState("warn", "unknown", memory.text)
 
 
+def mute(device: DeviceView) -> DeviceState | None:
+    """Return the state of a device that gives no readings, None for one that gives some.
+
+    What was read of it before is not of now.
+    """
+    if device.gone:
+        return DeviceState("bad", "gone", device.gone.reason)
+    silent = silence(device.readings)
+    return silent if silent is not None and silent.kind == "bad" else None
+
+
 def hardware_faults(
     ecc_uncorrected: float | None,
     remap_failed: bool | None,
@@ -325,9 +336,7 @@ def broken(device: DeviceView) -> DeviceState | None:
 
     It is that of :func:`judge`, which looks at more.
     """
-    if device.gone:
-        return DeviceState("bad", "gone", device.gone.reason)
-    return next(
+    return mute(device) or next(
         (one for one in troubles(device.definition, device.readings) if one.kind == "bad"), None
     )
 

@@ -42,6 +42,27 @@ def split(seconds: float, **shares: float) -> dict[str, f.Scalar]:
     return {f"{name}_seconds": seconds * share for name, share in parts.items()}
 
 
+def lose(frames: list[f.Frame], index: int, after: int = 60) -> list[f.Frame]:
+    """Return the frames with a device that gives no readings from sample number ``after`` on.
+
+    The driver then also tells no more what its processes hold, as of a GPU that fell off the bus.
+    """
+    gpu, samples = 10 + index, [frame for frame in frames if isinstance(frame, f.Sample)]
+    uses = {
+        frame.id
+        for frame in frames
+        if isinstance(frame, f.Def) and frame.use is not None and frame.use.gpu == gpu
+    }
+    for sample in samples[after:]:
+        sample.g = [row("g", gpu) if one[0] == gpu else one for one in sample.g]
+        sample.u = [row("u", one[0]) if one[0] in uses else one for one in sample.u]  # type: ignore[arg-type]
+    text = "the device has fallen off the bus"
+    why: list[list[int | str]] = [[gpu, column, f.LOST, text] for column in f.DEVICE_COLUMNS]
+    why += [[use, column, f.LOST, text] for use in uses for column in f.USE_COLUMNS]
+    samples[after].why += why
+    return frames
+
+
 def ranks(
     count: int = 4,
     seconds: float = 60.0,

@@ -144,6 +144,28 @@ def test_the_widget_shows_lines_axes_and_legend() -> None:
     run(One, body, 70, 16)
 
 
+def test_what_is_unknown_since_its_last_reading_is_drawn_so_and_what_ended_is_not() -> None:
+    seconds = [n / 2 for n in range(121)]
+
+    async def body(pilot: object) -> None:
+        app: App[None] = pilot.app  # type: ignore[attr-defined]
+        chart = app.query_one(LineChart)
+
+        async def bottom(*series: Series) -> str:
+            chart.show(series, 60, 0, 100, now=60.0)
+            await pilot.pause()  # type: ignore[attr-defined]
+            return next(row for row in text(app).splitlines() if " 0┤" in row)
+
+        lost = Series("GPU 1", "series1", seconds, [50.0] * 60 + [None] * 61)
+        assert (await bottom(lost)).count("┄") in (34, 35), "half of the plot"
+        assert "┄" not in await bottom(lost, Series("GPU 2", "series2", seconds, [50.0] * 121))
+        assert "┄" not in await bottom(Series("x", "series1", seconds[:60], [50.0] * 60))
+        late = Series("x", "series1", seconds, [None] * 60 + [50.0] * 61)
+        assert "┄" not in await bottom(late), "nothing was known before"
+
+    run(One, body, 74, 16)
+
+
 def test_steps_are_named_on_the_axis() -> None:
     async def body(pilot: object) -> None:
         app: App[None] = pilot.app  # type: ignore[attr-defined]

@@ -258,6 +258,22 @@ def test_a_peak_above_the_data_is_inside_the_axis() -> None:
     run(One, body, 60, 20)
 
 
+def test_the_line_of_a_peak_says_nothing_of_the_time_for_which_nothing_is_known() -> None:
+    async def body(pilot: object) -> None:
+        chart = pilot.app.query_one(StackedChart)  # type: ignore[attr-defined]
+        layer = Layer("allocated", "allocated", [*[10 * GIB] * 60, *[None] * 61])
+        chart.show(
+            [layer], [n / 2 for n in range(121)], 60, 140 * GIB, peak=Peak(100.0 * GIB, "peak")
+        )
+        await pilot.pause()  # type: ignore[attr-defined]
+        rows = text(pilot.app).splitlines()  # type: ignore[attr-defined]
+        (line,) = (row for row in rows if "╌╌╌" in row)
+        (unknown,) = (row for row in rows if "┄┄┄" in row)
+        assert line.rstrip(" │").rindex("╌") < unknown.index("┄")
+
+    run(One, body, 60, 20)
+
+
 def test_a_full_card_is_a_warning_beyond_95_percent() -> None:
     async def body(pilot: object) -> None:
         chart = pilot.app.query_one(StackedChart)  # type: ignore[attr-defined]

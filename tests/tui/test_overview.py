@@ -396,3 +396,15 @@ async def test_charts_that_come_while_the_program_ends_do_not_break_its_end():
         app.exit()
         charts.choose([("sm", "vram"), ("power", "clock")])
     assert app.return_code == 0
+
+
+@in_loop
+async def test_a_lost_gpu_is_said_of_its_job_in_its_lane_and_of_its_memory():
+    app = make_app(jobs.lose(jobs.ranks(), 1))
+    async with app.run_test(size=(120, 40)) as pilot:
+        shown = await until(pilot, "▲ train.py ×4", "lost: GPU 1 of rank 1", "▸   1 ")
+        lane = next(row for row in shown.splitlines() if row.startswith("│ GPU 1 "))
+        assert "┄┄ lost │" in " ".join(lane.split())
+        await pilot.press("2")
+        shown = await until(pilot, "rank 1 (pid 48201)   ▲ lost", "The driver gives no readings")
+        assert "empty_cache" not in shown

@@ -114,6 +114,8 @@ class LineChart(Painted):
             adapter.PlottedLine(one.token, glyphs.line(i)[0], one.seconds, one.values)
             for i, one in enumerate(self._series)
         ]
+        if self._x == "time":
+            lines.append(adapter.unknown_line(lines, frame, width, glyphs.unknown))
         return [strip_of(line, width, tokens) for line in adapter.draw(lines, frame, width, height)]
 
     def _frame(self, width: int, rows: int) -> adapter.Frame:

@@ -34,13 +34,15 @@ class Lane:
     """A load over time, in percent, with the word that stands before it.
 
     ``first`` begins a group: a line is left free before it where there is room. From the moment
-    ``wasted_since`` on the load is no progress, and has the colour of a warning.
+    ``wasted_since`` on the load is no progress, and has the colour of a warning. ``alarm`` is what
+    is wrong with a device that gives no readings, and stands where others have their mean.
     """
 
     label: str
     history: History
     first: bool = False
     wasted_since: float | None = None
+    alarm: str = ""
 
 
 class LoadStrips(Painted):
@@ -100,7 +102,7 @@ class LoadStrips(Painted):
         for lane, (label, values) in list(zip(lanes, courses, strict=True))[: height - axis]:
             out += [[]] if lane.first and free and out else []
             begin = bins.count if lane.wasted_since is None else bins.index(lane.wasted_since)
-            out += _lane(label, values, rows, names + 1, tokens.glyphs, begin)
+            out += _lane(label, values, rows, names + 1, tokens.glyphs, begin, lane.alarm)
         if axis:
             out += time_axis(self._window, names, inner, self._ago)[2 - axis :]
         return [strip_of(line, width, tokens) for line in out]
@@ -149,16 +151,18 @@ def _lane(
     names: int,
     glyphs: Glyphs,
     wasted: int | None = None,
+    alarm: str = "",
 ) -> list[Line]:
-    """Return a lane between its name and its mean, both on its lowest line."""
+    """Return a lane between its name and its mean or alarm, both on its lowest line."""
     mean = mean_of(values)
     text = percent_text(mean / 100, whole=True) if mean is not None else ""
+    text, token = (alarm, "bad") if alarm else (text, "text")
     drawn = lane_rows(values, rows, glyphs, wasted)
     return [
         [
             (fit(label if row == rows - 1 else "", names), "muted"),
             *cells,
-            (fit(text if row == rows - 1 else "", MEAN_CELLS, "right"), "text"),
+            (fit(text if row == rows - 1 else "", MEAN_CELLS, "right"), token),
         ]
         for row, cells in enumerate(drawn)
     ]

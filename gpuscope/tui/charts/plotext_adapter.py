@@ -100,6 +100,46 @@ def runs_of(line: PlottedLine, frame: Frame, columns: int) -> list[Run]:
     return runs[-MAX_RUNS:]
 
 
+def unknown_line(
+    lines: Sequence[PlottedLine], frame: Frame, width: int, marker: str
+) -> PlottedLine:
+    """Return a line along the bottom of the plot for as long as no line is known any more.
+
+    A reading that is unknown since its last value is not the same as none: before the first value,
+    and where readings have stopped, nothing is drawn.
+    """
+    columns = max(width - margin_of(frame.y_ticks), 1)
+    each = (frame.x_high - frame.x_low) / columns
+    centres = [frame.x_low + (column + 0.5) * each for column in range(columns)]
+    told = [line for line in lines if any(value is not None for value in line.ys)]
+    gaps = [_gaps(line, frame.x_low, each) for line in told if None in line.ys]
+    if not told or len(gaps) < len(told):
+        return PlottedLine("faint", marker, (), ())
+    inside = [all(_within(moment, found) for found in gaps) for moment in centres]
+    return PlottedLine(
+        "faint", marker, centres, [frame.y_low if unknown else None for unknown in inside]
+    )
+
+
+def _gaps(line: PlottedLine, start: float, each: float) -> list[tuple[float, float]]:
+    """Return the stretches in which a line is unknown although it was known before."""
+    hold, found = max(hold_seconds(line.xs), 2 * each), []
+    since: float | None = None
+    known = False
+    for x, y in zip(line.xs, line.ys, strict=False):
+        if y is not None:
+            if since is not None and x > start:
+                found.append((since, x))
+            known, since = True, None
+        elif known and since is None:
+            since = x
+    return found if since is None else [*found, (since, line.xs[-1] + hold)]
+
+
+def _within(moment: float, stretches: Sequence[tuple[float, float]]) -> bool:
+    return any(start <= moment < end for start, end in stretches)
+
+
 def _value(point: tuple[float, float]) -> float:
     return point[1]
 

@@ -363,10 +363,15 @@ def _warn_beyond(stack: Stack, limit: float) -> Stack:
 
 
 def _draw_line(columns: list[Line], row: int, glyphs: Glyphs) -> None:
-    """A line across whole cells: on what fills them, and where they are blank."""
+    """A line across whole cells: on what fills them, and where they are blank.
+
+    It says nothing of the time for which nothing is known.
+    """
     full = glyphs.up[8]
     for place, column in enumerate(columns):
         glyph, spec = column[row]
+        if column[0][0] == glyphs.unknown:
+            continue
         if glyph == " ":
             drawn = (glyphs.dashes, "faint")
         elif glyph == full and " on " in spec:

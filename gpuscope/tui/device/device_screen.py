@@ -13,7 +13,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 
-from ...model.device_state import judge
+from ...model.device_state import judge, mute
 from ...model.device_trainings import hung_since
 from ...text.units import GIB, window_text
 from ..charts.line import LineChart, Series
@@ -219,12 +219,13 @@ class DeviceScreen(ChartedScreen):
 
     def _draw_strip(self, host: HostView, device: DeviceView, ago: float) -> None:
         """Draw the load over a longer time than the charts, as far as there is history."""
-        wasted = hung_since(host, device)
+        wasted, silent = hung_since(host, device), mute(device)
         lanes = [
             Lane(
                 label,
                 self.session.history(device.id, column, STRIP_WINDOWS[-1]),
                 wasted_since=wasted,
+                alarm=silent.word if silent is not None else "",
             )
             for label, column in LOADS
         ]

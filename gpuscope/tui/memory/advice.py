@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ...model.device_state import mute
 from ...model.memory_account import Account, largest_freeable
 from ...store.view import HostView
 from ...text import styled
@@ -20,6 +21,7 @@ from .subjects import Subject
 if TYPE_CHECKING:
     from ...doctor.finding import Finding as Diagnosis
     from ...model.process_kind import Finding
+    from ..theme import Glyphs
 
 TOKENS = {"spill": "bad", "kept": "warn"}
 RULED_OUT = {
@@ -42,6 +44,7 @@ together and apart.
 """
 
 
+OF_ITS_PROBE = "The parts above are what torch in the trainer still counts."
 PLENTY = 0.75
 """With so much of the card free nothing has to be saved."""
 
@@ -63,6 +66,12 @@ class SaidBefore:
             begin: one for begin, one in self.notes.items() if 0 <= now - one[0] <= HELD_SECONDS
         }
         return [note for _, note in self.notes.values()]
+
+
+def alarm_of(subject: Subject, glyphs: Glyphs) -> Line:
+    """Return what is wrong with a device that gives no readings, for the line of its name."""
+    silent = mute(subject.device) if subject.device is not None else None
+    return [] if silent is None else [(f"   {glyphs.bad} {silent.word}", "bad")]
 
 
 def advice(
@@ -90,6 +99,13 @@ def advice(
         ]
     if subject.device is None:
         return _on_cpu(host, subject)
+    silent = mute(subject.device)
+    if silent is not None:
+        return [
+            [(f"{silent.word}: ", "bad"), (silent.reason, "text")],
+            [("", "text"), ("The driver gives no readings of it.", "muted")],
+            *([[("", "text"), (OF_ITS_PROBE, "muted")]] if subject.allocator is not None else []),
+        ]
     lines = (
         [
             [

@@ -20,7 +20,7 @@ from ..widgets.pane import WAITING, Pane, set_title
 from ..widgets.program import program
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines
-from .advice import MEMORY, SaidBefore, advice, fit_lines
+from .advice import MEMORY, SaidBefore, advice, alarm_of, fit_lines
 from .side_by_side import FRAME_ROWS as FRAME
 from .side_by_side import rows_of, side_by_side, title_of
 from .subjects import Subject, process_of, subjects
@@ -160,7 +160,8 @@ class MemoryPane(Pane, can_focus=True):
             if len(everything) > 1
             else ""
         )
-        self._subject.show([[(subject.title, "title"), (hint, "faint")]])
+        alarm = alarm_of(subject, self._subject.tokens.glyphs)
+        self._subject.show([[(subject.title, "title"), *alarm, (hint, "faint")]])
         if self._has_left_side:
             self._show_waterfall(host, subject, everything)
         if self._view == "summary":

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...model.device_state import mute
 from ...model.memory_room import headroom
 from ...store.view import HistoryOf, HostView
 from ...text.styled import Line
@@ -71,11 +72,14 @@ def side_by_side(
     for one, sizes in told:
         left = sizes[-1]
         here = one.key == chosen.key
+        silent = mute(one.device) if one.device is not None else None
+        first = _size(sizes[0]) if silent is None else fit(silent.word, _SIZE, "right")
         lines.append(
             [
                 ("▸ " if here else "  ", "accent"),
                 (fit(_name(one), name), "title" if here else "text"),
-                ("".join(_size(sizes[at]) for at in kept[:-1]), "text"),
+                (first, "text" if silent is None else "bad"),
+                ("".join(_size(sizes[at]) for at in kept[1:-1]), "text"),
                 (_size(left), "warn" if left is not None and left < NEAR_BYTES else "text"),
             ]
         )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from textual.containers import Horizontal, Vertical
 
+from ...model.device_state import mute
 from ...model.device_trainings import hung_since
 from ...model.ranks import name_of
 from ...model.stalls import is_stalled
@@ -143,11 +144,14 @@ class Charts(Vertical):
         lanes = []
         for d in host.devices:
             name, wasted = f"GPU {d.definition.index}", hung_since(host, d)
+            silent = mute(d)
+            alarm = silent.word if silent is not None else ""
             for label, column, _ in LOADS[:parts]:
                 past = self._history(d.id, column)
                 first = column == LOADS[0][1]
                 if first or any(value is not None for value in past.values):
-                    lanes.append(Lane(name if first else label, past, first and parts > 1, wasted))
+                    label = name if first else label
+                    lanes.append(Lane(label, past, first and parts > 1, wasted, alarm))
         what = "Utilisation by GPU" if parts == 1 else "Utilisation by GPU and part"
         set_title(chart, f"{what}, mean at right{self._over}")
         chart.show(lanes, self.window, host.sampled_seconds, self.session.ago_seconds)

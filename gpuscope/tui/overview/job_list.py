@@ -56,6 +56,8 @@ MIN_TITLE, MOST_TITLE = 14, 44
 SPAN_TITLE = 18
 SPLIT_BAR = 36
 NOTE_INDENT = 4
+ALARMS = ("warn", "bad")
+"""Kinds of a job's state that have a sign before its name."""
 
 
 @lru_cache(maxsize=8)
@@ -143,7 +145,9 @@ class JobList(Painted, can_focus=True):
     def worst(self) -> int | None:
         """Return the place of the first job that stands still, None where none does."""
         for index, line in enumerate(self._lines):
-            if not line.over and any(token == "bad" for note in line.notes for _, token in note):
+            if line.over or line.broken:  # what is lost is chosen in the list of devices
+                continue
+            if any(token == "bad" for note in line.notes for _, token in note):
                 return index
         return None
 
@@ -184,7 +188,10 @@ class JobList(Painted, can_focus=True):
         here = self.has_focus and line is self.current  # what is looked at is told to its end
         if (self._in_full or here) if full is None else full:
             below = styled.hang_lines(below, width - NOTE_INDENT)
-        notes = [*self._split(line, width), *below] if self.roomy else below
+        notes = below
+        if self.roomy:  # what is wrong comes first
+            split = self._split(line, width)
+            notes = [*below, *split] if line.kind in ALARMS else [*split, *below]
         if not facts or line.span or line.over:
             return notes
         pieces: Line = []
@@ -294,10 +301,11 @@ class JobList(Painted, can_focus=True):
     ) -> Line:
         text, token = line.cells["job"]
         cursor = tokens.glyphs.cursor if chosen else " "
-        out = [
-            (f"{cursor} ", "accent"),
-            (fit(text, max(title, SPAN_TITLE) if line.span else title), token),
-        ]
+        sign: Line = []
+        if line.kind in ALARMS and not line.over:
+            sign = [(f"{getattr(tokens.glyphs, line.kind)} ", line.kind)]
+        cells = (max(title, SPAN_TITLE) if line.span else title) - styled.cells(sign)
+        out = [(f"{cursor} ", "accent"), *sign, (fit(text, cells), token)]
         if line.span:
             where, where_token = line.cells.get("gpu", ("", "text"))
             out.append((" " + fit(where, 8, "right") + "  ", where_token))

@@ -10,9 +10,11 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from ...model.device_state import Kind
 from ...model.device_trainings import STARVED, starving
 from ...model.growth import trend_of
 from ...model.job_ends import NOTHING_SENT, end_of, job_end, last_state
+from ...model.job_state import WELL, JobState, broken_state, job_state
 from ...model.memory_room import TIGHT_BYTES, MemoryRoom, rooms
 from ...model.ranks import name_of
 from ...model.slowdown import of_trainers
@@ -75,6 +77,10 @@ class JobLine:
     """The shares of the mean step, adding up to 1, drawn below where there is room."""
     mean_step: str = ""
     """How long the step takes that these are shares of: the pace above is a median."""
+    kind: Kind = "ok"
+    """How grave the state of the job is; a sign before its name says so."""
+    broken: bool = False
+    """It runs on a device that no program can rely on."""
 
 
 def job_lines(
@@ -157,7 +163,7 @@ def _by_user(host: HostView, jobs: Iterable[JobView]) -> Iterable[JobLine]:
 
 
 def _line(host: HostView, job: JobView, history: HistoryOf, sent: Mapping[int, str]) -> JobLine:
-    gone = end_of(job)
+    gone, state, broken = end_of(job), job_state(host, job, history), broken_state(host, job)
     trainers = [t for t in job.trainers if t.gone is None] or list(job.trainers)
     indices = devices_of(host, job)
     where = (
@@ -175,21 +181,59 @@ def _line(host: HostView, job: JobView, history: HistoryOf, sent: Mapping[int, s
     }
     if not trainers:
         process = job.processes[0] if job.processes else None
-        notes = end_notes(job, sent) or _from_its_log(job)
-        return JobLine(job.key, cells, notes, process, _outside(host, job), gone is not None)
+        notes = end_notes(job, sent) or [*state_lines(broken, False), *_from_its_log(job)]
+        kind = _gravest(state.kind, notes)
+        return JobLine(
+            job.key,
+            cells,
+            notes,
+            process,
+            _outside(host, job),
+            over=gone is not None,
+            kind=kind,
+            broken=broken is not None,
+        )
     found = rooms(host.devices, trainers, history, ended=True)
     cells |= _trainer_cells(trainers) | _memory(found)
     if gone:
         cells = {name: (text, "faint") for name, (text, _) in cells.items()}
-    notes = end_notes(job, sent) or _notes(host, trainers, found, history)
+    notes = end_notes(job, sent)
+    if not notes:
+        notes = [*state_lines(broken, False), *_notes(host, trainers, found, history)]
+        if not notes and state.kind == "warn":
+            notes = state_lines(state)
     worst, _ = worst_rank(job.trainers)
-    line = JobLine(job.key, cells, notes, worst or trainers[0], over=gone is not None)
+    line = JobLine(
+        job.key,
+        cells,
+        notes,
+        worst or trainers[0],
+        over=gone is not None,
+        kind=_gravest(state.kind, notes),
+        broken=broken is not None,
+    )
     step = measured_step(trainers) if gone is None else None
     return (
         line
         if step is None
         else replace(line, split=shares_of(trainers), mean_step=brief_duration_text(step))
     )
+
+
+def _gravest(kind: Kind, notes: Sequence[Line]) -> Kind:
+    """Return how grave a job is by its state and by what stands below it."""
+    tokens = {note[0][1] for note in notes}
+    return "bad" if "bad" in (kind, *tokens) else "warn" if "warn" in (kind, *tokens) else kind
+
+
+def state_lines(state: JobState | None, why: bool = True) -> list[Line]:
+    """Return in a line what is wrong with a job, none where it is well.
+
+    Without ``why`` it does not repeat what a device says in its own row.
+    """
+    if state is None or state == WELL:
+        return []
+    return [[(f"{state.word}: ", state.kind), (state.text if why else state.where, "text")]]
 
 
 def end_notes(job: JobView, sent: Mapping[int, str] = NOTHING_SENT) -> list[Line]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from ...model.device_trainings import hung_since
 from ...store.view import DeviceView, Entity, History, HistoryOf, HostView, ProcView, TrainerView
@@ -65,7 +65,8 @@ def course_lines(
         if known:
             cells = max(width - NAME_CELLS - RANGE_CELLS, 8)
             top = 100.0 if column.endswith("_percent") and max(known) <= 100 else None
-            drawn = spark(list(columns(history, window, cells)), cells, top, glyphs)
+            now = session.host.sampled_seconds if session.host else None
+            drawn = spark(columns(history, window, cells, now), cells, top, glyphs)
             span = f"  {_text(column, min(known))} … {_text(column, max(known))}"
             lines.append([(fit(name, NAME_CELLS), "muted"), (drawn, "series1"), (span, "text")])
     if lines:
@@ -78,22 +79,17 @@ def course_lines(
         yield from lines
 
 
-def columns(history: History, window: float, count: int) -> Iterable[float | None]:
-    """Yield the mean of what was known in each of ``count`` columns of the window.
+def columns(
+    history: History, window: float, count: int, now: float | None = None
+) -> list[float | None]:
+    """Return the mean of what was known in each column of the window, from the first known on.
 
-    A column without a reading repeats the one before.
+    There are at most ``count``, of which the last contains ``now``, by default the newest reading.
     """
-    bins = Bins.ending(history.seconds[-1], window, count)
-    sums, numbers = [0.0] * count, [0] * count
-    for moment, value in zip(history.seconds, history.values, strict=True):
-        place = bins.index(moment)
-        if 0 <= place < count and value is not None:
-            sums[place] += value
-            numbers[place] += 1
-    before: float | None = None
-    for total, number in zip(sums, numbers, strict=True):
-        before = total / number if number else before
-        yield before
+    end = history.seconds[-1] if now is None else now
+    values = binned(history, Bins.ending(end, window, count), end)
+    first = next((at for at, value in enumerate(values) if value is not None), len(values))
+    return values[first:]
 
 
 def _text(column: str, value: float) -> str:

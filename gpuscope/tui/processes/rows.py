@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...model.device_state import DeviceState
+from ...model.job_state import broken_below, broken_devices
 from ...model.ranks import name_of
 from ...model.stalls import waiting_ids
 from ...store.view import DeviceView, HistoryOf, HostView, ProcView, TrainerView, UseView
@@ -100,6 +102,8 @@ class Entry:
     memory: float | None
     waits: bool = False
     """Whether its job hangs, and another rank is the reason."""
+    broken: tuple[int, DeviceState] | None = None
+    """The index and the state of a device of its own that no program can rely on."""
 
     @property
     def job(self) -> str | None:
@@ -142,6 +146,7 @@ def entries(host: HostView, history: HistoryOf, idleness: Idleness) -> list[Entr
     trainers = {trainer.id: trainer for trainer in host.trainers if trainer.gone is None}
     idle = {device.id: idleness.of_device(device, history) for device in host.devices}
     waiting = {rank for job in host.jobs for rank in waiting_ids(job)}
+    lost = broken_devices(host)
     out = []
     for process in host.processes:
         if process.gone is not None:
@@ -157,7 +162,8 @@ def entries(host: HostView, history: HistoryOf, idleness: Idleness) -> list[Entr
             sum(size for size in sizes if size is not None) if uses and None not in sizes else None
         )
         waits = trainer is not None and trainer.id in waiting
-        out.append(Entry(process, uses, own, trainer, _sm(uses), since, memory, waits))
+        broken = broken_below(host, process, trainer) if lost else None
+        out.append(Entry(process, uses, own, trainer, _sm(uses), since, memory, waits, broken))
     return out
 
 
@@ -336,11 +342,13 @@ def _heading(key: str, members: Sequence[Entry], glyphs: Glyphs) -> TableRow:
 
 
 def _state(entry: Entry, glyphs: Glyphs) -> Line:
-    return state_words(entry.process, entry.uses, entry.trainer, entry.idle, glyphs, entry.waits)
+    return state_words(
+        entry.process, entry.uses, entry.trainer, entry.idle, glyphs, entry.waits, entry.broken
+    )
 
 
 def _worst_state(members: Sequence[Entry], glyphs: Glyphs) -> Line:
-    """Return the state of the first rank that stands still, empty where all of them step."""
+    """Return the state of the first rank that is not well, empty where all of them step."""
     states = [_state(entry, glyphs) for entry in members]
     graves = ([one for one in states if one[0][1] == token] for token in ("bad", "warn"))
     return next((found[0] for found in graves if found), [])

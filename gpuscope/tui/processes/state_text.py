@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...model.device_state import IDLE_PERCENT, NEARLY_FULL
+from ...model.device_state import IDLE_PERCENT, NEARLY_FULL, DeviceState
 from ...model.stalls import is_stalled, place, waits_in_collective
 from ...store.view import DeviceView, ProcView, TrainerView, UseView
 from ...text.styled import Line
@@ -24,11 +24,18 @@ def state_words(
     idle: Idle,
     glyphs: Glyphs = UNICODE,
     waits: bool = False,
+    broken: tuple[int, DeviceState] | None = None,
 ) -> Line:
     """Return a glyph with a word, and why: by its probe, else by its log, else by its load.
 
-    ``waits``: its job hangs, and another rank is the reason.
+    ``waits``: its job hangs, and another rank is the reason. ``broken`` is the index and the state
+    of a device that it uses and that no program can rely on, which comes before all else.
     """
+    if broken is not None:
+        index, state = broken
+        step = trainer.number("step") if trainer is not None else None
+        last = f" last step {step:,.0f}" if step is not None else ""
+        return [(f"{glyphs.bad} GPU {index} {state.word}", "bad"), (last, "muted")]
     if trainer is not None:
         return _training(trainer, idle, glyphs, waits)
     step = process.number("log_step")

@@ -5,6 +5,7 @@ It knows no widget and asks nobody.
 
 from __future__ import annotations
 
+from ...model.job_state import broken_below
 from ...model.memory_account import inside_torch
 from ...model.stalls import is_stalled, waits_for_others
 from ...model.step_time import input_share, split_of
@@ -30,9 +31,11 @@ def training_lines(
     """Return what it does, and with a probe the course of its training."""
     trainer = trainer_in(host, process)
     lines: list[Line] = []
-    if (trainer is None and not idle) or (trainer is not None and _says_more(trainer)):
+    broken = broken_below(host, process, trainer)
+    more = trainer is not None and _says_more(trainer)
+    if broken is not None or more or (trainer is None and not idle):
         uses, waits = living_uses(process), trainer is not None and _waits(host, trainer)
-        lines = [fact("state", state_words(process, uses, trainer, idle, glyphs, waits))]
+        lines = [fact("state", state_words(process, uses, trainer, idle, glyphs, waits, broken))]
     if trainer is not None:
         lines += _course(trainer)
     elif process.gone is None and host.link.state != "replay":

@@ -13,6 +13,7 @@ from textual.app import ComposeResult
 from textual.containers import Grid
 from textual.widget import Widget
 
+from ...model.device_state import mute
 from ...model.ranks import name_of
 from ...model.step_time import SPLIT, split_of
 from ...store.view import History
@@ -32,6 +33,7 @@ from .job_series import (
     part_of_step,
     recent_peaks,
     thin,
+    while_it_answers,
     while_it_steps,
 )
 
@@ -300,7 +302,7 @@ class JobCharts(Grid):
             self._memory.show_empty("the memory of this process is not known yet")
         else:
             assert allocator is not None
-            layers, moments = self._allocator_layers(allocator, window)
+            layers, moments = self._allocator_layers(host, allocator, window)
             what = "Highest memory"
             top = allocator.number("peak_allocated_bytes")
             peak = Peak(top, f"peak so far {bytes_text(top)}") if top else None
@@ -322,9 +324,12 @@ class JobCharts(Grid):
         )
 
     def _allocator_layers(
-        self, allocator: AllocView, window: float
+        self, host: HostView, allocator: AllocView, window: float
     ) -> tuple[list[Layer], Sequence[float]]:
         held = self.session.history(allocator.id, "allocated_bytes", window)
+        device = next((d for d in host.devices if d.id == allocator.gpu), None)
+        if device is not None and mute(device) is not None:
+            held = while_it_answers(held, self.session.history(device.id, "used_bytes", window))
         peaks = recent_peaks(held, max(PEAK_SECONDS, window / COLUMNS))
         thinned = thin(History(held.seconds, tuple(peaks)))
         reserved, highest = (

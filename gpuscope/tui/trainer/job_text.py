@@ -10,6 +10,7 @@ from ...doctor.live_scene import LiveScene
 from ...model.device_trainings import tensor_idle
 from ...model.growth import trend_of
 from ...model.job_ends import NOTHING_SENT, end_of
+from ...model.job_state import broken_state
 from ...model.memory_room import rooms
 from ...model.rank_times import odd_rank
 from ...model.ranks import IMBALANCED, imbalance, name_of
@@ -23,7 +24,7 @@ from ...text.styled import Line
 from ...text.units import bytes_text, duration_text, percent_text
 from ...wire.clean import clean
 from ...wire.frames import Unknown
-from ..overview.job_rows import end_notes, growth_lines, input_lines, split_pieces
+from ..overview.job_rows import end_notes, growth_lines, input_lines, split_pieces, state_lines
 from ..shell.keymap import key_of
 
 if TYPE_CHECKING:
@@ -76,7 +77,8 @@ def standing_out(
         yield from _clock(host, job.trainers, history)
         return
     living = [t for t in job.trainers if t.gone is None]
-    lines = list(_wrong(host, living, stacks, history)) + list(_uneven(host, living, history))
+    lines = state_lines(broken_state(host, job))
+    lines += [*_wrong(host, living, stacks, history), *_uneven(host, living, history)]
     steps = any(t.number("step") for t in living)
     calm = "all ranks in step" if len(living) > 1 else "stepping"
     well: Line = [("healthy: ", "text"), (calm, "muted")] if steps else [("no step yet", "muted")]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ...model.device_state import DeviceState
+from ...model.job_state import broken_below
 from ...model.memory_room import TIGHT_BYTES, MemoryRoom, rooms
 from ...model.stalls import find_stall, is_overdue, place, waits_in_collective, worst_rank
 from ...model.step_time import shares_of, split_of
@@ -96,10 +98,12 @@ def rank_rows(host: HostView, job: JobView, most: int | None, history: HistoryOf
     for room in rooms(host.devices, living, history):
         by_trainer.setdefault(room.trainer.key, room)
     order = list(by_trainer)
+    broken = {t.key: lost for t in living if (lost := broken_below(host, t)) is not None}
 
-    def badness(trainer: TrainerView) -> tuple[bool, bool, bool, bool, int]:
+    def badness(trainer: TrainerView) -> tuple[bool, bool, bool, bool, bool, int]:
         room = by_trainer.get(trainer.key)
         return (
+            trainer.key not in broken,
             trainer.key not in behind,
             room is None or room.runs_out is None,
             trainer is not slow,
@@ -111,7 +115,15 @@ def rank_rows(host: HostView, job: JobView, most: int | None, history: HistoryOf
     shown = ranked if most is None or len(ranked) <= most else ranked[: most - 1]
     first = order[0] if order and len(living) > 1 else ""
     rows = [
-        _rank_row(host, t, by_trainer.get(t.key), t.key in behind, t is slow, t.key == first)
+        _rank_row(
+            host,
+            t,
+            by_trainer.get(t.key),
+            broken.get(t.key),
+            t.key in behind,
+            t is slow,
+            t.key == first,
+        )
         for t in shown
     ]
     rest = ranked[len(shown) :]
@@ -122,6 +134,7 @@ def _rank_row(
     host: HostView,
     trainer: TrainerView,
     room: MemoryRoom | None,
+    broken: tuple[int, DeviceState] | None,
     behind: bool,
     slow: bool,
     first: bool,
@@ -131,7 +144,7 @@ def _rank_row(
     device = next(
         (d for d in host.devices if room is not None and d.id == room.allocator.gpu), None
     )
-    bad = "bad" if behind else "warn" if slow else "text"
+    bad = "bad" if behind or broken is not None else "warn" if slow else "text"
     cells: dict[str, Cell] = {
         "rank": [(str(rank) if rank is not None else "–", bad)],
         "gpu": str(device.definition.index)
@@ -157,7 +170,7 @@ def _rank_row(
         )
         if (split := split_of(trainer))
         else NOTHING,
-        "at": _at(trainer),
+        "at": _at(trainer, broken),
     }
     if room is not None:
         allocated, reserved = (
@@ -181,10 +194,14 @@ def _rank_row(
     return TableRow(trainer.key, cells)
 
 
-def _at(trainer: TrainerView) -> Sequence[Piece]:
+def _at(trainer: TrainerView, broken: tuple[int, DeviceState] | None = None) -> Sequence[Piece]:
     where, function = place(trainer)
     if trainer.gone is not None:
         return [(f"{end_word(trainer.gone)}: {trainer.gone.reason}", "muted")]
+    if broken is not None:
+        index, state = broken
+        at = f" · {where} {function}" if where else ""
+        return [(f"GPU {index} {state.word}", "bad"), (at, "muted")]
     if where and waits_in_collective(trainer):
         return [(f"waits in {function} ", "text"), (where, "muted")]
     if where:

@@ -101,8 +101,11 @@ class StatusLine(Painted):
         ranks = [sum(t.gone is None for t in job.trainers) for job in host.jobs]
         seen, jobs = sum(ranks), sum(map(bool, ranks))
         if seen:
+            from ...model.job_state import any_in_trouble  # what a start does not wait for
+
             text = f"{jobs} job{'s' * (jobs > 1)} · {seen} ranks" if seen > jobs else ""
-            out.append((4, (f"  {text or f'{seen} trainer' + 's' * (seen > 1)}", "ok")))
+            kind = "bad" if any_in_trouble(host) else "ok"
+            out.append((4, (f"  {text or f'{seen} trainer' + 's' * (seen > 1)}", kind)))
         return out
 
     def _state(self, host: HostView, tokens: Tokens) -> list[tuple[int, Piece]]:

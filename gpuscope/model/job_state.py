@@ -1,0 +1,140 @@
+"""Judge what state a job is in: the worst of its ranks and of the devices below them.
+
+A job is no better than the worst device that it runs on. Every screen asks here, so that a job does
+not look well where one of its devices is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from ..store.view import (
+    DeviceView,
+    HistoryOf,
+    HostView,
+    JobView,
+    ProcView,
+    TrainerView,
+    no_history,
+)
+from ..text.ranges import ranges_text
+from .device_state import HANGS, DeviceState, Kind, broken, judge
+from .job_ends import end_of
+from .ranks import names_of
+from .stalls import find_stall
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """The state of a job: how grave it is, in a word, where, and why; "" for what is not to say."""
+
+    kind: Kind
+    word: str
+    where: str = ""
+    reason: str = ""
+
+    @property
+    def text(self) -> str:
+        """Where and why, in one line."""
+        return ": ".join(part for part in (self.where, self.reason) if part)
+
+
+WELL = JobState("ok", "ok")
+
+
+def device_ids(entity: TrainerView | ProcView) -> set[int]:
+    """Return the ids of the devices that a trainer has allocators on, or that a process uses."""
+    if isinstance(entity, TrainerView):
+        return {a.gpu for a in entity.allocators if a.gpu is not None and a.gone is None}
+    return {use.gpu for use in entity.uses if use.gone is None}
+
+
+def living_members(job: JobView) -> list[TrainerView | ProcView]:
+    """Return the trainers and processes of a job that have not ended."""
+    members: list[TrainerView | ProcView] = [*job.trainers, *job.processes]
+    return [one for one in members if one.gone is None]
+
+
+def broken_devices(host: HostView) -> dict[int, DeviceState]:
+    """Return the states of the devices that no program can rely on, by the device's id."""
+    return {d.id: state for d in host.devices if (state := broken(d)) is not None}
+
+
+def broken_below(
+    host: HostView, *entities: TrainerView | ProcView | None
+) -> tuple[int, DeviceState] | None:
+    """Return the index and the state of the first broken device below a process or trainer."""
+    below = set().union(*(device_ids(one) for one in entities if one is not None))
+    found = ((d.definition.index, broken(d)) for d in host.devices if d.id in below)
+    return next(((index, state) for index, state in found if state is not None), None)
+
+
+def on_broken(
+    host: HostView, entities: Iterable[TrainerView | ProcView]
+) -> dict[int, tuple[DeviceView, DeviceState, list[TrainerView]]]:
+    """Return the broken devices below some trainers or processes, with the trainers on each."""
+    states, devices = broken_devices(host), {d.id: d for d in host.devices}
+    found: dict[int, tuple[DeviceView, DeviceState, list[TrainerView]]] = {}
+    for entity in entities if states else ():
+        for device in sorted(device_ids(entity) & states.keys()):
+            entry = found.setdefault(device, (devices[device], states[device], []))
+            if isinstance(entity, TrainerView):
+                entry[2].append(entity)
+    return found
+
+
+def broken_state(host: HostView, job: JobView) -> JobState | None:
+    """Return the state of a job that runs on a device which no program can rely on."""
+    found = on_broken(host, living_members(job))
+    if not found:
+        return None
+    _, first, _ = min(found.values(), key=lambda entry: entry[0].definition.index)
+    same = [entry for entry in found.values() if entry[1].word == first.word]
+    where = f"GPU {ranges_text(device.definition.index for device, _, _ in same)}"
+    ranks = [trainer for _, _, trainers in same for trainer in trainers]
+    named = [trainer for trainer in ranks if trainer.definition.rank is not None]
+    of = f" of {names_of(named)}" if named and len(job.trainers) > 1 else ""
+    return JobState("bad", first.word, f"{where}{of}", first.reason)
+
+
+def job_state(host: HostView, job: JobView, history: HistoryOf = no_history) -> JobState:
+    """Return the state of a job: broken, stalled, or what its worst device warns of."""
+    if end_of(job) is not None:
+        return JobState("idle", "ended")
+    lost = broken_state(host, job)
+    if lost is not None:
+        return lost
+    stall = find_stall(job.trainers)
+    if stall is not None:
+        return WELL if stall.busy else JobState("bad", "stalled", reason=stall.text)
+    return _worst_device(judged_devices(host, job, history))
+
+
+def any_in_trouble(host: HostView) -> bool:
+    """Tell whether a job of a host is broken or stalled, without the warnings of devices."""
+    running = [job for job in host.jobs if end_of(job) is None]
+    if broken_devices(host) and any(broken_state(host, job) is not None for job in running):
+        return True
+    stalls = (find_stall(job.trainers) for job in running)
+    return any(stall is not None and not stall.busy for stall in stalls)
+
+
+def judged_devices(
+    host: HostView, job: JobView, history: HistoryOf = no_history
+) -> Mapping[int, DeviceState]:
+    """Return the states of the devices below a job, by the index of the device."""
+    below = set().union(*(device_ids(one) for one in living_members(job)))
+    return {d.definition.index: judge(host, d, history) for d in host.devices if d.id in below}
+
+
+def _worst_device(states: Mapping[int, DeviceState]) -> JobState:
+    """Return the warning that most devices of a job share, where there is one."""
+    warned: dict[str, list[int]] = {}
+    for index, state in states.items():
+        if state.kind == "warn" and state.word not in HANGS:
+            warned.setdefault(state.word, []).append(index)
+    if not warned:
+        return WELL
+    word, indices = max(warned.items(), key=lambda entry: len(entry[1]))
+    return JobState("warn", word, f"GPU {ranges_text(indices)}", states[indices[0]].reason)
