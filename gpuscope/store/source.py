@@ -193,9 +193,8 @@ class AgentSource:
                 return
             state: LinkState = "connecting" if self._last_frame is None else "stale"
             wait = self._pause(pause)
-            self._say(
-                on_link, Link(state, f"{reason}; trying again in {max(wait, 1):.0f} s", self._age())
-            )
+            text = f"{reason}; trying again in {max(wait, 1):.0f} s"
+            self._say(on_link, Link(state, text, self._age(), time.monotonic() + wait))
             rested = await self._rest(wait)
             pause = min(pause * 2, longest) if rested else BACK_OFF_SECONDS[0]
         self._say(on_link, Link("ended", "closed", self._age()))

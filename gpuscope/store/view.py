@@ -156,12 +156,14 @@ LinkState = Literal["connecting", "live", "stale", "ended", "replay"]
 class Link:
     """The state of a source.
 
-    ``text`` says in words why it is not live; ``age_seconds`` since its last frame.
+    ``text`` says in words why it is not live; ``age_seconds`` since its last frame. ``retry_at`` is
+    when it is tried again, on the viewer's monotonic clock; None where nobody waits for that.
     """
 
     state: LinkState
     text: str = ""
     age_seconds: float | None = None
+    retry_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import json
 import math
 import os
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -191,8 +192,9 @@ def store_of(hosts: dict[str, tuple[Sequence[f.Frame], Link]]) -> tuple[Store, H
     store = Store()
     for key, (frames, link) in hosts.items():
         store.add_source(key, key)
+        received = time.monotonic() - (link.age_seconds or 0.0)
         for frame in frames:
-            store.apply(key, frame, getattr(frame, "m", 0) / 1e9)
+            store.apply(key, frame, received)
         store.set_link(key, link)
     return store, Hosts([Still(key) for key in hosts])  # type: ignore[misc]
 

@@ -266,7 +266,7 @@ def test_all_say_the_same_of_a_device(state: State) -> None:
     assert (cells["used"].full[0][1] == "warn") == state.tight
     assert ("warn" in {token for _, token in cells["vram"].draw(40, TOKENS.glyphs)}) == state.tight
     live_host = replace(host, link=replace(host.link, state="live"))
-    in_fleet = host_row(summarise(live_host), None, TOKENS).cells["memory"]
+    in_fleet = host_row(summarise(live_host), TOKENS).cells["memory"]
     assert (in_fleet[0][1] == "warn") == state.tight  # type: ignore[index]
     assert state.word in flat(device_text.state_lines(host, device, 120)[:1])
     assert f"state {state.word}" in " ".join(flat(detail_lines(host, device)).split())

@@ -400,7 +400,7 @@ async def test_a_link_that_breaks_says_so_and_keeps_the_last_picture():
             views.SOURCE,
             Link("stale", "the agent ended (signal SIGSEGV); trying again in 2 s", 7.0),
         )
-        await until(pilot, "stale 7 s: the agent ended (signal SIGSEGV)", "69.7/140")
+        await until(pilot, "▲ no data for 7 s: the agent ended (signal SIGSEGV)", "69.7/140")
         await pilot.press("6")
         await until(pilot, "trying again in 2 s")
 

@@ -24,10 +24,11 @@ from gpuscope.tui.hosts.sources import Hosts
 from gpuscope.tui.shell.app import GpuscopeApp
 from gpuscope.tui.shell.help_screen import HelpScreen
 from gpuscope.tui.shell.session import Session
+from gpuscope.tui.theme import Tokens
 from tests.fakes import fleet, views
 from tests.store.test_many_hosts import pid_of, remote_source
 from tests.tui.pilot import in_loop, make_app, until
-from tests.tui.snapshots import text
+from tests.tui.snapshots import grid, text
 
 LIVE = Link("live")
 SIX = {
@@ -80,10 +81,8 @@ async def test_several_hosts_begin_with_all_of_them_the_worst_first():
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "6 hosts", "0 Fleet")
         shown = await settled(pilot)
-        assert lines_of(app) == ["bravo", "delta", "echo", "charlie", "foxtrot", "alpha"]
-        assert "4 live" in shown
-        assert "1 stale or ended" in shown
-        assert "1 not reached" in shown
+        assert lines_of(app) == ["bravo", "echo", "delta", "charlie", "foxtrot", "alpha"]
+        assert "▲ 1 unreachable · ◆ 1 stale · 4 reachable" in shown
         assert "40 GPUs" in shown
         assert "room: foxtrot 8× 139 GiB · charlie 5×" in shown
         assert "it refuses you" in shown
@@ -98,7 +97,7 @@ async def test_enter_looks_at_a_host_the_tabs_follow_and_escape_comes_back():
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "6 hosts")
         await settled(pilot)
-        await pilot.press("j", "j", "j")  # bravo, delta, echo, charlie
+        await pilot.press("j", "j", "j")  # bravo, echo, delta, charlie
         await pilot.press("enter")
         shown = await until(pilot, "jupyter", "Devices")
         assert app.main.tab == "overview"
@@ -113,7 +112,7 @@ async def test_enter_looks_at_a_host_the_tabs_follow_and_escape_comes_back():
         await pilot.press("k", "2")
         await until(pilot, "Where the bytes are")
         assert app.session.host is not None
-        assert app.session.host.name == "echo", "the tabs are those of the host under the cursor"
+        assert app.session.host.name == "delta", "the tabs are those of the host under the cursor"
         await pilot.press("0")
         await until(pilot, "6 hosts")
 
@@ -124,7 +123,7 @@ async def test_a_host_that_was_never_reached_says_why_one_enter_deeper():
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "6 hosts")
         await settled(pilot)
-        await pilot.press("j", "j", "enter")
+        await pilot.press("j", "enter")
         await until(pilot, "Not retried", "ssh echo")
         assert app.main.tab == "overview"
 
@@ -256,9 +255,9 @@ async def test_it_stands_still_while_it_is_paused():
         await pilot.press("j")
         app.main.refresh_all()
         shown = await until(pilot, "PAUSED")
-        assert "4 live" in shown
+        assert "4 reachable" in shown
         await pilot.press("space")
-        await until(pilot, "3 live", "2 stale or ended")
+        await until(pilot, "2 stale", "3 reachable")
 
 
 def test_real_agents_one_hung_one_killed_one_shut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -275,13 +274,10 @@ def test_real_agents_one_hung_one_killed_one_shut(tmp_path: Path, monkeypatch: p
         session = Session(make_hosts=lambda hz: Hosts([*agents, shut]))
         app = GpuscopeApp(session)
         async with app.run_test(size=(120, 40)) as pilot:
-            await until(pilot, "5 hosts: 4 live · 1 not reached", "it refuses you")
+            await until(pilot, "5 hosts: ▲ 1 unreachable · 4 reachable", "no retry: it refuses you")
             os.kill(pid_of(agents[0]), signal.SIGSTOP)
             os.killpg(pid_of(agents[1]), signal.SIGKILL)
-            await until(pilot, "stale", "no data for")
-            await until(
-                pilot, "4 live · 1 not reached" if session.fleet.totals().live == 4 else "3 live"
-            )
+            await until(pilot, "◆ 1 stale", "connected, but no data comes")
             assert any("h0" in notice.text for notice in session.notices.all), "the log has it"
             said = session.notices.current  # of a link that ended before the hosts were on screen
             assert said is None or said.text.startswith("ended: shut"), (
@@ -291,7 +287,7 @@ def test_real_agents_one_hung_one_killed_one_shut(tmp_path: Path, monkeypatch: p
             assert rows["h0"].cells["load"][0][1] == "faint"  # type: ignore[index]
             assert rows["h2"].cells["load"][0][1] == "ok"  # type: ignore[index]
             os.kill(pid_of(agents[0]), signal.SIGCONT)
-            await until(pilot, "5 hosts: 4 live · 1 not reached")
+            await until(pilot, "5 hosts: ▲ 1 unreachable · 4 reachable")
             assert session.fleet.order.grade("h2") is not None
             app.leave()
         for one in agents:
@@ -313,8 +309,9 @@ async def test_the_domain_that_all_hosts_share_is_left_out_of_the_table():
     app = hosts_named(names)
     async with app.run_test(size=(120, 40)) as pilot:
         shown = await settled(pilot)
-        rows = [line for line in shown.splitlines() if " live " in line]
+        rows = [line for line in shown.splitlines() if line.startswith("│ ")]
         assert all(any(f"○ gpu-{n:02d} " in row for row in rows) for n in range(6)), rows
+        assert "LINK" not in shown, "that all are live needs no column"
         assert "room: gpu-00 8× " in shown
         assert "gpu-00.cluster.example.org" in shown, "in full below the table"
 
@@ -362,3 +359,22 @@ async def test_the_devices_of_the_host_under_the_cursor_stand_below_where_rows_a
         await until(pilot, "Devices of alpha", absent="▲ stalled")
         await pilot.resize_terminal(120, 18)
         await until(pilot, "6 hosts", absent="Devices of")
+
+
+@in_loop
+async def test_nothing_of_a_host_that_is_not_heard_looks_as_if_it_were_so_now():
+    app = app_of(SIX)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "6 hosts")
+        await settled(pilot)
+        await pilot.press("j", "j")  # bravo, echo, delta
+        await until(pilot, "Devices of delta, as last seen")
+        await pilot.press("enter")
+        shown = await until(pilot, "Devices · Enter: GPU 0", "no data for 42 s")
+        assert "s ago" in shown, "charts end when it was last heard"
+        assert " now " not in shown
+        tokens = Tokens.of(app)
+        rows = [row for row in grid(app) if "".join(char for char, _ in row).count(" ok ")]
+        assert len(rows) == 8
+        green = tokens.colour("ok")
+        assert all(style.color != green for row in rows for _, style in row)

@@ -16,7 +16,7 @@ from gpuscope.text.width import cells as text_cells
 from gpuscope.tui.hosts.jobs import across
 from gpuscope.tui.hosts.order import ANEW_SECONDS, BETTER_SECONDS, Order, natural
 from gpuscope.tui.hosts.rows import columns, detail_lines, host_row, room_pieces, totals_lines
-from gpuscope.tui.hosts.summary import Grade, Summary, summarise, totals
+from gpuscope.tui.hosts.summary import Grade, Missing, Summary, summarise, totals
 from gpuscope.tui.hosts.watch import FORGET_SECONDS, HIDDEN_SECONDS, SUM_SECONDS, Fleet
 from gpuscope.tui.theme import THEMES, Tokens
 from gpuscope.tui.widgets.table import lay_out
@@ -33,6 +33,10 @@ def host(kind: str = "busy", number: int = 1, link: Link = LIVE, seconds: float 
     found = store.host(f"node-{number:02d}")
     assert found is not None
     return found
+
+
+def flat(lines: object) -> str:
+    return " ".join("".join(text for text, _ in line) for line in lines)  # type: ignore[attr-defined]
 
 
 def one(key: str, grade: Grade = Grade.FINE, **more: object) -> Summary:
@@ -92,20 +96,20 @@ def test_figures_are_means_and_sums_of_what_is_known():
         ),
         (
             Link("connecting", "node-01: no ssh server listens there; trying again in 8 s"),
-            "no answer",
-            Grade.AWAY,
-            "no ssh server listens there; trying again in 8 s",
+            "unreachable",
+            Grade.UNREACHABLE,
+            "no ssh server listens there",
         ),
         (
             Link("ended", "node-01: it refuses you"),
-            "failed",
-            Grade.AWAY,
+            "unreachable",
+            Grade.UNREACHABLE,
             "it refuses you",
         ),
         (
             Link("ended", "node-01: its host key is unknown"),
-            "failed",
-            Grade.AWAY,
+            "unreachable",
+            Grade.UNREACHABLE,
             "its host key is unknown",
         ),
     ],
@@ -113,17 +117,54 @@ def test_figures_are_means_and_sums_of_what_is_known():
 def test_a_host_that_never_answered_says_why(link, state, grade, said):
     found = summarise(host("", link=link))
     assert (found.state, found.grade, found.answered, found.current) == (state, grade, False, False)
-    assert found.words == (((Grade.AWAY, said),) if said else ())
+    assert found.words == (((Grade.UNREACHABLE, said),) if said else ())
 
 
 def test_what_is_stale_keeps_its_figures_and_loses_its_troubles():
     found = summarise(host("stalled", link=Link("stale", "no data for 12 s", 12.0)))
-    assert (found.grade, found.state, found.devices) == (Grade.AWAY, "stale", 8)
-    assert found.words == ((Grade.AWAY, "no data for 12 s"),)
-    row = host_row(found, 12.0, TOKENS)
-    assert row.cells["state"] == [("stale", "warn"), (" 12s", "warn")]
+    assert (found.grade, found.state, found.devices) == (Grade.STALE, "stale", 8)
+    assert found.words == ((Grade.STALE, "connected, but no data comes"),)
+    row = host_row(found, TOKENS, missing=Missing(12.0))
+    assert row.cells["state"] == [("stale 12s", "warn")]
     assert row.cells["load"][0][1] == "faint"  # type: ignore[index]
-    assert "12 s old" in str(detail_lines(found, 12.0, 80, 4, TOKENS))
+    told = flat(detail_lines(found, Missing(12.0), 120, 4, TOKENS))
+    assert " for 12 s · F5: connect now · its figures are from then" in told
+
+
+@pytest.mark.parametrize(
+    ("retry", "next_step"), [(None, "no retry"), (7.6, "retry in 8 s"), (0.0, "trying now")]
+)
+def test_an_unreachable_host_says_since_when_why_and_what_happens_next(retry, next_step):
+    link = Link("stale", "node-01: it does not answer; trying again in 8 s", 95.0)
+    found = summarise(host("busy", link=link))
+    missing = Missing(95.0, retry)
+    row = host_row(found, TOKENS, missing=missing)
+    assert row.cells["state"] == [("unreachable 1m", "bad")]
+    assert row.cells["mark"] == [("▲", "bad")]
+    assert flat([row.cells["worst"]]) == f"{next_step}: it does not answer"
+    told = flat(detail_lines(found, missing, 120, 4, TOKENS))
+    assert f", for 1m 35s · {next_step} · F5: connect now" in told
+    assert "it does not answer" in told
+
+
+def test_when_it_is_tried_again_counts_down_and_stands_still_with_the_screen():
+    store, _ = fleet.store_of({"h1": ([], LIVE), "h2": (fleet.node(2, "busy", 3.0), LIVE)})
+    clock, stopped = Clock(), []
+    watched = Fleet(lambda: store, lambda: stopped[0] if stopped else None, clock)
+    store.set_link("h1", Link("connecting", "no; trying again in 8 s", None, clock.now + 8))
+    (one, _) = watched.look()
+    assert watched.missing(one) == Missing(0.0, 8.0)
+    clock.now += 3
+    watched.look()
+    assert watched.missing(one) == Missing(3.0, 5.0), "since it was first seen so"
+    stopped.append(store.view())
+    watched.look()
+    clock.now += 9
+    watched.look()
+    assert watched.missing(one) == Missing(3.0, 5.0)
+    stopped.clear()
+    watched.look()
+    assert watched.missing(one) == Missing(12.0, 0.0)
 
 
 def test_what_the_doctor_says_comes_before_what_a_glance_tells():
@@ -220,8 +261,10 @@ def test_totals_and_where_there_is_room():
         host("", 6, Link("connecting", "starting")),
     ]
     now = totals([summarise(each) for each in hosts])
-    assert (now.hosts, now.live, now.away, now.failed, now.connecting) == (6, 3, 1, 1, 1)
-    assert (now.devices, now.busy, now.idle, now.free) == (32, 13, 3, 10)
+    assert (now.hosts, now.reachable, now.stale, now.unreachable) == (6, 3, 1, 1)
+    assert (now.connecting, now.lost, now.unheard) == (1, 1, 8)
+    assert (now.devices, now.busy, now.idle, now.free) == (32, 13, 0, 10)
+    assert now.devices == now.busy + now.idle + now.free + now.lost + now.unheard
     assert now.problems == 1
     assert [entry[:2] for entry in now.room] == [("node-02", 8), ("node-03", 2)], (
         "a stale host offers no room"
@@ -231,7 +274,7 @@ def test_totals_and_where_there_is_room():
     assert text.startswith("room: node-02 8× 139 GiB · node-03 2×")
     for cells in (20, 40, 76, 116):
         for line in totals_lines(now, 6, cells, TOKENS)[1:]:
-            assert styled.cells(line) <= max(cells, 44)
+            assert styled.cells(line) <= max(cells, 60)
 
 
 def test_a_job_on_two_hosts_names_the_host_that_keeps_it():
@@ -370,7 +413,7 @@ def test_every_cell_fits_its_column_whatever_a_host_calls_itself():
     store, _ = fleet.store_of({"h": (fleet.node(1, "busy", 3.0, name=name), LIVE)})
     shown = store.host("h")
     assert shown is not None
-    row = host_row(summarise(shown), None, TOKENS)
+    row = host_row(summarise(shown), TOKENS)
     from gpuscope.tui.widgets.table import LiveTable
 
     painted = LiveTable(columns("worst"), gap=1)

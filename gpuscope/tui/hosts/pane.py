@@ -19,6 +19,7 @@ from ..widgets.program import program
 from ..widgets.table import LiveTable, TableRow
 from ..widgets.text import Lines
 from .rows import WIDE_COLUMNS, columns, detail_lines, host_row, totals_lines, without_domain
+from .summary import HERE
 
 if TYPE_CHECKING:
     from ...store.view import HostView
@@ -55,7 +56,7 @@ class FleetPane(Pane):
             (), empty="", cursor=False, gap=1, id="fleet-devices", classes="panel"
         )
         self._terminal = (80, 24)
-        self._rows: dict[str, tuple[Summary, tuple[str, str], object, TableRow]] = {}
+        self._rows: dict[str, tuple[Summary, object, object, TableRow]] = {}
         self._names: dict[str, str] = {}
         """By key, as they stand in the table."""
         self._shown: dict[str, Summary] = {}
@@ -116,18 +117,14 @@ class FleetPane(Pane):
 
     def _row(self, one: Summary) -> TableRow:
         """Return the line of a host; the one before where nothing of it changed."""
-        age = self.session.fleet.age_of(one.key)
-        tokens = self._hosts.tokens
-        name = self._names.get(one.key, one.name)
-        name_and_age = name, "" if one.current or age is None else f"{age:.0f}"
+        tokens, name = self._hosts.tokens, self._names.get(one.key, one.name)
+        missing = HERE if one.current else self.session.fleet.missing(one)
+        retry = None if missing.retry is None else round(missing.retry)
+        shown = name, int(missing.seconds), retry
         known = self._rows.get(one.key)
-        if known is None or known[:3] != (one, name_and_age, tokens.key):
-            known = self._rows[one.key] = (
-                one,
-                name_and_age,
-                tokens.key,
-                host_row(one, age, tokens, name),
-            )
+        if known is None or known[:3] != (one, shown, tokens.key):
+            row = host_row(one, tokens, name, missing)
+            known = self._rows[one.key] = (one, shown, tokens.key, row)
         return known[3]
 
     def _show_detail(self) -> None:
@@ -137,8 +134,8 @@ class FleetPane(Pane):
         rows = 0 if height < TINY_ROWS else BARE_DETAIL_ROWS if height < ROOMY_ROWS else DETAIL_ROWS
         lines = []
         if one is not None and rows:
-            age = self.session.fleet.age_of(one.key)
-            lines = detail_lines(one, age, max(20, width - 6), rows, self._hosts.tokens)
+            missing = HERE if one.current else self.session.fleet.missing(one)
+            lines = detail_lines(one, missing, max(20, width - 6), rows, self._hosts.tokens)
             set_title(self._detail, one.name)
         self._detail.display = rows > 0
         # Always as high as it may become: the table must not change its height under the cursor.
@@ -161,6 +158,7 @@ class FleetPane(Pane):
             return
         from ..overview.device_rows import columns as device_columns
         from ..overview.device_rows import device_row
+        from ..widgets.last_seen import as_last_seen
 
         self._devices.styles.height = rows
         history, tokens = self.session.history, self._devices.tokens
@@ -172,6 +170,7 @@ class FleetPane(Pane):
         ]
         set_title(self._devices, f"Devices of {host.name}{'' if current else ', as last seen'}")
         self._devices.show_empty(WAITING if current else "none known")
+        found = found if current else [as_last_seen(row) for row in found]
         self._devices.show_columns(device_columns("index", found, width - 6))
         self._devices.show(found)
 

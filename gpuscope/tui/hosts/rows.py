@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -22,12 +23,12 @@ from ..shell.keymap import key_of
 from ..theme import Glyphs, Tokens
 from ..widgets.bars import Meter
 from ..widgets.table import Cell, Column, TableRow
-from .summary import Grade, Summary, Totals
+from .summary import HERE, Grade, Missing, Summary, Totals
 
 COLUMNS = (
     Column("mark", "", 1),
     Column("host", "HOST", 12, flex=2, most=28),
-    Column("state", "LINK", 10, flex=1, most=15),
+    Column("state", "LINK", 10, flex=1, most=16),
     Column("busy", "BUSY", 5, align="right"),
     Column("free", "FREE", 4, align="right"),
     Column("load", "UTIL", 5, align="right"),
@@ -52,10 +53,13 @@ SORT_TITLES = {
     "memory": ("memory", "MEM"),
 }
 ROOMS_SHOWN = 12
+AWAY = ("stale", "unreachable")
+"""States of a link in which a host tells nothing new."""
 _TOKENS = {
     Grade.PROBLEM: "bad",
     Grade.STALLED: "bad",
-    Grade.AWAY: "warn",
+    Grade.UNREACHABLE: "bad",
+    Grade.STALE: "warn",
     Grade.TIGHT: "warn",
     Grade.WARNING: "warn",
     Grade.CONNECTING: "muted",
@@ -63,37 +67,37 @@ _TOKENS = {
     Grade.FINE: "ok",
 }
 _WELL = {Grade.CONNECTING: "", Grade.IDLE: "idle", Grade.FINE: ""}
-_LINK_TOKENS = {
-    "live": "muted",
-    "replay": "muted",
-    "connecting": "muted",
-    "queued": "faint",
-    "stale": "warn",
-}
+_LINK_TOKENS = {"connecting": "muted", "queued": "faint", "stale": "warn", "unreachable": "bad"}
+"""Of the states of a link that are worth a word: that one is live is said by all that it tells."""
 FAINT: Piece = ("–", "faint")
 
 
 def columns(
-    sort: str, width: int = 80, longest: int = 0, link: int = 0, worst: int = 0
+    sort: str, width: int = 80, longest: int = 0, link: int | None = None, worst: int = 0
 ) -> list[Column]:
     """Return the columns for a terminal of ``width`` cells, the one that is sorted by marked.
 
     ``longest`` are the cells of the longest name of a host, which comes before figures that can
-    be seen one step deeper, and ``link`` those of the longest state of a link: what neither needs
-    is for the worst, of which the longest text has ``worst`` cells. 0 where they are not known.
+    be seen one step deeper, 0 where it is not known. ``link`` are those of the longest state of a
+    link, which has no column where all hosts are live. What neither needs is for the worst, of
+    which the longest text has ``worst`` cells.
     """
     key, title = SORT_TITLES[sort]
     wide = width >= WIDE_COLUMNS
     host = min(longest, WIDE_HOST_CELLS if wide else HOST_CELLS)
-    least = WIDE_WORST if wide else WORST if link else 0
+    least = WIDE_WORST if wide else WORST if link is not None else 0
     share = width // 3 if wide else 0
     widths = {"host": host, "worst": max(least, min(worst, share))}
     out = [c._replace(width=max(c.width, widths.get(c.key, 0))) for c in COLUMNS]
-    exact = {"host": max(host, 4) if longest else 0, "state": max(link, 4) if link else 0}
-    out = [
-        c._replace(width=min(c.width, exact[c.key]), most=exact[c.key]) if exact.get(c.key) else c
-        for c in out
-    ]
+    if longest:
+        cells = max(host, len("HOST"))
+        out = [
+            c._replace(width=min(c.width, cells), most=cells) if c.key == "host" else c for c in out
+        ]
+    if link is not None:
+        cells = max(link, len("LINK"))
+        out = [c._replace(width=cells, most=cells) if c.key == "state" else c for c in out]
+        out = [c for c in out if c.key != "state" or link]
     return [c._replace(title=title[: c.width - 1] + "▾") if c.key == key else c for c in out]
 
 
@@ -136,6 +140,7 @@ def mark_of(grade: Grade, glyphs: Glyphs) -> Piece:
     """Return the sign of a grade, which also differs without colour."""
     glyph = {
         Grade.PROBLEM: glyphs.bad,
+        Grade.UNREACHABLE: glyphs.bad,
         Grade.STALLED: glyphs.stall,
         Grade.CONNECTING: glyphs.unknown,
         Grade.IDLE: glyphs.idle,
@@ -144,23 +149,20 @@ def mark_of(grade: Grade, glyphs: Glyphs) -> Piece:
     return glyph, _TOKENS[grade]
 
 
-def host_row(one: Summary, age_seconds: float | None, tokens: Tokens, name: str = "") -> TableRow:
+def host_row(one: Summary, tokens: Tokens, name: str = "", missing: Missing = HERE) -> TableRow:
     """Return the row of a host, called ``name`` where that is given.
 
-    What is not of now is grey, and its age stands beside the state of its link.
+    What is not of now is grey. For how long a host is missing stands beside the state of its link.
     """
     token = "text" if one.current else "faint"
-    age = (
-        f" {short_age_text(age_seconds)}"
-        if age_seconds is not None and not one.current and one.answered
-        else ""
-    )
-    link = _LINK_TOKENS.get(one.state, "bad")
+    link = _LINK_TOKENS.get(one.state)
+    away = one.state in AWAY
+    age = f" {short_age_text(max(missing.seconds, 1.0))}" if away else ""
     cells: dict[str, Cell] = {
         "mark": [mark_of(one.grade, tokens.glyphs)],
-        "host": HostName(name or one.name, "title" if one.current else "muted"),
-        "state": [(one.state, link), (age, link)],
-        "worst": worst_cell(one),
+        "host": HostName(name or one.name, "title" if one.current or away else "muted"),
+        "state": [(f"{one.state}{age}", link)] if link is not None else "",
+        "worst": worst_cell(one, missing),
     }
     if one.answered:
         cells |= _figures(one, token)
@@ -214,14 +216,23 @@ def _figures(one: Summary, token: str) -> dict[str, Cell]:
     }
 
 
-def worst_cell(one: Summary) -> Line:
+def worst_cell(one: Summary, missing: Missing = HERE) -> Line:
     """The worst in few words; what is well says whether it works."""
     if one.words:
         grade, text = one.words[0]
-        token = {Grade.PROBLEM: "text", Grade.STALLED: "text"}.get(grade, "muted")
+        token = "text" if grade <= Grade.UNREACHABLE else "muted"
         more = f"  (+{len(one.words) - 1})" if len(one.words) > 1 else ""
+        if one.state == "unreachable":  # what happens next comes first: a reason may be long
+            return [(f"{next_try(missing)}: ", "title"), (text, token), (more, "faint")]
         return [(text, token), (more, "faint")]
     return [(_WELL[one.grade], "faint")]
+
+
+def next_try(missing: Missing) -> str:
+    """Return when an unreachable host is tried again."""
+    if missing.retry is None:
+        return "no retry"
+    return f"retry in {missing.retry:.0f} s" if missing.retry >= 0.5 else "trying now"
 
 
 def totals_lines(now: Totals, shown: int, width: int, tokens: Tokens, sort: str = "") -> list[Line]:
@@ -229,23 +240,29 @@ def totals_lines(now: Totals, shown: int, width: int, tokens: Tokens, sort: str 
 
     The second says where there is room.
     """
-    glyphs = tokens.glyphs
+    glyphs, trouble = tokens.glyphs, "with a problem" if width >= WIDE_COLUMNS else "bad"
     first: Line = [(f"{now.hosts} hosts", "title")]
     if shown != now.hosts:
         first.append((f", {shown} shown", "accent"))
     first.append((": ", "muted"))
     counts = (
-        (now.problems, f"{glyphs.bad} {now.problems} with a problem", "bad"),
-        (now.live, f"{now.live} live", "ok"),
-        (now.away, f"{now.away} stale or ended", "warn"),
-        (now.failed, f"{now.failed} not reached", "bad"),
+        (now.problems, f"{glyphs.bad} {now.problems} {trouble}", "bad"),
+        (now.unreachable, f"{glyphs.bad} {now.unreachable} unreachable", "bad"),
+        (now.stale, f"{glyphs.warn} {now.stale} stale", "warn"),
         (now.connecting, f"{now.connecting} connecting", "muted"),
+        (now.reachable, f"{now.reachable} reachable", "ok"),
     )
     first += styled.join(
         ([(words, token)] for count, words, token in counts if count), " · ", "faint"
     )
     second: Line = [(f"{now.devices} GPUs", "title"), (": ", "muted")] if now.devices else []
-    uses = ((now.busy, "busy", "text"), (now.idle, "idle", "idle"), (now.free, "free", "ok"))
+    uses = (
+        (now.lost, "lost", "bad"),
+        (now.unheard, "not heard", "warn"),
+        (now.busy, "busy", "text"),
+        (now.idle, "idle", "idle"),
+        (now.free, "free", "ok"),
+    )
     second += styled.join(
         ([(f"{count} {word}", token)] for count, word, token in uses if count), " · ", "faint"
     )
@@ -273,18 +290,18 @@ def room_pieces(now: Totals, cells: int) -> Line:
 
 
 def detail_lines(
-    one: Summary, age_seconds: float | None, cells: int, rows: int, tokens: Tokens
+    one: Summary, missing: Missing, cells: int, rows: int, tokens: Tokens
 ) -> list[Line]:
     """Return all that is wrong with a host, in full as far as ``rows`` reach.
 
     Where nothing is wrong, it names the host's jobs.
     """
     lines: list[Line] = []
+    if one.state in AWAY:
+        lines += missing_lines(one, missing, cells)
     for grade, text in one.words:
         glyph, token = mark_of(grade, tokens.glyphs)
         lines += styled.hang([(f"{glyph} ", token)], [(text, "text")], cells)
-    if not one.current and one.answered and age_seconds is not None:
-        lines.append([("  what is shown is ", "muted"), (f"{age_text(age_seconds)} old", "warn")])
     if not lines:
         what = one.job or ("nothing runs here" if one.answered else "no reading so far")
         where = f" · {one.free} of {one.devices} GPUs free" if one.free and one.devices else ""
@@ -297,3 +314,19 @@ def detail_lines(
             ]
         ]
     return lines[:rows]
+
+
+def missing_lines(one: Summary, missing: Missing, cells: int) -> list[Line]:
+    """Return since when a host is missing, what happens next, and how old its figures are."""
+    glyph = _LINK_TOKENS[one.state]
+    since = time.strftime("%H:%M:%S", time.localtime(time.time() - missing.seconds))
+    first: Line = [
+        (f"{one.state} ", glyph),
+        (f"since {since}, for {age_text(missing.seconds)}", "text"),
+    ]
+    if one.state == "unreachable":
+        first += [(" · ", "faint"), (next_try(missing), "title")]
+    first += [(" · ", "faint"), (key_of("connect_again"), "accent"), (": connect now", "muted")]
+    if one.answered:
+        first.append((" · its figures are from then", "muted"))
+    return styled.hang([("  ", "text")], first, cells)

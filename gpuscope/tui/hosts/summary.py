@@ -11,9 +11,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from statistics import fmean
+from typing import NamedTuple
 
 from ...model.device_state import HANGS, DeviceState, is_idle, judge
 from ...model.job_ends import end_of
+from ...model.link_state import LinkState, link_state
 from ...model.memory_room import TIGHT_BYTES, rooms
 from ...model.stalls import find_stall
 from ...store.view import DeviceView, HistoryOf, HostView, JobView, no_history
@@ -21,6 +23,7 @@ from ...text.units import bytes_text
 from ...wire.frames import NOT_INITIALISED
 from ..device.device_state_text import in_short
 from ..overview.job_rows import devices_of, growth_lines
+from ..shell.keymap import key_of
 
 MOST_WORDS = 4
 
@@ -30,12 +33,13 @@ class Grade(IntEnum):
 
     PROBLEM = 0
     STALLED = 1
-    AWAY = 2
-    TIGHT = 3
-    WARNING = 4
-    CONNECTING = 5
-    IDLE = 6
-    FINE = 7
+    UNREACHABLE = 2
+    STALE = 3
+    TIGHT = 4
+    WARNING = 5
+    CONNECTING = 6
+    IDLE = 7
+    FINE = 8
 
 
 Word = tuple[Grade, str]
@@ -47,8 +51,8 @@ class Summary:
     """One host in a line.
 
     ``words`` say what is wrong, the worst first. ``devices`` is how many answer or should, and
-    ``busy``, ``idle`` (held, and no load) and ``free`` are of them. Means and sums are over
-    what is known, None where nothing is.
+    ``busy``, ``idle`` (held, and no load), ``free`` and ``lost`` are of them. Means and sums are
+    over what is known, None where nothing is.
     """
 
     key: str
@@ -60,11 +64,15 @@ class Summary:
     current: bool
     """Whether its readings are of now; else they are shown grey, with their age."""
     state: str
-    """``live``, ``stale``, ``failed`` … in one word."""
+    """The word of :class:`~gpuscope.model.link_state.LinkState`."""
+    retry_at: float | None = None
+    """When an unreachable host is tried again, on the viewer's monotonic clock."""
     devices: int = 0
     busy: int = 0
     idle: int = 0
     free: int = 0
+    lost: int = 0
+    """Of which no program can rely on any more."""
     free_bytes: float = 0.0
     """Of the free devices together."""
     used_bytes: float | None = None
@@ -82,12 +90,26 @@ class Summary:
     """Everything that a filter looks into, folded."""
 
 
+class Missing(NamedTuple):
+    """For how many seconds a host is not heard, and in how many it is tried again.
+
+    ``retry`` is None where nobody waits to try it again, and 0 while it is being tried.
+    """
+
+    seconds: float = 0.0
+    retry: float | None = None
+
+
+HERE = Missing()
+
+
 def summarise(
     host: HostView, found: Sequence[Word] = (), history: HistoryOf = no_history
 ) -> Summary:
     """A host in a line; ``found`` is what the doctor's rules and the other hosts say of it."""
     answered = host.sampled_seconds is not None or bool(host.devices or host.processes)
-    state, away = _state(host, answered)
+    link = link_state(host)
+    state, away = link.word, _away(link)
     words: list[Word] = [away] if away is not None else []
     current = host.link.state in ("live", "replay")
     running = [job for job in host.jobs if end_of(job) is None]
@@ -127,6 +149,8 @@ def summarise(
         busy=busy,
         idle=len(idle),
         free=len(free),
+        lost=len(lost),
+        retry_at=host.link.retry_at,
         free_bytes=sum(device.number("free_bytes") or 0.0 for device in free),
         used_bytes=_total(device.number("used_bytes") for device, _ in verdicts),
         total_bytes=_total(device.definition.total_bytes for device, _ in verdicts),
@@ -140,21 +164,11 @@ def summarise(
     )
 
 
-def _state(host: HostView, answered: bool) -> tuple[str, Word | None]:
-    """Return the link in a word, and why it is not there."""
-    link = host.link
-    text = link.text.removeprefix(f"{host.key}: ").removeprefix(f"{host.name}: ")
-    if link.state == "live":
-        return "live", None
-    if link.state == "replay":
-        return "replay", None
-    if link.state == "stale":
-        return "stale", (Grade.AWAY, text or "no more data")
-    if link.state == "ended":
-        return ("ended" if answered else "failed"), (Grade.AWAY, text or "it ended")
-    if "trying again" in text:
-        return "no answer", (Grade.AWAY, text)
-    return ("queued" if "queued" in text else "connecting"), None
+def _away(link: LinkState) -> Word | None:
+    """Return why a host is not there; None where it is, or is only being connected."""
+    grade = {"stale": Grade.STALE, "unreachable": Grade.UNREACHABLE}.get(link.word)
+    why = link.why.removesuffix(f". {key_of('connect_again')}: connect again")
+    return None if grade is None else (grade, why)
 
 
 def _of_devices(verdicts: Sequence[tuple[DeviceView, DeviceState]]) -> Iterable[Word]:
@@ -244,19 +258,22 @@ def _mean(values: Iterable[float | None]) -> float | None:
 class Totals:
     """The sums over all hosts.
 
-    What is stale is counted as it was when it was last heard; ``unheard`` hosts count nothing.
-    ``room`` are the hosts with free devices, the most first, as (name, devices, bytes).
+    ``busy``, ``idle``, ``free`` and ``lost`` devices are those of hosts that are heard now, and
+    ``unheard`` are the devices of the others. ``room`` are the hosts with free devices, the most
+    first, as (name, devices, bytes).
     """
 
     hosts: int
-    live: int
-    away: int
-    failed: int
+    reachable: int
+    stale: int
+    unreachable: int
     connecting: int
     devices: int
     busy: int
     idle: int
     free: int
+    lost: int
+    unheard: int
     jobs: int
     problems: int
     room: tuple[tuple[str, int, float], ...]
@@ -268,20 +285,20 @@ def totals(summaries: Sequence[Summary]) -> Totals:
     Where there is room is told only of hosts that are heard now.
     """
     room = [(one.name, one.free, one.free_bytes) for one in summaries if one.free and one.current]
-    failed = sum(one.state in ("failed", "no answer") for one in summaries)
-    live = sum(one.current for one in summaries)
-    connecting = sum(one.state in ("connecting", "queued") for one in summaries)
+    heard = [one for one in summaries if one.current]
     return Totals(
         hosts=len(summaries),
-        live=live,
-        away=len(summaries) - live - failed - connecting,
-        failed=failed,
-        connecting=connecting,
+        reachable=len(heard),
+        stale=sum(one.state == "stale" for one in summaries),
+        unreachable=sum(one.state == "unreachable" for one in summaries),
+        connecting=sum(one.state in ("connecting", "queued") for one in summaries),
         devices=sum(one.devices for one in summaries),
-        busy=sum(one.busy for one in summaries),
-        idle=sum(one.idle for one in summaries),
-        free=sum(one.free for one in summaries if one.current),
-        jobs=len({key for one in summaries if one.current for key in one.jobs}),
+        busy=sum(one.busy for one in heard),
+        idle=sum(one.idle for one in heard),
+        free=sum(one.free for one in heard),
+        lost=sum(one.lost for one in heard),
+        unheard=sum(one.devices for one in summaries if not one.current),
+        jobs=len({key for one in heard for key in one.jobs}),
         problems=sum(one.grade <= Grade.STALLED for one in summaries),
         room=tuple(sorted(room, key=lambda entry: (-entry[1], -entry[2]))),
     )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ...store.view import no_history
 from .jobs import across
 from .order import SORTS, Order
-from .summary import Grade, Summary, Totals, Word, summarise, totals
+from .summary import Grade, Missing, Summary, Totals, Word, summarise, totals
 
 if TYPE_CHECKING:
     from ...doctor.finding import Finding, Pitfall
@@ -58,6 +58,10 @@ class Fleet:
         self._summed: dict[str, float] = {}
         self._across: dict[str, list[Word]] = {}
         self._found: dict[str, tuple[float, tuple[Word, ...]]] = {}
+        self._away: dict[str, float] = {}
+        """Since when each host is unreachable, as seen here."""
+        self._stopped: float | None = None
+        """When the screen was stopped; None while it goes on."""
         self._turn = 0
         self._judged: dict[str, float | None] = {}
         self._all: tuple[Summary, ...] = ()
@@ -66,7 +70,18 @@ class Fleet:
         """Seconds since the last frame of a host; None before the first."""
         store = self._store()
         received = store.received_seconds(key) if store is not None else None
-        return None if received is None else max(0.0, self._clock() - received)
+        return None if received is None else max(0.0, self._now() - received)
+
+    def _now(self) -> float:
+        """The moment that the screen shows, which stays while it stands still."""
+        return self._clock() if self._stopped is None else self._stopped
+
+    def missing(self, one: Summary) -> Missing:
+        """Return since when a host is not heard, and when it is tried again."""
+        now, age = self._now(), self.age_of(one.key)
+        if age is None:
+            age = now - self._away.get(one.key, now)
+        return Missing(age, None if one.retry_at is None else max(0.0, one.retry_at - now))
 
     @property
     def all(self) -> tuple[Summary, ...]:
@@ -76,6 +91,8 @@ class Fleet:
     def look(self) -> tuple[Summary, ...]:
         """Return every host, as it is or was a moment ago."""
         frozen, store = self._frozen(), self._store()
+        now = self._clock()
+        self._stopped = None if frozen is None else now if self._stopped is None else self._stopped
         if frozen is not None:
             self._all = tuple(self._sum_up(host) for host in frozen.hosts)
         elif store is not None:
@@ -89,6 +106,9 @@ class Fleet:
             ]
             self._across = across(hosts)
             self._all = tuple(self._sum_up(host) for host in hosts)
+        self._away = {
+            one.key: self._away.get(one.key, now) for one in self._all if one.state == "unreachable"
+        }
         return self._all
 
     def heard(self, key: str) -> None:

@@ -102,10 +102,12 @@ class OverviewPane(Pane):
         self._name_panels()
 
     def _show_devices(self, host: HostView, room: int) -> None:
+        from ..widgets.last_seen import as_last_seen
         from .device_rows import WORDS_CELLS, columns, device_row, legend, sort_devices
         from .sparklines import LoadSparks
 
         state, tokens, words = self.session.state, self._devices.tokens, room >= WORDS_CELLS
+        silent = host.link.state in ("stale", "ended")
         sparks = None
         if self._terminal[0] >= WIDE:
             sparks = self._sparks = self._sparks or LoadSparks()
@@ -116,7 +118,8 @@ class OverviewPane(Pane):
                 if sparks is not None
                 else None
             )
-            rows.append(device_row(host, device, tokens, words, self.session.history, spark))
+            row = device_row(host, device, tokens, words, self.session.history, spark)
+            rows.append(as_last_seen(row) if silent else row)
         self._devices.show_columns(
             columns(state.sort, rows, room, sparks is not None) if host.devices else NO_COLUMNS
         )

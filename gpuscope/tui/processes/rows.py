@@ -23,6 +23,7 @@ from ...text.units import amount_text, bytes_text, percent_text, short_age_text
 from ...wire.frames import Unknown
 from ..shell.state import PROCESS_SORTS
 from ..theme import UNICODE, Glyphs
+from ..widgets.last_seen import as_last_seen
 from ..widgets.table import Cell, Column, TableRow
 from .idle import Idle, Idleness
 from .state_text import memory_bar, state_words
@@ -195,6 +196,8 @@ def listing(
         if head is not None:
             rows.append(head)
         rows.append(_row(entry, depth, now, glyphs, room >= WORDS_CELLS))
+    if host.link.state in ("stale", "ended"):
+        rows = [as_last_seen(row) for row in rows]
     return Listing(
         tuple(rows),
         _totals(kept),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import replace
@@ -440,7 +441,15 @@ class Session:
     @property
     def ago_seconds(self) -> float:
         """How long before now the moment shown was; 0 while the screen goes on."""
-        return self.frozen_view.ago_seconds(self._now)
+        now = self._now
+        return self.frozen_view.ago_seconds(now) or self._silent_seconds(now)
+
+    def _silent_seconds(self, host: HostView | None) -> float:
+        """Return for how long a host has sent nothing that is stale or unreachable."""
+        if host is None or host.link.state != "stale" or self._store is None:
+            return 0.0
+        received = self._store.received_seconds(host.key)
+        return 0.0 if received is None else max(0.0, time.monotonic() - received)
 
     def frozen_text(self) -> str:
         """Return for how long, or since when, the screen is frozen; "" while it is live."""

@@ -112,15 +112,18 @@ class StatusLine(Painted):
         out: list[tuple[int, Piece]] = []
         link = host.link
         if link.state in ("connecting", "stale", "ended"):
-            age = (
-                f" {age_text(link.age_seconds)}"
-                if link.age_seconds is not None and link.state == "stale"
-                else ""
-            )
-            text = f"{tokens.glyphs.bad} {link.state}{age}" + (
-                f": {fit(link.text, LINK_CELLS).rstrip()}" if link.text else ""
-            )
-            out.append((1, (text, "warn" if link.state != "ended" else "bad")))
+            from ...model.link_state import TRYING, link_state
+
+            state = link_state(host)
+            away = link.age_seconds is not None and state.kind in ("warn", "bad")
+            word = f"no data for {age_text(link.age_seconds or 0.0)}" if away else state.word
+            if link.state == "ended" and host.sampled_seconds is not None:
+                word = "ended"
+            why = "" if state.word == "stale" else state.why
+            why += TRYING + link.text.partition(TRYING)[2] if TRYING in link.text else ""
+            text = f"{getattr(tokens.glyphs, state.kind)} {word}"
+            text += f": {fit(why, LINK_CELLS).rstrip()}" if why else ""
+            out.append((1, (text, "muted" if state.kind == "idle" else state.kind)))
         elif link.state == "replay" and link.text:
             out.append((2, (link.text, "muted")))
         elif link.state == "live":
