@@ -45,9 +45,8 @@ TOKENS: Final = (*LAYERS, *TEXTS, "border", *SERIES, *LOADS)
 DARK: Final = "gpuscope-dark"
 LIGHT: Final = "gpuscope-light"
 COLOUR_BLIND: Final = "gpuscope-colour-blind"
-"""Dark, and every state and layer far from every other for protan, deutan and tritan eyes (CIE
-1976: at least 30, where the dark theme has 17 between ok and idle); it gives up that green means
-well.
+"""Dark, and every state, and every part of a chart, far from every other for protan and deutan eyes
+(CIE 1976: at least 28, in the other themes at least 12); it gives up that green means well.
 """
 
 THEME_NAMES: Final = {
@@ -62,9 +61,9 @@ THEME_NAMES: Final = {
 _DARK_PALETTE: Final = {
     "allocated": "#56b4e9",
     "cached": "#e69f00",
-    "outside": "#cc79a7",
-    "other": "#b4bdc7",
-    "driver": "#77828e",
+    "outside": "#b567b5",
+    "other": "#cfd8e0",
+    "driver": "#6d7883",
     "free": "#6c7786",
     "ok": "#2fbf91",
     "warn": "#f0e442",
@@ -80,8 +79,8 @@ _DARK_PALETTE: Final = {
     "series1": "#56b4e9",
     "series2": "#e69f00",
     "series3": "#2fbf91",
-    "series4": "#cc79a7",
-    "series5": "#f0e442",
+    "series4": "#b567b5",
+    "series5": "#f2ea72",
     "series6": "#ff7a45",
     "load1": "#1f5a4a",
     "load2": "#237a61",
@@ -92,9 +91,9 @@ _DARK_PALETTE: Final = {
 _LIGHT_PALETTE: Final = {
     "allocated": "#0072b2",
     "cached": "#b27500",
-    "outside": "#b0508a",
-    "other": "#39424d",
-    "driver": "#727c87",
+    "outside": "#c020a0",
+    "other": "#20262c",
+    "driver": "#6b7682",
     "free": "#7a848f",
     "ok": "#00704f",
     "warn": "#7d5a00",
@@ -109,10 +108,10 @@ _LIGHT_PALETTE: Final = {
     "selected": "#0b0f14 on #dbe9f6",
     "series1": "#0072b2",
     "series2": "#b27500",
-    "series3": "#008a64",
-    "series4": "#b0508a",
-    "series5": "#8a7d00",
-    "series6": "#d55e00",
+    "series3": "#0f6044",
+    "series4": "#c020a0",
+    "series5": "#606a2a",
+    "series6": "#9c1c00",
     "load1": "#b9dfd2",
     "load2": "#7cc4ab",
     "load3": "#3b9f7f",
@@ -133,10 +132,10 @@ _COLOUR_BLIND_PALETTE: Final = {
     "accent": "#6db6ff",
     "series1": "#6699ee",
     "series2": "#eeaa44",
-    "series3": "#aaffee",
+    "series3": "#4aa8c0",
     "series4": "#cc4466",
     "series5": "#ffe100",
-    "series6": "#9944ff",
+    "series6": "#f0ffad",
     "load1": "#2f4f78",
     "load2": "#42719f",
     "load3": "#5793cf",
@@ -149,7 +148,7 @@ _ANSI_PALETTE: Final = {
     "allocated": "blue",
     "cached": "yellow",
     "outside": "magenta",
-    "other": "cyan",
+    "other": "white",
     "driver": "bright_black",
     "free": "bright_black",
     "ok": "green",
@@ -175,6 +174,7 @@ _ANSI_PALETTE: Final = {
     "load4": "bold green",
     "badge": "bold reverse",
 }
+_ANSI_LIGHT_PALETTE: Final = {**_ANSI_PALETTE, "other": "black"}
 _DARK_SURFACES: Final = {"background": "#0d1117", "surface": "#11161d", "panel": "#161c24"}
 _LIGHT_SURFACES: Final = {"background": "#fbfcfd", "surface": "#f4f6f8", "panel": "#eceff3"}
 
@@ -185,7 +185,7 @@ def palette(theme: Theme) -> dict[str, str]:
     The theme is one of ours, one of Textual's others (by darkness), or the sixteen colours.
     """
     if theme.ansi:
-        return _ANSI_PALETTE
+        return _ANSI_PALETTE if theme.dark else _ANSI_LIGHT_PALETTE
     if theme.name == COLOUR_BLIND:
         return _COLOUR_BLIND_PALETTE
     return _DARK_PALETTE if theme.dark else _LIGHT_PALETTE
@@ -267,6 +267,7 @@ class Glyphs(NamedTuple):
     track: str = "▁"  # the unused rest of a bar
     bar: str = "━"  # a slim bar, its end in the middle of a cell, and its unused rest
     half: str = "╸"
+    tight: str = "╋"  # what of a slim bar lies beyond the limit of a warning
     groove: str = "─"
     unknown: str = "┄"  # a reading that is not there
     dash: str = "–"
@@ -312,6 +313,7 @@ UNICODE: Final = Glyphs()
 MONOCHROME: Final = Glyphs(
     track="·",
     groove="·",
+    tight="!",
     patterns={
         "allocated": "█",
         "cached": "▒",
@@ -321,6 +323,7 @@ MONOCHROME: Final = Glyphs(
         "series3": "▓",
         "series5": "▚",
         "series6": "╱",
+        "warn": "!",
         "free": "·",
     },
     lines=(("braille", "⣀"), ("•", "•"), ("+", "+"), ("×", "×"), ("o", "o"), ("=", "=")),
@@ -329,6 +332,7 @@ ASCII: Final = Glyphs(
     across="    -####",
     up=" ..--==##",
     track=".",
+    tight="!",
     unknown="?",
     dash="-",
     ellipsis="~",
@@ -359,6 +363,7 @@ ASCII: Final = Glyphs(
         "series3": "o",
         "series5": "/",
         "series6": ":",
+        "warn": "!",
         "free": ".",
     },
     lines=(("*", "*"), ("+", "+"), ("o", "o"), ("x", "x"), ("=", "="), ("%", "%")),
@@ -376,11 +381,12 @@ class Tokens:
     def __init__(self, theme: Theme, *, monochrome: bool = False, ascii_only: bool = False) -> None:
         self.key: tuple[object, ...] = (theme.name, monochrome, ascii_only)
         self.ground: Style | None = None
+        self.inverts_alarms = monochrome
         self.glyphs = ASCII if ascii_only else MONOCHROME if monochrome else UNICODE
         self._styles = _parse(palette(theme))
         if monochrome:  # as greys, red and yellow would be dimmer than the text around them
             self._styles["warn"] = self._styles["title"]
-            self._styles["bad"] = self._styles["title"] + Style(bold=True)
+            self._styles["bad"] = self._styles["title"] + Style(bold=True, reverse=True)
         self._specs: dict[str, Style] = {}
         self._drawn: dict[str, Style] = {}
         self._on: dict[RichColor, Tokens] = {}

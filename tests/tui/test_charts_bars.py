@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuscope.model.device_state import NEARLY_FULL
 from gpuscope.tui.charts.spark import spark
-from gpuscope.tui.theme import ASCII, MONOCHROME, UNICODE
+from gpuscope.tui.theme import ASCII, MONOCHROME, UNICODE, Glyphs
 from gpuscope.tui.widgets.bars import Bar, Meter, meter, stacked_bar
 from gpuscope.wire.frames import Unknown
 
@@ -111,6 +112,22 @@ def test_what_lies_beyond_the_mark_is_in_the_colour_of_a_warning() -> None:
     assert tokens(139, 9)[-2:] == ["allocated", "warn"]
     assert "warn" in tokens(135, 40)
     assert "warn" not in tokens(132, 40)
+
+
+@pytest.mark.parametrize(
+    ("glyphs", "drawn"),
+    [
+        (UNICODE, "━" * 38 + "╋╋"),
+        (MONOCHROME, "█" * 38 + "!!"),
+        (ASCII, "#" * 38 + "!!"),
+    ],
+    ids=["unicode", "monochrome", "ascii"],
+)
+def test_what_lies_beyond_the_mark_has_a_texture_of_its_own(glyphs: Glyphs, drawn: str) -> None:
+    for used, tight in ((139, True), (130, False)):
+        cell = Bar(((used, "allocated"),), 140, warn_beyond=NEARLY_FULL)
+        assert (plain(cell.draw(40, glyphs)) == drawn) == tight
+        assert (glyphs.tight in plain(cell.draw(40, glyphs))) == tight
 
 
 def test_too_much_is_clipped() -> None:

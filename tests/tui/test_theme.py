@@ -6,7 +6,7 @@ They are told apart by colour-blind eyes and without colour.
 from __future__ import annotations
 
 import re
-from itertools import combinations, pairwise
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,14 @@ from textual.theme import BUILTIN_THEMES, Theme
 
 import gpuscope.tui
 from gpuscope.tui import theme
+from gpuscope.tui.memory import tables
+from gpuscope.tui.overview import charts as overview_charts
+from gpuscope.tui.overview import step_split
 from gpuscope.tui.theme import Tokens
+from gpuscope.tui.time import history as time_history
+from gpuscope.tui.time import rows as time_rows
+from gpuscope.tui.trainer import job_charts
+from gpuscope.tui.widgets import charted_screen
 from tests.tui.gallery import Gallery
 from tests.tui.snapshots import grid, run
 
@@ -99,29 +106,54 @@ def distance(one: Triplet, other: Triplet, eyes: str) -> float:
     return sum((a - b) ** 2 for a, b in zip(*seen, strict=True)) ** 0.5
 
 
+CHARTS = {
+    "memory": (*theme.LAYERS[:-1], "warn"),
+    "the clock of a training": (*time_history.HUES, time_history.REST, "driver"),
+    "a look at the GPU": tuple(time_rows.LOOK_TOKENS.values()),
+    "a step in the Time tab": tuple(time_rows.SPLIT_TOKENS.values()),
+    "a step of a job": tuple(step_split.SPLIT_TOKENS.values()),
+    "the pace of ranks": job_charts.PACE_TOKENS,
+    "curves of the Overview": (*overview_charts.TOKENS, "other"),
+    "loads of the only GPU": tuple(token for *_, token in overview_charts.LOADS),
+    "curves of a screen": charted_screen.TOKENS,
+    "memory by module": tuple(token for _, token in tables.TOKENS),
+}
+"""The tokens that stand together in one chart."""
+
+
 @pytest.mark.parametrize("eyes", _BLIND)
 @pytest.mark.parametrize("one", OURS)
-def test_layers_that_touch_and_lines_of_one_chart_differ_for_colour_blind_eyes(
-    one: Theme, eyes: str
-) -> None:
-    tokens = Tokens(one)
-    pairs = [
-        *pairwise(theme.LAYERS[:-1]),
-        ("allocated", "outside"),
-        *combinations(theme.SERIES[:4], 2),
-    ]
-    for first, second in pairs:
-        gap = distance(rgb(tokens.colour(first)), rgb(tokens.colour(second)), eyes)
-        assert gap >= 10, f"{first} and {second}: {gap:.1f}"
+def test_all_that_stands_in_one_chart_differs_for_all_eyes(one: Theme, eyes: str) -> None:
+    tokens, least = Tokens(one), 28 if one.name == theme.COLOUR_BLIND else 12
+    for chart, parts in CHARTS.items():
+        assert len(set(parts)) == len(parts), f"a colour stands twice in {chart}"
+        for first, second in combinations(parts, 2):
+            gap = distance(rgb(tokens.colour(first)), rgb(tokens.colour(second)), eyes)
+            assert gap >= least, f"{first} and {second} in {chart}: {gap:.1f}"
+
+
+@pytest.mark.parametrize("name", ["ansi-dark", "ansi-light"])
+def test_with_sixteen_colours_no_chart_has_one_of_them_twice(name: str) -> None:
+    styles = theme.palette(BUILTIN_THEMES[name])
+    for chart, parts in CHARTS.items():
+        drawn = [styles[part] for part in parts]
+        assert len(set(drawn)) == len(drawn), f"{chart}: {drawn}"
+
+
+@pytest.mark.parametrize("glyphs", [theme.MONOCHROME, theme.ASCII], ids=["monochrome", "ascii"])
+def test_without_colour_no_stacked_chart_has_a_pattern_twice(glyphs: theme.Glyphs) -> None:
+    for chart, parts in CHARTS.items():
+        if not set(parts) & {"series1", "series2", "series4"}:  # those are lines
+            fills = [glyphs.fill(part) for part in parts]
+            assert len(set(fills)) == len(fills), f"{chart}: {fills}"
 
 
 @pytest.mark.parametrize("eyes", _BLIND)
-def test_in_the_colour_blind_theme_every_state_and_layer_is_far_from_every_other(eyes: str) -> None:
+def test_in_the_colour_blind_theme_every_state_is_far_from_every_other(eyes: str) -> None:
     tokens = Tokens(next(one for one in theme.THEMES if one.name == theme.COLOUR_BLIND))
-    for group in (theme.STATES, theme.LAYERS[:-1]):
-        for first, second in combinations(group, 2):
-            gap = distance(rgb(tokens.colour(first)), rgb(tokens.colour(second)), eyes)
-            assert gap >= 28, f"{first} and {second}: {gap:.1f}"
+    for first, second in combinations(theme.STATES, 2):
+        gap = distance(rgb(tokens.colour(first)), rgb(tokens.colour(second)), eyes)
+        assert gap >= 28, f"{first} and {second}: {gap:.1f}"
 
 
 @pytest.mark.parametrize("glyphs", [theme.MONOCHROME, theme.ASCII], ids=["monochrome", "ascii"])
@@ -203,3 +235,5 @@ def test_without_colour_what_is_wrong_is_not_dimmer_than_the_text_around_it():
     tokens = Tokens(theme.THEMES[0], monochrome=True)
     assert tokens.style("bad").color == tokens.style("warn").color == tokens.style("title").color
     assert tokens.style("bad").bold
+    assert tokens.style("bad").reverse, "an alarm is the first thing that is seen"
+    assert not tokens.style("warn").reverse

@@ -76,7 +76,7 @@ class LoadStrips(Painted):
             for at, token in enumerate(LOADS)
         ]
         if any(lane.wasted_since is not None for lane in lanes):
-            entries.append((glyphs.up[8], "warn", "no progress"))
+            entries.append((glyphs.patterns.get("warn", glyphs.up[8]), "warn", "no progress"))
         self.legend(entries)
         self.repaint()
 
@@ -186,7 +186,9 @@ def lane_rows(
     for row in range(rows - 1, -1, -1):
         cells: Line = [(" " * first, "text")]
         for eighths, token in bars:
-            if eighths > row * 8:
+            if token in glyphs.patterns and eighths > row * 8:  # where colours do not warn
+                cells.append((glyphs.patterns[token], token))
+            elif eighths > row * 8:
                 cells.append((glyphs.up[min(eighths - row * 8, 8)], token))
             else:
                 cells.append((glyphs.unknown, "faint") if eighths < 0 and not row else BLANK)

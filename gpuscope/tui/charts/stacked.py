@@ -147,15 +147,16 @@ class StackedChart(Painted):
             (getattr(glyphs, kind), token, label) for kind, token, label in LEGEND if kind in kinds
         ]
         if capacity and self._warns and most > capacity * NEARLY_FULL:
-            entries.append((glyphs.up[8], WARNING, f"above {percent_text(NEARLY_FULL)}"))
+            glyph = glyphs.patterns.get(WARNING, glyphs.up[8])
+            entries.append((glyph, WARNING, f"above {percent_text(NEARLY_FULL)}"))
         entries += [(glyphs.dashes, "text", peak.label)] if peak and most else []
         self.legend(entries)
         self.repaint()
 
     @property
     def _warns(self) -> bool:
-        """Whether the axis ends at the capacity, and the look has a colour for a warning."""
-        return self._top == self._capacity and not self.tokens.glyphs.patterns
+        """Whether the axis ends at the capacity."""
+        return self._top == self._capacity
 
     def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
         axis = 2 if height >= 7 else 1 if height >= 4 else 0
@@ -409,6 +410,8 @@ def _cell(edges: Sequence[tuple[int, str]], bottom: int, glyphs: Glyphs) -> Piec
     if shares[-1][1] == WARNING and glyphs.eighths and not glyphs.patterns:
         filled = 8  # the rest of the cell is no more than what rounding leaves out
     token = max(shares, key=_eighths)[1]
+    if shares[-1][1] == WARNING and WARNING in glyphs.patterns:
+        return glyphs.patterns[WARNING], WARNING
     if token in glyphs.patterns or not glyphs.eighths:
         return (glyphs.fill(token), token) if filled >= 4 else (" ", "text")
     if filled < 8:

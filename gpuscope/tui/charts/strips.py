@@ -44,6 +44,8 @@ def strip_of(segments: Sequence[Piece], cells: int, tokens: Tokens, below: str =
     ``below`` is a spec that all pieces inherit from (a cursor's background).
     """
     base = tokens.drawn(below) if below else None
+    if tokens.inverts_alarms and any(spec == "bad" for _, spec in segments):
+        segments = [part for piece in segments for part in _alarm_alone(piece)]
     pieces: list[Segment] = []
     length = 0
     last_text, last_style = "", None
@@ -67,6 +69,19 @@ def strip_of(segments: Sequence[Piece], cells: int, tokens: Tokens, below: str =
     if length < cells:
         pieces.append(Segment(" " * (cells - length), base or tokens.ground))
     return LightStrip(pieces, cells)
+
+
+def _alarm_alone(piece: Piece) -> Iterator[Piece]:
+    """Yield an alarm apart from the blanks around it, which are not to be inverted."""
+    text, spec = piece
+    word = text.strip(" ")
+    if spec != "bad" or word == text:
+        yield piece
+        return
+    before, _, after = text.partition(word) if word else (text, "", "")
+    yield before, "text"
+    yield word, spec
+    yield after, "text"
 
 
 def empty_strips(text: str, width: int, height: int, tokens: Tokens) -> list[Strip]:

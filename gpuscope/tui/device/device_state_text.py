@@ -35,7 +35,7 @@ def gravity(state: DeviceState) -> Kind:
 def token_of(state: DeviceState) -> str:
     """Return the token of a state's colour."""
     kind = gravity(state)
-    return "series4" if kind == "shared" else kind
+    return "accent" if kind == "shared" else kind
 
 
 def glyph_of(state: DeviceState, glyphs: Glyphs) -> str:

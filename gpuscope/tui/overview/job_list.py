@@ -205,7 +205,7 @@ class JobList(Painted, can_focus=True):
 
     def _split(self, line: JobLine, width: int) -> list[Line]:
         """Return what a step is made of: a bar, and the shares in words."""
-        from .job_rows import SPLIT_TOKENS, split_pieces
+        from .step_split import SPLIT_TOKENS, split_pieces
 
         if not line.split:
             return []
@@ -218,7 +218,7 @@ class JobList(Painted, can_focus=True):
                 (head, "faint"),
                 *bar,
                 ("  ", "text"),
-                *split_pieces(line.split, width - cells - len(head) - 8),
+                *split_pieces(line.split, width - cells - len(head) - 8, self.tokens.glyphs),
             ]
         ]
 

@@ -21,7 +21,6 @@ from ...model.slowdown import of_trainers
 from ...model.stalls import find_stall, worst_rank
 from ...model.step_time import (
     SLOWER,
-    SPLIT,
     input_share,
     measured_step,
     shares_of,
@@ -422,28 +421,6 @@ def _slow(host: HostView, trainers: list[TrainerView], history: HistoryOf) -> li
         return [[("memory: ", "warn"), (f"torch counted {ooms:.0f} out-of-memory errors", "muted")]]
     phases = {phase for t in trainers if isinstance(phase := t.reading("phase"), str)}
     return [[("phase: ", "faint"), ("evaluating", "muted")]] if phases == {"eval"} else []
-
-
-SPLIT_TOKENS = dict(
-    zip(SPLIT, ("cached", "outside", "allocated", "series3", "series6", "other"), strict=True)
-)
-"""The colours of series 2, 4 and 1 under their names as layers, which have patterns of their own
-without colour.
-"""
-
-
-def split_pieces(shares: dict[str, float], cells: int) -> Line:
-    """Return the shares of a step in words, the largest first, as many as fit into ``cells``.
-
-    An example is ``compute 81 % · input 9 % · …``.
-    """
-    out: Line = []
-    for name, share in sorted(shares.items(), key=lambda item: -item[1]):
-        text = f"{' · ' if out else ''}{name} {percent_text(share)}"
-        if share < 0.005 or sum(len(t) for t, _ in out) + len(text) > cells:
-            break
-        out.append((text, SPLIT_TOKENS[name]))
-    return out
 
 
 def _outside(host: HostView, job: JobView) -> Line:

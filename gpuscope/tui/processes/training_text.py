@@ -14,7 +14,8 @@ from ...text import styled
 from ...text.styled import Line
 from ...text.units import age_text, brief_duration_text, bytes_text, percent_text
 from ..device.fact_lines import fact
-from ..overview.job_rows import loss_text, split_pieces
+from ..overview.job_rows import loss_text
+from ..overview.step_split import split_pieces
 from ..shell.keymap import key_of
 from ..theme import UNICODE, Glyphs
 from .idle import Idle

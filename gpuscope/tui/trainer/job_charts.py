@@ -22,7 +22,7 @@ from ..charts.chart_series import at_moments
 from ..charts.line import LineChart, Series
 from ..charts.stacked import Layer, Peak, StackedChart, TimeChart
 from ..memory.timeline import ticks
-from ..overview.job_rows import SPLIT_TOKENS
+from ..overview.step_split import SPLIT_TOKENS
 from ..widgets.pane import set_title
 from ..widgets.text import Lines
 from .job_series import (

@@ -14,7 +14,7 @@ from ...model.stalls import find_stall
 from ...text import styled
 from ...text.styled import Line
 from ..log.rows import event_lines
-from ..overview.job_rows import SPLIT_TOKENS
+from ..overview.step_split import SPLIT_TOKENS
 from ..shell.keymap import bindings_of, keys_of
 from ..widgets.full_screen import FullScreen, absent, footer_keys
 from ..widgets.pane import set_title

@@ -24,7 +24,8 @@ from ...text.styled import Line
 from ...text.units import bytes_text, duration_text, percent_text
 from ...wire.clean import clean
 from ...wire.frames import Unknown
-from ..overview.job_rows import end_notes, growth_lines, input_lines, split_pieces, state_lines
+from ..overview.job_rows import end_notes, growth_lines, input_lines, state_lines
+from ..overview.step_split import split_pieces
 from ..shell.keymap import key_of
 
 if TYPE_CHECKING:

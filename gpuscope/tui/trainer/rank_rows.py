@@ -14,7 +14,8 @@ from ...model.stragglers import straggler
 from ...text import styled
 from ...text.styled import Piece
 from ...text.units import age_text, amount_text, duration_text
-from ..overview.job_rows import SPLIT_TOKENS, end_word, step_age_text
+from ..overview.job_rows import end_word, step_age_text
+from ..overview.step_split import SPLIT_TOKENS
 from ..shell.keymap import key_of
 from ..widgets.bars import Bar
 from ..widgets.table import GUTTER, Cell, Column, TableRow, lay_out

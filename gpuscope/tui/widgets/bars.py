@@ -39,7 +39,7 @@ def stacked_bar(
     When a part or the total is unknown, what is known is drawn and the rest is the unknown
     line. Parts beyond the total are clipped. ``slim`` bars are for neighbouring rows: lines
     with blanks between the rows. ``warn_beyond`` is a share of the total: the stretch of a slim
-    bar that lies beyond it is drawn in the colour of a warning.
+    bar that lies beyond it has the colour of a warning, and a texture of its own.
     """
     if width <= 0:
         return []
@@ -63,7 +63,19 @@ def stacked_bar(
         summed += amount
         ends = min(max(round(min(summed / limit, 1.0) * width * 8), ends + 1), width * 8)
         edges.append((ends, token))
-    return merged(_bar_cell(edges, cell * 8, rest, glyphs) for cell in range(width))
+    cells = [_bar_cell(edges, cell * 8, rest, glyphs) for cell in range(width)]
+    if slim:  # without parts of cells
+        warn_at = _warn_at(summed / limit, width, warn_beyond)
+        for cell in range(warn_at, width):
+            cells[cell] = (glyphs.tight, "warn") if cells[cell] != rest else rest
+    return merged(cells)
+
+
+def _warn_at(share: float, width: int, warn_beyond: float | None) -> int:
+    """Return the cell from which on a bar warns, ``width`` where it does not."""
+    if warn_beyond is None or share <= warn_beyond:
+        return width
+    return min(int(warn_beyond * width), width - 1)
 
 
 def _slim_cells(
@@ -92,17 +104,17 @@ def _slim_cells(
             so_far += amount
             end = round(min(so_far / limit, 1.0) * width * 2)
             tokens += [token] * (end - len(tokens))
-    warn_at = width
-    if warn_beyond is not None and full > warn_beyond:
-        warn_at = min(int(warn_beyond * width), width - 1)
+    warn_at = _warn_at(full, width, warn_beyond)
     cells: Line = []
     for cell in range((halves + 1) // 2):
         token = tokens[cell * 2]
-        if token in glyphs.patterns:
+        if cell >= warn_at:
+            cells.append((glyphs.tight, "warn"))
+        elif token in glyphs.patterns:
             cells.append((glyphs.fill(token), token))
         else:
             glyph = glyphs.half if cell * 2 + 1 == halves else glyphs.bar
-            cells.append((glyph, "warn" if cell >= warn_at else token))
+            cells.append((glyph, token))
     return cells + [rest] * (width - len(cells))
 
 
