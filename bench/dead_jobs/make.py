@@ -1,0 +1,364 @@
+"""Make the dead jobs of ``tests/data/dead_jobs`` again, each in namespaces of its own.
+
+An index such as ``tests/data/dead_jobs/dev.toml`` says what to do to each job; this starts
+``train.py`` on its ranks, does it, and keeps what is left. Mounts, host names, addresses and
+process ids are the job's own, so that nothing of this machine gets into the data. It needs Linux
+and root, or unprivileged user namespaces::
+
+    python -m bench.dead_jobs.make tests/data/dead_jobs/dev.toml [NAME ...] --out /tmp/dead
+    python -m bench.dead_jobs.make ... --backend nccl --ranks 2 --in-place     # on two GPUs
+"""
+
+from __future__ import annotations
+
+import argparse
+import glob
+import gzip
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from gpuscope import toml
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+NODES = {f"node{n:02}": f"10.20.0.{10 + n}" for n in range(1, 5)}
+JOB = "4211"
+LONGEST_SECONDS = 150.0
+
+Job = dict[str, Any]
+
+
+def main() -> None:
+    """Make the jobs that are named, or all of an index."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("index", type=Path)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--out", type=Path, required=True, help="a folder for each job goes here")
+    parser.add_argument("--backend", choices=("gloo", "nccl"), default="gloo")
+    parser.add_argument("--ranks", type=int, default=16, help="use at most so many ranks")
+    parser.add_argument("--in-place", action="store_true", help="without namespaces")
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    for job in chosen(args.index, args.names):
+        job["backend"] = args.backend
+        shrink(job, args.ranks)
+        out = args.out.resolve() / job["name"]
+        if args.inside or args.in_place:
+            Run(job, out, isolated=not args.in_place).make()
+            continue
+        words = ["unshare", "--mount", "--uts", "--net", "--pid", "--fork", "--kill-child"]
+        words += ["--mount-proc", *([] if os.geteuid() == 0 else ["--map-root-user"])]
+        words += [sys.executable, "-m", "bench.dead_jobs.make", str(args.index.resolve())]
+        words += [job["name"], "--out", str(args.out.resolve()), "--inside"]
+        words += ["--backend", args.backend, "--ranks", str(args.ranks)]
+        begun = time.monotonic()
+        done = subprocess.run(words, cwd=ROOT)
+        size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
+        seconds = time.monotonic() - begun
+        print(f"{job['name']}: {size / 1000:.1f} kB, {seconds:.0f} s, status {done.returncode}")
+
+
+def chosen(index: Path, names: list[str]) -> Iterator[Job]:
+    """Give the jobs of an index that are named, or all."""
+    jobs = toml.loads(index.read_text())["job"]
+    unknown = set(names) - {job["name"] for job in jobs}
+    if unknown:
+        raise SystemExit(f"no such job in {index}: {', '.join(sorted(unknown))}")
+    yield from (job for job in jobs if not names or job["name"] in names)
+
+
+def shrink(job: Job, most: int) -> None:
+    """Use fewer ranks, where there are fewer GPUs; the last one stands for all that are gone."""
+    job["ranks"] = min(job["ranks"], most)
+    job["nodes"] = min(job.get("nodes", 1), job["ranks"])
+    job["culprit"] = sorted({min(rank, job["ranks"] - 1) for rank in job["culprit"]})
+
+
+class Run:
+    """One job, from its empty folder to what is left of it."""
+
+    def __init__(self, job: Job, out: Path, isolated: bool) -> None:
+        self.job = job
+        self.out = out
+        self.isolated = isolated
+        self.base = Path("/srv") if isolated else Path(f"/tmp/dead-job-{os.getpid()}")
+        self.work = self.base / "train"
+        self.left = self.work / "left"
+        self.tmp = self.base / "tmp"
+        self.python = self.base / "venv" / "bin" / "python" if isolated else Path(sys.executable)
+        self.nodes = list(NODES)[: job["nodes"]]
+        self.each = job["ranks"] // len(self.nodes)
+        self.agents: list[subprocess.Popen[bytes]] = []
+
+    def make(self) -> None:
+        if self.isolated:
+            isolate(self.base)
+        for folder in (self.left, self.tmp, self.base / "data", self.base / "home"):
+            folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(HERE / "train.py", self.work)
+        for extra in self.job.get("files", []):
+            shutil.copy(HERE / extra, self.work)
+        config = {name: self.job[name] for name in ("culprit", "backend")}
+        config.update(self.job.get("config", {}))
+        (self.work / "config.json").write_text(json.dumps(config))
+        self.shell("before")
+        launch = self.slurm if self.job["launch"] == "slurm" else self.torchrun
+        launch()
+        self.happen()
+        self.wait()
+        self.shell("after")
+        self.keep()
+
+    def shell(self, when: str) -> None:
+        """Run what the index has the shell do before or after the job."""
+        words = ["sh", "-ec", self.job.get(when, "")]
+        subprocess.run(words, cwd=self.work, env=self.env(), check=True)
+
+    def env(self, **more: str) -> dict[str, str]:
+        """Return the environment of a job: nothing of ours."""
+        out = {
+            "PATH": f"{self.python.parent}:/usr/local/bin:/usr/bin:/bin",
+            "HOME": str(self.base / "home"),
+            "TMPDIR": str(self.tmp),
+            "OMP_NUM_THREADS": "1",
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONWARNINGS": "ignore:Failed to initialize NumPy",
+        }
+        if not self.isolated:
+            out["PYTHONPATH"] = str(ROOT)
+        return {**out, **self.job.get("env", {}), **more}
+
+    # ── starting ──────────────────────────────────────────────────────────────────────────────────
+
+    def torchrun(self) -> None:
+        """Start an agent for each node, with the ranks' output as the job asks for it."""
+        for number, node in enumerate(self.nodes):
+            words = ["-m", "torch.distributed.run", f"--nproc-per-node={self.each}"]
+            words += [f"--nnodes={len(self.nodes)}", f"--node-rank={number}"]
+            if len(self.nodes) > 1 or self.job.get("master"):
+                master = self.job.get("master", NODES[self.nodes[0]])
+                words += [f"--master-addr={master}", "--master-port=29500"]
+            words += self.job.get("torchrun", [])
+            name = f"{node}.log" if len(self.nodes) > 1 else "job.log"
+            words += ["train.py", "--config", "config.json"]
+            self.start(node, words, self.left / name)
+
+    def slurm(self) -> None:
+        """Start each rank by itself with a file of its own, as srun does with ``%t``."""
+        master = self.job.get("master", NODES[self.nodes[0]])
+        for rank in range(self.job["ranks"]):
+            node = self.nodes[rank // self.each]
+            env = {"RANK": str(rank), "WORLD_SIZE": str(self.job["ranks"]), "MASTER_ADDR": master}
+            env |= {"LOCAL_RANK": str(rank % self.each), "MASTER_PORT": "29500"}
+            env |= {"SLURM_PROCID": str(rank), "SLURM_JOB_ID": JOB}
+            words = ["train.py", "--config", "config.json"]
+            self.start(node, words, self.left / f"slurm-{JOB}_{rank}.out", **env)
+
+    def start(self, node: str, words: list[str], output: Path, **more: str) -> None:
+        command = [str(self.python), "-u", *words]
+        if self.job.get("gpuscope"):
+            watched = [*self.job["gpuscope"], "--", *command]
+            command = [str(self.python), "-m", "gpuscope", "run", *watched]
+        before = self.job.get("on_node", {}).get(node, ":")
+        if self.isolated:
+            script = f'hostname {node}; {before}; exec "$@"'
+            command = ["unshare", "--uts", "--mount", "sh", "-c", script, "sh", *command]
+        with output.open("ab") as file:
+            self.agents.append(
+                subprocess.Popen(
+                    command,
+                    cwd=self.work,
+                    env=self.env(**more),
+                    stdin=subprocess.DEVNULL,
+                    stdout=file,
+                    stderr=file,
+                    start_new_session=True,
+                )
+            )
+
+    # ── what happens to it ────────────────────────────────────────────────────────────────────────
+
+    def happen(self) -> None:
+        """Do what the job's events say, once its rank 0 has come to the step that is marked."""
+        for event in self.job.get("events", []):
+            time.sleep(event.get("seconds", 0))
+            do = event["do"]
+            if do == "mark":
+                self.wait_for_mark()
+            elif do == "interrupt":
+                self.signal(signal.SIGINT)
+            elif do == "terminate":
+                self.slurm_writes(event.get("text", ""))
+                self.signal(signal.SIGTERM)
+                time.sleep(event.get("grace", 3))
+                for process in list(self.ranks()):
+                    with suppress(ProcessLookupError):
+                        os.kill(process, signal.SIGKILL)
+            elif do == "lose-node":
+                group = self.agents[event["node"]].pid
+                for process in [*self.ranks(group), group]:
+                    with suppress(ProcessLookupError):
+                        os.kill(process, signal.SIGKILL)
+            elif do == "usr1":
+                for process in self.ranks():
+                    os.kill(process, signal.SIGUSR1)
+            elif do == "py-spy":
+                self.py_spy()
+            else:
+                raise SystemExit(f"{self.job['name']}: no such event: {do}")
+
+    def wait_for_mark(self) -> None:
+        end = time.monotonic() + LONGEST_SECONDS
+        while not (self.tmp / "marked").exists() and time.monotonic() < end:
+            if all(agent.poll() is not None for agent in self.agents):
+                raise SystemExit(f"{self.job['name']}: ended before its marked step")
+            time.sleep(0.1)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the processes that were started, as a terminal or Slurm does."""
+        for agent in self.agents:
+            with suppress(ProcessLookupError):
+                os.killpg(agent.pid, number)
+
+    def ranks(self, agent: int = 0) -> Iterator[int]:
+        """Give the processes that run the trainer itself, of one agent or of all."""
+        agents = [agent] if agent else [one.pid for one in self.agents]
+        for path in glob.glob("/proc/[0-9]*/cmdline"):
+            process = int(path.split("/")[2])
+            with suppress(OSError):
+                words = Path(path).read_bytes().split(b"\0")
+                stat = Path(f"/proc/{process}/stat").read_text()
+                family = {process, int(stat.rpartition(")")[2].split()[1])}
+                ours = b"train.py" in words and b"torch.distributed.run" not in words
+                if ours and family.intersection(agents):
+                    yield process
+
+    def py_spy(self) -> None:
+        """Write the stacks of each rank into a file of its own, as a user would for a hang."""
+        folder = self.left / "stacks"
+        folder.mkdir()
+        for process in self.ranks():
+            with suppress(OSError, StopIteration):
+                variables = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
+                rank = next(v[5:].decode() for v in variables if v.startswith(b"RANK="))
+                words = [os.environ.get("PY_SPY", "py-spy"), "dump", "--pid", str(process)]
+                done = subprocess.run(words, capture_output=True, text=True)
+                (folder / f"rank{rank}.txt").write_text(done.stdout or done.stderr)
+
+    def wait(self) -> None:
+        """Wait until all have ended; srun stops the others a while after the first failure."""
+        end = time.monotonic() + LONGEST_SECONDS
+        patience = self.job.get("kill_wait", LONGEST_SECONDS)
+        told: set[int] = set()
+        while len(told) < len(self.agents):
+            for rank, agent in enumerate(self.agents):
+                if rank not in told and agent.poll() is not None:
+                    told.add(rank)
+                    self.slurm_says(rank, agent.returncode)
+                    if agent.returncode:
+                        end = min(end, time.monotonic() + patience)
+            if time.monotonic() > end:
+                end += patience
+                self.signal(signal.SIGTERM)
+                time.sleep(2)
+                self.signal(signal.SIGKILL)
+            time.sleep(0.1)
+
+    # ── what Slurm says, which is simulated ───────────────────────────────────────────────────────
+
+    def slurm_writes(self, text: str) -> None:
+        """Append a line of Slurm's to the job's own output."""
+        if text:
+            now = time.strftime("%Y-%m-%dT%H:%M:%S")
+            name = f"slurm-{JOB}.out" if self.job["launch"] == "slurm" else "job.log"
+            with (self.left / name).open("a") as file:
+                file.write(text.replace("{now}", now).replace("{job}", JOB) + "\n")
+
+    def slurm_says(self, rank: int, status: int) -> None:
+        """Append what srun says of a task that did not end well."""
+        if self.job["launch"] != "slurm" or not status:
+            return
+        names = {-signal.SIGABRT: "Aborted", -signal.SIGBUS: "Bus error"}
+        names |= {-signal.SIGSEGV: "Segmentation fault", -signal.SIGTERM: "Terminated"}
+        names |= {-signal.SIGKILL: "Killed", -signal.SIGINT: "Interrupt"}
+        how = names.get(status, f"Exited with exit code {status}")
+        self.slurm_writes(f"srun: error: {self.nodes[rank // self.each]}: task {rank}: {how}")
+
+    # ── keeping ───────────────────────────────────────────────────────────────────────────────────
+
+    def keep(self) -> None:
+        """Copy what the job keeps, without empty files and without anything of this machine."""
+        shutil.rmtree(self.out, ignore_errors=True)
+        kept = self.job.get("keep", ["**/*"])
+        paths = {path for pattern in kept for path in self.left.glob(pattern) if path.is_file()}
+        for path in sorted(paths):
+            data = self.neutral(path.read_bytes())
+            if not data:
+                continue
+            place = self.out / path.relative_to(self.left)
+            if path.suffix == ".box":  # two megabytes, most of them zero
+                data, place = gzip.compress(data, mtime=0), place.with_suffix(".box.gz")
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(data)
+        if not self.isolated:
+            shutil.rmtree(self.base)
+
+    def neutral(self, data: bytes) -> bytes:
+        """Return text with the paths and the host of a job in place of this machine's."""
+        if self.isolated or b"\0" in data or data[:1] == b"\x80":
+            return data
+        for old, new in self.names():
+            data = data.replace(old.encode(), new.encode())
+        return data
+
+    def names(self) -> Iterable[tuple[str, str]]:
+        yield str(self.base), "/srv"
+        yield sys.prefix, "/srv/venv"
+        yield sys.base_prefix, "/opt/python"
+        yield os.uname().nodename, "node01"
+
+
+def isolate(base: Path) -> None:
+    """Make the folders, the addresses and the Python that the job sees, in our own namespaces."""
+    run = subprocess.check_call
+    hosts = "\n".join(["127.0.0.1 localhost", *(f"{ip} {name}" for name, ip in NODES.items())])
+    run(["mount", "-t", "tmpfs", "none", str(base)])
+    run(["mount", "-t", "tmpfs", "none", "/opt"])
+    run(["mount", "-t", "tmpfs", "none", "/dev/shm"])
+    run(["ip", "link", "set", "lo", "up"])
+    for address in NODES.values():
+        run(["ip", "addr", "add", f"{address}/32", "dev", "lo"])
+    (base / "hosts").write_text(hosts + "\n")
+    run(["mount", "--bind", str(base / "hosts"), "/etc/hosts"])
+    python = Path("/opt/python")
+    python.mkdir()
+    run(["mount", "--bind", sys.base_prefix, str(python)])
+    venv = base / "venv"
+    ours = Path(sysconfig.get_path("purelib"))
+    packages = venv / ours.relative_to(sys.prefix)
+    for folder in (packages, venv / "bin", base / "upper", base / "under"):
+        folder.mkdir(parents=True)
+    (venv / "bin" / "python").symlink_to(python / "bin" / Path(sys.executable).resolve().name)
+    version = ".".join(map(str, sys.version_info[:3]))
+    (venv / "pyvenv.cfg").write_text(f"home = /opt/python/bin\nversion = {version}\n")
+    layers = f"lowerdir={ours},upperdir={base / 'upper'},workdir={base / 'under'}"
+    run(["mount", "-t", "overlay", "-o", layers, "none", str(packages)])
+    for path in packages.glob("*.pth"):  # the one of an editable gpuscope names this machine's path
+        path.unlink()
+    (packages / "gpuscope").mkdir(exist_ok=True)
+    run(["mount", "--bind", str(ROOT / "gpuscope"), str(packages / "gpuscope")])
+
+
+if __name__ == "__main__":
+    main()
