@@ -36,12 +36,13 @@ class Settings:
     redact: bool = True  # arguments of other users' processes
     ascii: bool = False  # nothing but ASCII is drawn
     readonly: bool = False  # no signal, attach, snapshot or profile from the screen
+    on_call: bool = False  # gpuscope run sets what a post-mortem needs
     alerts: AlertSettings = field(default_factory=AlertSettings)
 
 
 _RANGES = {"rate_hz": (0.1, 10.0), "charts_seconds": (0.5, 60.0)}
 _CHOICES = {"theme": ("dark", "light", "colour-blind", "ansi")}
-_BOOLEANS = ("mouse", "redact", "ascii", "readonly")
+_BOOLEANS = ("mouse", "redact", "ascii", "readonly", "on_call")
 
 
 def config_path() -> Path:

@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import sys
-from typing import Dict, List, Mapping, NoReturn, Optional, Tuple
+from typing import Dict, List, Mapping, NamedTuple, NoReturn, Optional, Tuple
 
 from ..errors import UsageError
 from ..probe import rendezvous
@@ -19,6 +19,7 @@ from ..probe.rendezvous import RendezvousError
 from ..wire.clean import clean
 from ..wire.files import NotAFile, open_regular
 from .hook_directory import prepare
+from .on_call import prepare as on_call_settings
 
 DOCTOR = "GPUSCOPE_DOCTOR"
 _PYTHON = re.compile(r"(?:python|pypy)[0-9.]*[a-z]?")
@@ -154,30 +155,49 @@ def environment(env: Mapping[str, str], hook: str) -> Dict[str, str]:
     return out
 
 
-def options(words: List[str], env: Mapping[str, str]) -> Tuple[List[str], Dict[str, str]]:
-    """Split our own options from ``words``. Raises :class:`CannotRun`.
+class Options(NamedTuple):
+    """Our own options: the environment that carries them to the probe, and what plan() does.
 
-    Return what is left, and the environment that carries the options to the probe.
+    ``on_call`` is the folder for :mod:`on_call`, "" for its own choice of one, or None.
+    """
+
+    environment: Dict[str, str]
+    on_call: Optional[str]
+
+
+def options(
+    words: List[str], env: Mapping[str, str], on_call: bool = False
+) -> Tuple[List[str], Options]:
+    """Split our own options from ``words``; return the rest and the options.
+
+    ``on_call`` is what holds if the words say nothing. Raises :class:`CannotRun`.
     """
     out = {name: value for name, value in env.items() if name != DOCTOR}
     out.update(_doctor())
-    flags = ("--no-doctor", "--track")
-    while words and (words[0] in ("--history", *flags) or words[0].startswith("--history=")):
-        if words[0] in flags:
-            if words[0] == "--track":
-                out["GPUSCOPE_TRACK"] = "1"
-            else:
-                out.pop(DOCTOR, None)
-            words = words[1:]
-            continue
+    folder = "" if on_call else None
+    while words:
         name, equals, value = words[0].partition("=")
-        rest = words[1:]
-        if not equals:
-            value, rest = (rest[0] if rest else ""), rest[1:]
-        if not re.fullmatch("[0-9]{1,9}", value):
-            raise CannotRun(f"{name} needs a number: how many of the last allocations to keep")
-        out["GPUSCOPE_HISTORY"], words = value, rest
-    return words, out
+        if words[0] == "--track":
+            out["GPUSCOPE_TRACK"] = "1"
+        elif words[0] == "--no-doctor":
+            out.pop(DOCTOR, None)
+        elif words[0] == "--no-on-call":
+            folder = None
+        elif name == "--on-call":
+            if equals and not value:
+                raise CannotRun("--on-call= needs a folder; --on-call alone chooses one")
+            folder = value
+        elif name == "--history":
+            if not equals:
+                words = words[1:]
+                value = words[0] if words else ""
+            if not re.fullmatch("[0-9]{1,9}", value):
+                raise CannotRun(f"{name} needs a number: how many of the last allocations to keep")
+            out["GPUSCOPE_HISTORY"] = value
+        else:
+            break
+        words = words[1:]
+    return words, Options(out, folder)
 
 
 def _doctor() -> Dict[str, str]:
@@ -197,13 +217,26 @@ def _doctor() -> Dict[str, str]:
     return {DOCTOR: json.dumps([found.st_dev, found.st_ino, sys.executable, program])}
 
 
-def plan(words: List[str], env: Mapping[str, str]) -> Tuple[List[str], Dict[str, str], str]:
-    """Return the argv, the environment, and the line for standard error.
+def plan(
+    words: List[str], env: Mapping[str, str], on_call: bool = False
+) -> Tuple[List[str], Dict[str, str], str]:
+    """Return the argv, the environment, and the lines for standard error.
 
-    If no probe can be put in, the line says why. Raises :class:`CannotRun`.
+    If no probe can be put in, the first line says why. ``on_call`` is what the user's settings say
+    of ``--on-call``. Raises :class:`CannotRun`.
     """
-    words, env = options(words, env)
+    words, chosen = options(words, env, on_call)
+    env = chosen.environment
     argv = command(words, env)
+    if chosen.on_call is None:
+        return _with_probe(argv, env)
+    env, lines = on_call_settings(argv, env, chosen.on_call)
+    argv, env, line = _with_probe(argv, env)
+    return argv, env, "\n".join([line, *map(clean, lines)])
+
+
+def _with_probe(argv: List[str], env: Mapping[str, str]) -> Tuple[List[str], Dict[str, str], str]:
+    """Return the argv, the environment that puts the probe in, and the line that says so."""
     program = clean(argv[0])
     who = f"gpuscope: pid {os.getpid()} ({program})"
     outside = "From outside:  gpuscope ps"

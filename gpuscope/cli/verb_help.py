@@ -39,6 +39,7 @@ EXAMPLES: Dict[str, Tuple[Tuple[str, str], ...]] = {
     "run": (
         ("train.py --epochs 3", "the script, with the environment's Python"),
         ("-- torchrun --nproc-per-node 2 train.py", "any command, run unchanged"),
+        ("--on-call -- torchrun train.py", "ready for a post-mortem, should it die"),
     ),
     "enable": (
         ("--dry-run", "show what would be written, and where"),

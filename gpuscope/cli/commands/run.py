@@ -14,7 +14,7 @@ from ...exit_status import ExitStatus
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add what help, completion and manual page say; ``main`` reads the words itself."""
     parser.usage = (
-        "gpuscope run [--history N] [--track] [--no-doctor] SCRIPT [ARGS...]\n"
+        "gpuscope run [--on-call[=FOLDER]] [--history N] [--track] [--no-doctor] SCRIPT [ARGS...]\n"
         "       gpuscope run -m MODULE [ARGS...]\n"
         "       gpuscope run -- COMMAND [ARGS...]"
     )
@@ -46,6 +46,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "does the same without gpuscope run",
     )
     parser.add_argument(
+        "--on-call",
+        nargs="?",
+        const="",
+        metavar="FOLDER",
+        help="set what gpuscope doctor FOLDER needs if this run dies, where you have not set it: "
+        "torch's flight recorder and where it is written, torchrun's error files, Python's fault "
+        "handler. It costs no time, and is printed before the start. The folder is by default "
+        "gpuscope-on-call/ and Slurm's job or the time; all ranks may share it. on_call = true in "
+        "config.toml does the same for each run, and --no-on-call leaves it out once",
+    )
+    parser.add_argument("--no-on-call", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument(
         "--no-doctor",
         action="store_true",
         help="print no diagnosis after a failed trainer's traceback",
@@ -71,7 +83,7 @@ def main(words: List[str]) -> int:
     from ..main import tell
 
     try:
-        run.execute(*run.plan(words, os.environ))
+        run.execute(*run.plan(words, os.environ, _on_call()))
     except UserError as error:
         return tell(error, "gpuscope run")
     except OSError as error:
@@ -79,3 +91,15 @@ def main(words: List[str]) -> int:
             f"gpuscope run: cannot start it: {clean(str(error))}\nSee: gpuscope run --help\n"
         )
     return ExitStatus.USAGE
+
+
+def _on_call() -> bool:
+    """Tell whether the user's settings ask for ``--on-call``, and print what is wrong in them."""
+    if sys.version_info < (3, 10):  # the settings are read where the viewer runs
+        return False
+    from ...config import load
+
+    settings, problems = load()
+    for problem in problems:
+        sys.stderr.write(f"gpuscope: {problem}\n")
+    return settings.on_call

@@ -1,0 +1,106 @@
+"""Set for a run what a post-mortem needs, where the user has set nothing.
+
+None of it costs time while the training runs: the flight recorder's buffer of 2000 collectives is
+what torch itself uses since 2.6, and the rest acts only when something fails. What would cost time
+(``TORCH_DISTRIBUTED_DEBUG=DETAIL``, ``TORCH_NCCL_ENABLE_TIMING``, stacks of C++) is not set.
+
+=================================  ==========================  ====================================
+variable                           without it                  with it
+=================================  ==========================  ====================================
+``TORCH_FR_BUFFER_SIZE``           2000; 0 before torch 2.6    each rank's last 2000 collectives
+``TORCH_NCCL_DUMP_ON_TIMEOUT``     on; off before torch 2.7    they are written when NCCL times out
+``TORCH_FR_DUMP_TEMP_FILE``        the user's cache or /tmp    they lie with the rest of the run
+``PYTHONFAULTHANDLER``             off                         a crash of native code shows a stack
+``PET_LOG_DIR``                    a folder in /tmp            torchrun keeps each rank's error file
+``TORCHELASTIC_ERROR_FILE``        none without torchrun       the same, for a rank of srun
+=================================  ==========================  ====================================
+
+Before torch 2.9 two of them have another name. Newer ones know it and warn that it is old.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import time
+from typing import Dict, List, Mapping, NamedTuple, Optional, Tuple
+
+FOLDER = "gpuscope-on-call"
+RENAMED_IN = (2, 9)
+_RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+_VERSION = re.compile(r"__version__\s*(?::\s*str\s*)?=\s*['\"](\d+)\.(\d+)")
+
+
+class Setting(NamedTuple):
+    """A variable, its name before torch 2.9 or "", and its value; ``{}`` is the run's folder."""
+
+    name: str
+    older: str
+    value: str
+
+
+SETTINGS = (
+    Setting("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE", "2000"),
+    Setting("TORCH_NCCL_DUMP_ON_TIMEOUT", "", "1"),
+    Setting("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "{}/nccl_trace_rank_"),
+    Setting("PYTHONFAULTHANDLER", "", "1"),
+    Setting("PET_LOG_DIR", "", "{}/torchrun"),
+)
+
+
+def prepare(
+    argv: List[str], env: Mapping[str, str], folder: str = ""
+) -> Tuple[Dict[str, str], List[str]]:
+    """Make the run's folder; return the environment with the settings, and lines that say so.
+
+    ``folder`` is the user's choice. Without it, the runs below ``gpuscope-on-call`` are named by
+    Slurm's job, or by the time. A folder that cannot be made stops no training: what needs it is
+    left out.
+    """
+    name = env.get("SLURM_JOB_ID") or time.strftime("%Y%m%d-%H%M%S")
+    folder = os.path.abspath(folder or os.path.join(FOLDER, name))
+    try:
+        os.makedirs(folder, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(13, "Permission denied")
+        line = f"gpuscope: on call; if this run dies:  gpuscope doctor {folder}"
+    except OSError as error:
+        line = f"gpuscope: on call without a folder: {folder}: {error.strerror}"
+        folder = ""
+    settings = list(SETTINGS)
+    if any(rank in env for rank in _RANKS):  # without torchrun: one process, and one file, each
+        here = f"{{}}/error_{os.uname().nodename}_{os.getpid()}.json"
+        settings.append(Setting("TORCHELASTIC_ERROR_FILE", "", here))
+    out, done, kept = dict(env), [], []
+    version = _torch_version(argv[0], env)
+    for setting in settings:
+        own = next((name for name in (setting.name, setting.older) if name in env), "")
+        if own:
+            kept.append(own)
+        elif folder or "{}" not in setting.value:
+            old = setting.older and (version is None or version < RENAMED_IN)
+            name = setting.older if old else setting.name
+            out[name] = setting.value.replace("{}", folder)
+            done.append(f"{name}={out[name]}")
+    lines = [line, "gpuscope: set " + (" ".join(done) or "nothing")]
+    if kept:
+        lines[1] += f"; left as they are: {' '.join(kept)}"
+    return out, lines
+
+
+def _torch_version(program: str, env: Mapping[str, str]) -> Optional[Tuple[int, int]]:
+    """Return the version of the torch that a program's environment has; None if it is not found."""
+    prefixes = [os.path.dirname(os.path.dirname(os.path.abspath(program)))]
+    prefixes += [env[name] for name in ("VIRTUAL_ENV", "CONDA_PREFIX") if env.get(name)]
+    for prefix in prefixes:
+        place = os.path.join(glob.escape(prefix), "lib*", "python3*", "*-packages", "torch")
+        for path in sorted(glob.glob(os.path.join(place, "version.py")), reverse=True):
+            try:
+                with open(path, encoding="utf-8", errors="replace") as file:
+                    found = _VERSION.search(file.read(4096))
+            except OSError:
+                continue
+            if found:
+                return int(found[1]), int(found[2])
+    return None
