@@ -99,6 +99,7 @@ class Run:
         self.nodes = list(NODES)[: job["nodes"]]
         self.each = job["ranks"] // len(self.nodes)
         self.agents: list[subprocess.Popen[bytes]] = []
+        self.lost: set[int] = set()
 
     def make(self) -> None:
         if self.isolated:
@@ -206,10 +207,8 @@ class Run:
                     with suppress(ProcessLookupError):
                         os.kill(process, signal.SIGKILL)
             elif do == "lose-node":
-                group = self.agents[event["node"]].pid
-                for process in [*self.ranks(group), group]:
-                    with suppress(ProcessLookupError):
-                        os.kill(process, signal.SIGKILL)
+                self.lose_node(event["node"])
+                self.slurm_writes(event.get("text", ""))
             elif do == "usr1":
                 for process in self.ranks():
                     os.kill(process, signal.SIGUSR1)
@@ -217,6 +216,17 @@ class Run:
                 self.py_spy()
             else:
                 raise SystemExit(f"{self.job['name']}: no such event: {do}")
+
+    def lose_node(self, node: int) -> None:
+        """Kill all that runs on a node at once; nobody says anything of it."""
+        agents = {node}
+        if self.job["launch"] == "slurm":
+            agents = {rank for rank in range(self.job["ranks"]) if rank // self.each == node}
+        self.lost |= agents
+        pids = [self.agents[number].pid for number in agents]
+        for process in [rank for pid in pids for rank in self.ranks(pid)] + pids:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
 
     def wait_for_mark(self) -> None:
         end = time.monotonic() + LONGEST_SECONDS
@@ -287,7 +297,7 @@ class Run:
 
     def slurm_says(self, rank: int, status: int) -> None:
         """Append what srun says of a task that did not end well."""
-        if self.job["launch"] != "slurm" or not status:
+        if self.job["launch"] != "slurm" or not status or rank in self.lost:
             return
         names = {-signal.SIGABRT: "Aborted", -signal.SIGBUS: "Bus error"}
         names |= {-signal.SIGSEGV: "Segmentation fault", -signal.SIGTERM: "Terminated"}
@@ -341,6 +351,8 @@ def isolate(base: Path) -> None:
         run(["ip", "addr", "add", f"{address}/32", "dev", "lo"])
     (base / "hosts").write_text(hosts + "\n")
     run(["mount", "--bind", str(base / "hosts"), "/etc/hosts"])
+    (base / "boot").write_text("5d1f0c8e-4211-4d3c-9a57-2b6e8f104211\n")  # black boxes name it
+    run(["mount", "--bind", str(base / "boot"), "/proc/sys/kernel/random/boot_id"])
     python = Path("/opt/python")
     python.mkdir()
     run(["mount", "--bind", sys.base_prefix, str(python)])

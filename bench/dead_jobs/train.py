@@ -84,6 +84,7 @@ class Corpus(Dataset):
         return torch.tensor(tokens + [0] * pad), LABELS[label]
 
     def read_shard(self, path):
+        print(f"rank {RANK} opens {path}", flush=True)
         with open(path) as file:
             return file.read().split()
 
@@ -364,6 +365,9 @@ class Trainer:
         """Write the flight recorder's dump when no step has ended for a while, as NCCL would."""
         while self.step < 0 or time.monotonic() - self.advanced < self.config["dump_after"]:
             time.sleep(0.5)
+        self.say(f"rank {RANK} has made no step for {self.config['dump_after']} s", everybody=True)
+        if self.config.get("stacks"):
+            faulthandler.dump_traceback(all_threads=True)
         dump_flight_recorder(self.config)
 
 

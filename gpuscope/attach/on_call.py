@@ -1,15 +1,16 @@
 """Set for a run what a post-mortem needs, where the user has set nothing.
 
-None of it costs time while the training runs: the flight recorder's buffer of 2000 collectives is
-what torch itself uses since 2.6, and the rest acts only when something fails. What would cost time
-(``TORCH_DISTRIBUTED_DEBUG=DETAIL``, ``TORCH_NCCL_ENABLE_TIMING``, stacks of C++) is not set.
+Nearly all of it acts only when something fails. While the training runs, only the flight recorder
+works: it notes each collective, which torch 2.13 does by default and older versions do not. What
+costs more (``TORCH_DISTRIBUTED_DEBUG=DETAIL``, ``TORCH_NCCL_ENABLE_TIMING``, stacks of C++) is not
+set.
 
 =================================  ==========================  ====================================
 variable                           without it                  with it
 =================================  ==========================  ====================================
-``TORCH_FR_BUFFER_SIZE``           2000; 0 before torch 2.6    each rank's last 2000 collectives
-``TORCH_NCCL_DUMP_ON_TIMEOUT``     on; off before torch 2.7    they are written when NCCL times out
-``TORCH_FR_DUMP_TEMP_FILE``        the user's cache or /tmp    they lie with the rest of the run
+``TORCH_FR_BUFFER_SIZE``           2000; 0 in torch 2.4        each rank's last 2000 collectives
+``TORCH_NCCL_DUMP_ON_TIMEOUT``     on; off in torch 2.4        they are written when NCCL times out
+``TORCH_FR_DUMP_TEMP_FILE``        the user's cache, or /tmp   they lie with the rest of the run
 ``PYTHONFAULTHANDLER``             off                         a crash of native code shows a stack
 ``PET_LOG_DIR``                    a folder in /tmp            torchrun keeps each rank's error file
 ``TORCHELASTIC_ERROR_FILE``        none without torchrun       the same, for a rank of srun

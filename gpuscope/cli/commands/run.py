@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="set what gpuscope doctor FOLDER needs if this run dies, where you have not set it: "
         "torch's flight recorder and where it is written, torchrun's error files, Python's fault "
-        "handler. It costs no time, and is printed before the start. The folder is by default "
+        "handler. It costs next to nothing. All is printed first. The folder is by default "
         "gpuscope-on-call/ and Slurm's job or the time; all ranks may share it. on_call = true in "
         "config.toml does the same for each run, and --no-on-call leaves it out once",
     )
