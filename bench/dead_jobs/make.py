@@ -7,6 +7,9 @@ and root, or unprivileged user namespaces::
 
     python -m bench.dead_jobs.make tests/data/dead_jobs/dev.toml [NAME ...] --out /tmp/dead
     python -m bench.dead_jobs.make ... --backend nccl --ranks 2 --in-place     # on two GPUs
+
+With ``--in-place`` there are no namespaces: paths and the host are replaced in what is text, and
+binary dumps keep them. Jobs that mount something need namespaces.
 """
 
 from __future__ import annotations
@@ -92,6 +95,8 @@ class Run:
         self.out = out
         self.isolated = isolated
         self.base = Path("/srv") if isolated else Path(f"/tmp/dead-job-{os.getpid()}")
+        if not isolated:
+            self.job = json.loads(json.dumps(job).replace("/srv/", f"{self.base}/"))
         self.work = self.base / "train"
         self.left = self.work / "left"
         self.tmp = self.base / "tmp"

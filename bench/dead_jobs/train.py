@@ -108,9 +108,13 @@ class Classifier(nn.Module):
 
     def forward(self, tokens):
         hidden = self.embed(tokens).mean(1)
+        if self.hits("oom-gpu") and hidden.is_cuda:
+            hidden = hidden + torch.empty(1 << 42, device=hidden.device)
+        if self.hits("device") and hidden.is_cuda:
+            hidden = self.embed(tokens + 100_000).mean(1)
         if self.hits("oom-gpu"):
             raise torch.OutOfMemoryError(OUT_OF_MEMORY.format(gpu=LOCAL_RANK))
-        if self.hits("device"):
+        if self.hits("device") and not hidden.is_cuda:
             raise torch.AcceleratorError(DEVICE_ERROR)
         return self.head(torch.relu(self.inner(hidden)))
 
@@ -153,7 +157,7 @@ class Trainer:
             self.resume(model)
         self.model = nn.parallel.DistributedDataParallel(model) if self.ddp else model
         self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        if self.config.get("dump_after"):
+        if self.config.get("dump_after") and self.device.type == "cpu":  # NCCL has a watchdog
             threading.Thread(target=self.watch, name="watchdog", daemon=True).start()
         if self.config.get("prefetch"):
             self.ready = queue.Queue(2)
@@ -208,7 +212,7 @@ class Trainer:
     def agree_to_stop(self):
         if not self.config.get("save_on_term"):
             return False
-        stop = torch.tensor([float(self.config.get("stop", False))])
+        stop = torch.tensor([float(self.config.get("stop", False))], device=self.device)
         dist.all_reduce(stop)
         return bool(stop.item())
 
@@ -402,7 +406,7 @@ def main():
         trainer.setup()
         trainer.train()
     except Exception:
-        if config.get("dump_after"):
+        if config.get("dump_after") and config["backend"] == "gloo":
             dump_flight_recorder(config)
         raise
     if config.get("barrier_at_end"):
