@@ -1,9 +1,9 @@
 """Make the dead jobs of ``tests/data/dead_jobs`` again, each in namespaces of its own.
 
 An index such as ``tests/data/dead_jobs/dev.toml`` says what to do to each job; this starts
-``train.py`` on its ranks, does it, and keeps what is left. Mounts, host names, addresses and
-process ids are the job's own, so that nothing of this machine gets into the data. It needs Linux
-and root, or unprivileged user namespaces::
+``train.py`` or ``finetune.py`` on its ranks, does it, and keeps what is left. Mounts, host names,
+addresses and process ids are the job's own, so that nothing of this machine gets into the data. It
+needs Linux and root, or unprivileged user namespaces::
 
     python -m bench.dead_jobs.make tests/data/dead_jobs/dev.toml [NAME ...] --out /tmp/dead
     python -m bench.dead_jobs.make ... --backend nccl --ranks 2 --in-place     # on two GPUs
@@ -28,7 +28,8 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from typing import IO, Any
 
 from gpuscope import toml
 
@@ -103,6 +104,8 @@ class Run:
         self.python = self.base / "venv" / "bin" / "python" if isolated else Path(sys.executable)
         self.nodes = list(NODES)[: job["nodes"]]
         self.each = job["ranks"] // len(self.nodes)
+        self.program = job.get("program", "train.py")
+        self.words = [self.program, "--config", "config.json"]
         self.agents: list[subprocess.Popen[bytes]] = []
         self.lost: set[int] = set()
 
@@ -111,15 +114,13 @@ class Run:
             isolate(self.base)
         for folder in (self.left, self.tmp, self.base / "data", self.base / "home"):
             folder.mkdir(parents=True, exist_ok=True)
-        shutil.copy(HERE / "train.py", self.work)
-        for extra in self.job.get("files", []):
-            shutil.copy(HERE / extra, self.work)
+        shutil.copy(HERE / self.program, self.work)
         config = {name: self.job[name] for name in ("culprit", "backend")}
         config.update(self.job.get("config", {}))
         (self.work / "config.json").write_text(json.dumps(config))
         self.shell("before")
-        launch = self.slurm if self.job["launch"] == "slurm" else self.torchrun
-        launch()
+        launches = {"torchrun": self.torchrun, "spawn": self.spawn}
+        launches.get(self.job["launch"], self.srun)()
         self.happen()
         self.wait()
         self.shell("after")
@@ -157,21 +158,32 @@ class Run:
                 words += [f"--master-addr={master}", "--master-port=29500"]
             words += self.job.get("torchrun", [])
             name = f"{node}.log" if len(self.nodes) > 1 else "job.log"
-            words += ["train.py", "--config", "config.json"]
-            self.start(node, words, self.left / name)
+            self.start(node, [*words, *self.words], self.left / name)
 
-    def slurm(self) -> None:
-        """Start each rank by itself with a file of its own, as srun does with ``%t``."""
+    def spawn(self) -> None:
+        """Start one process, which starts the ranks."""
+        self.start(self.nodes[0], self.words, self.left / "job.log")
+
+    def srun(self) -> None:
+        """Start each rank by itself, as srun does.
+
+        Each has a file of its own, as with Slurm's ``%t``, or all write to one with ``--label``.
+        """
         master = self.job.get("master", NODES[self.nodes[0]])
         for rank in range(self.job["ranks"]):
             node = self.nodes[rank // self.each]
             env = {"RANK": str(rank), "WORLD_SIZE": str(self.job["ranks"]), "MASTER_ADDR": master}
             env |= {"LOCAL_RANK": str(rank % self.each), "MASTER_PORT": "29500"}
             env |= {"SLURM_PROCID": str(rank), "SLURM_JOB_ID": JOB}
-            words = ["train.py", "--config", "config.json"]
-            self.start(node, words, self.left / f"slurm-{JOB}_{rank}.out", **env)
+            output = self.left / f"slurm-{JOB}_{rank}.out"
+            if self.job["launch"] == "label":
+                self.start(node, self.words, self.left / "job.log", f"{rank}: ", **env)
+            else:
+                self.start(node, self.words, output, **env)
 
-    def start(self, node: str, words: list[str], output: Path, **more: str) -> None:
+    def start(
+        self, node: str, words: list[str], output: Path, label: str = "", **more: str
+    ) -> None:
         command = [str(self.python), "-u", *words]
         if self.job.get("gpuscope"):
             watched = [*self.job["gpuscope"], "--", *command]
@@ -187,11 +199,13 @@ class Run:
                     cwd=self.work,
                     env=self.env(**more),
                     stdin=subprocess.DEVNULL,
-                    stdout=file,
-                    stderr=file,
+                    stdout=subprocess.PIPE if label else file,
+                    stderr=subprocess.STDOUT,
                     start_new_session=True,
                 )
             )
+        if label:
+            Thread(target=copy, args=(self.agents[-1].stdout, output, label)).start()
 
     # ── what happens to it ────────────────────────────────────────────────────────────────────────
 
@@ -255,7 +269,7 @@ class Run:
                 words = Path(path).read_bytes().split(b"\0")
                 stat = Path(f"/proc/{process}/stat").read_text()
                 family = {process, int(stat.rpartition(")")[2].split()[1])}
-                ours = b"train.py" in words and b"torch.distributed.run" not in words
+                ours = self.program.encode() in words and b"torch.distributed.run" not in words
                 if ours and family.intersection(agents):
                     yield process
 
@@ -302,7 +316,7 @@ class Run:
 
     def slurm_says(self, rank: int, status: int) -> None:
         """Append what srun says of a task that did not end well."""
-        if self.job["launch"] != "slurm" or not status or rank in self.lost:
+        if self.job["launch"] not in ("slurm", "label") or not status or rank in self.lost:
             return
         names = {-signal.SIGABRT: "Aborted", -signal.SIGBUS: "Bus error"}
         names |= {-signal.SIGSEGV: "Segmentation fault", -signal.SIGTERM: "Terminated"}
@@ -342,6 +356,13 @@ class Run:
         yield sys.prefix, "/srv/venv"
         yield sys.base_prefix, "/opt/python"
         yield os.uname().nodename, "node01"
+
+
+def copy(source: IO[bytes], output: Path, label: str) -> None:
+    """Copy lines with a label before each, as srun does with ``--label``."""
+    for line in source:
+        with output.open("ab") as file:
+            file.write(label.encode() + line)
 
 
 def isolate(base: Path) -> None:
