@@ -60,6 +60,12 @@ def sync_gradients(model):
         weight.grad /= dist.get_world_size()
 
 
+def start_debug_server(**options):
+    from torch.distributed import debug
+
+    debug.start_debug_server(**options)
+
+
 def check_finite(loss, step, rank):
     """Stop all ranks if one has a loss that is not finite."""
     if is_due("nan", step, rank):
@@ -110,11 +116,15 @@ def run(rank, size):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     if OPT.get("plain"):  # without torch's hook, which names the rank before each line
         sys.excepthook = sys.__excepthook__
+    if OPT.get("debug_server"):
+        start_debug_server(dump_dir="left/debug", dump_interval=6.0, start_method="spawn")
     attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     for step in range(OPT.get("steps", 40)):
         inputs, targets = get_batch(step, rank)
         loss = torch.nn.functional.mse_loss(model(inputs)[:, 0], targets)
         check_finite(loss, step, rank)
+        if is_due("extra", step, rank):
+            dist.barrier()
         optimizer.zero_grad()
         loss.backward()
         sync_gradients(model)

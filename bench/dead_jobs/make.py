@@ -24,6 +24,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -38,6 +39,7 @@ ROOT = HERE.parent.parent
 NODES = {f"node{n:02}": f"10.20.0.{10 + n}" for n in range(1, 5)}
 JOB = "4211"
 LONGEST_SECONDS = 150.0
+PACKAGES = "DEAD_JOBS_PACKAGES"
 
 Job = dict[str, Any]
 
@@ -66,7 +68,11 @@ def main() -> None:
         words += [job["name"], "--out", str(args.out.resolve()), "--inside"]
         words += ["--backend", args.backend, "--ranks", str(args.ranks)]
         begun = time.monotonic()
-        done = subprocess.run(words, cwd=ROOT)
+        with tempfile.TemporaryDirectory() as packages:
+            if job.get("packages"):  # before the job, which has no network
+                pip = [sys.executable, "-m", "pip", "install", "-q", "--target", packages]
+                subprocess.run([*pip, *job["packages"]], check=True)
+            done = subprocess.run(words, cwd=ROOT, env={**os.environ, PACKAGES: packages})
         size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
         seconds = time.monotonic() - begun
         print(f"{job['name']}: {size / 1000:.1f} kB, {seconds:.0f} s, status {done.returncode}")
@@ -142,8 +148,7 @@ class Run:
             "PYTHONDONTWRITEBYTECODE": "1",
             "PYTHONWARNINGS": "ignore:Failed to initialize NumPy",
         }
-        if not self.isolated:
-            out["PYTHONPATH"] = str(ROOT)
+        out["PYTHONPATH"] = str(self.base / "packages") if self.isolated else str(ROOT)
         return {**out, **self.job.get("env", {}), **more}
 
     # ── starting ──────────────────────────────────────────────────────────────────────────────────
@@ -396,6 +401,8 @@ def isolate(base: Path) -> None:
         path.unlink()
     (packages / "gpuscope").mkdir(exist_ok=True)
     run(["mount", "--bind", str(ROOT / "gpuscope"), str(packages / "gpuscope")])
+    (base / "packages").mkdir()
+    run(["mount", "--bind", os.environ[PACKAGES], str(base / "packages")])
 
 
 if __name__ == "__main__":

@@ -84,6 +84,7 @@ def score(half: Half, verdict: Callable[[Path], Answer]) -> Score:
             found.wrong_culprit.append(f"culprit: {line}")
         if answer.cause != job["cause"]:
             found.wrong_cause.append(f"cause: {line}")
-        if answer.definite and not (culprit and answer.cause == job["cause"]):
+        wrong = answer.cause != job["cause"] or (len(answer.ranks) > 0 and not culprit)
+        if answer.definite and wrong:  # one that names no rank is incomplete, and not wrong
             found.wrong_definite.append(f"definite: {line}")
     return found
