@@ -1,0 +1,88 @@
+"""The dead jobs are complete, small, free of this machine, and divided by their names alone."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import re
+from itertools import groupby
+from pathlib import Path
+
+from bench.dead_jobs import large
+from bench.dead_jobs.score import DATA, Answer, causes, jobs, right_culprit, score
+
+HALVES = ("dev", "held_out")
+MOST_OF_A_JOB, MOST_OF_ALL = 60_000, 1_200_000
+PATHS = re.compile(rb"(?<![\w.])/(?:home|root|work|Users|tmp)/[\w.-]+")
+
+
+def files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+def test_each_job_of_an_index_left_something_small_and_nothing_else_is_there():
+    for half in HALVES:
+        index = jobs(half)
+        for job in index:
+            size = sum(path.stat().st_size for path in files(DATA / half / job["name"]))
+            assert 0 < size <= MOST_OF_A_JOB, job["name"]
+            assert job["cause"] in causes(), job["name"]
+            assert set(job["culprit"]) <= set(range(job["ranks"])), job["name"]
+            assert job["what"].endswith("."), job["name"]
+        assert {job["name"] for job in index} == {path.name for path in (DATA / half).iterdir()}
+    assert sum(path.stat().st_size for path in files(DATA)) <= MOST_OF_ALL
+
+
+def test_enough_died_and_some_ended_well_in_each_half():
+    for half in HALVES:
+        healthy = [job for job in jobs(half) if job.get("healthy")]
+        assert len(jobs(half)) - len(healthy) >= 17
+        assert len(healthy) >= 2
+
+
+def test_names_alone_decided_which_half_a_job_is_in():
+    halves = {job["name"]: half for half in HALVES for job in jobs(half)}
+    every = sorted((job for half in HALVES for job in jobs(half)), key=lambda job: job["kind"])
+    for _, kind in groupby(every, key=lambda job: job["kind"]):
+        names = [job["name"] for job in kind]
+        names.sort(key=lambda name: hashlib.sha256(name.encode()).hexdigest())
+        assert [halves[name] for name in names] == [HALVES[n % 2] for n in range(len(names))]
+
+
+def test_the_data_shows_no_path_of_a_users_machine():
+    for path in files(DATA):
+        data = path.read_bytes()
+        if path.suffix == ".gz":
+            data = gzip.decompress(data)
+        assert PATHS.findall(data) == [], path
+
+
+def test_the_score_counts_culprits_causes_and_what_was_sure_and_wrong():
+    index = {job["name"]: job for job in jobs("dev")}
+    perfect = score(
+        "dev", lambda path: Answer(index[path.name]["culprit"], index[path.name]["cause"], True)
+    )
+    assert (perfect.culprit, perfect.cause, perfect.wrong_definite) == (1.0, 1.0, [])
+    unsure = score("dev", lambda _: Answer([0], "exception", False))
+    assert 0 < unsure.culprit < 0.5
+    assert 0 < unsure.cause < 0.5
+    assert unsure.wrong_definite == []
+    sure = score("dev", lambda _: Answer([0], "exception", True))
+    assert 0 < len(sure.wrong_definite) <= len(index)
+    nobody = score("dev", lambda path: Answer([], index[path.name]["cause"], True))
+    assert nobody.culprit < 0.5
+    assert nobody.wrong_definite == []  # incomplete, and not wrong
+    assert right_culprit({"culprit": [], "ranks": 4}, [3, 2, 1, 0])
+    assert not right_culprit({"culprit": [], "ranks": 4}, [3])
+    assert not right_culprit({"culprit": [1], "ranks": 4}, [])
+
+
+def test_the_large_job_is_the_same_each_time_and_only_one_rank_of_it_raised(tmp_path):
+    first, second = (large.write(tmp_path / name, ranks=14, megabytes=0.05) for name in "ab")
+    logs = sorted(path.relative_to(first) for path in files(first))
+    assert len(logs) == 14
+    texts = [(first / log).read_text() for log in logs]
+    assert texts == [(second / log).read_text() for log in logs]
+    assert all(45_000 < len(text) < 55_000 for text in texts)
+    assert [text.count("KeyError") for text in texts] == [0] * 13 + [1]
+    assert [text.count("Watchdog caught") for text in texts] == [1] * 13 + [0]
