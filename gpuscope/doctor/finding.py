@@ -7,8 +7,12 @@ the report cleans them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from ..text.styled import Line
 
 Confidence = Literal["definite", "likely", "prior"]
 """How sure a finding is.
@@ -149,6 +153,17 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Exhibit:
+    """A drawing that belongs to a report, such as the ranks of a dead job over time.
+
+    ``lines`` returns it for a width in columns, and ``document`` is what it shows as JSON.
+    """
+
+    lines: Callable[[int], list[Line]] = field(compare=False)
+    document: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """What one or several examiners found.
 
@@ -161,6 +176,7 @@ class Report:
     problems: tuple[str, ...] = ()
     examined: tuple[str, ...] = ()
     ended: tuple[Ended, ...] = ()
+    exhibits: tuple[Exhibit, ...] = ()
 
     def __add__(self, other: Report) -> Report:
         """Both together, in this order."""
@@ -170,4 +186,5 @@ class Report:
             problems=self.problems + other.problems,
             examined=self.examined + other.examined,
             ended=self.ended + other.ended,
+            exhibits=self.exhibits + other.exhibits,
         )

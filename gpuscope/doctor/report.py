@@ -26,6 +26,11 @@ SHOWN_EVIDENCE, SHOWN_FIXES = 6, 3
 _SIGNS = {"problem": ("▲", "bad"), "warning": ("△", "warn"), "info": ("·", "muted")}
 _PLAIN = {
     "▲": "!!",
+    "▶": ">",
+    "×": "x",
+    "○": "o",
+    "■": "#",
+    "─": "-",
     "✓": "ok",
     "±": "+-",
     "△": "!",
@@ -34,7 +39,6 @@ _PLAIN = {
     "–": "-",
     "−": "-",
     "…": "...",
-    "×": "x",
     "≥": ">=",
     "≤": "<=",
     "µ": "u",
@@ -79,6 +83,7 @@ def finish(report: Report, table: Mapping[str, Pitfall]) -> Report:
         problems=tuple(_clean(text) for text in dict.fromkeys(problems[:MAX_OTHERS])),
         examined=examined,
         ended=tuple(_strings(one, {}) for one in report.ended[:MAX_OTHERS]),
+        exhibits=report.exhibits,
     )
 
 
@@ -120,7 +125,8 @@ def _code(text: str) -> str:
 
 def document(report: Report, code: int) -> dict[str, Any]:
     """The JSON document of a settled report. What a finding does not have is null."""
-    return {
+    jobs = [exhibit.document for exhibit in report.exhibits]
+    return ({"jobs": jobs} if jobs else {}) | {
         "findings": [_plain_finding(finding) for finding in report.findings],
         "abstained": [asdict(one) for one in report.abstained],
         "examined": [*report.examined, *(one.text for one in report.ended)],
@@ -167,6 +173,8 @@ def lines(report: Report, code: int | None, width: int) -> list[Line]:
     shown: set[Evidence] = set()
     for finding in surer:
         out += [*_finding_lines(finding, width, shown), []]
+    for exhibit in report.exhibits:
+        out += exhibit.lines(width)
     if priors:
         out += _prior_lines(priors, width, bool(surer))
     if report.abstained:

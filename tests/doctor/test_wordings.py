@@ -11,7 +11,7 @@ from gpuscope.checked_rows import TableError
 from gpuscope.doctor import table, wordings
 from gpuscope.doctor.wordings import Wordings
 
-ROOMS = ("live", "postmortem", "environment", "script")
+ROOMS = ("live", "postmortem", "environment", "script", "dead")
 FIX = '[[fix]]\nid = "look"\ntitle = "Look at {pid}"\neffect = "{gain} less"\n'
 FINDING = (
     '[[finding]]\nid = "x.y"\npitfall = "shm-size"\ntitle = "{held} of {gpu}"\nfixes = ["look"]\n'
@@ -48,7 +48,9 @@ def test_every_abstention_is_of_a_pitfall(room):
 
 def test_every_row_is_used():
     """A finding or an abstention by a rule, which names it; a fix by a finding or by a rule."""
-    sources = "".join(path.read_text() for path in wordings.FOLDER.parents[1].rglob("*.py"))
+    package = wordings.FOLDER.parents[1]
+    files = [*package.rglob("*.py"), *package.glob("doctor/dead/rules/*.json")]
+    sources = "".join(path.read_text() for path in files)
     named, fixes = set(), set()
     for room in ROOMS:
         words = Wordings(room)

@@ -16,7 +16,7 @@ from functools import lru_cache
 
 from .reading import Excerpt
 
-_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _TAGS = re.compile(r"</?(?:br|p|pre|code|span|div|b|i|strong|em|font|tt)\b[^>]{0,200}>", re.I)
 _PREFIX = re.compile(
     r"""\s*(?:
@@ -163,7 +163,7 @@ def split_prefix(raw: str) -> tuple[str, str]:
 
     The rank is empty if no prefix names one.
     """
-    text = _ANSI.sub("", raw) if "\x1b" in raw else raw
+    text = ANSI.sub("", raw) if "\x1b" in raw else raw
     if "&" in text:
         text = html.unescape(text)
         if "&" in text:

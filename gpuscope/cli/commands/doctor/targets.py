@@ -16,10 +16,13 @@ import stat
 import sys
 import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from ....doctor import dead
+from ....doctor.file_kinds import GZIP, HEAD_BYTES, is_binary, kind_of, unpacked
 from ....doctor.finding import Report
 from ....doctor.messages import THE_SYMPTOM
 from ....errors import UserError
@@ -27,13 +30,8 @@ from ....wire.clean import clean
 from ....wire.files import open_regular
 from ... import remote
 
-HEAD_BYTES = PIECE_BYTES = 64 << 10
-_GZIP = b"\x1f\x8b"
+PIECE_BYTES = 64 << 10
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-_NOT_TEXT = bytes(set(range(256)) - {*range(32)} | {8, 9, 10, 12, 13, 27})
-"""Bytes that a text may contain; other bytes at a file's beginning suggest a binary file."""
-_BINARY_SHARE = 0.03
-_RECORDING = re.compile(rb'\{"k": ?"(?:recording|hello)"|\{"@":\d')
 _PYTHON_LINE = re.compile(rb"#![^\n]*\bpython")
 _TRAINING = re.compile(
     rb"torch|cuda|nccl|traceback "
@@ -78,7 +76,13 @@ def examine(
             + _ask("What trainers left here", "gpuscope.cli.commands.doctor.left")
         )
     report = Report()
-    for target in dict.fromkeys(targets):
+    targets = list(dict.fromkeys(targets))
+    together = _left_by_a_job(targets)
+    if together:
+        report += _ask("The job", "gpuscope.doctor.dead", together, _name_of(together))
+    for target in targets:
+        if Path(target) in together:
+            continue
         try:
             if ways is not None and remote.is_remote(ways, target):
                 report += _ask(
@@ -105,6 +109,33 @@ def _described(symptom: str) -> Report:
     return (
         _ask("The symptom", "gpuscope.doctor.messages:of_symptom", symptom) if symptom else Report()
     )
+
+
+def _left_by_a_job(targets: Sequence[str]) -> list[Path]:
+    """Return the targets here that one job left: folders of its files, and files named together."""
+    named = [target for target in targets if target not in ("", "-")]
+    folders = [Path(one) for one in named if os.path.isdir(one) and dead.is_of_a_job(Path(one))]
+    files = [Path(one) for one in named if os.path.isfile(one) and _is_of_a_job(Path(one))]
+    return [*folders, *files] if folders or len(files) > 1 else []
+
+
+def _is_of_a_job(path: Path) -> bool:
+    """Return whether a file may be a log, a dump or an error file of a rank."""
+    try:
+        with open_regular(path) as file:
+            head = file.read(HEAD_BYTES)
+    except OSError:
+        return False
+    if path.suffix in (".py", ".pyw", ".ipynb") or _PYTHON_LINE.match(head):
+        return False
+    kind = kind_of(head)
+    return kind in ("flight", "elastic") or (kind == "text" and _TRAINING.search(head) is not None)
+
+
+def _name_of(paths: Sequence[Path]) -> str:
+    """Return how a report calls the files of a job."""
+    first = clean(paths[0].resolve().name or str(paths[0]), 200)
+    return first if len(paths) == 1 else f"{first} and {len(paths) - 1} more"
 
 
 def _ask(what: str, module: str, *words: Any, **options: Any) -> Report:
@@ -179,8 +210,7 @@ def _standard_input(symptom: str) -> Report:
     if sys.stdin.isatty():
         sys.stderr.write("gpuscope doctor: paste a log or a traceback, then press Ctrl-D\n")
     head = stream.peek(HEAD_BYTES)[:HEAD_BYTES]
-    what = _binary(head)
-    if what in ("snapshot", "recording", "box"):
+    if kind_of(head) in ("snapshot", "recording", "box", "flight"):
         raise CannotExamine("standard input: not text. Next: write it to a file, and name that.")
     return _text(stream, head, "log", "standard input", symptom)
 
@@ -196,10 +226,23 @@ def _file(file: Any, path: Path, name: str, regular: bool, symptom: str) -> Repo
             f"{name}: a notebook. Next: jupyter nbconvert --to script {name}; gpuscope doctor "
             f"{stem}.py"
         )
-    kind = _binary(head) if regular else ""
-    if kind:
+    kind = kind_of(head) if regular else "text"
+    if kind in ("snapshot", "recording", "box"):
         return _ask(name, "gpuscope.doctor.postmortem", path, kind)
-    return _text(file, head, name, name, symptom)
+    if kind in ("flight", "elastic"):
+        return _ask(name, "gpuscope.doctor.dead", [path], name)
+    found = _text(file, head, name, name, symptom)
+    if regular and dead.says_ranks(head + _end_of(path)):
+        job = _ask(name, "gpuscope.doctor.dead", [path], name)
+        return replace(job, examined=()) + found
+    return found
+
+
+def _end_of(path: Path) -> bytes:
+    """Return the end of a file, which says more of a job than its beginning."""
+    with open_regular(path) as file:
+        file.seek(max(0, path.stat().st_size - HEAD_BYTES))
+        return file.read()
 
 
 def _of_no_use(file: Any, head: bytes, name: str) -> Report:
@@ -267,34 +310,12 @@ class _Begun(io.RawIOBase):
         super().close()
 
 
-def _binary(head: bytes) -> str:
-    """Tell from a file's beginning whether it is a snapshot, a recording or a black box.
-
-    A compressed file is unpacked for this. The result is "" for any other file.
-    """
-    from ....wire import boxes
-
-    begin = _unpacked(head) if head.startswith(_GZIP) else head
-    if boxes.MAGIC in (begin[:8], begin[boxes.HEADER_BYTES : boxes.HEADER_BYTES + 8]):
-        return "box"
-    if begin[:1] == b"\x80" and begin[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
-        return "snapshot"
-    return "recording" if _RECORDING.match(begin) else ""
-
-
-def _unpacked(head: bytes) -> bytes:
-    try:
-        return zlib.decompressobj(31).decompress(head, HEAD_BYTES)
-    except zlib.error:
-        return b""
-
-
 def _text(stream: Any, head: bytes, name: str, what: str, symptom: str) -> Report:
     """A log, unpacked and as UTF-8, whatever it comes in."""
     if not head:
         raise CannotExamine(f"{what}: it is empty.")
-    if head.startswith(_GZIP):
-        head = _unpacked(head)
+    if head.startswith(GZIP):
+        head = unpacked(head)
         stream = gzip.GzipFile(fileobj=stream)
         if not head:
             raise CannotExamine(f"{what}: a damaged or empty gzip file.")
@@ -356,6 +377,5 @@ def _refuse_binary(head: bytes, what: str) -> None:
             f"{what}: a zip file, as torch.save() writes: a checkpoint does not show why a run "
             f"failed."
         )
-    strange = len(head.translate(None, _NOT_TEXT))
-    if strange > max(1, _BINARY_SHARE * len(head)):
+    if is_binary(head):
         raise CannotExamine(f"{what}: an unknown binary file, neither text nor snapshot.")

@@ -1,0 +1,139 @@
+"""Say of a job that has ended which rank failed first and why, from the files that it left.
+
+``find`` recognises the files, ``collect`` puts together what they say of each rank, ``verdict``
+judges it and ``ranks_table`` draws it.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...wire.clean import clean
+from .. import table
+from ..finding import Exhibit, Finding, Fix, Report
+from ..wordings import Wordings
+
+if TYPE_CHECKING:
+    from .find import Found
+    from .model import Suspect
+
+__all__ = ["examine", "is_of_a_job", "says_ranks"]
+
+WORDINGS = Wordings("dead")
+MOST_SNAPSHOTS = 4
+"""So many snapshots and out-of-memory records of a job are examined by themselves as well."""
+MOST_UNREAD = 20
+_RANKED = (b"[rank", b"local_rank", b"Watchdog caught", b"[default", b"exitcode")
+_KINDS = {
+    "text": "logs",
+    "flight": "flight recorder dumps",
+    "elastic": "error files",
+    "box": "black boxes",
+    "snapshot": "snapshots",
+    "recording": "recordings",
+}
+
+
+def is_of_a_job(folder: Path) -> bool:
+    """Return whether a folder holds what a job left, and not scripts with a log beside them."""
+    from .find import find
+
+    found, _ = find([folder])
+    if any(one.kind in ("flight", "elastic", "box") or one.local is not None for one in found):
+        return True
+    scripts = next(folder.glob("*.py"), None) or next(folder.glob("*/*.py"), None)
+    return bool(found) and scripts is None
+
+
+def says_ranks(part: bytes) -> bool:
+    """Return whether a part of a log names ranks, so that the log may be one of a whole job."""
+    return any(word in part for word in _RANKED)
+
+
+def examine(paths: Sequence[Path], name: str) -> Report:
+    """Return the verdict on the job that left these files and folders."""
+    from . import ranks_table, verdict
+    from .collect import read_files
+    from .find import find
+
+    files, unread = find(paths)
+    if not files:
+        why = f"{name}: it holds no log, no dump and no error file of a training."
+        return Report(problems=(why, *unread))
+    job = read_files(files, name, unread)
+    judged = verdict.judge(job)
+    root = paths[0] if paths[0].is_dir() else paths[0].parent
+    exhibit = Exhibit(
+        lines=lambda width: ranks_table.lines(job, judged, width),
+        document=ranks_table.document(job, judged),
+    )
+    kinds = ", ".join(f"{_KINDS[kind]}: {count}" for kind, count in sorted(job.found.items()))
+    report = Report(
+        findings=tuple(_finding(one, index, root) for index, one in enumerate(judged.suspects)),
+        abstained=judged.abstained,
+        problems=tuple(f"{name}: {clean(text, 300)}" for text in job.unread[:MOST_UNREAD]),
+        examined=(f"{name} ({kinds})",),
+        exhibits=(exhibit,),
+    )
+    return report + _of_text(judged.suspects) + _of_snapshots(files)
+
+
+def _finding(suspect: Suspect, index: int, root: Path) -> Finding:
+    """Return a suspect as a finding; only the first one counts as a problem."""
+    figures = {"who": "The job", "what": "", "other": "", **suspect.figures}
+    figures["whom"] = figures["who"][:1].lower() + figures["who"][1:]
+    harmless = index > 0 or suspect.cause == "dead.finished"
+    return WORDINGS.finding(
+        suspect.cause,
+        figures,
+        fixes=_fixes(suspect, root),
+        severity="info" if harmless else "problem",
+        confidence=suspect.confidence,
+        evidence=suspect.evidence,
+        where=", ".join(filter(None, (suspect.host, suspect.where))),
+        rank=10 + round(suspect.weight, 2),
+    )
+
+
+def _fixes(suspect: Suspect, root: Path) -> list[Fix]:
+    """Return where to read the first evidence in full, and what to do before the next run."""
+    source = next((one.source for one in suspect.evidence if one.source), "")
+    file, _, line = source.rpartition(":")
+    fixes: list[Fix] = []
+    if file and line.isdigit():
+        figures = {"line": line, "path": shlex.quote(str(root / file))}
+        fixes += WORDINGS.fixes(("read-in-full",), figures)
+    row = table.load()[WORDINGS.findings[suspect.cause].pitfall]
+    if not suspect.traceback or row.id != "first-failure":
+        fixes += [fix for fix in row.fixes_for(suspect.cause) if not fix.now]
+    return fixes
+
+
+def _of_text(suspects: Iterable[Suspect]) -> Report:
+    """Return what the rules for messages say of the exception of the first suspect."""
+    from ..postmortem_end import examine_text
+
+    first = next(iter(suspects), None)
+    if first is None or not first.traceback:
+        return Report()
+    found = examine_text(first.traceback.encode("utf-8", "replace"), "traceback")
+    known = tuple(
+        replace(one, severity="info", where=one.where or first.where)
+        for one in found.findings
+        if one.confidence != "prior"
+    )
+    return Report(findings=known)
+
+
+def _of_snapshots(files: Iterable[Found]) -> Report:
+    """Return what snapshots and records of out-of-memory errors show."""
+    from .. import postmortem
+
+    report = Report()
+    for one in [one for one in files if one.kind == "snapshot"][:MOST_SNAPSHOTS]:
+        report += postmortem.examine(one.path, "snapshot")
+    return report

@@ -1,0 +1,204 @@
+"""Name the ranks that others waited for: those that are missing where all the others are."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+
+from ..finding import Evidence
+from .model import Moment, Suspect
+from .scene import Scene, in_loader, names, of_moment, short, stands_at, waits
+from .suspects import code_text
+
+Suspects = Iterator[Suspect]
+
+
+def find(scene: Scene, explained: bool) -> Suspects:
+    """Yield the ranks that others waited for.
+
+    ``explained`` says that a rank is known to have failed: silence then tells nothing.
+    """
+    for rule in RULES:
+        if not (explained and rule is missing):
+            yield from rule(scene)
+
+
+def barriers(scene: Scene) -> Suspects:
+    """Yield the ranks that a monitored barrier names as missing."""
+    named: dict[int, Evidence] = {}
+    for rank in (*scene.ranks.values(), scene.loose):
+        for one in rank.all_with("effect"):
+            ranks = one.fields.get("ranks", "")
+            if "monitoredBarrier" in one.text and ranks:
+                evidence = Evidence(text=short(one.text), source=one.source)
+                for digits in re.findall(r"\d+", ranks):
+                    named.setdefault(int(digits), evidence)
+    missing = [number for number in named if number not in scene.own_failures]
+    if missing:
+        yield elsewhere(scene, sorted(missing), list(dict.fromkeys(named.values()))[:2], 0.87)
+
+
+def watchdogs(scene: Scene) -> Suspects:
+    """Yield the ranks that launched fewer collectives, by what the watchdogs of NCCL printed."""
+    states: dict[tuple[str, int], Moment] = {}
+    for moment in scene.moments("watchdog-state"):
+        if moment.rank is not None:
+            states.setdefault((moment.fields.get("group", ""), moment.rank), moment)
+    by_group: defaultdict[str, dict[int, int]] = defaultdict(dict)
+    for (group, rank), moment in states.items():
+        by_group[group][rank] = int(moment.fields["enqueued"])
+    for group, enqueued in by_group.items():
+        most = max(enqueued.values())
+        behind = [number for number, count in enqueued.items() if count < most]
+        if behind and len(behind) <= len(enqueued) // 2:
+            least = min(enqueued.values())
+            behind = [number for number in behind if enqueued[number] == least]
+            evidence = [of_moment(states[group, number]) for number in behind[:3]]
+            ahead = next(number for number, count in enqueued.items() if count == most)
+            yield elsewhere(
+                scene, sorted(behind), [*evidence, of_moment(states[group, ahead])], 0.8
+            )
+
+
+def missing(scene: Scene) -> Suspects:
+    """Yield the ranks that said nothing while the others waited for them or lost them."""
+    silent = scene.silent
+    if not scene.waiting or not silent or len(silent) > max(1, scene.world // 2):
+        return
+    suspects = _narrowed(scene, silent)
+    who = sorted(scene.waiting)
+    first = scene.get(who[0])
+    effect = next(first.all_with("effect"), None)
+    evidence = []
+    if effect is not None:
+        text = f"{names(who)} waited or lost the connection: {short(effect.text, 160)}"
+        evidence.append(Evidence(text=text, source=effect.source))
+    host = _whole_host(scene, silent)
+    if host and not any(scene.get(number).told for number in silent):
+        yield _gone(scene, silent, host, evidence)
+        return
+    weight = 0.76 if len(suspects) == 1 else 0.66
+    yield elsewhere(scene, suspects, evidence, weight)
+
+
+def _narrowed(scene: Scene, silent: list[int]) -> list[int]:
+    """Return those silent ranks that something else speaks against as well."""
+    get = scene.get
+    kept = (
+        [n for n in silent if get(n).stacks and not waits(get(n))],
+        [n for n in silent if n in scene.compared.without and scene.compared.alike],
+        [n for n in silent if get(n).finished],
+        [n for n in silent if scene.listed and get(n).exit is None],
+    )
+    for fewer in kept:
+        if fewer:
+            return fewer
+    steps = {n: step for n in silent if (step := scene.get(n).step) is not None}
+    if steps and min(steps.values()) < max(steps.values()):
+        return [number for number in steps if steps[number] == min(steps.values())]
+    return silent
+
+
+def _whole_host(scene: Scene, silent: list[int]) -> str:
+    """Return the host of which all ranks are silent, while those of other hosts are not."""
+    if len(scene.hosts) < 2:
+        return ""
+    for host, ranks in scene.hosts.items():
+        if len(ranks) > 1 and set(ranks) == set(silent):
+            return host
+    return ""
+
+
+def _gone(scene: Scene, ranks: list[int], host: str, evidence: list[Evidence]) -> Suspect:
+    lines = [
+        Evidence(
+            text=f"{names([number])} ends with: {short(scene.get(number).last_line, 120)}",
+            source=scene.get(number).step_source,
+        )
+        for number in ranks[:2]
+        if scene.get(number).last_line
+    ]
+    return Suspect(
+        cause="dead.node-lost",
+        ranks=tuple(ranks),
+        confidence="likely",
+        weight=0.84,
+        evidence=(
+            *evidence,
+            *lines,
+            Evidence(text=f"all ranks of {host} stop without a word, and nothing ended them"),
+        ),
+        figures={"who": f"Host {host}"},
+        host=host,
+    )
+
+
+def elsewhere(
+    scene: Scene,
+    ranks: list[int],
+    evidence: list[Evidence],
+    weight: float,
+    in_flight: bool = False,
+) -> Suspect:
+    """Return what ranks did that others waited for, as far as it is known.
+
+    ``in_flight`` says that their flight recorders show that they are behind.
+    """
+    lead = scene.get(ranks[0])
+    place, function, source = stands_at(lead)
+    more: list[Evidence] = []
+    ended_well = _ended_well(scene, ranks[0])
+    cause = "dead.code-hang"
+    what = "did not arrive"
+    if place and not waits(lead):
+        text = f"{names(ranks[:1])} was at {place} in {function}"
+        more.append(Evidence(text=text, source=source))
+        cause = "dead.input-hang" if in_loader(lead) else "dead.code-hang"
+        what = f"was in {function} at {place}"
+        weight += 0.1
+    elif ended_well:
+        more.append(ended_well)
+        cause = "dead.uneven-steps"
+        what = "had ended"
+        weight += 0.06
+    elif not scene.timed_out and lead.exit is None and lead.told is None and not in_flight:
+        cause = "dead.killed" if scene.listed or lead.has_log else "dead.code-hang"
+        what = "went away without a word"
+    if lead.last_line and not place:
+        more.append(
+            Evidence(text=f"its last line: {short(lead.last_line, 160)}", source=lead.step_source)
+        )
+    if lead.told is not None:
+        text = f"it still ran when the launcher ended it: {short(lead.told.text, 120)}"
+        more.append(Evidence(text=text, source=lead.told.source))
+    return Suspect(
+        cause=cause,
+        ranks=tuple(ranks),
+        confidence="likely",
+        weight=min(weight, 0.94),
+        evidence=(*evidence, *more),
+        figures={"who": names(ranks).capitalize(), "what": what},
+        where=place,
+    )
+
+
+def _ended_well(scene: Scene, number: int) -> Evidence | None:
+    """Return what shows that a rank had come to its end without an error."""
+    rank = scene.get(number)
+    if rank.finished:
+        text = f"{names([number])} says that it is done: {short(rank.last_line, 100)}"
+        return Evidence(text=text, source=rank.finished)
+    if rank.exit is not None and rank.exit.code == 0:
+        return Evidence(
+            text=f"{names([number])} ended with {code_text(0)}", source=rank.exit.source
+        )
+    others = [one for n, one in scene.ranks.items() if n != number and one.exit is not None]
+    launcher = scene.listed and rank.exit is None and rank.told is None
+    if launcher and len(others) >= scene.world - 1 and scene.world > 1:
+        text = f"torchrun lists every rank as failed or ended by it, but not {names([number])}"
+        return Evidence(text=text, source=others[0].exit.source if others[0].exit else "")
+    return None
+
+
+RULES: tuple[Callable[[Scene], Suspects], ...] = (barriers, watchdogs, missing)

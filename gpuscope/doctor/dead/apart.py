@@ -1,0 +1,349 @@
+"""Name the possible first causes that only a comparison of the ranks shows.
+
+A rank calls another collective than the others, or calls fewer of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from ..finding import Confidence, Evidence
+from .absent import Suspects, elsewhere
+from .desync import Difference, Lag, variants_text
+from .model import Call, Rank, Suspect
+from .scene import (
+    Scene,
+    collective_of,
+    fatal,
+    names,
+    of_failure,
+    own_frame,
+    stands_at,
+    waits,
+)
+
+_FIELD = re.compile(r"(\w+)=(\[[^\]]*\]|[^,\[]+)")
+_CAUSES = {
+    "operation": "dead.collective-order",
+    "size": "dead.collective-size",
+    "type": "dead.collective-dtype",
+}
+
+
+def find(scene: Scene) -> Suspects:
+    """Yield what a comparison of the ranks suspects."""
+    for rule in RULES:
+        yield from rule(scene)
+
+
+# ── flight recorders ──────────────────────────────────────────────────────────────────────────────
+
+
+def differences(scene: Scene) -> Suspects:
+    """Yield the collectives in which the ranks differ by what their flight recorders hold."""
+    for difference in scene.compared.differences:
+        odd = difference.odd
+        cause = _CAUSES[difference.what]
+        ranks = odd or sorted(rank for side, _ in difference.sides[1:] for rank in side)
+        if difference.what == "operation" and odd and _is_at_its_end(scene, difference, odd):
+            cause = "dead.uneven-steps"
+        evidence = [
+            Evidence(text=text, source=_source(scene, side[0]))
+            for text, (side, _) in zip(variants_text(difference), difference.sides, strict=True)
+        ]
+        confidence: Confidence = (
+            "definite" if odd and len(difference.sides[0][0]) >= 2 else "likely"
+        )
+        yield Suspect(
+            cause=cause,
+            ranks=tuple(ranks),
+            confidence=confidence if cause != "dead.uneven-steps" else "likely",
+            weight=0.92 if odd else 0.7,
+            evidence=tuple(evidence),
+            figures={
+                "who": names(ranks).capitalize(),
+                "what": difference.sides[-1][1].title,
+                "other": difference.sides[0][1].title,
+            },
+            where=difference.sides[-1][1].place,
+            time=difference.sides[-1][1].created,
+        )
+
+
+def _is_at_its_end(scene: Scene, difference: Difference, odd: list[int]) -> bool:
+    """Return whether the odd ranks had done all their steps: their last call is a barrier."""
+    call = difference.sides[-1][1]
+    usual = difference.sides[0][1]
+    if "barrier" not in call.operation or "barrier" in usual.operation:
+        return False
+    for number in odd:
+        calls = scene.get(number).calls.get(difference.group, ())
+        if not calls or calls[-1].number != difference.number:
+            return False
+    return True
+
+
+def _source(scene: Scene, number: int) -> str:
+    return next(
+        (one for one in scene.get(number).sources if one in scene.job.flight_names),
+        "flight recorder",
+    )
+
+
+def lags(scene: Scene) -> Suspects:
+    """Yield the ranks that launched fewer collectives of a group than the others."""
+    crossed = dict(scene.compared.crossed)
+    for lag in scene.compared.lags:
+        behind = sorted(lag.behind)
+        if len(behind) > len(lag.waiting) and len(lag.waiting) > 0 and len(behind) > 1:
+            behind = [number for number in behind if lag.behind[number] == min(lag.behind.values())]
+        evidence = [
+            Evidence(
+                text=f"{names(lag.waiting)} launched {lag.call.title}"
+                + (f" of group {lag.call.label}" if lag.call.label != "default_pg" else "")
+                + (f" at {lag.call.place}" if lag.call.place else ""),
+                source=_source(scene, lag.waiting[0]),
+            ),
+            *(
+                Evidence(
+                    text=f"{names([number])} launched {lag.behind[number]} collectives of it; its "
+                    f"last was {lag.last[number].title}"
+                    + (f" at {lag.last[number].place}" if lag.last[number].place else ""),
+                    source=_source(scene, number),
+                )
+                for number in behind[:4]
+            ),
+        ]
+        across = [number for number in behind if number in crossed]
+        if across:
+            yield _crossed(scene, lag, across, evidence)
+            continue
+        yield elsewhere(scene, behind, evidence, 0.88, in_flight=True)
+
+
+def _crossed(scene: Scene, lag: Lag, ranks: list[int], evidence: list[Evidence]) -> Suspect:
+    call = dict(scene.compared.crossed)[ranks[0]]
+    usual = Counter(
+        sum(1 for one in calls if not one.point_to_point)
+        for number in lag.waiting
+        for group, calls in scene.get(number).calls.items()
+        if group == call.group
+    )
+    often = bool(usual) and max(usual) >= 2
+    text = f"{names(ranks)} waits in {call.title} of group {call.label or call.group}"
+    text += f" at {call.place}" if call.place else ""
+    return Suspect(
+        cause="dead.collective-order" if often else "dead.collective-group",
+        ranks=tuple(ranks),
+        confidence="likely",
+        weight=0.9,
+        evidence=(*evidence, Evidence(text=text, source=_source(scene, ranks[0]))),
+        figures={
+            "who": names(ranks).capitalize(),
+            "what": f"{call.title} of group {call.label}",
+            "other": f"{lag.call.title} of group {lag.call.label}",
+        },
+        where=call.place,
+        time=call.created,
+    )
+
+
+# ── what ranks printed about each other ───────────────────────────────────────────────────────────
+
+
+def fingerprints(scene: Scene) -> Suspects:
+    """Yield ranks whose collective or model differs, by the messages that name both sides."""
+    seen: dict[int, str] = {}
+    counts: dict[int, str] = {}
+    against: set[int] = set()
+    shown = []
+    for number, rank in scene.ranks.items():
+        for failure in rank.failures:
+            fields = failure.fields
+            if failure.kind == "mismatch":
+                seen[int(fields["rank"])] = fields["mine"]
+                seen[int(fields["other"])] = fields["theirs"]
+            elif failure.kind == "models-differ":
+                against.add(number)
+                if "mine" in fields:
+                    counts[int(fields["rank"])] = fields["mine"]
+                    counts[int(fields["other"])] = fields["theirs"]
+            else:
+                continue
+            shown.append(of_failure(failure, names([number])))
+    if seen:
+        yield from _of_fingerprints(scene, seen, shown)
+    if against:
+        odd = _minority(counts, scene.world) or (
+            sorted(against) if len(against) <= scene.world // 2 else [0]
+        )
+        yield Suspect(
+            cause="dead.model-mismatch",
+            ranks=tuple(odd),
+            confidence="likely",
+            weight=0.92,
+            evidence=tuple(shown[:4]),
+            figures={"who": names(odd).capitalize(), "what": "another model than the others"},
+        )
+
+
+def _of_fingerprints(scene: Scene, seen: dict[int, str], shown: list[Evidence]) -> Suspects:
+    parsed = {number: dict(_FIELD.findall(text)) for number, text in seen.items()}
+    for field, cause in (
+        ("OpType", "dead.collective-order"),
+        ("TensorShape", "dead.collective-size"),
+        ("TensorDtypes", "dead.collective-dtype"),
+    ):
+        values = {number: fields.get(field, "") for number, fields in parsed.items()}
+        if len(set(values.values())) > 1:
+            odd = _minority(values, scene.world)
+            ranks = odd or sorted(values)
+            yield Suspect(
+                cause=cause,
+                ranks=tuple(ranks),
+                confidence="definite" if odd and len(values) > 2 else "likely",
+                weight=0.93 if odd else 0.7,
+                evidence=tuple(shown[:4]),
+                figures={
+                    "who": names(ranks).capitalize(),
+                    "what": f"{field} {values[ranks[-1]]}",
+                    "other": f"{field} {Counter(values.values()).most_common(1)[0][0]}",
+                },
+            )
+            return
+
+
+def _minority(values: dict[int, str], world: int) -> list[int]:
+    """Return the ranks whose value is not the most common one, if one is the most common."""
+    ranked = Counter(values.values()).most_common()
+    if len(ranked) < 2 or ranked[0][1] == ranked[1][1]:
+        return []
+    return sorted(number for number, value in values.items() if value != ranked[0][0])
+
+
+def sizes(scene: Scene) -> Suspects:
+    """Yield ranks whose tensor had another size, by gloo's check of what arrives."""
+    found = {
+        number: failure
+        for number, rank in scene.ranks.items()
+        for failure in rank.failures
+        if failure.kind == "size"
+    }
+    if not found:
+        return
+    known = [one for one in scene.compared.differences if one.what == "size" and one.odd]
+    if known:
+        return
+    odd = _minority_of_places(scene)
+    ranks = odd or sorted(found)
+    failure = next(iter(found.values()))
+    mine, theirs = failure.fields.get("mine", "?"), failure.fields.get("theirs", "?")
+    yield Suspect(
+        cause="dead.collective-size",
+        ranks=tuple(ranks),
+        confidence="likely",
+        weight=0.88,
+        evidence=tuple(of_failure(one, names([number])) for number, one in [*found.items()][:4]),
+        figures={
+            "who": names(ranks).capitalize(),
+            "what": f"{mine} bytes",
+            "other": f"{theirs} bytes",
+        },
+    )
+
+
+# ── where each rank was ───────────────────────────────────────────────────────────────────────────
+
+
+def _places(scene: Scene) -> dict[int, tuple[str, str, Evidence]]:
+    """Return the line of its own code, and the collective, in which each rank waited or failed."""
+    found = {}
+    for number, rank in scene.ranks.items():
+        failure = fatal(rank)
+        if failure is not None and (failure.means == "effect" or failure.kind == "size"):
+            frame = own_frame(failure.frames, innermost_last=True)
+            if frame is not None:
+                operation = collective_of(failure.frames[::-1])
+                found[number] = (frame.place, operation, of_failure(failure, names([number])))
+                continue
+        if waits(rank):
+            place, function, source = stands_at(rank)
+            operation = collective_of(rank.stacks[0].frames)
+            text = f"{names([number])} waited in {operation} at {place} in {function}"
+            found[number] = (place, operation, Evidence(text=text, source=source))
+            continue
+        call = _unfinished(rank)
+        if call is not None:
+            at = f" at {call.place}" if call.place else ""
+            text = f"{names([number])} waited in {call.title}{at}"
+            place = call.place.partition(" in ")[0]
+            found[number] = (
+                place,
+                call.operation,
+                Evidence(text=text, source=_source(scene, number)),
+            )
+    return found
+
+
+def _unfinished(rank: Rank) -> Call | None:
+    """Return the last collective of a rank, if its flight recorder says that it is not done."""
+    last = [calls[-1] for calls in rank.calls.values() if calls and not calls[-1].done]
+    return max(last, key=lambda call: call.created or 0.0, default=None)
+
+
+def _minority_of_places(scene: Scene) -> list[int]:
+    return _minority(
+        {number: place for number, (place, _, _) in _places(scene).items() if place},
+        scene.world,
+    )
+
+
+def places(scene: Scene) -> Suspects:
+    """Yield ranks that waited in another collective, or at another line, than most others."""
+    found = _places(scene)
+    if len(found) < 3 and len(found) < scene.world:
+        return
+    operations = {number: operation for number, (_, operation, _) in found.items() if operation}
+    odd = _minority(operations, scene.world)
+    by_operation = bool(odd)
+    if not odd:
+        odd = _minority({n: place for n, (place, _, _) in found.items() if place}, scene.world)
+    if not odd or len(odd) > scene.world // 2:
+        return
+    most = [number for number in found if number not in odd]
+    place, operation, evidence = found[odd[0]]
+    usual_place, usual, usual_evidence = found[most[0]]
+    ended = "barrier" in operation and "barrier" not in usual and _is_not_ahead(scene, odd, most)
+    yield Suspect(
+        cause="dead.uneven-steps" if ended else "dead.collective-order",
+        ranks=tuple(odd),
+        confidence="likely",
+        weight=0.8 if by_operation else 0.74,
+        evidence=(evidence, usual_evidence, *_step_evidence(scene, odd, most)),
+        figures={
+            "who": names(odd).capitalize(),
+            "what": f"{operation or 'a collective'} at {place}",
+            "other": f"{usual or 'a collective'} at {usual_place}",
+        },
+        where=place,
+    )
+
+
+def _is_not_ahead(scene: Scene, odd: list[int], most: list[int]) -> bool:
+    mine = [step for number in odd if (step := scene.get(number).step) is not None]
+    theirs = [step for number in most if (step := scene.get(number).step) is not None]
+    return not mine or not theirs or max(mine) <= max(theirs)
+
+
+def _step_evidence(scene: Scene, odd: list[int], most: list[int]) -> Iterator[Evidence]:
+    for group in (odd, most):
+        known = [number for number in group if scene.get(number).step is not None]
+        if known:
+            rank = scene.get(known[0])
+            text = f"last step of {names(known[:1])}: {rank.step}"
+            yield Evidence(text=text, source=rank.step_source)
+
+
+RULES: tuple[Callable[[Scene], Suspects], ...] = (differences, lags, fingerprints, sizes, places)

@@ -1,0 +1,237 @@
+"""Define what is known of a job that has ended: its ranks, what each left, and the verdict.
+
+Readers fill these classes; ``verdict`` judges them, ``ranks_table`` draws them. Texts are from
+outside and are cleaned where they are shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ..finding import Abstained, Confidence, Evidence
+
+Means = Literal["cause", "effect", "told", "fact"]
+"""What a message says of the rank that wrote it.
+
+``cause``: something went wrong in this rank by itself. ``effect``: another rank failed it, or it
+waited for one. ``told``: the launcher or the scheduler made it end. ``fact``: neither.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One frame of a Python stack."""
+
+    file: str
+    line: int
+    function: str
+
+    @property
+    def own(self) -> bool:
+        """Return whether the file is the user's: neither installed nor Python's own."""
+        outside = ("site-packages", "dist-packages", "/lib/python3", "<frozen", "<string>")
+        return bool(self.file) and not any(part in self.file for part in outside)
+
+    @property
+    def place(self) -> str:
+        """Return ``train.py:88``."""
+        return f"{self.file.rpartition('/')[2]}:{self.line}"
+
+
+@dataclass(slots=True)
+class Failure:
+    """An exception that a rank printed, with those that led to it.
+
+    ``chain`` holds "Type: message" of each exception, the first one that was raised first.
+    ``frames`` are those of the exception at ``first`` in the chain, the innermost last.
+    ``source`` is the file and the line where it stands.
+    """
+
+    chain: list[str]
+    stacks: list[list[Frame]]
+    source: str
+    time: float | None = None
+    means: Means = "cause"
+    cause: str = ""
+    first: int = 0
+    kind: str = ""
+    fields: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        """Return the exception that decides, as "Type: message"."""
+        return self.chain[self.first]
+
+    @property
+    def frames(self) -> list[Frame]:
+        """Return the stack of the exception that decides, the innermost frame last."""
+        return self.stacks[self.first] if self.first < len(self.stacks) else []
+
+    @property
+    def traceback(self) -> str:
+        """Return the exception that decides as Python prints it, without the lines of code."""
+        rows = [f'  File "{one.file}", line {one.line}, in {one.function}' for one in self.frames]
+        return "\n".join(("Traceback (most recent call last):", *rows, self.text, ""))
+
+
+@dataclass(slots=True)
+class Stack:
+    """Where a rank's main thread was, the innermost frame first.
+
+    ``rank`` and ``pid`` are those that the text itself names.
+    """
+
+    frames: list[Frame]
+    source: str
+    what: str
+    rank: int | None = None
+    pid: int | None = None
+
+
+@dataclass(slots=True)
+class Moment:
+    """A message with a known meaning, from a log, the kernel, the launcher or the scheduler.
+
+    ``fields`` are the named parts of the rule's pattern.
+    """
+
+    rule: str
+    means: Means
+    cause: str
+    text: str
+    source: str
+    rank: int | None = None
+    time: float | None = None
+    host: str = ""
+    fields: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Exit:
+    """How a process ended, as its launcher saw it. ``code`` is negative for a signal."""
+
+    code: int
+    source: str
+    pid: int | None = None
+    time: float | None = None
+    first: bool = False
+
+
+@dataclass(slots=True)
+class Call:
+    """One collective of a rank, from its flight recorder."""
+
+    group: str
+    label: str
+    number: int
+    operation: str
+    shapes: str
+    types: str
+    done: bool
+    created: float | None
+    completed: float | None
+    timeout: float | None
+    place: str
+    point_to_point: bool = False
+
+    @property
+    def title(self) -> str:
+        """Return ``all_reduce 1201``."""
+        return f"{self.operation} {self.number}"
+
+
+@dataclass(slots=True)
+class Rank:
+    """All that the files tell of one rank."""
+
+    number: int
+    host: str = ""
+    local: int | None = None
+    pid: int | None = None
+    begin: float | None = None
+    last: float | None = None
+    step: int | None = None
+    epoch: int | None = None
+    step_time: float | None = None
+    step_source: str = ""
+    finished: str = ""
+    last_line: str = ""
+    failures: list[Failure] = field(default_factory=list)
+    moments: list[Moment] = field(default_factory=list)
+    stacks: list[Stack] = field(default_factory=list)
+    calls: dict[str, list[Call]] = field(default_factory=dict)
+    has_log: bool = False
+    has_flight: bool = False
+    exit: Exit | None = None
+    told: Moment | None = None
+    sources: list[str] = field(default_factory=list)
+
+    def all_with(self, means: Means) -> Iterator[Failure | Moment]:
+        """Yield the rank's exceptions and messages with this meaning."""
+        yield from (one for one in self.failures if one.means == means)
+        yield from (one for one in self.moments if one.means == means)
+
+    @property
+    def waited(self) -> bool:
+        """Return whether the rank said that it waited for others, or that others failed it."""
+        return next(self.all_with("effect"), None) is not None
+
+
+@dataclass(slots=True)
+class Job:
+    """Everything found in the files of one job.
+
+    ``moments`` are messages that belong to no known rank. ``world`` is the number of ranks where
+    something says it. ``unread`` lists files that could not be read, each with its reason.
+    """
+
+    name: str
+    ranks: dict[int, Rank] = field(default_factory=dict)
+    moments: list[Moment] = field(default_factory=list)
+    world: int | None = None
+    attempts: int = 1
+    found: dict[str, int] = field(default_factory=dict)
+    unread: list[str] = field(default_factory=list)
+    offsets: dict[str, tuple[float, float]] = field(default_factory=dict)
+    bytes_read: int = 0
+    flight_names: set[str] = field(default_factory=set)
+
+    def rank(self, number: int) -> Rank:
+        """Return the rank with this number, and make it where it is new."""
+        return self.ranks.setdefault(number, Rank(number))
+
+    def all_moments(self) -> Iterator[Moment]:
+        """Yield every message, those of ranks as well."""
+        yield from self.moments
+        for rank in self.ranks.values():
+            yield from rank.moments
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspect:
+    """A possible first cause, with the ranks that it names and its evidence.
+
+    ``figures`` fill the title of the finding ``cause``. ``weight`` orders suspects.
+    ``traceback`` is the exception as Python prints it.
+    """
+
+    cause: str
+    ranks: tuple[int, ...]
+    confidence: Confidence
+    weight: float
+    evidence: tuple[Evidence, ...]
+    figures: dict[str, str] = field(default_factory=dict)
+    where: str = ""
+    host: str = ""
+    time: float | None = None
+    traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The suspects, the likeliest first, and what would decide where nothing does."""
+
+    suspects: tuple[Suspect, ...]
+    abstained: tuple[Abstained, ...] = ()

@@ -1,0 +1,65 @@
+"""Read from a black box of gpuscope's probe which rank it was, its last step, and how it ended."""
+
+from __future__ import annotations
+
+from ...store.blackbox import BoxReader, how_it_ended
+from .find import Found
+from .model import Exit, Failure, Frame, Rank
+from .read_log import Part
+from .rules import classify
+
+_KEY = "box"
+MOST_LINES = 20_000
+
+
+def read(found: Found) -> Part | None:
+    """Return what a black box says of its rank, or None where it holds no trainer."""
+    from ...store.decode import decode
+    from ...store.store import Store
+    from ...wire.codec import WireError
+
+    reader = BoxReader(found.path)
+    store = Store()
+    store.add_source(_KEY, found.name)
+    last: float | None = None
+    for number, line in enumerate(reader.lines()):
+        if number >= MOST_LINES:
+            break
+        try:
+            store.apply(_KEY, decode(line.line), line.rx)
+        except WireError:
+            continue
+        last = line.rx
+    host = store.view().host
+    trainers = host.trainers if host is not None else ()
+    if not trainers:
+        return None
+    trainer = trainers[0]
+    about = Rank(-1, pid=trainer.definition.pid, last=last, sources=[found.name])
+    about.local = trainer.definition.local_rank
+    step = trainer.number("step")
+    about.step = int(step) if step is not None else None
+    about.step_time, about.step_source = last, found.name
+    ended = reader.ended
+    if ended is not None and ended.get("how") == "exception":
+        text = f"{ended.get('type', 'Exception')}: {str(ended.get('message', ''))[:2000]}"
+        failure = Failure([text], [_frames(ended)], found.name, last)
+        classify(failure)
+        about.failures.append(failure)
+    elif ended is not None:
+        about.finished = found.name if not ended.get("code") else ""
+        code = ended.get("code")
+        if isinstance(code, int):
+            about.exit = Exit(code, found.name, trainer.definition.pid, last)
+        about.last_line = how_it_ended(ended)
+    return Part(found, about, trainer.definition.rank, None)
+
+
+def _frames(ended: dict[str, object]) -> list[Frame]:
+    """Return the stack that the trainer wrote down, the innermost frame last."""
+    rows = ended.get("stack")
+    frames = []
+    for row in rows if isinstance(rows, list) else []:
+        if isinstance(row, list) and len(row) == 3 and str(row[1]).isdigit():
+            frames.append(Frame(str(row[0]), int(row[1]), str(row[2])))
+    return frames[::-1]

@@ -1,0 +1,112 @@
+"""Read dumps of c10d's flight recorder: which collectives each rank launched, and which are done.
+
+A child with limited memory unpickles them and no pickle gets a global (``snapshot.flight_child``).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...process.child import ChildError, LineChild
+from ...snapshot import flight_child, limits
+from ...text.units import MIB
+from .find import Found
+from .model import Call
+
+SECONDS = 60.0
+"""Seconds that reading one dump may take."""
+MAX_ANSWER_BYTES = 64 * MIB
+
+
+@dataclass(slots=True)
+class Dump:
+    """One dump: the calls of each group in their order, and the ranks of the groups.
+
+    ``world`` are the ranks of the largest group. ``failure`` says why it could not be read.
+    """
+
+    found: Found
+    rank: int | None = None
+    host: str = ""
+    version: str = ""
+    calls: dict[str, list[Call]] = field(default_factory=dict)
+    groups: dict[str, list[int]] = field(default_factory=dict)
+    world: int = 0
+    failure: str = ""
+
+
+def read_all(files: Sequence[Found]) -> Iterator[Dump]:
+    """Yield the dumps in these files; a child that dies at one is replaced for the next."""
+    child: LineChild | None = None
+    limit, _ = limits.for_files(*(str(one.path) for one in files)) if files else (0, 0.0)
+    try:
+        for one in files:
+            try:
+                child = child or _start(limit)
+                child.write(json.dumps(os.path.abspath(one.path)).encode() + b"\n")
+                answer = json.loads(child.read_line(time.monotonic() + SECONDS))
+            except (ChildError, OSError, ValueError) as error:
+                if child is not None:
+                    child.close()
+                    child = None
+                yield Dump(one, failure=f"reading it failed: {error}")
+                continue
+            yield _dump(one, answer)
+    finally:
+        if child is not None:
+            child.close()
+
+
+def _start(limit: int) -> LineChild:
+    script = str(Path(flight_child.__file__))
+    return LineChild(
+        [sys.executable, "-I", "-S", script, str(limit)],
+        env={**os.environ, "MALLOC_ARENA_MAX": "1"},
+        max_line_bytes=MAX_ANSWER_BYTES,
+    )
+
+
+def _dump(found: Found, answer: dict[str, Any]) -> Dump:
+    if "failure" in answer:
+        return Dump(found, failure=str(answer["failure"]))
+    dump = Dump(found, rank=answer.get("rank"), host=answer["host"], version=answer["version"])
+    dump.rank = found.rank if dump.rank is None else dump.rank
+    for name, _, ranks in answer["groups"]:
+        dump.groups[name] = [int(one) for one in ranks]
+    dump.world = max(map(len, dump.groups.values()), default=0)
+    for row in answer["rows"]:
+        call = _call(row)
+        if call is not None:
+            dump.calls.setdefault(call.group, []).append(call)
+    return dump
+
+
+def _call(row: list[Any]) -> Call | None:
+    (
+        name, label, backend, operation, number, p2p, is_p2p, inputs, outputs, types, done, _,
+        created, completed, timeout, place, _,
+    ) = row  # fmt: skip
+    count = p2p if is_p2p else number
+    if count is None or not operation or operation == "coalesced":
+        return None
+    return Call(
+        group=f"{backend}:{name}" if backend else name,
+        label=label or name,
+        number=count,
+        operation=operation,
+        shapes=inputs if inputs == outputs else f"{inputs or 'nothing'} to {outputs or 'nothing'}",
+        types=types,
+        done=bool(done),
+        created=created / 1e9 if created else None,
+        completed=completed / 1e9 if completed else None,
+        timeout=timeout / 1e3 if timeout else None,
+        place=place,
+        point_to_point=bool(is_p2p),
+    )

@@ -1,0 +1,160 @@
+"""Read a log into what it says of each rank: its progress, exceptions, stacks and messages."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from ...wire.files import open_regular
+from . import excerpt, read_elastic, rules, tracebacks
+from .find import Found
+from .lines import LineReader, LogLine, time_near
+from .model import Moment, Rank
+from .read_elastic import Listed
+
+_STEP = re.compile(
+    r"\b(?:global[_ ]?step|steps?|iter(?:ation)?s?|batch|update|it)\b[\"']?\s*[=:#\[]?"
+    r"\s*(\d{1,12})",
+    re.I,
+)
+_BAR = re.compile(r"\d{1,3}%\|[^|]*\|\s*(\d{1,12})/\d+")
+_EPOCH = re.compile(r"\bepochs?\b[\"']?\s*[=:#\[]?\s*(\d{1,9})", re.I)
+_FINISHED = re.compile(
+    r"\b(?:done|finished|completed?|exiting normally|all steps|bye)\b(?!\s*[:=]?\s*\d)", re.I
+)
+_PART = re.compile(
+    r"\b(?:not|eval\w*|valid\w*|checkpoint\w*|sav\w+|load\w*|download\w*|init\w*|warm\w*|compil\w+|setup"
+    r"|epoch|collat\w+|sync\w*|barrier)\b",
+    re.I,
+)
+"""Words of lines that say that only a part of the training is done."""
+_WORLD = re.compile(
+    r"\b(?:world[_ ]?size|WORLD_SIZE|nranks|num_processes)\b[\"']?\s*[=: ]\s*(\d{1,6})"
+    r"|\brank \d+ of (\d{1,6})\b"
+)
+FIRST_LINES = 40
+LOOK = 400
+"""So many lines at the beginning and at the end of a log are looked at for a time."""
+MOST_MOMENTS = 60
+"""Of more messages of one rank, only the first half and the last half are kept."""
+
+
+@dataclass(slots=True)
+class Part:
+    """What one file says of one rank; ``rank`` and ``local`` are None where nothing names them."""
+
+    found: Found
+    about: Rank
+    rank: int | None = None
+    local: int | None = None
+
+
+@dataclass(slots=True)
+class ReadLog:
+    """What one log says: of ranks, and of the job as a whole."""
+
+    parts: list[Part] = field(default_factory=list)
+    listed: list[Listed] = field(default_factory=list)
+    world: int | None = None
+    bytes_read: int = 0
+    problem: str = ""
+
+
+def read(found: Found, tail: int) -> ReadLog:
+    """Return what a log says. Raises OSError."""
+    with open_regular(found.path) as file:
+        of_rank = found.rank is not None or found.local is not None
+        kept = excerpt.read(file, tail, excerpt.OF_A_RANK if of_rank else excerpt.OF_OTHERS)
+    log = ReadLog(bytes_read=kept.bytes_read, problem=kept.problem)
+    reader = LineReader(time.localtime(found.modified).tm_year)
+    reader.learn([text for _, text in kept.lines[:FIRST_LINES]])
+    lines = [reader.read(number, text) for number, text in kept.lines]
+    log.listed, lines = read_elastic.take_list(lines, found.name)
+    streams: defaultdict[tuple[int | None, int | None], list[LogLine]] = defaultdict(list)
+    for line in lines:
+        streams[line.rank, line.local].append(line)
+    for (rank, local), own in streams.items():
+        part = Part(found, Rank(-1), rank, local)
+        _read_stream(part.about, own, found.name)
+        log.parts.append(part)
+    for line in lines[:400]:
+        match = _WORLD.search(line.text)
+        if match and log.world is None and 0 < int(match[1] or match[2]) <= 1 << 20:
+            log.world = int(match[1] or match[2])
+    return log
+
+
+def _read_stream(about: Rank, lines: list[LogLine], name: str) -> None:
+    """Fill in what the lines of one rank say."""
+    about.has_log = True
+    about.sources.append(name)
+    parsed = tracebacks.read(lines, name)
+    about.failures = parsed.failures
+    about.stacks = parsed.stacks
+    about.pid = parsed.pid
+    for failure in about.failures:
+        rules.classify(failure)
+    about.begin = next((one.time for one in lines[:LOOK] if one.time is not None), None)
+    about.last = next((one.time for one in lines[:-LOOK:-1] if one.time is not None), None)
+    others = [line for line in lines if line.text.strip() and line.number not in parsed.used]
+    about.last_line = others[-1].text.strip() if others else ""
+    told = list(_moments(others, name))
+    if len(told) > MOST_MOMENTS:
+        told = told[: MOST_MOMENTS // 2] + told[-MOST_MOMENTS // 2 :]
+    about.moments = told
+    _read_progress(about, others, name)
+    hosts = [line.host for line in lines if line.host]
+    about.host = max(set(hosts), key=hosts.count) if hosts else ""
+    about.finished = _finished(others, name)
+
+
+def _moments(lines: list[LogLine], name: str) -> Iterator[Moment]:
+    """Yield the messages whose meaning a rule knows."""
+    for index in tracebacks.lines_with(rules.needles(), lines):
+        line = lines[index]
+        found = rules.of_line(line.text)
+        if found is None:
+            continue
+        rule, fields = found
+        yield Moment(
+            rule.id,
+            rule.means,  # type: ignore[arg-type]
+            rule.cause,
+            line.text.strip(),
+            f"{name}:{line.number}",
+            rank=_rank_in(fields, line.rank),
+            time=time_near(lines, index),
+            host=fields.get("host", line.host),
+            fields=fields,
+        )
+
+
+def _rank_in(fields: dict[str, str], rank: int | None) -> int | None:
+    named = fields.get("rank", "")
+    return int(named) if named.isdigit() else rank
+
+
+def _read_progress(about: Rank, lines: list[LogLine], name: str) -> None:
+    """Find the last step that a rank reported, and when."""
+    for index in range(len(lines) - 1, -1, -1):
+        text = lines[index].text
+        match = _STEP.search(text) or _BAR.search(text)
+        if match is None:
+            continue
+        about.step = int(match[1])
+        epoch = _EPOCH.search(text)
+        about.epoch = int(epoch[1]) if epoch is not None else None
+        about.step_time = time_near(lines, index)
+        about.step_source = f"{name}:{lines[index].number}"
+        return
+
+
+def _finished(lines: list[LogLine], name: str) -> str:
+    """Return where the log says that the training is over, if that is among its last words."""
+    for line in lines[:-4:-1]:
+        if _FINISHED.search(line.text) and not _PART.search(line.text):
+            return f"{name}:{line.number}"
+    return ""

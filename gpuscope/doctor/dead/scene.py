@@ -1,0 +1,179 @@
+"""Prepare a job for judgement: who failed by itself, who waited, who was told, who kept silent."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+
+from ...text.ranges import ranges_text
+from ..finding import Evidence
+from .collect import LOOSE
+from .desync import Compared, compare
+from .model import Failure, Frame, Job, Moment, Rank
+
+COLLECTIVE = re.compile(
+    r"distributed/(?:distributed_c10d|_functional_collectives|nn/functional)\.py|nn/parallel/distributed\.py"
+    r"|algorithms/join\.py|fsdp/_"
+)
+_WAITS = re.compile(
+    r"^(?:all_?reduce|broadcast\w*|barrier|monitored_barrier|all_?gather\w*|reduce_?scatter\w*|reduce"
+    r"|gather\w*|scatter\w*|all_?to_?all\w*|send|recv|batch_isend_irecv|wait|synchronize"
+    r"|_all_gather\w*|_reduce_scatter\w*)$"
+)
+_SOURCE_FILE = re.compile(r"\[?(?:enforce fail at )?/?[\w./-]+\.(?:cc|cpp|h|cu):\d+\]\s?")
+LOADER = re.compile(
+    r"__getitem__|__next__|__iter__|collate|dataload|dataset|_next_data|_try_get|fetch|sampler|read_shard"
+    r"|load_batch|next_batch|get_batch|load_sample|read_sample|prefetch",
+    re.I,
+)
+
+
+class Scene:
+    """A job with what the rules ask of it."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.ranks = {n: rank for n, rank in sorted(job.ranks.items()) if n != LOOSE}
+        self.loose = job.ranks.get(LOOSE) or Rank(LOOSE)
+        self.world = max(job.world or 0, 1 + max(self.ranks, default=-1))
+        self.listed = any(rank.exit is not None for rank in self.ranks.values())
+
+    @cached_property
+    def compared(self) -> Compared:
+        """What the flight recorders show."""
+        return compare(self.job)
+
+    @cached_property
+    def own_failures(self) -> dict[int, Failure]:
+        """The exception of its own that ended each rank, for the ranks that have one."""
+        found = {}
+        for number, rank in self.ranks.items():
+            failure = fatal(rank)
+            if failure is not None and failure.means == "cause":
+                found[number] = failure
+        return found
+
+    @cached_property
+    def waiting(self) -> set[int]:
+        """The ranks that say that others failed them, or that are known to wait in a collective."""
+        return {
+            number
+            for number, rank in self.ranks.items()
+            if number not in self.own_failures and (rank.waited or waits(rank))
+        }
+
+    @cached_property
+    def timed_out(self) -> bool:
+        """Whether ranks waited until a time limit, and did not lose a connection at once."""
+        return any(
+            re.search(r"timed? ?out|timeout|monitoredBarrier", one.text, re.I)
+            for rank in self.ranks.values()
+            for one in rank.all_with("effect")
+        )
+
+    @cached_property
+    def silent(self) -> list[int]:
+        """The ranks that neither failed by themselves nor said that they waited."""
+        return [
+            number
+            for number in range(self.world)
+            if number not in self.own_failures and number not in self.waiting
+        ]
+
+    @cached_property
+    def hosts(self) -> dict[str, list[int]]:
+        """The ranks of each host that something names."""
+        found: dict[str, list[int]] = {}
+        for number, rank in self.ranks.items():
+            if rank.host:
+                found.setdefault(rank.host, []).append(number)
+        return found
+
+    def moments(self, *rules: str) -> list[Moment]:
+        """Return the messages that one of these rules found, the earliest first."""
+        found = [one for one in self.job.all_moments() if one.rule in rules]
+        return sorted(found, key=lambda one: one.time or 0.0)
+
+    def get(self, number: int) -> Rank:
+        """Return a rank, also one that left nothing."""
+        return self.ranks.get(number) or Rank(number)
+
+
+def fatal(rank: Rank) -> Failure | None:
+    """Return the exception that ended a rank."""
+    found = [one for one in rank.failures if one.means != "fact"]
+    own = [one for one in found if one.means == "cause"]
+    if not found:
+        return None
+    in_file = [one for one in found if one.source.endswith(".json")]
+    last = in_file[-1] if in_file else found[-1]
+    return last if last.means == "cause" or not own else own[-1]
+
+
+def own_frame(frames: Sequence[Frame], innermost_last: bool) -> Frame | None:
+    """Return the innermost frame of the user's own code."""
+    ordered = frames[::-1] if innermost_last else frames
+    return next((frame for frame in ordered if frame.own), None)
+
+
+def collective_of(frames: Iterable[Frame]) -> str:
+    """Return the collective that a stack is in, or nothing."""
+    names = [
+        frame.function
+        for frame in frames
+        if COLLECTIVE.search(frame.file) and _WAITS.match(frame.function)
+    ]
+    named = [name for name in names if name not in ("wait", "synchronize")]
+    return (named or names or [""])[0]
+
+
+def waits(rank: Rank) -> bool:
+    """Return whether the last stack of a rank is inside a collective."""
+    return bool(rank.stacks) and bool(collective_of(rank.stacks[0].frames))
+
+
+def stands_at(rank: Rank) -> tuple[str, str, str]:
+    """Return place, function and source of where a rank was last, as its stack shows it."""
+    for stack in rank.stacks:
+        frame = own_frame(stack.frames, innermost_last=False)
+        if frame is not None:
+            return frame.place, frame.function, stack.source
+    return "", "", ""
+
+
+def in_loader(rank: Rank) -> bool:
+    """Return whether a rank's stack is in its input pipeline."""
+    for stack in rank.stacks[:1]:
+        frames = [frame for frame in stack.frames if not COLLECTIVE.search(frame.file)]
+        return any(
+            LOADER.search(frame.function) or re.search(r"data(?:loader|set)", frame.file, re.I)
+            for frame in frames[:12]
+        ) and not collective_of(stack.frames)
+    return False
+
+
+def names(numbers: Iterable[int]) -> str:
+    """Return ``rank 5``, or ``ranks 0-4, 7``."""
+    found = sorted(numbers)
+    return f"rank{'s' if len(found) != 1 else ''} {ranges_text(found)}"
+
+
+def of_failure(failure: Failure, who: str = "") -> Evidence:
+    """Return an exception as evidence, with the line of the user's own code that raised it."""
+    frame = own_frame(failure.frames, innermost_last=True)
+    at = f" at {frame.place} in {frame.function}" if frame is not None else ""
+    return Evidence(
+        text=f"{who + ': ' if who else ''}{short(failure.text)}{at}", source=failure.source
+    )
+
+
+def of_moment(moment: Moment) -> Evidence:
+    """Return a message as evidence."""
+    return Evidence(text=short(moment.text), source=moment.source)
+
+
+def short(text: str, most: int = 240) -> str:
+    """Return the beginning of a text in one line, without the source files of torch's C++."""
+    line = _SOURCE_FILE.sub("", " ".join(text.split()))
+    return line if len(line) <= most else line[: most - 1] + "…"

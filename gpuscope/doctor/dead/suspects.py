@@ -1,0 +1,363 @@
+"""Name the first causes that single ranks, the kernel or the scheduler show by themselves."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+
+from ..finding import Confidence, Evidence
+from .model import Failure, Moment, Suspect
+from .scene import Scene, names, of_failure, of_moment, own_frame, short
+
+Suspects = Iterator[Suspect]
+COMPARED = ("mismatch", "size", "models-differ")
+"""Exceptions that name a difference between ranks: ``apart`` finds out which rank differs."""
+_VARYING = re.compile(r"0x[0-9a-f]+|\d+|'[^']*'|\"[^\"]*\"|/\S+")
+SOONER_SECONDS = 2.0
+"""An exception that is known to come so much sooner than another one comes first."""
+
+
+def find(scene: Scene) -> Suspects:
+    """Yield what is suspected of each source by itself."""
+    for rule in RULES:
+        yield from rule(scene)
+
+
+def failures(scene: Scene) -> Suspects:
+    """Yield the exceptions of ranks that nothing else explains, alike ones together."""
+    groups: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
+    for number, failure in scene.own_failures.items():
+        if failure.kind not in COMPARED:
+            groups[failure.cause, _VARYING.sub("#", failure.text)[:120]].append(number)
+    everyone = len(scene.own_failures)
+    times = {
+        number: failure.time
+        for number, failure in scene.own_failures.items()
+        if failure.time is not None
+    }
+    first = min(times.values(), default=None)
+    others = len(groups) > 1
+    for (cause, _), ranks in groups.items():
+        own = [times[number] for number in ranks if number in times]
+        at = min(own, default=None)
+        late = at is not None and first is not None and at - first >= SOONER_SECONDS
+        flagged = any(rank.exit is not None and rank.exit.first for rank in map(scene.get, ranks))
+        sooner = at is not None and at == first and len(times) == everyone
+        weight = 0.9 - 0.25 * late - (0.05 if others and not flagged and not sooner else 0.0)
+        lead = min(ranks, key=lambda number: (times.get(number, float("inf")), number))
+        failure = scene.own_failures[lead]
+        sure = not others and not late and failure.means == "cause"
+        yield _of_failure(scene, cause, ranks, failure, lead, weight, sure)
+
+
+def _of_failure(
+    scene: Scene,
+    cause: str,
+    ranks: list[int],
+    failure: Failure,
+    lead: int,
+    weight: float,
+    sure: bool,
+) -> Suspect:
+    frame = own_frame(failure.frames, innermost_last=True)
+    evidence = [of_failure(failure, names([lead]))]
+    if len(failure.chain) > 1 and failure.first + 1 < len(failure.chain):
+        text = f"then, in the same rank: {short(failure.chain[-1])}"
+        evidence.append(Evidence(text=text, source=failure.source))
+    same = [number for number in ranks if number != lead]
+    if same:
+        evidence.append(Evidence(text=f"{names(same)} failed in the same way"))
+    everyone = len(ranks) > 1 and len(ranks) >= scene.world
+    confidence: Confidence = "definite" if sure and _alone(scene, ranks) else "likely"
+    return Suspect(
+        cause=cause or "dead.exception",
+        ranks=() if everyone else (lead, *same),
+        confidence=confidence,
+        weight=weight,
+        evidence=tuple(evidence),
+        figures={
+            "who": "Every rank" if everyone else names(ranks).capitalize(),
+            "what": short(failure.text, 160),
+        },
+        where=frame.place if frame is not None else "",
+        host=_host(scene, ranks),
+        time=failure.time,
+        traceback=failure.traceback,
+    )
+
+
+def _alone(scene: Scene, ranks: list[int]) -> bool:
+    """Return whether no other rank has an exception of its own."""
+    return all(number in ranks or number not in scene.own_failures for number in range(scene.world))
+
+
+def _host(scene: Scene, ranks: list[int]) -> str:
+    hosts = {scene.get(number).host for number in ranks}
+    return hosts.pop() if len(hosts) == 1 and len(scene.hosts) > 1 else ""
+
+
+def unplaced(scene: Scene) -> Suspects:
+    """Yield exceptions that no file gives to a rank, such as those of a launcher."""
+    own = [one for one in scene.loose.failures if one.means == "cause"]
+    seen = {failure.text[:200] for failure in scene.own_failures.values()}
+    fresh = [one for one in own if one.text[:200] not in seen]
+    if not fresh:
+        return
+    failure = fresh[0]
+    same = [one for one in fresh if one.cause == failure.cause]
+    alone = not scene.ranks
+    frame = own_frame(failure.frames, innermost_last=True)
+    yield Suspect(
+        cause=failure.cause or "dead.exception",
+        ranks=(),
+        confidence="definite" if alone and len(same) == len(fresh) else "likely",
+        weight=0.8 if alone or not scene.own_failures else 0.4,
+        evidence=tuple(of_failure(one) for one in fresh[:3]),
+        figures={
+            "who": "The program" if alone else "A process whose rank is not known",
+            "what": short(failure.text, 160),
+        },
+        where=frame.place if frame is not None else "",
+        time=failure.time,
+        traceback=failure.traceback,
+    )
+
+
+def messages(scene: Scene) -> Suspects:
+    """Yield causes that lines of a rank's own log name, such as a crash of the interpreter."""
+    groups: defaultdict[str, list[tuple[int, Moment]]] = defaultdict(list)
+    for number, rank in scene.ranks.items():
+        for moment in rank.moments:
+            if moment.means == "cause" and moment.rule in (
+                "python-crash",
+                "usage",
+                "bus-error",
+                "disk-full",
+                "no-script",
+            ):
+                groups[moment.cause].append((number, moment))
+    for cause, found in groups.items():
+        ranks = sorted({number for number, _ in found})
+        if set(ranks) & set(scene.own_failures):
+            continue
+        lead, moment = found[0]
+        told = scene.get(lead).told is not None
+        yield Suspect(
+            cause=cause,
+            ranks=tuple(ranks),
+            confidence="likely",
+            weight=0.55 if told else 0.85,
+            evidence=(of_moment(moment), *_stack(scene, lead), *_exit(scene, lead)),
+            figures={"who": names(ranks).capitalize(), "what": short(moment.text, 160)},
+            time=moment.time,
+        )
+
+
+def _stack(scene: Scene, number: int) -> Iterator[Evidence]:
+    for stack in scene.get(number).stacks[:1]:
+        frame = own_frame(stack.frames, innermost_last=False)
+        if frame is not None:
+            text = f"its stack: {frame.place} in {frame.function}"
+            yield Evidence(text=text, source=stack.source)
+
+
+def _exit(scene: Scene, number: int) -> Iterator[Evidence]:
+    left = scene.get(number).exit
+    if left is not None:
+        yield Evidence(text=f"torchrun saw it end with {code_text(left.code)}", source=left.source)
+
+
+def code_text(code: int) -> str:
+    """Return ``exit code 3``, or ``SIGKILL`` for a negative number."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
+
+
+def exits(scene: Scene) -> Suspects:
+    """Yield ranks that a signal or an exit code ended, without an exception or being told to."""
+    groups: defaultdict[tuple[int, bool], list[int]] = defaultdict(list)
+    for number, rank in scene.ranks.items():
+        left = rank.exit
+        if left is None or left.code in (0, -signal.SIGTERM) or rank.told is not None:
+            continue
+        if number in scene.own_failures or (rank.waited and left.code in (1, -signal.SIGABRT)):
+            continue
+        if any(moment.rule == "python-crash" for moment in rank.moments):
+            continue
+        groups[left.code, rank.waited].append(number)
+    for (code, waited), ranks in groups.items():
+        yield _of_exits(scene, code, waited, ranks)
+
+
+def _of_exits(scene: Scene, code: int, waited: bool, ranks: list[int]) -> Suspect:
+    """Return the ranks that ended with one code. Where all did, none is the culprit."""
+    lead = scene.get(ranks[0])
+    cause = "dead.silent-exit"
+    if code < 0:
+        cause = "dead.killed" if code == -signal.SIGKILL else "dead.crash"
+    source = lead.exit.source if lead.exit is not None else ""
+    evidence = [Evidence(text=f"{names(ranks)} ended with {code_text(code)}", source=source)]
+    if lead.last_line:
+        evidence.append(Evidence(text=f"its last line: {short(lead.last_line)}"))
+    everyone = len(ranks) > 1 and len(ranks) >= scene.world
+    return Suspect(
+        cause=cause,
+        ranks=() if everyone else tuple(ranks),
+        confidence="likely" if waited or len(ranks) > 1 else "definite",
+        weight=0.6 if waited else 0.86 if code < 0 else 0.75,
+        evidence=tuple(evidence),
+        figures={
+            "who": "Every rank" if everyone else names(ranks).capitalize(),
+            "what": code_text(code),
+        },
+        host=_host(scene, ranks),
+        time=lead.exit.time if lead.exit is not None else None,
+    )
+
+
+def host_memory(scene: Scene) -> Suspects:
+    """Yield the ranks that the kernel killed for lack of the host's memory."""
+    found = scene.moments("kernel-memory", "slurm-memory")
+    if not found:
+        return
+    killed = [
+        number
+        for number, rank in scene.ranks.items()
+        if rank.exit is not None and rank.exit.code == -signal.SIGKILL and rank.told is None
+    ]
+    loaders = [
+        number
+        for number, failure in scene.own_failures.items()
+        if failure.cause in ("dead.killed", "dead.out-of-memory-host", "dead.crash")
+    ]
+    named = [one.rank for one in found if one.rank is not None]
+    by_pid = [
+        number
+        for number, rank in scene.ranks.items()
+        if rank.pid is not None and any(one.fields.get("pid") == str(rank.pid) for one in found)
+    ]
+    tasks = [
+        int(one.fields["task"])
+        for one in found
+        if one.fields.get("task", "").isdigit() and int(one.fields["task"]) < scene.world
+    ]
+    by_host = [
+        number
+        for one in found
+        if one.host
+        for number in scene.hosts.get(one.host, ())
+        if number not in scene.waiting and number not in scene.own_failures
+    ]
+    ranks = by_pid or named or killed or loaders or tasks or by_host
+    if not ranks and len(scene.silent) == 1:
+        ranks = scene.silent
+    sure = bool(by_pid) or (len(killed) == 1 and not by_pid)
+    yield Suspect(
+        cause="dead.out-of-memory-host",
+        ranks=tuple(dict.fromkeys(ranks)),
+        confidence="definite" if sure and len(set(ranks)) == 1 else "likely",
+        weight=0.93,
+        evidence=tuple(of_moment(one) for one in found[:3]),
+        figures={"who": names(ranks).capitalize() if ranks else "A process of the job"},
+        host=found[0].host,
+        time=found[0].time,
+    )
+
+
+def device_faults(scene: Scene) -> Suspects:
+    """Yield GPUs that the driver reported as faulty."""
+    found = scene.moments("xid", "gpu-lost")
+    if not found:
+        return
+    pids = {one.fields.get("pid", "").strip("'<>") for one in found}
+    ranks = [
+        number
+        for number, rank in scene.ranks.items()
+        if rank.pid is not None and str(rank.pid) in pids
+    ] or [
+        number
+        for number, failure in scene.own_failures.items()
+        if failure.cause in ("dead.device-error", "dead.device-error")
+    ]
+    software = all(
+        one.fields.get("xid") in ("13", "31", "43", "45", "68", "69")
+        for one in found
+        if one.rule == "xid"
+    )
+    yield Suspect(
+        cause="dead.device-error",
+        ranks=tuple(ranks),
+        confidence="likely",
+        weight=0.5 if software else 0.92,
+        evidence=tuple(of_moment(one) for one in found[:3]),
+        figures={"who": f"The GPU of {names(ranks)}" if ranks else "A GPU"},
+        host=found[0].host,
+        time=found[0].time,
+    )
+
+
+def scheduler(scene: Scene) -> Suspects:
+    """Yield what the scheduler or somebody else did to the whole job."""
+    weights = {"time-limit": 0.8, "preempted": 0.8, "cancelled": 0.45, "agent-signal": 0.42}
+    for rule, weight in weights.items():
+        found = scene.moments(rule)
+        if not found or (
+            rule in ("cancelled", "agent-signal")
+            and scene.moments("time-limit", "preempted", "node-failure", "slurm-memory")
+        ):
+            continue
+        calm = not scene.own_failures and not scene.timed_out
+        yield Suspect(
+            cause=found[0].cause,
+            ranks=(),
+            confidence="definite" if calm and rule in ("time-limit", "preempted") else "likely",
+            weight=weight if not calm else weight + 0.1,
+            evidence=tuple(of_moment(one) for one in found[:3]),
+            figures={"who": "The job"},
+            time=found[0].time,
+        )
+    interrupted = [
+        (number, failure)
+        for number, rank in [*scene.ranks.items(), (-1, scene.loose)]
+        for failure in rank.failures
+        if failure.means == "told" and "KeyboardInterrupt" in failure.text
+    ]
+    if interrupted and not scene.own_failures:
+        yield Suspect(
+            cause="dead.stopped",
+            ranks=(),
+            confidence="likely",
+            weight=0.5,
+            evidence=tuple(of_failure(failure) for _, failure in interrupted[:2]),
+            figures={"who": "The job"},
+        )
+
+
+def nodes(scene: Scene) -> Suspects:
+    """Yield hosts that the scheduler reported as failed, with their ranks."""
+    found = scene.moments("node-failure")
+    if not found:
+        return
+    hosts = [one.host for one in found if one.host]
+    ranks = [number for host in hosts for number in scene.hosts.get(host, ())]
+    yield Suspect(
+        cause="dead.node-lost",
+        ranks=tuple(dict.fromkeys(ranks)),
+        confidence="definite",
+        weight=0.95,
+        evidence=tuple(of_moment(one) for one in found[:3]),
+        figures={"who": f"Host {hosts[0]}" if hosts else "A host"},
+        host=hosts[0] if hosts else "",
+        time=found[0].time,
+    )
+
+
+RULES: tuple[Callable[[Scene], Suspects], ...] = (
+    failures, unplaced, messages, exits, host_memory, device_faults, scheduler, nodes,
+)  # fmt: skip

@@ -1,0 +1,134 @@
+"""Decide what killed a job first, from all suspects, or say what would decide it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ..finding import Abstained, Evidence
+from ..wordings import Wordings
+from . import absent, apart, suspects
+from .model import Job, Suspect, Verdict
+from .scene import Scene, names
+
+WORDINGS = Wordings("dead")
+MOST_SUSPECTS = 5
+EXPLAINS = 0.75
+"""A suspect of at least this weight explains why others waited or were ended."""
+_OF_ALL = ("dead.time-limit", "dead.stopped")
+"""Causes that end all ranks, and say nothing of whether one of them hung before."""
+CLOSE = 0.08
+"""Suspects whose weights are this close speak against each other's certainty."""
+
+
+def judge(job: Job) -> Verdict:
+    """Return the suspects of a job, the likeliest first, and what would decide between them."""
+    scene = Scene(job)
+    found = [*suspects.find(scene)]
+    explained = any(one.weight >= EXPLAINS and one.cause not in _OF_ALL for one in found)
+    found += [*apart.find(scene), *absent.find(scene, explained)]
+    found = _merged(found)
+    found.sort(key=lambda one: (-one.weight, one.time or float("inf"), one.ranks))
+    if not found:
+        well = _ended_well(scene)
+        if well is not None:
+            return Verdict(suspects=(well,))
+    if found:
+        found[0] = _without_false_certainty(found)
+    return Verdict(suspects=tuple(found[:MOST_SUSPECTS]), abstained=_abstained(scene, found))
+
+
+def _merged(found: Sequence[Suspect]) -> list[Suspect]:
+    """Return each cause and rank once: several sources that agree make it weigh more."""
+    kept: list[Suspect] = []
+    for one in sorted(found, key=lambda suspect: -suspect.weight):
+        same = next((k for k, other in enumerate(kept) if _agree(other, one)), None)
+        if same is None:
+            kept.append(one)
+            continue
+        first = kept[same]
+        evidence = dict.fromkeys((*first.evidence, *one.evidence))
+        kept[same] = replace(
+            first,
+            weight=min(0.97, first.weight + 0.05),
+            evidence=tuple(evidence),
+            where=first.where or one.where,
+            time=first.time if first.time is not None else one.time,
+        )
+    return kept
+
+
+def _agree(first: Suspect, other: Suspect) -> bool:
+    if first.cause != other.cause:
+        return False
+    return not first.ranks or not other.ranks or first.ranks[0] in other.ranks
+
+
+def _without_false_certainty(found: Sequence[Suspect]) -> Suspect:
+    """Return the first suspect; it is definite only where no other comes near it."""
+    first = found[0]
+    rivals = [
+        one
+        for one in found[1:]
+        if first.weight - one.weight < CLOSE
+        and not (set(one.ranks) and set(one.ranks) <= set(first.ranks))
+    ]
+    return (
+        replace(first, confidence="likely") if rivals and first.confidence == "definite" else first
+    )
+
+
+def _ended_well(scene: Scene) -> Suspect | None:
+    """Return that nothing failed, where the ranks say that they are done."""
+    done = [number for number, rank in scene.ranks.items() if rank.finished]
+    failed = [n for n, rank in scene.ranks.items() if rank.exit is not None and rank.exit.code != 0]
+    if not done or failed or scene.waiting or scene.own_failures:
+        return None
+    rank = scene.get(done[0])
+    return Suspect(
+        cause="dead.finished",
+        ranks=(),
+        confidence="definite" if len(done) == scene.world else "likely",
+        weight=0.9,
+        evidence=(
+            Evidence(
+                text=f"{names(done)} of {scene.world} said that they were done: {rank.last_line}",
+                source=rank.finished,
+            ),
+        ),
+    )
+
+
+def _abstained(scene: Scene, found: Sequence[Suspect]) -> tuple[Abstained, ...]:
+    """Return what would decide a case that these files do not decide."""
+    out = []
+    sure = bool(found) and found[0].confidence == "definite"
+    hang = any(
+        one.cause.rpartition(".")[2]
+        in (
+            "code-hang",
+            "collective-order",
+            "collective-size",
+            "collective-group",
+            "uneven-steps",
+            "killed",
+        )
+        for one in found[:2]
+    )
+    if not found:
+        name = "nothing" if not scene.waiting else "who-is-missing"
+        out.append(WORDINGS.abstained(name, waiting=names(scene.waiting)))
+    if (
+        (hang or not found)
+        and scene.waiting
+        and not sure
+        and not any(r.has_flight for r in scene.ranks.values())
+    ):
+        out.append(WORDINGS.abstained("no-flight"))
+    if hang and not sure and not any(rank.stacks for rank in scene.ranks.values()):
+        out.append(WORDINGS.abstained("no-stacks"))
+    if found and found[0].cause in ("dead.killed",):
+        out.append(WORDINGS.abstained("who-killed"))
+    if not scene.listed and len(scene.ranks) > 1 and not sure:
+        out.append(WORDINGS.abstained("no-exit-codes"))
+    return tuple(out)
