@@ -8,7 +8,19 @@ from collections.abc import Callable, Iterator
 
 from ..finding import Evidence
 from .model import Moment, Suspect
-from .scene import Scene, in_loader, names, of_moment, short, stands_at, waits
+from .scene import (
+    LOADER,
+    Scene,
+    collective_of,
+    fatal,
+    in_loader,
+    names,
+    of_failure,
+    of_moment,
+    short,
+    stands_at,
+    waits,
+)
 from .suspects import code_text
 
 Suspects = Iterator[Suspect]
@@ -64,7 +76,10 @@ def watchdogs(scene: Scene) -> Suspects:
 def missing(scene: Scene) -> Suspects:
     """Yield the ranks that said nothing while the others waited for them or lost them."""
     silent = scene.silent
-    if not scene.waiting or not silent or len(silent) > max(1, scene.world // 2):
+    if not scene.waiting or not silent:
+        return
+    if len(silent) > max(1, scene.world // 2):
+        yield from _alone(scene)
         return
     suspects = _narrowed(scene, silent)
     who = sorted(scene.waiting)
@@ -80,6 +95,28 @@ def missing(scene: Scene) -> Suspects:
         return
     weight = 0.76 if len(suspects) == 1 else 0.66
     yield elsewhere(scene, suspects, evidence, weight)
+
+
+def _alone(scene: Scene) -> Suspects:
+    """Yield the only rank that waited: it may be in a collective to which no other rank comes."""
+    if len(scene.waiting) != 1 or not scene.timed_out:
+        return
+    number = next(iter(scene.waiting))
+    failure = fatal(scene.get(number))
+    if failure is None:
+        return
+    operation = collective_of(failure.frames[::-1]) or "a collective"
+    yield Suspect(
+        cause="dead.collective-order",
+        ranks=(number,),
+        confidence="likely",
+        weight=0.45,
+        evidence=(
+            of_failure(failure, names([number])),
+            Evidence(text="no other rank says that it waited: they may be in another collective"),
+        ),
+        figures={"who": names([number]).capitalize(), "what": operation, "other": "theirs"},
+    )
 
 
 def _narrowed(scene: Scene, silent: list[int]) -> list[int]:
@@ -165,6 +202,8 @@ def elsewhere(
     elif not scene.timed_out and lead.exit is None and lead.told is None and not in_flight:
         cause = "dead.killed" if scene.listed or lead.has_log else "dead.code-hang"
         what = "went away without a word"
+    if cause == "dead.code-hang" and not place and LOADER.search(lead.last_line):
+        cause = "dead.input-hang"
     if lead.last_line and not place:
         more.append(
             Evidence(text=f"its last line: {short(lead.last_line, 160)}", source=lead.step_source)

@@ -32,6 +32,10 @@ _CAUSES = {
 }
 
 
+SURE_BYTES = 64
+"""Parts of fewer bytes are rounded, so that the ratio of their sizes tells nothing of types."""
+
+
 def find(scene: Scene) -> Suspects:
     """Yield what a comparison of the ranks suspects."""
     for rule in RULES:
@@ -49,6 +53,8 @@ def differences(scene: Scene) -> Suspects:
         ranks = odd or sorted(rank for side, _ in difference.sides[1:] for rank in side)
         if difference.what == "operation" and odd and _is_at_its_end(scene, difference, odd):
             cause = "dead.uneven-steps"
+        elif difference.what != "operation" and odd and _is_usual(scene, difference, odd[0]):
+            cause = "dead.collective-order"
         evidence = [
             Evidence(text=text, source=_source(scene, side[0]))
             for text, (side, _) in zip(variants_text(difference), difference.sides, strict=True)
@@ -59,7 +65,7 @@ def differences(scene: Scene) -> Suspects:
         yield Suspect(
             cause=cause,
             ranks=tuple(ranks),
-            confidence=confidence if cause != "dead.uneven-steps" else "likely",
+            confidence=confidence if cause == _CAUSES[difference.what] else "likely",
             weight=0.92 if odd else 0.7,
             evidence=tuple(evidence),
             figures={
@@ -83,6 +89,21 @@ def _is_at_its_end(scene: Scene, difference: Difference, odd: list[int]) -> bool
         if not calls or calls[-1].number != difference.number:
             return False
     return True
+
+
+def _is_usual(scene: Scene, difference: Difference, odd: int) -> bool:
+    """Return whether the odd call is one that the other ranks make at other times.
+
+    Then the odd rank is one call ahead or behind, and its tensor is none of a wrong size.
+    """
+    mine = difference.sides[-1][1]
+    others = difference.sides[0][0]
+    return any(
+        (call.operation, call.shapes, call.types) == (mine.operation, mine.shapes, mine.types)
+        for number in others[:4]
+        for call in scene.get(number).calls.get(difference.group, ())
+        if number != odd
+    )
 
 
 def _source(scene: Scene, number: int) -> str:
@@ -200,10 +221,13 @@ def _of_fingerprints(scene: Scene, seen: dict[int, str], shown: list[Evidence]) 
         if len(set(values.values())) > 1:
             odd = _minority(values, scene.world)
             ranks = odd or sorted(values)
+            if values[ranks[0]] == "BARRIER":
+                cause = "dead.uneven-steps"
+            sure = bool(odd) and len(values) > 2 and cause in _CAUSES.values()
             yield Suspect(
                 cause=cause,
                 ranks=tuple(ranks),
-                confidence="definite" if odd and len(values) > 2 else "likely",
+                confidence="definite" if sure and field != "TensorShape" else "likely",
                 weight=0.93 if odd else 0.7,
                 evidence=tuple(shown[:4]),
                 figures={
@@ -224,28 +248,38 @@ def _minority(values: dict[int, str], world: int) -> list[int]:
 
 
 def sizes(scene: Scene) -> Suspects:
-    """Yield ranks whose tensor had another size, by gloo's check of what arrives."""
+    """Yield ranks whose tensor had another size, by gloo's check of what arrives.
+
+    The check fails in the rank that has the smaller tensor, or receives from the one with the
+    larger. It may fail in a thread of its own, which ends the process by SIGABRT.
+    """
     found = {
         number: failure
         for number, rank in scene.ranks.items()
         for failure in rank.failures
         if failure.kind == "size"
     }
-    if not found:
+    unplaced = [one for one in scene.loose.failures if one.kind == "size"]
+    if unplaced and scene.aborted:
+        found.setdefault(scene.aborted[0], unplaced[0])
+    if not found or any(one.what != "operation" and one.odd for one in scene.compared.differences):
         return
-    known = [one for one in scene.compared.differences if one.what == "size" and one.odd]
-    if known:
-        return
-    odd = _minority_of_places(scene)
-    ranks = odd or sorted(found)
-    failure = next(iter(found.values()))
-    mine, theirs = failure.fields.get("mine", "?"), failure.fields.get("theirs", "?")
+    ranks = _minority_of_places(scene) or sorted(found)
+    lead = next(iter(found))
+    fields = found[lead].fields
+    theirs, mine = int(fields.get("mine", 0)), int(fields.get("theirs", 0))
+    least, most = sorted((mine, theirs))
+    types = least >= SURE_BYTES and most in (2 * least, 4 * least)
+    evidence = [of_failure(one, names([number])) for number, one in [*found.items()][:4]]
+    if scene.world > 2:
+        text = "its tensor is too small, or that of the rank from which it received is too large"
+        evidence.append(Evidence(text=text))
     yield Suspect(
-        cause="dead.collective-size",
+        cause="dead.collective-dtype" if types else "dead.collective-size",
         ranks=tuple(ranks),
         confidence="likely",
-        weight=0.88,
-        evidence=tuple(of_failure(one, names([number])) for number, one in [*found.items()][:4]),
+        weight=0.9,
+        evidence=tuple(evidence),
         figures={
             "who": names(ranks).capitalize(),
             "what": f"{mine} bytes",

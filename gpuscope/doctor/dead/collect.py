@@ -138,9 +138,12 @@ def _merge(job: Job, parts: Sequence[Part]) -> None:
         if about.step is not None and (rank.step is None or _progress(about) >= _progress(rank)):
             rank.step, rank.epoch = about.step, about.epoch
             rank.step_time, rank.step_source = about.step_time, about.step_source
+            rank.step_seconds = about.step_seconds
         rank.finished = rank.finished or about.finished
         rank.exit = rank.exit or about.exit
         rank.last_line = about.last_line or rank.last_line
+        rank.last_lines += about.last_lines
+        rank.complaints += [one for one in about.complaints if not _went_on(about, one[1])]
 
 
 def _progress(rank: Rank) -> tuple[int, int]:

@@ -6,6 +6,7 @@ outside and are cleaned where they are shown.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
@@ -20,6 +21,14 @@ waited for one. ``told``: the launcher or the scheduler made it end. ``fact``: n
 """
 
 
+_INSTALLED = re.compile(
+    r"site-packages|dist-packages|/lib/python3|<frozen|<string>|^(?:torch\w*|numpy|multiprocessing|asyncio"
+    r"|concurrent|importlib|json|pickle|email|http|urllib)/"
+    r"|^(?:threading|queue|socket|selectors|subprocess|runpy|contextlib|pickle|tarfile|gzip)\.py$"
+)
+"""Files that are not the user's; py-spy shortens paths by what is in Python's search path."""
+
+
 @dataclass(frozen=True, slots=True)
 class Frame:
     """One frame of a Python stack."""
@@ -31,8 +40,7 @@ class Frame:
     @property
     def own(self) -> bool:
         """Return whether the file is the user's: neither installed nor Python's own."""
-        outside = ("site-packages", "dist-packages", "/lib/python3", "<frozen", "<string>")
-        return bool(self.file) and not any(part in self.file for part in outside)
+        return bool(self.file) and not _INSTALLED.search(self.file)
 
     @property
     def place(self) -> str:
@@ -144,7 +152,11 @@ class Call:
 
 @dataclass(slots=True)
 class Rank:
-    """All that the files tell of one rank."""
+    """All that the files tell of one rank.
+
+    ``step_seconds`` is the time between the last two lines about steps. ``last_lines`` are the last
+    lines that are of no exception, and ``complaints`` those that name a cause, with their sources.
+    """
 
     number: int
     host: str = ""
@@ -156,8 +168,11 @@ class Rank:
     epoch: int | None = None
     step_time: float | None = None
     step_source: str = ""
+    step_seconds: float | None = None
     finished: str = ""
     last_line: str = ""
+    last_lines: list[tuple[str, str]] = field(default_factory=list)
+    complaints: list[tuple[str, str]] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     moments: list[Moment] = field(default_factory=list)
     stacks: list[Stack] = field(default_factory=list)

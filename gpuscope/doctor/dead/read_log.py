@@ -35,7 +35,13 @@ _WORLD = re.compile(
     r"\b(?:world[_ ]?size|WORLD_SIZE|nranks|num_processes)\b[\"']?\s*[=: ]\s*(\d{1,6})"
     r"|\brank \d+ of (\d{1,6})\b"
 )
+_HOST = re.compile(
+    r"\b(?:on|host(?:name)?:?|hostname=|host=|node:?)\s+(?!(?:cuda|gpu|cpu|mps|rank|device|port|step)\W?\d)"
+    r"([a-z][a-z0-9-]*\d[\w.-]*)(?=[\s,;)]|$)"
+)
+_COMPLAINS = ("ERROR", "CRITICAL", "FATAL", "rror:", "abort", "giving up", "nan ", "NaN")
 FIRST_LINES = 40
+LAST = 4
 LOOK = 400
 """So many lines at the beginning and at the end of a log are looked at for a time."""
 MOST_MOMENTS = 60
@@ -100,15 +106,34 @@ def _read_stream(about: Rank, lines: list[LogLine], name: str) -> None:
     about.begin = next((one.time for one in lines[:LOOK] if one.time is not None), None)
     about.last = next((one.time for one in lines[:-LOOK:-1] if one.time is not None), None)
     others = [line for line in lines if line.text.strip() and line.number not in parsed.used]
-    about.last_line = others[-1].text.strip() if others else ""
+    about.last_lines = [(one.text.strip(), f"{name}:{one.number}") for one in others[-LAST:]]
+    about.last_line = about.last_lines[-1][0] if others else ""
+    about.complaints = list(_complaints(others, name))[-LAST:]
     told = list(_moments(others, name))
     if len(told) > MOST_MOMENTS:
         told = told[: MOST_MOMENTS // 2] + told[-MOST_MOMENTS // 2 :]
     about.moments = told
     _read_progress(about, others, name)
     hosts = [line.host for line in lines if line.host]
-    about.host = max(set(hosts), key=hosts.count) if hosts else ""
+    about.host = max(set(hosts), key=hosts.count) if hosts else _host_named(lines)
     about.finished = _finished(others, name)
+
+
+def _host_named(lines: list[LogLine]) -> str:
+    """Return the host that a rank names in its first lines, as "ready on node02" does."""
+    for line in lines[:FIRST_LINES]:
+        match = _HOST.search(line.text)
+        if match is not None:
+            return match[1]
+    return ""
+
+
+def _complaints(lines: list[LogLine], name: str) -> Iterator[tuple[str, str]]:
+    """Yield the lines that name a cause without being an exception, such as "loss is nan"."""
+    for index in tracebacks.lines_with(_COMPLAINS, lines):
+        text = lines[index].text.strip()
+        if rules.of_message(text):
+            yield text, f"{name}:{lines[index].number}"
 
 
 def _moments(lines: list[LogLine], name: str) -> Iterator[Moment]:
@@ -144,12 +169,19 @@ def _read_progress(about: Rank, lines: list[LogLine], name: str) -> None:
         match = _STEP.search(text) or _BAR.search(text)
         if match is None:
             continue
+        at = time_near(lines, index)
+        if about.step is not None:
+            if at is not None and about.step_time is not None and about.step_time > at:
+                about.step_seconds = about.step_time - at
+                return
+            continue
         about.step = int(match[1])
         epoch = _EPOCH.search(text)
         about.epoch = int(epoch[1]) if epoch is not None else None
-        about.step_time = time_near(lines, index)
+        about.step_time = at
         about.step_source = f"{name}:{lines[index].number}"
-        return
+        if at is None:
+            return
 
 
 def _finished(lines: list[LogLine], name: str) -> str:

@@ -110,6 +110,12 @@ def _has_effect(rules_found: Iterable[Rule | None]) -> bool:
     return any(rule is not None and rule.means == "effect" for rule in rules_found)
 
 
+def of_message(text: str) -> str:
+    """Return the cause that a line without a traceback names, or nothing."""
+    rule, _ = _of_exception(text)
+    return rule.cause if rule is not None and rule.means == "cause" else ""
+
+
 def _of_exception(text: str) -> tuple[Rule | None, dict[str, str]]:
     for rule, pattern in rules("exceptions"):
         match = pattern.search(text)

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 from ...text.ranges import ranges_text
 from ..finding import Evidence
+from . import rules
 from .collect import LOOSE
 from .desync import Compared, compare
 from .model import Failure, Frame, Job, Moment, Rank
 
 COLLECTIVE = re.compile(
     r"distributed/(?:distributed_c10d|_functional_collectives|nn/functional)\.py|nn/parallel/distributed\.py"
-    r"|algorithms/join\.py|fsdp/_"
+    r"|algorithms/join\.py|fsdp/_|autograd/(?:graph|__init__)\.py|torch/cuda/(?:__init__|streams)\.py"
 )
+"""Files of torch in which a rank waits for others; gradients are reduced during backward."""
 _WAITS = re.compile(
     r"^(?:all_?reduce|broadcast\w*|barrier|monitored_barrier|all_?gather\w*|reduce_?scatter\w*|reduce"
     r"|gather\w*|scatter\w*|all_?to_?all\w*|send|recv|batch_isend_irecv|wait|synchronize"
-    r"|_all_gather\w*|_reduce_scatter\w*)$"
+    r"|_all_gather\w*|_reduce_scatter\w*|_engine_run_backward|run_backward)$"
 )
 _SOURCE_FILE = re.compile(r"\[?(?:enforce fail at )?/?[\w./-]+\.(?:cc|cpp|h|cu):\d+\]\s?")
 LOADER = re.compile(
@@ -52,7 +55,38 @@ class Scene:
             failure = fatal(rank)
             if failure is not None and failure.means == "cause":
                 found[number] = failure
+            elif failure is not None and self._failed_before_it_waited(number, failure):
+                failure.first, failure.means, failure.kind = 0, "cause", "before-waiting"
+                failure.cause = rules.of_message(failure.text) or "dead.exception"
+                found[number] = failure
         return found
+
+    def _failed_before_it_waited(self, number: int, failure: Failure) -> bool:
+        """Return whether an exception that only this rank has came before it waited for others.
+
+        It then waited in a ``finally`` or a handler, where the others do not come.
+        """
+        first = failure.chain[0]
+        if failure.first == 0 or re.match(r"(?:\w+\.)*(?:StopIteration|Empty)\b", first):
+            return False
+        others = [one for n, rank in self.ranks.items() if n != number for one in rank.failures]
+        return bool(others) and not any(one.chain[0] == first for one in others)
+
+    @cached_property
+    def aborts(self) -> list[Failure]:
+        """The errors that a thread of C++ raised, which ends its process by SIGABRT."""
+        ranks = [*self.ranks.values(), self.loose]
+        found = [one for rank in ranks for one in rank.failures if not one.frames]
+        return [one for one in found if one.kind == "size" or one.means == "effect"]
+
+    @cached_property
+    def aborted(self) -> list[int]:
+        """The ranks that ended by SIGABRT without being told to."""
+        return [
+            number
+            for number, rank in self.ranks.items()
+            if rank.exit is not None and rank.exit.code == -signal.SIGABRT and rank.told is None
+        ]
 
     @cached_property
     def waiting(self) -> set[int]:
@@ -119,12 +153,12 @@ def own_frame(frames: Sequence[Frame], innermost_last: bool) -> Frame | None:
 
 def collective_of(frames: Iterable[Frame]) -> str:
     """Return the collective that a stack is in, or nothing."""
-    names = [
-        frame.function
-        for frame in frames
-        if COLLECTIVE.search(frame.file) and _WAITS.match(frame.function)
-    ]
-    named = [name for name in names if name not in ("wait", "synchronize")]
+    names = []
+    for frame in frames:
+        function = frame.function.rpartition(".")[2]
+        if COLLECTIVE.search(frame.file) and _WAITS.match(function):
+            names.append("backward" if "backward" in function else function)
+    named = [name for name in names if name not in ("wait", "synchronize", "backward")]
     return (named or names or [""])[0]
 
 

@@ -7,7 +7,9 @@ import signal
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 
+from ...text.units import duration_text
 from ..finding import Confidence, Evidence
+from . import rules
 from .model import Failure, Moment, Suspect
 from .scene import Scene, names, of_failure, of_moment, own_frame, short
 
@@ -15,6 +17,14 @@ Suspects = Iterator[Suspect]
 COMPARED = ("mismatch", "size", "models-differ")
 """Exceptions that name a difference between ranks: ``apart`` finds out which rank differs."""
 _VARYING = re.compile(r"0x[0-9a-f]+|\d+|'[^']*'|\"[^\"]*\"|/\S+")
+_OF_OTHERS = re.compile(
+    r"\b(?:ranks?|peers?|connect\w*|tim(?:ed?|ing) ?out|timeout|store|collective|process group|nccl"
+    r"|gloo|barrier|heartbeat|other|remote|socket|abort\w*)\b",
+    re.I,
+)
+"""Words of an exception that may be about another rank, so that it is not sure to come first."""
+STANDSTILL_SECONDS, STANDSTILL_TIMES = 20.0, 10.0
+"""A job that made no step for so long, and for so many times as long as usual, stood still."""
 SOONER_SECONDS = 2.0
 """An exception that is known to come so much sooner than another one comes first."""
 
@@ -70,7 +80,9 @@ def _of_failure(
     if same:
         evidence.append(Evidence(text=f"{names(same)} failed in the same way"))
     everyone = len(ranks) > 1 and len(ranks) >= scene.world
-    confidence: Confidence = "definite" if sure and _alone(scene, ranks) else "likely"
+    sure = sure and failure.kind != "before-waiting"
+    sure = sure and len(ranks) < max(scene.world, 2) and not _OF_OTHERS.search(failure.text)
+    confidence: Confidence = "definite" if sure else "likely"
     return Suspect(
         cause=cause or "dead.exception",
         ranks=() if everyone else (lead, *same),
@@ -88,11 +100,6 @@ def _of_failure(
     )
 
 
-def _alone(scene: Scene, ranks: list[int]) -> bool:
-    """Return whether no other rank has an exception of its own."""
-    return all(number in ranks or number not in scene.own_failures for number in range(scene.world))
-
-
 def _host(scene: Scene, ranks: list[int]) -> str:
     hosts = {scene.get(number).host for number in ranks}
     return hosts.pop() if len(hosts) == 1 and len(scene.hosts) > 1 else ""
@@ -100,7 +107,7 @@ def _host(scene: Scene, ranks: list[int]) -> str:
 
 def unplaced(scene: Scene) -> Suspects:
     """Yield exceptions that no file gives to a rank, such as those of a launcher."""
-    own = [one for one in scene.loose.failures if one.means == "cause"]
+    own = [one for one in scene.loose.failures if one.means == "cause" and one.kind not in COMPARED]
     seen = {failure.text[:200] for failure in scene.own_failures.values()}
     fresh = [one for one in own if one.text[:200] not in seen]
     if not fresh:
@@ -188,11 +195,46 @@ def exits(scene: Scene) -> Suspects:
             continue
         if number in scene.own_failures or (rank.waited and left.code in (1, -signal.SIGABRT)):
             continue
+        if left.code == -signal.SIGABRT and scene.aborts:
+            continue
         if any(moment.rule == "python-crash" for moment in rank.moments):
             continue
         groups[left.code, rank.waited].append(number)
     for (code, waited), ranks in groups.items():
         yield _of_exits(scene, code, waited, ranks)
+    yield from _stopped(scene)
+
+
+def _stopped(scene: Scene) -> Suspects:
+    """Yield a rank that SIGTERM ended though its launcher did not send it, unlike to the others."""
+    ends = {number: rank for number, rank in scene.ranks.items() if rank.exit is not None}
+    told = [number for number, rank in ends.items() if rank.told is not None]
+    alone = [
+        number
+        for number, rank in ends.items()
+        if rank.exit is not None
+        and rank.exit.code == -signal.SIGTERM
+        and rank.told is None
+        and not rank.waited
+        and number not in scene.own_failures
+    ]
+    if len(alone) != 1 or not told:
+        return
+    left = ends[alone[0]].exit
+    text = f"{names(alone)} ended with SIGTERM, which its launcher did not send"
+    yield Suspect(
+        cause="dead.stopped",
+        ranks=tuple(alone),
+        confidence="likely",
+        weight=0.76,
+        evidence=(Evidence(text=text, source=left.source if left is not None else ""),),
+        figures={"who": names(alone).capitalize()},
+        time=left.time if left is not None else None,
+    )
+
+
+_CRASHES = (-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGILL, -signal.SIGFPE)
+"""Signals that nobody but the kernel sends, for what the process itself did."""
 
 
 def _of_exits(scene: Scene, code: int, waited: bool, ranks: list[int]) -> Suspect:
@@ -203,18 +245,27 @@ def _of_exits(scene: Scene, code: int, waited: bool, ranks: list[int]) -> Suspec
         cause = "dead.killed" if code == -signal.SIGKILL else "dead.crash"
     source = lead.exit.source if lead.exit is not None else ""
     evidence = [Evidence(text=f"{names(ranks)} ended with {code_text(code)}", source=source)]
-    if lead.last_line:
-        evidence.append(Evidence(text=f"its last line: {short(lead.last_line)}"))
+    what = code_text(code)
+    complaints = lead.complaints if lead.has_log else scene.loose.complaints
+    said = complaints[-1] if complaints else None
+    if code > 0 and said is not None:
+        cause, what = rules.of_message(said[0]), short(said[0], 160)
+        evidence.append(Evidence(text=f"it said: {short(said[0])}", source=said[1]))
+    elif code == 1 and not lead.has_log:  # what Python exits with after an exception
+        cause = "dead.exception"
+    elif lead.last_lines:
+        text, at = lead.last_lines[-1]
+        evidence.append(Evidence(text=f"its last line: {short(text)}", source=at))
     everyone = len(ranks) > 1 and len(ranks) >= scene.world
     return Suspect(
         cause=cause,
         ranks=() if everyone else tuple(ranks),
-        confidence="likely" if waited or len(ranks) > 1 else "definite",
+        confidence="definite" if code in _CRASHES and len(ranks) == 1 and not waited else "likely",
         weight=0.6 if waited else 0.86 if code < 0 else 0.75,
         evidence=tuple(evidence),
         figures={
             "who": "Every rank" if everyone else names(ranks).capitalize(),
-            "what": code_text(code),
+            "what": what,
         },
         host=_host(scene, ranks),
         time=lead.exit.time if lead.exit is not None else None,
@@ -313,12 +364,14 @@ def scheduler(scene: Scene) -> Suspects:
         ):
             continue
         calm = not scene.own_failures and not scene.timed_out
+        stood = _stood_before(scene, found[0])
+        calm = calm and stood is None
         yield Suspect(
             cause=found[0].cause,
             ranks=(),
             confidence="definite" if calm and rule in ("time-limit", "preempted") else "likely",
-            weight=weight if not calm else weight + 0.1,
-            evidence=tuple(of_moment(one) for one in found[:3]),
+            weight=weight + 0.1 * calm - 0.15 * (stood is not None),
+            evidence=(*(of_moment(one) for one in found[:3]), *([stood] if stood else [])),
             figures={"who": "The job"},
             time=found[0].time,
         )
@@ -337,6 +390,20 @@ def scheduler(scene: Scene) -> Suspects:
             evidence=tuple(of_failure(failure) for _, failure in interrupted[:2]),
             figures={"who": "The job"},
         )
+
+
+def _stood_before(scene: Scene, end: Moment) -> Evidence | None:
+    """Return what shows that the job had made no step for long when it was ended."""
+    steps = [rank for rank in scene.ranks.values() if rank.step_time is not None]
+    if end.time is None or not steps:
+        return None
+    last = max(steps, key=lambda rank: rank.step_time or 0.0)
+    gap = end.time - (last.step_time or 0.0)
+    usual = [rank.step_seconds for rank in steps if rank.step_seconds]
+    if gap < STANDSTILL_SECONDS or (usual and gap < STANDSTILL_TIMES * max(usual)):
+        return None
+    text = f"the last step of any rank was {duration_text(gap)} before: {last.step}"
+    return Evidence(text=text, source=last.step_source)
 
 
 def nodes(scene: Scene) -> Suspects:

@@ -82,8 +82,22 @@ def _ended_well(scene: Scene) -> Suspect | None:
     """Return that nothing failed, where the ranks say that they are done."""
     done = [number for number, rank in scene.ranks.items() if rank.finished]
     failed = [n for n, rank in scene.ranks.items() if rank.exit is not None and rank.exit.code != 0]
-    if not done or failed or scene.waiting or scene.own_failures:
+    if failed or scene.waiting or scene.own_failures or scene.loose.failures:
         return None
+    steps = {rank.step for rank in scene.ranks.values()}
+    if not done:
+        if not scene.ranks or len(steps) != 1 or None in steps or len(scene.ranks) < scene.world:
+            return None
+        done = list(scene.ranks)
+        first = scene.get(done[0])
+        text = f"{names(done)} all ended after step {first.step}, and nothing says that one failed"
+        return Suspect(
+            cause="dead.finished",
+            ranks=(),
+            confidence="likely",
+            weight=0.5,
+            evidence=(Evidence(text=text, source=first.step_source),),
+        )
     rank = scene.get(done[0])
     return Suspect(
         cause="dead.finished",
