@@ -233,7 +233,10 @@ def _give_out(job: Job) -> None:
             else:
                 keep.append(moment)
         rank.moments = keep
-        for stack in [one for one in rank.stacks if one.rank is not None or one.pid in by_pid]:
+        loose = rank.number == LOOSE  # the numbers of processes are unique on one host only
+        for stack in list(rank.stacks):
+            if stack.rank is None and not (loose and stack.pid in by_pid):
+                continue
             other = job.rank(stack.rank) if stack.rank is not None else by_pid[stack.pid]
             if other is not rank:
                 rank.stacks.remove(stack)

@@ -136,7 +136,7 @@ class LineReader:
 
     def _seconds(self, match: re.Match[str]) -> float | None:
         if match["iso"] is not None:
-            text = match["iso"].replace("_", "T", 1).replace(" ", "T", 1).replace(",", ".")
+            text = match["iso"].strip().replace("_", "T", 1).replace(" ", "T", 1).replace(",", ".")
             return self._moment(text.strip(), match["zone"])
         if match["slash"] is not None:
             return self._moment(match["slash"].replace("/", "-").replace(" ", "T"), None)

@@ -187,6 +187,10 @@ def _read_progress(about: Rank, lines: list[LogLine], name: str) -> None:
 def _finished(lines: list[LogLine], name: str) -> str:
     """Return where the log says that the training is over, if that is among its last words."""
     for line in lines[:-4:-1]:
-        if _FINISHED.search(line.text) and not _PART.search(line.text):
+        if (
+            _FINISHED.search(line.text)
+            and not _PART.search(line.text)
+            and rules.of_line(line.text) is None
+        ):
             return f"{name}:{line.number}"
     return ""
