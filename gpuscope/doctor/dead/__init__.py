@@ -54,8 +54,11 @@ def says_ranks(part: bytes) -> bool:
     return any(word in part for word in _RANKED)
 
 
-def examine(paths: Sequence[Path], name: str) -> Report:
-    """Return the verdict on the job that left these files and folders."""
+def examine(paths: Sequence[Path], name: str, here: bool = True) -> Report:
+    """Return the verdict on the job that left these files and folders.
+
+    ``here`` says that they stay where they are, so that the user can be told to read them.
+    """
     from . import ranks_table, verdict
     from .collect import read_files
     from .find import find
@@ -66,7 +69,9 @@ def examine(paths: Sequence[Path], name: str) -> Report:
         return Report(problems=(why, *unread))
     job = read_files(files, name, unread)
     judged = verdict.judge(job)
-    root = paths[0] if paths[0].is_dir() else paths[0].parent
+    root = None
+    if here:
+        root = paths[0] if paths[0].is_dir() else paths[0].parent
     exhibit = Exhibit(
         lines=lambda width: ranks_table.lines(job, judged, width),
         document=ranks_table.document(job, judged),
@@ -82,7 +87,7 @@ def examine(paths: Sequence[Path], name: str) -> Report:
     return report + _of_text(judged.suspects) + _of_snapshots(files)
 
 
-def _finding(suspect: Suspect, index: int, root: Path) -> Finding:
+def _finding(suspect: Suspect, index: int, root: Path | None) -> Finding:
     """Return a suspect as a finding; only the first one counts as a problem."""
     figures = {"who": "The job", "what": "", "other": "", **suspect.figures}
     figures["whom"] = figures["who"][:1].lower() + figures["who"][1:]
@@ -99,12 +104,12 @@ def _finding(suspect: Suspect, index: int, root: Path) -> Finding:
     )
 
 
-def _fixes(suspect: Suspect, root: Path) -> list[Fix]:
+def _fixes(suspect: Suspect, root: Path | None) -> list[Fix]:
     """Return where to read the first evidence in full, and what to do before the next run."""
     source = next((one.source for one in suspect.evidence if one.source), "")
     file, _, line = source.rpartition(":")
     fixes: list[Fix] = []
-    if file and line.isdigit():
+    if root is not None and file and line.isdigit():
         figures = {"line": line, "path": shlex.quote(str(root / file))}
         fixes += WORDINGS.fixes(("read-in-full",), figures)
     row = table.load()[WORDINGS.findings[suspect.cause].pitfall]

@@ -26,8 +26,8 @@ _SKIPPED_NAMES = re.compile(
 )
 _OF_A_JOB = re.compile(
     rb"torch|nccl|gloo|cuda|traceback \(most|\bgpu\b|\bepoch|\bloss\b|\bsteps?\b|\bit/s|\brank\b"
-    rb"|slurm|srun|Xid|kernel:|killed process|most recent call first|Process \d+: ",
-    re.I,
+    rb"|slurm|srun|^JobID\||Xid|kernel:|killed process|most recent call first|Process \d+: ",
+    re.I | re.M,
 )
 _ATTEMPT = re.compile(r"(?:^|/)attempt_(\d+)/(\d+)/[^/]+$")
 _RANK = re.compile(r"(?:^|[^a-z])(?:global[_-]?)?rank[_\-=.]?(\d{1,5})(?!\d)", re.I)

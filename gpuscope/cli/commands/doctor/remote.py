@@ -39,12 +39,27 @@ def examine(text: str | None, args: argparse.Namespace, timeout: float) -> Repor
     try:
         found = remote.places(args, [text] if text is not None else [])
     except BadTarget as error:
-        return Report(problems=(str(error),))
+        ended = _ended_job(text, args)
+        return Report(problems=(str(error),)) if ended is None else ended
     report = Report()
     with remote.Ways(args) as ways:
         for target in found:
             report += asyncio.run(_one(ways, target, timeout, bool(args.torch)))
     return report
+
+
+def _ended_job(text: str | None, args: argparse.Namespace) -> Report | None:
+    """Return the verdict on a Slurm job that no longer runs; None for any other target."""
+    from ....attach.targets import SLURM, parse
+    from .left_elsewhere import examine_slurm
+
+    if text is None or not text.startswith("slurm:"):
+        return None
+    target = parse(text)
+    if target.kind != SLURM or target.pid is not None:
+        return None
+    found = examine_slurm(target, args)
+    return found if found.examined else None
 
 
 async def _one(

@@ -29,6 +29,7 @@ from ....errors import UserError
 from ....wire.clean import clean
 from ....wire.files import open_regular
 from ... import remote
+from . import left_elsewhere
 
 PIECE_BYTES = 64 << 10
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
@@ -84,7 +85,9 @@ def examine(
         if Path(target) in together:
             continue
         try:
-            if ways is not None and remote.is_remote(ways, target):
+            if ways is not None and left_elsewhere.is_place(target):
+                report += _ask(clean(target, 200), left_elsewhere.__name__, target, ways)
+            elif ways is not None and remote.is_remote(ways, target):
                 report += _ask(
                     clean(target, 200), "gpuscope.cli.commands.doctor.remote", target, ways, timeout
                 )

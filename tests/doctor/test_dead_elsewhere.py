@@ -1,0 +1,138 @@
+"""What a dead job left on another host, or with Slurm: fetched through ssh, and judged here."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from gpuscope.attach import left_files
+from gpuscope.cli.commands.doctor import left_elsewhere, targets
+
+ERROR = (
+    "Traceback (most recent call last):\n"
+    '  File "/home/me/train.py", line 12, in main\n'
+    "ValueError: bad sample\n"
+)
+LOST = ERROR.replace("ValueError: bad sample", "RuntimeError: Connection closed by peer")
+
+
+@pytest.fixture
+def ssh(tmp_path):
+    """A command that takes ssh's words and runs the other side's command here."""
+    script = tmp_path / "ssh"
+    script.write_text(
+        "#!/bin/sh\necho a banner of the login\n"
+        'while [ "$1" != "--" ]; do shift; done\nshift 2\nexec sh -c "$1"\n'
+    )
+    script.chmod(0o755)
+    return str(script)
+
+
+@pytest.fixture
+def words(ssh):
+    return argparse.Namespace(ssh_command=ssh, remote_python=sys.executable, via="", torch=False)
+
+
+@pytest.fixture
+def job(tmp_path):
+    folder = tmp_path / "it's a job 77"
+    folder.mkdir()
+    for rank, text in enumerate((LOST, ERROR, LOST)):
+        (folder / f"rank_{rank}.log").write_text("step 1 loss 0.5\n" + text)
+    return folder
+
+
+def test_the_files_of_another_host_are_judged_here(job, words):
+    report = targets.examine([f"me@node:{job}"], False, 5.0, words)
+    assert [one.cause for one in report.findings][:1] == ["dead.exception"]
+    assert report.exhibits[0].document["suspects"][0]["ranks"] == [1]
+    assert not any("less +" in fix.command for one in report.findings for fix in one.fixes)
+
+
+def test_a_place_that_is_not_there_is_said(tmp_path, words):
+    report = targets.examine([f"me@node:{tmp_path}/gone"], False, 5.0, words)
+    assert "there are no files at that place" in report.problems[0]
+
+
+@pytest.mark.parametrize("text", ["me@node:/logs", "node:~/logs", "node:./logs"])
+def test_a_place_on_another_host_is_told_from_a_process_and_a_file(text):
+    assert left_elsewhere.is_place(text)
+    for other in ("node:77", "me@node", "slurm:77", "k8s:a/b", "/logs/a:b/c", "C:log"):
+        assert not left_elsewhere.is_place(other)
+
+
+def test_a_job_of_slurm_that_has_ended_is_judged_by_its_logs_and_by_sacct(
+    tmp_path, job, words, monkeypatch
+):
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    answers = {
+        "squeue": "",
+        "sacct": "JobID|State|ExitCode|NodeList\n77|TIMEOUT|0:0|node01\n",
+        "scontrol": f"JobId=77 WorkDir={tmp_path} StdOut={tmp_path}/slurm-77.out\n",
+    }
+    for name, answer in answers.items():
+        (tmp_path / f"{name}.txt").write_text(answer)
+        (tools / name).write_text(f"#!/bin/sh\ncat {tmp_path}/{name}.txt\n")
+        (tools / name).chmod(0o755)
+    (tmp_path / "slurm-77.out").write_text("step 4 loss 0.5\n")
+    (tmp_path / "rank_0.log").write_text("of another job\n" + ERROR)
+    monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
+    words.remote_python = sys.executable
+    report = targets.examine(["slurm:77"], False, 5.0, words)
+    causes = [one.cause for one in report.findings]
+    assert "dead.time-limit" in causes
+    assert "dead.exception" in causes, "files of the folder with the job's number are taken"
+    assert "of another job" not in str(report)
+
+
+def sent(*paths, job="-"):
+    """The names and contents that the script sends of these paths."""
+    done = subprocess.run(
+        [sys.executable, "-", "MARK", job, *map(str, paths)],
+        input=Path(left_files.__file__).read_bytes(),
+        capture_output=True,
+        check=True,
+    )
+    packed = done.stdout.partition(b"\nMARK\n")[2]
+    with tarfile.open(fileobj=io.BytesIO(packed), mode="r|gz") as tar:
+        return {one.name: tar.extractfile(one).read() for one in tar}
+
+
+def test_of_a_long_log_what_matters_is_sent(tmp_path):
+    line = b"2026-11-26 14:00:00 INFO step 1 loss 0.5\n"
+    (tmp_path / "long.log").write_bytes(
+        b"begin\n" + line * 60_000 + ERROR.encode() + line * 60_000 + b"end\n"
+    )
+    (tmp_path / "model.pt").write_bytes(b"\0" * 100)
+    files = sent(tmp_path)
+    assert list(files) == ["long.log"]
+    text = files["long.log"]
+    assert text.startswith(b"begin\n")
+    assert text.endswith(b"end\n")
+    assert b"ValueError: bad sample" in text
+    assert len(text) < 1_000_000
+
+
+def test_a_tar_cannot_write_outside_of_its_folder(tmp_path):
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w|gz") as tar:
+        for name in ("../evil", "/abs", "a/../../b"):
+            entry = tarfile.TarInfo(name)
+            entry.size = 2
+            tar.addfile(entry, io.BytesIO(b"hi"))
+        link = tarfile.TarInfo("link")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(link)
+    folder = tmp_path / "in"
+    folder.mkdir()
+    assert left_elsewhere.unpack(data.getvalue(), folder) == 3
+    found = sorted(str(one.relative_to(tmp_path)) for one in tmp_path.rglob("*") if one.is_file())
+    assert found == ["in/a/b", "in/abs", "in/evil"]
