@@ -200,7 +200,7 @@ def elsewhere(
         what = "had ended"
         weight += 0.06
     elif not scene.timed_out and lead.exit is None and lead.told is None and not in_flight:
-        cause = "dead.killed" if scene.listed or lead.has_log else "dead.code-hang"
+        cause = "dead.killed" if scene.listed or lead.sources else "dead.code-hang"
         what = "went away without a word"
     if cause == "dead.code-hang" and not place and LOADER.search(lead.last_line):
         cause = "dead.input-hang"

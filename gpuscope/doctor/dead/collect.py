@@ -233,6 +233,9 @@ def _give_out(job: Job) -> None:
             else:
                 keep.append(moment)
         rank.moments = keep
+        for failure in [one for one in rank.failures if one.rank not in (None, rank.number)]:
+            rank.failures.remove(failure)
+            job.rank(failure.rank or 0).failures.append(failure)
         loose = rank.number == LOOSE  # the numbers of processes are unique on one host only
         for stack in list(rank.stacks):
             if stack.rank is None and not (loose and stack.pid in by_pid):

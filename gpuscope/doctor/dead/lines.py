@@ -25,6 +25,8 @@ _TIMES = re.compile(
     | (?:^|[\s\[\]:(])[EWIF](?P<month>\d{1,2})(?P<day>\d\d)\s(?P<clock>\d\d:\d\d:\d\d(?:\.\d{1,9})?)
     | (?P<name>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\s{1,2}(?P<date>\d{1,2})\s
       (?P<hour>\d\d:\d\d:\d\d)(?:\s(?P<year>\d{4}))?
+    | (?:^|[\s\[])(?P<first>\d\d)/(?P<second>\d\d)(?:/(?P<years>\d{4}))?\s
+      (?P<short>\d\d:\d\d:\d\d(?:[.,]\d{1,6})?)
     | (?P<slash>\d{4}/\d\d/\d\d\s\d\d:\d\d:\d\d)
     | (?:^|[\s\[])(?P<only>\d\d:\d\d:\d\d(?:[.,]\d{1,6})?)(?=[\s\]|])
     """,
@@ -77,12 +79,15 @@ def time_near(lines: Sequence[LogLine], index: int) -> float | None:
 class LineReader:
     """Takes lines apart, and remembers the date for times that have none.
 
-    ``year`` is for times without a year. ``numbers_are_ranks`` says whether a bare number before a
-    colon is a rank, as ``srun --label`` writes it; ``learn`` finds this out from some lines.
+    ``modified`` is when the file was last written, for times without a year. ``numbers_are_ranks``
+    says whether a bare number before a colon is a rank, as ``srun --label`` writes it; ``learn``
+    finds this out from some lines.
     """
 
-    def __init__(self, year: int) -> None:
-        self._year = year
+    def __init__(self, modified: float) -> None:
+        at = datetime.fromtimestamp(modified)
+        self._year = at.year
+        self._today = (at.month, at.day)
         self._day: tuple[int, int, int] | None = None
         self.numbers_are_ranks = False
 
@@ -138,6 +143,8 @@ class LineReader:
         if match["iso"] is not None:
             text = match["iso"].strip().replace("_", "T", 1).replace(" ", "T", 1).replace(",", ".")
             return self._moment(text.strip(), match["zone"])
+        if match["short"] is not None:
+            return self._of_numbers(match)
         if match["slash"] is not None:
             return self._moment(match["slash"].replace("/", "-").replace(" ", "T"), None)
         if match["month"] is not None:
@@ -153,6 +160,18 @@ class LineReader:
             return None
         year, month, date = self._day
         clock = match["only"].replace(",", ".")
+        return self._moment(f"{year:04}-{month:02}-{date:02}T{clock}", None)
+
+    def _of_numbers(self, match: re.Match[str]) -> float:
+        """Return the time of ``26/11 15:12:44``.
+
+        The day comes first, unless only the other order gives a date or the file's own.
+        """
+        date, month = int(match["first"]), int(match["second"])
+        if month > 12 or (date <= 12 and (date, month) == self._today):
+            date, month = month, date
+        year = int(match["years"] or self._year)
+        clock = match["short"].replace(",", ".")
         return self._moment(f"{year:04}-{month:02}-{date:02}T{clock}", None)
 
     def _moment(self, text: str, zone: str | None) -> float:

@@ -54,7 +54,8 @@ class Failure:
 
     ``chain`` holds "Type: message" of each exception, the first one that was raised first.
     ``frames`` are those of the exception at ``first`` in the chain, the innermost last.
-    ``source`` is the file and the line where it stands.
+    ``source`` is the file and the line where it stands. ``rank`` is the rank that the text itself
+    names as the one that raised it.
     """
 
     chain: list[str]
@@ -66,6 +67,7 @@ class Failure:
     first: int = 0
     kind: str = ""
     fields: dict[str, str] = field(default_factory=dict)
+    rank: int | None = None
 
     @property
     def text(self) -> str:

@@ -21,7 +21,6 @@ def read(found: Found) -> Part | None:
     reader = BoxReader(found.path)
     store = Store()
     store.add_source(_KEY, found.name)
-    last: float | None = None
     for number, line in enumerate(reader.lines()):
         if number >= MOST_LINES:
             break
@@ -29,12 +28,12 @@ def read(found: Found) -> Part | None:
             store.apply(_KEY, decode(line.line), line.rx)
         except WireError:
             continue
-        last = line.rx
     host = store.view().host
     trainers = host.trainers if host is not None else ()
     if not trainers:
         return None
     trainer = trainers[0]
+    last = host.wall_seconds if host is not None else None
     about = Rank(-1, pid=trainer.definition.pid, last=last, sources=[found.name])
     about.local = trainer.definition.local_rank
     step = trainer.number("step")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -75,7 +74,7 @@ def read(found: Found, tail: int) -> ReadLog:
         of_rank = found.rank is not None or found.local is not None
         kept = excerpt.read(file, tail, excerpt.OF_A_RANK if of_rank else excerpt.OF_OTHERS)
     log = ReadLog(bytes_read=kept.bytes_read, problem=kept.problem)
-    reader = LineReader(time.localtime(found.modified).tm_year)
+    reader = LineReader(found.modified)
     reader.learn([text for _, text in kept.lines[:FIRST_LINES]])
     lines = [reader.read(number, text) for number, text in kept.lines]
     log.listed, lines = read_elastic.take_list(lines, found.name)

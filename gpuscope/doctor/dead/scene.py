@@ -80,6 +80,11 @@ class Scene:
         return [one for one in found if one.kind == "size" or one.means == "effect"]
 
     @cached_property
+    def loose_causes(self) -> list[Failure]:
+        """The exceptions that are a cause by themselves, and that no file gives to a rank."""
+        return [one for one in self.loose.failures if one.means == "cause"]
+
+    @cached_property
     def aborted(self) -> list[int]:
         """The ranks that ended by SIGABRT without being told to."""
         return [

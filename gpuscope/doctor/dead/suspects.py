@@ -80,6 +80,15 @@ def _of_failure(
     if same:
         evidence.append(Evidence(text=f"{names(same)} failed in the same way"))
     everyone = len(ranks) > 1 and len(ranks) >= scene.world
+    complained = [n for n in ranks if _complaint(scene, n, cause)] if everyone else []
+    if 0 < len(complained) <= scene.world // 2:
+        # all ranks heard of it and raised the same, but only these said what happened to them
+        everyone, sure, lead = False, False, complained[0]
+        text, source = _complaint(scene, lead, cause) or ("", "")
+        evidence.insert(
+            0, Evidence(text=f"only {names(complained)} said: {short(text)}", source=source)
+        )
+        ranks, same = complained, complained[1:]
     sure = sure and failure.kind != "before-waiting"
     sure = sure and len(ranks) < max(scene.world, 2) and not _OF_OTHERS.search(failure.text)
     confidence: Confidence = "definite" if sure else "likely"
@@ -100,6 +109,12 @@ def _of_failure(
     )
 
 
+def _complaint(scene: Scene, number: int, cause: str) -> tuple[str, str] | None:
+    """Return the line in which a rank itself named this cause, with its source."""
+    found = [one for one in scene.get(number).complaints if rules.of_message(one[0]) == cause]
+    return found[-1] if found else None
+
+
 def _host(scene: Scene, ranks: list[int]) -> str:
     hosts = {scene.get(number).host for number in ranks}
     return hosts.pop() if len(hosts) == 1 and len(scene.hosts) > 1 else ""
@@ -115,21 +130,48 @@ def unplaced(scene: Scene) -> Suspects:
     failure = fresh[0]
     same = [one for one in fresh if one.cause == failure.cause]
     alone = not scene.ranks
+    ranks = _ended_by_exceptions(scene)
     frame = own_frame(failure.frames, innermost_last=True)
     yield Suspect(
         cause=failure.cause or "dead.exception",
-        ranks=(),
+        ranks=tuple(ranks),
         confidence="definite" if alone and len(same) == len(fresh) else "likely",
-        weight=0.8 if alone or not scene.own_failures else 0.4,
-        evidence=tuple(of_failure(one) for one in fresh[:3]),
+        weight=0.85 if alone or not scene.own_failures else 0.4,
+        evidence=(*(of_failure(one) for one in fresh[:3]), *_exits_of(scene, ranks)),
         figures={
-            "who": "The program" if alone else "A process whose rank is not known",
+            "who": names(ranks).capitalize()
+            if ranks
+            else "The program"
+            if alone
+            else "A process whose rank is not known",
             "what": short(failure.text, 160),
         },
         where=frame.place if frame is not None else "",
         time=failure.time,
         traceback=failure.traceback,
     )
+
+
+def _ended_by_exceptions(scene: Scene) -> list[int]:
+    """Return the ranks that ended as Python does after an exception, and printed none of their own.
+
+    Of several, those that torchrun saw end first.
+    """
+    found = [
+        number
+        for number, rank in scene.ranks.items()
+        if rank.exit is not None and rank.exit.code == 1 and rank.told is None and not rank.failures
+    ]
+    first = [n for n in found if (left := scene.get(n).exit) is not None and left.first]
+    return first or found
+
+
+def _exits_of(scene: Scene, ranks: list[int]) -> Iterator[Evidence]:
+    for number in ranks[:2]:
+        left = scene.get(number).exit
+        if left is not None:
+            text = f"{names([number])} ended with {code_text(left.code)}, the others were ended"
+            yield Evidence(text=text, source=left.source)
 
 
 def messages(scene: Scene) -> Suspects:
@@ -196,6 +238,8 @@ def exits(scene: Scene) -> Suspects:
         if number in scene.own_failures or (rank.waited and left.code in (1, -signal.SIGABRT)):
             continue
         if left.code == -signal.SIGABRT and scene.aborts:
+            continue
+        if left.code == 1 and not rank.failures and scene.loose_causes:
             continue
         if any(moment.rule == "python-crash" for moment in rank.moments):
             continue

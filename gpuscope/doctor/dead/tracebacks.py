@@ -26,6 +26,8 @@ _THROWN = re.compile(r"terminate called after throwing an instance of '(?P<type>
 _NEW_LINE = re.compile(
     r"^(?:\[?\d{4}-\d\d-\d\d|\[?[EWIF]\d{3,4} \d\d:|Traceback \(|\s*Original Traceback|\[rank\d)"
 )
+_RANK = re.compile(r"^-- Process (\d+) terminated with the following error|\(RANK (\d+)\)\s*$")
+"""How torch.multiprocessing and torch.distributed.checkpoint name the rank that raised an error."""
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-fA-F]+.*\(most recent call first\)")
 _FAULT = re.compile(r"^\s*(?P<what>Fatal Python error: .{1,200}|Timeout \(\d+:\d\d:\d\d[^)]*\)!)")
 _SPY_THREAD = re.compile(
@@ -83,6 +85,7 @@ def read(lines: Sequence[LogLine], name: str) -> Parsed:
             i, failure = _failure(lines, i, name, found.used)
             if failure is not None:
                 failure.time = failure.time or time_near(lines, i - 1)
+                failure.rank = _rank_named(lines, begin)
                 if link is not None:
                     link.chain += failure.chain
                     link.stacks += failure.stacks
@@ -122,6 +125,15 @@ def read(lines: Sequence[LogLine], name: str) -> Parsed:
                 _add_stack(found, stack, debug_rank, match["name"] == "MainThread")
             continue
         i += 1
+
+
+def _rank_named(lines: Sequence[LogLine], begin: int) -> int | None:
+    """Return the rank that the first line of a traceback, or the one before it, names."""
+    for line in lines[max(begin - 1, 0) : begin + 1]:
+        match = _RANK.search(line.text)
+        if match is not None:
+            return int(match[1] or match[2])
+    return None
 
 
 def lines_with(words: Iterable[str], lines: Sequence[LogLine]) -> Iterator[int]:
