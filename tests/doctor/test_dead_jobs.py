@@ -372,21 +372,23 @@ def flights(odd, usual, rank=2, world=4):
     return {f"nccl_trace_rank_{n}": dump(odd if n == rank else usual, world) for n in range(world)}
 
 
-DONE = [call(n) for n in range(1, 6)]
+DONE = [call(n, "broadcast" if n == 2 else "all_reduce") for n in range(1, 6)]
 
 
 @pytest.mark.parametrize(
-    ("odd", "cause"),
+    ("odd", "cause", "confidence"),
     [
-        (call(6, "broadcast", state="started", line=77), "collective-order"),
-        (call(6, size=(12,), state="started", line=77), "collective-size"),
-        (call(6, kind="Double", state="started", line=77), "collective-dtype"),
+        (call(6, "broadcast", state="started", line=77), "collective-order", "definite"),
+        (call(6, "barrier", state="started", line=77), "uneven-steps", "likely"),
+        (call(6, "all_gather", state="started", line=77), "collective-order", "likely"),
+        (call(6, size=(12,), state="started", line=77), "collective-size", "definite"),
+        (call(6, kind="Double", state="started", line=77), "collective-dtype", "definite"),
     ],
 )
-def test_a_collective_that_differs_is_named_with_both_sides(folder, odd, cause):
+def test_a_collective_that_differs_is_named_with_both_sides(folder, odd, cause, confidence):
     path = folder(**flights([*DONE, odd], [*DONE, call(6, state="started")]))
     one = first(path)
-    assert (one.cause, one.ranks, one.confidence) == (f"dead.{cause}", (2,), "definite")
+    assert (one.cause, one.ranks, one.confidence) == (f"dead.{cause}", (2,), confidence)
     texts = [evidence.text for evidence in one.evidence]
     assert any(text.startswith("ranks 0, 1, 3: all_reduce 6 of 10 Float") for text in texts)
     assert any("rank 2: " in text and text.endswith("train.py:77 in train") for text in texts)

@@ -53,15 +53,17 @@ def differences(scene: Scene) -> Suspects:
         ranks = odd or sorted(rank for side, _ in difference.sides[1:] for rank in side)
         if difference.what == "operation" and odd and _is_at_its_end(scene, difference, odd):
             cause = "dead.uneven-steps"
-        elif difference.what != "operation" and odd and _is_usual(scene, difference, odd[0]):
-            cause = "dead.collective-order"
+        usual = _usual_group(scene, difference, odd[0]) if odd else None
+        if usual is not None and cause != "dead.uneven-steps":
+            same = usual == difference.group
+            cause = "dead.collective-order" if same else "dead.collective-group"
+        sure = usual == difference.group if difference.what == "operation" else usual is None
         evidence = [
             Evidence(text=text, source=_source(scene, side[0]))
             for text, (side, _) in zip(variants_text(difference), difference.sides, strict=True)
         ]
-        confidence: Confidence = (
-            "definite" if odd and len(difference.sides[0][0]) >= 2 else "likely"
-        )
+        sure = sure and bool(odd) and len(difference.sides[0][0]) >= 2
+        confidence: Confidence = "definite" if sure else "likely"
         yield Suspect(
             cause=cause,
             ranks=tuple(ranks),
@@ -91,19 +93,23 @@ def _is_at_its_end(scene: Scene, difference: Difference, odd: list[int]) -> bool
     return True
 
 
-def _is_usual(scene: Scene, difference: Difference, odd: int) -> bool:
-    """Return whether the odd call is one that the other ranks make at other times.
+def _usual_group(scene: Scene, difference: Difference, odd: int) -> str | None:
+    """Return the group in which other ranks make the odd call at other times, if they make it.
 
-    Then the odd rank is one call ahead or behind, and its tensor is none of a wrong size.
+    In the same group, the odd rank is ahead or behind, and its tensor is none of a wrong size. In
+    another group, it used the wrong one.
     """
     mine = difference.sides[-1][1]
-    others = difference.sides[0][0]
-    return any(
-        (call.operation, call.shapes, call.types) == (mine.operation, mine.shapes, mine.types)
-        for number in others[:4]
-        for call in scene.get(number).calls.get(difference.group, ())
-        if number != odd
-    )
+    found = set()
+    for number in difference.sides[0][0][:4]:
+        for group, calls in scene.get(number).calls.items():
+            if number != odd and any(
+                (call.operation, call.shapes, call.types)
+                == (mine.operation, mine.shapes, mine.types)
+                for call in calls
+            ):
+                found.add(group)
+    return difference.group if difference.group in found else next(iter(sorted(found)), None)
 
 
 def _source(scene: Scene, number: int) -> str:

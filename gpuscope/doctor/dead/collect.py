@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -48,6 +49,7 @@ def read_files(files: Sequence[Found], name: str, unread: Iterable[str] = ()) ->
     _add_flights(job, [one for one in files if one.kind == "flight"])
     _give_out(job)
     _add_tasks(job, listed)
+    _add_spawned(job)
     for rank in job.ranks.values():
         rank.failures = _each_once(one for one in rank.failures if not _went_on(rank, one.source))
         rank.moments = [
@@ -283,6 +285,27 @@ def _add_tasks(job: Job, listed: Sequence[Listed]) -> None:
                 rank.told = rank.told or aborted
 
 
+def _add_spawned(job: Job) -> None:
+    """Add how torch.multiprocessing saw a process end that printed nothing."""
+    loose = job.ranks.get(LOOSE)
+    for failure in loose.failures if loose is not None else ():
+        match = _SPAWNED.search(failure.text)
+        if match is not None:
+            rank = job.rank(int(match["rank"]))
+            code = int(match["code"]) if match["code"] else -_signal_named(match["signal"])
+            rank.exit = rank.exit or Exit(code, failure.source, time=failure.time, first=True)
+
+
+def _signal_named(name: str) -> int:
+    try:
+        return int(signal.Signals[name])
+    except KeyError:
+        return int(signal.SIGKILL)
+
+
+_SPAWNED = re.compile(
+    r"process (?P<rank>\d+) terminated with (?:signal (?P<signal>SIG\w+)|exit code (?P<code>\d+))"
+)
 _SIGNALS = {
     "Killed": signal.SIGKILL,
     "Out Of Memory": signal.SIGKILL,

@@ -23,6 +23,8 @@ _OF_OTHERS = re.compile(
     re.I,
 )
 """Words of an exception that may be about another rank, so that it is not sure to come first."""
+_OF_ANYTHING = re.compile(r"(?:RuntimeError|OSError|Exception|SystemError|PermissionError)\b")
+"""Exceptions that may be of the system as well as of the program."""
 STANDSTILL_SECONDS, STANDSTILL_TIMES = 20.0, 10.0
 """A job that made no step for so long, and for so many times as long as usual, stood still."""
 SOONER_SECONDS = 2.0
@@ -90,6 +92,8 @@ def _of_failure(
         )
         ranks, same = complained, complained[1:]
     sure = sure and failure.kind != "before-waiting"
+    if cause == "dead.exception":
+        sure = sure and not _OF_ANYTHING.match(failure.text)
     sure = sure and len(ranks) < max(scene.world, 2) and not _OF_OTHERS.search(failure.text)
     confidence: Confidence = "definite" if sure else "likely"
     return Suspect(
@@ -301,6 +305,9 @@ def _of_exits(scene: Scene, code: int, waited: bool, ranks: list[int]) -> Suspec
         text, at = lead.last_lines[-1]
         evidence.append(Evidence(text=f"its last line: {short(text)}", source=at))
     everyone = len(ranks) > 1 and len(ranks) >= scene.world
+    host = _host(scene, ranks)
+    if cause == "dead.killed" and len(ranks) > 1 and ranks == sorted(scene.hosts.get(host, ())):
+        cause = "dead.node-lost"
     return Suspect(
         cause=cause,
         ranks=() if everyone else tuple(ranks),
@@ -308,10 +315,14 @@ def _of_exits(scene: Scene, code: int, waited: bool, ranks: list[int]) -> Suspec
         weight=0.6 if waited else 0.86 if code < 0 else 0.75,
         evidence=tuple(evidence),
         figures={
-            "who": "Every rank" if everyone else names(ranks).capitalize(),
+            "who": f"Host {host}"
+            if cause == "dead.node-lost"
+            else "Every rank"
+            if everyone
+            else names(ranks).capitalize(),
             "what": what,
         },
-        host=_host(scene, ranks),
+        host=host,
         time=lead.exit.time if lead.exit is not None else None,
     )
 

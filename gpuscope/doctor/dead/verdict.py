@@ -86,7 +86,8 @@ def _ended_well(scene: Scene) -> Suspect | None:
         return None
     steps = {rank.step for rank in scene.ranks.values()}
     if not done:
-        if not scene.ranks or len(steps) != 1 or None in steps or len(scene.ranks) < scene.world:
+        launched = scene.loose.has_log and not scene.loose.moments and not scene.job.moments
+        if not launched or len(steps) != 1 or None in steps or len(scene.ranks) < scene.world:
             return None
         done = list(scene.ranks)
         first = scene.get(done[0])
