@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from ..finding import Confidence, Evidence
 from .absent import Suspects, elsewhere
 from .desync import Difference, Lag, variants_text
-from .model import Call, Rank, Suspect
+from .model import Call, Frame, Rank, Suspect
 from .scene import (
     Scene,
     collective_of,
@@ -355,7 +355,12 @@ def places(scene: Scene) -> Suspects:
     most = [number for number in found if number not in odd]
     place, operation, evidence = found[odd[0]]
     usual_place, usual, usual_evidence = found[most[0]]
-    ended = "barrier" in operation and "barrier" not in usual and _is_not_ahead(scene, odd, most)
+    ended = (
+        "barrier" in operation
+        and "barrier" not in usual
+        and _is_not_ahead(scene, odd, most)
+        and _is_below(_frames(scene.get(odd[0])), _frames(scene.get(most[0])))
+    )
     yield Suspect(
         cause="dead.uneven-steps" if ended else "dead.collective-order",
         ranks=tuple(odd),
@@ -369,6 +374,28 @@ def places(scene: Scene) -> Suspects:
         },
         where=place,
     )
+
+
+def _frames(rank: Rank) -> list[Frame]:
+    """Return the user's own frames of where a rank waited, the outermost first."""
+    failure = fatal(rank)
+    frames = failure.frames if failure is not None else []
+    if not frames and rank.stacks:
+        frames = rank.stacks[0].frames[::-1]
+    return [frame for frame in frames if frame.own]
+
+
+def _is_below(odd: list[Frame], usual: list[Frame]) -> bool:
+    """Return whether the odd stack is further down in the function in which two stacks part.
+
+    What is called above it in that function is inside of the loop, and not behind its end.
+    """
+    for mine, theirs in zip(odd, usual, strict=False):
+        if (mine.file, mine.function) != (theirs.file, theirs.function):
+            return True
+        if mine.line != theirs.line:
+            return mine.line > theirs.line
+    return True
 
 
 def _is_not_ahead(scene: Scene, odd: list[int], most: list[int]) -> bool:
