@@ -21,6 +21,7 @@ EXAMPLES: Dict[str, Tuple[Tuple[str, str], ...]] = {
     "doctor": (
         ("", "check this environment and every trainer here"),
         ("slurm-42.out", "why a job ended, from its log"),
+        ("logs/", "which rank of a dead job failed first, from all that it left"),
         ("train.py", "mistakes in a script, before it runs"),
     ),
     "devices": (

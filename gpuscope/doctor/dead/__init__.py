@@ -27,6 +27,7 @@ WORDINGS = Wordings("dead")
 MOST_SNAPSHOTS = 4
 """So many snapshots and out-of-memory records of a job are examined by themselves as well."""
 MOST_UNREAD = 20
+_FIGURES = {"who": "The job", "what": "", "other": "", "waiters": "The others waited"}
 _RANKED = (b"[rank", b"local_rank", b"Watchdog caught", b"[default", b"exitcode")
 _KINDS = {
     "text": "logs",
@@ -89,7 +90,7 @@ def examine(paths: Sequence[Path], name: str, here: bool = True) -> Report:
 
 def _finding(suspect: Suspect, index: int, root: Path | None) -> Finding:
     """Return a suspect as a finding; only the first one counts as a problem."""
-    figures = {"who": "The job", "what": "", "other": "", **suspect.figures}
+    figures = {**_FIGURES, **suspect.figures}
     figures["whom"] = figures["who"][:1].lower() + figures["who"][1:]
     harmless = index > 0 or suspect.cause == "dead.finished"
     return WORDINGS.finding(

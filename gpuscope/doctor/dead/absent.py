@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 
+from ...text.units import duration_text
 from ..finding import Evidence
 from .model import Moment, Suspect
 from .scene import (
@@ -24,6 +25,7 @@ from .scene import (
 from .suspects import code_text
 
 Suspects = Iterator[Suspect]
+_LIMIT = re.compile(r"(?:Timed out waiting |ran for |Timeout\(ms\)=|monitoredBarrier in )(\d+)")
 
 
 def find(scene: Scene, explained: bool) -> Suspects:
@@ -176,30 +178,31 @@ def elsewhere(
     ranks: list[int],
     evidence: list[Evidence],
     weight: float,
-    in_flight: bool = False,
+    never_called: str = "",
 ) -> Suspect:
     """Return what ranks did that others waited for, as far as it is known.
 
-    ``in_flight`` says that their flight recorders show that they are behind.
+    ``never_called`` is the collective that they never launched, by their flight recorders.
     """
     lead = scene.get(ranks[0])
     place, function, source = stands_at(lead)
     more: list[Evidence] = []
     ended_well = _ended_well(scene, ranks[0])
     cause = "dead.code-hang"
-    what = "did not arrive"
+    what = f"never called {never_called}" if never_called else "did not arrive"
     if place and not waits(lead):
         text = f"{names(ranks[:1])} was at {place} in {function}"
         more.append(Evidence(text=text, source=source))
         cause = "dead.input-hang" if in_loader(lead) else "dead.code-hang"
-        what = f"was in {function} at {place}"
+        what = f"{what}, and was in {function} at {place}" if never_called else ""
+        what = what or f"was in {function} at {place}"
         weight += 0.1
     elif ended_well:
         more.append(ended_well)
         cause = "dead.uneven-steps"
-        what = "had ended"
+        what = f"{what}, and had ended" if never_called else "had ended"
         weight += 0.06
-    elif not scene.timed_out and lead.exit is None and lead.told is None and not in_flight:
+    elif not scene.timed_out and lead.exit is None and lead.told is None and not never_called:
         cause = "dead.killed" if scene.listed or lead.sources else "dead.code-hang"
         what = "went away without a word"
     if cause == "dead.code-hang" and not place and LOADER.search(lead.last_line):
@@ -209,7 +212,7 @@ def elsewhere(
             Evidence(text=f"its last line: {short(lead.last_line, 160)}", source=lead.step_source)
         )
     if lead.told is not None:
-        text = f"it still ran when the launcher ended it: {short(lead.told.text, 120)}"
+        text = f"{names(ranks[:1])} still ran when its launcher ended it"
         more.append(Evidence(text=text, source=lead.told.source))
     return Suspect(
         cause=cause,
@@ -217,9 +220,26 @@ def elsewhere(
         confidence="likely",
         weight=min(weight, 0.94),
         evidence=(*evidence, *more),
-        figures={"who": names(ranks).capitalize(), "what": what},
+        figures={
+            "who": names(ranks).capitalize(),
+            "what": what,
+            "waiters": _waiters(scene, ranks),
+        },
         where=place,
     )
+
+
+def _waiters(scene: Scene, ranks: list[int]) -> str:
+    """Return ``63 others waited 10 min``, as far as it is known."""
+    number = len(scene.waiting - set(ranks))
+    who = f"{number} other{'s' if number > 1 else ''}" if number else "The others"
+    limits = [
+        int(match[1]) / 1e3
+        for rank in scene.ranks.values()
+        for one in rank.all_with("effect")
+        if (match := _LIMIT.search(one.text)) is not None
+    ]
+    return f"{who} waited {duration_text(max(limits))}" if limits else f"{who} waited"
 
 
 def _ended_well(scene: Scene, number: int) -> Evidence | None:

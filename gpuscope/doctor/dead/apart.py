@@ -147,7 +147,7 @@ def lags(scene: Scene) -> Suspects:
         if across:
             yield _crossed(scene, lag, across, evidence)
             continue
-        yield elsewhere(scene, behind, evidence, 0.88, in_flight=True)
+        yield elsewhere(scene, behind, evidence, 0.88, lag.call.title)
 
 
 def _crossed(scene: Scene, lag: Lag, ranks: list[int], evidence: list[Evidence]) -> Suspect:

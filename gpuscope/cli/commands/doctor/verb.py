@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     targets = (
         "-, a log, a script or a folder of scripts, a PID, a snapshot, an out-of-memory record, a "
-        "black box, a recording: the kind is detected; USER@HOST[:PID] for another "
-        "host's environment and trainers. Without one: the environment, and every trainer here"
+        "black box, a recording: the kind is detected. A folder of a dead job's logs and dumps, or "
+        "several of them: which rank failed first; also USER@HOST:DIR, and slurm:JOB after its "
+        "end. USER@HOST[:PID] for another host's environment and trainers. Without one: the "
+        "environment, and every trainer here"
     )
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=targets)
     output.add_arguments(parser)
