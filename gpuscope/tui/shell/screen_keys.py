@@ -439,7 +439,7 @@ KEYS: dict[str, tuple[Key, ...]] = {
             "enter",
             "select",
             "details",
-            "what became of the row under the cursor",
+            "what became of this row",
             20,
             via="LiveTable",
         ),
