@@ -151,7 +151,7 @@ def lines(job: Job, verdict: Verdict, width: int) -> list[Line]:
         left = width - 4 - room - steps - 3
         time_cells = max(min((left * 2) // 5, MOST_TIME_CELLS), 0)
         timed = time_cells >= LEAST_TIME_CELLS
-    out: list[Line] = [_title(job, begin, end)]
+    out: list[Line] = [_title(job, begin, end, width)]
     if timed and begin is not None and end is not None:
         out.append(_axis(begin, end, room, time_cells))
     for row, name in zip(shown, names, strict=True):
@@ -188,7 +188,7 @@ def _step(row: Row) -> str:
     return "" if row.step is None else f"step {row.step}"
 
 
-def _title(job: Job, begin: float | None, end: float | None) -> Line:
+def _title(job: Job, begin: float | None, end: float | None, width: int) -> Line:
     scene = Scene(job)
     hosts = len(scene.hosts)
     text = f"{scene.world} rank{'s' if scene.world > 1 else ''}"
@@ -196,9 +196,13 @@ def _title(job: Job, begin: float | None, end: float | None) -> Line:
         text += f" on {hosts} hosts"
     if begin is not None and end is not None and end > begin:
         text += f", the last {duration_text(end - begin)}"
+    for host, (offset, _) in list(job.offsets.items())[:1]:
+        more = f" and {len(job.offsets) - 1} more" if len(job.offsets) > 1 else ""
+        way = "ahead of" if offset > 0 else "behind"
+        text += f"; the clock of {host}{more} was {duration_text(abs(offset))} {way} the first"
     if job.attempts > 1:
         text += f", attempt {job.attempts} of {job.attempts}"
-    return [("Ranks", "accent"), (f"  {text}", "muted")]
+    return [("Ranks", "accent"), (beginning(f"  {text}", width - 5), "muted")]
 
 
 def _span(shown: Iterable[Row]) -> tuple[float | None, float | None]:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from sys import intern
 from typing import Any
 
 from ...process.child import ChildError, LineChild
@@ -93,15 +94,20 @@ def _call(row: list[Any]) -> Call | None:
         name, label, backend, operation, number, p2p, is_p2p, inputs, outputs, types, done, _,
         created, completed, timeout, place, _,
     ) = row  # fmt: skip
+    name, label, backend, operation, inputs, outputs, types, place = map(
+        intern, (name, label, backend, operation, inputs, outputs, types, place)
+    )  # ranks say the same thousands of times
     count = p2p if is_p2p else number
     if count is None or not operation or operation == "coalesced":
         return None
     return Call(
-        group=f"{backend}:{name}" if backend else name,
+        group=intern(f"{backend}:{name}") if backend else name,
         label=label or name,
         number=count,
         operation=operation,
-        shapes=inputs if inputs == outputs else f"{inputs or 'nothing'} to {outputs or 'nothing'}",
+        shapes=inputs
+        if inputs == outputs
+        else intern(f"{inputs or 'nothing'} to {outputs or 'nothing'}"),
         types=types,
         done=bool(done),
         created=created / 1e9 if created else None,
