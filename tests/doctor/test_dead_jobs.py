@@ -133,12 +133,69 @@ def test_of_a_chain_the_exception_that_came_first_decides(folder):
     assert "then, in the same rank" in one.evidence[1].text
 
 
+def test_an_exception_that_may_have_been_caught_gives_way_to_one_that_ended_its_rank(folder):
+    logged = f"{stamp(2)},000 ERROR metrics\n" + traceback(0, "OSError: no server").replace(
+        "[rank0]: ", ""
+    )
+    path = folder(rank_0__log=logged, rank_1__log=steps(1) + traceback(1, "ValueError: bad"))
+    assert verdict(path)[:2] == ("dead.exception", (1,))
+
+
+def test_a_logged_traceback_is_of_the_rank_that_the_line_before_names(folder):
+    plain = traceback(2, "ValueError: bad").replace("[rank2]: ", "")
+    text = "".join(f"{stamp(n)},000 INFO [rank {n}] step {n}\n" for n in range(4))
+    text += f"{stamp(5)},000 ERROR [rank 2] uncaught\n{plain}{stamp(6)},000 INFO [rank 1] step 5\n"
+    assert verdict(folder(job__log=text))[:2] == ("dead.exception", (2,))
+
+
 def test_where_every_rank_failed_alike_none_is_the_culprit(folder):
     error = "ModuleNotFoundError: No module named 'apex'"
     path = folder(**{f"rank_{n}__log": traceback(n, error) for n in range(3)})
     one = first(path)
     assert (one.cause, one.ranks) == ("dead.import-error", ())
     assert one.figures["who"] == "Every rank"
+
+
+def test_of_ranks_that_all_heard_of_it_the_one_is_named_that_said_it_first(folder):
+    error = "ArithmeticError: non-finite loss on 1 rank(s)"
+    logs = {f"rank_{n}__log": steps(n) + traceback(n, error) for n in range(4)}
+    logs["rank_2__log"] = steps(2) + "WARNING loss became nan at step 8\n" + traceback(2, error)
+    one = first(folder(**logs))
+    assert (one.cause, one.ranks, one.confidence) == ("dead.nan", (2,), "likely")
+
+
+@pytest.mark.parametrize(
+    ("last", "cause", "ranks"),
+    [
+        ("ProcessRaisedException: \n\n-- Process 2 terminated with the following error:\n"
+         "Traceback (most recent call last):\n  File \"/a.py\", line 4, in run\nValueError: bad\n",
+         "exception", (2,)),
+        ("ProcessExitedException: process 1 terminated with signal SIGSEGV\n", "crash", (1,)),
+    ],
+)  # fmt: skip
+def test_what_torch_multiprocessing_says_of_a_process_is_of_its_rank(folder, last, cause, ranks):
+    text = 'Traceback (most recent call last):\n  File "/a.py", line 9, in <module>\n'
+    path = folder(job__log=f"world_size=4\n{text}torch.multiprocessing.spawn.{last}")
+    assert verdict(path)[:2] == (f"dead.{cause}", ranks)
+
+
+def test_an_exception_without_a_prefix_is_of_the_rank_that_ended_by_one(folder):
+    plain = traceback(0, "ValueError: bad").replace("[rank0]: ", "")
+    assert verdict(folder(job__log=plain + TORCHRUN.format(code=1, p0=8040)))[:2] == (
+        "dead.exception",
+        (1,),
+    )
+
+
+def test_the_rank_that_a_sharded_checkpoint_names_is_the_one_that_failed(folder):
+    def text(rank):
+        error = "CheckpointException: CheckpointException ranks:dict_keys([0])\n"
+        return traceback(rank, error.strip()) + (
+            f"[rank{rank}]: Traceback (most recent call last): (RANK 0)\n"
+            f'[rank{rank}]:   File "/a.py", line 4, in write\n[rank{rank}]: BufferError: gone\n'
+        )
+
+    assert verdict(folder(job__log=text(1) + text(2)))[:2] == ("dead.exception", (0,))
 
 
 def test_an_exception_of_a_loaders_worker_is_the_one_inside_it(folder):

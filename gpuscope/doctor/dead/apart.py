@@ -270,15 +270,16 @@ def sizes(scene: Scene) -> Suspects:
         found.setdefault(scene.aborted[0], unplaced[0])
     if not found or any(one.what != "operation" and one.odd for one in scene.compared.differences):
         return
-    ranks = _minority_of_places(scene) or sorted(found)
     lead = next(iter(found))
+    sender = (lead + 1) % max(scene.world, 1)  # in gloo's ring
+    ranks = _minority_of_places(scene) or list(dict.fromkeys((*sorted(found), sender)))
     fields = found[lead].fields
     theirs, mine = int(fields.get("mine", 0)), int(fields.get("theirs", 0))
     least, most = sorted((mine, theirs))
     types = least >= SURE_BYTES and most in (2 * least, 4 * least)
     evidence = [of_failure(one, names([number])) for number, one in [*found.items()][:4]]
     if scene.world > 2:
-        text = "its tensor is too small, or that of the rank from which it received is too large"
+        text = f"the tensor of {names([lead])} is too small, or that of {names([sender])} too large"
         evidence.append(Evidence(text=text))
     yield Suspect(
         cause="dead.collective-dtype" if types else "dead.collective-size",

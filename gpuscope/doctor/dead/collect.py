@@ -211,6 +211,7 @@ def _each_once(failures: Iterable[Failure]) -> list[Failure]:
         first = kept.setdefault(failure.text[:300], failure)
         if first is not failure:
             first.time = failure.time if first.time is None else first.time
+            first.fatal |= failure.fatal
             if not first.frames:
                 first.stacks, first.first = failure.stacks, failure.first
                 first.chain = failure.chain

@@ -17,6 +17,11 @@ _RANK = re.compile(
     )\s?""",
     re.X | re.I,
 )
+_LOGGED_RANK = re.compile(
+    r"^\S{0,30}\s?[\[(]?\d\d:\d\d:\d\d\S{0,10}\s.{0,40}?[\[(]rank[ :=_]?(?P<rank>\d{1,5})[\])]",
+    re.I,
+)
+"""A rank in brackets behind the time, as programs write it that log with a format of their own."""
 _HOST = re.compile(
     r"^\s*\[?(?P<host>[A-Za-z][\w.-]{0,60}\d|[a-z][\w-]{0,40}-[\w-]{1,40})\]?(?::\s|\s*\|\s)"
 )
@@ -45,11 +50,12 @@ class LogLine:
     """A line without its colours and prefixes.
 
     ``rank`` is the rank in the job and ``local`` the one on its host, as torchrun's prefixes name
-    it. ``time`` is in seconds since 1970; a time without a zone is taken as this machine's. It is
+    it. ``hooked`` says that the line begins as torch's hook for uncaught exceptions writes it.
+    ``time`` is in seconds since 1970; a time without a zone is taken as this machine's. It is
     read when it is asked for, because of most lines nobody asks.
     """
 
-    __slots__ = ("_reader", "_time", "host", "local", "number", "rank", "text")
+    __slots__ = ("_reader", "_time", "hooked", "host", "local", "number", "rank", "text")
 
     def __init__(self, number: int, text: str, reader: LineReader | None = None) -> None:
         self.number = number
@@ -57,6 +63,7 @@ class LogLine:
         self.rank: int | None = None
         self.local: int | None = None
         self.host = ""
+        self.hooked = False
         self._reader = reader
         self._time: float | None = None
 
@@ -106,6 +113,9 @@ class LineReader:
         for _ in range(3):
             if not self._strip_prefix(line):
                 break
+        if line.rank is None and "ank" in line.text[:TIME_CHARS]:
+            match = _LOGGED_RANK.match(line.text)
+            line.rank = int(match["rank"]) if match is not None else None
         if self._day is None and number < FIRST_LINES:
             self.time_in(line.text)
         return line
@@ -115,8 +125,9 @@ class LineReader:
         if match is not None and (match["bare"] is None or self.numbers_are_ranks):
             if match["local"] is not None:
                 line.local = int(match["local"])
-            elif line.rank is None:
+            elif line.rank is None or match["rank"] is not None:
                 line.rank = int(match["rank"] or match["mpi"] or match["bare"])
+                line.hooked = match[0].lstrip().startswith("[rank")
             line.text = line.text[match.end() :]
             return True
         match = _HOST.match(line.text)

@@ -55,7 +55,8 @@ class Failure:
     ``chain`` holds "Type: message" of each exception, the first one that was raised first.
     ``frames`` are those of the exception at ``first`` in the chain, the innermost last.
     ``source`` is the file and the line where it stands. ``rank`` is the rank that the text itself
-    names as the one that raised it.
+    names as the one that raised it. ``fatal`` says that it is known to have ended the process:
+    torch's hook for uncaught exceptions wrote it, or torchrun's error file has it.
     """
 
     chain: list[str]
@@ -68,6 +69,7 @@ class Failure:
     kind: str = ""
     fields: dict[str, str] = field(default_factory=dict)
     rank: int | None = None
+    fatal: bool = False
 
     @property
     def text(self) -> str:

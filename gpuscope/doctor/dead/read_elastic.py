@@ -60,6 +60,7 @@ def read_error_file(found: Found) -> Failure | None:
     failures = tracebacks.read(lines, found.name).failures
     failure = failures[0] if failures else Failure([str(message.get("message"))[:2000]], [[]], "")
     failure.source = found.name
+    failure.fatal = True
     failure.time = float(at) if at.replace(".", "", 1).isdigit() else None
     return failure
 

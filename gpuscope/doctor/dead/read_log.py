@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from ...wire.files import open_regular
 from . import excerpt, read_elastic, rules, tracebacks
@@ -39,6 +40,7 @@ _HOST = re.compile(
     r"([a-z][a-z0-9-]*\d[\w.-]*)(?=[\s,;)]|$)"
 )
 _COMPLAINS = ("ERROR", "CRITICAL", "FATAL", "rror:", "abort", "giving up", "nan ", "NaN")
+_ERROR = re.compile(r"\b(?:ERROR|CRITICAL|FATAL|exception|error)\b")
 FIRST_LINES = 40
 LAST = 4
 LOOK = 400
@@ -79,6 +81,7 @@ def read(found: Found, tail: int) -> ReadLog:
     lines = [reader.read(number, text) for number, text in kept.lines]
     log.listed, lines = read_elastic.take_list(lines, found.name)
     streams: defaultdict[tuple[int | None, int | None], list[LogLine]] = defaultdict(list)
+    _give_tracebacks(lines)
     for line in lines:
         streams[line.rank, line.local].append(line)
     for (rank, local), own in streams.items():
@@ -90,6 +93,27 @@ def read(found: Found, tail: int) -> ReadLog:
         if match and log.world is None and 0 < int(match[1] or match[2]) <= 1 << 20:
             log.world = int(match[1] or match[2])
     return log
+
+
+def _give_tracebacks(lines: list[LogLine]) -> None:
+    """Give a traceback without a rank to that of the line before, if that line says ERROR.
+
+    ``logging.exception`` writes a traceback directly behind its message.
+    """
+    owner: int | None = None
+    framed = False
+    for before, line in pairwise(lines):
+        if line.rank is not None:
+            owner = None
+        elif owner is None and before.rank is not None and _ERROR.search(before.text):
+            begins = line.text.startswith("Traceback (most")
+            owner, framed = (before.rank, False) if begins else (None, False)
+        if owner is not None:
+            line.rank = owner
+            indented = line.text[:1].isspace()
+            if framed and not indented:
+                owner = None
+            framed = framed or indented
 
 
 def _read_stream(about: Rank, lines: list[LogLine], name: str) -> None:

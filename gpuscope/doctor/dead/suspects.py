@@ -51,6 +51,7 @@ def failures(scene: Scene) -> Suspects:
     }
     first = min(times.values(), default=None)
     others = len(groups) > 1
+    surely_fatal = any(failure.fatal for failure in scene.own_failures.values())
     for (cause, _), ranks in groups.items():
         own = [times[number] for number in ranks if number in times]
         at = min(own, default=None)
@@ -58,6 +59,10 @@ def failures(scene: Scene) -> Suspects:
         flagged = any(rank.exit is not None and rank.exit.first for rank in map(scene.get, ranks))
         sooner = at is not None and at == first and len(times) == everyone
         weight = 0.9 - 0.25 * late - (0.05 if others and not flagged and not sooner else 0.0)
+        if others and cause == "dead.wrong-address":
+            weight -= 0.2  # the others cannot reach a rank that failed before it listened
+        if not any(scene.own_failures[number].fatal for number in ranks) and surely_fatal:
+            weight -= 0.3  # it may have been caught, and others surely ended their process
         lead = min(ranks, key=lambda number: (times.get(number, float("inf")), number))
         failure = scene.own_failures[lead]
         sure = not others and not late and failure.means == "cause"
@@ -194,6 +199,8 @@ def messages(scene: Scene) -> Suspects:
     for cause, found in groups.items():
         ranks = sorted({number for number, _ in found})
         if set(ranks) & set(scene.own_failures):
+            continue
+        if "Aborted" in found[0][1].text and (scene.get(ranks[0]).waited or scene.aborts):
             continue
         lead, moment = found[0]
         told = scene.get(lead).told is not None

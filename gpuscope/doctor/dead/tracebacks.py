@@ -86,6 +86,7 @@ def read(lines: Sequence[LogLine], name: str) -> Parsed:
             if failure is not None:
                 failure.time = failure.time or time_near(lines, i - 1)
                 failure.rank = _rank_named(lines, begin)
+                failure.fatal = line.rank is not None and line.hooked
                 if link is not None:
                     link.chain += failure.chain
                     link.stacks += failure.stacks
