@@ -101,14 +101,16 @@ class Run:
         self.job = job
         self.out = out
         self.isolated = isolated
-        self.base = Path("/srv") if isolated else Path(f"/tmp/dead-job-{os.getpid()}")
-        if not isolated:
+        self.base = Path("/srv")
+        if not isolated and (not os.access("/srv", os.W_OK) or any(self.base.iterdir())):
+            self.base = Path(f"/tmp/dead-job-{os.getpid()}")
             self.job = json.loads(json.dumps(job).replace("/srv/", f"{self.base}/"))
         self.work = self.base / "train"
         self.left = self.work / "left"
         self.tmp = self.base / "tmp"
         self.python = self.base / "venv" / "bin" / "python" if isolated else Path(sys.executable)
         self.nodes = list(NODES)[: job["nodes"]]
+        self.first = NODES[self.nodes[0]] if isolated else "127.0.0.1"
         self.each = job["ranks"] // len(self.nodes)
         self.program = job.get("program", "train.py")
         self.words = [self.program, "--config", "config.json"]
@@ -159,7 +161,7 @@ class Run:
             words = ["-m", "torch.distributed.run", f"--nproc-per-node={self.each}"]
             words += [f"--nnodes={len(self.nodes)}", f"--node-rank={number}"]
             if len(self.nodes) > 1 or self.job.get("master"):
-                master = self.job.get("master", NODES[self.nodes[0]])
+                master = self.job.get("master", self.first)
                 words += [f"--master-addr={master}", "--master-port=29500"]
             words += self.job.get("torchrun", [])
             name = f"{node}.log" if len(self.nodes) > 1 else "job.log"
@@ -174,7 +176,7 @@ class Run:
 
         Each has a file of its own, as with Slurm's ``%t``, or all write to one with ``--label``.
         """
-        master = self.job.get("master", NODES[self.nodes[0]])
+        master = self.job.get("master", self.first)
         for rank in range(self.job["ranks"]):
             node = self.nodes[rank // self.each]
             env = {"RANK": str(rank), "WORLD_SIZE": str(self.job["ranks"]), "MASTER_ADDR": master}
@@ -345,8 +347,9 @@ class Run:
                 data, place = gzip.compress(data, mtime=0), place.with_suffix(".box.gz")
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_bytes(data)
-        if not self.isolated:
-            shutil.rmtree(self.base)
+        if not self.isolated:  # it was empty, or did not exist
+            for path in self.base.iterdir():
+                shutil.rmtree(path)
 
     def neutral(self, data: bytes) -> bytes:
         """Return text with the paths and the host of a job in place of this machine's."""
