@@ -7,7 +7,7 @@ launched before.
 
 from __future__ import annotations
 
-from ..model.device_trainings import STARVED, busy_meanwhile, works_through
+from ..model.device_trainings import STARVED, busy_meanwhile, starving_warns, works_through
 from ..model.ranks import name_of
 from ..model.stalls import find_stall
 from ..model.step_time import input_share, input_wait
@@ -16,16 +16,6 @@ from ..text.units import duration_text, percent_text
 from .finding import Abstained, Confidence, Evidence, Fix
 from .live_scene import WORDINGS, Findings, LiveScene, living, place, warmed_up
 
-STARVED_CPU = 0.50
-"""The share of a step spent waiting for input that is a fault on a CPU.
-
-On a CPU the loader and the training share the cores, so some waiting is normal: one works while the
-other waits.
-"""
-STARVED_BUSY_CPU = 0.75
-"""The same share where all cores are busy: the loader needs them, and costs more than the training.
-"""
-BUSY_HOST = 90.0
 MOST_WORKERS = 8
 """At most this many workers are advised per rank; more use memory and seldom help."""
 
@@ -56,8 +46,6 @@ def waits_for_input(scene: LiveScene, job: JobView) -> Findings:
         names = ", ".join(f"{name_of(one[1])} {percent_text(one[0])}" for one in found[:8])
         evidence.append(Evidence(text=f"waiting for input: {names}", source="probe"))
     _, step = input_wait(trainer)
-    cpu = scene.mean(scene.host, "cpu_percent")
-    busy = cpu is not None and cpu >= BUSY_HOST
     fixes, room = workers_fixes(scene, job, trainer, (step * (1 - share), step) if step else None)
     if room is not None:
         evidence.append(room)
@@ -66,9 +54,7 @@ def waits_for_input(scene: LiveScene, job: JobView) -> Findings:
         "live.input_bound",
         {"who": who[:1].upper() + who[1:], "share": percent_text(share)},
         fixes,
-        severity="warning"
-        if trainer.definition.cuda or share >= (STARVED_BUSY_CPU if busy else STARVED_CPU)
-        else "info",
+        severity="warning" if starving_warns(scene.host, trainer, share, scene.history) else "info",
         confidence=confidence,
         evidence=tuple(evidence),
         where=place(scene, trainer),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from ..model.device_trainings import STARVED
 from ..model.ranks import name_of
 from ..model.step_time import input_wait, shares_of, split_of
-from ..model.stragglers import one_works_longest, straggler
+from ..model.stragglers import host_paced, is_warning, one_works_longest, straggler
 from ..store.view import JobView, TrainerView
 from ..text.units import duration_text, percent_text
 from .finding import Evidence, Finding
@@ -17,12 +17,6 @@ from .live_scene import MIN_STEPS, WORDINGS, Findings, LiveScene, place
 
 COPIES, MANY_COPIES = 0.10, 0.20
 TALKS, TALKS_MUCH = 0.25, 0.40
-STRAGGLES_MUCH = 1.30
-HOST_PACED_SM, HOST_PACED_LOAD = 40.0, 85.0
-"""SM activity and utilization (%) below which the CPU of a slow rank is its bottleneck.
-
-Its own GPU has next to nothing to do then.
-"""
 SM_LOW = 20.0
 SHORT_STEP = 0.01
 """Seconds; a shorter step gives the GPU little to do, whatever else it waits for."""
@@ -137,7 +131,7 @@ def slow_rank(scene: LiveScene, job: JobView) -> Findings:
         name,
         {"who": name_of(slow).capitalize()},
         [*fixes, *WORDINGS.fixes(["equal-work"], {})],
-        severity="warning" if own >= STRAGGLES_MUCH * usual and slow.definition.cuda else "info",
+        severity="warning" if is_warning(found, scene.host, scene.history) else "info",
         confidence="likely",
         evidence=tuple(evidence),
         where=place(scene, slow),
@@ -146,31 +140,17 @@ def slow_rank(scene: LiveScene, job: JobView) -> Findings:
 
 
 def _slow_cpu_evidence(scene: LiveScene, slow: TrainerView) -> Evidence | None:
-    """Return the evidence that the slow rank's own GPU waits too; None where that GPU works.
-
-    Where CPUs launch kernels too slowly, the rank that is a little ahead finds its work queued,
-    finishes early, and then waits for nearly all of the step. How long the others wait then does
-    not show how much more work the slow rank has.
-    """
-    parts = split_of(slow)
-    if parts.get("input", 0.0) + parts.get("h2d", 0.0) >= STARVED * sum(parts.values()):
+    """Return the evidence that the slow rank's own GPU waits too; None where that GPU works."""
+    paced = host_paced(scene.host, slow, scene.history)
+    if paced is None:
         return None
-    for device in scene.devices(slow):
-        sm, load = (
-            scene.mean(device, "sm_active_percent"),
-            scene.mean(device, "utilization_percent"),
-        )
-        if sm is not None and sm < HOST_PACED_SM:
-            return Evidence(
-                text=f"SMs of its GPU {device.definition.index} active {sm:.0f} % of the time",
-                source="nvml",
-            )
-        if sm is None and load is not None and load < HOST_PACED_LOAD:
-            return Evidence(
-                text=f"its GPU {device.definition.index} in use {load:.0f} % of the time",
-                source="nvml",
-            )
-    return None
+    index = paced.device.definition.index
+    text = (
+        f"SMs of its GPU {index} active {paced.percent:.0f} % of the time"
+        if paced.by_sms
+        else f"its GPU {index} in use {paced.percent:.0f} % of the time"
+    )
+    return Evidence(text=text, source="nvml")
 
 
 def _late_launches_finding(scene: LiveScene, slow: TrainerView, paced: Evidence) -> Finding:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import fsum
 
-from ..store.view import DeviceView, HistoryOf, HostView, TrainerView, no_history
+from ..store.view import DeviceView, Entity, HistoryOf, HostView, TrainerView, no_history
 from ..text.units import percent_text
 from .growth import trend_of
 from .memory_layers import living, trainer_of
@@ -19,6 +19,10 @@ from .step_time import input_share, warmed_up
 
 STARVED = 0.2
 """A training that waits for input for this share of a step is starved."""
+STARVED_CPU, STARVED_BUSY_CPU, BUSY_HOST = 0.50, 0.75, 90.0
+"""The share that is a fault on a CPU, and where its cores are busy for so many percent: there the
+loader needs them, and costs more than the training.
+"""
 LATELY_SECONDS = 60.0
 LASTING_SECONDS = 10.0
 """Readings are averaged over this time, because a single one may fall into an evaluation."""
@@ -66,7 +70,7 @@ def starvation(host: HostView, device: DeviceView, history: HistoryOf = no_histo
     for allocator in living(device):
         trainer = trainer_of(host, allocator)
         share = starving(host, trainer, history) if trainer else None
-        if share is not None:
+        if trainer and share is not None and starving_warns(host, trainer, share, history):
             return f"input {percent_text(share)} of the step"
     return ""
 
@@ -82,6 +86,19 @@ def starving(host: HostView, trainer: TrainerView, history: HistoryOf = no_histo
         return None
     busy = None if is_measured(trainer) else busy_meanwhile(host, trainer, history)
     return None if busy is not None and works_through(busy.percent, share) else share
+
+
+def starving_warns(
+    host: HostView, trainer: TrainerView, share: float, history: HistoryOf = no_history
+) -> bool:
+    """Tell whether a wait for input of that share is a warning, and not only worth a word.
+
+    On a CPU the loader and the training share the cores, so some waiting is normal: one works while
+    the other waits.
+    """
+    cpu = recent_mean(host, "cpu_percent", history, LATELY_SECONDS)
+    busy = cpu is not None and cpu >= BUSY_HOST
+    return bool(trainer.definition.cuda) or share >= (STARVED_BUSY_CPU if busy else STARVED_CPU)
 
 
 def is_measured(trainer: TrainerView) -> bool:
@@ -121,12 +138,14 @@ def busy_meanwhile(
     return max(found, key=lambda one: one.percent, default=None)
 
 
-def recent_mean(device: DeviceView, column: str, history: HistoryOf) -> float | None:
+def recent_mean(
+    entity: Entity, column: str, history: HistoryOf, seconds: float = LASTING_SECONDS
+) -> float | None:
     """Return the mean of the recent known readings, or the present one if there is no history."""
-    if device.number(column) is None:
+    if entity.number(column) is None:
         return None
-    seen = [v for v in history(device.id, column, LASTING_SECONDS).values if v is not None]
-    return fsum(seen) / len(seen) if seen else device.number(column)
+    seen = [v for v in history(entity.id, column, seconds).values if v is not None]
+    return fsum(seen) / len(seen) if seen else entity.number(column)
 
 
 # ── a training that hangs ──

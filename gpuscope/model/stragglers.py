@@ -7,9 +7,10 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..store.view import History, HistoryOf, HostView, TrainerView, no_history
+from ..store.view import DeviceView, History, HistoryOf, HostView, TrainerView, no_history
 from ..text.units import percent_text
 from ..wire.frames import TrainerDef
+from .device_trainings import STARVED, recent_mean
 from .rank_pace import MOST, Slower, slower_rank
 from .ranks import median, name_of
 from .step_time import OWN, SPLIT, split_of
@@ -29,6 +30,14 @@ Measured with ``demos/ddp_train.py``, two healthy ranks over gloo on two busy co
 times in 18, up to 4.2 times and for up to 25 s at a stretch; in all of :data:`WINDOWS` windows in
 none of 59. With twice the work on one rank: in 15 of 20.
 """
+STRAGGLES_MUCH = 1.30
+"""From so many times as long on, a rank with a GPU is a warning."""
+HOST_PACED_SM, HOST_PACED_LOAD = 40.0, 85.0
+"""SM activity and utilization (%) below which the CPU of a slow rank is its bottleneck.
+
+Its own GPU has next to nothing to do then.
+"""
+RECENT_SECONDS = 60.0
 WINDOWS, WINDOW_SECONDS = 3, 20.0
 """A straggler must be one in this many windows, this far apart.
 
@@ -122,6 +131,48 @@ def straggler(
         since,
         _wall(host, since),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class HostPaced:
+    """The GPU of a slow rank waits too: its SMs, or any kernel, run so much of the time."""
+
+    device: DeviceView
+    percent: float
+    by_sms: bool
+
+
+def host_paced(
+    host: HostView, slow: TrainerView, history: HistoryOf = no_history
+) -> HostPaced | None:
+    """Return how little a slow rank's own GPU works, None where it works.
+
+    Where CPUs launch kernels too slowly, the rank that is a little ahead finds its work queued,
+    finishes early, and then waits for nearly all of the step. How long the others wait then does
+    not show how much more work the slow rank has.
+    """
+    parts = split_of(slow)
+    if parts.get("input", 0.0) + parts.get("h2d", 0.0) >= STARVED * sum(parts.values()):
+        return None
+    homes = {one.gpu for one in slow.allocators if one.gone is None}
+    for device in (d for d in host.devices if d.id in homes and d.gone is None):
+        sm = recent_mean(device, "sm_active_percent", history, RECENT_SECONDS)
+        load = recent_mean(device, "utilization_percent", history, RECENT_SECONDS)
+        if sm is not None and sm < HOST_PACED_SM:
+            return HostPaced(device, sm, True)
+        if sm is None and load is not None and load < HOST_PACED_LOAD:
+            return HostPaced(device, load, False)
+    return None
+
+
+def is_warning(found: Straggler, host: HostView, history: HistoryOf = no_history) -> bool:
+    """Tell whether a straggler is a warning, and not only worth a word.
+
+    On a CPU it is not: the ranks share the cores with everything else that runs there.
+    """
+    much = found.own_seconds >= STRAGGLES_MUCH * found.usual_seconds
+    on_gpu = found.trainer.definition.cuda
+    return much and bool(on_gpu) and host_paced(host, found.trainer, history) is None
 
 
 def _much_slower(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 
 from gpuscope.doctor import live
@@ -11,12 +14,14 @@ from gpuscope.model.device_state import judge
 from gpuscope.model.memory_account import account
 from gpuscope.store.store import Store
 from gpuscope.store.view import HostView
+from gpuscope.tui.hosts.summary import Grade, summarise
 from gpuscope.tui.memory.advice import MEMORY, advice
 from gpuscope.tui.memory.subjects import subjects
 from gpuscope.tui.overview.job_rows import job_lines
+from gpuscope.tui.trainer.job_text import standing_out
 from gpuscope.wire import frames as f
 from tests.doctor.test_live import one, put
-from tests.fakes import jobs, views
+from tests.fakes import clocks, jobs, paces, views
 from tests.fakes.views import GIB
 
 
@@ -164,3 +169,47 @@ def test_no_device_is_called_starved_that_the_doctor_leaves_in_peace(kind):
     for device in host.devices:
         if judge(host, device).word == "starved":
             assert any(f"GPU {device.definition.index}" in where for where in named)
+
+
+def on_cpu(share: float) -> list[f.Frame]:
+    """A trainer without CUDA that waits for its input for this share of a step."""
+    frames = one(80, **jobs.split(0.5, input=share, compute=0.85 - share, optimizer=0.0))
+    for frame in frames:
+        if isinstance(frame, f.Def) and frame.trainer is not None:
+            frame.trainer.cuda = False
+    return frames
+
+
+GRAVE = {"bad": "problem", "warn": "warning"}
+SCENES: dict[str, Callable[[], list[f.Frame]]] = {
+    "well": jobs.ranks,
+    "a rank with slow input": lambda: jobs.ranks(slow=1),
+    "a rank that leaks": lambda: jobs.ranks(leaks=2),
+    "stalled": lambda: jobs.ranks(stalled=True),
+    "a rank a tenth slower": lambda: paces.job(minutes=5),
+    "ranks that wait for input and save checkpoints": clocks.of_ranks,
+    "input on a CPU": lambda: on_cpu(0.3),
+    "much input on a CPU": lambda: on_cpu(0.8),
+    "a GPU below it that is lost": lambda: jobs.lose(jobs.ranks(), 1),
+    "out of memory, survived": lambda: one(80, allocator={"ooms": 3}),
+}
+
+
+@pytest.mark.parametrize("scene", SCENES)
+def test_nothing_warns_of_a_job_that_the_doctor_does_not_warn_of(scene: str) -> None:
+    store = views.store_of(SCENES[scene]())
+    host = host_of(store)
+    history = partial(store.history, views.SOURCE)
+    told = {finding.severity for finding in live.examine(host, history).findings}
+    (line,) = job_lines(host, history=history)
+    drawn = [*line.cells.values(), *(piece for note in line.notes for piece in note)]
+    (job,) = host.jobs
+    drawn += [piece for said in standing_out(host, job, False, history) for piece in said]
+    drawn += [(line.kind, line.kind)]
+    for text, token in drawn:
+        if token in GRAVE:
+            assert GRAVE[token] in told or "problem" in told, f"{text!r} is {token}, {told}"
+    assert (line.kind == "warn") == (scene in ("a rank with slow input", "much input on a CPU"))
+    grade = summarise(host, (), history).grade
+    worst = {Grade.PROBLEM: "problem", Grade.STALLED: "problem", Grade.WARNING: "warning"}
+    assert worst.get(grade, "info") in {*told, "info"}

@@ -45,7 +45,9 @@ def looked_at(app: GpuscopeApp, look: dict[str, Any] = clocks.LOOK) -> None:
 async def test_the_rank_that_the_others_wait_for_is_shown_first_with_the_answer_on_top():
     app = make_app(clocks.of_ranks(), "time")
     async with app.run_test(size=(120, 40)) as pilot:
-        screen = await until(pilot, "goes into waiting for input", "◆ rank 2")
+        screen = await until(pilot, "goes into waiting for input", "○ rank 2", "Doctor ◆1")
+        assert "saving checkpoints ◆" in screen, "the doctor warns of it"
+        assert "waiting for input ○" in screen, "it could be saved, and the doctor does not warn"
         assert "train.py rank 2" in screen
         assert "at /data/train/data.py:31 __getitem__" in screen
         assert "The others wait for rank 2" in screen
@@ -58,7 +60,7 @@ async def test_a_rank_that_is_a_tenth_slower_is_named_here_on_the_overview_and_b
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await until(pilot, "Rank 3 is ", " slower since ", "the others wait for it")
         assert "train.py rank 3" in screen
-        assert "▸ ◆ rank 3" in screen, "the cursor begins at the rank that is told of"
+        assert "▸ ○ rank 3" in screen, "the cursor begins at the rank that is told of"
         assert "as in the rows" in screen, "the legend does not fit, and the rows have it"
         await pilot.press("1")
         await until(pilot, "straggler: rank 3 is ", "the others wait for it")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from ...model.ranks import name_of
 from ...model.stalls import find_stall
-from ...model.stragglers import straggler
+from ...model.stragglers import Straggler, is_warning, straggler
 from ...store.view import HostView, TrainerView
 from .summary import Grade, Word
 
@@ -51,14 +51,14 @@ def _of_job(members: Sequence[Member]) -> list[tuple[str, Word]]:
         # by the readings of now: those of before of hundreds of ranks would take too long
         slow = straggler(trainers)
         return (
-            [(home[id(slow.trainer)].key, (Grade.WARNING, f"straggler: {slow.brief}"))]
+            [(home[id(slow.trainer)].key, (_grade(slow, home), f"straggler: {slow.brief}"))]
             if slow is not None
             else []
         )
     if not stall.behind:
         return []
     culprits = {home[id(trainer)].key: home[id(trainer)].name for trainer in stall.behind}
-    grade = Grade.WARNING if stall.busy else Grade.PROBLEM
+    grade = Grade.FINE if stall.busy else Grade.PROBLEM
     out: list[tuple[str, Word]] = [
         (
             key,
@@ -69,7 +69,11 @@ def _of_job(members: Sequence[Member]) -> list[tuple[str, Word]]:
     first = stall.behind[0]
     waits = f"waits for {name_of(first)} on {home[id(first)].name}"
     waiting = dict.fromkeys(key for key in _keys(members) if key not in culprits)
-    return out + [(key, (Grade.WARNING if stall.busy else Grade.STALLED, waits)) for key in waiting]
+    return out + [(key, (Grade.FINE if stall.busy else Grade.STALLED, waits)) for key in waiting]
+
+
+def _grade(slow: Straggler, home: dict[int, HostView]) -> Grade:
+    return Grade.WARNING if is_warning(slow, home[id(slow.trainer)]) else Grade.FINE
 
 
 def _keys(members: Sequence[Member]) -> list[str]:

@@ -196,7 +196,7 @@ def _of_job(host: HostView, job: JobView, found: Sequence[Word]) -> Iterable[Wor
     stall = find_stall(living)
     if stall is not None and not known & {Grade.STALLED, Grade.PROBLEM}:
         yield (
-            (Grade.WARNING, f"waiting: {stall.text}")
+            (Grade.FINE, f"waiting: {stall.text}")
             if stall.busy
             else (Grade.STALLED, f"stalled: {stall.text}")
         )

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ...model.device_state import Kind
-from ...model.device_trainings import STARVED, starving
+from ...model.device_trainings import starving, starving_warns
 from ...model.growth import trend_of
 from ...model.job_ends import NOTHING_SENT, end_of, job_end, last_state
 from ...model.job_state import WELL, JobState, broken_state, job_state
@@ -26,7 +26,7 @@ from ...model.step_time import (
     shares_of,
     slower_than_before,
 )
-from ...model.stragglers import straggler
+from ...model.stragglers import is_warning, straggler
 from ...store.view import Entity, Gone, HistoryOf, HostView, JobView, TrainerView, no_history
 from ...text.ranges import ranges_text
 from ...text.styled import Line, Piece
@@ -193,7 +193,7 @@ def _line(host: HostView, job: JobView, history: HistoryOf, sent: Mapping[int, s
             broken=broken is not None,
         )
     found = rooms(host.devices, trainers, history, ended=True)
-    cells |= _trainer_cells(trainers) | _memory(found)
+    cells |= _trainer_cells(host, trainers, history) | _memory(found)
     if gone:
         cells = {name: (text, "faint") for name, (text, _) in cells.items()}
     notes = end_notes(job, sent)
@@ -262,7 +262,9 @@ def end_word(gone: Gone) -> str:
     return "left" if gone.reason.startswith("runs on") else "ended"
 
 
-def _trainer_cells(trainers: list[TrainerView]) -> dict[str, Piece]:
+def _trainer_cells(
+    host: HostView, trainers: list[TrainerView], history: HistoryOf
+) -> dict[str, Piece]:
     steps = [n for t in trainers if (n := t.number("step")) is not None]
     paces = [n for t in trainers if (n := t.number("step_seconds")) is not None]
     ages = [n for t in trainers if (n := t.number("step_age_seconds")) is not None]
@@ -277,7 +279,7 @@ def _trainer_cells(trainers: list[TrainerView]) -> dict[str, Piece]:
         "age": (step_age_text(max(ages)), "warn" if stale else "muted") if ages else DASH,
         "eta": (_eta_text(max(etas), of_epoch), "muted") if etas else DASH,
         "loss": (loss_text(losses[0]), "text") if losses else DASH,
-        "input": (percent_text(max(shares)), "warn" if max(shares) >= STARVED else "muted")
+        "input": (percent_text(max(shares)), _input_token(host, trainers, history))
         if shares
         else DASH,
     }
@@ -338,12 +340,12 @@ def _notes(
     stall = find_stall(trainers)
     if stall is not None:
         notes.append(
-            [("waiting: ", "warn") if stall.busy else ("stalled: ", "bad"), (stall.text, "text")]
+            [("waiting: ", "muted") if stall.busy else ("stalled: ", "bad"), (stall.text, "text")]
         )
     else:
         worst, reason = worst_rank(trainers)
         if worst is not None:
-            notes.append([("worst: ", "warn"), (reason, "muted")])
+            notes.append([("worst: ", "muted"), (reason, "muted")])
     notes += [line for room in found[:1] for line in growth_lines(host, room, len(trainers))]
     return notes or _slow(host, trainers, history)
 
@@ -393,32 +395,51 @@ def _weight(room: MemoryRoom) -> str:
 
 def input_lines(host: HostView, trainers: Sequence[TrainerView], history: HistoryOf) -> list[Line]:
     """Return who waits for data how long, in a line; none where nobody does."""
-    shares = [(share, t) for t in trainers if (share := starving(host, t, history)) is not None]
-    if not shares:
+    found = _starving(host, trainers, history)
+    if found is None:
         return []
-    share, trainer = max(shares, key=lambda entry: entry[0])
+    share, trainer = found
     name = f"{name_of(trainer)} " if len(trainers) > 1 else ""
     text = f"{name}waits for data {percent_text(share)} of the step"
-    return [[("input: ", "warn"), (text, "muted")]]
+    return [[("input: ", _input_token(host, trainers, history)), (text, "muted")]]
+
+
+def _starving(
+    host: HostView, trainers: Sequence[TrainerView], history: HistoryOf
+) -> tuple[float, TrainerView] | None:
+    """Return the trainer that waits for the largest share of its step, with that share."""
+    shares = [(share, t) for t in trainers if (share := starving(host, t, history)) is not None]
+    return max(shares, key=lambda entry: entry[0], default=None)
+
+
+def _input_token(host: HostView, trainers: Sequence[TrainerView], history: HistoryOf) -> str:
+    """Return how grave the wait for input is, as the doctor takes it."""
+    found = _starving(host, trainers, history)
+    return "warn" if found and starving_warns(host, found[1], found[0], history) else "muted"
 
 
 def _slow(host: HostView, trainers: list[TrainerView], history: HistoryOf) -> list[Line]:
-    """Return what keeps a job slower than it need be, the first that applies."""
+    """Return what keeps a job slower than it need be, the first that applies.
+
+    It has the colour of a warning only where the doctor warns of it.
+    """
     waiting = input_lines(host, trainers, history)
     if waiting:
         return waiting
     slow = straggler(trainers, history, host)
     if slow is not None:
-        return [[("straggler: ", "warn"), (slow.brief, "muted")]]
+        token = "warn" if is_warning(slow, host, history) else "muted"
+        return [[("straggler: ", token), (slow.brief, "muted")]]
     slowdown = of_trainers(trainers, host, history)
     if slowdown is not None:
-        return [[("pace: ", "warn"), (slowdown.brief, "muted")]]
+        return [[("pace: ", "muted"), (slowdown.brief, "muted")]]
     times = slower_than_before(trainers)
     if times is not None and times >= SLOWER:
-        return [[("pace: ", "warn"), (f"{times:.1f}× slower than an hour ago", "muted")]]
+        return [[("pace: ", "muted"), (f"{times:.1f}× slower than an hour ago", "muted")]]
     ooms = sum(a.number("ooms") or 0 for t in trainers for a in t.allocators)
     if ooms:
-        return [[("memory: ", "warn"), (f"torch counted {ooms:.0f} out-of-memory errors", "muted")]]
+        text = f"torch counted {ooms:.0f} out-of-memory errors"
+        return [[("memory: ", "muted"), (text, "muted")]]
     phases = {phase for t in trainers if isinstance(phase := t.reading("phase"), str)}
     return [[("phase: ", "faint"), ("evaluating", "muted")]] if phases == {"eval"} else []
 

@@ -22,7 +22,7 @@ from ...text import styled
 from ...text.styled import Line
 from ...text.units import percent_text, short_age_text
 from ..charts.strips import Painted
-from ..doctor.text import top
+from ..doctor.text import SEVERITY_TOKENS, top
 from ..overview.finding_list import FindingList, go_to_finding
 from ..shell.keymap import key_of
 from ..shell.session import Session
@@ -43,10 +43,13 @@ from .rows import (
     split_rows,
     with_names,
 )
+from .severities import of_ranks, of_rows, severities
 from .text import TIME, answer, coverage_text, gpu_detail, no_minutes, no_trainer, row_detail, who
 
 if TYPE_CHECKING:
+    from ...doctor.finding import Severity
     from ...store.time_minutes import Minute
+    from ..doctor.finding_history import Case
 
 MOST_FINDINGS = 4
 MAX_RANKS, MAX_LEDGERS = 64, 1024
@@ -65,6 +68,8 @@ class TimePane(TimePanels):
         self._answers = Answers(session)
         self._judged: list[Judged] = []
         """What makes the trainer slow, what brings most first."""
+        self._told: dict[str, Severity] = {}
+        """How grave the doctor took each cause when this was drawn."""
         self._drawn: tuple[object, ...] = ()
         self._charted: tuple[object, ...] = ()
 
@@ -147,6 +152,7 @@ class TimePane(TimePanels):
         work = self._answers.work(trainer, host)
         slower = of_trainers([trainer], host, self.session.history)
         slow = self._straggler(ranks)
+        told = self._told = severities(self._cases(ranks))
         everything = self._trainers(host)
         place = next((i for i, t in enumerate(everything) if t.key == trainer.key), 0)
         drawn = (
@@ -159,6 +165,7 @@ class TimePane(TimePanels):
             (slower, slow.brief if slow is not None else ""),
             self._terminal,
             (self.app.theme, host.link.state),
+            told,
         )
         if drawn == self._drawn:
             return
@@ -183,18 +190,20 @@ class TimePane(TimePanels):
         self._judged = of_ledger(LiveScene(host, self.session.history), trainer, ledger, job)
         causes = tuple(one.cause for one in self._judged)
         shown_odd = odd if len(ranks) > 1 else None
-        sentence = answer(ledger, shown_odd, slow, slower, useful, causes, look)
+        weight = of_ranks(told)
+        token = "text" if weight == "info" else SEVERITY_TOKENS[weight]
+        sentence = answer(ledger, shown_odd, slow, slower, useful, causes, look, token)
         width = max(40, self._terminal[0] - HEAD_EDGES)
         self._head.show([subject, *styled.hang_lines(sentence, width)])
         glyphs = self._clock.tokens.glyphs
         self._clock.show_columns(with_names((row.words for row in ledger.whole), CLOCK))
-        curable = {one.clock.name for one in causes if one.clock is not None}
+        curable = of_rows(self._judged, told)
         self._clock.show(clock_rows(ledger, tokens_of(ledger), glyphs, curable))
         if len(ranks) > 1:
             by_key = {t.key: self._ledger(t) for t in ranks}
             names = {t.key: name_of(t) for t in ranks}
             self._ranks.show_columns(rank_columns(by_key, odd))
-            self._ranks.show(rank_rows(by_key, names, odd, key, glyphs))
+            self._ranks.show(rank_rows(by_key, names, odd, key, glyphs, weight))
             if not self._ranks.has_focus:
                 self._ranks.move_to(trainer.key)
             set_title(self._ranks, "Ranks, time a step")
@@ -206,7 +215,7 @@ class TimePane(TimePanels):
             ago = f"{short_age_text(age)} ago" if age is not None and age >= 60 else "just now"
             set_title(self._gpu, f"On the GPU, {ago}: busy {percent_text(look.busy_share)}")
         self._show_detail()
-        self.show_findings()
+        self._list_findings(self._cases(ranks))
         self._share_out()
 
     def _show_no_ledger(self, subject: Line, host: HostView, trainer: TrainerView) -> None:
@@ -254,12 +263,22 @@ class TimePane(TimePanels):
         trainer = self.chosen(host) if host is not None else None
         if host is None or trainer is None:
             return
-        pids = {t.definition.pid for t in self._ranks_of(host, trainer)}
-        about = [
+        about = self._cases(self._ranks_of(host, trainer))
+        if severities(about) != self._told:
+            self.show(host)  # with the marks that the doctor gives now
+        else:
+            self._list_findings(about)
+
+    def _cases(self, ranks: Sequence[TrainerView]) -> list[Case]:
+        """Return what the doctor says about the time of these ranks."""
+        pids = {t.definition.pid for t in ranks}
+        return [
             case
             for case in self.session.doctor.cases
             if case.finding.cause in TIME and (case.pid is None or case.pid in pids)
         ]
+
+    def _list_findings(self, about: Sequence[Case]) -> None:
         lines = top(about, self._findings.tokens.glyphs, MOST_FINDINGS, leave_out=frozenset())
         before = self._findings.rows
         self._findings.show_findings(lines)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from ...model.look import Look, LookRow
 from ...model.rank_times import Odd
@@ -13,11 +15,16 @@ from ...store.view import TrainerView
 from ...text.units import DASH, duration_text, percent_text
 from ...text.width import cells
 from ...wire.clean import clean
+from ..doctor.text import SEVERITY_TOKENS, glyph_of
 from ..theme import Glyphs
 from ..widgets.bars import Bar
 from ..widgets.table import Cell, Column, TableRow
 from .history import REST
 
+if TYPE_CHECKING:
+    from ...doctor.finding import Severity
+
+NOTHING_CURABLE: Mapping[str, Severity] = MappingProxyType({})
 TOTAL, SPLIT = "total", "split "
 """The key of the row that the others add up to, and what keys of parts of a step begin with."""
 CLOCK = (
@@ -86,17 +93,20 @@ def with_names(names: Iterable[str], columns: tuple[Column, ...]) -> tuple[Colum
 
 
 def clock_rows(
-    ledger: TimeLedger, tokens: Mapping[str, str], glyphs: Glyphs, curable: Container[str] = ()
+    ledger: TimeLedger,
+    tokens: Mapping[str, str],
+    glyphs: Glyphs,
+    curable: Mapping[str, Severity] = NOTHING_CURABLE,
 ) -> list[TableRow]:
     """Return the rows of the ledger, and the wall clock that they add up to.
 
-    ``curable`` names those that a cure would shorten.
+    ``curable`` has those that a cure would shorten, each with how grave the doctor takes it.
     """
     if not ledger.rows:
         return []
     step = ledger.step_seconds
     rows = [
-        _clock_row(row, step, tokens.get(row.name, REST), glyphs, row.name in curable)
+        _clock_row(row, step, tokens.get(row.name, REST), glyphs, curable.get(row.name))
         for row in ledger.whole
     ]
     parts = tuple((row.share, tokens.get(row.name, REST)) for row in ledger.whole)
@@ -109,11 +119,14 @@ def clock_rows(
     return [*rows, TableRow(TOTAL, drawn)]
 
 
-def _clock_row(row: Row, step: float | None, token: str, glyphs: Glyphs, curable: bool) -> TableRow:
-    """Return a row of the ledger; one that could be saved is marked and has another colour."""
-    name = "warn" if curable else "text" if row.seconds > 0 else "muted"
-    figure = "warn" if curable else "text"
-    mark = f" {glyphs.warn}" if curable else ""
+def _clock_row(
+    row: Row, step: float | None, token: str, glyphs: Glyphs, severity: Severity | None
+) -> TableRow:
+    """Return a row of the ledger; one that could be saved has the mark that the doctor gives it."""
+    grave = SEVERITY_TOKENS[severity] if severity not in (None, "info") else ""
+    name = grave or ("text" if row.seconds > 0 else "muted")
+    figure = grave or "text"
+    mark = f" {glyph_of(severity, glyphs)}" if severity is not None else ""
     digits = 0 if row.high >= FINE_SHARE else 1
     between = f"{100 * row.low:.{digits}f}–{100 * row.high:.{digits}f} %"
     drawn: dict[str, Cell] = {
@@ -194,25 +207,28 @@ def rank_rows(
     odd: Odd | None,
     worst: str,
     glyphs: Glyphs,
+    severity: Severity = "info",
 ) -> list[TableRow]:
-    """Return a line for each rank, the ``worst`` marked.
+    """Return a line for each rank, the ``worst`` marked as the doctor does.
 
     ``ledgers`` and ``names`` are by the key of a trainer; the row by which ``odd`` differs stands
     out.
     """
+    grave = "title" if severity == "info" else SEVERITY_TOKENS[severity]
     out = []
     for key, ledger in ledgers.items():
         step, marked = ledger.step_seconds, key == worst
-        token = "warn" if marked else "text"
+        token = grave if marked else "text"
+        sign = f"{glyph_of(severity, glyphs)} " if marked else "  "
         drawn: dict[str, Cell] = {
-            "rank": [(f"{glyphs.warn} " if marked else "  ", token), (names[key], token)],
+            "rank": [(sign, token), (names[key], token)],
             "step": [(duration_text(step) if step is not None else DASH, token)],
         }
         drawn |= {name: [(DASH, "faint")] for name in SHORT}
         for row in ledger.rows:
             here = marked and odd is not None and odd.row.name == row.name
             each = duration_text(step * row.share) if step is not None else percent_text(row.share)
-            drawn[row.name] = [(each, "warn" if here else "text")]
+            drawn[row.name] = [(each, grave if here else "text")]
         out.append(TableRow(key, drawn))
     return out
 

@@ -35,6 +35,10 @@ TIME = frozenset((
     "look.products_double", "live.debug_setting", "live.optimizer_on_host",
 ))  # fmt: skip
 """Causes of the doctor that are about a training's time."""
+OF_RANKS = frozenset((
+    "ranks.straggler", "ranks.slow_input", "ranks.host_paced", "ranks.shared_device",
+))  # fmt: skip
+"""Causes of the doctor that say of a rank that the others wait for it."""
 PLACE_CELLS = 160
 LEAST_IDLE = 0.10
 """A gap that takes less of the GPU's time is not told on top."""
@@ -95,19 +99,21 @@ def answer(
     useful_work: str = "",
     causes: tuple[Cause, ...] = (),
     look: Look | None = None,
+    of_ranks: str = "text",
 ) -> Iterable[Line]:
     """Return what there is to say on top, one sentence a line.
 
     ``useful_work`` says what of the step's time the arithmetic of the model needs, "" while that
-    is not known. ``causes`` are what makes it slow, what brings most first.
+    is not known. ``causes`` are what makes it slow, what brings most first. ``of_ranks`` is the
+    token of how grave the doctor takes it that a rank is slower than the others.
     """
     yield [(sentence(ledger, causes), "text" if ledger.sure or causes else "muted")]
     if odd is not None:
-        yield [(odd_sentence(odd), "warn")]
+        yield [(odd_sentence(odd), of_ranks)]
     if slow is not None and (odd is None or slow.wall is not None):
-        yield [(slow.sentence, "warn")]
+        yield [(slow.sentence, of_ranks)]
     if slower is not None:
-        yield [(f"{clean(slower.text, 300)}.", "warn")]
+        yield [(f"{clean(slower.text, 300)}.", "text")]
     if look is not None and not causes:
         yield from _idle(look)
     if useful_work:
@@ -121,7 +127,7 @@ def _idle(look: Look) -> Iterable[Line]:
         worst = max(gaps, key=lambda row: row.share)
         why = worst.words.removeprefix("idle: ")
         text = f"GPU busy {percent_text(look.busy_share)}; longest idle: {why}, "
-        yield [(f"{text}{percent_text(worst.share)}.", "warn")]
+        yield [(f"{text}{percent_text(worst.share)}.", "text")]
 
 
 # ── where there is nothing to show ──

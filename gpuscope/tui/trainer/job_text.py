@@ -17,7 +17,7 @@ from ...model.ranks import IMBALANCED, imbalance, name_of
 from ...model.slowdown import of_trainers
 from ...model.stalls import find_stall, worst_rank
 from ...model.step_time import SLOWER, measured_step, shares_of, slower_than_before
-from ...model.stragglers import straggler
+from ...model.stragglers import is_warning, straggler
 from ...model.time_ledger import of_trainer
 from ...text.ranges import ranges_text
 from ...text.styled import Line
@@ -118,7 +118,7 @@ def _clock(host: HostView, ranks: Sequence[TrainerView], history: HistoryOf) -> 
     found = of_ledger(LiveScene(host, history), trainer, ledger)
     place = f", at {clean(found[0].cause.place, 160)}" if found and found[0].cause.place else ""
     of = f" of {name}" if len(ranks) > 1 else ""
-    yield [(f"wall clock{of}: ", "warn" if odd is not None else "faint"), (shares + place, "muted")]
+    yield [(f"wall clock{of}: ", "faint"), (shares + place, "muted")]
 
 
 def _wrong(
@@ -126,7 +126,7 @@ def _wrong(
 ) -> Iterable[Line]:
     stall = find_stall(living)
     if stall is not None:
-        yield [("waiting: ", "warn") if stall.busy else ("stalled: ", "bad"), (stall.text, "text")]
+        yield [("waiting: ", "muted") if stall.busy else ("stalled: ", "bad"), (stall.text, "text")]
         counts = [(t, n) for t in living if (n := t.number("collectives")) is not None]
         if stall.behind and counts:
             low, high = min(n for _, n in counts), max(n for _, n in counts)
@@ -144,7 +144,7 @@ def _wrong(
     else:
         worst, reason = worst_rank(living)
         if worst is not None:
-            yield [("worst: ", "warn"), (reason, "text")]
+            yield [("worst: ", "muted"), (reason, "text")]
     found = rooms(host.devices, living, history)
     if found and found[0].runs_out is not None:
         yield from growth_lines(host, found[0], len(living))
@@ -187,17 +187,18 @@ def _uneven(host: HostView, living: Sequence[TrainerView], history: HistoryOf) -
     yield from _tensor_idle(host, living, history)
     slow = straggler(living, history, host)
     if slow is not None:
-        yield [("straggler: ", "warn"), (slow.text, "text")]
+        token = "warn" if is_warning(slow, host, history) else "muted"
+        yield [("straggler: ", token), (slow.text, "text")]
     share = imbalance(living)
     if share is not None and share >= IMBALANCED:
         text = (
             f"the fullest rank has {share:.2f}× the mean allocated: it sets the limit for the "
             "whole job"
         )
-        yield [("imbalance: ", "warn"), (text, "text")]
+        yield [("imbalance: ", "muted"), (text, "text")]
     slowdown = of_trainers(living, host, history)
     if slowdown is not None:
-        yield [("pace: ", "warn"), (f"{slowdown.text}.", "text")]
+        yield [("pace: ", "muted"), (f"{slowdown.text}.", "text")]
     times = slower_than_before(living)
     if slowdown is None and times is not None and times >= SLOWER:
-        yield [("pace: ", "warn"), (f"{times:.1f}× slower than an hour ago", "text")]
+        yield [("pace: ", "muted"), (f"{times:.1f}× slower than an hour ago", "text")]

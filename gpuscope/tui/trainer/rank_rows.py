@@ -10,7 +10,7 @@ from ...model.job_state import broken_below
 from ...model.memory_room import TIGHT_BYTES, MemoryRoom, rooms
 from ...model.stalls import find_stall, is_overdue, place, waits_in_collective, worst_rank
 from ...model.step_time import shares_of, split_of
-from ...model.stragglers import straggler
+from ...model.stragglers import is_warning, straggler
 from ...text import styled
 from ...text.styled import Piece
 from ...text.units import age_text, amount_text, duration_text
@@ -94,6 +94,7 @@ def rank_rows(host: HostView, job: JobView, most: int | None, history: HistoryOf
     behind = {t.key for t in stall.behind} if stall is not None else set()
     found = straggler(living, history)
     slow = found.trainer if found is not None else None
+    warns = found is not None and is_warning(found, host, history)
     worst, _ = worst_rank(living)
     by_trainer: dict[str, MemoryRoom] = {}
     for room in rooms(host.devices, living, history):
@@ -122,7 +123,7 @@ def rank_rows(host: HostView, job: JobView, most: int | None, history: HistoryOf
             by_trainer.get(t.key),
             broken.get(t.key),
             t.key in behind,
-            t is slow,
+            warns and t is slow,
             t.key == first,
         )
         for t in shown

@@ -1,0 +1,53 @@
+"""How grave the doctor takes what makes a training slow, so that this tab takes it alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from .text import OF_RANKS
+
+if TYPE_CHECKING:
+    from ...doctor.finding import Severity
+    from ...doctor.live_causes import Judged
+    from ..doctor.finding_history import Case
+
+ORDER = ("info", "warning", "problem")
+ALSO: Mapping[str, tuple[str, ...]] = {
+    "live.input_bound": ("ranks.slow_input",),
+    "look.copies_in": ("live.copies",),
+}
+"""Cause of a row of the clock → causes by which the doctor tells the same of a whole job."""
+
+
+def severities(cases: Iterable[Case]) -> dict[str, Severity]:
+    """Return how grave each cause is that holds now."""
+    found: dict[str, Severity] = {}
+    for case in cases:
+        if not case.past:
+            cause, severity = case.finding.cause, case.finding.severity
+            found[cause] = _worst(severity, found.get(cause, "info"))
+    return found
+
+
+def of_rows(judged: Iterable[Judged], found: Mapping[str, Severity]) -> dict[str, Severity]:
+    """Return the rows of the clock that a cure would shorten, each with how grave it is.
+
+    What the doctor does not tell, as it is too little or not sure yet, is worth no warning here.
+    """
+    out: dict[str, Severity] = {}
+    for one in judged:
+        if one.cause.clock is not None:
+            names = (one.finding.cause, *ALSO.get(one.finding.cause, ()))
+            told = (found.get(name, "info") for name in names)
+            out[one.cause.clock.name] = _worst(*told, out.get(one.cause.clock.name, "info"))
+    return out
+
+
+def of_ranks(found: Mapping[str, Severity]) -> Severity:
+    """Return how grave it is that the others wait for a rank."""
+    return _worst("info", *(found[cause] for cause in OF_RANKS & found.keys()))
+
+
+def _worst(*severities: Severity) -> Severity:
+    return max(severities, key=ORDER.index)
