@@ -435,14 +435,7 @@ KEYS: dict[str, tuple[Key, ...]] = {
         CLOSE._replace(label="leave"),
     ),
     "TuneScreen": (
-        one(
-            "enter",
-            "select",
-            "details",
-            "what became of this row",
-            20,
-            via="LiveTable",
-        ),
+        one("enter", "select", "details", "what became of this row", 20, via="LiveTable"),
         one(
             "x",
             "stop",
