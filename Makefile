@@ -14,7 +14,7 @@ SHARE_TORCH ?= yes
 # What it leads to is for the machine's own Python: pip would take it for installed in .venv.
 unexport PYTHONPATH
 
-.PHONY: demo replay test test-all test-trackers test-frameworks check e2e bench soak soak-screens look gpu lint types contracts format wheel clean pictures docs help
+.PHONY: demo replay test test-all test-libraries test-frameworks check e2e bench soak soak-screens look gpu lint types contracts format wheel clean pictures docs help
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t17
@@ -54,16 +54,17 @@ test-all: $(DEV)  ## all tests that this machine can run
 
 # In an environment of its own, which sees torch and pytest in .venv: the libraries bring numpy, without which the
 # other tests are to run.
-TRACKERS := .venv-trackers
-$(TRACKERS)/.installed: tests/probe/trackers.txt $(DEV)
-	$(BIN)/python -m venv $(TRACKERS)
+LIBRARIES := .venv-libraries
+$(LIBRARIES)/.installed: tests/libraries.txt $(DEV)
+	$(BIN)/python -m venv $(LIBRARIES)
 	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
-	  > "$$($(TRACKERS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/dev.pth"
-	$(TRACKERS)/bin/python -m pip --disable-pip-version-check install -q -r tests/probe/trackers.txt
+	  > "$$($(LIBRARIES)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/dev.pth"
+	$(LIBRARIES)/bin/python -m pip --disable-pip-version-check install -q -r tests/libraries.txt
 	@touch $@
 
-test-trackers: $(TRACKERS)/.installed  ## what the probe adds to the runs of W&B, TensorBoard and MLflow, without a network
-	$(TRACKERS)/bin/python -m pytest -q -p no:xdist -m '' tests/probe/test_trackers.py
+LIBRARY_TESTS := tests/probe/test_trackers.py $(addprefix tests/predict/test_,transformers_factory.py serving.py adapters_of_peft.py)
+test-libraries: $(LIBRARIES)/.installed  ## what is added to runs of W&B, TensorBoard and MLflow; predictions of transformers' models; without a network
+	$(LIBRARIES)/bin/python -m pytest -q -p no:xdist -m '' $(LIBRARY_TESTS)
 
 # In an environment of its own. Composer asks for older versions of what others need, and does with these.
 FRAMEWORKS := .venv-frameworks
@@ -130,4 +131,4 @@ docs: $(DOCS)  ## the documentation site, in site/: open site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --clean
 
 clean:
-	rm -rf $(VENV) $(TRACKERS) site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(LIBRARIES) site .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -418,7 +418,7 @@ def test_make_help_lists_what_the_readme_names(checkout):
     assert named <= known
 
 
-RECIPE = """check test-all docs test-trackers:
+RECIPE = """check test-all docs test-libraries:
 \t@pwd; ls; echo "$@ shared=$(SHARE_TORCH) venv=$$VIRTUAL_ENV path=$$PYTHONPATH"
 """
 
@@ -448,7 +448,7 @@ def test_ci_tests_a_clone_of_the_commit_named_gpuscope_and_takes_nothing_along(t
         "bash", ".ci/run", cwd=checkout, env={**os.environ, **more}, stdin=subprocess.DEVNULL
     ).splitlines()
     targets = [line.split()[0] for line in said if "shared=no venv= path=" in line]
-    assert targets == ["check", "test-all", "docs", "test-trackers"]
+    assert targets == ["check", "test-all", "docs", "test-libraries"]
     assert {*said[0::3]} == {said[0]}
     assert {*said[1::3]} == {"Makefile"}
     assert Path(said[0]).name == "gpuscope"

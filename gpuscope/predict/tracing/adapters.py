@@ -1,6 +1,6 @@
 """Freeze a model, lay out its base weights in four or eight bits, and put adapters beside them.
 
-The operations are those of peft's ``lora.Linear`` (0.18) and of the ``Linear4bit`` and
+The operations are those of peft's ``lora.Linear`` (0.18 and 0.21) and of the ``Linear4bit`` and
 ``Linear8bitLt`` of bitsandbytes (0.48), by their public sources: what they keep for the backward
 pass and which temporary tensors they make decides the memory.
 """
