@@ -200,7 +200,7 @@ def _line(host: HostView, job: JobView, history: HistoryOf, sent: Mapping[int, s
     if not notes:
         notes = [*state_lines(broken, False), *_notes(host, trainers, found, history)]
         if not notes and state.kind == "warn":
-            notes = state_lines(state)
+            notes = state_lines(state, False)
     worst, _ = worst_rank(job.trainers)
     line = JobLine(
         job.key,
