@@ -161,7 +161,7 @@ def evaluation(scene: LiveScene, job: JobView) -> Findings:
 
     This is an evaluation that keeps the graph for a backward pass.
     """
-    for room in rooms(scene.host.devices, job.trainers):
+    for room in rooms(scene.host.devices, job.trainers, scene.history):
         allocator, trainer, left = room.allocator, room.trainer, room.headroom_bytes
         device, age = scene.device(allocator), trainer.number("step_age_seconds")
         total = device.definition.total_bytes if device is not None else None

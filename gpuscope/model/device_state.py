@@ -174,7 +174,7 @@ def full(definition: GpuDef, readings: Readings) -> str:
         return ""
     free = _number(readings, "free_bytes")
     return (
-        f"{bytes_text(max(0.0, total - used) if free is None else free)} left of "
+        f"{bytes_text(max(0.0, total - used) if free is None else free)} free of "
         f"{bytes_text(total)}"
     )
 

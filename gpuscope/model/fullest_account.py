@@ -61,5 +61,5 @@ def _missed_notes(then: AllocView) -> list[str]:
         return []
     return [
         f"between two readings a step may need up to {bytes_text(most - found)} more: torch's own "
-        "peak so far"
+        "peak since the start"
     ]

@@ -55,16 +55,18 @@ def layers(host: HostView, device: DeviceView) -> dict[str, float]:
     return out
 
 
-def of_the_card(device: DeviceView) -> str:
-    """Return what the bytes used on a card are a part of."""
+def of_the_card(device: DeviceView, headroom_bytes: float | None = None) -> str:
+    """Return what the bytes used on a card now are a part of, and what a trainer can still get."""
     used, total, free = (
         device.number("used_bytes"),
         device.definition.total_bytes,
         device.number("free_bytes"),
     )
     notes = (
-        [f"{percent_text(used / total)} of the card's {bytes_text(total)}"]
+        [f"{percent_text(used / total)} of {bytes_text(total)}"]
         if used is not None and total
         else []
     )
-    return " · ".join([*notes, *([f"free {bytes_text(free)}"] if free is not None else [])])
+    notes += [f"free {bytes_text(free)}"] if free is not None else []
+    notes += [f"headroom {bytes_text(headroom_bytes)}"] if headroom_bytes is not None else []
+    return " · ".join(notes)

@@ -18,11 +18,14 @@ TIGHT_BYTES = 4 * GIB
 class MemoryRoom:
     """The memory that is left to one allocator.
 
-    ``runs_out`` is set where its memory grows and that moment is near enough to be told.
+    ``fullest`` is the allocator at the fullest moment of its last steps, with what it has reserved
+    now: what screens show of it. ``runs_out`` is set where its memory grows and that moment is near
+    enough to be told.
     """
 
     trainer: TrainerView
     allocator: AllocView
+    fullest: AllocView
     headroom_bytes: float | None
     runs_out: Forecast | None
 
@@ -38,16 +41,32 @@ def headroom(
     allocator: AllocView,
     history: HistoryOf = no_history,
 ) -> float | None:
-    """Return the bytes that a trainer can still get on its device.
+    """Return the bytes that a trainer can still get on its device, None where that is unknown."""
+    return room_of(devices, trainer, allocator, history).headroom_bytes
 
-    They are free there, or torch's cache gives them back before it fails. None where either is not
-    known.
+
+def room_of(
+    devices: Iterable[DeviceView],
+    trainer: TrainerView,
+    allocator: AllocView,
+    history: HistoryOf = no_history,
+) -> MemoryRoom:
+    """Return the memory room of one allocator.
+
+    Its headroom is what is free on the device now, and what torch's cache gives back before it
+    fails. One that is gone has none.
 
     Memory that is idle between two layers is needed again within the step. So the cache is
     counted as it was at the fullest moment of the last steps, if ``history`` contains it. With the
     present reading alone, the result would rise and fall within each step.
     """
-    allocator = at_the_fullest(allocator, history, seconds_of(trainer)).allocator
+    fullest = at_the_fullest(allocator, history, seconds_of(trainer)).allocator
+    left = _left(devices, fullest) if trainer.gone is None else None
+    ends = forecast(trend_of(allocator), left, trainer.number("step_seconds"))
+    return MemoryRoom(trainer, allocator, fullest, left, ends)
+
+
+def _left(devices: Iterable[DeviceView], allocator: AllocView) -> float | None:
     device = next((d for d in devices if d.id == allocator.gpu), None)
     free, reserved = (
         device.number("free_bytes") if device else None,
@@ -71,15 +90,12 @@ def rooms(
     The one that runs out first is in front: by forecast, then by room. ``ended``: those of ranks
     that are gone too, which have no room any more.
     """
-    out = []
-    for trainer in ranks:
-        for allocator in trainer.allocators:
-            if (ended or trainer.gone is None) and allocator.definition.ordinal >= 0:
-                left = (
-                    headroom(devices, trainer, allocator, history) if trainer.gone is None else None
-                )
-                ends = forecast(trend_of(allocator), left, trainer.number("step_seconds"))
-                out.append(MemoryRoom(trainer, allocator, left, ends))
+    out = [
+        room_of(devices, trainer, allocator, history)
+        for trainer in ranks
+        for allocator in trainer.allocators
+        if (ended or trainer.gone is None) and allocator.definition.ordinal >= 0
+    ]
     inf = float("inf")
     return sorted(
         out,

@@ -55,10 +55,14 @@ def place(trainer: TrainerView) -> tuple[str, str]:
 
 def is_overdue(trainer: TrainerView) -> bool:
     """Whether its step should have ended long ago."""
-    age, usual = trainer.number("step_age_seconds"), trainer.number("step_seconds")
-    return (
-        age is not None and usual is not None and age > STALL_SECONDS and age > STEPS_LATE * usual
-    )
+    return is_late(trainer.number("step_age_seconds"), trainer.number("step_seconds"))
+
+
+def is_late(age_seconds: float | None, usual_seconds: float | None) -> bool:
+    """Whether a step that should take ``usual_seconds`` is overdue so long after the last."""
+    if age_seconds is None or usual_seconds is None:
+        return False
+    return age_seconds > STALL_SECONDS and age_seconds > STEPS_LATE * usual_seconds
 
 
 def is_stalled(trainer: TrainerView) -> bool:

@@ -78,7 +78,8 @@ class Straggler:
     def text(self) -> str:
         """One line for people, without a full stop."""
         own, usual = _ms(self.own_seconds), _ms(self.usual_seconds)
-        return f"{self.brief}: it works {own} per step, they {usual}, mostly {self.mostly}"
+        work = f"its own work takes {own} a step without waits, theirs {usual}"
+        return f"{self.brief}: {work}, mostly {self.mostly}"
 
     @property
     def sentence(self) -> str:

@@ -426,7 +426,7 @@ TRAINED = [
         "full, and too little is known of its memory",
         lambda: changed(jobs.ranks(seconds=10), used_bytes=int(0.98 * views.TOTAL)),
         "full",
-        "left of",
+        "free of",
         "reduce-batch-size",
         Grade.TIGHT,
         "warning",

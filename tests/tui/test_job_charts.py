@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from gpuscope.store.view import History
+from gpuscope.tui.charts.chart_series import while_it_steps
 from gpuscope.tui.shell.app import GpuscopeApp
 from gpuscope.tui.shell.session import Session
 from gpuscope.tui.trainer.job_charts import CALM, HANGS, arrange
-from gpuscope.tui.trainer.job_series import loss_axis, recent_peaks, while_it_steps
+from gpuscope.tui.trainer.job_series import loss_axis, recent_peaks
 from gpuscope.wire import frames as f
 from tests.doctor.test_live import put
 from tests.fakes import jobs, views
@@ -73,8 +74,8 @@ def test_a_trainer_that_stands_draws_nothing_on():
     loss = History(seconds, tuple(None if n == 50 else 1.0 for n in range(200)))
     drawn = while_it_steps(loss, steps).values
     assert drawn[50] == 1.0, "what is missing for a moment stays as it was"
-    assert drawn[110] == 1.0
-    assert set(drawn[120:]) == {None}
+    assert drawn[104] == 1.0
+    assert set(drawn[110:]) == {None}
 
 
 def test_slow_steps_are_no_stand():
@@ -107,7 +108,7 @@ async def test_a_rank_that_hangs_is_asked_for_its_stack_and_one_that_steps_is_no
     assert {name for name, _ in source.asked} == {"stacks"}
     calm, quiet = asked_app(jobs.ranks(), stacks=gives(STACK))
     async with calm.run_test(size=(160, 50)) as pilot:
-        await open_job(pilot, "Step time by rank", "Loss", "Step 500 ms")
+        await open_job(pilot, "Median step by rank", "Loss", "Parts of a step")
     assert quiet.asked == []
 
 
@@ -153,9 +154,9 @@ async def test_what_is_missing_has_its_reason():
 async def test_a_chart_can_come_first_and_show_another_time():
     app = make_app(jobs.ranks())
     async with app.run_test(size=(80, 26)) as pilot:
-        await open_job(pilot, "Step 500 ms of rank")
+        await open_job(pilot, "Parts of a step of rank")
         await pilot.press("c")
-        await until(pilot, "Loss 2", absent="Step 500 ms of rank")
+        await until(pilot, "Loss 2", absent="Parts of a step of rank")
         await pilot.press("minus")
         await until(pilot, "over 2 min")
         await pilot.press("plus", "plus")
@@ -166,9 +167,9 @@ async def test_a_chart_can_come_first_and_show_another_time():
 async def test_the_charts_are_of_the_rank_under_the_cursor():
     app = make_app(jobs.ranks())
     async with app.run_test(size=(160, 50)) as pilot:
-        await open_job(pilot, "Step 500 ms of rank 0")
+        await open_job(pilot, "Parts of a step of rank 0")
         await pilot.press("j")
-        await until(pilot, "Step 500 ms of rank 1")
+        await until(pilot, "Parts of a step of rank 1")
 
 
 @in_loop
@@ -204,5 +205,6 @@ async def test_a_job_without_a_loss_has_no_panel_for_it():
         frames = put(jobs.ranks(stalled=stalled), "loss", lambda _: None)  # type: ignore[arg-type, return-value]
         app = make_app(frames)
         async with app.run_test(size=(200, 60)) as pilot:
-            shown = await open_job(pilot, wanted, "Step 500 ms", "Highest memory", "Step time by")
+            panels = ("Parts of a step", "Highest memory", "Median step by")
+            shown = await open_job(pilot, wanted, *panels)
             assert "Loss" not in shown

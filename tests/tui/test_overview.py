@@ -355,7 +355,7 @@ async def test_the_state_of_a_full_device_is_told_to_its_end(size):
         screen = await until(pilot, "◆ full")
         rows = [line for line in screen.splitlines() if "◆ full" in line]
         assert len(rows) == 8
-        assert all("left of 140 GiB" in row for row in rows)
+        assert all("free of 140 GiB" in row for row in rows)
 
 
 @given(st.floats(1e-6, 1e6))

@@ -188,7 +188,7 @@ async def test_a_full_a_throttled_and_a_broken_device_say_so():
         views.device_row(4, 60.0, 95.0, ecc_uncorrected_count=2),
     ]
     screen = await shown([*frames, sample], size=(200, 40))
-    assert "◆ full 205 MiB left of 140 GiB" in screen
+    assert "◆ full 205 MiB free of 140 GiB" in screen
     assert "◆ slowed thermal slowdown: 1560 of 1980 MHz" in screen
     assert "◆ ECC 2 uncorrected memory errors" in screen
 

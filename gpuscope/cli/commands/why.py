@@ -350,12 +350,15 @@ def _one(
     from ...doctor.live_causes import of_ledger
     from ...doctor.live_scene import LiveScene
     from ...model import slowdown
+    from ...model.pace import pace_of
     from ...model.ranks import name_of
     from ...model.time_cause import settings_of
     from ...model.time_ledger import of_trainer
     from ..time_report import TrainerTime
 
     definition, ledger = trainer.definition, of_trainer(trainer, args.window)
+    pace = pace_of([trainer])
+    late = f"{pace.text_with_past.capitalize()}." if pace.stopped and not trainer.gone else ""
     script = (definition.script or "").rsplit("/", 1)[-1]
     parts = [script or "a trainer"]
     parts += [f"rank {definition.rank}"] if definition.rank is not None else []
@@ -368,7 +371,7 @@ def _one(
         ledger=ledger,
         slowdown=slowdown.of_trainer(trainer, host, history),
         again=again,
-        note=note or _of_its_gpu(trainer),
+        note=" ".join(part for part in (late, note or _of_its_gpu(trainer)) if part),
         settings=settings_of(trainer.minutes[-1] if trainer.minutes else {}),
         judged=tuple(of_ledger(LiveScene(host, history), trainer, ledger)),
     )

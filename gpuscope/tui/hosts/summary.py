@@ -17,6 +17,7 @@ from ...model.device_state import HANGS, DeviceState, is_idle, judge
 from ...model.job_ends import end_of
 from ...model.link_state import LinkState, link_state
 from ...model.memory_room import TIGHT_BYTES, rooms
+from ...model.pace import pace_of
 from ...model.stalls import find_stall
 from ...store.view import DeviceView, HistoryOf, HostView, JobView, no_history
 from ...text.units import bytes_text
@@ -84,7 +85,7 @@ class Summary:
     job: str = ""
     """The title of the one that uses most devices, mine before others'."""
     pace_seconds: float | None = None
-    """Its seconds per step."""
+    """Its seconds per step, None while none ends."""
     mine: bool = False
     text: str = ""
     """Everything that a filter looks into, folded."""
@@ -118,7 +119,9 @@ def summarise(
     ]
     if current:
         words += [*found, *_of_devices(verdicts)]
-        words += [word for job in running if job.trainers for word in _of_job(host, job, found)]
+        words += [
+            word for job in running if job.trainers for word in _of_job(host, job, found, history)
+        ]
         if host.nvml is not None and not host.devices and host.nvml.code != NOT_INITIALISED:
             words.append((Grade.IDLE, f"no devices: {host.nvml.text}"))
     words = sorted(dict.fromkeys(words), key=lambda word: word[0])[:MOST_WORDS]
@@ -186,7 +189,9 @@ def _of_devices(verdicts: Sequence[tuple[DeviceView, DeviceState]]) -> Iterable[
         yield grade, text + (f" (and {count - 1} more)" if count > 1 else "")
 
 
-def _of_job(host: HostView, job: JobView, found: Sequence[Word]) -> Iterable[Word]:
+def _of_job(
+    host: HostView, job: JobView, found: Sequence[Word], history: HistoryOf
+) -> Iterable[Word]:
     """Return what a glance at a job's ranks tells.
 
     What the rules say in better words is not said again.
@@ -200,14 +205,14 @@ def _of_job(host: HostView, job: JobView, found: Sequence[Word]) -> Iterable[Wor
             if stall.busy
             else (Grade.STALLED, f"stalled: {stall.text}")
         )
-    for room in rooms(host.devices, living)[:1]:
+    for room in rooms(host.devices, living, history)[:1]:
         for (_, token), (text, _), *_ in growth_lines(host, room, len(living))[:1]:
             if token in ("bad", "warn") and Grade.PROBLEM not in known:
                 yield Grade.PROBLEM if token == "bad" else Grade.TIGHT, f"memory: {text}"
         if room.headroom_bytes is not None and room.headroom_bytes < TIGHT_BYTES:
             device = next((d for d in host.devices if d.id == room.allocator.gpu), None)
             where = f" on GPU {device.definition.index}" if device is not None else ""
-            yield Grade.TIGHT, f"{bytes_text(room.headroom_bytes)} left to {job.title}{where}"
+            yield Grade.TIGHT, f"{bytes_text(room.headroom_bytes)} headroom: {job.title}{where}"
 
 
 def _main_job(host: HostView, running: Sequence[JobView]) -> JobView | None:
@@ -221,12 +226,8 @@ def _main_job(host: HostView, running: Sequence[JobView]) -> JobView | None:
 
 
 def _pace(job: JobView | None) -> float | None:
-    """Return the pace of the slowest rank."""
-    trainers = job.trainers if job is not None else ()
-    known = [
-        pace for t in trainers if t.gone is None and (pace := t.number("step_seconds")) is not None
-    ]
-    return max(known, default=None)
+    """Return the present pace of the slowest rank; None while none of its steps ends."""
+    return pace_of(job.trainers).seconds if job is not None else None
 
 
 def _job_key(host: HostView, job: JobView) -> str:

@@ -187,7 +187,7 @@ class Charts(Vertical):
             title, unit, top = "Power, W", "W", device.number("power_limit_watts")
             series = self._power(host, device)
         elif kind == "step":
-            title, unit = "Step, ms", "ms"
+            title, unit = "Median step, ms", "ms"
             series = self._of_trainers(host, "step_seconds", 1000.0)
         elif kind == "loss":
             title, series = "Loss", self._of_trainers(host, "loss", 1.0)
@@ -245,6 +245,10 @@ class Charts(Vertical):
         return [one for one in found if any(value is not None for value in one.values)]
 
     def _of_trainers(self, host: HostView, column: str, scale: float) -> list[Series]:
+        """Return a curve for each trainer; a step time ends where no step did any more."""
+        from ..charts.chart_series import while_it_steps
+        from ..charts.line import Series
+
         trainers = self._drawn_trainers(host)
         one_job = len({t.definition.job for t in trainers}) == 1
         found = []
@@ -252,7 +256,10 @@ class Charts(Vertical):
             label = f"{short_script(trainer.definition.script)} ({trainer.definition.pid})"
             if one_job and trainer.definition.rank is not None:
                 label = name_of(trainer)
-            one = self._one(label, token, trainer.id, column, scale)
+            past = self._history(trainer.id, column, scale)
+            if column == "step_seconds":
+                past = while_it_steps(past, self._history(trainer.id, "step"))
+            one = Series(label, token, past.seconds, past.values)
             if column != "loss" or any(value is not None for value in one.values):
                 found.append(one)
         return found

@@ -13,6 +13,8 @@ from textual import events
 from textual.geometry import Size
 from textual.strip import Strip
 
+from ...model.fullest import PEAK_BASIS
+from ...model.pace import MEDIAN_STEPS
 from ...text import styled
 from ...text.styled import Line, Piece
 from ...text.width import cells as text_cells
@@ -36,7 +38,7 @@ HEADINGS = {
     "eta": "ETA",
     "loss": "LOSS",
     "input": "INPUT",
-    "memory": "ALLOC/RESERVED",
+    "memory": "PEAK/RESERVED",
     "left": "HEADROOM",
 }
 
@@ -115,6 +117,7 @@ class JobList(Painted, can_focus=True):
         before = self.wanted(self._width)
         key = self.current.key if self.current else None
         self._lines, (self._extra, self._above) = tuple(lines), free
+        self._name_bases(lines)
         self._empty = frozenset(
             name
             for name, _, _ in COLUMNS
@@ -129,6 +132,19 @@ class JobList(Painted, can_focus=True):
         if self.wanted(self._width) != before:
             height_changed(self)
         self.repaint()
+
+    def _name_bases(self, lines: Sequence[JobLine]) -> None:
+        """Say on the border of which steps the figures are, where any line has them."""
+        bases = {
+            "pace": f"step time: median of {MEDIAN_STEPS} steps",
+            "memory": f"peak: {PEAK_BASIS}",
+        }
+        told = [
+            text
+            for name, text in bases.items()
+            if any(line.cells.get(name, DASH) != DASH for line in lines if not line.span)
+        ]
+        self.subtitle([(" · ".join(told), "faint")] if told else ())
 
     @property
     def current(self) -> JobLine | None:
@@ -212,7 +228,8 @@ class JobList(Painted, can_focus=True):
         cells = min(SPLIT_BAR, max(8, (width - 60) // 3))
         parts = [(share, SPLIT_TOKENS[name]) for name, share in line.split.items()]
         bar = stacked_bar(parts, 1.0, cells, self.tokens.glyphs, slim=True)
-        head = f"mean step {line.mean_step}: "
+        of = f", mean of {line.ranks} ranks" if line.ranks > 1 else ""
+        head = f"parts of a step{of}: "
         return [
             [
                 (head, "faint"),

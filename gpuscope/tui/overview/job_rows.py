@@ -16,16 +16,11 @@ from ...model.growth import trend_of
 from ...model.job_ends import NOTHING_SENT, end_of, job_end, last_state
 from ...model.job_state import WELL, JobState, broken_state, job_state
 from ...model.memory_room import TIGHT_BYTES, MemoryRoom, rooms
+from ...model.pace import Pace, pace_of
 from ...model.ranks import name_of
 from ...model.slowdown import of_trainers
-from ...model.stalls import find_stall, worst_rank
-from ...model.step_time import (
-    SLOWER,
-    input_share,
-    measured_step,
-    shares_of,
-    slower_than_before,
-)
+from ...model.stalls import find_stall, is_overdue, worst_rank
+from ...model.step_time import SLOWER, input_share, shares_of, slower_than_before
 from ...model.stragglers import is_warning, straggler
 from ...store.view import Entity, Gone, HistoryOf, HostView, JobView, TrainerView, no_history
 from ...text.ranges import ranges_text
@@ -52,6 +47,8 @@ to grow.
 """
 IDLE_SECONDS, OLD_LOG_SECONDS = 60.0, 60.0
 LOSS_CELLS = 8
+NO_STEP = "no step"
+"""Stands for the step time while no step ends; how long ago the last one did is the step age."""
 ENDED_SHOWN = 3
 """The log has all of them."""
 
@@ -74,8 +71,8 @@ class JobLine:
     """It has ended: what has no column is left out."""
     split: dict[str, float] = field(default_factory=dict)
     """The shares of the mean step, adding up to 1, drawn below where there is room."""
-    mean_step: str = ""
-    """How long the step takes that these are shares of: the pace above is a median."""
+    ranks: int = 1
+    """Of how many ranks the shares are the mean."""
     kind: Kind = "ok"
     """How grave the state of the job is; a sign before its name says so."""
     broken: bool = False
@@ -193,7 +190,8 @@ def _line(host: HostView, job: JobView, history: HistoryOf, sent: Mapping[int, s
             broken=broken is not None,
         )
     found = rooms(host.devices, trainers, history, ended=True)
-    cells |= _trainer_cells(host, trainers, history) | _memory(found)
+    pace = pace_of(trainers)
+    cells |= _trainer_cells(host, trainers, pace, history) | _memory(found)
     if gone:
         cells = {name: (text, "faint") for name, (text, _) in cells.items()}
     notes = end_notes(job, sent)
@@ -211,12 +209,7 @@ def _line(host: HostView, job: JobView, history: HistoryOf, sent: Mapping[int, s
         kind=_gravest(state.kind, notes),
         broken=broken is not None,
     )
-    step = measured_step(trainers) if gone is None else None
-    return (
-        line
-        if step is None
-        else replace(line, split=shares_of(trainers), mean_step=brief_duration_text(step))
-    )
+    return line if pace.stopped else replace(line, split=shares_of(trainers), ranks=len(trainers))
 
 
 def _gravest(kind: Kind, notes: Sequence[Line]) -> Kind:
@@ -263,27 +256,36 @@ def end_word(gone: Gone) -> str:
 
 
 def _trainer_cells(
-    host: HostView, trainers: list[TrainerView], history: HistoryOf
+    host: HostView, trainers: list[TrainerView], pace: Pace, history: HistoryOf
 ) -> dict[str, Piece]:
-    steps = [n for t in trainers if (n := t.number("step")) is not None]
-    paces = [n for t in trainers if (n := t.number("step_seconds")) is not None]
-    ages = [n for t in trainers if (n := t.number("step_age_seconds")) is not None]
+    """Return what the columns say of the steps: no rate and no end in sight while none ends."""
     etas = [n for t in trainers if (n := t.number("eta_seconds")) is not None]
     of_epoch = any(t.readings.get("progress_of") == "epoch" for t in trainers)
     losses = [n for t in trainers if (n := t.number("loss")) is not None]
     shares = [s for t in trainers if (s := input_share(t)) is not None]
-    stale = bool(ages and paces and max(ages) > 10 * max(paces) and max(ages) > 5)
+    late = pace.stopped or any(is_overdue(t) for t in trainers)
+    step, age = pace.seconds, pace.age_seconds
+    if pace.stopped:
+        etas, shares = [], []
     cells: dict[str, Piece] = {
-        "step": (f"{min(steps):,.0f}", "text") if steps else DASH,
-        "pace": (brief_duration_text(max(paces)), "text") if paces else DASH,
-        "age": (step_age_text(max(ages)), "warn" if stale else "muted") if ages else DASH,
+        "step": (pace.steps_text, "text") if pace.steps_text else DASH,
+        "pace": (NO_STEP, "warn")
+        if pace.stopped and age is not None
+        else (brief_duration_text(step), "text")
+        if step is not None
+        else DASH,
+        "age": (step_age_text(age), "warn" if late else "muted") if age is not None else DASH,
         "eta": (_eta_text(max(etas), of_epoch), "muted") if etas else DASH,
         "loss": (loss_text(losses[0]), "text") if losses else DASH,
-        "input": (percent_text(max(shares)), _input_token(host, trainers, history))
-        if shares
-        else DASH,
+        "input": (_input(shares), _input_token(host, trainers, history)) if shares else DASH,
     }
     return cells
+
+
+def _input(shares: Sequence[float]) -> str:
+    """Return the share of the rank that waits longest, marked as the most where ranks differ."""
+    most, least = percent_text(max(shares)), percent_text(min(shares))
+    return most if most == least else f"≤{most}"
 
 
 def loss_text(loss: float) -> str:
@@ -309,12 +311,13 @@ def step_age_text(seconds: float) -> str:
 def _memory(found: Sequence[MemoryRoom]) -> dict[str, Piece]:
     """Return the memory of the rank that runs out first, as far as it is known.
 
-    It says what that rank holds now, and what its steps leave behind.
+    It says what that rank had allocated at most in its last steps, what it has reserved now, and
+    what it can still get.
     """
-    known = [room for room in found if room.allocator.number("reserved_bytes") is not None]
+    known = [room for room in found if room.fullest.number("reserved_bytes") is not None]
     if not known:
         return {"memory": DASH, "left": DASH}
-    allocator, left = known[0].allocator, known[0].headroom_bytes
+    allocator, left = known[0].fullest, known[0].headroom_bytes
     allocated, reserved = allocator.number("allocated_bytes"), allocator.number("reserved_bytes")
     unit, name = (GIB, "GiB") if (reserved or 0) >= GIB else (MIB, "MiB")
     held = amount_text(allocated, unit) if allocated is not None else "–"
@@ -366,7 +369,7 @@ def growth_lines(host: HostView, room: MemoryRoom, ranks: int) -> list[Line]:
     low, high = f"{ends.low:,.0f}", f"{ends.high:,.0f}"
     steps = f"about {ends.steps:,.0f} steps" + (f" ({low}–{high})" if low != high else "")
     when = f", ~{age_text(ends.seconds)}" if ends.seconds is not None else ""
-    pace = f"{bytes_text(room.headroom_bytes)} left, +{bytes_text(trend.slope)} per step"
+    pace = f"{bytes_text(room.headroom_bytes)} headroom, +{bytes_text(trend.slope)} per step"
     pace += f" (over {trend.steps:.0f} steps)."
     live = "Live tensors grow: empty_cache() cannot help."
     return [

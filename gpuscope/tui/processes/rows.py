@@ -13,6 +13,7 @@ from typing import Any
 
 from ...model.device_state import DeviceState
 from ...model.job_state import broken_below, broken_devices
+from ...model.pace import pace_of
 from ...model.ranks import name_of
 from ...model.stalls import waiting_ids
 from ...store.view import DeviceView, HistoryOf, HostView, ProcView, TrainerView, UseView
@@ -351,10 +352,12 @@ def _state(entry: Entry, glyphs: Glyphs) -> Line:
 
 
 def _worst_state(members: Sequence[Entry], glyphs: Glyphs) -> Line:
-    """Return the state of the first rank that is not well, empty where all of them step."""
+    """Return the state of the first rank that is not well, else the steps of all of them."""
     states = [_state(entry, glyphs) for entry in members]
     graves = ([one for one in states if one[0][1] == token] for token in ("bad", "warn"))
-    return next((found[0] for found in graves if found), [])
+    grave = next((found[0] for found in graves if found), None)
+    steps = pace_of([one.trainer for one in members if one.trainer is not None]).steps_text
+    return grave or ([(f"{glyphs.ok} step {steps}", "ok")] if steps else [])
 
 
 def _row(entry: Entry, depth: int, now: float | None, glyphs: Glyphs, words: bool) -> TableRow:

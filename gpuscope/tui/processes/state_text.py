@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...model.device_state import IDLE_PERCENT, NEARLY_FULL, DeviceState
+from ...model.pace import pace_of
 from ...model.stalls import is_stalled, place, waits_in_collective
 from ...store.view import DeviceView, ProcView, TrainerView, UseView
 from ...text.styled import Line
@@ -65,11 +66,11 @@ def _training(trainer: TrainerView, idle: Idle, glyphs: Glyphs, waits: bool) -> 
         return [(f"{glyphs.idle} {word}", "idle")]
     if trainer.reading("phase") == "eval":
         return [(f"{glyphs.ok} evaluates", "ok"), (f" step {step:,.0f}", "muted")]
-    pace = trainer.number("step_seconds")
-    return [
-        (f"{glyphs.ok} step {step:,.0f}", "ok"),
-        (f" {brief_duration_text(pace)}" if pace is not None else "", "muted"),
-    ]
+    pace = pace_of([trainer])
+    if pace.stopped and age is not None:
+        return [(f"{glyphs.warn} no step {short_age_text(age)}", "warn")]
+    each = f" {brief_duration_text(pace.seconds)}" if pace.seconds is not None else ""
+    return [(f"{glyphs.ok} step {step:,.0f}", "ok"), (each, "muted")]
 
 
 def memory_bar(

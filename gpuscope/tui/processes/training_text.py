@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ...model.job_state import broken_below
 from ...model.memory_account import inside_torch
+from ...model.pace import pace_of
 from ...model.stalls import is_stalled, waits_for_others
 from ...model.step_time import input_share, split_of
 from ...store.view import HostView, ProcView, TrainerView
@@ -59,20 +60,24 @@ def _says_more(trainer: TrainerView) -> bool:
 
 
 def _course(trainer: TrainerView) -> list[Line]:
-    n = trainer.number
+    n, pace = trainer.number, pace_of([trainer])
     lines: list[Line] = []
-    step, total, eta = n("step"), n("progress_total"), n("eta_seconds")
+    step, total = n("step"), n("progress_total")
+    eta = n("eta_seconds") if not pace.stopped else None
     if step is not None:
         of = f" of {total:,.0f}" if total else ""
         left = f" · {age_text(eta)} left" if eta is not None else ""
         lines.append(fact("step", [(f"{step:,.0f}{of}", "text"), (left, "muted")]))
-    pace, slow = n("step_seconds"), n("step_seconds_p95")
-    if pace is not None:
+    slow = n("step_seconds_p95")
+    if pace.seconds is not None:
         p95 = f" · p95 {brief_duration_text(slow)}" if slow is not None else ""
-        lines.append(
-            fact("step time", [(f"{brief_duration_text(pace)} median", "text"), (p95, "muted")])
-        )
-    if shares := split_of(trainer):
+        median = f"{brief_duration_text(pace.seconds)} median"
+        lines.append(fact("step time", [(median, "text"), (p95, "muted")]))
+    elif pace.text:
+        lines.append(fact("step time", [(pace.text_with_past, "warn")]))
+    if pace.stopped:
+        pass
+    elif shares := split_of(trainer):
         lines.append(fact("parts", split_pieces(shares, 60)))
     elif (share := input_share(trainer)) is not None:
         lines.append(fact("parts", [(f"input {percent_text(share)}", "text")]))
@@ -96,7 +101,7 @@ def memory_lines(host: HostView, process: ProcView, cells: int, glyphs: Glyphs) 
             continue
         parts, _ = inside_torch(trainer, allocator)
         outer = [part for part in parts if not part.inside]
-        lines.append(fact("torch", _amounts([(part.name, part.known) for part in outer])))
+        lines.append(fact("torch now", _amounts([(part.name, part.known) for part in outer])))
         inner = sorted(
             (part for part in parts if part.inside == "allocated"), key=lambda part: -part.known
         )
@@ -108,8 +113,9 @@ def memory_lines(host: HostView, process: ProcView, cells: int, glyphs: Glyphs) 
             retries, ooms = allocator.number("alloc_retries"), allocator.number("ooms")
             more = f" · {retries:.0f} retries" if retries else ""
             more += f" · {ooms:.0f} out of memory" if ooms else ""
+            token = "warn" if ooms else "muted"
             lines.append(
-                fact("peak", [(bytes_text(peak), "text"), (more, "warn" if ooms else "muted")])
+                fact("peak", [(f"{bytes_text(peak)} since the start", "text"), (more, token)])
             )
     return styled.hang_lines(lines, cells)
 

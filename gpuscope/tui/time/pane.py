@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ...doctor.live_causes import Judged, of_ledger
 from ...doctor.live_scene import LiveScene
+from ...model.pace import PARTS_STEPS
 from ...model.rank_times import Odd, rank_to_report
 from ...model.ranks import name_of
 from ...model.slowdown import PARTS, of_trainers
@@ -44,7 +45,17 @@ from .rows import (
     with_names,
 )
 from .severities import of_ranks, of_rows, severities
-from .text import TIME, answer, coverage_text, gpu_detail, no_minutes, no_trainer, row_detail, who
+from .text import (
+    TIME,
+    answer,
+    coverage_text,
+    gpu_detail,
+    no_minutes,
+    no_trainer,
+    row_detail,
+    stopped_lines,
+    who,
+)
 
 if TYPE_CHECKING:
     from ...doctor.finding import Severity
@@ -153,13 +164,14 @@ class TimePane(TimePanels):
         slower = of_trainers([trainer], host, self.session.history)
         slow = self._straggler(ranks)
         told = self._told = severities(self._cases(ranks))
-        everything = self._trainers(host)
+        everything, stopped = self._trainers(host), stopped_lines(trainer)
         place = next((i for i, t in enumerate(everything) if t.key == trainer.key), 0)
         drawn = (
             trainer.key,
             [t.minutes for t in ranks],
             trainer.gone,
             bool(trainer.number("step")),
+            stopped,
             (place, len(everything)),
             (look, int((age or 0.0) / 60), work),
             (slower, slow.brief if slow is not None else ""),
@@ -194,7 +206,7 @@ class TimePane(TimePanels):
         token = "text" if weight == "info" else SEVERITY_TOKENS[weight]
         sentence = answer(ledger, shown_odd, slow, slower, useful, causes, look, token)
         width = max(40, self._terminal[0] - HEAD_EDGES)
-        self._head.show([subject, *styled.hang_lines(sentence, width)])
+        self._head.show([subject, *styled.hang_lines([*stopped, *sentence], width)])
         glyphs = self._clock.tokens.glyphs
         self._clock.show_columns(with_names((row.words for row in ledger.whole), CLOCK))
         curable = of_rows(self._judged, told)
@@ -220,12 +232,13 @@ class TimePane(TimePanels):
 
     def _show_no_ledger(self, subject: Line, host: HostView, trainer: TrainerView) -> None:
         """Say why there is no ledger, and show what the probe timed of the last steps."""
-        lines = no_minutes(host, trainer)
+        lines = [*stopped_lines(trainer), *no_minutes(host, trainer)]
         rows = split_rows(trainer, self._clock.tokens.glyphs)
         if not rows:
             self._show_nothing([subject], lines)
             return
-        self._show_nothing([subject, *lines], [])
+        basis = f"Below is the mean of the last {PARTS_STEPS} steps."
+        self._show_nothing([subject, *lines, [(basis, "muted")]], [])
         self._clock.show_columns(with_names(PARTS.values(), GPU))
         self._clock.show(rows)
 

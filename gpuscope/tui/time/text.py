@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ...model.look import Look, LookRow, cost
+from ...model.pace import pace_of
 from ...model.rank_times import Odd, odd_sentence
 from ...model.slowdown import Slowdown
 from ...model.step_time import split_of
@@ -155,6 +156,19 @@ def no_trainer(host: HostView, text: str) -> list[Line]:
     ]
 
 
+def stopped_lines(trainer: TrainerView) -> list[Line]:
+    """Return since when a trainer that still runs has ended no step, in a line; else none."""
+    pace = pace_of([trainer])
+    if trainer.gone is not None or not pace.stopped or not pace.text:
+        return []
+    return [
+        [
+            ("no step: ", "warn"),
+            (f"{pace.text_with_past}; the figures below are of the past", "text"),
+        ]
+    ]
+
+
 def no_minutes(host: HostView, trainer: TrainerView) -> list[Line]:
     """Return why nothing is known of this trainer's time."""
     if not trainer.number("step"):
@@ -162,9 +176,9 @@ def no_minutes(host: HostView, trainer: TrainerView) -> list[Line]:
             [("No optimizer step was seen yet.", "text")],
             [("The first figures of its time come 10 s after the first step.", "muted")],
         ]
-    step = trainer.number("step_seconds")
+    step = pace_of([trainer]).seconds
     each: list[Line] = (
-        [[(f"A step takes {duration_text(step)}; its parts are not known.", "text")]]
+        [[(f"The median step takes {duration_text(step)}; its parts are not known.", "text")]]
         if step is not None and not split_of(trainer)
         else []
     )

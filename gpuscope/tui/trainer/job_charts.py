@@ -15,10 +15,10 @@ from textual.widget import Widget
 
 from ...model.device_state import mute
 from ...model.ranks import name_of
-from ...model.step_time import SPLIT, split_of
+from ...model.step_time import SPLIT
 from ...store.view import History
-from ...text.units import bytes_text, duration_text, window_text
-from ..charts.chart_series import at_moments
+from ...text.units import bytes_text, window_text
+from ..charts.chart_series import at_moments, while_it_steps
 from ..charts.line import LineChart, Series
 from ..charts.stacked import Layer, Peak, StackedChart, TimeChart
 from ..memory.timeline import ticks
@@ -34,7 +34,6 @@ from .job_series import (
     recent_peaks,
     thin,
     while_it_answers,
-    while_it_steps,
 )
 
 if TYPE_CHECKING:
@@ -249,14 +248,13 @@ class JobCharts(Grid):
             if len(values := part_of_step(while_it_steps(history, steps), compute)) == len(moments)
         ]
         self._step.show_empty(missing(trainer, "step_seconds", "no step has ended yet"))
-        now, whole = split_of(trainer), trainer.number("step_seconds")
-        what = f"Step {duration_text(sum(now.values()))}" if now else "Step"
+        what = "Parts of a step"
         if not any(value is not None for layer in layers for value in layer.values):
             # an older recording, or a step that is not taken apart: how long it takes is known
             history = self._history(trainer.id, "step_seconds", window)
             values = nanoseconds(while_it_steps(history, steps))
             layers, moments = [Layer("other", "not broken down", values)], history.seconds
-            what = f"Step {duration_text(whole)}" if whole is not None else "Step"
+            what = "Step time"
         self._step.show(
             layers,
             moments,
@@ -286,7 +284,8 @@ class JobCharts(Grid):
                 series.append(Series(label, token, history.seconds, values))
         self._pace.show_empty(missing(trainer, "step_seconds", "no step has ended yet"))
         over = window_text(window)
-        set_title(self._pace, f"Step time{' by rank' if len(ranks) > 1 else ''} over {over}, ms")
+        what = "Median step by rank" if len(ranks) > 1 else "Step time"
+        set_title(self._pace, f"{what} over {over}, ms")
         self._pace.show(series, window, 0.0, None, "", now=host.sampled_seconds, ago=ago)
 
     def _draw_memory(self, host: HostView, trainer: TrainerView, window: float, ago: float) -> None:
@@ -305,7 +304,7 @@ class JobCharts(Grid):
             layers, moments = self._allocator_layers(host, allocator, window)
             what = "Highest memory"
             top = allocator.number("peak_allocated_bytes")
-            peak = Peak(top, f"peak so far {bytes_text(top)}") if top else None
+            peak = Peak(top, f"max so far {bytes_text(top)}") if top else None
             self._memory.show_empty(
                 missing(allocator, "allocated_bytes", "the allocator was not read yet")
             )

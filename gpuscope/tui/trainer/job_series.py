@@ -13,8 +13,6 @@ from ...wire.frames import Unknown
 if TYPE_CHECKING:
     from ...store.view import Entity
 
-STANDS_SECONDS, LONGEST_STEP_SECONDS = 15.0, 600.0
-"""No step for so long, and for three usual ones: the trainer stands."""
 LEAST_SPAN = 0.05
 """Of a loss that hardly changes: its axis spans so much of it, or noise looks like a mountain."""
 PEAK_SECONDS = 10.0
@@ -22,30 +20,6 @@ PEAK_SECONDS = 10.0
 POINTS = 300
 """More readings than a chart has columns only cost time."""
 NS = 1e9
-
-
-def while_it_steps(history: History, steps: History) -> History:
-    """Return a history that is unknown where for long no step had ended.
-
-    A reading of a trainer that stands is that of its last step: a chart of it would go on as if
-    it trained. What is missing for a moment only stays as it was.
-    """
-    values: list[float | None] = []
-    last: float | None = None
-    moved, before = -math.inf, None
-    at, usual = 0, STANDS_SECONDS
-    for moment, value in zip(history.seconds, history.values, strict=True):
-        while at < len(steps) and steps.seconds[at] <= moment:
-            step = steps.values[at]
-            if step is not None and step != before:
-                if before is not None:
-                    apart = (steps.seconds[at] - moved) / max(step - before, 1)
-                    usual = max(STANDS_SECONDS, 3 * min(apart, LONGEST_STEP_SECONDS))
-                moved, before = steps.seconds[at], step
-            at += 1
-        last = value if value is not None else last
-        values.append(last if moment - moved <= usual else None)
-    return History(history.seconds, tuple(values))
 
 
 def while_it_answers(history: History, of_device: History) -> History:

@@ -12,11 +12,12 @@ from ...model.growth import trend_of
 from ...model.job_ends import NOTHING_SENT, end_of
 from ...model.job_state import broken_state
 from ...model.memory_room import rooms
+from ...model.pace import PARTS_STEPS, Pace, pace_of
 from ...model.rank_times import odd_rank
 from ...model.ranks import IMBALANCED, imbalance, name_of
 from ...model.slowdown import of_trainers
 from ...model.stalls import find_stall, worst_rank
-from ...model.step_time import SLOWER, measured_step, shares_of, slower_than_before
+from ...model.step_time import SLOWER, shares_of, slower_than_before
 from ...model.stragglers import is_warning, straggler
 from ...model.time_ledger import of_trainer
 from ...text.ranges import ranges_text
@@ -39,7 +40,7 @@ MAX_LEDGERS = 16
 def head_of(job: JobView) -> Line:
     """Return what the job is and how fast it goes.
 
-    An example is ``Job train.py · 8 ranks · ada · step 4,012 · 0.901 s a step``.
+    An example is ``Job train.py · 8 ranks · ada · step 4,012 · median step 901 ms``.
     """
     out: Line = [("Job  ", "bold accent"), (job.title, "title")]
     living = [t for t in job.trainers if t.gone is None]
@@ -48,11 +49,9 @@ def head_of(job: JobView) -> Line:
     ]
     facts += [f"{len(living)} ranks"] if len(living) > 1 and not facts[0] else []
     facts += [job.user or ""]
-    steps = [n for t in living if (n := t.number("step")) is not None]
-    facts += [f"step {min(steps):,.0f}"] if steps else []
-    paces = [n for t in living if (n := t.number("step_seconds")) is not None]
-    facts += [f"{duration_text(max(paces))} per step"] if paces else []
-    times = slower_than_before(living)
+    pace = pace_of(job.trainers)
+    facts += [f"step {pace.steps_text}" if pace.steps_text else "", pace.text]
+    times = slower_than_before(living) if not pace.stopped else None
     if times is not None and abs(times - 1) >= 0.05:
         facts.append(f"{times:.2f}× the step time of an hour ago")
     return [*out, (" · " + " · ".join(fact for fact in facts if fact), "muted")]
@@ -78,26 +77,38 @@ def standing_out(
         yield from _clock(host, job.trainers, history)
         return
     living = [t for t in job.trainers if t.gone is None]
+    pace = pace_of(living)
     lines = state_lines(broken_state(host, job))
-    lines += [*_wrong(host, living, stacks, history), *_uneven(host, living, history)]
+    lines += [*_wrong(host, living, stacks, history), *_imbalance(living)]
+    lines += [] if pace.stopped else list(_uneven(host, living, history))
     steps = any(t.number("step") for t in living)
     calm = "all ranks in step" if len(living) > 1 else "stepping"
     well: Line = [("healthy: ", "text"), (calm, "muted")] if steps else [("no step yet", "muted")]
+    if pace.stopped and not lines:
+        lines = [[("no step: ", "warn"), (pace.text or "none has ended yet", "text")]]
     yield from lines or [[("● ", "ok"), *well]]
     yield from _headroom(host, living, history)
-    step = measured_step(living)
-    if step is not None:
-        yield [
-            (f"mean step {duration_text(step)}: ", "faint"),
-            *split_pieces(shares_of(living), 200),
-        ]
-    else:
-        why = next(
-            (r for t in living if isinstance(r := t.reading("compute_seconds"), Unknown)), None
-        )
-        if why is not None:
-            yield [("step: ", "faint"), (f"no breakdown: {why.text}", "faint")]
+    yield from _parts(living, pace)
     yield from _clock(host, living, history)
+
+
+def _parts(living: Sequence[TrainerView], pace: Pace) -> Iterable[Line]:
+    """Say what a step is made of, of how many steps and ranks that is the mean, and whether now."""
+    shares = shares_of(living)
+    if pace.stopped:
+        if pace.usual_seconds:
+            text = f"a median step took {duration_text(pace.usual_seconds)}: "
+            yield [("before: ", "faint"), (text, "muted"), *split_pieces(shares, 200)]
+        return
+    if shares:
+        of = f", mean of {len(living)} ranks" if len(living) > 1 else ""
+        basis = f" · of the last {PARTS_STEPS} steps{of}"
+        yield [("parts: ", "faint"), *split_pieces(shares, 200), (basis, "faint")]
+        return
+    reasons = (r for t in living if isinstance(r := t.reading("compute_seconds"), Unknown))
+    why = next(reasons, None)
+    if why is not None:
+        yield [("parts: ", "faint"), (f"unknown: {why.text}", "faint")]
 
 
 def _clock(host: HostView, ranks: Sequence[TrainerView], history: HistoryOf) -> Iterable[Line]:
@@ -182,13 +193,7 @@ def _headroom(host: HostView, living: Sequence[TrainerView], history: HistoryOf)
         yield [("memory: ", "faint"), (text, "muted")]
 
 
-def _uneven(host: HostView, living: Sequence[TrainerView], history: HistoryOf) -> Iterable[Line]:
-    yield from input_lines(host, living, history)
-    yield from _tensor_idle(host, living, history)
-    slow = straggler(living, history, host)
-    if slow is not None:
-        token = "warn" if is_warning(slow, host, history) else "muted"
-        yield [("straggler: ", token), (slow.text, "text")]
+def _imbalance(living: Sequence[TrainerView]) -> Iterable[Line]:
     share = imbalance(living)
     if share is not None and share >= IMBALANCED:
         text = (
@@ -196,6 +201,15 @@ def _uneven(host: HostView, living: Sequence[TrainerView], history: HistoryOf) -
             "whole job"
         )
         yield [("imbalance: ", "muted"), (text, "text")]
+
+
+def _uneven(host: HostView, living: Sequence[TrainerView], history: HistoryOf) -> Iterable[Line]:
+    yield from input_lines(host, living, history)
+    yield from _tensor_idle(host, living, history)
+    slow = straggler(living, history, host)
+    if slow is not None:
+        token = "warn" if is_warning(slow, host, history) else "muted"
+        yield [("straggler: ", token), (slow.text, "text")]
     slowdown = of_trainers(living, host, history)
     if slowdown is not None:
         yield [("pace: ", "muted"), (f"{slowdown.text}.", "text")]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ...model.device_state import DeviceState
 from ...model.job_state import broken_below
 from ...model.memory_room import TIGHT_BYTES, MemoryRoom, rooms
+from ...model.pace import has_stopped, pace_of
 from ...model.stalls import find_stall, is_overdue, place, waits_in_collective, worst_rank
 from ...model.step_time import shares_of, split_of
 from ...model.stragglers import is_warning, straggler
@@ -31,7 +32,7 @@ COLUMNS = (
     Column("pace", "STEP TIME", 9, align="right"),
     Column("age", "STEP AGE", 8, align="right"),
     Column("collectives", "COLLECT.", 9, align="right", priority=4),
-    Column("memory", "ALLOC/RES. GiB", 14, align="right", priority=1),
+    Column("memory", "PEAK/RES. GiB", 14, align="right", priority=1),
     Column("left", "HEADROOM", 8, align="right"),
     Column("ends", "RUNS OUT", 11, align="right", priority=3),
     Column("split", "STEP BREAKDOWN", 14, flex=2, most=60, priority=6),
@@ -156,7 +157,7 @@ def _rank_row(
         else "–",
         "pid": [(str(trainer.definition.pid), "muted")],
         "step": _number(trainer, "step", bad),
-        "pace": _seconds(trainer, "step_seconds"),
+        "pace": NOTHING if has_stopped(trainer) else _seconds(trainer, "step_seconds"),
         "age": [
             (
                 step_age_text(age) if age is not None else "–",
@@ -170,14 +171,14 @@ def _rank_row(
             tuple((seconds, SPLIT_TOKENS[name]) for name, seconds in split.items()),
             sum(split.values()),
         )
-        if (split := split_of(trainer))
+        if not has_stopped(trainer) and (split := split_of(trainer))
         else NOTHING,
         "at": _at(trainer, broken),
     }
     if room is not None:
         allocated, reserved = (
-            room.allocator.number("allocated_bytes"),
-            room.allocator.number("reserved_bytes"),
+            room.fullest.number("allocated_bytes"),
+            room.fullest.number("reserved_bytes"),
         )
         held, cached = (
             amount_text(size) if size is not None else "–" for size in (allocated, reserved)
@@ -224,16 +225,16 @@ def _seconds(trainer: TrainerView, column: str) -> Sequence[Piece]:
 
 def _others_row(rest: Sequence[TrainerView]) -> TableRow:
     """Return the ranks that have no row of their own, summed up."""
-    steps = [n for t in rest if (n := t.number("step")) is not None]
-    paces = [n for t in rest if (n := t.number("step_seconds")) is not None]
-    ages = [n for t in rest if (n := t.number("step_age_seconds")) is not None]
+    pace = pace_of(rest)
     held = [n for t in rest for a in t.allocators if (n := a.number("allocated_bytes")) is not None]
-    shares = shares_of(rest)
+    shares = {} if pace.stopped else shares_of(rest)
     cells: dict[str, Cell] = {
         "rank": [(f"+{len(rest)}", "muted")],
-        "step": [(f"≥ {min(steps):,.0f}", "muted")] if steps else "",
-        "pace": [(f"≤ {duration_text(max(paces))}", "muted")] if paces else "",
-        "age": [(f"≤ {age_text(max(ages))}", "muted")] if ages else "",
+        "step": [(pace.steps_text, "muted")],
+        "pace": [(f"≤ {duration_text(pace.seconds)}", "muted")] if pace.seconds is not None else "",
+        "age": [(f"≤ {age_text(pace.age_seconds)}", "muted")]
+        if pace.age_seconds is not None
+        else "",
         "memory": [(f"Σ {amount_text(sum(held))}", "muted")] if held else "",
         "split": Bar(tuple((share, SPLIT_TOKENS[name]) for name, share in shares.items()), 1.0)
         if shares

@@ -7,9 +7,11 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from ....model.pace import PARTS_STEPS
+from ....model.stalls import is_late
 from ....model.step_time import SPLIT
 from ....text import width
-from ....text.units import DASH, bytes_text, percent_text
+from ....text.units import DASH, age_text, bytes_text, percent_text
 from ....wire.columns import rewrite_sizes
 from ... import output
 from ...output import gib, number, percent, seconds
@@ -66,7 +68,7 @@ def _table(processes: list[dict[str, Any]]) -> list[str]:
                 _sm(process["devices"]),
                 DASH if rank is None else f"{rank}/{world}" if world else str(rank),
                 number(trainer.get("step")),
-                seconds(trainer.get("step_seconds")),
+                "no step" if has_stopped(trainer) else seconds(trainer.get("step_seconds")),
                 gib(trainer.get("allocated_bytes")),
                 gib(trainer.get("reserved_bytes")),
                 width.cut(process["command"] or DASH, _room()),
@@ -82,6 +84,12 @@ def _table(processes: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
+def has_stopped(trainer: Mapping[str, Any]) -> bool:
+    """Whether its step time is of the past, as :func:`gpuscope.model.pace.has_stopped` says."""
+    late = is_late(trainer.get("step_age_seconds"), trainer.get("step_seconds"))
+    return bool(trainer.get("stall_at")) or late
+
+
 def _sm(devices: list[dict[str, Any]]) -> str:
     """The largest share of a device that the process keeps busy."""
     known = [device["sm_percent"] for device in devices if device["sm_percent"] is not None]
@@ -94,25 +102,23 @@ def _notes(trainer: Mapping[str, Any]) -> list[str]:
     They say which phase it is in, how its step time divides, and that it evaluates.
     """
     lines = []
-    if trainer.get("stall_at"):
-        age = trainer.get("step_age_seconds")
-        lines.append(
-            f"stuck at {trainer['stall_at']}"
-            + (f", no step for {seconds(age)}" if age is not None else "")
-        )
+    if has_stopped(trainer):
+        age, where = trainer.get("step_age_seconds"), trainer.get("stall_at")
+        told = [f"stuck at {where}" if where else "", f"no step for {age_text(age)}" if age else ""]
+        lines.append(", ".join(part for part in told if part))
     parts = {
         name: value
         for name in SPLIT
         if (value := trainer.get(f"{name}_seconds")) is not None and value >= 0
     }
     total = sum(parts.values())
-    if total > 0:
+    if total > 0 and not has_stopped(trainer):
         shares = [
             f"{name} {percent_text(value / total)}"
             for name, value in parts.items()
             if value >= 0.005 * total
         ]
-        lines.append(f"mean step {seconds(total)}: " + " · ".join(shares))
+        lines.append(f"parts of a step, mean of the last {PARTS_STEPS}: " + " · ".join(shares))
     if trainer.get("step_source") not in (None, "optimizer steps"):
         lines.append(f"its steps are {trainer['step_source']}")
     named = [

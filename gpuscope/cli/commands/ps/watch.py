@@ -14,6 +14,7 @@ from ... import watch as cli_watch
 from ...local_look import LocalLook
 from ...output import gib, number, percent, seconds
 from .document import document, find_problems
+from .text import has_stopped
 
 COMMAND_CHARS = 80
 
@@ -53,7 +54,8 @@ def _line(process: Mapping[str, Any]) -> str:
     if trainer.get("rank") is not None:
         parts.append(f"rank {trainer['rank']}/{trainer.get('world_size') or '?'}")
     if trainer:
-        parts.append(f"step {number(trainer.get('step'))} {seconds(trainer.get('step_seconds'))}")
+        each = "" if has_stopped(trainer) else f" {seconds(trainer.get('step_seconds'))}"
+        parts.append(f"step {number(trainer.get('step'))}{each}")
         parts.append(f"allocated {gib(trainer.get('allocated_bytes'))} GiB")
         if trainer.get("stall_at"):
             parts.append(f"stuck at {trainer['stall_at']}")

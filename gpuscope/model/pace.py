@@ -1,0 +1,93 @@
+"""How fast a training steps now, or for how long it has not: one answer for all surfaces.
+
+A probe keeps the durations of its last steps. While a training hangs these are still there, but
+they say how fast it was. So a pace has a present rate only while the training steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..store.view import TrainerView
+from ..text.units import age_text, duration_text
+from .stalls import find_stall, is_overdue, is_stalled
+
+MEDIAN_STEPS, PARTS_STEPS = 64, 32
+"""The step time is the median of so many last steps, and the parts of a step are the mean of so
+many measured ones: ``WINDOW`` of ``probe/steps.py`` and of ``probe/split.py``.
+"""
+STEP_CELLS = 9
+"""Cells of a column of step counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """The steps of one or more ranks, as far as they are known.
+
+    ``fewest`` and ``most`` are the steps that the ranks have ended. ``usual_seconds`` is the median
+    step of the slowest rank and ``mean_seconds`` the mean of the same steps, for what is counted
+    per second. Both are the last known ones where the ranks have ``stopped``. ``age_seconds`` is
+    how long ago the last step of the rank behind ended.
+    """
+
+    fewest: float | None
+    most: float | None
+    usual_seconds: float | None
+    mean_seconds: float | None
+    age_seconds: float | None
+    stopped: bool
+
+    @property
+    def seconds(self) -> float | None:
+        """The present step time, None while there is none."""
+        return None if self.stopped else self.usual_seconds
+
+    @property
+    def steps_text(self) -> str:
+        """The steps in words, ``4,012`` or ``50–51`` where ranks differ; "" where unknown."""
+        if self.fewest is None or self.most is None:
+            return ""
+        low, high = f"{self.fewest:,.0f}", f"{self.most:,.0f}"
+        between = f"{low}–{high}"
+        return low if low == high else between if len(between) <= STEP_CELLS else f"{low}+"
+
+    @property
+    def text(self) -> str:
+        """The present pace in words that name its basis, "" where it is unknown."""
+        if self.stopped and self.age_seconds is not None:
+            return f"last step {age_text(self.age_seconds)} ago"
+        return f"median step {duration_text(self.usual_seconds)}" if self.usual_seconds else ""
+
+    @property
+    def text_with_past(self) -> str:
+        """The same, and where no step ends how fast they were before."""
+        if not self.stopped or not self.usual_seconds or self.age_seconds is None:
+            return self.text
+        return f"{self.text}, median step {duration_text(self.usual_seconds)} before"
+
+
+def has_stopped(trainer: TrainerView) -> bool:
+    """Whether its step times are of the past: its step is long overdue, or it has ended."""
+    return trainer.gone is not None or is_stalled(trainer) or is_overdue(trainer)
+
+
+def pace_of(ranks: Sequence[TrainerView]) -> Pace:
+    """Return the pace of these ranks together; of those that run, where any does.
+
+    They have stopped where the job hangs, or where every one of them is overdue.
+    """
+    living = [t for t in ranks if t.gone is None] or list(ranks)
+    steps = [n for t in living if (n := t.number("step")) is not None]
+    usual = [n for t in living if (n := t.number("step_seconds")) is not None]
+    means = [n for t in living if (n := t.number("step_seconds_mean")) is not None]
+    ages = [n for t in living if t.gone is None and (n := t.number("step_age_seconds")) is not None]
+    stopped = find_stall(living) is not None or all(map(has_stopped, living))
+    return Pace(
+        min(steps, default=None),
+        max(steps, default=None),
+        max(usual, default=None),
+        max(means, default=None),
+        max(ages, default=None),
+        stopped and bool(living),
+    )
