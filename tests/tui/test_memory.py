@@ -101,7 +101,7 @@ async def test_what_kind_of_process_it_is_stands_below():
 async def test_of_more_gpus_than_fit_those_with_the_least_headroom_are_listed():
     app = make_app(views.training(), "memory")
     async with app.run_test(size=(120, 38)) as pilot:
-        screen = await until(pilot, "GPUs, 5 of 8: the least headroom", "▸ GPU 0 rank 0")
+        screen = await until(pilot, "GPUs, 5 of 8: the least headroom", "▸ GPU 3 rank 3")
         assert "27.7 GiB" in line_with(screen, "GPU 3 rank 3 train.py")
         assert "GPU 7" not in screen, "it is free"
 
@@ -125,7 +125,7 @@ async def test_where_most_of_a_card_is_free_nothing_has_to_be_saved():
 async def test_events_and_steps_stand_on_the_time_axis():
     app, _ = asked(inside.crowded(60.0))
     async with app.run_test(size=(200, 50)) as pilot:
-        screen = await until(pilot, "│eval", "▲ OOM", "↻ retry", "╌ peak")
+        screen = await until(pilot, "│eval", "▲ OOM", "↻ retry", "╌ max")
         row = line_with(screen, "│eval")
         assert (row.count("△"), row.count("▲")) == (1, 1)
         assert (
@@ -362,19 +362,19 @@ async def test_modules_found_without_a_model_say_so():
 async def test_another_device_is_another_trainer():
     app, source = asked(views.training(4.0))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "rank 0 (pid 48213)")
+        await until(pilot, "rank 3 (pid 48216)")  # that with the least headroom
         await pilot.press("n")
-        await until(pilot, "GPU 1 H200 · train.py rank 1 (pid 48214)")
+        await until(pilot, "GPU 4 H200 · train.py rank 4 (pid 48217)")
         host = app.session.host
         assert host is not None
         chosen = app.main.pane.chosen(host)
         assert chosen is not None
-        assert chosen.definition.pid == 48214, "what an action asks is the trainer on the screen"
+        assert chosen.definition.pid == 48217, "what an action asks is the trainer on the screen"
         await pilot.press("c")
-        await until(pilot, "cuda:1")
-        assert source.asked[-1] == ("statistics", {"device": 1, "trainer": 314})
+        await until(pilot, "cuda:4")
+        assert source.asked[-1] == ("statistics", {"device": 4, "trainer": 317})
         await pilot.press("N")
-        await until(pilot, "rank 0 (pid 48213)", "cuda:0")
+        await until(pilot, "rank 3 (pid 48216)", "cuda:3")
 
 
 @in_loop

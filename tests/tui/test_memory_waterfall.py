@@ -26,7 +26,7 @@ PARTS = [
     Part("other processes", Unknown("hidden_by_container", "…"), "other"),
 ]
 TOTAL = Part("in use", 100 * GIB, "text")
-FOOT = "71 % of the card's 140 GiB · free 40.0 GiB"
+FOOT = "71 % of 140 GiB · free 40.0 GiB"
 
 
 class One(App[None]):
@@ -68,7 +68,7 @@ def test_what_the_total_leaves_out_stands_below_it_or_in_words() -> None:
     below = [line.split("  ")[0] for line in found[14]]
     assert below.index("in use") < below.index("driver reserve")
     assert "driver reserve 1.00 GiB" in found[9][-1]
-    assert found[9][-1].startswith("71 % of the card's")
+    assert found[9][-1].startswith("71 % of 140")
 
 
 def test_every_row_has_its_value_with_a_unit_and_bars_from_one_zero() -> None:

@@ -133,7 +133,7 @@ async def test_a_trainer_whose_model_is_not_known_gets_ranges_from_its_own_bytes
         await look(pilot)
         screen = await until(
             pilot,
-            "from what was measured",
+            "allocated at the peak since the start",
             "half the micro-batch",
             "gpuscope predict MODULE:FACTORY",
         )

@@ -145,7 +145,7 @@ def _plenty(subject: Subject) -> list[Line]:
     free = device.number("free_bytes") if device is not None else None
     if not total or free is None or free < PLENTY * total:
         return []
-    words = f"{bytes_text(free)} are free: room for a larger batch or model"
+    words = f"{bytes_text(free)} are free now: room for a larger batch or model"
     return [[("no need to save: ", "muted"), (words, "ok")]]
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 
+from ...model.fullest import PEAK_BASIS
 from ...model.fullest_account import account_at_the_fullest
 from ...store.view import HostView, TrainerView
 from ...text.units import window_text
@@ -21,6 +22,7 @@ from ..widgets.program import program
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines
 from .advice import MEMORY, SaidBefore, advice, alarm_of, fit_lines
+from .first_subject import found_wrong, headroom_of, least_headroom
 from .side_by_side import FRAME_ROWS as FRAME
 from .side_by_side import rows_of, side_by_side, title_of
 from .subjects import Subject, process_of, subjects
@@ -72,7 +74,7 @@ class MemoryPane(Pane, can_focus=True):
         self._modules = ModulesView(session)
         self._what_if = WhatIfView(session)
         self._chart: StackedChart | None = None
-        self._chosen = self._wrong = ""
+        self._chosen = self._wrong = self._first = ""
         self._view = "waterfall"
         self._terminal = (120, 40)
         self._wanted = 0
@@ -107,7 +109,7 @@ class MemoryPane(Pane, can_focus=True):
 
         Where none was chosen here, it is the device that is highlighted on the Overview. While that
         is the first one, where its list begins, a trainer whose memory the doctor finds wrong comes
-        before it, and stays.
+        before it, else the one with the least headroom. It stays.
         """
         everything = subjects(host, self.session.state.filter)
         keys = [subject.key for subject in everything]
@@ -118,19 +120,12 @@ class MemoryPane(Pane, can_focus=True):
         place = next(places, 0)
         if place == 0:
             if self._wrong not in keys:
-                self._wrong = self._found_wrong(everything)
-            place = keys.index(self._wrong) if self._wrong else 0
+                self._wrong = found_wrong(self.session, everything)
+            if self._first not in keys:
+                self._first = least_headroom(host, everything, self.session.history)
+            first = self._wrong or self._first
+            place = keys.index(first) if first else 0
         return everything, place
-
-    def _found_wrong(self, everything: Sequence[Subject]) -> str:
-        """Return the key of the subject with the doctor's first finding about memory, or ""."""
-        found = [
-            case.pid
-            for case in self.session.doctor.cases
-            if case.grave and case.kind == "live" and case.finding.cause in MEMORY
-        ]
-        pids = {s.trainer.definition.pid: s.key for s in everything if s.trainer}
-        return next((pids[pid] for pid in found if pid in pids), "")
 
     def _subject_now(self, host: HostView) -> Subject | None:
         everything, place = self._current(host)
@@ -178,7 +173,8 @@ class MemoryPane(Pane, can_focus=True):
         found, now, seen = account_at_the_fullest(
             host, subject.device, subject.allocator, self.session.history
         )
-        show_account(self._waterfall, subject, found, now, seen)
+        left = headroom_of(host, subject, self.session.history)
+        show_account(self._waterfall, subject, found, now, seen, left)
         columns, rows = self._terminal
         finding = self._found[1] if self._found[0] == subject.key else None
         needed = len(found.parts) + FRAME_ROWS
@@ -195,6 +191,7 @@ class MemoryPane(Pane, can_focus=True):
         if high:
             past, most = self.session.history, high - FRAME
             set_title(self._others, title_of(everything, most))
+            self._others.subtitle([(f"peak: {PEAK_BASIS}", "faint")])
             self._others.show(side_by_side(host, everything, subject, past, width - 2, most))
         if needed + len(shown) != self._wanted:
             self._wanted = needed + len(shown)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...model.device_state import mute
-from ...model.memory_room import headroom
+from ...model.memory_room import TIGHT_BYTES, room_of
 from ...store.view import HistoryOf, HostView
 from ...text.styled import Line
 from ...text.units import bytes_text
@@ -17,11 +17,10 @@ from .subjects import Subject
 
 FRAME_ROWS, LEAST, FEW = 3, 2, 4
 """Its border and heading; it is shown for no fewer, and of more not without so many."""
-NEAR_BYTES = 4 << 30
-"""Less room than this for the next allocation is marked, as on the Overview."""
 _NAME, _SIZE = 30, 10
-_TITLES = ("ON CARD", "PEAK", "RESERVED", "HEADROOM")
-"""What the card has in use, torch's peak and what it took, and what the trainer can still get.
+_TITLES = ("USED NOW", "PEAK", "RESERVED", "HEADROOM")
+"""What the driver says that the card has in use, what torch had allocated at most in the last steps
+and has reserved now, and what the trainer can still get.
 
 What torch took is left out where there is little room.
 """
@@ -80,7 +79,7 @@ def side_by_side(
                 (fit(_name(one), name), "title" if here else "text"),
                 (first, "text" if silent is None else "bad"),
                 ("".join(_size(sizes[at]) for at in kept[1:-1]), "text"),
-                (_size(left), "warn" if left is not None and left < NEAR_BYTES else "text"),
+                (_size(left), "warn" if left is not None and left < TIGHT_BYTES else "text"),
             ]
         )
     return lines
@@ -101,8 +100,9 @@ def _sizes(host: HostView, one: Subject, history: HistoryOf) -> list[float | Non
     if one.trainer is None or one.allocator is None:
         free = one.device.number("free_bytes") if one.device is not None else None
         return [used, None, None, free]
-    numbers = map(one.allocator.number, ("peak_allocated_bytes", "reserved_bytes"))
-    return [used, *numbers, headroom(host.devices, one.trainer, one.allocator, history)]
+    room = room_of(host.devices, one.trainer, one.allocator, history)
+    numbers = map(room.fullest.number, ("allocated_bytes", "reserved_bytes"))
+    return [used, *numbers, room.headroom_bytes]
 
 
 def _or_endless(value: float | None) -> float:

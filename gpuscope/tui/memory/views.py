@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ...model.device_state import full
+from ...model.fullest import peak_text
 from ...model.memory_account import Account
 from ...model.memory_layers import of_the_card
 from ...text.units import age_text, duration_text
@@ -43,10 +44,12 @@ def show_account(
     found: Account,
     now: Mapping[tuple[str, str], float],
     seconds: float,
+    headroom_bytes: float | None,
 ) -> None:
     """Show the rows at the fullest moment of the last ``seconds``.
 
     ``now`` has what they are at this moment, by the row that they are inside and their name.
+    ``headroom_bytes`` is what the trainer can still get.
     """
     on_card = subject.device is not None
     rows = [
@@ -63,13 +66,15 @@ def show_account(
     panel.show(
         rows,
         Part("used (= nvidia-smi)" if on_card else "known", found.total, "text"),
-        of_the_card(subject.device) if subject.device else "torch counts no other memory on a CPU",
+        of_the_card(subject.device, headroom_bytes)
+        if subject.device
+        else "torch counts no other memory on a CPU",
         [Part(part.name, part.size, part.token, about=part.about) for part in found.beside],
         "warn" if _is_full(subject.device) else "muted",
     )
-    glyphs, most = panel.tokens.glyphs, max(5, 5 * round(seconds / 5))
+    glyphs = panel.tokens.glyphs
     legend = [
-        (glyphs.fill("allocated"), "allocated", f"peak of {most} s"),
+        (glyphs.fill("allocated"), "allocated", f"allocated: {peak_text(seconds)}"),
         (glyphs.moment, "title", "now"),
     ]
     panel.legend(legend if now else [])
@@ -149,7 +154,8 @@ class SummaryView(_View):
         self.table.show(summary_rows(summary(answer.value, answer.before, answer.between_seconds)))
         self.table.show_empty("this torch reports no figures")
         set_title(self.table, self._title(subject))
-        self.table.subtitle([(f"{self._took(answer)}{self._age(answer)}", "faint")])
+        basis = "current: now · peak: since the start"
+        self.table.subtitle([(f"{basis} · {self._took(answer)}{self._age(answer)}", "faint")])
 
     def _title(self, subject: Subject) -> str:
         ordinal = subject.allocator.definition.ordinal if subject.allocator else 0

@@ -32,6 +32,9 @@ COLUMNS = (
     Column("fix", "FIX", 34, flex=2, most=52),
     Column("change", "HOW", 18, flex=3, most=72, priority=4),
 )
+OF_THE_PEAK = tuple(
+    column._replace(title="PEAK THEN") if column.key == "then" else column for column in COLUMNS
+)
 TOKENS = {"fits": "ok", "too_close": "warn", "does_not_fit": "bad"}
 LEAST = MIB
 """Less than this is nothing."""
@@ -164,8 +167,9 @@ class WhatIfView:
             [one for one in host.devices if one.gone is None]
         )
         rows = freed_by(peak or 0, parameters, gradients, state, world)
-        self.table.show_columns(COLUMNS)
-        set_title(self.table, "What if: from what was measured")
+        self.table.show_columns(OF_THE_PEAK)
+        of = f"of the {bytes_text(peak)} allocated at the peak since the start" if peak else ""
+        set_title(self.table, f"What if: {of}" if of else "What if")
         self.table.show(
             [
                 TableRow(

@@ -1,0 +1,45 @@
+"""This module says which device and trainer the Memory tab begins with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ...model.memory_room import headroom
+from .advice import MEMORY
+from .subjects import Subject
+
+if TYPE_CHECKING:
+    from ...store.view import HistoryOf, HostView
+    from ..shell.session import Session
+
+CLEARLY = 0.01
+"""Headrooms that differ by less than this share of a card are taken for equal."""
+
+
+def found_wrong(session: Session, everything: Sequence[Subject]) -> str:
+    """Return the key of the trainer with the doctor's first finding about memory, or ""."""
+    found = [
+        case.pid
+        for case in session.doctor.cases
+        if case.grave and case.kind == "live" and case.finding.cause in MEMORY
+    ]
+    pids = {s.trainer.definition.pid: s.key for s in everything if s.trainer}
+    return next((pids[pid] for pid in found if pid in pids), "")
+
+
+def least_headroom(host: HostView, everything: Sequence[Subject], history: HistoryOf) -> str:
+    """Return the key of the trainer with clearly the least headroom, the first of equal ones."""
+    known = {
+        one.key: round(left / (CLEARLY * (one.device.definition.total_bytes or 1)))
+        for one in everything
+        if one.device is not None and (left := headroom_of(host, one, history)) is not None
+    }
+    return min(known, key=lambda key: known[key], default="")
+
+
+def headroom_of(host: HostView, subject: Subject, history: HistoryOf) -> float | None:
+    """Return what the trainer that is looked at can still get, None without one."""
+    if subject.trainer is None or subject.allocator is None:
+        return None
+    return headroom(host.devices, subject.trainer, subject.allocator, history)
