@@ -538,7 +538,7 @@ def test_compiling_is_counted_in_seconds_then_by_what_it_made():
     run.begin(lab_data.started(config))
     shown = {name: value for name, value, _ in facts_of(run)}
     assert shown["compile"].startswith("compiling… ")
-    assert shown["loss"] == "–"
+    assert shown["last loss"] == "–"
     run.heard(lab_data.step(1, graphs=3, graph_breaks=2, recompiles=0))
     shown = {name: value for name, value, _ in facts_of(run)}
     assert shown["compile"] == "3 graphs, 2 breaks"

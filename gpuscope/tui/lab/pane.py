@@ -111,6 +111,7 @@ class LabPane(Pane):
         if not self._right.is_attached:
             return
         runs = self.runs
+        runs.see()
         running = (
             runs.current.config if runs.current and runs.state in ("starting", "running") else None
         )
@@ -178,6 +179,8 @@ class LabPane(Pane):
         self._table.show_empty("reading the ledger" if runs.book.entries is None else empty)
         self._table.show_columns(columns(self._inner(), rows))
         self._table.show(rows)
+        repeated = any(len(one.entries) > 1 for one in self._shown)
+        self._table.subtitle([("×N: mean of N repeats", "faint")] if repeated else ())
 
     def _inner(self) -> int:
         """Cells inside a panel at the right."""
@@ -193,6 +196,7 @@ class LabPane(Pane):
         lines: list[Line] = []
         if run is not None and (run.started is not None or run.last is not None):
             lines += fact_lines(facts_of(run), width, columns)
+            panel.subtitle([(f"step: {run.rates.over}", "faint")] if run.last else ())
         for number, text in enumerate(self.runs.failure):
             lines += styled.wrap([(text, token if number == 0 else "text")], width)
         if not lines and run is not None:

@@ -43,7 +43,7 @@ def columns(cells: int, rows: Sequence[TableRow]) -> list[Column]:
         Column("pace", "SAMPLES/S", 9, align="right"),
         Column("step", "STEP", 7, align="right", priority=2),
         Column("peak", "PEAK", 8, align="right", priority=3),
-        Column("loss", "LOSS", 7, align="right", priority=4),
+        Column("loss", "LAST LOSS", 9, align="right", priority=4),
         Column("steps", "STEPS", 6, align="right", priority=6),
     )
     silent = {name for name in ("peak", "loss") if all(row.cells.get(name) is DASH for row in rows)}
@@ -158,7 +158,7 @@ SOON = {"starting": "starts", "running": "runs", "stopping": "stops"}
 
 def live_row(run: Run, state: str, against: LabConfig | None, many_devices: bool) -> TableRow:
     """Return the run in progress."""
-    last = run.last
+    last, rates = run.last, run.rates
     token = "muted" if last is not None and last.warming_up else "text"
     preset = run.started.preset if run.started else run.config.model
     cells: dict[str, Cell] = {
@@ -171,13 +171,15 @@ def live_row(run: Run, state: str, against: LabConfig | None, many_devices: bool
         cells["age"] = [(SOON.get(state, state), "muted")]
     _figures(
         cells,
-        last.samples_per_second if last else None,
-        last.step_seconds if last else None,
+        rates.samples_per_second,
+        rates.step_seconds,
         run.peak_bytes,
         run.loss,
         run.step,
         token,
     )
+    if rates.stopped_seconds is not None:
+        cells["pace"], cells["step"] = [("no step", "warn")], DASH
     return TableRow(NOW, cells)
 
 

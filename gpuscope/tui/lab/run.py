@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ...lab.config import LabConfig
+from ...model.pace import MEDIAN_STEPS, Pace, pace_of
 from .devices import tensor_shares
 
 if TYPE_CHECKING:
@@ -22,6 +23,20 @@ if TYPE_CHECKING:
     from ...store.view import HostView
 
 KEPT_POINTS = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """How fast a run is or was, and ``over`` which steps: the same figures wherever it is shown.
+
+    ``samples_per_second`` are by the mean step, ``step_seconds`` is the median one. Both are None
+    where they are not known, and while no step ends: ``stopped_seconds`` says for how long.
+    """
+
+    samples_per_second: float | None
+    step_seconds: float | None
+    over: str
+    stopped_seconds: float | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -48,6 +63,8 @@ class Run:
     """Peak allocated on a GPU; None while it is not known."""
     samples: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT_POINTS))
     losses: deque[float | None] = field(default_factory=lambda: deque(maxlen=KEPT_POINTS))
+    pace: Pace | None = None
+    """What its probes say of its steps, as on the other screens; None before they are heard."""
     validation_loss: float | None = None
     summary: dict[str, Any] | None = None
     entry: Entry | None = None
@@ -68,8 +85,31 @@ class Run:
 
     @property
     def loss(self) -> float | None:
-        """The newest one."""
+        """That of the last step; of a run that has ended, as the ledger has it."""
+        if self.summary is not None:
+            return _number(self.summary.get("loss_last"))
         return self.losses[-1] if self.losses else None
+
+    @property
+    def rates(self) -> Rates:
+        """How fast it is, of its last steps; of a run that has ended, as the ledger has it."""
+        if self.summary is not None:
+            steps = self.summary.get("step_seconds")
+            middle = _number(steps.get("median")) if isinstance(steps, Mapping) else None
+            each = _number(self.summary.get("samples_per_second"))
+            return Rates(each, middle, "median of all steady steps")
+        if self.pace is not None and self.pace.stopped:
+            return Rates(None, None, self.pace.text_with_past, self.pace.age_seconds)
+        if self.pace is not None and self.pace.seconds and self.started is not None:
+            mean = self.pace.mean_seconds or self.pace.seconds
+            each = self.started.samples_per_step / mean
+            return Rates(each, self.pace.seconds, f"median of the last {MEDIAN_STEPS} steps")
+        last = self.last
+        return Rates(
+            last.samples_per_second if last else None,
+            last.step_seconds if last else None,
+            "median of the newest steps",
+        )
 
     @property
     def compiling_seconds(self) -> float | None:
@@ -102,11 +142,15 @@ class Run:
     # ── what the host's picture says ──
 
     def see(self, host: HostView | None, pid: int | None, own: Collection[int]) -> None:
-        """Take the peak that the probe read from torch, and what the tensor pipes do.
+        """Take what the probe says of its steps and peak, and what the tensor pipes do.
 
-        It is called with each report; ``own`` are the pids of this run.
+        It is called with each report and for each picture; ``own`` are the pids of this run.
         """
-        if host is None or self.started is None or self.device != "cuda":
+        if host is None or self.started is None or self.ended is not None:
+            return
+        ranks = [t for t in host.trainers if t.definition.pid == pid or t.definition.pid in own]
+        self.pace = pace_of(ranks) if any(t.gone is None for t in ranks) else None
+        if self.device != "cuda":
             return
         trainer = next((t for t in host.trainers if t.definition.pid == pid), None)
         peaks = (
@@ -157,3 +201,8 @@ class Run:
         peak = out.get("peak_allocated_bytes")
         self.peak_bytes = peak if isinstance(peak, (int, float)) else self.peak_bytes
         return out
+
+
+def _number(value: object) -> float | None:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if is_number else None  # type: ignore[arg-type]

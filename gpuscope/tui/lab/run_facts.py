@@ -33,13 +33,19 @@ def facts_of(run: Run) -> list[Fact]:
         f"{run.step:,}" + (f"/{run.config.steps:,}" if run.config.steps else "") if last else None,
     )
     add(
-        "loss",
+        "last loss",
         None if last is None else "not finite" if run.loss is None else f"{run.loss:.4f}",
         "text" if run.loss is not None else "bad",
     )
-    pace = last.samples_per_second if last else None
-    add("samples/s", f"{pace:,.0f}" if pace and pace >= 100 else f"{pace:.3g}" if pace else None)
-    add("per step", duration_text(last.step_seconds) if last and last.step_seconds else None)
+    rates = run.rates
+    if rates.stopped_seconds is not None:
+        add("last step", f"{age_text(rates.stopped_seconds)} ago", "warn")
+    else:
+        pace, step = rates.samples_per_second, rates.step_seconds
+        add(
+            "samples/s", f"{pace:,.0f}" if pace and pace >= 100 else f"{pace:.3g}" if pace else None
+        )
+        add("per step", duration_text(step) if step else None)
     if run.config.compile != "off":
         add("compile", *_compile(run))
     if started is not None:

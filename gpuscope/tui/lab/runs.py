@@ -389,11 +389,16 @@ class LabRuns:
             first = run.last is None or run.last.warming_up != record.warming_up
             run.heard(record)
             self._note_own()
-            run.see(self._host(), self.pid, self._own)
+            self.see()
             if not first and time.monotonic() - self._drawn < DRAWN_SECONDS:
                 return  # the next report, or the end of the run, draws this one too
         self._drawn = time.monotonic()
         self._changed()
+
+    def see(self) -> None:
+        """Let the run in progress take what the host's picture shows of it."""
+        if self.current is not None and self.busy:
+            self.current.see(self._host(), self.pid, self._own)
 
     def _ended(self, run: Run, worker: LabRun) -> None:
         """Write the run down, where it has measured anything."""
