@@ -54,6 +54,8 @@ class TrainerTime:
     """What a step of it computes, or None and why that is not known; None where nobody asked."""
     judged: tuple[Judged, ...] = ()
     """What makes it slow, what brings most first."""
+    stopped: str = ""
+    """Since when no step has ended, in a sentence; "" while steps end."""
     settings: tuple[str, ...] = ()
     """Settings for debugging and the like that are on in it."""
     tune: str = ""
@@ -177,7 +179,8 @@ def text(ranks: Sequence[TrainerTime], width: int) -> list[str]:
     """Return the report: a sentence, the ranks, the rows, and what to do."""
     one, odd = rank_to_report(ranks)
     ledger = one.ledger
-    lines = [f"{clean(one.name, 120)}: {sentence(ledger, one.causes)}"]
+    said = [one.stopped, sentence(ledger, one.causes)]
+    lines = [f"{clean(one.name, 120)}: {' '.join(part for part in said if part)}"]
     if odd is not None:
         lines.append(odd_sentence(odd))
     lines += [each.straggler.sentence for each in ranks if each.straggler is not None]

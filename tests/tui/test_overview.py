@@ -138,7 +138,9 @@ async def test_enter_opens_the_process_that_the_title_names():
 async def test_the_large_overview_of_a_host_without_gpu_has_loss_memory_and_processes():
     app = make_app(views.cpu_only())
     async with app.run_test(size=LARGE) as pilot:
-        await until(pilot, "CPU %", "Step, ms", "Loss", "Host memory in use", "Processes", "Host")
+        await until(
+            pilot, "CPU %", "Median step, ms", "Loss", "Host memory in use", "Processes", "Host"
+        )
 
 
 @in_loop
@@ -150,11 +152,11 @@ async def test_a_chart_that_has_nothing_to_show_gives_its_place_to_one_that_has(
     ]
     app = make_app(frames)
     async with app.run_test(size=USUAL) as pilot:
-        await until(pilot, "CPU %", "Host memory in use", absent="Step, ms")
+        await until(pilot, "CPU %", "Host memory in use", absent="Median step, ms")
     frames = put(views.training(), "loss", lambda _: None)  # type: ignore[arg-type, return-value]
     app = make_app(frames)
     async with app.run_test(size=LARGE) as pilot:
-        await until(pilot, "Step, ms", "Power, W", absent="Loss")
+        await until(pilot, "Median step, ms", "Power, W", absent="Loss")
 
 
 @in_loop

@@ -371,7 +371,8 @@ def _one(
         ledger=ledger,
         slowdown=slowdown.of_trainer(trainer, host, history),
         again=again,
-        note=" ".join(part for part in (late, note or _of_its_gpu(trainer)) if part),
+        note=note or _of_its_gpu(trainer),
+        stopped=late,
         settings=settings_of(trainer.minutes[-1] if trainer.minutes else {}),
         judged=tuple(of_ledger(LiveScene(host, history), trainer, ledger)),
     )
