@@ -46,6 +46,10 @@ AGE_SECONDS = 20.0
 """So old the ages of runs may be."""
 
 
+BASES = "mean /s, median step"
+"""What samples per second and the time of a step are, of the steps that are named with it."""
+
+
 class LabPane(Pane):
     """The tab with the switches at the left, and the runs at the right.
 
@@ -180,7 +184,8 @@ class LabPane(Pane):
         self._table.show_columns(columns(self._inner(), rows))
         self._table.show(rows)
         repeated = any(len(one.entries) > 1 for one in self._shown)
-        self._table.subtitle([("×N: mean of N repeats", "faint")] if repeated else ())
+        basis = f"{BASES}{' · ×N: mean of N runs' if repeated else ''}"
+        self._table.subtitle([(basis, "faint")] if rows else ())
 
     def _inner(self) -> int:
         """Cells inside a panel at the right."""
@@ -196,7 +201,9 @@ class LabPane(Pane):
         lines: list[Line] = []
         if run is not None and (run.started is not None or run.last is not None):
             lines += fact_lines(facts_of(run), width, columns)
-            panel.subtitle([(f"step: {run.rates.over}", "faint")] if run.last else ())
+            rates = run.rates
+            basis = f"{rates.over}: {BASES}" if rates.step_seconds else rates.over
+            panel.subtitle([(basis, "faint")] if run.last else ())
         for number, text in enumerate(self.runs.failure):
             lines += styled.wrap([(text, token if number == 0 else "text")], width)
         if not lines and run is not None:

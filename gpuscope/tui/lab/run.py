@@ -97,18 +97,18 @@ class Run:
             steps = self.summary.get("step_seconds")
             middle = _number(steps.get("median")) if isinstance(steps, Mapping) else None
             each = _number(self.summary.get("samples_per_second"))
-            return Rates(each, middle, "median of all steady steps")
+            return Rates(each, middle, "all steady steps")
         if self.pace is not None and self.pace.stopped:
             return Rates(None, None, self.pace.text_with_past, self.pace.age_seconds)
         if self.pace is not None and self.pace.seconds and self.started is not None:
             mean = self.pace.mean_seconds or self.pace.seconds
             each = self.started.samples_per_step / mean
-            return Rates(each, self.pace.seconds, f"median of the last {MEDIAN_STEPS} steps")
+            return Rates(each, self.pace.seconds, f"last {MEDIAN_STEPS} steps")
         last = self.last
         return Rates(
             last.samples_per_second if last else None,
             last.step_seconds if last else None,
-            "median of the newest steps",
+            "newest steps",
         )
 
     @property
