@@ -22,6 +22,7 @@ from ..charts.chart_series import at_moments, while_it_steps
 from ..charts.line import LineChart, Series
 from ..charts.stacked import Layer, Peak, StackedChart, TimeChart
 from ..memory.timeline import ticks
+from ..overview.job_rows import loss_text
 from ..overview.step_split import SPLIT_TOKENS
 from ..widgets.pane import set_title
 from ..widgets.text import Lines
@@ -228,7 +229,7 @@ class JobCharts(Grid):
         )
         set_title(
             self._loss,
-            self._over(f"Loss {loss:.4g}" if loss is not None else "Loss", telling),
+            self._over(f"Loss {loss_text(loss)}" if loss is not None else "Loss", telling),
         )
         self._loss.show_empty(missing(telling, "loss", "no loss seen yet"))
         line = Series("loss", "series1", history.seconds, history.values)
