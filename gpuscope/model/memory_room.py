@@ -9,6 +9,7 @@ from ..store.view import AllocView, DeviceView, HistoryOf, TrainerView, no_histo
 from ..text.units import GIB
 from .fullest import at_the_fullest, seconds_of
 from .growth import Forecast, forecast, trend_of
+from .pace import pace_of
 
 TIGHT_BYTES = 4 * GIB
 """Less room than this for the next allocation is worth a look."""
@@ -62,7 +63,7 @@ def room_of(
     """
     fullest = at_the_fullest(allocator, history, seconds_of(trainer)).allocator
     left = _left(devices, fullest) if trainer.gone is None else None
-    ends = forecast(trend_of(allocator), left, trainer.number("step_seconds"))
+    ends = forecast(trend_of(allocator), left, pace_of([trainer]).seconds)
     return MemoryRoom(trainer, allocator, fullest, left, ends)
 
 

@@ -119,7 +119,7 @@ def test_all_say_the_same_of_the_steps_of_a_job(scene: Scene) -> None:
             for line in training_lines(host, process, Idle(0.0, False), 200)
         ),
         "time": flat([*stopped_lines(job.trainers[0]), *no_minutes(host, job.trainers[0])]),
-        "fleet": str(host_row(summarise(host, (), history), None, TOKENS).cells["pace"]),
+        "fleet": str(host_row(summarise(host, (), history), TOKENS).cells["pace"]),
         "ps": ps_text.text(ps_document.document(host, [])),
         "lab": lab_figures(host, [t.definition.pid for t in job.trainers]),
     }
