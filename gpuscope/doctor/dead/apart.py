@@ -182,7 +182,7 @@ def _crossed(scene: Scene, lag: Lag, ranks: list[int], evidence: list[Evidence])
 
 def fingerprints(scene: Scene) -> Suspects:
     """Yield ranks whose collective or model differs, by the messages that name both sides."""
-    seen: dict[int, str] = {}
+    pairs: list[_Pair] = []
     counts: dict[int, str] = {}
     against: set[int] = set()
     shown = []
@@ -190,8 +190,8 @@ def fingerprints(scene: Scene) -> Suspects:
         for failure in rank.failures:
             fields = failure.fields
             if failure.kind == "mismatch":
-                seen[int(fields["rank"])] = fields["mine"]
-                seen[int(fields["other"])] = fields["theirs"]
+                mine, theirs = (dict(_FIELD.findall(fields[one])) for one in ("mine", "theirs"))
+                pairs.append((int(fields["rank"]), mine, int(fields["other"]), theirs))
             elif failure.kind == "models-differ":
                 against.add(number)
                 if "mine" in fields:
@@ -200,8 +200,8 @@ def fingerprints(scene: Scene) -> Suspects:
             else:
                 continue
             shown.append(of_failure(failure, names([number])))
-    if seen:
-        yield from _of_fingerprints(scene, seen, shown)
+    if pairs:
+        yield from _of_fingerprints(pairs, shown)
     if against:
         odd = _minority(counts, scene.world) or (
             sorted(against) if len(against) <= scene.world // 2 else [0]
@@ -216,33 +216,45 @@ def fingerprints(scene: Scene) -> Suspects:
         )
 
 
-def _of_fingerprints(scene: Scene, seen: dict[int, str], shown: list[Evidence]) -> Suspects:
-    parsed = {number: dict(_FIELD.findall(text)) for number, text in seen.items()}
+_Pair = tuple[int, dict[str, str], int, dict[str, str]]
+"""A rank, the fields of its collective, another rank and those of its: they differ."""
+
+
+def _of_fingerprints(pairs: list[_Pair], shown: list[Evidence]) -> Suspects:
+    """Yield the rank whose collective differs, by what each rank said of itself and another.
+
+    A rank names the first rank that differs from it, so the odd one is in every pair.
+    """
     for field, cause in (
         ("OpType", "dead.collective-order"),
         ("TensorShape", "dead.collective-size"),
         ("TensorDtypes", "dead.collective-dtype"),
     ):
-        values = {number: fields.get(field, "") for number, fields in parsed.items()}
-        if len(set(values.values())) > 1:
-            odd = _minority(values, scene.world)
-            ranks = odd or sorted(values)
-            if values[ranks[0]] == "BARRIER":
-                cause = "dead.uneven-steps"
-            sure = bool(odd) and len(values) > 2 and cause in _CAUSES.values()
-            yield Suspect(
-                cause=cause,
-                ranks=tuple(ranks),
-                confidence="definite" if sure and field != "TensorShape" else "likely",
-                weight=0.93 if odd else 0.7,
-                evidence=tuple(shown[:4]),
-                figures={
-                    "who": names(ranks).capitalize(),
-                    "what": f"{field} {values[ranks[-1]]}",
-                    "other": f"{field} {Counter(values.values()).most_common(1)[0][0]}",
-                },
-            )
-            return
+        apart = [one for one in pairs if one[1].get(field) != one[3].get(field)]
+        if not apart:
+            continue
+        named = Counter(number for one in apart for number in (one[0], one[2]))
+        ranked = named.most_common()
+        odd = [number for number, count in ranked if count == ranked[0][1]]
+        values = {one[0]: one[1].get(field, "") for one in apart}
+        values |= {one[2]: one[3].get(field, "") for one in apart}
+        other = next(one[2] if one[0] == odd[0] else one[0] for one in apart if odd[0] in one)
+        if values[odd[0]] == "BARRIER":
+            cause = "dead.uneven-steps"
+        sure = len(odd) == 1 and len(named) > 2 and cause in _CAUSES.values()
+        yield Suspect(
+            cause=cause,
+            ranks=tuple(odd),
+            confidence="definite" if sure and field != "TensorShape" else "likely",
+            weight=0.93 if len(odd) == 1 else 0.7,
+            evidence=tuple(shown[:4]),
+            figures={
+                "who": names(odd).capitalize(),
+                "what": f"{field} {values[odd[0]]}",
+                "other": f"{field} {values[other]}",
+            },
+        )
+        return
 
 
 def _minority(values: dict[int, str], world: int) -> list[int]:

@@ -247,16 +247,17 @@ def _give_out(job: Job) -> None:
             if other is not rank:
                 rank.stacks.remove(stack)
                 other.stacks.append(stack)
-        for moment in keep if rank.number != LOOSE else job.moments:
-            if moment.rule == "failed" and rank.number == LOOSE:
-                _add_exit(job, moment)
+    failed = [one for one in job.moments if one.rule == "failed"]
+    if len(failed) >= job.attempts:  # else the last attempt did not fail
+        for moment in failed:
+            _add_exit(job, moment)
 
 
 def _add_exit(job: Job, moment: Moment) -> None:
     """Add an exit code that torchrun names with the rank on its host, if there is one host."""
     local = int(moment.fields["local"])
     owners = [rank for rank in job.ranks.values() if rank.local == local]
-    if len(owners) == 1 and owners[0].exit is None:
+    if len(owners) == 1 and owners[0].exit is None and not owners[0].finished:
         owners[0].pid = int(moment.fields["pid"])
         owners[0].exit = Exit(
             int(moment.fields["code"]), moment.source, owners[0].pid, moment.time, True

@@ -150,12 +150,19 @@ def _lag(group: str, ranks: dict[int, list[Call]]) -> Lag | None:
 
 
 def _crossed(lags: Iterable[Lag], ranks: dict[int, Rank]) -> list[tuple[int, Call]]:
-    """Return ranks that are behind in one group because they wait in another, and for what."""
+    """Return ranks that are behind in one group while they are ahead or wait in another.
+
+    Gloo marks a call that timed out as done, so the numbers decide as well.
+    """
     found = []
     for lag in lags:
         for number in lag.behind:
             for group, calls in ranks[number].calls.items():
-                if group != lag.group and calls and not calls[-1].done:
+                if group == lag.group or not calls:
+                    continue
+                others = [ranks[one].calls.get(group, ()) for one in lag.waiting]
+                most = max((one[-1].number for one in others if one), default=0)
+                if not calls[-1].done or calls[-1].number > most:
                     found.append((number, calls[-1]))
     return found
 

@@ -27,7 +27,8 @@ _WAITS = re.compile(
 _SOURCE_FILE = re.compile(r"\[?(?:enforce fail at )?/?[\w./-]+\.(?:cc|cpp|h|cu):\d+\]\s?")
 LOADER = re.compile(
     r"__getitem__|__next__|__iter__|collate|dataload|dataset|_next_data|_try_get|fetch|sampler|read_shard"
-    r"|load_batch|next_batch|get_batch|load_sample|read_sample|prefetch",
+    r"|prefetch|(?:get|next|make|fetch|read|load|open|parse|decode|tokeni[sz]e)_\w*(?:batch|row|example"
+    r"|sample|input|shard|data|file|line|record|image|token)",
     re.I,
 )
 

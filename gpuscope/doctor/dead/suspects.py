@@ -306,7 +306,8 @@ def _of_exits(scene: Scene, code: int, waited: bool, ranks: list[int]) -> Suspec
     if code > 0 and said is not None:
         cause, what = rules.of_message(said[0]), short(said[0], 160)
         evidence.append(Evidence(text=f"it said: {short(said[0])}", source=said[1]))
-    elif code == 1 and not lead.has_log:  # what Python exits with after an exception
+    elif code == 1 and (not lead.has_log or not any(r.failures for r in scene.ranks.values())):
+        # Python ends so after an exception, and no file here would show one
         cause = "dead.exception"
     elif lead.last_lines:
         text, at = lead.last_lines[-1]

@@ -1,0 +1,38 @@
+"""Verdicts on jobs that were made to die: the rank and the cause that come first.
+
+The half that was held out was read once, when the rules were written; its bars are those that were
+set before.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.dead_jobs.score import Answer, causes, score
+from gpuscope.doctor.dead import WORDINGS
+from gpuscope.doctor.dead.collect import read_job
+from gpuscope.doctor.dead.verdict import judge
+
+
+def answer(folder):
+    found = judge(read_job([folder], folder.name)).suspects
+    if not found:
+        return Answer((), "", False)
+    one = found[0]
+    return Answer(one.ranks, one.cause.partition(".")[2], one.confidence == "definite")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("half", "culprit", "cause"), [("dev", 0.97, 0.95), ("held_out", 0.9, 0.8)]
+)
+def test_the_first_rank_and_cause_are_right_and_none_is_sure_and_wrong(half, culprit, cause):
+    found = score(half, answer)
+    assert found.culprit >= culprit, found
+    assert found.cause >= cause, found
+    assert not found.wrong_definite, found
+
+
+def test_verdicts_use_the_words_of_the_test_data():
+    known = {name for name in WORDINGS.findings if name.startswith("dead.")}
+    assert {f"dead.{name}" for name in causes()} == known
