@@ -6,9 +6,11 @@ import gzip
 import json
 import pickle
 import time
+import zipfile
 
 import pytest
 
+from gpuscope.cli.commands.doctor import bundle
 from gpuscope.doctor import dead, report, table
 from gpuscope.doctor.dead import clocks, excerpt
 from gpuscope.doctor.dead.collect import read_job
@@ -596,6 +598,24 @@ def test_the_json_has_the_suspects_and_the_ranks(folder):
     assert job["suspects"][0]["cause"] == "exception"
     assert [row["end"] for row in job["ranks"]] == ["failed", "waited"]
     assert job["world"] == 2
+
+
+def test_a_bundle_names_no_host_folder_or_file_of_the_job(tmp_path):
+    for number, node in enumerate(("trinity-07", "trinity-08")):
+        place = tmp_path / "secret-run" / node
+        place.mkdir(parents=True)
+        text = f"rank {number} of 2 is ready on {node}\n" + traceback(number, LOST)
+        text = text if number else steps(0) + f"ready on {node}\n" + traceback(0, "ValueError: bad")
+        (place / f"rank_{number}.log").write_text(text)
+    found = report.finish(dead.examine([tmp_path / "secret-run"], "secret-run"), table.load())
+    document = report.document(found, 2)
+    assert "trinity-07" in json.dumps(document)
+    bundle.write(str(tmp_path / "b.zip"), document)
+    with zipfile.ZipFile(tmp_path / "b.zip") as archive:
+        text = archive.read("report.json").decode()
+    assert "ValueError" in text
+    for name in ("trinity", "secret-run", "train.py", "rank_0"):
+        assert name not in text
 
 
 def test_what_is_missing_is_said_with_what_to_set(folder):

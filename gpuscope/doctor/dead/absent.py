@@ -12,6 +12,7 @@ from .model import Moment, Suspect
 from .scene import (
     LOADER,
     Scene,
+    code_text,
     collective_of,
     fatal,
     in_loader,
@@ -22,7 +23,6 @@ from .scene import (
     stands_at,
     waits,
 )
-from .suspects import code_text
 
 Suspects = Iterator[Suspect]
 _LIMIT = re.compile(r"(?:Timed out waiting |ran for |Timeout\(ms\)=|monitoredBarrier in )(\d+)")

@@ -13,8 +13,7 @@ from ...text.units import duration_text
 from ...text.width import beginning, cells, pad
 from ...wire.clean import clean
 from .model import Job, Rank, Suspect, Verdict
-from .scene import Scene, fatal, own_frame, short, stands_at, waits
-from .suspects import code_text
+from .scene import Scene, code_text, fatal, own_frame, short, stands_at, waits
 
 if TYPE_CHECKING:
     from ...text.styled import Line
@@ -254,10 +253,10 @@ def document(job: Job, verdict: Verdict) -> dict[str, Any]:
         "attempts": job.attempts,
         "bytes_read": job.bytes_read,
         "files": job.found,
-        "clock_offsets_seconds": {
-            host: {"offset": offset, "spread": spread}
+        "clocks": [
+            {"host": host, "offset_seconds": offset, "spread_seconds": spread}
             for host, (offset, spread) in job.offsets.items()
-        },
+        ],
         "suspects": [_suspect(one) for one in verdict.suspects],
         "ranks": [
             {

@@ -217,3 +217,19 @@ def short(text: str, most: int = 240) -> str:
     """Return the beginning of a text in one line, without the source files of torch's C++."""
     line = _SOURCE_FILE.sub("", " ".join(text.split()))
     return line if len(line) <= most else line[: most - 1] + "…"
+
+
+def host_of(scene: Scene, ranks: list[int]) -> str:
+    """Return the host of these ranks, if they have one in common and the job has several."""
+    hosts = {scene.get(number).host for number in ranks}
+    return hosts.pop() if len(hosts) == 1 and len(scene.hosts) > 1 else ""
+
+
+def code_text(code: int) -> str:
+    """Return ``exit code 3``, or ``SIGKILL`` for a negative number."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"

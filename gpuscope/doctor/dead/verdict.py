@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ..finding import Abstained, Evidence
 from ..wordings import Wordings
-from . import absent, apart, suspects
+from . import absent, apart, ends, suspects
 from .model import Job, Suspect, Verdict
 from .scene import Scene, names
 
@@ -24,7 +24,7 @@ CLOSE = 0.08
 def judge(job: Job) -> Verdict:
     """Return the suspects of a job, the likeliest first, and what would decide between them."""
     scene = Scene(job)
-    found = [*suspects.find(scene)]
+    found = [*suspects.find(scene), *ends.find(scene)]
     explained = any(one.weight >= EXPLAINS and one.cause not in _OF_ALL for one in found)
     found += [*apart.find(scene), *absent.find(scene, explained)]
     found = _merged(found)

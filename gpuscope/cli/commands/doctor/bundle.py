@@ -75,6 +75,8 @@ def write(path: str, document: Mapping[str, Any]) -> int:
 
 
 def _report(document: Mapping[str, Any], redact: _Redact) -> str:
+    for job in document.get("jobs", ()):
+        redact.hide_hosts_of(job)
     found = redact.everything(document)
     count = len(found["findings"])
     text = json.dumps(found, indent=1)
@@ -103,6 +105,15 @@ class _Redact:
         for kind, name in (("host", host), ("host", host.partition(".")[0]), ("user", _user())):
             if len(name) > 2 and name not in ("root", "localhost"):
                 self._redactor.hide(kind, name)
+
+    def hide_hosts_of(self, job: Mapping[str, Any]) -> None:
+        """Hide the hosts of a dead job, and what its folder is called, wherever they are named."""
+        rows = [*job["suspects"], *job["ranks"], *job["clocks"]]
+        for host in {str(row["host"]) for row in rows if row["host"]} - {"localhost"}:
+            if len(host) > 2:
+                self._redactor.hide("host", host)
+        if len(str(job["name"])) > 2:
+            self._redactor.hide("path", str(job["name"]))
 
     def everything(self, value: Any) -> Any:
         """A JSON value with its strings redacted; keys are ours and stay."""
