@@ -52,6 +52,7 @@ PLACES: dict[str, ScreenPlace] = {
     "work": ScreenPlace("time.work_dialog", "WorkDialog", with_session=False),
     # The Doctor, and the Lab, whose dialogs get its runs.
     "pitfall": ScreenPlace("doctor.dialogs", "ExplainDialog", with_session=False),
+    "dead_job": ScreenPlace("doctor.dead_job_dialog", "DeadJobDialog", with_session=False),
     "proof": ScreenPlace("doctor.dialogs", "CommandDialog", with_session=False),
     "lab_value": ScreenPlace("lab.dialogs", "ValueDialog", with_session=False),
     "lab_held": ScreenPlace("lab.dialogs", "HeldDialog", with_session=False),

@@ -5,6 +5,7 @@ An entry says what it is and what choosing it does. Nothing here draws.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -143,6 +144,13 @@ def of_commands(app: App[Any]) -> Iterator[Entry]:
             reason="it is chosen" if app.theme == theme else "",
         )
     yield Entry(
+        "dead job",
+        "A dead job",
+        "which rank failed first, from a folder of its logs and dumps",
+        lambda: own.open("dead_job"),
+        also="doctor post-mortem died crashed killed hang timeout nccl flight recorder logs",
+    )
+    yield Entry(
         "attach elsewhere",
         "Attach to another host",
         "type a host of ~/.ssh/config, user@host, slurm:JOB or k8s:NAMESPACE/POD",
@@ -153,8 +161,18 @@ def of_commands(app: App[Any]) -> Iterator[Entry]:
 
 
 def typed(app: App[Any], query: str) -> Iterator[Entry]:
-    """Yield the command that is typed in full: a host to attach to."""
+    """Yield the command that is typed in full: a host to attach to, or a folder to examine."""
     own = program(app)
+    path = query.strip()
+    if path.startswith(("/", "~", "./", "../")) and os.path.isdir(os.path.expanduser(path)):
+        yield Entry(
+            "",
+            f"Examine the dead job in {path}",
+            "which rank failed first, from what it left there",
+            partial(own.open, "dead_job", path),
+            kind="folder",
+            also=path,
+        )
     words = query.split()
     is_attach = words[:1] == ["attach"]
     text = "".join(words[1:]) if is_attach else query.strip()

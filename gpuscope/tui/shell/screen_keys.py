@@ -100,6 +100,11 @@ KEYS: dict[str, tuple[Key, ...]] = {
         one("right", "cursor_right", "complete", "the name of the host", 15, via="Input"),
         one("escape", "dismiss", "close", "back to the screen below", 20),
     ),
+    "DeadJobDialog": (
+        one("enter", "submit", "examine", "read what the job left there", 10, via="Input"),
+        one("tab", "other", "path or text", "from the path to the text, and back", 15),
+        one("escape", "dismiss", "close", "back to the screen below", 20),
+    ),
     "Dialog": (
         CLOSE,
         SCROLL,
