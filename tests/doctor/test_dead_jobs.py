@@ -550,7 +550,7 @@ def test_of_a_long_log_the_end_and_the_tracebacks_before_are_kept(tmp_path):
     assert sum(len(text) for text in numbered.values()) < 500_000
 
 
-def test_only_the_last_attempt_of_torchrun_counts(tmp_path):
+def test_the_last_attempt_of_torchrun_is_judged_and_the_one_before_is_told(tmp_path):
     for attempt, error in ((0, "ValueError: first try"), (1, "KeyError: 'second'")):
         for local in (0, 1):
             place = tmp_path / "logs" / "none_x7" / f"attempt_{attempt}" / str(local)
@@ -560,6 +560,12 @@ def test_only_the_last_attempt_of_torchrun_counts(tmp_path):
     job = read_job([tmp_path], "job")
     assert job.attempts == 2
     assert judge(job).suspects[0].figures["what"] == "KeyError: 'second'"
+    found = dead.examine([tmp_path], "job").findings
+    assert [one.title for one in found] == [
+        "Rank 1 failed first: KeyError: 'second'",
+        "Rank 1 failed first: ValueError: first try",
+    ]
+    assert (found[1].where, found[1].severity) == ("attempt 1 of 2", "info")
 
 
 def test_a_folder_of_scripts_is_no_dead_job_and_one_of_logs_is(tmp_path):

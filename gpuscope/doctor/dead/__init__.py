@@ -16,10 +16,11 @@ from ...wire.clean import clean
 from .. import table
 from ..finding import Exhibit, Finding, Fix, Report
 from ..wordings import Wordings
+from .find import is_of_a_job
 
 if TYPE_CHECKING:
     from .find import Found
-    from .model import Suspect
+    from .model import Job, Suspect
 
 __all__ = ["examine", "is_of_a_job", "says_ranks"]
 
@@ -37,17 +38,6 @@ _KINDS = {
     "snapshot": "snapshots",
     "recording": "recordings",
 }
-
-
-def is_of_a_job(folder: Path) -> bool:
-    """Return whether a folder holds what a job left, and not scripts with a log beside them."""
-    from .find import find
-
-    found, _ = find([folder])
-    if any(one.kind in ("flight", "elastic", "box") or one.local is not None for one in found):
-        return True
-    scripts = next(folder.glob("*.py"), None) or next(folder.glob("*/*.py"), None)
-    return bool(found) and scripts is None
 
 
 def says_ranks(part: bytes) -> bool:
@@ -85,7 +75,11 @@ def examine(paths: Sequence[Path], name: str, here: bool = True) -> Report:
         examined=(f"{name} ({kinds})",),
         exhibits=(exhibit,),
     )
-    return report + _of_text(judged.suspects) + _of_snapshots(files)
+    report += _of_text(judged.suspects) + _of_snapshots(files)
+    if job.attempts > 1:
+        before = verdict.judge(read_files(files, name, attempt=job.attempts - 2))
+        report += Report(findings=tuple(_of_attempt(one, job, root) for one in before.suspects[:1]))
+    return report
 
 
 def _finding(suspect: Suspect, index: int, root: Path | None) -> Finding:
@@ -103,6 +97,12 @@ def _finding(suspect: Suspect, index: int, root: Path | None) -> Finding:
         where=", ".join(filter(None, (suspect.host, suspect.where))),
         rank=10 + round(suspect.weight, 2),
     )
+
+
+def _of_attempt(suspect: Suspect, job: Job, root: Path | None) -> Finding:
+    """Return what ended the attempt before the last one, after which torchrun started anew."""
+    finding = _finding(suspect, 1, root)
+    return replace(finding, where=f"attempt {job.attempts - 1} of {job.attempts}", rank=1.0)
 
 
 def _fixes(suspect: Suspect, root: Path | None) -> list[Fix]:

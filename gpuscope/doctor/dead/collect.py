@@ -23,12 +23,21 @@ def read_job(paths: Sequence[Path], name: str) -> Job:
     return read_files(files, name, unread)
 
 
-def read_files(files: Sequence[Found], name: str, unread: Iterable[str] = ()) -> Job:
-    """Return what is known of the job that left these files."""
+def read_files(
+    files: Sequence[Found], name: str, unread: Iterable[str] = (), attempt: int | None = None
+) -> Job:
+    """Return what is known of the job that left these files.
+
+    Of a job that torchrun started several times, it is the last attempt, or this one. What says
+    nothing of its attempt, such as torchrun's own output, is taken for the last one.
+    """
     job = Job(name, unread=list(unread))
     last = max((one.attempt for one in files), default=0)
     job.attempts = last + 1
-    files = [one for one in files if one.local is None or one.attempt == last]
+    if attempt is None:
+        files = [one for one in files if one.local is None or one.attempt == last]
+    else:
+        files = [one for one in files if one.local is not None and one.attempt == attempt]
     for one in files:
         job.found[one.kind] = job.found.get(one.kind, 0) + 1
     parts: list[Part] = []

@@ -15,6 +15,8 @@ from ..file_kinds import HEAD_BYTES, Kind, kind_of
 
 MOST_FILES = 20_000
 """Of a folder with more files, only the first are looked at."""
+MOST_TEXTS = 400
+"""So many texts are looked at for the question whether a folder is that of a job."""
 _SKIPPED_FOLDERS = frozenset(
     (".git", "__pycache__", "node_modules", "site-packages", ".venv", "venv")
 )
@@ -58,6 +60,22 @@ class Found:
     host: str = ""
 
 
+def is_of_a_job(folder: Path) -> bool:
+    """Return whether a folder holds what a job left, and not scripts with a log beside them.
+
+    It stops at the first file that nothing but a job leaves.
+    """
+    texts = 0
+    for one in find_each([folder], []):
+        if one.kind in ("flight", "elastic", "box") or _ATTEMPT.search(one.name):
+            return True
+        texts += one.kind == "text"
+        if texts >= MOST_TEXTS:
+            break
+    scripts = next(folder.glob("*.py"), None) or next(folder.glob("*/*.py"), None)
+    return texts > 0 and scripts is None
+
+
 def walk(paths: Sequence[Path]) -> Iterator[tuple[Path, str]]:
     """Yield the files below these paths, each with its name in the report."""
     count = 0
@@ -75,16 +93,22 @@ def walk(paths: Sequence[Path]) -> Iterator[tuple[Path, str]]:
                 yield full, str(full.relative_to(path))
 
 
-def find(paths: Sequence[Path], every: bool = False) -> tuple[list[Found], list[str]]:
-    """Return the files that a job left, and why others could not be read.
-
-    A text file below a folder counts where it says something that jobs say. ``every`` takes all
-    texts, because the user named them.
-    """
-    found: list[Found] = []
+def find(paths: Sequence[Path]) -> tuple[list[Found], list[str]]:
+    """Return the files that a job left, and why others could not be read."""
     unread: list[str] = []
+    found = list(find_each(paths, unread))
+    _place(found)
+    return found, unread
+
+
+def find_each(paths: Sequence[Path], unread: list[str]) -> Iterator[Found]:
+    """Yield the files that a job left, not yet placed, and add to ``unread`` why others are not.
+
+    A text below a folder counts where it says something that jobs say. One that the user named
+    counts in any case.
+    """
     for path, name in walk(paths):
-        named = every or path in paths
+        named = path in paths
         if not named and _SKIPPED_NAMES.search(path.name):
             continue
         try:
@@ -100,9 +124,7 @@ def find(paths: Sequence[Path], every: bool = False) -> tuple[list[Found], list[
             unread.append(f"{name}: cannot be read ({error.strerror or error}).")
             continue
         if kind not in ("binary", "zip"):
-            found.append(Found(path, name, kind, about.st_size, about.st_mtime))
-    _place(found)
-    return found, unread
+            yield Found(path, name, kind, about.st_size, about.st_mtime)
 
 
 def _says_something(file: object, head: bytes, size: int) -> bool:
