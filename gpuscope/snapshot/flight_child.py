@@ -1,9 +1,8 @@
 """The child process that reads dumps of c10d's flight recorder, one after the other, with limits.
 
 The dumps are pickles or JSON. A request is a line with a path as JSON. An answer is a line of JSON,
-either with ``failure`` or with what a post-mortem needs of the dump: its entries as rows, its
-groups and the state of each group. It is started by path, as ``child.py`` is, and like there no
-pickle gets a global.
+either with ``failure`` or with what a post-mortem needs of the dump: its entries as rows, and its
+groups. It is started by path, as ``child.py`` is, and like there no pickle gets a global.
 """
 
 from __future__ import annotations
@@ -77,11 +76,9 @@ def reduce(root: dict[str, Any]) -> dict[str, Any]:
         if isinstance(entry, dict)
     ]
     return {
-        "version": str(root.get("version", ""))[:32],
         "rank": root.get("rank") if isinstance(root.get("rank"), int) else None,
         "host": str(root.get("host_name") or root.get("hostname") or "")[:256],
         "groups": _groups(root.get("pg_config")),
-        "states": _states(root.get("pg_status")),
         "rows": rows,
     }
 
@@ -95,19 +92,6 @@ def _groups(config: Any) -> list[list[Any]]:
             if isinstance(ranks, str):
                 ranks = [int(one) for one in ranks.strip("[] ").split(",") if one.strip().isdigit()]
             found.append([str(key)[:256], str(value.get("desc", ""))[:256], ranks or []])
-    return found
-
-
-def _states(states: Any) -> list[list[Any]]:
-    """Return the group's number, and the last collective enqueued, started and completed in it."""
-    found = []
-    for key, value in list(states.items())[:MOST_GROUPS] if isinstance(states, dict) else ():
-        if isinstance(value, dict):
-            numbers = [
-                _number(value.get(f"last_{what}_collective"))
-                for what in ("enqueued", "started", "completed")
-            ]
-            found.append([str(key)[:64], *numbers])
     return found
 
 
@@ -134,12 +118,10 @@ def _row(entry: dict[str, Any]) -> list[Any]:
         _types(entry.get("input_dtypes")),
         # Gloo's entries stay "scheduled", and are retired once they are done.
         1 if state == "completed" or (backend == "gloo" and entry.get("retired") is True) else 0,
-        state,
         _number(entry.get("time_created_ns")),
         _number(entry.get("time_discovered_completed_ns")),
         _number(entry.get("timeout_ms")),
         _place(entry.get("frames")),
-        _number(entry.get("pg_id")),
     ]
 
 

@@ -51,14 +51,12 @@ def examine(paths: Sequence[Path], name: str, here: bool = True) -> Report:
     ``here`` says that they stay where they are, so that the user can be told to read them.
     """
     from . import ranks_table, verdict
-    from .collect import read_files
-    from .find import find
+    from .collect import read_files, read_job
 
-    files, unread = find(paths)
-    if not files:
+    job = read_job(paths, name)
+    if not job.files:
         why = f"{name}: it holds no log, no dump and no error file of a training."
-        return Report(problems=(why, *unread))
-    job = read_files(files, name, unread)
+        return Report(problems=(why, *job.unread))
     judged = verdict.judge(job)
     root = None
     if here:
@@ -75,9 +73,9 @@ def examine(paths: Sequence[Path], name: str, here: bool = True) -> Report:
         examined=(f"{name} ({kinds})",),
         exhibits=(exhibit,),
     )
-    report += _of_text(judged.suspects) + _of_snapshots(files)
+    report += _of_text(judged.suspects) + _of_snapshots(job.files)
     if job.attempts > 1:
-        before = verdict.judge(read_files(files, name, attempt=job.attempts - 2))
+        before = verdict.judge(read_files(job.files, name, attempt=job.attempts - 2))
         report += Report(findings=tuple(_of_attempt(one, job, root) for one in before.suspects[:1]))
     return report
 

@@ -20,7 +20,9 @@ LOOSE = -1
 def read_job(paths: Sequence[Path], name: str) -> Job:
     """Return what is known of the job that left these files or folders."""
     files, unread = find(paths)
-    return read_files(files, name, unread)
+    job = read_files(files, name, unread)
+    job.files = files
+    return job
 
 
 def read_files(
@@ -188,7 +190,7 @@ def _add_flights(job: Job, files: Sequence[Found]) -> None:
             continue
         rank = job.rank(dump.rank)
         rank.has_flight = True
-        rank.host = rank.host or dump.found.host
+        rank.host = rank.host or dump.found.host or dump.host
         rank.sources.append(dump.found.name)
         job.flight_names.add(dump.found.name)
         for group, calls in dump.calls.items():

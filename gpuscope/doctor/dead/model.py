@@ -7,11 +7,14 @@ outside and are cleaned where they are shown.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from ..finding import Abstained, Confidence, Evidence
+
+if TYPE_CHECKING:
+    from .find import Found
 
 Means = Literal["cause", "effect", "told", "fact"]
 """What a message says of the rank that wrote it.
@@ -203,7 +206,8 @@ class Job:
     """Everything found in the files of one job.
 
     ``moments`` are messages that belong to no known rank. ``world`` is the number of ranks where
-    something says it. ``unread`` lists files that could not be read, each with its reason.
+    something says it. ``files`` are all that were found, and ``unread`` lists those that could not
+    be read, each with its reason.
     """
 
     name: str
@@ -216,6 +220,7 @@ class Job:
     offsets: dict[str, tuple[float, float]] = field(default_factory=dict)
     bytes_read: int = 0
     flight_names: set[str] = field(default_factory=set)
+    files: Sequence[Found] = ()
 
     def rank(self, number: int) -> Rank:
         """Return the rank with this number, and make it where it is new."""

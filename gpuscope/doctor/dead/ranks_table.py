@@ -18,7 +18,7 @@ from .scene import Scene, code_text, fatal, own_frame, short, stands_at, waits
 if TYPE_CHECKING:
     from ...text.styled import Line
 
-MOST_CULPRITS, MOST_ROWS = 8, 24
+MOST_ROWS = 24
 LEAST_TIME_CELLS, MOST_TIME_CELLS = 17, 60
 _STYLES = {"×": "bad", "○": "muted", "■": "muted", "✓": "ok", "?": "warn"}
 _WORDS = {"×": "failed", "○": "waited", "■": "told", "✓": "done", "?": "unknown"}

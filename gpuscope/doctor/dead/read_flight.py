@@ -28,17 +28,16 @@ MAX_ANSWER_BYTES = 64 * MIB
 
 @dataclass(slots=True)
 class Dump:
-    """One dump: the calls of each group in their order, and the ranks of the groups.
+    """One dump: the calls of each group in their order.
 
-    ``world`` are the ranks of the largest group. ``failure`` says why it could not be read.
+    ``world`` is the number of ranks of the largest group. ``failure`` says why it could not be
+    read.
     """
 
     found: Found
     rank: int | None = None
     host: str = ""
-    version: str = ""
     calls: dict[str, list[Call]] = field(default_factory=dict)
-    groups: dict[str, list[int]] = field(default_factory=dict)
     world: int = 0
     failure: str = ""
 
@@ -77,11 +76,9 @@ def _start(limit: int) -> LineChild:
 def _dump(found: Found, answer: dict[str, Any]) -> Dump:
     if "failure" in answer:
         return Dump(found, failure=str(answer["failure"]))
-    dump = Dump(found, rank=answer.get("rank"), host=answer["host"], version=answer["version"])
+    dump = Dump(found, rank=answer.get("rank"), host=answer["host"])
     dump.rank = found.rank if dump.rank is None else dump.rank
-    for name, _, ranks in answer["groups"]:
-        dump.groups[name] = [int(one) for one in ranks]
-    dump.world = max(map(len, dump.groups.values()), default=0)
+    dump.world = max((len(ranks) for _, _, ranks in answer["groups"]), default=0)
     for row in answer["rows"]:
         call = _call(row)
         if call is not None:
@@ -91,12 +88,13 @@ def _dump(found: Found, answer: dict[str, Any]) -> Dump:
 
 def _call(row: list[Any]) -> Call | None:
     (
-        name, label, backend, operation, number, p2p, is_p2p, inputs, outputs, types, done, _,
-        created, completed, timeout, place, _,
+        name, label, backend, operation, number, p2p, is_p2p, inputs, outputs, types, done,
+        created, completed, timeout, place,
     ) = row  # fmt: skip
     name, label, backend, operation, inputs, outputs, types, place = map(
         intern, (name, label, backend, operation, inputs, outputs, types, place)
     )  # ranks say the same thousands of times
+    is_p2p = is_p2p or operation.startswith(("send ", "recv "))  # older dumps do not mark them
     count = p2p if is_p2p else number
     if count is None or not operation or operation == "coalesced":
         return None
