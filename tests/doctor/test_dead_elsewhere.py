@@ -56,6 +56,16 @@ def test_the_files_of_another_host_are_judged_here(job, words):
     assert not any("less +" in fix.command for one in report.findings for fix in one.fixes)
 
 
+def test_a_log_of_several_ranks_and_the_kernels_are_judged_together(tmp_path):
+    log, kernel = tmp_path / "job.log", tmp_path / "dmesg.txt"
+    log.write_text("".join(f"[rank{n}]: {row}\n" for n in (0, 1) for row in LOST.splitlines()))
+    kernel.write_text("[1.2] NVRM: Xid (PCI:0000:cd:00): 79, pid=7, GPU has fallen off the bus.\n")
+    report = targets.examine([str(log), str(kernel)], False, 5.0)
+    assert report.findings[0].cause == "dead.device-error"
+    alone = targets.examine([str(log)], False, 5.0)
+    assert alone.exhibits[0].document["world"] == 2
+
+
 def test_a_place_that_is_not_there_is_said(tmp_path, words):
     report = targets.examine([f"me@node:{tmp_path}/gone"], False, 5.0, words)
     assert "there are no files at that place" in report.problems[0]

@@ -575,6 +575,14 @@ def test_a_folder_of_scripts_is_no_dead_job_and_one_of_logs_is(tmp_path):
     assert dead.is_of_a_job(tmp_path)
 
 
+def test_files_that_are_named_together_are_one_job_if_they_are_of_ranks(folder):
+    path = folder(monday__log=steps(0), friday__log=steps(0), rank_0__log="", rank_1__log="")
+    for name in ("rank_0.log", "rank_1.log"):
+        (path / name).write_text(steps(0))
+    assert dead.are_of_one_job([path / "rank_0.log", path / "rank_1.log"])
+    assert not dead.are_of_one_job([path / "monday.log", path / "friday.log"])
+
+
 # ── what is shown ─────────────────────────────────────────────────────────────────────────────────
 
 

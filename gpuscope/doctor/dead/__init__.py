@@ -16,13 +16,13 @@ from ...wire.clean import clean
 from .. import table
 from ..finding import Exhibit, Finding, Fix, Report
 from ..wordings import Wordings
-from .find import is_of_a_job
+from .find import are_of_one_job, is_of_a_job
 
 if TYPE_CHECKING:
     from .find import Found
     from .model import Job, Suspect
 
-__all__ = ["examine", "is_of_a_job", "says_ranks"]
+__all__ = ["are_of_one_job", "examine", "is_of_a_job", "says_ranks"]
 
 WORDINGS = Wordings("dead")
 MOST_SNAPSHOTS = 4

@@ -119,11 +119,18 @@ def _left_by_a_job(targets: Sequence[str]) -> list[Path]:
     named = [target for target in targets if target not in ("", "-")]
     folders = [Path(one) for one in named if os.path.isdir(one) and dead.is_of_a_job(Path(one))]
     files = [Path(one) for one in named if os.path.isfile(one) and _is_of_a_job(Path(one))]
-    return [*folders, *files] if folders or len(files) > 1 else []
+    several = len(files) > 1
+    together = folders or (several and (dead.are_of_one_job(files) or any(map(_says_ranks, files))))
+    return [*folders, *files] if together else []
+
+
+def _says_ranks(path: Path) -> bool:
+    """Return whether a log names ranks, so that what is named beside it may be of the same job."""
+    return dead.says_ranks(_end_of(path))
 
 
 def _is_of_a_job(path: Path) -> bool:
-    """Return whether a file may be a log, a dump or an error file of a rank."""
+    """Return whether a file may be a log, a dump or an error file of a job."""
     try:
         with open_regular(path) as file:
             head = file.read(HEAD_BYTES)
@@ -131,8 +138,7 @@ def _is_of_a_job(path: Path) -> bool:
         return False
     if path.suffix in (".py", ".pyw", ".ipynb") or _PYTHON_LINE.match(head):
         return False
-    kind = kind_of(head)
-    return kind in ("flight", "elastic") or (kind == "text" and _TRAINING.search(head) is not None)
+    return kind_of(head) in ("flight", "elastic", "text")
 
 
 def _name_of(paths: Sequence[Path]) -> str:
