@@ -28,7 +28,13 @@ WORDINGS = Wordings("dead")
 MOST_SNAPSHOTS = 4
 """So many snapshots and out-of-memory records of a job are examined by themselves as well."""
 MOST_UNREAD = 20
-_FIGURES = {"who": "The job", "what": "", "other": "", "waiters": "The others waited"}
+_FIGURES = {
+    "who": "The job",
+    "what": "",
+    "other": "",
+    "waiters": "The others waited",
+    "ended": "lost a process",
+}
 _RANKED = (b"[rank", b"local_rank", b"Watchdog caught", b"[default", b"exitcode")
 _KINDS = {
     "text": "logs",

@@ -223,6 +223,7 @@ def elsewhere(
         figures={
             "who": names(ranks).capitalize(),
             "what": what,
+            "ended": "went away without a word",
             "waiters": _waiters(scene, ranks),
         },
         where=place,

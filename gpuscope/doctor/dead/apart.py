@@ -72,12 +72,19 @@ def differences(scene: Scene) -> Suspects:
             evidence=tuple(evidence),
             figures={
                 "who": names(ranks).capitalize(),
-                "what": difference.sides[-1][1].title,
-                "other": difference.sides[0][1].title,
+                "what": _differing(difference, difference.sides[-1][1]),
+                "other": _differing(difference, difference.sides[0][1]),
             },
             where=difference.sides[-1][1].place,
             time=difference.sides[-1][1].created,
         )
+
+
+def _differing(difference: Difference, call: Call) -> str:
+    """Return that of a call in which it differs from the others."""
+    if difference.what == "operation":
+        return call.title
+    return f"{call.shapes if difference.what == 'size' else call.types} in {call.title}"
 
 
 def _is_at_its_end(scene: Scene, difference: Difference, odd: list[int]) -> bool:
@@ -212,7 +219,7 @@ def fingerprints(scene: Scene) -> Suspects:
             confidence="likely",
             weight=0.92,
             evidence=tuple(shown[:4]),
-            figures={"who": names(odd).capitalize(), "what": "another model than the others"},
+            figures={"who": names(odd).capitalize(), "what": shown[0].text},
         )
 
 
@@ -250,8 +257,8 @@ def _of_fingerprints(pairs: list[_Pair], shown: list[Evidence]) -> Suspects:
             evidence=tuple(shown[:4]),
             figures={
                 "who": names(odd).capitalize(),
-                "what": f"{field} {values[odd[0]]}",
-                "other": f"{field} {values[other]}",
+                "what": values[odd[0]],
+                "other": values[other],
             },
         )
         return

@@ -113,6 +113,7 @@ def _of_exits(scene: Scene, code: int, waited: bool, ranks: list[int]) -> Suspec
             if everyone
             else names(ranks).capitalize(),
             "what": what,
+            "ended": f"got {code_text(code)}",
         },
         host=host,
         time=lead.exit.time if lead.exit is not None else None,
