@@ -129,7 +129,7 @@ def test_the_document_has_the_promised_keys_and_null_for_what_is_missing():
     assert first["fixes"][0]["now"] is False
     assert first["verify"] == TABLE["no-grad-eval"].verify
     assert [fix["title"] for fix in second["fixes"]] == [
-        fix.title for fix in TABLE["hang-in-collective"].fixes
+        fix.title for fix in TABLE["hang-in-collective"].fixes_for(second["cause"])
     ]
     assert second["verify"] is None
     assert document["abstained"] == [{"pitfall": "empty-cache", "missing": "a second snapshot"}]
