@@ -217,3 +217,30 @@ def test_showing_the_same_again_sends_nothing_to_the_terminal() -> None:
         assert asked == []
 
     run(One, body, 70, 16)
+
+
+def test_a_line_alone_above_zero_has_a_soft_area_below_it_and_two_have_none() -> None:
+    async def body(pilot: object) -> None:
+        app: App[None] = pilot.app  # type: ignore[attr-defined]
+        chart = app.query_one(LineChart)
+        seconds = [n / 2 for n in range(121)]
+        steps = [20.0 if n < 60 else 80.0 for n in range(121)]
+
+        async def heights(*series: Series, low: float | None = 0.0) -> list[int]:
+            chart.show(series, 60, low, 100)
+            await pilot.pause()  # type: ignore[attr-defined]
+            ground = chart.ground.rich_color
+            columns = zip(*grid(app)[1:-3], strict=True)
+            return [
+                sum(style.bgcolor not in (None, ground) for _, style in column)
+                for column in list(columns)[8:-3]
+            ]
+
+        one = Series("GPU 0", "series1", seconds, steps)
+        filled = await heights(one)
+        assert min(filled[:20]) >= 1
+        assert min(filled[-20:]) >= 3 * max(filled[:20])
+        assert not any(await heights(one, low=None)), "an axis that does not begin at zero"
+        assert not any(await heights(one, Series("mean", "series2", seconds, steps)))
+
+    run(One, body, 70, 16)

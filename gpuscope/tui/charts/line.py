@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 
 from textual.strip import Strip
 
-from ..theme import Tokens
+from ..theme import Tokens, soft
 from . import plotext_adapter as adapter
 from .axes import label_of, nice_step, time_ticks, value_ticks
 from .bins import Bins, first_at
@@ -116,7 +116,13 @@ class LineChart(Painted):
         ]
         if self._x == "time":
             lines.append(adapter.unknown_line(lines, frame, width, glyphs.unknown))
-        return [strip_of(line, width, tokens) for line in adapter.draw(lines, frame, width, height)]
+        drawn = adapter.draw(lines, frame, width, height, self._area(tokens))
+        return [strip_of(line, width, tokens) for line in drawn]
+
+    def _area(self, tokens: Tokens) -> str:
+        """Return the background below a line that is alone and above zero, "" for none."""
+        alone = len(self._series) == 1 and self._low == 0
+        return soft(self._series[0].token) if alone and tokens.tints else ""
 
     def _frame(self, width: int, rows: int) -> adapter.Frame:
         start, end = self._start, self._now

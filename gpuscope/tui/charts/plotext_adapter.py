@@ -68,7 +68,11 @@ def runs_of(line: PlottedLine, frame: Frame, columns: int) -> list[Run]:
     at, last = -1, -math.inf
 
     def close() -> None:
-        if column:
+        if len(column) == 1:  # as most are, where the window is short
+            runs[-1][0].append(column[0][0])
+            runs[-1][1].append(column[0][1])
+            column.clear()
+        elif column:
             low = min(column, key=_value)
             high = max(column, key=_value)
             for x, y in (
@@ -144,10 +148,13 @@ def _value(point: tuple[float, float]) -> float:
     return point[1]
 
 
-def draw(lines: Sequence[PlottedLine], frame: Frame, width: int, height: int) -> list[Line]:
+def draw(
+    lines: Sequence[PlottedLine], frame: Frame, width: int, height: int, area: str = ""
+) -> list[Line]:
     """Return the chart with its axes as ``height`` lines of pieces, each ``width`` cells.
 
-    The first of ``lines`` is drawn last, on top of the others.
+    The first of ``lines`` is drawn last, on top of the others. What lies below it has the
+    background of the token ``area``, if there is one.
     """
     around = _around(frame, width, height)
     margin = margin_of(frame.y_ticks)
@@ -158,6 +165,8 @@ def draw(lines: Sequence[PlottedLine], frame: Frame, width: int, height: int) ->
         canvas.begin(line.token, line.marker)
         for xs, ys in runs_of(line, frame, columns):
             canvas.add(*canvas.placed(xs, ys, frame.x_low, frame.x_high, frame.y_low, frame.y_high))
+    if area:
+        canvas.fill_below(area)
     if width <= margin or rows <= 0:
         return [list(pieces) for pieces in around]
     painted = canvas.pieces("faint")
