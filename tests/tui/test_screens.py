@@ -54,10 +54,12 @@ async def test_no_gpu_shows_the_real_host_the_reason_and_what_works_here():
 
 @in_loop
 async def test_no_trainer_says_what_is_free_and_who_holds_the_rest():
-    screen = await shown(views.vacant())
+    screen = await shown(views.vacant(), wanted="CUDA_VISIBLE_DEVICES=2 gpuscope run train.py")
     assert "GPU 2-7: 139 GiB each" in screen
-    assert "GPU 0, 1: lin (jupyter) · idle ≥ 9 s" in screen
-    assert "no trainer with a probe yet:  gpuscope run train.py" in screen
+    assert "idle held by lin (jupyter)" in screen
+    small = await shown(views.vacant(), (80, 24))
+    assert "GPU 0, 1: lin (jupyter) · idle ≥ 9 s" in small
+    assert "no trainer with a probe yet:  gpuscope run train.py" in small
 
 
 @in_loop

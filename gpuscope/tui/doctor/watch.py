@@ -250,6 +250,11 @@ class Watch:
         return sorted(self._left.values(), key=lambda one: one.ended) if self._local() else []
 
     @property
+    def deaths(self) -> list[DeadTrainer]:
+        """Trainers that died on this machine in the last day, the newest first."""
+        return self._local_deaths()[::-1]
+
+    @property
     def unexplained(self) -> tuple[str, ...]:
         """Trainers that died of something no rule knows: which and how, the newest first."""
         return tuple(

@@ -1,4 +1,4 @@
-"""The charts of the Overview: one row of two, and where there is room another.
+"""The charts of the Overview: a row of two or three, and where there is room another.
 
 plotext costs its import only where a chart of lines has room.
 """
@@ -16,6 +16,7 @@ from ...model.stalls import is_stalled
 from ...model.step_time import input_share
 from ...text.units import GIB, window_text
 from ..charts.strips import Painted
+from ..theme import SERIES
 from ..widgets.pane import set_title
 from ..widgets.status import short_script
 
@@ -27,6 +28,12 @@ if TYPE_CHECKING:
 WINDOW_SECONDS = 60.0
 AXIS_ROWS = 2
 TOKENS = ("series2", "series3", "series4", "series5")
+ALIKE = 0.02
+"""Ranks whose means are as near to each other share a line."""
+MOST_CURVES = 4
+"""Of more GPUs only the one under the cursor has a curve of its own."""
+FITTED_SECONDS = (15.0, 30.0)
+"""Charts of a minute show less, as long as no more is known: they do not begin empty."""
 LOADS = (
     ("GPU-Util", "utilization_percent", "series1"),
     ("SM", "sm_active_percent", "series2"),
@@ -35,22 +42,39 @@ LOADS = (
 )
 
 
-def kinds_for(host: HostView, rows: int, second: bool) -> list[tuple[str, ...]]:
+def kinds_for(
+    host: HostView, rows: int, second: bool, across: int = 2, quiet: bool = False
+) -> list[tuple[str, ...]]:
     """Return which charts stand in each row, of which the first has ``rows`` lines inside.
 
     Several GPUs have a lane each, as long as each lane has a line. What no trainer reports gives
-    its place to what the host knows by itself.
+    its place to what the host knows by itself. There are two or three charts ``across``. On a
+    ``quiet`` host no GPU works: the host's own load takes the place of theirs.
     """
     living = [trainer for trainer in host.trainers if trainer.gone is None]
     loss = any(trainer.number("loss") is not None for trainer in living)
+    first: tuple[str, ...]
+    below: tuple[str, ...]
     if not host.devices:
         first = ("cpu", "step" if living else "host_memory")
         below = ("loss", "host_memory") if loss else ("host_memory",)
+    elif quiet:
+        first, below = ("all_power", "cpu", "host_memory"), ()
     else:
         strips = len(host.devices) > 1 and rows > len(host.devices)
-        first = ("strips" if strips else "lines" if len(host.devices) > 1 else "parts", "vram")
-        below = ("step", "loss" if loss else "power")
-    return [first, below] if second else [first]
+        load = "strips" if strips else "lines" if len(host.devices) > 1 else "parts"
+        first = (load, "vram", "power", "cpu")
+        below = ("step", "loss", "cpu") if loss else ("step", "power", "cpu")
+        if across > 2:
+            load = "strips" if load == "parts" else load
+            first = (load, "vram", "power") if second else (load, "vram", "cpu")
+            below = ("step", "loss" if loss else "host_memory", "cpu")
+    return [first[:across], below[:across]] if second and below else [first[:across]]
+
+
+def shows_load(kinds: list[tuple[str, ...]]) -> bool:
+    """Return whether the load of every GPU over time is among these charts."""
+    return any("strips" in row or "parts" in row for row in kinds)
 
 
 class Charts(Vertical):
@@ -65,7 +89,7 @@ class Charts(Vertical):
     def __init__(self, session: Session, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.session = session
-        self.window = WINDOW_SECONDS
+        self.window = self._span = WINDOW_SECONDS
         self.rows = 0
         """Lines inside the first row."""
         self.first_rows = 0
@@ -112,7 +136,7 @@ class Charts(Vertical):
         )
         if self.window > WINDOW_SECONDS and key == self._drawn:
             return
-        self._drawn = key
+        self._drawn, self._span = key, self._fitted(host)
         for kind, chart in self._made.items():
             if kind == "strips":
                 self._show_strips(chart, host)
@@ -121,13 +145,29 @@ class Charts(Vertical):
             elif kind != "vram":
                 self._show_lines(kind, chart, host, device)
 
+    def _fitted(self, host: HostView) -> float:
+        """Return the seconds to show: a minute is shorter as long as less is known."""
+        now = host.sampled_seconds
+        if self.window > WINDOW_SECONDS or now is None:
+            return self.window
+        firsts = [
+            past.seconds[0]
+            for entity, column in (
+                (host.id, "cpu_percent"),
+                *((device.id, LOADS[0][1]) for device in host.devices[:1]),
+            )
+            if len(past := self.session.history(entity, column, WINDOW_SECONDS))
+        ]
+        known = now - min(firsts, default=now - WINDOW_SECONDS)
+        return next((one for one in FITTED_SECONDS if known <= one), WINDOW_SECONDS)
+
     @property
     def _over(self) -> str:
         """The end of a title that names the time charts show, where it is not the usual one."""
-        return f", {window_text(self.window)}" if self.window != WINDOW_SECONDS else ""
+        return f", {window_text(self._span)}" if self._span > WINDOW_SECONDS else ""
 
     def _history(self, entity: int, column: str, scale: float = 1.0) -> History:
-        past = self.session.history(entity, column, self.window)
+        past = self.session.history(entity, column, self._span)
         if scale == 1.0:
             return past
         return type(past)(
@@ -154,17 +194,17 @@ class Charts(Vertical):
                     lanes.append(Lane(label, past, first and parts > 1, wasted, alarm))
         what = "Utilisation by GPU" if parts == 1 else "Utilisation by GPU and part"
         set_title(chart, f"{what}, mean at right{self._over}")
-        chart.show(lanes, self.window, host.sampled_seconds, self.session.ago_seconds)
+        chart.show(lanes, self._span, host.sampled_seconds, self.session.ago_seconds)
 
     def _show_vram(self, chart: Any, host: HostView, device: DeviceView) -> None:
         from ..charts.chart_series import device_layers
 
-        layers, seconds = device_layers(self.session, host, device, self.window)
+        layers, seconds = device_layers(self.session, host, device, self._span)
         total = device.definition.total_bytes
         chart.show(
             layers,
             seconds,
-            self.window,
+            self._span,
             float(total) if total else None,
             now=host.sampled_seconds,
             title=f"VRAM of GPU {device.definition.index}{self._over}",
@@ -186,6 +226,8 @@ class Charts(Vertical):
         elif kind == "power" and device is not None:
             title, unit, top = "Power, W", "W", device.number("power_limit_watts")
             series = self._power(host, device)
+        elif kind == "all_power":
+            title, unit, series = "Power of all GPUs, W", "W", self._all_power(host)
         elif kind == "step":
             title, unit = "Median step, ms", "ms"
             series = self._of_trainers(host, "step_seconds", 1000.0)
@@ -194,7 +236,7 @@ class Charts(Vertical):
         set_title(chart, f"{title}{self._over}")
         low = None if kind == "loss" else 0.0
         now, ago = host.sampled_seconds, self.session.ago_seconds
-        chart.show(series, self.window, low, top, unit, now=now, ago=ago)
+        chart.show(series, self._span, low, top, unit, now=now, ago=ago)
 
     def _one(self, label: str, token: str, entity: int, column: str, scale: float = 1.0) -> Series:
         from ..charts.line import Series
@@ -223,21 +265,34 @@ class Charts(Vertical):
             name += " (least busy)" if len(host.devices) > 2 else ""
             found.append(self._one(name, "series2", least.id, "utilization_percent"))
         if len(host.devices) > 2:
-            mean_of = mean_over(self.session, host.devices, "utilization_percent", self.window)
+            mean_of = mean_over(self.session, host.devices, "utilization_percent", self._span)
             found.append(Series("mean", "other", mean_of.seconds, mean_of.values))
         return found
 
     def _power(self, host: HostView, device: DeviceView) -> list[Series]:
-        """Return the power of the device under the cursor, and the mean of all."""
+        """Return the power of each of a few devices, else of the one looked at, and the mean."""
         from ..charts.chart_series import mean_over
         from ..charts.line import Series
 
-        name = f"GPU {device.definition.index}"
-        found = [self._one(name, "series1", device.id, "power_watts")]
-        if len(host.devices) > 1:
-            mean = mean_over(self.session, host.devices, "power_watts", self.window)
+        few = len(host.devices) <= MOST_CURVES
+        found = [
+            self._one(f"GPU {one.definition.index}", token, one.id, "power_watts")
+            for one, token in zip(host.devices if few else [device], SERIES, strict=False)
+        ]
+        if not few:
+            mean = mean_over(self.session, host.devices, "power_watts", self._span)
             found.append(Series("mean", "other", mean.seconds, mean.values))
         return found
+
+    def _all_power(self, host: HostView) -> list[Series]:
+        """Return what all GPUs together take that tell it."""
+        from ..charts.chart_series import mean_over
+        from ..charts.line import Series
+
+        known = [device for device in host.devices if device.number("power_watts") is not None]
+        mean = mean_over(self.session, known, "power_watts", self._span)
+        values = [None if value is None else value * len(known) for value in mean.values]
+        return [Series(f"sum of {len(known)}", "series1", mean.seconds, values)]
 
     def _parts(self, device: DeviceView) -> list[Series]:
         """Return what works how much of the only GPU."""
@@ -262,7 +317,7 @@ class Charts(Vertical):
             one = Series(label, token, past.seconds, past.values)
             if column != "loss" or any(value is not None for value in one.values):
                 found.append(one)
-        return found
+        return _one_if_alike(found) if one_job else found
 
     @staticmethod
     def _drawn_trainers(host: HostView) -> list[TrainerView]:
@@ -282,6 +337,23 @@ class Charts(Vertical):
         total = host.definition.memory_total_bytes
         values = [None if v is None or not total else (total - v) / GIB for v in past.values]
         return [Series("in use", "series1", past.seconds, values)]
+
+
+def _one_if_alike(found: list[Series]) -> list[Series]:
+    """Return one line for ranks whose lines would cover one another, else all of them."""
+    from ..charts.line import Series
+
+    means = [
+        sum(known) / len(known)
+        for one in found
+        if (known := [value for value in one.values if value is not None])
+    ]
+    if len(means) < 2 or len(means) < len(found):
+        return found
+    if max(means) - min(means) > ALIKE * max(map(abs, means)):
+        return found
+    first = found[means.index(max(means))]
+    return [Series(f"{len(found)} ranks alike", first.token, first.seconds, first.values)]
 
 
 def _make(kind: str) -> Painted:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ...model.device_state import NEARLY_FULL, NO_PROGRESS, DeviceState, judge
+from ...model.device_state import NEARLY_FULL, NO_PROGRESS, DeviceState, judge, owners
 from ...model.memory_layers import layers
 from ...store.view import DeviceView, HistoryOf, HostView, no_history
 from ...text import styled
@@ -59,8 +59,8 @@ WIDE_COLUMNS = (
 )
 """For a wide terminal. PCIe and NVLink are what goes out / what comes in."""
 SPARSE = (
-    "load", "meter", "tensor", "sm", "dram", "temperature", "power_bar", "power", "pcie", "nvlink",
-    "clock",
+    "load", "meter", "spark", "tensor", "sm", "dram", "temperature", "power_bar", "power", "pcie",
+    "nvlink", "clock",
 )  # fmt: skip
 """Columns that are left out where no device has anything to say in them."""
 SORT_COLUMNS = {
@@ -178,6 +178,16 @@ def sort_devices(host: HostView, sort: str, text: str = "") -> list[DeviceView]:
     return sorted(devices, key=rank)
 
 
+def worst_device(host: HostView, history: HistoryOf) -> str | None:
+    """Return the key of the device that is worst off, None where none is."""
+    kinds = {device.key: judge(host, device, history).kind for device in host.devices}
+    for kind in ("bad", "warn"):
+        worst = next((key for key, found in kinds.items() if found == kind), None)
+        if worst is not None:
+            return worst
+    return None
+
+
 def _haystack(host: HostView, device: DeviceView) -> str:
     verdict = judge(host, device)
     using = {u.process for u in device.uses if u.gone is None}
@@ -196,13 +206,14 @@ def device_row(
     tokens: Tokens,
     words: bool = True,
     history: HistoryOf = no_history,
+    wide: bool = False,
     spark: Line | None = None,
 ) -> TableRow:
     """Return the row of one device.
 
     When the device does not answer, the reason takes the place of figures that would be old.
-    With ``words`` the row also says what the load of a healthy device means. ``spark`` is the
-    course of its load, where the table is wide; None elsewhere.
+    With ``words`` the row also says what the load of a healthy device means. A ``wide`` table has
+    more columns, and ``spark``, the course of the load, unless a chart shows that.
     """
     verdict = judge(host, device, history)
     cells: dict[str, Cell] = {
@@ -214,8 +225,10 @@ def device_row(
         ],
     }
     cells |= _load(device, verdict) | _memory(host, device) | _rest(device)
+    if wide:
+        cells |= _wide(device)
     if spark is not None:
-        cells |= _wide(device) | {"spark": spark}
+        cells["spark"] = spark
     return TableRow(device.key, cells, "muted")
 
 
@@ -229,13 +242,17 @@ def state_cell(verdict: DeviceState, tokens: Tokens, words: bool = True) -> Line
 def _healthy_note(host: HostView, device: DeviceView, verdict: DeviceState) -> Line:
     """Return what there is to say of a healthy device.
 
-    That is what its load means, or since when it has none.
+    That is what its load means, or since when it has none and who holds it nevertheless.
     """
     since, now = device.number("idle_since_seconds"), host.sampled_seconds
     if verdict.reason:
         return []
-    if verdict.kind == "idle" and since and now is not None and now - since >= 1:
-        return [(f" ≥{short_age_text(now - since)}", "muted")]
+    if verdict.kind == "idle":
+        known = since and now is not None and now - since >= 1
+        parts = [f"≥{short_age_text(now - since)}"] if known and since and now is not None else []
+        held = " and ".join(owners(host, device).values())
+        parts += [f"held by {held}"] if held else []
+        return [(f" {' · '.join(parts)}", "muted")] if parts else []
     words = in_few_words(device) if verdict.word == "ok" else ""
     return [(f" {words}", "muted")] if words else []
 

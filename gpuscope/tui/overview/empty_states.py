@@ -25,15 +25,20 @@ COMMANDS = (
 )
 
 
-def facts(host: HostView) -> str:
-    """The host in a line; what is unknown is left out."""
+def facts(host: HostView, load: bool = True) -> str:
+    """The host in a line, with its ``load`` or without; what is unknown is left out."""
     d = host.definition
     parts = []
+    if not load:
+        parts += [f"{d.cpu_count} cores"] if d.cpu_count else []
+        parts += [f"{bytes_text(d.memory_total_bytes)} memory"] if d.memory_total_bytes else []
+        parts += [f"Linux {d.kernel}"] if d.kernel else []
+        return " · ".join(parts + ([f"container {d.container}"] if d.container else []))
     if d.cpu_count:
-        load = host.number("cpu_percent")
+        busy = host.number("cpu_percent")
         parts.append(
             f"{d.cpu_count} cores"
-            + (f", {percent_text(load / 100)} busy" if load is not None else "")
+            + (f", {percent_text(busy / 100)} busy" if busy is not None else "")
         )
     if d.memory_total_bytes:
         free = host.number("memory_available_bytes")
@@ -55,8 +60,14 @@ def facts(host: HostView) -> str:
     return " · ".join(parts)
 
 
-def no_devices(host: HostView | None, width: int = 76) -> list[Line]:
-    """Return what stands in the place of device rows, in lines of at most ``width`` cells."""
+def no_devices(
+    host: HostView | None, width: int = 76, commands: bool = True, load: bool = True
+) -> list[Line]:
+    """Return what stands in the place of device rows, in lines of at most ``width`` cells.
+
+    There are no ``commands`` where another panel has them, and no ``load`` of the host where
+    another panel has that.
+    """
     if host is None or host.sampled_seconds is None:
         return [[("waiting for the first reading", "muted")]]
     if host.nvml is None:
@@ -66,9 +77,9 @@ def no_devices(host: HostView | None, width: int = 76) -> list[Line]:
         reason = reason[len(HEAD) :]
     lines: list[Line] = [
         *styled.wrap([(HEAD, "text"), (reason, "warn")], width),
-        *styled.wrap([(facts(host), "muted")], width),
+        *styled.wrap([(facts(host, load), "muted")], width),
     ]
-    if host.link.state == "replay":
+    if host.link.state == "replay" or not commands:
         return lines
     names = max(len(command) for command, _ in COMMANDS)
     return [
@@ -77,10 +88,11 @@ def no_devices(host: HostView | None, width: int = 76) -> list[Line]:
     ]
 
 
-def about_room(host: HostView, history: HistoryOf) -> list[Line]:
+def about_room(host: HostView, history: HistoryOf, brief: bool = False) -> list[Line]:
     """Return the lines below the jobs, which say what is free and who holds the rest.
 
-    They also say since when the rest is idle, and why its owners may be hidden.
+    They also say since when the rest is idle, and why its owners may be hidden. They are ``brief``
+    where other panels say who is idle, and what can be done here.
     """
     lines: list[Line] = []
     if not host.devices:
@@ -89,7 +101,7 @@ def about_room(host: HostView, history: HistoryOf) -> list[Line]:
     if free:
         lines.append([("free   ", "ok"), (free, "text")])
     lines += _hidden(host, history)
-    if not any(t.gone is None for t in host.trainers):
+    if not brief and not any(t.gone is None for t in host.trainers):
         lines += _holders(host, history)
         if host.link.state != "replay":
             lines.append(

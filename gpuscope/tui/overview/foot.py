@@ -33,6 +33,7 @@ class Foot(Horizontal):
         self.session = session
         self.host_lines = Lines(id="host", classes="panel")
         self.processes: ProcessPanel | None = None
+        self.cpu_is_charted = False
 
     def compose(self) -> ComposeResult:
         self.host_lines.border_title = "Host"
@@ -70,5 +71,6 @@ class Foot(Horizontal):
             self.processes.bring_up_to_date(host)
         width, rows = self.host_lines.size or (0, 0)
         glyphs = self.host_lines.tokens.glyphs
-        lines = host_lines(host, self.session.history, width or HOST_COLUMNS - 4, glyphs, rows)
+        cells, history = width or HOST_COLUMNS - 4, self.session.history
+        lines = host_lines(host, history, cells, glyphs, rows, self.cpu_is_charted)
         self.host_lines.show(lines)

@@ -21,11 +21,17 @@ SPARK_SECONDS = 60.0
 
 
 def host_lines(
-    host: HostView, history: HistoryOf, cells: int, glyphs: Glyphs, rows: int = 0
+    host: HostView,
+    history: HistoryOf,
+    cells: int,
+    glyphs: Glyphs,
+    rows: int = 0,
+    charted: bool = False,
 ) -> list[Line]:
     """Return CPU with its course, load, memory and what shares it; unknown parts are left out.
 
-    Where ``rows`` are too few for CPU, its course and memory, the course is left out.
+    Where ``rows`` are too few for CPU, its course and memory, the course is left out, and where it
+    is ``charted`` elsewhere.
     """
     bar = max(6, min(24, cells - LABEL - VALUE - WORDS))
     d, n = host.definition, host.number
@@ -48,14 +54,16 @@ def host_lines(
 
     cores = f"of {d.cpu_count} cores" if d.cpu_count else ""
     gauge("CPU", n("cpu_percent"), 100.0, cores)
-    if host.sampled_seconds is not None and not 0 < rows < COURSE_ROWS:
+    load = n("load_1m")
+    words = f"load {load:.2f} over 1 min" if load is not None else ""
+    if charted:
+        lines += [[(" " * (LABEL + bar + VALUE), "text"), (words, "muted")]] if words else []
+    elif host.sampled_seconds is not None and not 0 < rows < COURSE_ROWS:
         each = SPARK_SECONDS / bar
         bins = Bins.ending(host.sampled_seconds - each, SPARK_SECONDS, bar)
         past = history(host.id, "cpu_percent", SPARK_SECONDS + 2 * each)
         drawn = spark(binned(past, bins, host.sampled_seconds), bar, 100.0, glyphs)
         blank = drawn.replace(glyphs.unknown, " ")
-        load = n("load_1m")
-        words = f"load {load:.2f} over 1 min" if load is not None else ""
         lines.append(
             [(" " * LABEL, "text"), (blank, "series1"), (" " * VALUE, "text"), (words, "muted")]
         )

@@ -40,6 +40,9 @@ HEADINGS = {
     "input": "INPUT",
     "memory": "PEAK/RESERVED",
     "left": "HEADROOM",
+    "p95": "P95",
+    "done": "DONE",
+    "peak": "PEAK",
 }
 
 COLUMNS: tuple[tuple[str, int, int], ...] = (
@@ -52,8 +55,13 @@ COLUMNS: tuple[tuple[str, int, int], ...] = (
     ("input", 6, 80),
     ("memory", 18, 0),
     ("left", 10, 0),
+    ("peak", 10, 150),
+    ("p95", 9, 150),
+    ("done", 16, 150),
 )
 """Column, cells, and the width of the panel from which it is shown."""
+WIDE_ONLY = ("p95", "done", "peak")
+"""Columns that a narrower panel does without, also below the job."""
 MIN_TITLE, MOST_TITLE = 14, 44
 SPAN_TITLE = 18
 SPLIT_BAR = 36
@@ -194,7 +202,7 @@ class JobList(Painted, can_focus=True):
     def _below(self, line: JobLine, width: int, full: bool | None = None) -> list[Line]:
         """Return the lines below a job: what its row has no column for, then its notes."""
         kept = columns_in(width, self._empty)
-        hidden = [column[0] for column in COLUMNS if column not in kept]
+        hidden = [one[0] for one in COLUMNS if one not in kept and one[0] not in WIDE_ONLY]
         facts = [
             (name, line.cells[name])
             for name in hidden

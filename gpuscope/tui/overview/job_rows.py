@@ -262,6 +262,7 @@ def _trainer_cells(
     etas = [n for t in trainers if (n := t.number("eta_seconds")) is not None]
     of_epoch = any(t.readings.get("progress_of") == "epoch" for t in trainers)
     losses = [n for t in trainers if (n := t.number("loss")) is not None]
+    slowest = [n for t in trainers if (n := t.number("step_seconds_p95")) is not None]
     shares = [s for t in trainers if (s := input_share(t)) is not None]
     late = pace.stopped or any(is_overdue(t) for t in trainers)
     step, age = pace.seconds, pace.age_seconds
@@ -277,9 +278,19 @@ def _trainer_cells(
         "age": (step_age_text(age), "warn" if late else "muted") if age is not None else DASH,
         "eta": (_eta_text(max(etas), of_epoch), "muted") if etas else DASH,
         "loss": (loss_text(losses[0]), "text") if losses else DASH,
+        "p95": (brief_duration_text(max(slowest)), "muted") if slowest else DASH,
+        "done": _progress(trainers[0]),
         "input": (_input(shares), _input_token(host, trainers, history)) if shares else DASH,
     }
     return cells
+
+
+def _progress(trainer: TrainerView) -> Piece:
+    """Return how much of the run or of the epoch is done."""
+    done, total = trainer.number("progress_done"), trainer.number("progress_total")
+    if done is None or not total:
+        return DASH
+    return f"{percent_text(done / total, whole=True)} of {total:,.0f}", "muted"
 
 
 def _input(shares: Sequence[float]) -> str:
@@ -315,8 +326,10 @@ def _memory(found: Sequence[MemoryRoom]) -> dict[str, Piece]:
     what it can still get.
     """
     known = [room for room in found if room.fullest.number("reserved_bytes") is not None]
+    peaks = [n for room in found if (n := room.fullest.number("peak_allocated_bytes"))]
+    peak: Piece = (bytes_text(max(peaks)), "muted") if peaks else DASH
     if not known:
-        return {"memory": DASH, "left": DASH}
+        return {"memory": DASH, "left": DASH, "peak": peak}
     allocator, left = known[0].fullest, known[0].headroom_bytes
     allocated, reserved = allocator.number("allocated_bytes"), allocator.number("reserved_bytes")
     unit, name = (GIB, "GiB") if (reserved or 0) >= GIB else (MIB, "MiB")
@@ -326,6 +339,7 @@ def _memory(found: Sequence[MemoryRoom]) -> dict[str, Piece]:
     return {
         "memory": (text, "text"),
         "left": (bytes_text(left), "warn" if tight else "text") if left is not None else DASH,
+        "peak": peak,
     }
 
 

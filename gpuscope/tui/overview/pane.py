@@ -26,6 +26,7 @@ from .finding_list import FindingList, go_to_finding
 from .foot import Foot
 from .job_list import JobList
 from .panel_rows import ROOMY_ROWS, SPLIT_COLUMNS, TINY_ROWS, WIDE, Given, Needs, share_out
+from .quiet import Quiet, QuietPanels
 
 if TYPE_CHECKING:
     from ...store.view import DeviceView, HostView, TrainerView
@@ -52,6 +53,8 @@ class OverviewPane(Pane):
         self._devices = LiveTable(NO_COLUMNS, empty=WAITING, gap=1, id="devices", classes="panel")
         self._findings = FindingList(id="top-findings", classes="panel")
         self._foot = Foot(session, id="foot")
+        self._quiet = Quiet()
+        self._quiet_panels: QuietPanels | None = None
         self._charts: Charts | None = None
         self._settled = True
         """Whether it is known which list a user most likely wants."""
@@ -61,6 +64,8 @@ class OverviewPane(Pane):
         self._nothing: list[Line] = []
         self._given: Given | None = None
         self._kinds: list[tuple[str, ...]] = []
+        self._load_is_charted = False
+        """Whether charts show the load of every GPU: a row need not show it as well."""
         self._found = 0
         self._told: tuple[object, ...] = (None, None, None)
         self._slurm: SlurmEnds | None = None
@@ -86,17 +91,22 @@ class OverviewPane(Pane):
             history, stopped = self.session.history, self.session.happened.stopped
             notes = self._slurm_notes(host)
             lines = job_lines(host, state.mine, state.filter, notes, history, stopped)
-            extra = about_room(host, history) or self._why_empty(host, bool(lines))
+            more = self._given is not None and self._given.quiet > 0
+            extra = about_room(host, history, more) or self._why_empty(host, bool(lines))
             room = self._room()
             above = styled.hang_lines(problems(host, bool(state.filter)), room)
             self._jobs.show(lines, styled.hang_lines(extra, room), above)
-            self._nothing = no_devices(host, self._room()) if not host.devices else []
+            if not host.devices:
+                narrow = self._terminal[0] < WIDE
+                self._nothing = no_devices(host, self._room(), not more, narrow or not more)
             self._devices.show_empty(self._nothing or f"no device contains {state.filter!r}")
             self._show_devices(host, room)
             self._shown = True
             if not self._settled and not self.typing:
                 self.take_focus()
             self._foot.show(host)
+            if self._quiet_panels is not None:
+                self._quiet_panels.show(host)
         self.show_findings()
         self._share_out(host)
         self._name_panels()
@@ -109,7 +119,8 @@ class OverviewPane(Pane):
         state, tokens, words = self.session.state, self._devices.tokens, room >= WORDS_CELLS
         silent = host.link.state in ("stale", "ended")
         sparks = None
-        if self._terminal[0] >= WIDE:
+        wide = self._terminal[0] >= WIDE
+        if wide and not self._load_is_charted:
             sparks = self._sparks = self._sparks or LoadSparks()
         rows = []
         for device in sort_devices(host, state.sort, state.filter):
@@ -118,10 +129,10 @@ class OverviewPane(Pane):
                 if sparks is not None
                 else None
             )
-            row = device_row(host, device, tokens, words, self.session.history, spark)
+            row = device_row(host, device, tokens, words, self.session.history, wide, spark)
             rows.append(as_last_seen(row) if silent else row)
         self._devices.show_columns(
-            columns(state.sort, rows, room, sparks is not None) if host.devices else NO_COLUMNS
+            columns(state.sort, rows, room, wide) if host.devices else NO_COLUMNS
         )
         self._devices.show(rows)
         self._devices.subtitle(legend(tokens) if host.devices else ())
@@ -184,23 +195,30 @@ class OverviewPane(Pane):
         """Give each list the height it needs, and charts what is left."""
         width, height = self._terminal
         inside = width - 2 * (0 if height < TINY_ROWS else 2)
+        quiet = self._quiet.rows(host, self.session.local)
+        running = host is not None and any(one.gone is None for one in host.processes)
         wanted = Needs(
             jobs=self._jobs.wanted(inside, full=False),
             jobs_in_full=self._jobs.wanted(inside, full=True),
             devices=len(host.devices) + 1 if host and host.devices else max(1, len(self._nothing)),
             findings=self._found,
-            processes=self._processes.count if self._processes is not None else 0,
-            lanes=len(host.devices) if host and len(host.devices) > 1 else 0,
+            processes=max(self._processes.count if self._processes is not None else 0, running),
+            lanes=len(host.devices) if host and len(host.devices) > 1 and not quiet else 0,
             many_charts=host is not None and any(t.gone is None for t in host.trainers),
             has_host=host is not None and host.sampled_seconds is not None,
+            quiet=quiet,
         )
         given = share_out(wanted, width, height, charts=host is not None)
         self._jobs.tell_in_full(given.in_full)
         kinds: list[tuple[str, ...]] = []
+        self._load_is_charted = False
         if given.charts and host is not None:
-            from .charts import kinds_for
+            from .charts import kinds_for, shows_load
 
-            kinds = kinds_for(host, given.chart_rows, given.second)
+            across, rows = 3 if width >= WIDE else 2, given.chart_rows
+            kinds = kinds_for(host, rows, given.second, across, given.quiet > 0)
+            self._load_is_charted = shows_load(kinds)
+        self._foot.cpu_is_charted = any("cpu" in row for row in kinds)
         if (given, kinds) == (self._given, self._kinds):
             return
         self._given, self._kinds = given, kinds
@@ -208,6 +226,11 @@ class OverviewPane(Pane):
         self._jobs.styles.height = given.jobs
         self._devices.styles.height = given.devices if given.charts or given.foot else "1fr"
         self._show_or_hide_foot(given)
+        if given.quiet and self._quiet_panels is None and self._foot.is_attached:
+            self._quiet_panels = QuietPanels(self.session, id="quiet")
+            self.mount(self._quiet_panels, after=self._findings)
+        if self._quiet_panels is not None:
+            self._quiet_panels.give(given.quiet, not given.foot and width >= WIDE)
         if kinds and self._charts is None and self._foot.is_attached:
             from .charts import Charts
 
@@ -221,7 +244,7 @@ class OverviewPane(Pane):
 
     def _show_or_hide_foot(self, given: Given) -> None:
         self._foot.give(given.foot, self._terminal[0], given.charts)
-        if given.foot:  # its size is known after the next layout
+        if given.foot or given.quiet:  # their size is known after the next layout
             self.call_after_refresh(self.show, self.session.host)
         if not self._foot.lists_processes and self._processes and self._processes.has_focus:
             self.focus_on(self._jobs)
@@ -258,19 +281,11 @@ class OverviewPane(Pane):
         if worst is not None:
             self._jobs.choose(worst)
         elif host is not None:
-            self._begin_at_the_worst_device(host)
+            from .device_rows import worst_device
+
+            if (key := worst_device(host, self.session.history)) is not None:
+                self._devices.move_to(key)
         self.focus_on(self._jobs if deviceless or worst is not None else self._devices)
-
-    def _begin_at_the_worst_device(self, host: HostView) -> None:
-        from ...model.device_state import judge
-
-        history = self.session.history
-        kinds = {device.key: judge(host, device, history).kind for device in host.devices}
-        for kind in ("bad", "warn"):
-            worst = next((key for key, found in kinds.items() if found == kind), None)
-            if worst is not None:
-                self._devices.move_to(worst)
-                return
 
     @staticmethod
     def _deviceless(host: HostView | None) -> bool:

@@ -29,6 +29,7 @@ FOOT_ROWS, MOST_PROCESSES = 9, 8
 """The usual height of the panels at the foot, and how many processes they show at least where
 there are so many.
 """
+LEAST_QUIET_ROWS, USUAL_QUIET_ROWS = 6, 9
 LEAST_FOOT_ROWS = 6
 """Less is not worth a panel: a heading and three processes in their frame."""
 BARE_ROWS, FRAMED_ROWS, MOST_HOST_ROWS = 2, 4, 8
@@ -40,7 +41,8 @@ class Needs(NamedTuple):
 
     ``findings`` has its frame in it. ``lanes`` is how many GPUs want a line of the first row of
     charts each. ``many_charts``: there are trainers, so that a second row has something to
-    show. ``has_host``: there is a host whose own load can be shown.
+    show. ``has_host``: there is a host whose own load can be shown. ``quiet`` is how many lines
+    there are to say of a host on which nothing trains.
     """
 
     jobs: int
@@ -51,6 +53,7 @@ class Needs(NamedTuple):
     lanes: int
     many_charts: bool
     has_host: bool = True
+    quiet: int = 0
 
 
 class Given(NamedTuple):
@@ -67,6 +70,7 @@ class Given(NamedTuple):
     second: bool
     foot: int
     in_full: bool
+    quiet: int = 0
 
 
 @lru_cache(maxsize=16)
@@ -89,8 +93,9 @@ def share_out(needs: Needs, width: int, height: int, charts: bool) -> Given:
     if charts and width >= FOOT_COLUMNS:
         smallest = FOOT_ROWS if width >= WIDE else LEAST_FOOT_ROWS
         lists = devices + (full if room - devices - full >= least + smallest else jobs)
-        if room - lists >= least + smallest:
-            foot = max(FOOT_ROWS, min(needs.processes, MOST_PROCESSES) + 1 + frame)
+        if room - lists >= least + smallest and (needs.processes or not needs.quiet):
+            usual = smallest if needs.quiet else FOOT_ROWS
+            foot = max(usual, min(needs.processes, MOST_PROCESSES) + 1 + frame)
             foot = min(foot, room - lists - least)
     below = ((least if foot else CHART_ROWS) if charts else 0) + foot
     in_full = full <= room - devices - below
@@ -102,6 +107,12 @@ def share_out(needs: Needs, width: int, height: int, charts: bool) -> Given:
     if not charts and frame and needs.has_host and left >= BARE_ROWS:
         foot = min(left, MOST_HOST_ROWS)
         devices, left = devices + left - foot, 0
+    quiet = 0
+    if charts and needs.quiet and width >= FOOT_COLUMNS:
+        usual = min(left - CHART_ROWS, USUAL_QUIET_ROWS)
+        quiet = min(needs.quiet + frame, max(left - MOST_CHART_ROWS, usual))
+        quiet = quiet if quiet >= LEAST_QUIET_ROWS else 0
+        left -= quiet
     second = False
     if foot and left > MOST_CHART_ROWS:
         second = needs.many_charts and left >= first + CHART_ROWS
@@ -109,4 +120,5 @@ def share_out(needs: Needs, width: int, height: int, charts: bool) -> Given:
             more = max(min(left - MOST_CHART_ROWS, needs.processes + 1 + frame - foot), 0)
             foot, left = foot + more, left - more
     chart_rows = (max(min(left // 2, left - CHART_ROWS), first) if second else left) - 2
-    return Given(jobs, devices, charts, max(chart_rows, 0) if charts else 0, second, foot, in_full)
+    chart_rows = max(chart_rows, 0) if charts else 0
+    return Given(jobs, devices, charts, chart_rows, second, foot, in_full, quiet)

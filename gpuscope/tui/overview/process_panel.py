@@ -46,6 +46,8 @@ class ProcessPanel(LiveTable):
         history, glyphs, room = self.session.history, self.tokens.glyphs, self.size.width
         found = listing(host, history, choice, idleness=self._idleness, glyphs=glyphs, room=room)
         self.count = len(found.rows)
+        none = "reported by the driver" if host.devices else "trains with a probe"
+        self.show_empty(f"none {none}")
         self.show_columns(columns(choice, found.rows, room))
         self.show(found.rows)
 
