@@ -33,6 +33,8 @@ class Series:
     values: Sequence[float | None]
 
 
+ALIKE = 0.02
+"""Lines whose means are as near to each other are drawn as one."""
 MARGIN = 4
 """Cells left of the plot: the labels of most axes and the axis itself."""
 LARGEST = 1e30
@@ -187,3 +189,18 @@ def limits(
     if y_max is None:
         high = math.ceil(high / step - 1e-9) * step
     return low, high, beyond
+
+
+def one_if_alike(series: Sequence[Series], label: str) -> Sequence[Series]:
+    """Return one line, named ``label``, for lines that would cover one another, else all of them.
+
+    It is the line with the largest mean.
+    """
+    known = [[value for value in one.values if value is not None] for one in series]
+    if len(series) < 2 or not all(known):
+        return series
+    means = [sum(values) / len(values) for values in known]
+    if max(means) - min(means) > ALIKE * max(map(abs, means)):
+        return series
+    most = series[means.index(max(means))]
+    return [Series(label, series[0].token, most.seconds, most.values)]

@@ -5,6 +5,7 @@ plotext costs its import only where a chart of lines has room.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from textual.containers import Horizontal, Vertical
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 WINDOW_SECONDS = 60.0
 AXIS_ROWS = 2
 TOKENS = ("series2", "series3", "series4", "series5")
-ALIKE = 0.02
-"""Ranks whose means are as near to each other share a line."""
 MOST_CURVES = 4
 """Of more GPUs only the one under the cursor has a curve of its own."""
 FITTED_SECONDS = (15.0, 30.0)
@@ -212,7 +211,8 @@ class Charts(Vertical):
         )
 
     def _show_lines(self, kind: str, chart: Any, host: HostView, device: DeviceView | None) -> None:
-        title, series, top, unit = "", [], None, ""
+        series: Sequence[Series] = ()
+        title, top, unit = "", None, ""
         if kind == "lines" and device is not None:
             title, series, top, unit = "Utilisation %", self._loads(host, device), 100.0, " %"
         elif kind == "parts" and device is not None:
@@ -299,10 +299,10 @@ class Charts(Vertical):
         found = [self._one(label, token, device.id, column) for label, column, token in LOADS]
         return [one for one in found if any(value is not None for value in one.values)]
 
-    def _of_trainers(self, host: HostView, column: str, scale: float) -> list[Series]:
+    def _of_trainers(self, host: HostView, column: str, scale: float) -> Sequence[Series]:
         """Return a curve for each trainer; a step time ends where no step did any more."""
         from ..charts.chart_series import while_it_steps
-        from ..charts.line import Series
+        from ..charts.line import Series, one_if_alike
 
         trainers = self._drawn_trainers(host)
         one_job = len({t.definition.job for t in trainers}) == 1
@@ -317,7 +317,7 @@ class Charts(Vertical):
             one = Series(label, token, past.seconds, past.values)
             if column != "loss" or any(value is not None for value in one.values):
                 found.append(one)
-        return _one_if_alike(found) if one_job else found
+        return one_if_alike(found, f"{len(found)} ranks alike") if one_job else found
 
     @staticmethod
     def _drawn_trainers(host: HostView) -> list[TrainerView]:
@@ -337,23 +337,6 @@ class Charts(Vertical):
         total = host.definition.memory_total_bytes
         values = [None if v is None or not total else (total - v) / GIB for v in past.values]
         return [Series("in use", "series1", past.seconds, values)]
-
-
-def _one_if_alike(found: list[Series]) -> list[Series]:
-    """Return one line for ranks whose lines would cover one another, else all of them."""
-    from ..charts.line import Series
-
-    means = [
-        sum(known) / len(known)
-        for one in found
-        if (known := [value for value in one.values if value is not None])
-    ]
-    if len(means) < 2 or len(means) < len(found):
-        return found
-    if max(means) - min(means) > ALIKE * max(map(abs, means)):
-        return found
-    first = found[means.index(max(means))]
-    return [Series(f"{len(found)} ranks alike", first.token, first.seconds, first.values)]
 
 
 def _make(kind: str) -> Painted:

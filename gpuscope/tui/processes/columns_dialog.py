@@ -25,6 +25,10 @@ WORDS = {
     "idle": "time without kernels or CPU use",
     "state": "what it does now: its step, where it hangs, whether it runs kernels",
     "where": "Slurm job, pod or container",
+    "peak": "the most that torch has allocated (on a wide terminal)",
+    "pace": "median step of its training (on a wide terminal)",
+    "input": "share of the step that waits for data (on a wide terminal)",
+    "loss": "the newest loss (on a wide terminal)",
 }
 
 

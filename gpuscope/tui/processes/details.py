@@ -8,11 +8,26 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 
 from ...text.units import window_text
-from ..charts.line import LineChart
+from ..charts.line import LineChart, one_if_alike
 from ..widgets.pane import set_title
 from ..widgets.text import Lines
 from . import text as words
-from .process_series import CPU, LOAD, LOSS, MEMORY, RSS, SM, STEP, least_of, series_of, top_of
+from .process_series import (
+    ACTIVE,
+    ALLOCATED,
+    CPU,
+    LOAD,
+    LOSS,
+    MEMORY,
+    POWER,
+    RSS,
+    SM,
+    STEP,
+    TENSOR,
+    least_of,
+    series_of,
+    top_of,
+)
 from .training_text import memory_lines, training_lines
 
 if TYPE_CHECKING:
@@ -25,7 +40,10 @@ WINDOWS = (60.0, 300.0)
 """Seconds of the charts: the longer one where there is so much history."""
 LEAST_ROWS = 8
 """Rows that the texts need with their frame; with fewer nothing is shown."""
-CHART_ROWS, MOST_CHART_ROWS = 9, 14
+CHART_ROWS, MOST_CHART_ROWS, USUAL_CHART_ROWS = 9, 24, 12
+"""A row of charts has so many lines at least and at most; another begins where each has the usual.
+"""
+ROWS = 3
 THREE_COLUMNS, TWO_COLUMNS = 150, 90
 
 
@@ -43,11 +61,11 @@ class ProcessDetails(Vertical):
         super().__init__(id="details")
         self.session = session
         self._about, self._memory, self._training = (Lines(classes="panel") for _ in range(3))
-        self._rows = [Horizontal(classes="courses") for _ in range(2)]
+        self._rows = [Horizontal(classes="courses") for _ in range(ROWS)]
         self._charts = [[LineChart(classes="panel") for _ in range(3)] for _ in self._rows]
         self._drawn: tuple[object, ...] = ()
         self._told: list[list[Line]] = []
-        self._trains = False
+        self._trains = self._uses = False
 
     def compose(self) -> ComposeResult:
         titles = ("Process", "On the GPUs", "What it does")
@@ -65,7 +83,9 @@ class ProcessDetails(Vertical):
         """Take what can be used of ``rows``; return how many these are, 0 to be hidden."""
         texts = min(self._texts_rows(), rows) if rows >= LEAST_ROWS else 0
         left = rows - texts if texts else 0
-        drawn = min(left // CHART_ROWS, 2 if self._trains else 1)
+        drawn = min(left // CHART_ROWS, 2)
+        drawn = ROWS if left >= ROWS * USUAL_CHART_ROWS and width >= THREE_COLUMNS else drawn
+        drawn = min(drawn, ROWS if self._trains and self._uses else 2 if self._uses else 1)
         charts = min(left, drawn * MOST_CHART_ROWS) if drawn else 0
         self.display = texts > 0
         self._memory.display = width >= TWO_COLUMNS
@@ -89,7 +109,7 @@ class ProcessDetails(Vertical):
         cells = max(30, width // columns - 5)
         glyphs = self._about.tokens.glyphs
         trainer = words.trainer_in(host, process)
-        self._trains = trainer is not None
+        self._trains, self._uses = trainer is not None, bool(words.living_uses(process))
         about = words.about_lines(host, process, idle if trainer is None else None, cells)
         uses = words.use_lines(host, process, cells) + memory_lines(host, process, cells, glyphs)
         does = training_lines(host, process, idle, cells, glyphs)
@@ -102,23 +122,39 @@ class ProcessDetails(Vertical):
         ):
             panel.show(lines)
 
+    def _order_charts(self, host: HostView, process: ProcView) -> list[tuple[str, str, str]]:
+        """Return what the charts of each row show: first what is known of such a process."""
+        has_sm = any(use.number("sm_percent") is not None for use in words.living_uses(process))
+        trainer = words.trainer_in(host, process)
+        loss = trainer is not None and trainer.number("loss") is not None
+        if trainer is None:
+            second = (RSS, POWER, TENSOR)
+            return [(MEMORY, SM if has_sm else LOAD, CPU), second, second]
+        if not self._uses:
+            only = (STEP, LOSS if loss else CPU, RSS)
+            return [only, only, only]
+        return [
+            (MEMORY, SM if has_sm else LOAD, STEP),
+            (RSS, CPU, LOSS if loss else POWER),
+            (ALLOCATED, TENSOR, POWER if loss else ACTIVE),
+        ]
+
     def draw(self, host: HostView, process: ProcView, history: HistoryOf) -> None:
         """Draw the charts that have room, at most when the history has grown."""
         key = (process.key, host.sampled_seconds, self.size)
         if not self.display or not self._rows[0].display or key == self._drawn:
             return
         self._drawn = key
-        has_sm = any(use.number("sm_percent") is not None for use in words.living_uses(process))
-        order = (MEMORY, SM if has_sm else LOAD, STEP if self._trains else CPU)
-        second = (RSS, CPU, LOSS)
+        orders = self._order_charts(host, process)
         known = history(process.id, "cpu_percent", WINDOWS[1]).seconds
         window = WINDOWS[bool(len(known)) and known[-1] - known[0] > WINDOWS[0] * 1.5]
         ago = self.session.ago_seconds
-        for row, charts, names in zip(self._rows, self._charts, (order, second), strict=True):
+        for row, charts, names in zip(self._rows, self._charts, orders, strict=True):
             for chart, what in zip(charts, names, strict=True):
                 if not (row.display and chart.display):
                     continue
                 set_title(chart, f"{what}, {window_text(window)}")
-                found = list(series_of(host, process, what, window, history))
+                lines = list(series_of(host, process, what, window, history))
+                found = one_if_alike(lines, f"{len(lines)} GPUs alike")
                 now, least, top = host.sampled_seconds, least_of(what), top_of(what)
                 chart.show(found, window, least, top, now=now, ago=ago)

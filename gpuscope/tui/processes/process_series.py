@@ -12,6 +12,8 @@ from .text import living_uses, trainer_in
 
 MEMORY, SM, CPU, RSS = "GPU memory GiB", "SM %", "CPU % of one core", "RSS GiB"
 LOAD, STEP, LOSS = "GPU-Util %", "Step ms", "Loss"
+POWER, TENSOR, ALLOCATED = "GPU power W", "Tensor cores %", "Allocated by torch GiB"
+ACTIVE = "SMs with work %"
 CHARTS = (MEMORY, SM, CPU, RSS)
 """What every process has; its GPUs tell their load, and a trainer its steps and its loss."""
 _COLUMNS = {
@@ -22,12 +24,18 @@ _COLUMNS = {
     LOAD: ("utilization_percent", 1.0),
     STEP: ("step_seconds", 1000.0),
     LOSS: ("loss", 1.0),
+    POWER: ("power_watts", 1.0),
+    TENSOR: ("tensor_active_percent", 1.0),
+    ALLOCATED: ("allocated_bytes", 1 / GIB),
+    ACTIVE: ("sm_active_percent", 1.0),
 }
+_OF_GPU = (LOAD, POWER, TENSOR, ACTIVE)
+"""Readings of a whole GPU, whoever uses it."""
 
 
 def top_of(what: str) -> float | None:
     """Return where the axis of a chart ends, None where its values decide."""
-    return 100.0 if what in (SM, LOAD) else None
+    return 100.0 if what in (SM, LOAD, TENSOR, ACTIVE) else None
 
 
 def series_of(
@@ -36,10 +44,16 @@ def series_of(
     """Yield the courses of one chart: one for each GPU, or one for the process."""
     indices = {device.id: device.definition.index for device in host.devices}
     column, scale = _COLUMNS[what]
-    if what in (MEMORY, SM, LOAD):
+    if what in (MEMORY, SM, *_OF_GPU):
         entities = [
-            (use.gpu if what == LOAD else use.id, f"GPU {indices.get(use.gpu, '?')}")
+            (use.gpu if what in _OF_GPU else use.id, f"GPU {indices.get(use.gpu, '?')}")
             for use in living_uses(process)
+        ]
+    elif what == ALLOCATED:
+        trainer = trainer_in(host, process)
+        entities = [
+            (one.id, f"GPU {indices.get(one.gpu, '?')}" if one.gpu is not None else "torch")
+            for one in (trainer.allocators if trainer is not None else ())
         ]
     elif what in (STEP, LOSS):
         entities = [(trainer.id, what)] if (trainer := trainer_in(host, process)) else []

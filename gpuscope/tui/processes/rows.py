@@ -28,6 +28,7 @@ from ..widgets.last_seen import as_last_seen
 from ..widgets.table import Cell, Column, TableRow
 from .idle import Idle, Idleness
 from .state_text import memory_bar, state_words
+from .training_cells import FULL_CELLS, INPUT, LOSS, PACE, PEAK, TRAINING, training_cells
 
 COLUMNS = (
     Column("pid", "PID", 8, align="right"),
@@ -35,18 +36,22 @@ COLUMNS = (
     Column("gpu", "GPU", 5, priority=1),
     Column("memory", "GPU MEM GiB", 11, align="right"),
     Column("bar", "OF GPU", 8, flex=1, most=24, priority=10),
+    PEAK,
     Column("sm", "SM", 5, align="right", priority=5),
     Column("cpu", "CPU", 6, align="right", priority=6),
     Column("rss", "RSS GiB", 7, align="right", priority=8),
     Column("age", "AGE", 4, align="right", priority=7),
     Column("idle", "IDLE", 5, align="right", priority=4),
     Column("state", "STATE", 12, flex=2, most=36, priority=2),
+    PACE,
+    INPUT,
+    LOSS,
     Column("where", "BELONGS TO", 12, flex=1, most=19, priority=9),
     Column("command", "COMMAND", 24, flex=4),
 )
-CHOICES = ("bar", "sm", "cpu", "rss", "age", "idle", "state", "where")
+CHOICES = ("bar", "sm", "cpu", "rss", "age", "idle", "state", "where", *TRAINING)
 """Columns that can be left out."""
-SPARSE = ("bar", "sm", "idle", "where")
+SPARSE = ("bar", "sm", "idle", "where", *TRAINING)
 """Columns that are left out where no process has anything to say in them."""
 SORTS = PROCESS_SORTS
 HEADING = "heading "
@@ -123,7 +128,7 @@ def columns(choice: Choice, rows: Sequence[TableRow] | None = None, room: int = 
         sparse = rows is not None and column.key in SPARSE and column.key != choice.sort
         if sparse and all(row.cells.get(column.key, "") in ("", NOTHING) for row in rows or ()):
             continue
-        if column.key in choice.hidden:
+        if column.key in choice.hidden or (column.key in TRAINING and room < FULL_CELLS):
             continue
         if column.key == "state" and room and rows is not None:
             longest = max((styled.cells(row.cells.get("state", [])) for row in rows), default=0)  # type: ignore[arg-type]
@@ -196,7 +201,8 @@ def listing(
     for entry, depth, head in ordered:
         if head is not None:
             rows.append(head)
-        rows.append(_row(entry, depth, now, glyphs, room >= WORDS_CELLS))
+        paced = room >= FULL_CELLS and PACE.key not in choice.hidden
+        rows.append(_row(entry, depth, now, glyphs, room >= WORDS_CELLS, paced))
     if host.link.state in ("stale", "ended"):
         rows = [as_last_seen(row) for row in rows]
     return Listing(
@@ -345,10 +351,10 @@ def _heading(key: str, members: Sequence[Entry], glyphs: Glyphs) -> TableRow:
     return TableRow(f"{HEADING}{key}", cells, "title")
 
 
-def _state(entry: Entry, glyphs: Glyphs) -> Line:
-    return state_words(
-        entry.process, entry.uses, entry.trainer, entry.idle, glyphs, entry.waits, entry.broken
-    )
+def _state(entry: Entry, glyphs: Glyphs, paced: bool = False) -> Line:
+    """Return what it does; not how long its step takes where a column says so."""
+    e = entry
+    return state_words(e.process, e.uses, e.trainer, e.idle, glyphs, e.waits, e.broken, paced)
 
 
 def _worst_state(members: Sequence[Entry], glyphs: Glyphs) -> Line:
@@ -360,7 +366,9 @@ def _worst_state(members: Sequence[Entry], glyphs: Glyphs) -> Line:
     return grave or ([(f"{glyphs.ok} step {steps}", "ok")] if steps else [])
 
 
-def _row(entry: Entry, depth: int, now: float | None, glyphs: Glyphs, words: bool) -> TableRow:
+def _row(
+    entry: Entry, depth: int, now: float | None, glyphs: Glyphs, words: bool, paced: bool
+) -> TableRow:
     d = entry.process.definition
     cpu, rss = entry.process.number("cpu_percent"), entry.process.number("rss_bytes")
     age = now - d.start_time if now is not None and d.start_time is not None else None
@@ -371,7 +379,7 @@ def _row(entry: Entry, depth: int, now: float | None, glyphs: Glyphs, words: boo
     )
     command = d.command or d.name
     indices = [one.definition.index for one in entry.devices]
-    state = _state(entry, glyphs)
+    state = _state(entry, glyphs, paced)
     cells: dict[str, Cell] = {
         "pid": [(str(d.pid), "text")],
         "user": [(d.user, "text" if d.mine else "muted")] if d.user else NOTHING,
@@ -387,6 +395,7 @@ def _row(entry: Entry, depth: int, now: float | None, glyphs: Glyphs, words: boo
         if entry.idle
         else "",
         "bar": memory_bar(entry.uses, entry.devices, entry.trainer) or "",
+        **training_cells(entry.trainer),
         "state": state if words else state[:1],
         "where": [(where, "muted")] if (where := belongs(entry)) else "",
         "command": [

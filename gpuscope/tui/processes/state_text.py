@@ -26,11 +26,13 @@ def state_words(
     glyphs: Glyphs = UNICODE,
     waits: bool = False,
     broken: tuple[int, DeviceState] | None = None,
+    paced: bool = False,
 ) -> Line:
     """Return a glyph with a word, and why: by its probe, else by its log, else by its load.
 
     ``waits``: its job hangs, and another rank is the reason. ``broken`` is the index and the state
     of a device that it uses and that no program can rely on, which comes before all else.
+    ``paced``: how long its step takes is told elsewhere.
     """
     if broken is not None:
         index, state = broken
@@ -38,7 +40,7 @@ def state_words(
         last = f" last step {step:,.0f}" if step is not None else ""
         return [(f"{glyphs.bad} GPU {index} {state.word}", "bad"), (last, "muted")]
     if trainer is not None:
-        return _training(trainer, idle, glyphs, waits)
+        return _training(trainer, idle, glyphs, waits, paced)
     step = process.number("log_step")
     if idle:
         return [(f"{glyphs.idle} no kernels", "idle")]
@@ -50,7 +52,7 @@ def state_words(
     return [("no probe", "muted")]
 
 
-def _training(trainer: TrainerView, idle: Idle, glyphs: Glyphs, waits: bool) -> Line:
+def _training(trainer: TrainerView, idle: Idle, glyphs: Glyphs, waits: bool, paced: bool) -> Line:
     age, step = trainer.number("step_age_seconds"), trainer.number("step")
     if is_stalled(trainer):
         where, function = place(trainer)
@@ -69,7 +71,8 @@ def _training(trainer: TrainerView, idle: Idle, glyphs: Glyphs, waits: bool) -> 
     pace = pace_of([trainer])
     if pace.stopped and age is not None:
         return [(f"{glyphs.warn} no step {short_age_text(age)}", "warn")]
-    each = f" {brief_duration_text(pace.seconds)}" if pace.seconds is not None else ""
+    told = paced or pace.seconds is None
+    each = "" if told else f" {brief_duration_text(pace.seconds or 0.0)}"
     return [(f"{glyphs.ok} step {step:,.0f}", "ok"), (each, "muted")]
 
 

@@ -1,0 +1,38 @@
+"""The cells of a table of processes that only a process with a probe fills."""
+
+from __future__ import annotations
+
+from ...model.device_trainings import STARVED
+from ...model.step_time import input_share
+from ...store.view import TrainerView
+from ...text.units import amount_text, brief_duration_text, percent_text
+from ..overview.job_rows import loss_text
+from ..widgets.table import Cell, Column
+
+PEAK = Column("peak", "PEAK GiB", 8, align="right", priority=13)
+PACE = Column("pace", "STEP TIME", 9, align="right", priority=11)
+INPUT = Column("input", "INPUT", 5, align="right", priority=12)
+LOSS = Column("loss", "LOSS", 8, align="right", priority=12)
+TRAINING = (PEAK.key, PACE.key, INPUT.key, LOSS.key)
+FULL_CELLS = 150
+"""So wide a table has these columns."""
+
+
+def training_cells(trainer: TrainerView | None) -> dict[str, Cell]:
+    """Return what torch held at most, the step time, the wait for data and the loss."""
+    if trainer is None:
+        return {}
+    peaks = [peak for one in trainer.allocators if (peak := one.number("peak_allocated_bytes"))]
+    pace, loss, share = trainer.number("step_seconds"), trainer.number("loss"), input_share(trainer)
+    cells: dict[str, Cell] = {}
+    if peaks:
+        cells[PEAK.key] = [(amount_text(max(peaks)), "muted")]
+    if pace is not None:
+        cells[PACE.key] = [(brief_duration_text(pace), "text")]
+    if share is not None:
+        cells[INPUT.key] = [
+            (percent_text(share, whole=True), "warn" if share >= STARVED else "muted")
+        ]
+    if loss is not None:
+        cells[LOSS.key] = [(loss_text(loss), "text")]
+    return cells
