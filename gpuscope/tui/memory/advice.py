@@ -21,6 +21,7 @@ from .subjects import Subject
 if TYPE_CHECKING:
     from ...doctor.finding import Finding as Diagnosis
     from ...model.process_kind import Finding
+    from ..doctor.finding_history import Case
     from ..theme import Glyphs
 
 TOKENS = {"spill": "bad", "kept": "warn"}
@@ -207,3 +208,12 @@ def fit_lines(lines: Sequence[Line], width: int, rows: int) -> list[Line]:
             break
         out += broken
     return out
+
+
+def worst_of(subject: Subject, cases: Sequence[Case]) -> Diagnosis | None:
+    """Return the worst that the doctor has found in the memory of this trainer."""
+    if subject.trainer is None:
+        return None
+    pid = subject.trainer.definition.pid
+    own = (case for case in cases if case.grave and case.kind == "live" and case.pid == pid)
+    return next((case.finding for case in own if case.finding.cause in MEMORY), None)

@@ -21,8 +21,9 @@ from ..widgets.pane import WAITING, Pane, set_title
 from ..widgets.program import program
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines
-from .advice import MEMORY, SaidBefore, advice, alarm_of, fit_lines
+from .advice import SaidBefore, advice, alarm_of, fit_lines, worst_of
 from .first_subject import found_wrong, headroom_of, least_headroom
+from .more import More
 from .side_by_side import FRAME_ROWS as FRAME
 from .side_by_side import rows_of, side_by_side, title_of
 from .subjects import Subject, process_of, subjects
@@ -31,7 +32,6 @@ from .waterfall import Waterfall
 from .what_if import WhatIfView
 
 if TYPE_CHECKING:
-    from ...doctor.finding import Finding as Diagnosis
     from ...model.process_kind import Finding
     from ..charts.stacked import StackedChart
 
@@ -58,7 +58,8 @@ class MemoryPane(Pane, can_focus=True):
     MemoryPane #memory-body, MemoryPane #waterfall, MemoryPane #timeline { height: 1fr; }
     MemoryPane #left, MemoryPane #right { width: 1fr; }
     MemoryPane #advice, MemoryPane #about-fix { padding: 0 2; }
-    MemoryPane #modules, MemoryPane #what-if, MemoryPane #others { height: 1fr; }
+    MemoryPane #modules, MemoryPane #what-if, MemoryPane #others,
+    MemoryPane #counts, MemoryPane #more-chart { height: 1fr; }
     MemoryPane.narrow #memory-body { layout: vertical; }
     MemoryPane #left, MemoryPane #right { height: 1fr; }
     """
@@ -73,6 +74,7 @@ class MemoryPane(Pane, can_focus=True):
         self._summary = SummaryView(session)
         self._modules = ModulesView(session)
         self._what_if = WhatIfView(session)
+        self._more = More(session)
         self._chart: StackedChart | None = None
         self._chosen = self._wrong = self._first = ""
         self._view = "waterfall"
@@ -96,11 +98,13 @@ class MemoryPane(Pane, can_focus=True):
                 yield self._waterfall
                 yield self._advice
                 yield self._others
+                yield self._more.counts
             with self._right:
                 yield self._summary.table
                 yield self._modules.table
                 yield self._what_if.table
                 yield self._what_if.about
+                yield self._more.fixes
 
     # ── numbers ──
 
@@ -148,6 +152,7 @@ class MemoryPane(Pane, can_focus=True):
             self._waterfall.show([])
             self._advice.show([])
             self._others.display = False
+            self._more.hide()
             return
         subject = everything[place]
         hint = (
@@ -180,19 +185,25 @@ class MemoryPane(Pane, can_focus=True):
         needed = len(found.parts) + FRAME_ROWS
         if self._said[0] != subject.key:
             self._said = (subject.key, SaidBefore())
-        lines = advice(host, subject, found, finding, self._diagnosis(subject), self._said[1], seen)
+        cases = self.session.doctor.cases if any(self.session.found) else ()
+        diagnosis = worst_of(subject, cases)
+        lines = advice(host, subject, found, finding, diagnosis, self._said[1], seen)
         width = max(30, (columns if columns < WIDE else columns // 2) - 4)
         shown = fit_lines(lines, width, rows - AROUND_ROWS - needed - len(found.beside) - 1)
         self._advice.show(shown)
         left = rows - AROUND_ROWS - needed - len(found.beside) - 1 - len(shown)
         high = rows_of(everything, left) if columns >= WIDE else 0
         self._others.display = high > 0
-        self._waterfall.styles.height = needed + len(found.beside) if high else "1fr"
+        spare = left - high if columns >= WIDEST and self._view == "waterfall" else 0
+        more = self._more.show(host, subject, width - 2, spare)
+        self._others.styles.height = high if more else "1fr"
+        self._waterfall.styles.height = needed + len(found.beside) if high or more else "1fr"
         if high:
-            past, most = self.session.history, high - FRAME
+            past, most, glyphs = self.session.history, high - FRAME, self._others.tokens.glyphs
             set_title(self._others, title_of(everything, most))
             self._others.subtitle([(f"peak: {PEAK_BASIS}", "faint")])
-            self._others.show(side_by_side(host, everything, subject, past, width - 2, most))
+            lines = side_by_side(host, everything, subject, past, width - 2, most, glyphs)
+            self._others.show(lines)
         if needed + len(shown) != self._wanted:
             self._wanted = needed + len(shown)
             self._share_out()
@@ -203,18 +214,6 @@ class MemoryPane(Pane, can_focus=True):
         if host is not None:
             self.show_charts(host)  # a finding may lead to another subject
 
-    def _diagnosis(self, subject: Subject) -> Diagnosis | None:
-        """Return the worst that the doctor has found in the memory of this trainer."""
-        if subject.trainer is None or not any(self.session.found):
-            return None
-        pid = subject.trainer.definition.pid
-        cases = (
-            case
-            for case in self.session.doctor.cases
-            if case.grave and case.kind == "live" and case.pid == pid
-        )
-        return next((case.finding for case in cases if case.finding.cause in MEMORY), None)
-
     # ── charts ──
 
     def show_charts(self, host: HostView) -> None:
@@ -222,6 +221,7 @@ class MemoryPane(Pane, can_focus=True):
         if subject is None:
             return
         self._recognise(host, subject)
+        self._more.show_chart(host, subject, self._window)
         if not self._right.is_attached or not self._right.display or not self._has_chart:
             return
         from ..charts.stacked import StackedChart
@@ -248,14 +248,14 @@ class MemoryPane(Pane, can_focus=True):
         line = timeline(
             self.session, host, subject.device, subject.trainer, subject.allocator, self._window
         )
-        title = f"Timeline {window_text(self._window)}" if self._window > 60 else "Timeline"
+        over = f" {window_text(self._window)}" if self._window > 60 else ""
         self._chart.show(
             line.layers,
             line.seconds,
             self._window,
             line.capacity,
             now=now,
-            title=title,
+            title=f"Timeline{over}",
             ticks=line.ticks,
             steps=line.steps,
             peak=line.peak,
@@ -324,6 +324,8 @@ class MemoryPane(Pane, can_focus=True):
         self._right.display = wide or not plain or below
         left.display = self._has_left_side
         left.styles.height = self._wanted if below else None
+        if not plain:
+            self._more.hide()
         self._summary.table.display = self._view == "summary"
         self._summary.table.styles.height = self._summary.rows + 3 if self._has_chart else "1fr"
         self._modules.table.display = self._view == "modules"

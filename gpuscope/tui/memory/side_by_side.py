@@ -7,16 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...model.device_state import mute
+from ...model.device_state import NEARLY_FULL, mute
+from ...model.memory_layers import layers
 from ...model.memory_room import TIGHT_BYTES, room_of
 from ...store.view import HistoryOf, HostView
 from ...text.styled import Line
 from ...text.units import bytes_text
 from ..cells import fit
+from ..theme import UNICODE, Glyphs
+from ..widgets.bars import stacked_bar
 from .subjects import Subject
 
 FRAME_ROWS, LEAST, FEW = 3, 2, 4
 """Its border and heading; it is shown for no fewer, and of more not without so many."""
+LEAST_BAR = 12
 _NAME, _SIZE = 30, 10
 _TITLES = ("USED NOW", "PEAK", "RESERVED", "HEADROOM")
 """What the driver says that the card has in use, what torch had allocated at most in the last steps
@@ -51,15 +55,18 @@ def side_by_side(
     history: HistoryOf,
     cells: int,
     most: int = 1024,
+    glyphs: Glyphs = UNICODE,
 ) -> list[Line]:
     """Return a heading and a line for each on a device, the chosen one marked.
 
-    Of more than ``most`` it has the chosen one and those with the least headroom.
+    Of more than ``most`` it has the chosen one and those with the least headroom. Where there is
+    room, a bar says how full each card is and of what.
     """
     wide = cells >= _NAME + _SIZE * len(_TITLES) + 2
     kept = [at for at, title in enumerate(_TITLES) if wide or title != "RESERVED"]
     name = max(12, min(_NAME, cells - _SIZE * len(kept) - 2))
     head = "".join(fit(_TITLES[at], _SIZE, "right") for at in kept)
+    bar = cells - name - _SIZE * len(kept) - 4
     lines: list[Line] = [[("  " + fit("", name) + head, "muted")]]
     told = [(one, _sizes(host, one, history)) for one in on_devices(everything)]
     if len(told) > most:
@@ -80,9 +87,21 @@ def side_by_side(
                 (first, "text" if silent is None else "bad"),
                 ("".join(_size(sizes[at]) for at in kept[1:-1]), "text"),
                 (_size(left), "warn" if left is not None and left < TIGHT_BYTES else "text"),
+                *(_bar(host, one, bar, glyphs) if bar >= LEAST_BAR else ()),
             ]
         )
     return lines
+
+
+def _bar(host: HostView, one: Subject, cells: int, glyphs: Glyphs) -> Line:
+    """Return what fills the card, by layer."""
+    split = layers(host, one.device) if one.device is not None else None
+    total = one.device.definition.total_bytes if one.device is not None else None
+    if not split or not total:
+        return []
+    parts = [(split[name], name) for name in ("allocated", "cached", "outside", "other", "driver")]
+    bar = stacked_bar(parts, float(total), cells, glyphs, slim=True, warn_beyond=NEARLY_FULL)
+    return [("  ", "text"), *bar]
 
 
 def _name(one: Subject) -> str:

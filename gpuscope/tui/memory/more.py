@@ -1,0 +1,145 @@
+"""The panels that only a wide Memory tab has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ...store.view import Entity, HostView
+from ...text.units import GIB, window_text
+from ..shell.session import Session
+from ..theme import SERIES
+from ..widgets.pane import set_title
+from ..widgets.text import Lines
+from .subjects import Subject, process_of
+
+if TYPE_CHECKING:
+    from ...store.step_points import Point
+    from ..charts.line import LineChart, Series
+
+LEAST_ROWS, FRAME = 5, 2
+CHART_ROWS = 8
+"""With its frame: a chart is no lower."""
+LEAST_POINTS = 20
+"""So many steps make a curve."""
+
+
+class More:
+    """What the allocator counts, below the waterfall; what fixes would free, below the timeline.
+
+    Where there are rows left, a chart of what is held after each step, or of all GPUs.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.counts = Lines(id="counts", classes="panel")
+        self.fixes = Lines(id="fixes", classes="panel")
+        self.counts.display = self.fixes.display = False
+        self._chart: LineChart | None = None
+        self._charted = False
+        """Whether there is room for the chart."""
+
+    def show(self, host: HostView, subject: Subject, cells: int, rows: int) -> bool:
+        """Fill what there is room for; return whether anything stands below the waterfall.
+
+        ``rows`` are left below the waterfall, 0 where the terminal is not wide or another view is
+        looked at.
+        """
+        self._charted = False
+        if rows < LEAST_ROWS:
+            self.hide()
+            return False
+        from .more_text import count_lines, fix_lines
+
+        glyphs, past = self.counts.tokens.glyphs, self.session.history
+        counts = count_lines(host, subject, past, cells, glyphs)[: rows - FRAME]
+        self.counts.display = bool(counts)
+        if counts:
+            set_title(self.counts, "Allocator and process" if subject.device else "Process")
+            self.counts.show(counts)
+            rows -= len(counts) + FRAME
+        more = subject.allocator is not None or len(host.devices) > 1
+        self._charted = rows >= CHART_ROWS and more
+        self.counts.styles.height = len(counts) + FRAME if self._charted else "1fr"
+        if self._chart is not None:
+            self._chart.display = self._charted
+        fixes = fix_lines(host, subject, cells)
+        self.fixes.display = bool(fixes)
+        if fixes:
+            set_title(self.fixes, "What would free memory, from what was measured")
+            self.fixes.show(fixes)
+            self.fixes.styles.height = len(fixes) + FRAME
+        return bool(counts) or self._charted
+
+    def hide(self) -> None:
+        """Show none of it: the terminal is narrow, or a table is looked at."""
+        self.counts.display = self.fixes.display = False
+        if self._chart is not None:
+            self._chart.display = False
+
+    # ── the chart ──
+
+    def show_chart(self, host: HostView, subject: Subject, window: float) -> None:
+        """Draw what is held after each step; without steps what says more than the timeline."""
+        if not self._charted or not self.counts.is_attached or self.counts.parent is None:
+            return
+        if self._chart is None:
+            from ..charts.line import LineChart
+
+            self._chart = LineChart(id="more-chart", classes="panel")
+            self.counts.parent.mount(self._chart, after=self.counts)  # type: ignore[attr-defined]
+        points = subject.allocator.step_points if subject.allocator is not None else None
+        steps = [*points.old, *points.recent] if points is not None else []
+        if len(steps) >= LEAST_POINTS:
+            set_title(self._chart, "Held after each step, GiB")
+            self._chart.show([_held(steps)], None, 0.0, x="steps")
+            return
+        over = f", {window_text(window)}" if window > 60 else ""
+        title, series = self._over_time(host, subject, window)
+        set_title(self._chart, title + over)
+        now, ago = host.sampled_seconds, self.session.ago_seconds
+        self._chart.show(series, window, 0.0, now=now, ago=ago)
+
+    def _over_time(
+        self, host: HostView, subject: Subject, window: float
+    ) -> tuple[str, Sequence[Series]]:
+        """Return a title and its curves: of several GPUs the memory of each, else one reading."""
+        from ..charts.line import one_if_alike
+
+        if subject.device is None:
+            process = process_of(host, subject)
+            rss = [self._one("RSS", process, "rss_bytes", window, GIB)] if process else []
+            return "Memory of the process, GiB", rss
+        if len(host.devices) == 1 and subject.allocator is not None:
+            blocks = self._one("live blocks", subject.allocator, "allocation_count", window)
+            return "Live blocks", [blocks]
+        chosen = [one for one in host.devices if one is subject.device]
+        others = [one for one in host.devices if one is not subject.device and one.gone is None]
+        others.sort(key=lambda one: -(one.number("used_bytes") or 0.0))
+        found = [
+            self._one(f"GPU {one.definition.index}", one, "used_bytes", window, GIB, token)
+            for one, token in zip([*chosen, *others], SERIES, strict=False)
+        ]
+        return "Memory in use by GPU, GiB", one_if_alike(found, f"{len(found)} GPUs alike")
+
+    def _one(
+        self,
+        label: str,
+        entity: Entity,
+        column: str,
+        window: float,
+        unit: float = 1.0,
+        token: str = SERIES[0],
+    ) -> Series:
+        from ..charts.line import Series
+
+        past = self.session.history(entity.id, column, window)
+        values = [None if value is None else value / unit for value in past.values]
+        return Series(label, token, past.seconds, values)
+
+
+def _held(steps: Sequence[Point]) -> Series:
+    from ..charts.line import Series
+
+    numbers, sizes = [step for step, _ in steps], [size / GIB for _, size in steps]
+    return Series("allocated after the step", SERIES[0], numbers, sizes)

@@ -1,0 +1,164 @@
+"""This module says what a wide Memory tab has room for besides the waterfall and the timeline.
+
+That is what the allocator and the process count, and what fixes would free.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from ...model.growth import trend_of
+from ...predict.trainer_what_if import Freed, freed_by
+from ...store.view import AllocView, Entity, HistoryOf, HostView
+from ...text import styled
+from ...text.styled import Line
+from ...text.units import MIB, bytes_text, percent_text, signed_bytes_text
+from ..cells import fit
+from ..charts.bins import Bins
+from ..charts.load_strips import binned
+from ..charts.spark import spark
+from ..theme import Glyphs
+from .subjects import Subject, process_of
+
+SECONDS = 60.0
+NAME, SIZE, MOST_SPARK = 20, 11, 48
+FREES = 12
+BELOW_THE_LINE = 8 / 7
+"""The highest of a course is an eighth lower than its line, so that lines stay apart."""
+
+
+class Count(NamedTuple):
+    """A reading that is shown with its course."""
+
+    name: str
+    column: str
+    kind: str = "bytes"
+
+
+ALLOCATOR = (
+    Count("requested", "requested_bytes"),
+    Count("active", "active_bytes"),
+    Count("live blocks", "allocation_count", "count"),
+    Count("segments", "segment_count", "count"),
+)
+"""What is in no row of the waterfall; torch's own words."""
+PROCESS = (
+    Count("RSS of the process", "rss_bytes"),
+    Count("CPU, of one core", "cpu_percent", "percent"),
+)
+
+
+def count_lines(
+    host: HostView, subject: Subject, history: HistoryOf, cells: int, glyphs: Glyphs
+) -> list[Line]:
+    """Return what allocator and process count, and how it went for a minute."""
+    lines: list[Line] = []
+    allocator, process = subject.allocator, process_of(host, subject)
+    counted: list[tuple[Entity, Count]] = []
+    if allocator is not None:
+        counted += [(allocator, one) for one in ALLOCATOR]
+    if process is not None and subject.trainer is not None:
+        counted += [(process, one) for one in PROCESS]
+    room = min(cells - NAME - 2 * SIZE - 2, MOST_SPARK)
+    for entity, one in counted:
+        line = _course(host, entity, one, history, room, glyphs)
+        lines += [line] if line is not None else []
+    if lines:
+        titles = fit("NOW", SIZE, "right") + fit("HIGHEST", SIZE, "right") + "  LAST 60 s"
+        lines.insert(0, [(fit("", NAME) + titles, "muted")])
+    lines += _events(allocator) if allocator is not None else []
+    return [styled.cut(line, cells) for line in lines]
+
+
+def _course(
+    host: HostView, entity: Entity, one: Count, history: HistoryOf, room: int, glyphs: Glyphs
+) -> Line | None:
+    value, now = entity.number(one.column), host.sampled_seconds
+    if value is None or now is None:
+        return None
+    past = history(entity.id, one.column, SECONDS)
+    most = max((known for known in past.values if known is not None), default=value)
+    line: Line = [
+        (fit(one.name, NAME), "text"),
+        (fit(_amount(value, one.kind), SIZE, "right"), "text"),
+        (fit(_amount(most, one.kind), SIZE, "right"), "muted"),
+    ]
+    if room >= 8:
+        each = SECONDS / room
+        bins = Bins.ending(now - each, SECONDS, room)
+        values = binned(past, bins, now)
+        top = max((known for known in values if known is not None), default=0.0) * BELOW_THE_LINE
+        drawn = spark(values, room, top, glyphs).replace(glyphs.unknown, " ")
+        line.append(("  " + drawn, "series1"))
+    return line
+
+
+def _amount(value: float, kind: str) -> str:
+    if kind == "count":
+        return f"{value:,.0f}"
+    return percent_text(value / 100, whole=True) if kind == "percent" else bytes_text(value)
+
+
+def _events(allocator: AllocView) -> list[Line]:
+    """Return what has happened in the allocator so far, and whether it grows."""
+    n = allocator.number
+    parts: list[tuple[str, str]] = []
+    for name, column, token in (
+        ("cudaMalloc retries", "alloc_retries", "warn"),
+        ("out of memory", "ooms", "bad"),
+    ):
+        if (count := n(column)) is not None:
+            parts.append((f"{name} {count:,.0f}", token if count else "muted"))
+    if pools := n("private_pool_bytes"):
+        parts.append((f"private pools {bytes_text(pools)}", "muted"))
+    lines: list[Line] = []
+    if parts:
+        line: Line = [(fit("so far", NAME), "text")]
+        for at, part in enumerate(parts):
+            line += [(" · ", "faint"), part] if at else [part]
+        lines.append(line)
+    held, step, trend = n("step_allocated_bytes"), n("step_allocated_step"), trend_of(allocator)
+    if held is not None and step is not None:
+        line = [(fit(f"after step {step:,.0f}", NAME), "text"), (bytes_text(held), "text")]
+        if trend is not None:
+            grows = f"{signed_bytes_text(trend.slope)} per step" if trend.grows else "does not grow"
+            token = "warn" if trend.grows else "muted"
+            line.append((f" · {grows}, over {trend.steps:,.0f} steps", token))
+        lines.append(line)
+    return lines
+
+
+def fix_lines(host: HostView, subject: Subject, cells: int) -> list[Line]:
+    """Return what each fix would free of the peak, from what was measured; none without a peak."""
+    allocator, trainer = subject.allocator, subject.trainer
+    if allocator is None or trainer is None:
+        return []
+    names = ("peak_allocated", "parameter", "gradient", "optimizer_state")
+    numbers = [allocator.number(f"{name}_bytes") for name in names]
+    peak, parameters, gradients, state = (None if n is None else int(n) for n in numbers)
+    cards = len([one for one in host.devices if one.gone is None])
+    found = _freed(peak or 0, parameters, gradients, state, trainer.definition.world_size or cards)
+    if not found:
+        return []
+    titles = "".join(fit(title, FREES, "right") for title in ("FREES", "±", "PEAK THEN"))
+    lines: list[Line] = [[(f"{titles}  FIX, AND HOW", "muted")]]
+    for one in found:
+        error = f"±{bytes_text(one.error)}" if one.error >= MIB else ""
+        lines += [
+            [
+                (fit(bytes_text(one.middle), FREES, "right"), "ok"),
+                (fit(error, FREES, "right"), "muted"),
+                (fit(bytes_text((peak or 0) - one.middle), FREES, "right"), "text"),
+                (f"  {one.title}", "text"),
+            ],
+            [(" " * (3 * FREES + 2), "text"), (one.change, "accent")],
+        ]
+    return [styled.cut(line, cells) for line in lines]
+
+
+@lru_cache(maxsize=32)
+def _freed(
+    peak: int, parameters: int | None, gradients: int | None, state: int | None, ranks: int
+) -> list[Freed]:
+    return freed_by(peak, parameters, gradients, state, ranks)
