@@ -51,7 +51,8 @@ async def open_job(pilot, *wanted: str) -> str:
 @pytest.mark.parametrize(
     ("size", "order", "lines"),
     [
-        ((198, 48), CALM, [["step", "loss"], ["memory", "pace"], ["events"]]),
+        ((198, 48), CALM, [["step", "loss", "memory"], ["pace", "load", "cpu"], ["events"]]),
+        ((158, 48), CALM, [["step", "loss"], ["memory", "pace"], ["events"]]),
         ((118, 28), CALM, [["step", "loss"], ["memory", "pace"]]),
         ((118, 12), HANGS, [["stack", "step"]]),
         ((78, 12), CALM, [["step"]]),
@@ -135,8 +136,8 @@ async def test_charts_begin_with_what_the_trainer_remembers():
         "allocators": [],
     }
     app, source = asked_app(frames, recent=gives(told))
-    async with app.run_test(size=(160, 50)) as pilot:
-        await open_job(pilot, "over 10 min", "-8m", "5┤", "█" * 40)
+    async with app.run_test(size=(150, 50)) as pilot:
+        await open_job(pilot, "over 10 min", "5┤", "█" * 30)
     assert [name for name, _ in source.asked] == ["recent"] * 3, "once for each rank, and the agent"
 
 

@@ -6,7 +6,7 @@ on whether the job hangs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
@@ -19,13 +19,15 @@ from ...model.step_time import SPLIT
 from ...store.view import History
 from ...text.units import bytes_text, window_text
 from ..charts.chart_series import at_moments, while_it_steps
-from ..charts.line import LineChart, Series
+from ..charts.line import LineChart, Series, one_if_alike
+from ..charts.load_strips import LoadStrips
 from ..charts.stacked import Layer, Peak, StackedChart, TimeChart
 from ..memory.timeline import ticks
 from ..overview.job_rows import loss_text
 from ..overview.step_split import SPLIT_TOKENS
 from ..widgets.pane import set_title
 from ..widgets.text import Lines
+from .job_load import draw_cpu, draw_load, ranks_of
 from .job_series import (
     PEAK_SECONDS,
     loss_axis,
@@ -44,13 +46,13 @@ if TYPE_CHECKING:
 WINDOWS = (60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 4 * 3600.0)
 """Seconds that the charts show."""
 USUAL_WINDOW = 3
-WIDE = 100
-"""From so many columns on there are two charts side by side."""
+WIDE, WIDEST = 100, 160
+"""From so many columns on there are two charts side by side, and three."""
 LEAST_ROWS, USUAL_ROWS = 6, 8
 """A chart with its frame is at least so high: the only one, and one of several."""
-MOST_LINES, TALL_ROWS, EVENTS_ROWS = 2, 36, 8
+MOST_LINES, TALL_ROWS, EVENTS_ROWS, LEAST_EVENTS_ROWS = 2, 36, 8, 4
 """Lines of charts at most, for lower ones say little, and from how many rows on what happened has a
-line of its own below them, of so many rows.
+line of its own below them, of so many rows at most and at least.
 """
 MOST_RANKS = 6
 """Of so many ranks the pace is drawn: the one under the cursor, and those before the others."""
@@ -61,6 +63,8 @@ HANGS = ("stack", "step", "loss", "memory", "events")
 CALM_WITHOUT_LOSS = ("step", "pace", "memory", "events")
 HANGS_WITHOUT_LOSS = ("stack", "step", "pace", "memory", "events")
 """What is shown first where there is little room."""
+MORE = ("load", "cpu")
+"""What a wide terminal shows besides: the load of the job's GPUs, and of its processes."""
 PACE_TOKENS = ("series1", "series2", "series3", "series4", "series5", "series6")
 LOOK_SECONDS = 3.0
 """So often it is looked how much is known, for the time that the charts show."""
@@ -74,11 +78,13 @@ def arrange(width: int, height: int, order: Sequence[str], first: int = 0) -> li
     """
     across = 2 if width >= WIDE else 1
     if across == 2 and height >= TALL_ROWS:
-        four = [name for name in order if name != "events"]
-        if len(four) < 4:
-            return [list(order[:2]), list(order[2:])]
-        turned = [four[(place + first) % len(four)] for place in range(len(four))]
-        return [turned[:2], turned[2:4], ["events"]]
+        charts = [name for name in order if name != "events"]
+        if width >= WIDEST:
+            across, charts = 3, [*charts, *MORE]
+        if len(charts) < 2 * across:
+            return [charts[:across], [*charts[across:], "events"]]
+        turned = [charts[(place + first) % len(charts)] for place in range(len(charts))]
+        return [turned[:across], turned[across : 2 * across], ["events"]]
     turned = [order[(place + first) % len(order)] for place in range(len(order))]
     lines = min(height // USUAL_ROWS or height // LEAST_ROWS, len(order) // across, MOST_LINES)
     shown = turned[: across * lines]
@@ -99,6 +105,7 @@ class JobCharts(Grid):
         self.stack, self.events = Lines(classes="panel"), Lines(classes="panel")
         self._loss, self._pace = LineChart(classes="panel"), LineChart(classes="panel")
         self._step, self._memory = TimeChart(classes="panel"), StackedChart(classes="panel")
+        self._load, self._cpu = LoadStrips(classes="panel"), LineChart(classes="panel")
         self._panels: dict[str, Widget] = {
             "step": self._step,
             "loss": self._loss,
@@ -106,6 +113,8 @@ class JobCharts(Grid):
             "pace": self._pace,
             "events": self.events,
             "stack": self.stack,
+            "load": self._load,
+            "cpu": self._cpu,
         }
         self._window: int | None = None  # as long as is known, until somebody chooses
         self._usual: tuple[object, int] = (None, 0)
@@ -113,6 +122,7 @@ class JobCharts(Grid):
         self._order: Sequence[str] = CALM
         self._arranged: list[list[str]] = [[]]
         self._drawn: object = None
+        self._events_rows = 0
         self._seconds = WINDOWS[0]
 
     def compose(self) -> ComposeResult:
@@ -153,19 +163,27 @@ class JobCharts(Grid):
         """The names of the panels that have room."""
         return {name for line in self._arranged for name in line}
 
-    def fit_to(self, width: int, height: int, hangs: bool, loss: bool) -> None:
+    def fit_to(
+        self, width: int, height: int, hangs: bool, known: Collection[str] = ("stack", "step")
+    ) -> None:
         """Place the panels that ``height`` lines have room for, and hide the others.
 
-        ``loss`` says that a rank reports one: a panel without readings is no use of the room.
+        ``known`` says what there is to show: ``loss`` that a rank reports one, ``step`` its parts,
+        ``stack`` that stacks can be asked for. A panel without readings is no use of the room.
         """
+        loss = "loss" in known
         if hangs:
             self._order = HANGS if loss else HANGS_WITHOUT_LOSS
         else:
             self._order = CALM if loss else CALM_WITHOUT_LOSS
+        if width >= WIDEST:  # other panels say what is left of these
+            kept = [name for name in self._order if name in known or name not in ("stack", "step")]
+            self._order = kept if "pace" in kept else [*kept, "pace"]
         lines = arrange(width, height, self._order, self._first % len(self._order))
-        if lines == self._arranged:
+        told = min(max(self.events.rows + 2, LEAST_EVENTS_ROWS), EVENTS_ROWS)
+        if (lines, told) == (self._arranged, self._events_rows):
             return
-        self._arranged, self._drawn = lines, None
+        self._arranged, self._drawn, self._events_rows = lines, None, told
         self.display = bool(lines)
         for name, panel in self._panels.items():
             panel.display = name in self.shown
@@ -175,7 +193,7 @@ class JobCharts(Grid):
             self.styles.grid_rows = "1fr"
             alone = lines[-1] == ["events"] and len(lines) > 1
             if alone:
-                self.styles.grid_rows = f"{'1fr ' * (len(lines) - 1)}{EVENTS_ROWS}"
+                self.styles.grid_rows = f"{'1fr ' * (len(lines) - 1)}{told}"
             self.events.styles.column_span = len(lines[0]) if alone else 1
             places = [name for line in lines for name in line]
             rank = {id(self._panels[name]): place for place, name in enumerate(places)}
@@ -202,6 +220,10 @@ class JobCharts(Grid):
             self._draw_pace(host, trainer, window, ago)
         if "memory" in self.shown:
             self._draw_memory(host, trainer, window, ago)
+        if "load" in self.shown:
+            draw_load(self._load, self.session, host, trainer, window, ago)
+        if "cpu" in self.shown:
+            draw_cpu(self._cpu, self.session, host, trainer, window, ago)
 
     def _history(self, entity_id: int, column: str, window: float) -> History:
         """Return as many readings as the charts can show apart."""
@@ -270,9 +292,7 @@ class JobCharts(Grid):
 
     def _draw_pace(self, host: HostView, trainer: TrainerView, window: float, ago: float) -> None:
         """Draw how long a step takes on several ranks, or of one trainer its slowest too."""
-        job = trainer.definition.job
-        others = [t for t in host.trainers if job and t.definition.job == job and t.gone is None]
-        ranks = [trainer, *(t for t in others if t.key != trainer.key)][:MOST_RANKS]
+        ranks = ranks_of(host, trainer)[:MOST_RANKS]
         wanted = [(t, "step_seconds", name_of(t)) for t in ranks]
         if len(ranks) == 1:
             wanted = [(trainer, "step_seconds", "median"), (trainer, "step_seconds_p95", "p95")]
@@ -287,7 +307,8 @@ class JobCharts(Grid):
         over = window_text(window)
         what = "Median step by rank" if len(ranks) > 1 else "Step time"
         set_title(self._pace, f"{what} over {over}, ms")
-        self._pace.show(series, window, 0.0, None, "", now=host.sampled_seconds, ago=ago)
+        drawn = one_if_alike(series, f"{len(series)} ranks alike") if len(ranks) > 1 else series
+        self._pace.show(drawn, window, 0.0, None, "", now=host.sampled_seconds, ago=ago)
 
     def _draw_memory(self, host: HostView, trainer: TrainerView, window: float, ago: float) -> None:
         allocator = next(

@@ -11,6 +11,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 
 from ...model.stalls import find_stall
+from ...model.step_time import split_of
 from ...text import styled
 from ...text.styled import Line
 from ..log.rows import event_lines
@@ -127,8 +128,11 @@ class JobScreen(FullScreen):
         charts = not self._all and height - min(few, len(job.trainers)) >= LEAST_ROWS
         room = None if self._all else few if charts else max(LEAST_RANKS, height)
         rows = rank_rows(host, job, room, self.session.history)
-        loss = any(t.number("loss") is not None for t in job.trainers)
-        self._charts.fit_to(self.size.width, height - len(rows) if charts else 0, self._hangs, loss)
+        known = ["stack"] if self.session.replay is None else []
+        known += ["loss"] if any(t.number("loss") is not None for t in job.trainers) else []
+        known += ["step"] if any(map(split_of, job.trainers)) else []
+        left = height - len(rows) if charts else 0
+        self._charts.fit_to(self.size.width, left, self._hangs, known)
         self._ranks.styles.height = len(rows) + RANKS_FRAME if charts else "1fr"
         return rows
 

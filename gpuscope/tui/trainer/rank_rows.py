@@ -20,6 +20,7 @@ from ..overview.step_split import SPLIT_TOKENS
 from ..shell.keymap import key_of
 from ..widgets.bars import Bar
 from ..widgets.table import GUTTER, Cell, Column, TableRow, lay_out
+from .rank_cells import wide_cells
 
 if TYPE_CHECKING:
     from ...store.view import HistoryOf, HostView, JobView, TrainerView
@@ -31,16 +32,26 @@ COLUMNS = (
     Column("step", "STEP", 9, align="right"),
     Column("pace", "STEP TIME", 9, align="right"),
     Column("age", "STEP AGE", 8, align="right"),
+    Column("p95", "P95", 9, align="right", priority=12),
+    Column("input", "INPUT", 5, align="right", priority=10),
+    Column("loss", "LOSS", 8, align="right", priority=10),
     Column("collectives", "COLLECT.", 9, align="right", priority=4),
     Column("memory", "PEAK/RES. GiB", 14, align="right", priority=1),
     Column("left", "HEADROOM", 8, align="right"),
     Column("ends", "RUNS OUT", 11, align="right", priority=3),
+    Column("load", "UTIL", 5, align="right", priority=9),
+    Column("power", "POWER", 6, align="right", priority=11),
+    Column("cpu", "CPU", 6, align="right", priority=11),
+    Column("rss", "RSS GiB", 7, align="right", priority=12),
     Column("split", "STEP BREAKDOWN", 14, flex=2, most=60, priority=6),
     Column("at", "STUCK AT", 14, flex=3, most=60, priority=2),
 )
-OPTIONAL = ("age", "ends", "split", "at", "collectives", "memory", "left")
+WIDE = ("rss", "p95", "power", "cpu", "loss", "input", "load")
+"""Columns that only a panel of so many cells has; the first one gives its cells away first."""
+WIDE_CELLS = 150
+OPTIONAL = ("age", "ends", "split", "at", "collectives", "memory", "left", *WIDE)
 """Columns that are left out where no rank has anything to say in them."""
-GIVE_AWAY = ("", "split", "pid", "collectives", "memory", "left", "gpu")
+GIVE_AWAY = ("", *WIDE, "split", "pid", "collectives", "memory", "left", "gpu")
 """Columns that give their cells away, one after the other, for where a rank is stuck."""
 FRAME_CELLS = 4
 """Of the table: its frame, and the blanks beside that."""
@@ -57,8 +68,11 @@ def columns_for(rows: Sequence[TableRow], cells: int) -> list[Column]:
     shown = [
         column
         for column in COLUMNS
-        if column.key not in OPTIONAL
-        or any(row.cells.get(column.key) not in (NOTHING, "", None) for row in rows)
+        if (column.key not in WIDE or cells >= WIDE_CELLS)
+        and (
+            column.key not in OPTIONAL
+            or any(row.cells.get(column.key) not in (NOTHING, "", None) for row in rows)
+        )
     ]
     if all(column.key != "at" for column in shown):
         return shown
@@ -174,6 +188,7 @@ def _rank_row(
         if not has_stopped(trainer) and (split := split_of(trainer))
         else NOTHING,
         "at": _at(trainer, broken),
+        **wide_cells(host, trainer, device),
     }
     if room is not None:
         allocated, reserved = (
