@@ -354,9 +354,9 @@ async def test_the_devices_of_the_host_under_the_cursor_stand_below_where_rows_a
     async with app.run_test(size=(200, 60)) as pilot:
         await until(pilot, "6 hosts")
         await settled(pilot)
-        await until(pilot, "Devices of bravo", "▲ stalled")
+        await until(pilot, "Devices of bravo", "◆ waits for rank 3")
         await pilot.press("end")
-        await until(pilot, "Devices of alpha", absent="▲ stalled")
+        await until(pilot, "Devices of alpha", absent="◆ waits for rank 3")
         await pilot.resize_terminal(120, 18)
         await until(pilot, "6 hosts", absent="Devices of")
 

@@ -13,6 +13,7 @@ from textual.app import ComposeResult
 
 from ...text import styled
 from ...text.width import cells as text_cells
+from ..overview.panel_rows import WIDE
 from ..shell.session import Session
 from ..widgets.pane import WAITING, Pane, set_title
 from ..widgets.program import program
@@ -23,9 +24,10 @@ from .summary import HERE
 
 if TYPE_CHECKING:
     from ...store.view import HostView
+    from ..overview.charts import Charts
     from .summary import Summary
 
-TINY_ROWS, ROOMY_ROWS = 20, 32
+TINY_ROWS, ROOMY_ROWS, CHART_ROWS = 20, 32, 9
 DETAIL_ROWS, BARE_DETAIL_ROWS = 4, 2
 LEAST_DEVICE_ROWS = 4
 """Of the table of devices with its frame: a heading and one device."""
@@ -36,7 +38,8 @@ AROUND_ROWS = 3
 class FleetPane(Pane):
     """Totals above, the hosts, and what is wrong with the one under the cursor.
 
-    Its devices are listed where the hosts leave rows for them.
+    Its devices are listed where the hosts leave rows for them. A wide terminal also has the jobs
+    of all hosts, and charts of the host under the cursor.
     """
 
     DEFAULT_CSS = """
@@ -55,6 +58,12 @@ class FleetPane(Pane):
         self._devices = LiveTable(
             (), empty="", cursor=False, gap=1, id="fleet-devices", classes="panel"
         )
+        self._jobs = LiveTable(
+            (), empty="no job runs", cursor=False, gap=1, id="fleet-jobs", classes="panel"
+        )
+        self._charts: Charts | None = None
+        self._chart_rows = 0
+        """What the charts have with their frame, 0 for no charts."""
         self._terminal = (80, 24)
         self._rows: dict[str, tuple[Summary, object, object, TableRow]] = {}
         self._names: dict[str, str] = {}
@@ -67,7 +76,9 @@ class FleetPane(Pane):
         yield self._totals
         yield self._hosts
         yield self._detail
-        self._devices.display = False
+        self._devices.display = self._jobs.display = False
+        self._jobs.border_title = "Jobs"
+        yield self._jobs
         yield self._devices
 
     # ── numbers ──
@@ -132,6 +143,10 @@ class FleetPane(Pane):
         one = self._shown.get(self._hosts.cursor_key or "")
         width, height = self._terminal
         rows = 0 if height < TINY_ROWS else BARE_DETAIL_ROWS if height < ROOMY_ROWS else DETAIL_ROWS
+        framed = rows == DETAIL_ROWS
+        if framed and width >= WIDE:  # its row has the worst: what there is besides stands here
+            most = max((len(each.words) for each in self._shown.values()), default=0)
+            rows = most if most > 1 else 0
         lines = []
         if one is not None and rows:
             missing = HERE if one.current else self.session.fleet.missing(one)
@@ -140,12 +155,13 @@ class FleetPane(Pane):
         self._detail.display = rows > 0
         # Always as high as it may become: the table must not change its height under the cursor.
         self._detail.show([*lines, *([[]] * (rows - len(lines)))])
-        self._show_devices(rows + 2 if rows == DETAIL_ROWS else rows)
+        self._show_devices(rows + 2 if rows and framed else rows)
 
     def _show_devices(self, taken: int) -> None:
         """List the devices of the host under the cursor in the rows that the hosts do not need.
 
         How many these are depends on the largest host, so that nothing moves with the cursor.
+        Where there is still room, there are the jobs of all hosts and charts of this one.
         """
         width, height = self._terminal
         needed = len(self._shown) + 3 + self._totals_rows() + AROUND_ROWS + taken
@@ -154,6 +170,7 @@ class FleetPane(Pane):
         host = self.session.host
         shown = width >= WIDE_COLUMNS and rows >= max(LEAST_DEVICE_ROWS, min(most, 7))
         self._devices.display = shown
+        self._show_jobs(height - needed - rows if shown and width >= WIDE else 0)
         if not shown or host is None:
             return
         from ..overview.device_rows import columns as device_columns
@@ -164,15 +181,50 @@ class FleetPane(Pane):
         history, tokens = self.session.history, self._devices.tokens
         current = host.link.state in ("live", "replay")
         found = [
-            device_row(host, device, tokens, history=history)
+            device_row(host, device, tokens, history=history, wide=width >= WIDE)
             for device in host.devices
             if device.gone is None
         ]
         set_title(self._devices, f"Devices of {host.name}{'' if current else ', as last seen'}")
         self._devices.show_empty(WAITING if current else "none known")
         found = found if current else [as_last_seen(row) for row in found]
-        self._devices.show_columns(device_columns("index", found, width - 6))
+        wide = width >= WIDE
+        self._devices.show_columns(device_columns("index", found, width - 6, wide))
         self._devices.show(found)
+
+    def _show_jobs(self, rows: int) -> None:
+        """List the jobs of all hosts in so many rows, and leave what they do not need to charts."""
+        from .runs import columns as job_columns
+        from .runs import joined, row_of
+
+        parts = [(self._names[one.key], one.runs) for one in self._shown.values() if one.current]
+        jobs = joined(parts) if rows >= LEAST_DEVICE_ROWS else []
+        high = min(len(jobs) + 3, max(rows - CHART_ROWS, LEAST_DEVICE_ROWS), rows) if jobs else 0
+        self._jobs.display = high > 0
+        self._chart_rows = rows - high if rows - high >= CHART_ROWS else 0
+        # the hosts have what is left, which is nothing where there are charts
+        spare = len(self._shown) + 3 if self._chart_rows else "1fr"
+        self._hosts.styles.height = spare
+        if high:
+            self._jobs.styles.height = high
+            found = [row_of(one, self._jobs.tokens.glyphs) for one in jobs]
+            self._jobs.show_columns(job_columns(found))
+            self._jobs.show(found)
+        if self._charts is not None:
+            self._charts.display = self._chart_rows > 0
+
+    def show_charts(self, host: HostView) -> None:
+        """Draw the charts of the host under the cursor, as its Overview has them."""
+        if not self._chart_rows or not self._devices.is_attached:
+            return
+        from ..overview.charts import Charts, kinds_for
+
+        if self._charts is None:
+            self._charts = Charts(self.session, id="fleet-charts")
+            self.mount(self._charts, after=self._devices)
+        self._charts.rows = self._chart_rows - 2
+        self._charts.choose(kinds_for(host, self._chart_rows - 2, False, 3))
+        self._charts.show(host, host.devices[0] if host.devices else None)
 
     # ── room ──
 

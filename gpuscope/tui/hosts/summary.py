@@ -25,8 +25,9 @@ from ...wire.frames import NOT_INITIALISED
 from ..device.device_state_text import in_short
 from ..overview.job_rows import devices_of, growth_lines
 from ..shell.keymap import key_of
+from .runs import Run, run_of
 
-MOST_WORDS = 4
+MOST_WORDS, MOST_RUNS = 4, 8
 
 
 class Grade(IntEnum):
@@ -86,6 +87,8 @@ class Summary:
     """The title of the one that uses most devices, mine before others'."""
     pace_seconds: float | None = None
     """Its seconds per step, None while none ends."""
+    runs: tuple[Run, ...] = ()
+    """What runs, a line for each job."""
     mine: bool = False
     text: str = ""
     """Everything that a filter looks into, folded."""
@@ -160,6 +163,7 @@ def summarise(
         utilization_percent=_mean(device.number("utilization_percent") for device, _ in verdicts),
         tensor_percent=_mean(device.number("tensor_active_percent") for device, _ in verdicts),
         jobs=tuple(_job_key(host, job) for job in running),
+        runs=tuple(run_of(host, job, _job_key(host, job)) for job in running[:MOST_RUNS]),
         job=main.title if main is not None else "",
         pace_seconds=_pace(main),
         mine=any(job.mine for job in running),

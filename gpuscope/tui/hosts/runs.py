@@ -1,0 +1,150 @@
+"""The jobs of all hosts in a line each; ranks of one job on several hosts are one line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ...model.device_trainings import STARVED
+from ...model.stalls import is_stalled
+from ...model.step_time import input_share
+from ...store.view import HostView, JobView
+from ...text.styled import Line
+from ...text.units import age_text, amount_text, brief_duration_text, percent_text
+from ..overview.job_rows import bytes_on_devices, devices_of, loss_text
+from ..theme import Glyphs
+from ..widgets.table import Cell, Column, TableRow
+
+COLUMNS = (
+    Column("job", "JOB", 14, flex=2, most=40),
+    Column("user", "USER", 8, flex=1, most=14),
+    Column("hosts", "HOSTS", 12, flex=3, most=48),
+    Column("gpus", "GPUS", 5, align="right"),
+    Column("memory", "GPU MEM GiB", 11, align="right"),
+    Column("step", "STEP", 9, align="right"),
+    Column("pace", "STEP TIME", 9, align="right"),
+    Column("eta", "ETA", 8, align="right"),
+    Column("loss", "LOSS", 8, align="right"),
+    Column("input", "INPUT", 5, align="right"),
+    Column("state", "STATE", 16, flex=1, most=30),
+)
+SPARSE = ("step", "pace", "eta", "loss", "input", "user")
+"""Columns that are left out where no job has anything to say in them."""
+NOTHING: Line = [("–", "faint")]
+
+
+class Run(NamedTuple):
+    """What a host tells of one of its jobs; None is unknown."""
+
+    key: str
+    title: str
+    user: str
+    mine: bool
+    gpus: int
+    bytes: float | None
+    probed: bool
+    stalled: bool
+    step: float | None
+    pace: float | None
+    eta: float | None
+    loss: float | None
+    input: float | None
+
+
+def run_of(host: HostView, job: JobView, key: str) -> Run:
+    """Return what a host tells of a job: of its ranks there the slowest and the last."""
+    living = [trainer for trainer in job.trainers if trainer.gone is None]
+
+    def known(column: str) -> list[float]:
+        return [value for one in living if (value := one.number(column)) is not None]
+
+    shares = [share for one in living if (share := input_share(one)) is not None]
+    return Run(
+        key,
+        job.title,
+        job.user or "",
+        job.mine,
+        len(devices_of(host, job)),
+        bytes_on_devices(job),
+        bool(living),
+        any(is_stalled(one) for one in living),
+        min(known("step"), default=None),
+        max(known("step_seconds"), default=None),
+        max(known("eta_seconds"), default=None),
+        next(iter(known("loss")), None),
+        max(shares, default=None),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A job of the cluster: its parts, each with the name of its host."""
+
+    parts: tuple[tuple[str, Run], ...]
+
+
+def joined(hosts: Sequence[tuple[str, Sequence[Run]]]) -> list[Joined]:
+    """Return the jobs of these hosts, mine first, then those with most GPUs."""
+    found: dict[str, list[tuple[str, Run]]] = {}
+    for name, runs in hosts:
+        for run in runs:
+            found.setdefault(run.key, []).append((name, run))
+    out = [Joined(tuple(parts)) for parts in found.values()]
+    return sorted(
+        out, key=lambda one: (not one.parts[0][1].mine, -sum(run.gpus for _, run in one.parts))
+    )
+
+
+def row_of(one: Joined, glyphs: Glyphs) -> TableRow:
+    """Return the row of a job."""
+    runs = [run for _, run in one.parts]
+    first = runs[0]
+    sizes = [run.bytes for run in runs]
+
+    def known(name: str) -> list[float]:
+        return [value for run in runs if (value := getattr(run, name)) is not None]
+
+    steps, paces, etas = known("step"), known("pace"), known("eta")
+    losses, shares = known("loss"), known("input")
+    cells: dict[str, Cell] = {
+        "job": [(first.title, "title" if first.mine else "text")],
+        "user": [(first.user, "text" if first.mine else "muted")] if first.user else NOTHING,
+        "hosts": [(", ".join(name for name, _ in one.parts), "muted")],
+        "gpus": [(str(sum(run.gpus for run in runs)), "text")],
+        "memory": [(amount_text(sum(size or 0.0 for size in sizes)), "text")]
+        if None not in sizes
+        else NOTHING,
+        "step": [(f"{min(steps):,.0f}", "text")] if steps else NOTHING,
+        "pace": [(brief_duration_text(max(paces)), "text")] if paces else NOTHING,
+        "eta": [(age_text(max(etas)), "muted")] if etas else NOTHING,
+        "loss": [(loss_text(losses[0]), "text")] if losses else NOTHING,
+        "input": [(percent_text(max(shares), whole=True), _starved(max(shares)))]
+        if shares
+        else NOTHING,
+        "state": _state(runs, glyphs),
+    }
+    return TableRow(first.key, cells)
+
+
+def _starved(share: float) -> str:
+    return "warn" if share >= STARVED else "muted"
+
+
+def _state(runs: Sequence[Run], glyphs: Glyphs) -> Line:
+    if any(run.stalled for run in runs):
+        return [(f"{glyphs.bad} stalled", "bad")]
+    if not any(run.probed for run in runs):
+        return [("no probe", "muted")]
+    if any(run.step is not None for run in runs):
+        return [(f"{glyphs.ok} trains", "ok")]
+    return [(f"{glyphs.idle} no step yet", "idle")]
+
+
+def columns(rows: Sequence[TableRow]) -> list[Column]:
+    """Return the columns in which any row says something."""
+    return [
+        column
+        for column in COLUMNS
+        if column.key not in SPARSE or any(row.cells[column.key] != NOTHING for row in rows)
+    ]

@@ -1,0 +1,188 @@
+"""A wide terminal shows more of what is known, and shows nothing twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpuscope.store.replay import ReplaySource
+from gpuscope.tui.hosts.runs import joined
+from gpuscope.tui.hosts.summary import summarise
+from gpuscope.tui.shell.app import GpuscopeApp
+from gpuscope.tui.shell.session import Session
+from gpuscope.tui.trainer.job_charts import arrange
+from gpuscope.wire import frames as f
+from tests.fakes import fleet, jobs, views
+from tests.tui.pilot import at_the_jobs, feed, in_loop, make_app, until
+from tests.tui.snapshots import text
+from tests.tui.test_hosts_pane import SIX, app_of, settled
+from tests.tui.test_job_screen import open_the_job
+
+LARGE, USUAL = (200, 60), (120, 40)
+RECORDINGS = Path(__file__).parents[2] / "demos" / "recordings"
+
+
+def heading(screen: str, first: str) -> list[str]:
+    return next(line for line in screen.splitlines() if f" {first} " in line).split()
+
+
+# ── processes ──
+
+
+@in_loop
+async def test_a_wide_list_of_processes_has_the_training_and_says_the_pace_once():
+    app = make_app(views.training())
+    async with app.run_test(size=LARGE) as pilot:
+        await until(pilot, "live")
+        await pilot.press("P")
+        screen = await until(pilot, "STEP TIME", "INPUT", "LOSS", "PEAK GiB", "Tensor cores")
+        row = next(line for line in screen.splitlines() if " 48218 " in line)
+        assert row.count("901 ms") == 1
+        assert " 31 % " in row, "the rank that waits for its data"
+        assert "Allocated by torch" in screen
+        await pilot.resize_terminal(*USUAL)
+        small = await until(pilot, "step 4,059 901 ms", absent="STEP TIME")
+        assert "PEAK GiB" not in small
+
+
+@in_loop
+async def test_charts_leave_the_list_of_processes_no_blank_rows():
+    app = make_app(views.training())
+    async with app.run_test(size=LARGE) as pilot:
+        await until(pilot, "live")
+        await pilot.press("P")
+        screen = await until(pilot, "Process 48213", "GPU power W")
+        lines = screen.splitlines()
+        last = next(at for at, line in enumerate(lines) if " 51120 " in line)
+        assert lines[last + 1].startswith("╰")
+
+
+# ── memory ──
+
+
+@in_loop
+async def test_a_wide_memory_tab_says_what_the_allocator_counts_and_what_would_help():
+    app = make_app(views.training(), "memory")
+    async with app.run_test(size=LARGE) as pilot:
+        wanted = ("live blocks", "4,113", "cudaMalloc retries 3", "half the micro-batch")
+        screen = await until(pilot, *wanted, "Memory in use by GPU", "FSDP2 over 7 ranks")
+        assert "fully_shard(block) for every block" in screen
+        for key in ("W", "c"):  # the tables take the place
+            await pilot.press(key)
+            await until(pilot, absent="live blocks")
+        await pilot.press("w")
+        await until(pilot, "live blocks")
+        await pilot.resize_terminal(*USUAL)
+        await until(pilot, "Where the bytes are", absent="live blocks")
+
+
+@in_loop
+async def test_what_is_held_after_each_step_is_a_curve_of_its_own():
+    app = make_app(jobs.ranks(leaks=2), "memory")
+    async with app.run_test(size=LARGE) as pilot:
+        await until(pilot, "Held after each step, GiB", "after step")
+
+
+@in_loop
+async def test_the_only_gpu_has_no_chart_that_repeats_the_timeline():
+    frames: list[f.Frame] = [views.hello(), views.host_def(), views.gpu(0)]
+    frames += views.trainer(48213, 0, 1, "ada", True, "job-a")
+    for q, at, _ in views.ticks():
+        sample = f.Sample(q, int(at * 1e9), h=[views.host_row()])
+        sample.g = [views.device_row(0, 60.0, 90.0)]
+        sample.a = [views.allocator_row(13, 40.0, 55.0, 5.0)]
+        sample.t = [views.trainer_row(13, 100 + q, 0.5)]
+        frames.append(sample)
+    app = make_app(frames, "memory")
+    async with app.run_test(size=LARGE) as pilot:
+        screen = await until(pilot, "─ Live blocks ─")
+        assert "Memory in use by GPU" not in screen
+
+
+# ── a job ──
+
+
+def test_a_wide_job_has_three_charts_in_a_row_and_the_events_below() -> None:
+    lines = arrange(200, 45, ("stack", "step", "loss", "memory", "events"))
+    assert lines == [["stack", "step", "loss"], ["memory", "load", "cpu"], ["events"]]
+    assert arrange(120, 45, ("step", "loss", "memory", "pace", "events"))[0] == ["step", "loss"]
+    few = arrange(200, 45, ("step", "memory", "pace", "events"))
+    assert few == [["step", "memory", "pace"], ["load", "cpu", "events"]]
+
+
+@in_loop
+async def test_a_wide_job_has_the_load_of_its_gpus_and_every_reading_of_its_ranks():
+    app = make_app(jobs.ranks())
+    async with app.run_test(size=LARGE) as pilot:
+        await open_the_job(pilot)
+        screen = await until(pilot, "Utilisation of its GPUs", "CPU of its processes")
+        columns = heading(screen, "RANK")
+        for column in ("P95", "INPUT", "LOSS", "UTIL", "POWER", "CPU"):
+            assert column in columns
+        await pilot.resize_terminal(*USUAL)
+        small = await until(pilot, "RANK", absent="Utilisation of its GPUs")
+        assert "P95" not in heading(small, "RANK")
+
+
+@in_loop
+async def test_a_recording_of_a_wide_job_gives_no_room_to_a_stack_that_it_does_not_have():
+    replay = ReplaySource(RECORDINGS / "h200x2-stall.gsr")
+    replay.pause()
+    replay.seek(70.0)
+    app = GpuscopeApp(Session(replay=replay))
+    async with app.run_test(size=LARGE) as pilot:
+        await until(pilot, "REPLAY", "stalled:")
+        await at_the_jobs(pilot)
+        await pilot.press("enter")
+        screen = await until(pilot, "STUCK AT", "Utilisation of its GPUs", "no progress")
+        assert "Stack of" not in screen
+
+
+# ── the fleet ──
+
+
+def test_ranks_of_one_job_on_two_hosts_are_one_line() -> None:
+    def host_of(name: str, number: int):
+        host = views.store_of(fleet.node(number, "busy", seconds=3.0, name=name)).view().host
+        assert host is not None
+        return summarise(host)
+
+    one, other = host_of("alpha", 0), host_of("bravo", 1)
+    assert len(joined([("alpha", one.runs), ("bravo", other.runs)])) == 2, "two jobs"
+    same = tuple(run._replace(key="job-x") for run in one.runs)
+    (job,) = joined([("alpha", same), ("bravo", same)])
+    assert [name for name, _ in job.parts] == ["alpha", "bravo"]
+
+
+@pytest.mark.parametrize("size", [(160, 60), LARGE])
+@in_loop
+async def test_a_wide_fleet_has_the_jobs_of_all_hosts_and_charts_of_one(size):
+    app = app_of(SIX)
+    async with app.run_test(size=size) as pilot:
+        await settled(pilot)
+        screen = await until(pilot, "HOSTS", "Devices of bravo", "Utilisation by GPU")
+        rows = [line for line in screen.splitlines() if "stalled" in line and "bravo" in line]
+        assert rows, "the job that hangs says so"
+        trains = next(line for line in screen.splitlines() if "● trains" in line)
+        assert "alpha" in trains
+        await pilot.press("down")
+        await until(pilot, "Devices of delta")
+        await pilot.resize_terminal(*USUAL)
+        await until(pilot, "Devices of", absent="Utilisation by GPU")
+
+
+@in_loop
+async def test_a_host_that_becomes_quiet_while_looked_at_waits_a_minute_before_it_says_so():
+    app = make_app(views.vacant(60.0))
+    async with app.run_test(size=LARGE) as pilot:
+        await until(pilot, "What you can do here")
+        busy = [views.device_row(2, 30.0, 90.0)]
+        feed(app, f.Sample(900, int((views.END + 1) * 1e9), g=busy))
+        await until(pilot, "Utilisation by GPU", absent="What you can do here")
+        for second, wanted in ((50, "Utilisation by GPU"), (70, "What you can do here")):
+            idle = [views.device_row(i, 0.0, 0.0) for i in range(8)]
+            moment = int((views.END + second) * 1e9)
+            feed(app, f.Sample(900 + second, moment, h=[views.host_row()], g=idle))
+            await until(pilot, wanted)
+            assert ("What you can do" in text(app)) == (second > 60)
