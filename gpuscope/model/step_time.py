@@ -88,6 +88,14 @@ def input_wait(trainer: TrainerView) -> tuple[float | None, float | None]:
     ) if mean is None else mean
 
 
+def input_columns(trainer: TrainerView) -> tuple[str, tuple[str, ...]]:
+    """Return the readings that :func:`input_wait` is made of: the wait, the parts of a step."""
+    if trainer.number("input_seconds") is not None and "compute" in split_of(trainer):
+        return "input_seconds", tuple(f"{name}_seconds" for name in SPLIT)
+    mean = trainer.number("step_seconds_mean")
+    return "loader_wait_seconds", ("step_seconds" if mean is None else "step_seconds_mean",)
+
+
 def slower_than_before(trainers: Iterable[TrainerView]) -> float | None:
     """Return how many times as long as an hour ago a step takes.
 

@@ -25,8 +25,8 @@ MEAN_CELLS = 6
 """At the right of a lane: the mean of what it shows."""
 IDLE_PERCENT = 1.0
 BLANK: Piece = (" ", "text")
-MOST_ROWS = 4
-"""A higher lane says no more: only its wall of colour grows."""
+MOST_ROWS, FEW_LANES, MOST_ROWS_OF_FEW = 4, 3, 6
+"""A higher lane says no more: only its wall of colour grows. Few lanes may be a little higher."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,8 @@ class LoadStrips(Painted):
             line = strip_of([(fit(self._empty, width, "centre"), "muted")], width, tokens)
             return [strip_of((), width, tokens)] * (max(height - 1, 0) // 2) + [line]
         axis = min(max(height - len(lanes), 0), 2)
-        rows = min(max((height - axis) // len(lanes), 1), MOST_ROWS)
+        most = MOST_ROWS_OF_FEW if len(lanes) <= FEW_LANES else MOST_ROWS
+        rows = min(max((height - axis) // len(lanes), 1), most)
         bins = Bins.ending(self._now, self._window, inner)
         courses = [(lane.label, binned(lane.history, bins, self._now)) for lane in lanes]
         over = height - axis - rows * len(lanes)

@@ -44,6 +44,12 @@ LOADS = (
     ("tensor", "tensor_active_percent"),
     ("DRAM", "dram_active_percent"),
 )
+STRIP = (
+    *LOADS,
+    ("warps", "sm_occupancy_percent"),
+    ("mem I/O", "memory_utilization_percent"),
+)
+"""What has a lane of its own on a broad terminal, as far as it is known."""
 
 
 class Chart(NamedTuple):
@@ -181,38 +187,47 @@ class DeviceScreen(ChartedScreen):
         left = height - 2 - sum(panel.rows + 2 for panel in texts)
         self._strip.display = self.wide and left >= STRIP_ROWS
 
-    def _visible(self, rows: int) -> Sequence[tuple[LineChart, int]]:
-        """Return the charts that have room, row by row, each with the number of its history."""
-        most = min(len(self._rows), rows // CHART_ROWS)
-        shown = max(1, most) if self.wide else 1
+    def _place(self, rows: int, known: Sequence[int]) -> Sequence[tuple[LineChart, int]]:
+        """Return the charts that have room, row by row, each with the number of its history.
+
+        ``known`` are the numbers of the histories that say something, in their order.
+        """
         side = 2 if self.terminal[0] >= BROAD else 1
+        most = min(len(self._rows), rows // CHART_ROWS, -(-len(known) // side))
+        shown = max(1, most) if self.wide else 1
         out: list[tuple[LineChart, int]] = []
         for at, row in enumerate(self._rows):
             row.display = at < shown
             for column, chart in enumerate(self._charts[2 * at : 2 * at + 2]):
-                chart.display = row.display and column < side
+                chart.display = row.display and column < side and len(out) < len(known)
                 if chart.display:
-                    out.append((chart, (self._chart + len(out)) % self._histories))
+                    out.append((chart, known[(self._chart + len(out)) % len(known)]))
         return out
+
+    def _series(self, device: DeviceView, what: Chart) -> tuple[list[Series], float]:
+        """Return the curves of a chart, and of how many seconds only the driver knew."""
+        series, remembered = [], 0.0
+        for token, (label, column) in zip(TOKENS, what.columns, strict=False):
+            past = self.session.history(device.id, column, WINDOWS[self._window])
+            values = [None if v is None else v * what.scale for v in past.values]
+            if any(v is not None for v in values):
+                series.append(Series(label, token, past.seconds, values))
+                remembered = max(remembered, _remembered_seconds(past))
+        return series, remembered
 
     def _draw(self) -> None:
         host, device = self._find_device()
         if not self.is_attached or host is None or device is None:
             return
         window, now, ago = WINDOWS[self._window], host.sampled_seconds, self.session.ago_seconds
-        for chart, number in self._visible(self.terminal[1] - 2 - (self._users.rows + 2)):
-            what = CHARTS[number]
-            series, remembered = [], 0.0
-            for token, (label, column) in zip(TOKENS, what.columns, strict=False):
-                past = self.session.history(device.id, column, window)
-                values = [None if v is None else v * what.scale for v in past.values]
-                if any(v is not None for v in values):
-                    series.append(Series(label, token, past.seconds, values))
-                    remembered = max(remembered, _remembered_seconds(past))
-            source = (
-                f"; first {remembered:.0f} s from the driver's samples" if remembered >= 1 else ""
-            )
-            set_title(chart, f"{what.title}, {window_text(window)}{source}")
+        drawn = [self._series(device, what) for what in CHARTS]
+        # the lanes of a minute are what the first chart would show
+        lanes = self._strip.display and self.terminal[0] >= BROAD and not self._window
+        known = [at for at, (series, _) in enumerate(drawn) if series and not (lanes and at == 0)]
+        rows = self.terminal[1] - 2 - (self._users.rows + 2)
+        for chart, number in self._place(rows, known or range(len(CHARTS))):
+            what, (series, remembered) = CHARTS[number], drawn[number]
+            set_title(chart, f"{what.title}, {window_text(window)}{_source(remembered)}")
             chart.show(series, window, 0.0, _top(what, device, series), what.unit, now=now, ago=ago)
         if self._strip.display:
             self._draw_strip(host, device, ago)
@@ -227,14 +242,15 @@ class DeviceScreen(ChartedScreen):
                 wasted_since=wasted,
                 alarm=silent.word if silent is not None else "",
             )
-            for label, column in LOADS
+            for label, column in (STRIP if self.terminal[0] >= BROAD else LOADS)
         ]
         lanes = [lane for lane in lanes if any(v is not None for v in lane.history.values)]
         seconds = max(
             (one.history.seconds[-1] - one.history.seconds[0] for one in lanes), default=0
         )
         window = next((w for w in STRIP_WINDOWS if seconds <= w * 1.2), STRIP_WINDOWS[-1])
-        set_title(self._strip, f"Load %, {window_text(window)}")
+        remembered = max((_remembered_seconds(lane.history) for lane in lanes), default=0.0)
+        set_title(self._strip, f"Load %, {window_text(window)}{_source(remembered)}")
         self._strip.show(lanes, window, host.sampled_seconds, ago)
 
     # ── keys ──
@@ -261,3 +277,10 @@ def _remembered_seconds(past: History) -> float:
     known = (at for at, v in zip(past.seconds, past.values, strict=True) if v is not None)
     first = next(known, None)
     return 0.0 if first is None or past.seen_since is None else max(past.seen_since - first, 0.0)
+
+
+def _source(remembered_seconds: float) -> str:
+    """Return the end of a title that says how much of a chart is older than the look."""
+    if remembered_seconds < 1:
+        return ""
+    return f"; first {remembered_seconds:.0f} s from the driver's samples"

@@ -14,7 +14,7 @@ from ...model.device_state import mute
 from ...model.device_trainings import hung_since
 from ...model.ranks import name_of
 from ...model.stalls import is_stalled
-from ...model.step_time import input_share
+from ...model.step_time import input_columns, input_share
 from ...text.units import GIB, window_text
 from ..charts.strips import Painted
 from ..theme import SERIES
@@ -52,11 +52,14 @@ def kinds_for(
     """
     living = [trainer for trainer in host.trainers if trainer.gone is None]
     loss = any(trainer.number("loss") is not None for trainer in living)
+    waits = any(input_share(trainer) is not None for trainer in living)
     first: tuple[str, ...]
     below: tuple[str, ...]
     if not host.devices:
         first = ("cpu", "step" if living else "host_memory")
-        below = ("loss", "host_memory") if loss else ("host_memory",)
+        below = (*(("loss",) if loss else ("input",) if waits else ()), "host_memory")
+        if across > 2 and second and loss and waits:
+            first, below = ("cpu", "step", "input"), ("loss", "host_memory")
     elif quiet:
         first, below = ("all_power", "cpu", "host_memory"), ()
     else:
@@ -67,7 +70,7 @@ def kinds_for(
         if across > 2:
             load = "strips" if load == "parts" else load
             first = (load, "vram", "power") if second else (load, "vram", "cpu")
-            below = ("step", "loss" if loss else "host_memory", "cpu")
+            below = ("step", "loss" if loss else "input" if waits else "host_memory", "cpu")
     return [first[:across], below[:across]] if second and below else [first[:across]]
 
 
@@ -231,6 +234,9 @@ class Charts(Vertical):
         elif kind == "step":
             title, unit = "Median step, ms", "ms"
             series = self._of_trainers(host, "step_seconds", 1000.0)
+        elif kind == "input":
+            title, top, unit = "Waiting for data, % of the step", 100.0, " %"
+            series = self._input(host)
         elif kind == "loss":
             title, series = "Loss", self._of_trainers(host, "loss", 1.0)
         set_title(chart, f"{title}{self._over}")
@@ -308,16 +314,39 @@ class Charts(Vertical):
         one_job = len({t.definition.job for t in trainers}) == 1
         found = []
         for token, trainer in zip(TOKENS, trainers, strict=False):
-            label = f"{short_script(trainer.definition.script)} ({trainer.definition.pid})"
-            if one_job and trainer.definition.rank is not None:
-                label = name_of(trainer)
             past = self._history(trainer.id, column, scale)
             if column == "step_seconds":
                 past = while_it_steps(past, self._history(trainer.id, "step"))
-            one = Series(label, token, past.seconds, past.values)
+            one = Series(self._label(host, trainer), token, past.seconds, past.values)
             if column != "loss" or any(value is not None for value in one.values):
                 found.append(one)
         return one_if_alike(found, f"{len(found)} ranks alike") if one_job else found
+
+    def _input(self, host: HostView) -> Sequence[Series]:
+        """Return the share of the step in which each trainer waits for its data."""
+        from ..charts.line import Series, one_if_alike
+
+        found = []
+        for token, trainer in zip(TOKENS, self._drawn_trainers(host), strict=False):
+            waits, whole = input_columns(trainer)
+            wait = self._history(trainer.id, waits)
+            parts = [self._history(trainer.id, name) for name in whole]
+            wholes = zip(*(part.values for part in parts), strict=True)
+            values = [
+                100 * min(one / total, 1.0) if one is not None and total > 0 else None
+                for one, known in zip(wait.values, wholes, strict=False)
+                for total in (sum(value or 0.0 for value in known),)
+            ]
+            if any(value is not None for value in values):
+                found.append(Series(self._label(host, trainer), token, wait.seconds, values))
+        return one_if_alike(found, f"{len(found)} trainers alike")
+
+    @staticmethod
+    def _label(host: HostView, trainer: TrainerView) -> str:
+        jobs = {t.definition.job for t in host.trainers if t.gone is None}
+        if len(jobs) == 1 and trainer.definition.rank is not None:
+            return name_of(trainer)
+        return f"{short_script(trainer.definition.script)} ({trainer.definition.pid})"
 
     @staticmethod
     def _drawn_trainers(host: HostView) -> list[TrainerView]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...model.device_state import NEARLY_FULL, NO_PROGRESS, DeviceState, judge, owners
-from ...model.memory_layers import layers
+from ...model.memory_layers import layers, living
 from ...store.view import DeviceView, HistoryOf, HostView, no_history
 from ...text import styled
 from ...text.styled import Line, Piece
@@ -250,7 +250,8 @@ def _healthy_note(host: HostView, device: DeviceView, verdict: DeviceState) -> L
     if verdict.kind == "idle":
         known = since and now is not None and now - since >= 1
         parts = [f"≥{short_age_text(now - since)}"] if known and since and now is not None else []
-        held = " and ".join(owners(host, device).values())
+        trains = any(living(device))  # with a probe in it: the jobs say more
+        held = " and ".join(owners(host, device).values()) if not trains else ""
         parts += [f"held by {held}"] if held else []
         return [(f" {' · '.join(parts)}", "muted")] if parts else []
     words = in_few_words(device) if verdict.word == "ok" else ""

@@ -41,7 +41,7 @@ class ColumnDialog(Dialog):
         super().__init__()
         self.session = session
         self._lines = Lines()
-        self._names = [column.key for column in COLUMNS if column.key in CHOICES]
+        self._names = list(CHOICES)
         self._at = 0
 
     def compose(self) -> ComposeResult:
