@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 
 TINY_ROWS, ROOMY_ROWS, CHART_ROWS = 20, 32, 9
 DETAIL_ROWS, BARE_DETAIL_ROWS = 4, 2
+USUAL_CELLS = 105
+"""What the columns before the worst take of a wide terminal."""
+CHART_SECONDS = 4.0
+"""The charts of one host among many are drawn no more often."""
 LEAST_DEVICE_ROWS = 4
 """Of the table of devices with its frame: a heading and one device."""
 AROUND_ROWS = 3
@@ -64,6 +68,7 @@ class FleetPane(Pane):
         self._charts: Charts | None = None
         self._chart_rows = 0
         """What the charts have with their frame, 0 for no charts."""
+        self._drawn: object = None
         self._terminal = (80, 24)
         self._rows: dict[str, tuple[Summary, object, object, TableRow]] = {}
         self._names: dict[str, str] = {}
@@ -145,8 +150,10 @@ class FleetPane(Pane):
         rows = 0 if height < TINY_ROWS else BARE_DETAIL_ROWS if height < ROOMY_ROWS else DETAIL_ROWS
         framed = rows == DETAIL_ROWS
         if framed and width >= WIDE:  # its row has the worst: what there is besides stands here
-            most = max((len(each.words) for each in self._shown.values()), default=0)
-            rows = most if most > 1 else 0
+            words = [each.words for each in self._shown.values() if each.words]
+            longest = max((text_cells(each[0][1]) for each in words), default=0)
+            most = max(map(len, words), default=0)
+            rows = most if most > 1 or longest > width - USUAL_CELLS else 0
         lines = []
         if one is not None and rows:
             missing = HERE if one.current else self.session.fleet.missing(one)
@@ -222,6 +229,10 @@ class FleetPane(Pane):
         if self._charts is None:
             self._charts = Charts(self.session, id="fleet-charts")
             self.mount(self._charts, after=self._devices)
+        due = (host.key, int((host.sampled_seconds or 0.0) / CHART_SECONDS), self._chart_rows)
+        if due == self._drawn and self._charts.is_attached:
+            return
+        self._drawn = due if self._charts.is_attached else None
         self._charts.rows = self._chart_rows - 2
         self._charts.choose(kinds_for(host, self._chart_rows - 2, False, 3))
         self._charts.show(host, host.devices[0] if host.devices else None)

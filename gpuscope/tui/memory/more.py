@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ...store.view import Entity, HostView
+from ...text.styled import Line
 from ...text.units import GIB, window_text
 from ..shell.session import Session
 from ..theme import SERIES
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from ..charts.line import LineChart, Series
 
 LEAST_ROWS, FRAME = 5, 2
+SECONDS, CHART_SECONDS, MOST_CURVES = 1.0, 4.0, 4
+"""So often the counts are written anew, and the chart is drawn, of so many GPUs at most."""
 CHART_ROWS = 8
 """With its frame: a chart is no lower."""
 LEAST_POINTS = 20
@@ -38,6 +41,8 @@ class More:
         self._chart: LineChart | None = None
         self._charted = False
         """Whether there is room for the chart."""
+        self._counted: tuple[object, list[Line]] = (None, [])
+        self._drawn: object = None
 
     def show(self, host: HostView, subject: Subject, cells: int, rows: int) -> bool:
         """Fill what there is room for; return whether anything stands below the waterfall.
@@ -49,10 +54,9 @@ class More:
         if rows < LEAST_ROWS:
             self.hide()
             return False
-        from .more_text import count_lines, fix_lines
+        from .more_text import fix_lines
 
-        glyphs, past = self.counts.tokens.glyphs, self.session.history
-        counts = count_lines(host, subject, past, cells, glyphs)[: rows - FRAME]
+        counts = self._counts(host, subject, cells)[: rows - FRAME]
         self.counts.display = bool(counts)
         if counts:
             set_title(self.counts, "Allocator and process" if subject.device else "Process")
@@ -71,6 +75,16 @@ class More:
             self.fixes.styles.height = len(fixes) + FRAME
         return bool(counts) or self._charted
 
+    def _counts(self, host: HostView, subject: Subject, cells: int) -> list[Line]:
+        """Return the lines about allocator and process, which are made anew once a second."""
+        from .more_text import count_lines
+
+        glyphs, past = self.counts.tokens.glyphs, self.session.history
+        due = (subject.key, int((host.sampled_seconds or 0.0) / SECONDS), cells, glyphs)
+        if due != self._counted[0]:
+            self._counted = due, count_lines(host, subject, past, cells, glyphs)
+        return self._counted[1]
+
     def hide(self) -> None:
         """Show none of it: the terminal is narrow, or a table is looked at."""
         self.counts.display = self.fixes.display = False
@@ -88,6 +102,11 @@ class More:
 
             self._chart = LineChart(id="more-chart", classes="panel")
             self.counts.parent.mount(self._chart, after=self.counts)  # type: ignore[attr-defined]
+        moment = int((host.sampled_seconds or 0.0) / CHART_SECONDS)
+        drawn = (subject.key, moment, self.session.ago_seconds, window, self._chart.size)
+        if drawn == self._drawn:
+            return
+        self._drawn = drawn
         points = subject.allocator.step_points if subject.allocator is not None else None
         steps = [*points.old, *points.recent] if points is not None else []
         if len(steps) >= LEAST_POINTS:
@@ -118,7 +137,7 @@ class More:
         others.sort(key=lambda one: -(one.number("used_bytes") or 0.0))
         found = [
             self._one(f"GPU {one.definition.index}", one, "used_bytes", window, GIB, token)
-            for one, token in zip([*chosen, *others], SERIES, strict=False)
+            for one, token in zip([*chosen, *others][:MOST_CURVES], SERIES, strict=False)
         ]
         return "Memory in use by GPU, GiB", one_if_alike(found, f"{len(found)} GPUs alike")
 

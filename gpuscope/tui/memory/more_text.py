@@ -152,7 +152,7 @@ def fix_lines(host: HostView, subject: Subject, cells: int) -> list[Line]:
                 (fit(bytes_text((peak or 0) - one.middle), FREES, "right"), "text"),
                 (f"  {one.title}", "text"),
             ],
-            [(" " * (3 * FREES + 2), "text"), (one.change, "accent")],
+            [(" " * FREES, "text"), (one.change, "accent")],
         ]
     return [styled.cut(line, cells) for line in lines]
 

@@ -97,8 +97,9 @@ class OverviewPane(Pane):
             above = styled.hang_lines(problems(host, bool(state.filter)), room)
             self._jobs.show(lines, styled.hang_lines(extra, room), above)
             if not host.devices:
-                narrow = self._terminal[0] < WIDE
-                self._nothing = no_devices(host, self._room(), not more, narrow or not more)
+                wide = self._terminal[0] >= WIDE
+                told = wide and self._given is not None and (more or self._given.foot > 0)
+                self._nothing = no_devices(host, self._room(), not (more or told), not told)
             self._devices.show_empty(self._nothing or f"no device contains {state.filter!r}")
             self._show_devices(host, room)
             self._shown = True

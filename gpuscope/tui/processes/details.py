@@ -45,6 +45,8 @@ CHART_ROWS, MOST_CHART_ROWS, USUAL_CHART_ROWS = 9, 24, 12
 """
 ROWS = 3
 THREE_COLUMNS, TWO_COLUMNS = 150, 90
+DRAWN_SECONDS = 1.0
+"""A minute in a third of the screen moves by a cell in so long: sooner there is nothing new."""
 
 
 class ProcessDetails(Vertical):
@@ -140,8 +142,9 @@ class ProcessDetails(Vertical):
         ]
 
     def draw(self, host: HostView, process: ProcView, history: HistoryOf) -> None:
-        """Draw the charts that have room, at most when the history has grown."""
-        key = (process.key, host.sampled_seconds, self.size)
+        """Draw the charts that have room, at most when time has moved on by a column or so."""
+        moment = int((host.sampled_seconds or 0.0) / DRAWN_SECONDS)
+        key = (process.key, moment, self.session.ago_seconds, self.size, self.app.theme)
         if not self.display or not self._rows[0].display or key == self._drawn:
             return
         self._drawn = key

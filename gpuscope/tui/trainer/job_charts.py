@@ -56,6 +56,7 @@ line of its own below them, of so many rows at most and at least.
 """
 MOST_RANKS = 6
 """Of so many ranks the pace is drawn: the one under the cursor, and those before the others."""
+USUAL_PANELS = 4
 COLUMNS = 100
 """The charts are drawn again when time has moved by one of so many columns."""
 CALM = ("step", "loss", "memory", "pace", "events")
@@ -206,7 +207,9 @@ class JobCharts(Grid):
         now = host.sampled_seconds
         window = self._seconds = self._shown_seconds(trainer, now or 0.0)
         ago = self.session.ago_seconds
-        column = int((now or 0.0) / max(window / COLUMNS, self.session.charts_seconds))
+        every = max(window / COLUMNS, self.session.charts_seconds)
+        every *= max(len(self.shown) / USUAL_PANELS, 1.0)  # narrower ones move more seldom
+        column = int((now or 0.0) / every)
         gone = trainer.gone is not None
         key = (column, ago, window, trainer.key, gone, self.size, self.app.theme, len(host.marks))
         if key == self._drawn:
