@@ -38,6 +38,7 @@ from ...text.units import (
 from ...wire.frames import Unknown
 from ..shell.keymap import key_of
 from ..widgets.text import DASH
+from .wide_job_cells import wide_cells
 
 USER = "user:"
 """Begins the key of a line that stands for all jobs of another user."""
@@ -262,7 +263,6 @@ def _trainer_cells(
     etas = [n for t in trainers if (n := t.number("eta_seconds")) is not None]
     of_epoch = any(t.readings.get("progress_of") == "epoch" for t in trainers)
     losses = [n for t in trainers if (n := t.number("loss")) is not None]
-    slowest = [n for t in trainers if (n := t.number("step_seconds_p95")) is not None]
     shares = [s for t in trainers if (s := input_share(t)) is not None]
     late = pace.stopped or any(is_overdue(t) for t in trainers)
     step, age = pace.seconds, pace.age_seconds
@@ -278,19 +278,9 @@ def _trainer_cells(
         "age": (step_age_text(age), "warn" if late else "muted") if age is not None else DASH,
         "eta": (_eta_text(max(etas), of_epoch), "muted") if etas else DASH,
         "loss": (loss_text(losses[0]), "text") if losses else DASH,
-        "p95": (brief_duration_text(max(slowest)), "muted") if slowest else DASH,
-        "done": _progress(trainers[0]),
         "input": (_input(shares), _input_token(host, trainers, history)) if shares else DASH,
     }
-    return cells
-
-
-def _progress(trainer: TrainerView) -> Piece:
-    """Return how much of the run or of the epoch is done."""
-    done, total = trainer.number("progress_done"), trainer.number("progress_total")
-    if done is None or not total:
-        return DASH
-    return f"{percent_text(done / total, whole=True)} of {total:,.0f}", "muted"
+    return cells | wide_cells(trainers)
 
 
 def _input(shares: Sequence[float]) -> str:
