@@ -166,8 +166,8 @@ async def test_a_wide_fleet_has_the_jobs_of_all_hosts_and_charts_of_one(size):
         assert rows, "the job that hangs says so"
         trains = next(line for line in screen.splitlines() if "● trains" in line)
         assert "alpha" in trains
-        await pilot.press("down")
-        await until(pilot, "Devices of delta")
+        await pilot.press("end")
+        await until(pilot, "Devices of alpha")
         await pilot.resize_terminal(*USUAL)
         await until(pilot, "Devices of", absent="Utilisation by GPU")
 

@@ -45,8 +45,8 @@ CHART_ROWS, MOST_CHART_ROWS, USUAL_CHART_ROWS = 9, 24, 12
 """
 ROWS = 3
 THREE_COLUMNS, TWO_COLUMNS = 150, 90
-DRAWN_SECONDS = 1.0
-"""A minute in a third of the screen moves by a cell in so long: sooner there is nothing new."""
+DRAWN_SECONDS = 2.0
+"""The charts are drawn no more often, as those of other screens: there are up to nine."""
 
 
 class ProcessDetails(Vertical):
