@@ -316,10 +316,8 @@ def _memory(found: Sequence[MemoryRoom]) -> dict[str, Piece]:
     what it can still get.
     """
     known = [room for room in found if room.fullest.number("reserved_bytes") is not None]
-    peaks = [n for room in found if (n := room.fullest.number("peak_allocated_bytes"))]
-    peak: Piece = (bytes_text(max(peaks)), "muted") if peaks else DASH
     if not known:
-        return {"memory": DASH, "left": DASH, "peak": peak}
+        return {"memory": DASH, "left": DASH}
     allocator, left = known[0].fullest, known[0].headroom_bytes
     allocated, reserved = allocator.number("allocated_bytes"), allocator.number("reserved_bytes")
     unit, name = (GIB, "GiB") if (reserved or 0) >= GIB else (MIB, "MiB")
@@ -329,7 +327,6 @@ def _memory(found: Sequence[MemoryRoom]) -> dict[str, Piece]:
     return {
         "memory": (text, "text"),
         "left": (bytes_text(left), "warn" if tight else "text") if left is not None else DASH,
-        "peak": peak,
     }
 
 
