@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...model.device_trainings import STARVED
+from ...model.pace import pace_of
 from ...model.stalls import is_stalled
 from ...model.step_time import input_share
 from ...store.view import HostView, JobView
@@ -70,7 +71,7 @@ def run_of(host: HostView, job: JobView, key: str) -> Run:
         bool(living),
         any(is_stalled(one) for one in living),
         min(known("step"), default=None),
-        max(known("step_seconds"), default=None),
+        pace_of(living).seconds if living else None,
         max(known("eta_seconds"), default=None),
         next(iter(known("loss")), None),
         max(shares, default=None),

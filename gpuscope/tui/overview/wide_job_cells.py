@@ -11,7 +11,7 @@ from ..widgets.text import DASH
 
 
 def wide_cells(trainers: Sequence[TrainerView]) -> dict[str, Piece]:
-    """Return the slowest steps and the peak of a job's ranks, and how much of the run or epoch is done."""
+    """Return the slowest steps and the peak of a job's ranks, and how much of the run is done."""
     slowest = [n for t in trainers if (n := t.number("step_seconds_p95")) is not None]
     done, total = (trainers[0].number(f"progress_{name}") for name in ("done", "total"))
     share: Piece = DASH

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...model.device_trainings import STARVED
+from ...model.pace import pace_of
 from ...model.step_time import input_share
 from ...store.view import TrainerView
 from ...text.units import amount_text, brief_duration_text, percent_text
@@ -23,7 +24,7 @@ def training_cells(trainer: TrainerView | None) -> dict[str, Cell]:
     if trainer is None:
         return {}
     peaks = [peak for one in trainer.allocators if (peak := one.number("peak_allocated_bytes"))]
-    pace, loss, share = trainer.number("step_seconds"), trainer.number("loss"), input_share(trainer)
+    pace, loss, share = pace_of([trainer]).seconds, trainer.number("loss"), input_share(trainer)
     cells: dict[str, Cell] = {}
     if peaks:
         cells[PEAK.key] = [(amount_text(max(peaks)), "muted")]
