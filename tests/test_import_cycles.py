@@ -14,9 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.collecting import collector_off
-
 ROOT = Path(__file__).parent.parent
+
+IMPORT = re.compile(
+    r"^[ \t]*((?:from[ \t]+\S+[ \t]+)?import[ \t]+(?:\([^)]*\)|[^\n(]*))", re.MULTILINE
+)
+"""An import statement. Parsing only these takes a tenth of the time of parsing whole files."""
 
 Graph = dict[str, set[str]]
 
@@ -30,11 +33,20 @@ def modules_below(package: Path) -> dict[str, Path]:
     return found
 
 
+def import_statements(text: str) -> Iterator[ast.stmt]:
+    """Return the import statements of a module, at whatever depth they stand."""
+    for statement in IMPORT.findall(text):
+        try:
+            yield from ast.parse(statement).body
+        except SyntaxError:  # a line of a docstring that begins with the word
+            continue
+
+
 def imports_of(name: str, path: Path, known: dict[str, Path]) -> Iterator[str]:
     """The modules that one of them names in an import, wherever that stands."""
     parts = name.split(".")
     package = parts if path.name == "__init__.py" else parts[:-1]
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in import_statements(path.read_text()):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in known)
         elif isinstance(node, ast.ImportFrom):
@@ -75,7 +87,6 @@ def circles(graph: Graph) -> list[list[str]]:
 
 
 @cache
-@collector_off()
 def gpuscope() -> Graph:
     """Return the graph without the package's own ``__init__``.
 
@@ -102,6 +113,8 @@ def test_no_file_imports_one_that_imports_it_again():
         "import package.b",
         "def later():\n    from .b import thing",
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .b import thing",
+        "from .b import (\n    one,\n    thing,\n)",
+        '"""\nimport of nothing\n"""\nfrom . import b',
     ],
 )
 def test_a_circle_is_found_whichever_way_it_is_imported(tmp_path, way):

@@ -6,7 +6,6 @@ import weakref
 
 import pytest
 import torch
-from torch._dynamo.backends.common import aot_autograd
 
 from gpuscope.probe import cuda
 from gpuscope.probe.time_settings import settings
@@ -27,6 +26,9 @@ def test_the_search_for_anomalies_is_seen_while_it_is_on():
 
 
 def test_the_search_that_torch_switches_on_while_it_compiles_is_not_told():
+    # takes a second, which each worker would spend when it collects the tests
+    from torch._dynamo.backends.common import aot_autograd
+
     seen = []
 
     def traced(graph, inputs):

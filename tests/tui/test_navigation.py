@@ -26,7 +26,10 @@ def kinds_opened() -> set[str]:
     """The kinds of all calls of ``open`` or ``screen_for`` in the package that name one of them."""
     found = set()
     for path in Path(gpuscope.__file__).parent.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        text = path.read_text()
+        if not any(f'"{kind}"' in text for kind in PLACES):
+            continue  # it names none, and need not be parsed
+        for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Call) and node.args:
                 name = getattr(node.func, "attr", getattr(node.func, "id", ""))
                 if name in ("open", "screen_for"):
