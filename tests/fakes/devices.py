@@ -79,6 +79,6 @@ def whole(frames: list[f.Frame], **readings: f.Scalar) -> list[f.Frame]:
     return out
 
 
-def training(**readings: f.Scalar) -> list[f.Frame]:
+def training(seconds: float = 20.0, **readings: f.Scalar) -> list[f.Frame]:
     """Return eight GPUs, most of which train."""
-    return whole(list(views.training()), **readings)
+    return whole(list(views.training(seconds)), **readings)

@@ -55,7 +55,7 @@ async def test_it_opens_at_every_size_and_no_line_is_too_long(size):
 
 @in_loop
 async def test_enter_opens_it_and_keys_work():
-    app = make_app(devices.training())
+    app = make_app(devices.training(60.0))
     async with app.run_test(size=(200, 60)) as pilot:
         await until(pilot, "Devices · Enter: GPU 5")
         await pilot.press("home", "enter")

@@ -276,7 +276,7 @@ def test_the_stack_of_a_hang_is_that_of_the_thread_that_trains():
 
 @in_loop
 async def test_ranks_that_suffer_alike_are_one_row_and_are_named_below_it():
-    app = make_app(views.training(), "doctor")
+    app = make_app(views.training(60.0), "doctor")
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "○ 6× Fragmentation makes")
         await pilot.press("j")

@@ -99,7 +99,7 @@ async def test_what_kind_of_process_it_is_stands_below():
 
 @in_loop
 async def test_of_more_gpus_than_fit_those_with_the_least_headroom_are_listed():
-    app = make_app(views.training(), "memory")
+    app = make_app(views.training(60.0), "memory")
     async with app.run_test(size=(120, 38)) as pilot:
         screen = await until(pilot, "GPUs, 5 of 8: the least headroom", "▸ GPU 3 rank 3")
         assert "27.7 GiB" in line_with(screen, "GPU 3 rank 3 train.py")

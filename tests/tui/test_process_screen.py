@@ -114,7 +114,7 @@ def test_the_state_tells_who_hangs_and_who_waits_and_what_has_no_probe():
 )
 @in_loop
 async def test_below_the_list_stands_what_is_known_of_the_process_under_the_cursor(size, wanted):
-    app = make_app(views.training())
+    app = make_app(views.training(60.0))
     async with app.run_test(size=size) as pilot:
         await until(pilot, "train.py")
         await pilot.press("P", "j")

@@ -437,7 +437,7 @@ def snapshot_app(frames: list[f.Frame], start: str, badge: str = "") -> Gpuscope
 @pytest.mark.parametrize("tab", ["overview", "memory", "lab", "log"])
 @in_loop
 async def test_tabs_look_as_they_did(tab, size):
-    app = snapshot_app(views.training(), tab)
+    app = snapshot_app(views.training(60.0), tab)
     async with app.run_test(size=size) as pilot:
         await until(pilot, "train.py" if tab != "lab" else "No run yet.")
         await check(pilot, f"tab-{tab}")
@@ -446,7 +446,7 @@ async def test_tabs_look_as_they_did(tab, size):
 @pytest.mark.parametrize("size", SIZES, ids=lambda s: f"{s[0]}x{s[1]}")
 @in_loop
 async def test_a_host_without_gpu_looks_as_it_did(size):
-    app = snapshot_app(views.cpu_only(), "overview")
+    app = snapshot_app(views.cpu_only(60.0), "overview")
     async with app.run_test(size=size) as pilot:
         await until(pilot, "No NVIDIA driver here")
         await check(pilot, "no-gpu")
