@@ -77,6 +77,7 @@ class Server:
         self._clients: Dict[int, Client] = {}
         self._rest_until = 0.0
         self._running = True
+        self._detach_requested = False
         self._over = False  # the thread makes its last calls
         self._pid = os.getpid()
         self._listener: Optional[socket.socket] = None
@@ -387,8 +388,9 @@ class Server:
                         act.allow(frame.n)
             elif isinstance(frame, Ping):
                 client.send(Pong(t=frame.t, m=time.monotonic_ns()))
-            if not self._running:
+            if self._detach_requested:
                 self._detach()
+            if not self._running:  # also where the program ends meanwhile: then its black box stays
                 return
 
     def _answer(self, client: Client, request: Request) -> Any:
@@ -398,7 +400,7 @@ class Server:
                 return Error(request.id, "refused", "rate needs hz, a number above 0")
             return Result(request.id, {"hz": client.set_rate(float(hz))})
         if request.r == "detach":
-            self._running = False
+            self._running, self._detach_requested = False, True
             self._why = "detached on request"
             return Result(request.id, {})
         if request.r == "cancel":

@@ -17,6 +17,7 @@ from gpuscope.probe.ledger import Ledger
 from gpuscope.probe.requests import Requests
 from gpuscope.probe.sampler import Sampler
 from gpuscope.probe.steps import Steps
+from gpuscope.wire import codec
 from gpuscope.wire.frames import PROTOCOL, Bye, Error, Event, Key, Pong, Request, Result
 from tests.fakes.probe_client import (
     PLACE_APART,
@@ -414,6 +415,25 @@ def test_news_that_finds_the_bell_held_by_another_thread_is_not_left_lying(made,
     made.announce(Event(1, "note", 0, "the first"))
     assert told == [b"."]
     assert select.select([made._wake[0]], [], [], 0)[0], "the probe sleeps on"
+
+
+@pytest.mark.parametrize(("asked", "detached"), [("rate", []), ("detach", ["all"])])
+def test_of_requests_that_come_while_the_trainer_ends_only_detach_removes_the_probe(
+    made, monkeypatch, asked, detached
+):
+    """Who detaches removes the black box too, which must outlive a trainer that died."""
+    calls: list[str] = []
+    monkeypatch.setattr(made, "_detach", lambda: calls.append("all"))
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        client = clients.Client(ours)
+        made._clients[ours.fileno()] = client
+        theirs.sendall(codec.encode(Request(asked, 1, {"hz": 2.0})))
+        monkeypatch.setattr(made, "_thread", threading.current_thread())
+        made.stop("the program has ended")
+        made._serve(client)
+    made._clients.clear()
+    assert calls == detached
 
 
 def test_stopped_and_continued():
