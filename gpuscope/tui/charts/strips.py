@@ -32,20 +32,29 @@ MERGE_CELLS = 6
 and style.
 """
 
+REMEMBERED_LINES = 256
+"""Painted lines that are kept, more than a large terminal has."""
+
 _USUAL = re.compile("[ -~°·–…●◆▲○◇▸▾\u2500-\u259f\u2800-\u28ff]*").fullmatch
 """What most lines consist of, and all of it takes one cell each: one look instead of one at every
 piece.
 """
 
 
-def strip_of(segments: Sequence[Piece], cells: int, tokens: Tokens, below: str = "") -> Strip:
+def strip_of(segments: Iterable[Piece], cells: int, tokens: Tokens, below: str = "") -> Strip:
     """Return one line of exactly ``cells`` cells.
 
     ``below`` is a spec that all pieces inherit from (a cursor's background).
     """
+    return _strip_of(tuple(segments), cells, tokens, below)
+
+
+@lru_cache(maxsize=REMEMBERED_LINES)
+def _strip_of(segments: tuple[Piece, ...], cells: int, tokens: Tokens, below: str) -> Strip:
+    """Return the same strip for a line that is painted again, as most lines of a screen are."""
     base = tokens.drawn(below) if below else None
     if tokens.inverts_alarms and any(spec == "bad" for _, spec in segments):
-        segments = [part for piece in segments for part in _alarm_alone(piece)]
+        segments = tuple(part for piece in segments for part in _alarm_alone(piece))
     pieces: list[Segment] = []
     length = 0
     last_text, last_style = "", None
@@ -107,14 +116,17 @@ def changed_spans(old: Strip, new: Strip) -> list[tuple[int, int]]:
         return [(0, max(old.cell_length, new.cell_length))]
     simple = narrow(before) and narrow(after)
     spans: list[tuple[int, int]] = []
+    begin = end = -1
     for first, last in (
         _differing_runs(before, after) if simple else _differing(_cells(before), _cells(after))
     ):
-        if spans and first - sum(spans[-1]) <= MERGE_CELLS:
-            spans[-1] = (spans[-1][0], last - spans[-1][0])
-        else:
-            spans.append((first, last - first))
-    return spans
+        if begin < 0:
+            begin = first
+        elif first - end > MERGE_CELLS:
+            spans.append((begin, end - begin))
+            begin = first
+        end = last
+    return [*spans, (begin, end - begin)] if begin >= 0 else spans
 
 
 def narrow(pieces: Iterable[Segment]) -> bool:
@@ -158,9 +170,15 @@ def _differing_runs(before: list[Segment], after: list[Segment]) -> Iterator[tup
         if style is not look and style != look:
             yield at, at + size
         elif text[:size] != other[:size]:
+            begin = -1
             for place, (one, two) in enumerate(zip(text, other, strict=False), at):
                 if one != two:
-                    yield place, place + 1
+                    begin = place if begin < 0 else begin
+                elif begin >= 0:
+                    yield begin, place
+                    begin = -1
+            if begin >= 0:
+                yield begin, at + size
         text, other, at = text[size:], other[size:], at + size
 
 

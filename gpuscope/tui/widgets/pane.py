@@ -71,7 +71,8 @@ class Pane(Vertical):
     @property
     def typing(self) -> bool:
         """Whether a filter is open: nothing but a key takes the keyboard from it."""
-        return bool(self.screen.query("FilterLine"))
+        # asked with every picture: a query would look at all widgets of the screen
+        return any(type(one).__name__ == "FilterLine" for one in self.screen.children)
 
 
 WAITING = "waiting for the first reading"
