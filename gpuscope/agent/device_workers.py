@@ -26,7 +26,7 @@ SELDOM = 6
 LOAD_SECONDS = 5.0
 """Seconds between two readings of the load of processes, which cost 2 to 3 ms for each device."""
 INVENTORY_SECONDS = 60.0
-MAX_HEARD = 64
+MAX_EVENTS = 64
 XID_END_SECONDS = 3.0
 SLOWEST_ROUND_SECONDS = 5.0
 SECOND_SECONDS = 0.12
@@ -287,7 +287,7 @@ class XidWorker(Worker):
         self._watch = watch
         self._counts: Dict[int, int] = dict(before._counts) if before is not None else {}
         self._last: Dict[int, int] = dict(before._last) if before is not None else {}
-        self.heard: List[Tuple[int, int]] = []
+        self.events: List[Tuple[int, int]] = []
         """Device index and XID of errors that have not been fetched yet."""
         self.failure: Optional[Unknown] = None
 
@@ -305,8 +305,8 @@ class XidWorker(Worker):
             if event is not None:
                 self._counts[event.device] = self._counts.get(event.device, 0) + 1
                 self._last[event.device] = event.code
-                if len(self.heard) < MAX_HEARD:
-                    self.heard.append((event.device, event.code))
+                if len(self.events) < MAX_EVENTS:
+                    self.events.append((event.device, event.code))
         self._watch.close()
 
     def readings(self, index: int) -> Dict[str, Reading]:
@@ -321,9 +321,9 @@ class XidWorker(Worker):
 
     def take(self) -> List[Tuple[int, int]]:
         """Return the errors that were received since the last call."""
-        reported = list(self.heard)
+        reported = list(self.events)
         # in place, because the other thread may be about to append to this list
-        del self.heard[: len(reported)]
+        del self.events[: len(reported)]
         return reported
 
     def end(self, seconds: float) -> bool:

@@ -58,7 +58,7 @@ class Requests:
         on_end: Callable[[str], None],
         redact: bool = True,
     ) -> None:
-        self._heard = time.monotonic()  # when data last came
+        self._last_data_at = time.monotonic()  # when data last came
         self._fd = fd
         self._put = put
         self._trainers = trainers
@@ -86,7 +86,7 @@ class Requests:
         """
 
         def quiet() -> bool:
-            return time.monotonic() - self._heard > seconds
+            return time.monotonic() - self._last_data_at > seconds
 
         if not quiet():
             return False
@@ -105,7 +105,7 @@ class Requests:
             try:
                 poll.poll()
                 # removed only after :meth:`silent` can see that data came
-                self._heard = time.monotonic()
+                self._last_data_at = time.monotonic()
                 data = os.read(self._fd, 1 << 16)
             except OSError as error:
                 self._on_end(f"standard input failed: {error.strerror}")

@@ -125,8 +125,8 @@ class Stopped:
         )
         self.memory: Any = None
         self.clock = -1
-        self.stood = 0.0
-        self.stands_since: Optional[float] = None
+        self.stopped_seconds = 0.0
+        self.stopped_since: Optional[float] = None
 
     def seize(self) -> None:
         try:
@@ -156,7 +156,7 @@ class Stopped:
                 # Not stopped yet: add the time in which it ran on, to the end of a fork or in a
                 # handler.
                 own = max(0.0, self.on_cpu_seconds() - ran)
-                self.stands_since = asked_at + min(own, time.perf_counter() - asked_at)
+                self.stopped_since = asked_at + min(own, time.perf_counter() - asked_at)
                 return
             else:
                 raise Failed("stopped", "the process is stopped (SIGSTOP, or Ctrl-Z)")
@@ -174,9 +174,9 @@ class Stopped:
 
     def count(self) -> None:
         """End the current period in which the thread is stopped, and add it up."""
-        if self.stands_since is not None:
-            self.stood += time.perf_counter() - self.stands_since
-            self.stands_since = None
+        if self.stopped_since is not None:
+            self.stopped_seconds += time.perf_counter() - self.stopped_since
+            self.stopped_since = None
 
     def wait(self, seconds: float) -> Optional[int]:
         """Return the thread's next status, or None. Raises :class:`Failed` when it has ended."""
@@ -483,7 +483,7 @@ def inject(job: Dict[str, Any]) -> Dict[str, Any]:
         if began:
             thread.count()
             answer["stop_seconds"], answer["asked_seconds"] = (
-                thread.stood,
+                thread.stopped_seconds,
                 time.perf_counter() - began,
             )
             answer["released"] = time.monotonic()

@@ -149,13 +149,13 @@ def _alone(
             if not fitted:
                 continue
             try:
-                brought = trial().allocated_bytes - before.allocated_bytes
+                added = trial().allocated_bytes - before.allocated_bytes
             except CannotPredict:
                 continue  # the change does not run without the others
-        if brought >= max(LEAST_BYTES, MENTIONED * growth):
+        if added >= max(LEAST_BYTES, MENTIONED * growth):
             most = max(group, key=lambda hunk: _score(hunk, running))
-            found.append(_cause(most, brought, proof, running))
-        if brought >= ENOUGH * growth:
+            found.append(_cause(most, added, proof, running))
+        if added >= ENOUGH * growth:
             break
     return sorted(found, key=lambda one: -one.bytes)[:MOST_CAUSES]
 

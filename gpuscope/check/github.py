@@ -54,8 +54,8 @@ def _command(kind: str, file: str, line: int, title: str, text: str) -> str:
 
 
 def _data(text: str) -> str:
-    said = "\n".join(clean(line) for line in text.split("\n"))
-    return said.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    escaped = "\n".join(clean(line) for line in text.split("\n"))
+    return escaped.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def _value(text: str) -> str:

@@ -83,7 +83,7 @@ class Peak:
     def _predicted(self, name: str, switches: Mapping[str, Any]) -> Predicted:
         for key in switches:
             if key not in SWITCHES:
-                raise TypeError(f"gpuscope_peak has no switch {key!r}{_meant(key, SWITCHES)}")
+                raise TypeError(f"gpuscope_peak has no switch {key!r}{_suggestion(key, SWITCHES)}")
         training = Training(
             name, name, switches, None, False, None, None, None, None, None, {"": 1}
         )
@@ -148,7 +148,7 @@ class Budgets:
         values: dict[str, Any] = {"strict": strict}
         for key, value in given.items():
             if key not in known:
-                raise BadMarker(f"@pytest.mark.gpuscope has no {key!r}{_meant(key, known)}")
+                raise BadMarker(f"@pytest.mark.gpuscope has no {key!r}{_suggestion(key, known)}")
             if key in ("peak", "leak"):
                 value = _size(key, value)
             elif key == "strict":
@@ -173,6 +173,6 @@ def _size(key: str, value: str | int) -> int:
         raise BadMarker(f"{key} must be a size such as '3 GiB', not {value!r}") from None
 
 
-def _meant(word: str, names: Sequence[str]) -> str:
+def _suggestion(word: str, names: Sequence[str]) -> str:
     near = get_close_matches(word, names, 1, 0.6)
     return f". Did you mean {near[0]}?" if near else f". There are: {', '.join(names)}"

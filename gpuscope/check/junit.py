@@ -54,10 +54,10 @@ def _case(suite: ElementTree.Element, group: str, name: str, seconds: float) -> 
 
 
 def _result(case: ElementTree.Element, severity: str, message: str, text: str) -> None:
-    said = "\n".join(clean(line) for line in text.split("\n"))
+    cleaned = "\n".join(clean(line) for line in text.split("\n"))
     mark = _MARKS.get(severity)
     if mark:
         values = {"message": clean(message, 600), "type": severity}
-        ElementTree.SubElement(case, mark, values).text = said
+        ElementTree.SubElement(case, mark, values).text = cleaned
     else:
-        ElementTree.SubElement(case, "system-out").text = said
+        ElementTree.SubElement(case, "system-out").text = cleaned

@@ -80,11 +80,11 @@ class Revision:
 def top(folder: Path) -> Path | None:
     """Return the top folder of the checkout that ``folder`` lies in, None where there is none."""
     try:
-        told = _git(folder, "rev-parse", "--show-toplevel")
+        output = _git(folder, "rev-parse", "--show-toplevel")
     except UserError:
         return None
-    name = told.output.decode("utf-8", "surrogateescape").rstrip("\n")
-    return Path(name) if told.code == 0 and name else None
+    name = output.output.decode("utf-8", "surrogateescape").rstrip("\n")
+    return Path(name) if output.code == 0 and name else None
 
 
 def revision(folder: Path, name: str) -> Revision:
@@ -97,21 +97,23 @@ def revision(folder: Path, name: str) -> Revision:
             "leave --base out: the committed baseline is compared",
             "no_git",
         )
-    told = _git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
-    if told.code:
+    output = _git(
+        root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}"
+    )
+    if output.code:
         raise UserError(
             f"git knows no revision {clean(name, 60)!r}.",
             "In a shallow clone, as on a CI runner, older revisions are missing.",
             "git fetch origin main; with actions/checkout: fetch-depth: 0",
             "no_revision",
         )
-    return Revision(root, name, told.output.decode().strip())
+    return Revision(root, name, output.output.decode().strip())
 
 
 def text_at(revision: Revision, file: str) -> str | None:
     """Return the content of a file at the revision, None where there is no such file."""
-    told = _git(revision.root, "show", f"{revision.commit}:{file}")
-    return None if told.code else told.output.decode("utf-8", "replace")
+    output = _git(revision.root, "show", f"{revision.commit}:{file}")
+    return None if output.code else output.output.decode("utf-8", "replace")
 
 
 def difference(revision: Revision) -> Difference:
@@ -250,9 +252,9 @@ _PLACES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")
 """Variables that git sets for its hooks, which would name another repository or index."""
 
 
-def _done(told: CommandOutput, doing: str) -> CommandOutput:
-    if told.code:
-        raise UserError(f"git {doing} failed.", told.last_words, "git status", "git_failed")
-    if told.failure:
-        raise UserError(f"git {doing} failed.", told.failure, "git status", "git_failed")
-    return told
+def _done(output: CommandOutput, doing: str) -> CommandOutput:
+    if output.code:
+        raise UserError(f"git {doing} failed.", output.last_words, "git status", "git_failed")
+    if output.failure:
+        raise UserError(f"git {doing} failed.", output.failure, "git status", "git_failed")
+    return output

@@ -27,7 +27,7 @@ GROWN = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CheckRequest:
     """What the command line asks for."""
 
     names: Sequence[str] = ()
@@ -57,36 +57,36 @@ class _Base:
     notes: list[str] = field(default_factory=list)
 
 
-def run(folder: Path, asked: Asked) -> Checked:
+def run(folder: Path, request: CheckRequest) -> Checked:
     """Check the trainings that the configuration of ``folder`` names. Raises :class:`UserError`."""
     began = time.monotonic()
-    ends = began + asked.seconds
-    found = settings.read(folder, asked.file)
-    chosen = found.chosen(asked.names)
+    ends = began + request.seconds
+    found = settings.read(folder, request.file)
+    chosen = found.chosen(request.names)
     file = found.folder / lock.NAME
-    known = baselines(file, asked)
+    known = baselines(file, request)
     root = revision.top(found.folder) or found.folder.resolve()
     checked = Checked(found, str(root))
     with ExitStack() as stack:
-        tracer = stack.enter_context(_tracer(found, found.folder, asked.python))
+        tracer = stack.enter_context(_tracer(found, found.folder, request.python))
         _started(tracer)
-        base = _base(found, asked.base, stack) if asked.base is not None else None
+        base = _base(found, request.base, stack) if request.base is not None else None
         for training in chosen:
-            asked.hear(f"predicting {training.name}")
+            request.hear(f"predicting {training.name}")
             outcome = _one(training, tracer, str(root), ends, known.get(training.name))
             checked.outcomes.append(outcome)
             if base is not None and outcome.predicted is not None:
-                asked.hear(f"predicting {training.name} at {base.commit.words}")
-                _compare(outcome, found, base, asked, ends, known.get(training.name))
-    times = _timed(checked, asked, known) if asked.steps is not None else {}
+                request.hear(f"predicting {training.name} at {base.commit.words}")
+                _compare(outcome, found, base, request, ends, known.get(training.name))
+    times = _timed(checked, request, known) if request.steps is not None else {}
     scripts.look(checked)
-    if asked.update:
+    if request.update:
         _update(checked, file, known, times)
     checked.seconds = round(time.monotonic() - began, 3)
     return checked
 
 
-def baselines(file: Path, asked: Asked) -> dict[str, lock.Baseline]:
+def baselines(file: Path, request: CheckRequest) -> dict[str, lock.Baseline]:
     """Return what the lock says. Raises :class:`UserError` for one that cannot be read.
 
     A lock that is made anew as a whole may be damaged, as by a merge.
@@ -94,7 +94,7 @@ def baselines(file: Path, asked: Asked) -> dict[str, lock.Baseline]:
     try:
         return lock.read(file)
     except UserError:
-        if asked.update and not asked.names:
+        if request.update and not request.names:
             return {}
         raise
 
@@ -160,7 +160,7 @@ def _compare(
     outcome: Outcome,
     found: Configuration,
     base: _Base,
-    asked: Asked,
+    request: CheckRequest,
     ends: float,
     known: lock.Baseline | None,
 ) -> None:
@@ -170,15 +170,15 @@ def _compare(
     was = base.trainings.get(training.name, training)
     notes = list(base.notes)
     try:
-        before = _predict_there(was, found, base, asked.python, ends)
+        before = _predict_there(was, found, base, request.python, ends)
     except CannotPredict as trouble:
         outcome.verdicts.append(_not_there(training, base, trouble))
         return
     causes: list[cause.Cause] = []
     grown = after.allocated_bytes - before.allocated_bytes
     if grown > _worth_a_look(training, before):
-        asked.hear(f"looking for the line that brought {bytes_text(grown)}")
-        causes = _causes(training, was, before, after, found, base, asked, ends)
+        request.hear(f"looking for the line that brought {bytes_text(grown)}")
+        causes = _causes(training, was, before, after, found, base, request, ends)
         if not causes:
             notes.append("no single change brings it: look at the modules")
     outcome.change = Change(
@@ -213,7 +213,7 @@ def _causes(
     after: Predicted,
     found: Configuration,
     base: _Base,
-    asked: Asked,
+    request: CheckRequest,
     ends: float,
 ) -> list[cause.Cause]:
     grown = after.allocated_bytes - before.allocated_bytes
@@ -221,13 +221,13 @@ def _causes(
     switched = was.request() != training.request()
     if switched:
         try:
-            there = _predict_there(training, found, base, asked.python, ends)
+            there = _predict_there(training, found, base, request.python, ends)
         except CannotPredict:
             return []  # the older code cannot run with these switches
-        brought = there.allocated_bytes - before.allocated_bytes
-        if brought >= cause.MENTIONED * grown:
-            first.append(_of_switches(training, was, brought, base))
-        if brought >= cause.ENOUGH * grown:
+        added = there.allocated_bytes - before.allocated_bytes
+        if added >= cause.MENTIONED * grown:
+            first.append(_of_switches(training, was, added, base))
+        if added >= cause.ENOUGH * grown:
             return first
         before = there  # changes of the code are tried with the new switches
     changes = revision.Difference(
@@ -240,7 +240,7 @@ def _causes(
         after,
         changes,
         base.files,
-        lambda: _predict_there(training, found, base, asked.python, ends),
+        lambda: _predict_there(training, found, base, request.python, ends),
         ends,
         lambda names: revision.copy_new(base.commit, base.files, names),
     )
@@ -249,18 +249,20 @@ def _causes(
     return first + more
 
 
-def _of_switches(training: Training, was: Training, brought: int, base: _Base) -> cause.Cause:
+def _of_switches(training: Training, was: Training, added: int, base: _Base) -> cause.Cause:
     """Return the cause if the switches in the configuration differ."""
     new, old = dict(training.switches), dict(was.switches)
     new["factory"], old["factory"] = training.model, was.model
     keys = [key for key in {**new, **old} if new.get(key) != old.get(key)]
     key = keys[0] if keys else ("fits" if training.fits else "card")
 
-    def said(values: Mapping[str, object]) -> str:
+    def text_of_switches(values: Mapping[str, object]) -> str:
         return ", ".join(f"{key} = {values[key]}" for key in keys if key in values)
 
     line = training.line(key)
-    return cause.Cause(base.file, line, said(new), said(old), brought, "alone")
+    return cause.Cause(
+        base.file, line, text_of_switches(new), text_of_switches(old), added, "alone"
+    )
 
 
 def _not_there(training: Training, base: _Base, trouble: CannotPredict) -> Verdict:
@@ -334,7 +336,7 @@ def _started(tracer: Tracer) -> None:
 
 
 def _timed(
-    checked: Checked, asked: Asked, known: Mapping[str, lock.Baseline]
+    checked: Checked, request: CheckRequest, known: Mapping[str, lock.Baseline]
 ) -> dict[str, dict[str, lock.Timed]]:
     """Measure the steps of each training; returns them by training and machine."""
     found = checked.configuration
@@ -343,7 +345,7 @@ def _timed(
         training = outcome.training
         path = [str(found.folder / name) for name in _path(found, found.folder)]
         try:
-            measured = steps.measure(training, asked.steps or 1, found.folder, path, asked.hear)
+            measured = steps.measure(training, request.steps or 1, found.folder, path, request.hear)
         except steps.CannotTime as error:
             text = " ".join(part for part in (error.what, error.why) if part)
             outcome.verdicts.append(

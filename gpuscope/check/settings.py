@@ -88,7 +88,8 @@ class Training:
     def words(self) -> str:
         """Return the model with its switches in one line."""
         parts = [
-            f"{name.replace('_', ' ')} {_said(value)}" for name, value in self.switches.items()
+            f"{name.replace('_', ' ')} {_value_text(value)}"
+            for name, value in self.switches.items()
         ]
         return ", ".join([self.model, *parts])
 
@@ -118,7 +119,7 @@ class Configuration:
             if name not in self.trainings:
                 raise UsageError(
                     f"{clean(self.file.name)} has no training {clean(name, 60)!r}."
-                    + _meant(name, self.trainings)
+                    + _suggestion(name, self.trainings)
                 )
         return [self.trainings[name] for name in names or self.trainings]
 
@@ -244,9 +245,9 @@ def _training(file: Path, lines: Mapping[str, int], head: str, name: str, row: A
     try:
         made.request(), made.doubts()
     except UsageError as error:
-        said = error.what.lstrip("-")
-        key = next((one for one in switches if said.startswith(one.replace("_", "-"))), "")
-        raise wrong(key, said) from None
+        option = error.what.lstrip("-")
+        key = next((one for one in switches if option.startswith(one.replace("_", "-"))), "")
+        raise wrong(key, option) from None
     return made
 
 
@@ -316,7 +317,7 @@ def _seconds(values: Mapping[str, str], wrong: Any) -> float | None:
     return float(found[1]) * (1e-3 if found[2] == "ms" else 1.0)
 
 
-def _said(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return ("on" if value else "off") if isinstance(value, bool) else clean(str(value), 60)
 
 
@@ -361,10 +362,10 @@ def _known(
 ) -> None:
     for key in row:
         if key not in names:
-            raise _wrong(file, lines, where, key, f"there is no such key.{_meant(key, names)}")
+            raise _wrong(file, lines, where, key, f"there is no such key.{_suggestion(key, names)}")
 
 
-def _meant(word: str, names: Iterable[str]) -> str:
+def _suggestion(word: str, names: Iterable[str]) -> str:
     known = list(names)
     near = get_close_matches(word, known, 1, 0.6)
     return f" Did you mean {near[0]}?" if near else f" There are: {', '.join(known)}."

@@ -128,28 +128,29 @@ def machine_of(summary: Mapping[str, Any]) -> str:
 def verdicts(training: Training, found: Measured, known: Mapping[str, lock.Timed]) -> list[Verdict]:
     """Return the verdicts of the budgets for a step's time."""
     mean = intervals.of_mean(found.runs_seconds)
-    said = f"{duration_text(mean.middle)} on {found.machine}"
+    measured_text = f"{duration_text(mean.middle)} on {found.machine}"
     rows = []
     if training.step_seconds is not None:
         limit = duration_text(training.step_seconds)
-        text = f"a step takes {said}{_span(mean)}; the budget is {limit}"
+        text = f"a step takes {measured_text}{_span(mean)}; the budget is {limit}"
         rows.append(_decided(training, "step_time", mean, training.step_seconds, text))
     before = known.get(found.machine)
     if training.slower is None:
         if not rows:
-            text = f"a step takes {said}{_span(mean)}"
+            text = f"a step takes {measured_text}{_span(mean)}"
             rows.append(Verdict("step_time", "info", text, line=training.line()))
         return rows
     line = training.line("slower")
     if before is None or before.torch != lock.version(found.torch):
         why = "of this machine" if before is None else f"of torch {lock.version(found.torch)}"
-        text = f"a step takes {said}; {lock.NAME} has no time {why}"
+        text = f"a step takes {measured_text}; {lock.NAME} has no time {why}"
         next_ = f"gpuscope check {training.name} --steps {found.steps} --update"
         rows.append(Verdict("slower", "warning", text, next_, line))
         return rows
     ratio = intervals.separate(before.runs_seconds, found.runs_seconds)
     text = (
-        f"a step takes {said}, {ratio.middle:.3g} times as long as in {lock.NAME}{_span(ratio, '')}"
+        f"a step takes {measured_text}, {ratio.middle:.3g} times as long as in {lock.NAME}"
+        f"{_span(ratio, '')}"
         f"; {percent_text(training.slower)} may be added"
     )
     rows.append(_decided(training, "slower", ratio, 1 + training.slower, text))

@@ -53,14 +53,14 @@ def summary(checked: Checked) -> str:
     for severity in checked.severities():
         count[severity] += 1
     names = (("problem", "problem"), ("warning", "warning"), ("unchecked", "not checked"))
-    said = [
+    parts = [
         f"{count[key]} {name}{'s' if count[key] > 1 and key != 'unchecked' else ''}"
         for key, name in names
         if count[key]
     ]
     many = len(checked.outcomes)
     what = f"{many} training{'' if many == 1 else 's'} in {duration_text(checked.seconds)}"
-    return f"{what}: {', '.join(said) or 'all budgets hold'}."
+    return f"{what}: {', '.join(parts) or 'all budgets hold'}."
 
 
 def _outcome(outcome: Outcome, file: str, width: int) -> list[Line]:

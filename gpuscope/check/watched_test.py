@@ -188,10 +188,10 @@ def _named_breaks(breaks: Counter[str], compilations: Iterable[Any]) -> Counter[
     found: Counter[str] = Counter()
     known = sorted(set(places))
     for number, (reason, count) in enumerate(breaks.most_common()):
-        said = " ".join(reason.split("\n")[0].split())
+        summary = " ".join(reason.split("\n")[0].split())
         why = re.search(r"Explanation:\s*(.+)", reason)
         where = f" ({', '.join(known[:SHOWN])})" if number == 0 and known else ""
-        found[f"{said}{': ' + why[1].strip() if why else ''}{where}"] += count
+        found[f"{summary}{': ' + why[1].strip() if why else ''}{where}"] += count
     return found
 
 
@@ -259,5 +259,5 @@ def _stacks(live: Mapping[int, Mapping[str, Any]], title: str) -> list[str]:
         key = " < ".join(frames[:3]) or "(no stack)"
         sums[key] = sums.get(key, 0) + int(row["size"])
     rows = sorted(sums.items(), key=lambda item: -item[1])[:SHOWN]
-    said = [f"  {bytes_text(size):>9}  {clean(stack, 600)}" for stack, size in rows]
-    return [f"  {title}, by stack:", *said] if said else []
+    summary = [f"  {bytes_text(size):>9}  {clean(stack, 600)}" for stack, size in rows]
+    return [f"  {title}, by stack:", *summary] if summary else []

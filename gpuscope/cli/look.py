@@ -104,8 +104,8 @@ def lines(look: Look | None, problem: str, width: int) -> list[str]:
     """Return the rows of the device, and what the look has cost."""
     if look is None:
         then = next((then for part, then in NEXT if part in problem), "")
-        said = [f"No look at the GPU: {problem}."]
-        return [*said, f"Next: {then}"] if then else said
+        refusal = [f"No look at the GPU: {problem}."]
+        return [*refusal, f"Next: {then}"] if then else refusal
     each = duration_text(look.step_seconds)
     steps = f"{look.steps} step{'s' * (look.steps != 1)}"
     out = [

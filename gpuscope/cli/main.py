@@ -85,9 +85,9 @@ class Parser(argparse.ArgumentParser):
         from ..wire.clean import clean
         from .unknown_verb import nearest_word
 
-        meant = nearest_word(self, message)
-        if meant:  # then the list of all options would only push the answer off the screen
-            message += f". Did you mean {meant}?"
+        suggestion = nearest_word(self, message)
+        if suggestion:  # then the list of all options would only push the answer off the screen
+            message += f". Did you mean {suggestion}?"
         else:
             self.print_usage(sys.stderr)
         self.exit(

@@ -35,7 +35,7 @@ _COLOURS = {
     "allocated": "34",
     "cached": "33",
 }
-NOT_TOLD = Unknown(NOT_INITIALISED, "the source gave no reason")
+NO_REASON_GIVEN = Unknown(NOT_INITIALISED, "the source gave no reason")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -147,7 +147,7 @@ class Unknowns:
             self.add(path, value)
             return None
         if value is None:
-            self.add(path, NOT_TOLD if reason is None else reason)
+            self.add(path, NO_REASON_GIVEN if reason is None else reason)
         return clean(value) if isinstance(value, str) else value
 
     def fields(

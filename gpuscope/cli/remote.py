@@ -139,7 +139,7 @@ class Ways:
             preamble=lambda hz: bootstrap.preamble(hz, self._redact),
             judge=lambda code, stderr: transport_failures.judge(way.program, code, stderr),
             env={**os.environ, **questions.environment} if questions is not None else None,
-            asked=questions,
+            questions=questions,
             # few connections never overload one
             jump=lambda: jump_of(target, self._ssh) if self._made > CONNECTS else "",
         )

@@ -12,7 +12,7 @@ from typing import Any, Collection, Dict, List, NamedTuple, Tuple
 
 MAX_DESCRIPTORS = 65536
 """The number of descriptors of one process that are examined."""
-MAX_TOLD, MAX_COMMAND_CHARS = 64, 400
+MAX_PROCESSES, MAX_COMMAND_CHARS = 64, 400
 """How many processes are listed per device, and how many characters of each command."""
 _PREFIX = "/dev/nvidia"
 _HIDING = ("hidepid=2", "hidepid=4", "hidepid=invisible", "hidepid=ptraceable")
@@ -74,14 +74,16 @@ def holders_document(
         # This process holds the device only to read it.
         pids = [pid for pid in everybody if pid != os.getpid()]
         rows = []
-        for pid in pids[:MAX_TOLD]:
+        for pid in pids[:MAX_PROCESSES]:
             described = describe(pid, redact)
             if described is None:
                 continue  # it has ended since
             one = described[0]
             command = one.command[:MAX_COMMAND_CHARS] if one.command is not None else None
             rows.append({"pid": pid, "start": one.start, "user": one.user, "command": command})
-        devices.append({"minor": minor, "processes": rows, "more": max(0, len(pids) - MAX_TOLD)})
+        devices.append(
+            {"minor": minor, "processes": rows, "more": max(0, len(pids) - MAX_PROCESSES)}
+        )
     return {"devices": devices, "hidden_processes": seen.hidden, "why": why_not_all(seen)}
 
 

@@ -26,7 +26,7 @@ SHORTEST_SECONDS = 0.05
 The kernel counts CPU time in steps of 10 ms, so a shorter interval gives no useful percentage.
 """
 
-_Asked = Tuple[Tuple[str, ...], str, Callable[[], List[Reading]]]
+_Question = Tuple[Tuple[str, ...], str, Callable[[], List[Reading]]]
 """The columns, the file of each, and the function that reads it."""
 
 
@@ -112,7 +112,7 @@ class HostSampler:
         return {column: readings[column] for column in HOST_COLUMNS}
 
     @staticmethod
-    def _ask(*wanted: _Asked) -> Dict[str, Reading]:
+    def _ask(*wanted: _Question) -> Dict[str, Reading]:
         readings: Dict[str, Reading] = {}
         for columns, what, ask in wanted:
             try:

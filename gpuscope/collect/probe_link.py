@@ -121,7 +121,7 @@ class ProbeLink:
         self.owner = owner
         self.sock = sock
         self.pid, self.start = pid, start
-        self.opened = self.heard = now
+        self.opened = self.last_heard_at = now
         self.hello: Optional[frames.Hello] = None
         self.trainer: Optional[Entity] = None
         self.trainer_id = -1  # the id that the probe itself uses
@@ -129,7 +129,7 @@ class ProbeLink:
         self.events: Deque[frames.Event] = collections.deque(maxlen=MAX_EVENTS)
         self.pending: Set[int] = set()  # ids of requests without a final answer
         self.closed = ""
-        self.said_bye = False
+        self.sent_bye = False
         self.violated = False
         self._columns: Dict[str, List[str]] = {}
         self._buffer = bytearray()
@@ -247,7 +247,7 @@ class ProbeLink:
         if self.hello is None:
             self._meet(frame)
             return
-        self.heard = now
+        self.last_heard_at = now
         if isinstance(frame, frames.Sample):
             self._sample(frame)
         elif isinstance(frame, frames.Def):
@@ -255,7 +255,7 @@ class ProbeLink:
         elif isinstance(frame, frames.Event):
             self._event(frame)
         elif isinstance(frame, frames.Bye):
-            self.said_bye = True
+            self.sent_bye = True
             self.close(frame.why[:MAX_REASON_CHARS] or "the probe disconnected")
         elif isinstance(frame, _ANSWERS) and frame.id in self.pending:
             if isinstance(frame, (frames.Result, frames.Error)):

@@ -25,7 +25,7 @@ SCAN_SECONDS = 1.0
 MAX_LINKS = 512
 MAX_LINKS_OF_ONE = 128
 """Connections to the probes of one other user, so that nobody uses up all of them."""
-MAX_TOLD_OF_ONE = 64
+MAX_PROBLEMS_OF_ONE = 64
 """How many problems with the directories and probes of one user are reported, each once."""
 SILENT_SECONDS = 5.0
 EXIT_SECONDS = 5.0
@@ -91,7 +91,7 @@ class Probes:
         self._retries: Dict[Place, _Retry] = {}
         self._problems: List[str] = []
         # Problems that were reported, by the uid of their owner.
-        self._told: Dict[int, Set[str]] = {}
+        self._reported: Dict[int, Set[str]] = {}
         self._left_out: List[str] = []
         self._ended: List[Tuple[float, ProbeLink]] = []
         self._answers: List[Answer] = []  # answers of the link that is being served
@@ -283,13 +283,13 @@ class Probes:
         The number of reported problems per owner is limited.
         """
         with self._lock:
-            reported = self._told.setdefault(owner, set())
-            if text in reported or len(reported) > MAX_TOLD_OF_ONE:
+            reported = self._reported.setdefault(owner, set())
+            if text in reported or len(reported) > MAX_PROBLEMS_OF_ONE:
                 return
             reported.add(text)
-            if len(reported) > MAX_TOLD_OF_ONE:
+            if len(reported) > MAX_PROBLEMS_OF_ONE:
                 text = (
-                    f"more than {MAX_TOLD_OF_ONE} problems with probes of uid {owner}: the "
+                    f"more than {MAX_PROBLEMS_OF_ONE} problems with probes of uid {owner}: the "
                     f"others are not shown"
                 )
             self._problems.append(text[:MAX_REASON_CHARS])
@@ -329,14 +329,14 @@ class Probes:
             (None if event.id == link.trainer_id else event.id, event) for event in link.events
         ]
         link.events.clear()
-        silent = now - link.heard > max(SILENT_SECONDS, 3 / self._hz if self._hz else 0.0)
+        silent = now - link.last_heard_at > max(SILENT_SECONDS, 3 / self._hz if self._hz else 0.0)
         if silent != (link.name in self._silent):
             (self._silent.add if silent else self._silent.discard)(link.name)
             text = "the probe answers again"
             if silent:
                 text = (
-                    f"the probe has been silent for {now - link.heard:.0f} s: its trainer is "
-                    "stopped or busy in C code"
+                    f"the probe has been silent for {now - link.last_heard_at:.0f} s: "
+                    "its trainer is stopped or busy in C code"
                 )
             event = frames.Event(0, "problem" if silent else "note", time.monotonic_ns(), text)
             events.append((None, event))
@@ -425,7 +425,7 @@ def _how_it_ended(link: ProbeLink) -> str:
         return "its probe is gone: " + link.closed
     if not _is_gone(link):
         return f"the probe is gone ({link.closed}); the process continues"
-    if link.said_bye:
+    if link.sent_bye:
         return f"exited: {link.closed}"
     return "died without cleanup (SIGTERM, SIGKILL, crash or os._exit)"
 

@@ -20,7 +20,7 @@ UNOWNED_WITH_RESERVE_BYTES = 1 << 30
 
 
 def unowned_bytes(
-    used: float, held: Sequence[Optional[float]], reserve_is_told: bool
+    used: float, held: Sequence[Optional[float]], reserve_is_known: bool
 ) -> Optional[float]:
     """Return the bytes that no listed process holds; 0 if they are below the limit.
 
@@ -31,5 +31,5 @@ def unowned_bytes(
         return None
     rest = used - sum(known)
     return (
-        rest if rest > (UNOWNED_BYTES if reserve_is_told else UNOWNED_WITH_RESERVE_BYTES) else 0.0
+        rest if rest > (UNOWNED_BYTES if reserve_is_known else UNOWNED_WITH_RESERVE_BYTES) else 0.0
     )

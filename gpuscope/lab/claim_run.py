@@ -46,14 +46,14 @@ class CannotMeasureClaims(UserError):
 class Machine:
     """What torch finds on this machine.
 
-    ``facts`` for the output, ``asked`` for the rules on toggles.
+    ``facts`` for the output, ``probed`` for the rules on toggles.
     """
 
     python: str
     device: str
     gpus: int
     facts: dict[str, Any]
-    asked: torch_probe.Machine = field(default_factory=lambda: torch_probe.Machine({}))
+    probed: torch_probe.Machine = field(default_factory=lambda: torch_probe.Machine({}))
 
     @property
     def name(self) -> str:
@@ -84,7 +84,7 @@ def look(python: str, device: str) -> Machine:
     A child that imports torch is asked, which may take seconds.
     """
     probed = torch_probe.ask(python)
-    answer, again = probed.told, "gpuscope lab claims --device cpu"
+    answer, again = probed.answer, "gpuscope lab claims --device cpu"
     if probed.problem:
         raise CannotMeasureClaims(
             "What can be measured here is unknown.", f"{probed.problem}.", again
@@ -123,7 +123,7 @@ def why_not(claim: Claim, machine: Machine) -> str:
         return f"needs {claim.gpus} CUDA devices, {machine.gpus} here"
     configs = claim.configs(device, machine.gpus).values()
     refused = filter(
-        None, (rules.refusal(config, machine.asked.facts(config)) for config in configs)
+        None, (rules.refusal(config, machine.probed.facts(config)) for config in configs)
     )
     return next((f"{refusal.what} {refusal.why}" for refusal in refused), "")
 

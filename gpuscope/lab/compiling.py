@@ -140,9 +140,9 @@ def a_recompile(text: str) -> tuple[str, str] | None:
 
 
 class _Listener(logging.Handler):
-    def __init__(self, kind: str, heard: Callable[[str, str], None]):
+    def __init__(self, kind: str, report: Callable[[str, str], None]):
         super().__init__(logging.DEBUG)
-        self._kind, self._count_log_line = kind, heard
+        self._kind, self._count_log_line = kind, report
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -151,7 +151,7 @@ class _Listener(logging.Handler):
             self.handleError(record)
 
 
-def _listen(heard: Callable[[str, str], None]) -> None:
+def _listen(report: Callable[[str, str], None]) -> None:
     """Make torch report every break and recompile to ``heard`` instead of stderr."""
     import torch._dynamo  # makes the loggers
 
@@ -163,6 +163,6 @@ def _listen(heard: Callable[[str, str], None]) -> None:
         for kind in (_BREAKS, _RECOMPILES):
             if name.startswith("torch.") and name.endswith(f".__{kind}"):
                 logger = logging.getLogger(name)
-                logger.handlers = [_Listener(kind, heard)]
+                logger.handlers = [_Listener(kind, report)]
                 logger.propagate = False
                 logger.setLevel(logging.DEBUG)

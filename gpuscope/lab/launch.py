@@ -142,7 +142,7 @@ class LabRun:
         """Whether it failed because no Python here has torch."""
         self.stderr: deque[str] = deque(maxlen=50)
         """The last lines that the worker wrote to stderr, for a log."""
-        self.said = 0
+        self.lines_printed = 0
         """The number of lines that workers have written there, including earlier ones."""
         self._on_record, self._on_state = on_record, on_state
         self._environment = dict(environment or {})
@@ -273,7 +273,7 @@ class LabRun:
 
     async def _keep(self, stream: asyncio.StreamReader) -> None:
         while line := await self._next(stream):
-            self.said += 1
+            self.lines_printed += 1
             self.stderr.append(line.decode(errors="replace").rstrip()[:1000])
 
     async def _next(self, stream: asyncio.StreamReader) -> bytes:

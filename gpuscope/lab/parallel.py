@@ -45,7 +45,7 @@ class World:
     """Processes of the world on this machine."""
     _control: Any = None
     """A gloo group for what the hosts agree on, because asking it never waits for a GPU."""
-    _asked: dict[str, tuple[Any, torch.Tensor]] = field(default_factory=dict)
+    _pending: dict[str, tuple[Any, torch.Tensor]] = field(default_factory=dict)
 
 
 def launched() -> bool:
@@ -278,9 +278,9 @@ def agree(flag: bool, world: World, name: str = "stop") -> bool:
     """
     if world.size == 1:
         return flag
-    before = world._asked.pop(name, None)
+    before = world._pending.pop(name, None)
     tensor = torch.tensor([int(flag)], dtype=torch.int32)
-    world._asked[name] = (
+    world._pending[name] = (
         dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=world._control, async_op=True),
         tensor,
     )
@@ -299,7 +299,7 @@ def leave(world: World, code: int) -> NoReturn:
     if world.size == 1 and not world.backend:
         sys.exit(code)
     if code == 0:
-        for work, _ in world._asked.values():
+        for work, _ in world._pending.values():
             work.wait()
         dist.barrier(group=world._control)
         dist.destroy_process_group()

@@ -41,37 +41,37 @@ class Machine:
     """What a child has reported; ``problem`` says why it reported nothing."""
 
     def __init__(self, answer: dict[str, Any], problem: str = "") -> None:
-        self._told = answer
+        self._answer = answer
         self.problem = problem
 
     @property
-    def told(self) -> dict[str, Any]:
+    def answer(self) -> dict[str, Any]:
         """The answer as it came; empty if there is a problem."""
-        return dict(self._told)
+        return dict(self._answer)
 
     def facts(self, config: LabConfig) -> RunFacts:
         """Return the facts for :func:`rules.check` of the device that ``config`` asks for.
 
         What is unknown is None.
         """
-        gpus = self._told.get("gpus")
+        gpus = self._answer.get("gpus")
         cuda = config.device == "cuda" or (config.device == "auto" and bool(gpus))
         facts = RunFacts(
             "cuda" if cuda else "cpu",
             gpus=gpus,
-            torch_version=self._told.get("torch"),
-            torch_folder=self._told.get("folder"),
+            torch_version=self._answer.get("torch"),
+            torch_folder=self._answer.get("folder"),
             cores=cores(),
         )
         if not cuda:
-            return replace(facts, has_compiler=self._told.get("cxx"))
-        names, capability = self._told.get("names"), self._told.get("capability")
+            return replace(facts, has_compiler=self._answer.get("cxx"))
+        names, capability = self._answer.get("names"), self._answer.get("capability")
         return replace(
             facts,
             gpu_name=names[0] if names else None,
             capability=(capability[0], capability[1]) if capability else None,
-            free_bytes=self._told.get("free"),
-            has_compiler=self._told.get("cuda_compiler"),
+            free_bytes=self._answer.get("free"),
+            has_compiler=self._answer.get("cuda_compiler"),
         )
 
 

@@ -119,7 +119,7 @@ def work(config: LabConfig, stream: BinaryIO, stop_on_eof: bool) -> int:
         except BrokenPipeError:
             stop.set()
 
-    def told(*_: object) -> None:
+    def end(*_: object) -> None:
         if not stop.is_set():
             late = threading.Timer(UNSEEN_SECONDS, leave_unseen)
             late.daemon = True
@@ -131,7 +131,7 @@ def work(config: LabConfig, stream: BinaryIO, stop_on_eof: bool) -> int:
 
     importing = True
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, told)
+        signal.signal(number, end)
     if stop_on_eof:
         threading.Thread(
             target=end_with_parent, args=(stop,), name="lab-parent", daemon=True

@@ -346,7 +346,7 @@ class Asking:
                 answer.verdict_now = self._judge(
                     traced.trace, self.settings, found, allocated, free
                 )
-        answer.why_not.update(_NOT_ASKED)
+        answer.why_not.update(_NOT_REQUESTED)
         return answer
 
     def _limit(self, room: CardMemory) -> int:
@@ -388,7 +388,7 @@ class Asking:
         return found
 
 
-_NOT_ASKED = {
+_NOT_REQUESTED = {
     "largest_batch": ("not_asked", "not asked for: --largest-batch"),
     "what_if": ("not_asked", "not asked for: --what-if"),
 }

@@ -56,7 +56,7 @@ class BlackBox:
         self._generation = 0
         self._record = 0
         self._next = 0
-        self._told: Dict[int, Def] = {}
+        self._sent_definitions: Dict[int, Def] = {}
         self._reasons: Reasons = {}
         self._key_due = 0.0
         self._remade = 0
@@ -82,7 +82,7 @@ class BlackBox:
         frames: List[Frame] = []
         if now >= self._key_due or not self.path:
             self._key_due = now + KEY_SECONDS
-            self._told, self._reasons = {}, {}
+            self._sent_definitions, self._reasons = {}, {}
             frames.append(Key(q=sample.q, m=sample.m, t=time.time(), n=len(definitions)))
         frames += self._news(definitions)
         why = changes(self._reasons, reasons)
@@ -95,9 +95,9 @@ class BlackBox:
 
     def _news(self, definitions: Dict[int, Def]) -> List[Frame]:
         fresh: List[Frame] = [
-            d for entity, d in definitions.items() if self._told.get(entity) is not d
+            d for entity, d in definitions.items() if self._sent_definitions.get(entity) is not d
         ]
-        self._told.update(definitions)
+        self._sent_definitions.update(definitions)
         return fresh
 
     def ended(self, how: Dict[str, Any]) -> None:

@@ -64,7 +64,7 @@ class Client:
         self._bad = 0
         self._dropped = 0
         self.lost = 0  # events that were dropped for this client
-        self._told: Dict[int, Def] = {}
+        self._sent_definitions: Dict[int, Def] = {}
         self._reasons: Reasons = {}
         self._key_due = time.monotonic() + KEY_SECONDS
 
@@ -96,7 +96,7 @@ class Client:
             return
         if now >= self._key_due:
             self._key_due = now + KEY_SECONDS
-            self._told, self._reasons = {}, {}
+            self._sent_definitions, self._reasons = {}, {}
             self.send(Key(q=sample.q, m=sample.m, t=time.time(), n=len(definitions)))
         self._define(definitions)
         if self._dropped or self.lost:
@@ -119,8 +119,8 @@ class Client:
 
     def _define(self, definitions: Dict[int, Def]) -> None:
         for entity, definition in definitions.items():
-            if self._told.get(entity) is not definition:
-                self._told[entity] = definition
+            if self._sent_definitions.get(entity) is not definition:
+                self._sent_definitions[entity] = definition
                 self.send(definition)
 
     def event(self, event: Event, definitions: Dict[int, Def]) -> None:

@@ -32,7 +32,7 @@ programs use the cores, as when eight ranks fail at once.
 """
 LONGEST_SECONDS, LOOK_SECONDS = 30.0, 0.25
 MARK = "diagnosed-"
-_TOLD = {
+_STARTERS = {
     b"LOCAL_RANK",
     b"RANK",
     b"SLURM_PROCID",
@@ -170,7 +170,7 @@ def _launcher() -> int:
             names = {entry.partition(b"=")[0] for entry in file.read().split(b"\0")}
     except OSError:
         return os.getppid()
-    return os.getppid() if names & _TOLD else os.getpid()
+    return os.getppid() if names & _STARTERS else os.getpid()
 
 
 def _clean(place: str) -> None:

@@ -199,7 +199,7 @@ class LongRequest:
         return bool(self._lines)
 
     @property
-    def said_and_done(self) -> bool:
+    def is_finished(self) -> bool:
         """Nothing more will come of it.
 
         Its thread is done a moment before it has said how it ended.
@@ -287,7 +287,7 @@ class Acts:
                         f"{act.name} was not done within {act.seconds:g} s: {act.stage}",
                     )
                 )
-        self._acts = [act for act in self._acts if not act.said_and_done]
+        self._acts = [act for act in self._acts if not act.is_finished]
 
     @property
     def busy(self) -> bool:

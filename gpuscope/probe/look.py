@@ -97,7 +97,7 @@ def refuse_thread(steps: Steps) -> None:
 
 def take(act: LongRequest, trace: Trace, steps: Steps, ledger: TimeLedger) -> Dict[str, Any]:
     """Have ``trace`` recorded over the next steps, and return what it tells."""
-    stands: List[Stand] = []
+    stack_samples: List[Stand] = []
     collections: List[Span] = []
     inputs: List[Tuple[float, float]] = []
     began: List[int] = []
@@ -112,13 +112,13 @@ def take(act: LongRequest, trace: Trace, steps: Steps, ledger: TimeLedger) -> Di
     act.stage = "looking for other profilers"
     usual = list(steps.durations)
     with Alone(trace.stop) as alone:
-        sought = time.perf_counter()
+        search_began = time.perf_counter()
         refuse_beside_another(trace.torch)
-        act.wait(min(SETTLES * (time.perf_counter() - sought), SETTLES_SECONDS))
+        act.wait(min(SETTLES * (time.perf_counter() - search_began), SETTLES_SECONDS))
         gc.callbacks.append(on_collection)
         steps.inputs, steps.on_step = inputs, trace
         try:
-            _follow(act, trace, ledger, stands)
+            _follow(act, trace, ledger, stack_samples)
         finally:
             trace.leave(steps)
             try:
@@ -135,7 +135,7 @@ def take(act: LongRequest, trace: Trace, steps: Steps, ledger: TimeLedger) -> Di
     first = trace.first_step
     shift = trace.shift
     host = Host(
-        [(_ns(start, shift), _ns(end, shift)) for start, end in inputs], collections, stands
+        [(_ns(start, shift), _ns(end, shift)) for start, end in inputs], collections, stack_samples
     )
     breathe = Breath()
     activities, calls, count = events_of(trace.torch, trace.results, breathe)
@@ -423,7 +423,7 @@ def _level(torch: Any) -> Any:
     )
 
 
-def _follow(act: LongRequest, trace: Trace, ledger: TimeLedger, stands: List[Stand]) -> None:
+def _follow(act: LongRequest, trace: Trace, ledger: TimeLedger, stack_samples: List[Stand]) -> None:
     """Note where the training thread stands, until the trace is over."""
     act.stage = "waiting for the end of a step"
     last, begun = 0, 0
@@ -439,7 +439,7 @@ def _follow(act: LongRequest, trace: Trace, ledger: TimeLedger, stands: List[Sta
         found, now = ledger.stand(), time.time_ns()
         begun = begun or now
         if last and found is not None:
-            stands.append(Stand(last, now, found.row, found.place))
+            stack_samples.append(Stand(last, now, found.row, found.place))
         last = now
         pause = max(STAND_SECONDS, STAND_SHARE * (now - begun) / 1e9)
 

@@ -29,15 +29,15 @@ def events_of(
     if len(events) > MAX_EVENTS:
         raise Refusal("refused", f"the trace has {len(events)} events: too many to read here")
     names: Dict[str, Tuple[str, str]] = {}
-    asked = type(events[0]) if events else None
+    kind = type(events[0]) if events else None
     for first in range(0, len(events), SLICE):
         some = events[first : first + SLICE]
         for event, name, start, length, number in zip(
             some,
-            map(asked.name, some),  # type: ignore[union-attr]
-            map(asked.start_ns, some),  # type: ignore[union-attr]
-            map(asked.duration_ns, some),  # type: ignore[union-attr]
-            map(asked.correlation_id, some),  # type: ignore[union-attr]
+            map(kind.name, some),  # type: ignore[union-attr]
+            map(kind.start_ns, some),  # type: ignore[union-attr]
+            map(kind.duration_ns, some),  # type: ignore[union-attr]
+            map(kind.correlation_id, some),  # type: ignore[union-attr]
         ):
             known = names.get(name)
             if known is None:

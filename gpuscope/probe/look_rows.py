@@ -69,7 +69,7 @@ class Host(NamedTuple):
 
     inputs: Sequence[Span] = ()
     collections: Sequence[Span] = ()
-    stands: Sequence[Stand] = ()
+    stack_samples: Sequence[Stand] = ()
 
 
 OWN_CAUSES = {
@@ -381,7 +381,7 @@ def _idle(
             _Layer(
                 [
                     (one.start, one.end, OWN_CAUSES[one.row], one.place)
-                    for one in host.stands
+                    for one in host.stack_samples
                     if one.row in OWN_CAUSES
                 ]
             ),
@@ -441,7 +441,7 @@ def _idle(
 
 def _places(host: Host) -> _Layer:
     """Return where the training thread stood, moment by moment."""
-    return _Layer([(one.start, one.end, one.row, one.place) for one in host.stands])
+    return _Layer([(one.start, one.end, one.row, one.place) for one in host.stack_samples])
 
 
 def _holding(calls: Sequence[Call], threads: Set[int]) -> List[Tuple[int, int, str]]:

@@ -232,9 +232,9 @@ class _TreeWalk:
         node = self.add(depth, name, kind, parent)
         # FSDP's flat parameter gets a row, because it holds those of all modules below
         for label, parameter in own:
-            said_of = "FlatParameter" if label == "_flat_param" else type(parameter).__name__
+            type_name = "FlatParameter" if label == "_flat_param" else type(parameter).__name__
             if parameter is not None:
-                self.parameter(parameter, self.add(depth + 1, str(label), said_of, node))
+                self.parameter(parameter, self.add(depth + 1, str(label), type_name, node))
         for parameter in list(module._parameters.values()):
             if parameter is not None:
                 self.parameter(parameter, node)

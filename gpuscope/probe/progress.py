@@ -78,9 +78,9 @@ class Progress:
             gone = Unknown(
                 NOT_SUPPORTED, f"the progress bar cannot be read: {type(error).__name__}"
             )
-            told_already = report is not None
+            reported_already = report is not None
             out = {
-                name: gone if value in (_NO_BAR, _NO_LOSS) and not told_already else value
+                name: gone if value in (_NO_BAR, _NO_LOSS) and not reported_already else value
                 for name, value in out.items()
             }
         return out

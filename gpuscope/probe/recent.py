@@ -65,7 +65,7 @@ class _Rows:
         self._kept.extend([float(v) if isinstance(v, (int, float)) else math.nan for v in values])
         del self._kept[: -KEPT * width]
 
-    def told(self) -> Dict[str, List[Optional[float]]]:
+    def answer(self) -> Dict[str, List[Optional[float]]]:
         """Return the times in nanoseconds as ``m``, and each column; None for unknown."""
         width = len(self.columns) + 1
         out = {"m": [int(moment) for moment in self._kept[::width]]}  # type: Dict[str, Any]
@@ -109,15 +109,15 @@ class Recent:
             if ordinal in self._allocators:
                 self._allocators[ordinal].add_row(sample.m, "a", row)
 
-    def told(self) -> Dict[str, Any]:
+    def answer(self) -> Dict[str, Any]:
         """Return the answer to the request ``recent``."""
         allocators: List[Tuple[int, Any]] = sorted(
-            (ordinal, rows.told()) for ordinal, rows in self._allocators.items()
+            (ordinal, rows.answer()) for ordinal, rows in self._allocators.items()
         )
         return {
-            "trainer": self._trainer.told(),
-            "process": self._process.told(),
-            "allocators": [[ordinal, told] for ordinal, told in allocators],
+            "trainer": self._trainer.answer(),
+            "process": self._process.answer(),
+            "allocators": [[ordinal, answer] for ordinal, answer in allocators],
         }
 
 

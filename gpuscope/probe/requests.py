@@ -36,8 +36,8 @@ class Requests:
             "statistics": lambda args: quick_requests.statistics(args, self._allocators),
             "stacks": lambda args: quick_requests.stacks(steps),
             "growth": lambda args: quick_requests.growth(gauges.memory),
-            "recent": lambda args: self.recent.told(),
-            "time": gauges.time.told,
+            "recent": lambda args: self.recent.answer(),
+            "time": gauges.time.answer,
         }
         self._handlers: Mapping[str, Handler] = {
             "snapshot": lambda act: snapshots.take(act, self.history.entries),

@@ -61,7 +61,7 @@ class Segments:
         self.values: Dict[int, Dict[str, Reading]] = {}  # by ordinal
         self.seconds = 0.0  # duration of the last walk
         self._next = 0.0
-        self._asked = False
+        self._walk_requested = False
         self._ordinals: List[int] = []
         self._taken: Any = None
         self._reason = _NOT_YET
@@ -70,8 +70,8 @@ class Segments:
         self._workspaces: Dict[int, List[Set[int]]] = {}  # by ordinal: addresses in the last walks
 
     def after_step(self) -> None:
-        if self._asked:
-            self._asked = False
+        if self._walk_requested:
+            self._walk_requested = False
             self._take()
 
     def tick(
@@ -90,9 +90,9 @@ class Segments:
             return
         self._ordinals = list(ordinals)
         if step_age is not None and step_age < STEP_SECONDS:
-            self._asked = True
+            self._walk_requested = True
             return
-        self._asked = False
+        self._walk_requested = False
         self._take()
         taken, self._taken = self._taken, None
         if taken is not None:

@@ -77,7 +77,7 @@ class Stall:
         self._place: Optional[code_place.CodePlace] = None
         self._mark: Any = None
         self._since = 0.0  # when the thread was first seen at its present place
-        self._told: Optional[float] = None  # end of the step after which a stall was announced
+        self._announced: Optional[float] = None  # end of the step after which a stall was announced
         self._had_own = False  # whether the user's own code was on the stack while it trained
         self._pauses: Dict[str, float] = {}
         self._candidate = False
@@ -106,8 +106,8 @@ class Stall:
             return _ON_TIME
         if now - self._since < STILL_SECONDS:
             return _BUSY
-        if self._told != last:
-            self._told = last
+        if self._announced != last:
+            self._announced = last
             self._tell(age, quantile(durations, 0.5) if p95 is not None else None, found)
         return found.words
 
@@ -121,7 +121,7 @@ class Stall:
         if len(self._pauses) >= MAX_PAUSES and place.at not in self._pauses:
             self._pauses.clear()
         self._pauses[place.at] = max(seconds, self._pauses.get(place.at, 0.0))
-        if self._told == before:
+        if self._announced == before:
             self._announce(
                 "resumed", f"Steps continue after {seconds:.0f} s.", {"seconds": seconds}
             )

@@ -34,7 +34,7 @@ MINUTES = 15
 MAX_PLACES = 48
 """Limit of the lines of code that are kept by name in one minute; the others are added up."""
 MINUTE = 60.0
-TOLD_EARLY = (10.0, 20.0, 40.0)
+SENT_EARLY = (10.0, 20.0, 40.0)
 """The first minute is already reported at these ages (seconds), because many trainings fail early.
 """
 EVENT_PLACES = 6
@@ -98,7 +98,7 @@ class TimeLedger:
         self._collecting = 0.0
         self._collected: Deque[float] = deque(maxlen=4096)
         self._listens = False
-        self._early = list(TOLD_EARLY)
+        self._early = list(SENT_EARLY)
         self.facts: Callable[[], Dict[str, Scalar]] = dict
         """Tells what else is known of the last minute: see :mod:`.time_causes`."""
         self.look: Optional[Dict[str, Any]] = None
@@ -212,7 +212,7 @@ class TimeLedger:
 
     # ── answers ──
 
-    def told(self, args: Dict[str, Any]) -> Dict[str, Any]:
+    def answer(self, args: Dict[str, Any]) -> Dict[str, Any]:
         """Return the answer to the request ``time``.
 
         Arg ``close_seconds``: for so long, 10 s at most, look fifty times a second from now on.
@@ -231,10 +231,10 @@ class TimeLedger:
         minutes = [_minute_answer(minute, now) for minute in self._minutes]
         if minutes:
             minutes[-1].update(self.facts())
-        told: Dict[str, Any] = {"minutes": minutes, "problem": problem}
+        answer: Dict[str, Any] = {"minutes": minutes, "problem": problem}
         if self.look is not None:
-            told["look"] = self.look
-        return told
+            answer["look"] = self.look
+        return answer
 
 
 def even_looks(minute: Minute) -> float:

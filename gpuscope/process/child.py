@@ -105,7 +105,7 @@ class LineChild:
         """
         self._max_line_bytes = max_line_bytes
         self._rest = b""
-        self._said = b""
+        self._last_output = b""
         self._answers = -1
         words, given = list(argv), ()  # type: List[str], Sequence[int]
         write = -1
@@ -151,7 +151,7 @@ class LineChild:
     @property
     def last_words(self) -> str:
         """The last line of the child's other output, safe to show."""
-        return last_line(self._said)
+        return last_line(self._last_output)
 
     def write(self, line: bytes) -> None:
         """Send a question. Raises :class:`Ended` where nobody reads it any more."""
@@ -210,7 +210,7 @@ class LineChild:
 
     def _listen(self, descriptor: int) -> bool:
         data = os.read(descriptor, 1 << 16)
-        self._said = (self._said + data)[-LAST_WORDS_BYTES:]
+        self._last_output = (self._last_output + data)[-LAST_WORDS_BYTES:]
         return bool(data)
 
     def _ended(self) -> Ended:

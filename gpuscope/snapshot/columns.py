@@ -39,7 +39,7 @@ ACTIONS = (
 OTHER = 11
 """An unknown action: it changes nothing and gets a mark."""
 CODES = {name: code for code, name in enumerate(ACTIONS)}
-ASKED_LIMIT = 1 << 60
+SIZE_LIMIT = 1 << 60
 """The largest requested size, because an out-of-memory error often comes from an absurd one."""
 PART = 1 << 11
 """Entries per part; this many dictionaries stay in the CPU cache from one column to the next."""
@@ -121,7 +121,7 @@ def _add_entries(columns: Columns, part: list[Any], timed: bool) -> None:
         array("q", [entry["addr"] for entry in part]),
         array("q", [entry["size"] for entry in part]),
     )
-    if not (_is_below(size, ASKED_LIMIT) and _is_below(addr, ADDRESS_LIMIT)):
+    if not (_is_below(size, SIZE_LIMIT) and _is_below(addr, ADDRESS_LIMIT)):
         raise ValueError
     if timed:
         columns.time += array("q", [entry["time_us"] for entry in part])
@@ -153,7 +153,7 @@ def _repair(columns: Columns, one: Any, timed: bool) -> dict[Any, Any]:
     odd = not isinstance(action, str)
     name = action if isinstance(action, str) else ""
     marker = CODES.get(name, OTHER) >= SNAPSHOT
-    addr, size = whole(entry.get("addr"), ADDRESS_LIMIT), whole(entry.get("size"), ASKED_LIMIT)
+    addr, size = whole(entry.get("addr"), ADDRESS_LIMIT), whole(entry.get("size"), SIZE_LIMIT)
     if not marker and (addr is None or size is None):
         odd = True
     columns.malformed += odd
@@ -216,7 +216,7 @@ def _add_marks(columns: Columns, part: list[Any], begin: int) -> None:
                 time_us=columns.time_at(index),
                 action=action,
                 size_bytes=columns.size[index] if code == OOM else None,
-                free_bytes=whole(entry.get("device_free"), ASKED_LIMIT) if code == OOM else None,
+                free_bytes=whole(entry.get("device_free"), SIZE_LIMIT) if code == OOM else None,
                 text=clean(text, 200) if isinstance(text, str) else "",
             )
         )

@@ -84,12 +84,12 @@ def _current(members: list[TrainerView]) -> tuple[TrainerView, ...]:
         rank = trainer.definition.rank
         slot: object = trainer.key if rank is None else rank
         other = best.get(slot)
-        if other is None or _standing(trainer) > _standing(other):
+        if other is None or _precedence(trainer) > _precedence(other):
             best[slot] = trainer
     return tuple(sorted(best.values(), key=_rank_order))
 
 
-def _standing(trainer: TrainerView) -> tuple[bool, float, int]:
+def _precedence(trainer: TrainerView) -> tuple[bool, float, int]:
     return trainer.gone is None, trainer.gone.monotonic_seconds if trainer.gone else 0.0, trainer.id
 
 

@@ -79,7 +79,7 @@ class Launch:
 
     ``argv`` is used first, and ``again_argv`` (which asks nobody) after the agent has been there
     once. ``preamble`` is called for each try with a rate in Hz. ``judge`` gets the exit code and
-    the end of standard error. ``asked`` holds the questions that wait for an answer; it is None if
+    the end of standard error. ``questions`` holds those that wait for an answer; it is None if
     nobody can be asked. ``jump`` returns the jump host, or ""; it is called once, not on the event
     loop.
     """
@@ -89,7 +89,7 @@ class Launch:
     preamble: Callable[[float], Sent]
     judge: Callable[[int, str], CommandEnd]
     env: Mapping[str, str] | None = None
-    asked: Asking | None = None
+    questions: Asking | None = None
     jump: Callable[[], str] = lambda: ""
 
 
@@ -160,7 +160,7 @@ class RemoteSource(AgentSource):
         self._turn_through: Turn | None = None
         self._jump: str | None = None
         self._began = 0.0
-        self._asked_seconds = 0.0
+        self._questions_seconds = 0.0
         self._looked = 0.0
         self._was_there = False
 
@@ -206,10 +206,10 @@ class RemoteSource(AgentSource):
     async def _spawn(self) -> Child:
         argv = self._launch.again_argv if self._was_there else self._launch.argv
         self._began = self._looked = time.monotonic()
-        self._asked_seconds = 0.0
+        self._questions_seconds = 0.0
         self._hurried.clear()
-        if self._launch.asked is not None:
-            self._launch.asked.begin()
+        if self._launch.questions is not None:
+            self._launch.questions.begin()
         child = await Child.spawn(argv, self._launch.env)
         try:  # what is to be sent is prepared while the connection is being made
             sent = await asyncio.to_thread(self._launch.preamble, self._hz or self._wanted_hz)
@@ -230,13 +230,13 @@ class RemoteSource(AgentSource):
     def _overdue(self, began: float, now: float) -> str:
         if not self._marker:
             return super()._overdue(self._began + (self.connect_seconds or 0.0), now)
-        asked_at = self._launch.asked
-        if asked_at is not None and asked_at.pending:
-            self._asked_seconds += now - self._looked
+        questions = self._launch.questions
+        if questions is not None and questions.pending:
+            self._questions_seconds += now - self._looked
         self._looked = now
-        if self._refused and now - (asked_at.refused_seconds or now) > REFUSED_SECONDS:  # type: ignore[union-attr]
+        if self._refused and now - (questions.refused_seconds or now) > REFUSED_SECONDS:  # type: ignore[union-attr]
             return f"{self.label}: {NOT_ANSWERED}"
-        waited = now - self._began - self._asked_seconds
+        waited = now - self._began - self._questions_seconds
         if waited > SLOW_SECONDS and self._turn is not None:
             self._turn.give_back()
         return (
@@ -247,7 +247,10 @@ class RemoteSource(AgentSource):
 
     @property
     def _refused(self) -> bool:
-        return self._launch.asked is not None and self._launch.asked.refused_seconds is not None
+        return (
+            self._launch.questions is not None
+            and self._launch.questions.refused_seconds is not None
+        )
 
     def _how_it_ended(self, child: Child, reason: str) -> tuple[str, bool]:
         text, again = self._ended(child, reason)

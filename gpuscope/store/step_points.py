@@ -52,7 +52,7 @@ class Track:
     A step number that is lower than the last one starts a new record: the process trains again.
     """
 
-    __slots__ = ("_count", "_drawn", "_drawn_at", "_old", "_old_stride", "_overflow", "_recent")
+    __slots__ = ("_count", "_old", "_old_stride", "_overflow", "_points", "_points_at", "_recent")
 
     def __init__(self) -> None:
         self._clear()
@@ -64,8 +64,8 @@ class Track:
         self._old_stride = 1
         self._overflow = 0
         self._count = 0
-        self._drawn_at = 0
-        self._drawn: StepPoints | None = None
+        self._points_at = 0
+        self._points: StepPoints | None = None
 
     def __len__(self) -> int:
         return (len(self._old) + len(self._recent)) // 2
@@ -116,10 +116,10 @@ class Track:
         """
         held = len(self._recent) // 2
         every = 1 if held < SPARSE_POINTS else 4 if held < RECENT_POINTS else 8
-        if held and self._count - self._drawn_at >= every:
-            self._drawn_at = self._count
-            self._drawn = StepPoints(self._old[:], self._recent[:])
-        return self._drawn
+        if held and self._count - self._points_at >= every:
+            self._points_at = self._count
+            self._points = StepPoints(self._old[:], self._recent[:])
+        return self._points
 
 
 def remembered(value: Mapping[str, object]) -> dict[int, list[Point]]:

@@ -59,7 +59,7 @@ REWIND_NS = 1_000_000_000
 """
 _RECOUNT_CELLS = 250_000
 _SHRINK_TO = 0.8
-_SAID_BEFORE = ("without a word", "without a good-bye")
+_EARLIER_WORDS = ("without a word", "without a good-bye")
 """How older versions, whose recordings still play, said that a trainer's end was not seen."""
 _WITHOUT_CLEANUP = "died without cleanup (signal, crash or os._exit)"
 _NUMBERS = frozenset((int, float))
@@ -106,7 +106,7 @@ class Stream:
         # definitions that a key frame announced, records named since
         self._join: tuple[int, set[int]] | None = None
         self._confirm_by: float | None = None
-        self._refused_said = 0
+        self._refused_reported = 0
         self._appended = 0
 
     # ── time ──────────────────────────────────────────────────────────────────────────────────────
@@ -192,8 +192,8 @@ class Stream:
             self.registry.mark_gone(before, self._gone_at(self.last_m or 0, "its id was reused"))
         if self._join is not None and record is not None:
             self._join[1].add(record.id)
-        if self.registry.refused > self._refused_said == 0:
-            self._refused_said = self.registry.refused
+        if self.registry.refused > self._refused_reported == 0:
+            self._refused_reported = self.registry.refused
             text = "too many or invalid entities: not all are shown"
             self._say(Event(HOST_ID, "problem", self.last_m or 0, text))
 
@@ -250,7 +250,7 @@ class Stream:
             )
 
     def _gone_at(self, m: int, reason: str) -> Gone:
-        if any(words in reason for words in _SAID_BEFORE):
+        if any(words in reason for words in _EARLIER_WORDS):
             reason = _WITHOUT_CLEANUP
         return Gone(self.seconds(m), self.wall(m), reason)
 

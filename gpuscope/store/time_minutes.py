@@ -30,7 +30,7 @@ class Minutes:
 
     def __init__(self) -> None:
         self._kept: dict[int, Minute] = {}
-        self._drawn: tuple[Minute, ...] | None = ()
+        self._sorted: tuple[Minute, ...] | None = ()
 
     def add(self, minute: Minute) -> None:
         """Keep a minute in place of an earlier version; one without a start time is left out."""
@@ -43,13 +43,13 @@ class Minutes:
         self._kept[m] = minute
         while len(self._kept) > MAX_MINUTES:
             del self._kept[min(self._kept)]
-        self._drawn = None
+        self._sorted = None
 
     @property
     def all(self) -> tuple[Minute, ...]:
-        if self._drawn is None:
-            self._drawn = tuple(self._kept[m] for m in sorted(self._kept))
-        return self._drawn
+        if self._sorted is None:
+            self._sorted = tuple(self._kept[m] for m in sorted(self._kept))
+        return self._sorted
 
 
 def of_event(data: Mapping[str, Any]) -> Minute:

@@ -127,7 +127,7 @@ def test_as_another_user_it_says_whom_it_could_not_look_into(
 def test_so_many_are_told(
     device: str, monkeypatch: pytest.MonkeyPatch, child: subprocess.Popen[bytes]
 ) -> None:
-    monkeypatch.setattr(holders, "MAX_TOLD", 0)
+    monkeypatch.setattr(holders, "MAX_PROCESSES", 0)
     answer = ask(minors="1")
     assert isinstance(answer, f.Result)
     assert (answer.value["devices"][0]["processes"], answer.value["devices"][0]["more"]) == ([], 1)

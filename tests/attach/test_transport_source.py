@@ -163,7 +163,7 @@ def test_somebody_who_types_a_password_is_not_hurried(monkeypatch, tmp_path):
             "time.sleep(0.01)\n"
         )
         async with watching(
-            launch(slow + MARK + "scene()\nfor _ in asked(): pass", asked=asked)
+            launch(slow + MARK + "scene()\nfor _ in asked(): pass", questions=asked)
         ) as watched:
             await watched.until(begun.exists)
             await asyncio.sleep(2.5)

@@ -56,8 +56,8 @@ def test_a_bad_lock_says_what_to_do(tmp_path, old, new, said):
 def test_a_damaged_lock_is_only_replaced_as_a_whole(tmp_path):
     file = tmp_path / lock.NAME
     file.write_text("<<<<<<< HEAD\n")
-    assert run.baselines(file, run.Asked(update=True)) == {}
-    for asked in (run.Asked(), run.Asked(names=["a"], update=True)):
+    assert run.baselines(file, run.CheckRequest(update=True)) == {}
+    for asked in (run.CheckRequest(), run.CheckRequest(names=["a"], update=True)):
         with pytest.raises(UserError, match="cannot be read"):
             run.baselines(file, asked)
 

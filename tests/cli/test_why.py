@@ -489,7 +489,7 @@ WATCHED = TRAINING + "import gpuscope\ngpuscope.watch(model=model, optimizer=opt
 def test_a_real_trainer_and_its_box_after_it_was_killed(tmp_path):
     more = {"GPUSCOPE_BLACKBOX_DIR": str(tmp_path)}
     code = (
-        "from gpuscope.probe import time_ledger\ntime_ledger.TOLD_EARLY = (1.0, 2.0, 3.0)\n"
+        "from gpuscope.probe import time_ledger\ntime_ledger.SENT_EARLY = (1.0, 2.0, 3.0)\n"
         "time_ledger.USUAL_SECONDS = 0.02\n" + WATCHED + "train(100_000, 0.02)"
     )
     with trainer(code, fork=True, **more) as process:

@@ -505,7 +505,7 @@ raise ValueError("no more")
 )
 KILLED = (
     TRAINED.replace(
-        "time_ledger.COST_SHARE", "time_ledger.TOLD_EARLY = (0.3,); time_ledger.COST_SHARE"
+        "time_ledger.COST_SHARE", "time_ledger.SENT_EARLY = (0.3,); time_ledger.COST_SHARE"
     )
     + WAIT
     + f"""

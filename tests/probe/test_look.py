@@ -155,8 +155,8 @@ def test_a_torch_without_cupti_says_so(training, monkeypatch):
 
 def test_a_look_that_was_taken_is_told_with_the_time_and_a_failed_one_is_not(training):
     training.ledger.look = {"seconds": 0.1, "steps": 3}
-    assert training.ledger.told({})["look"] == {"seconds": 0.1, "steps": 3}
-    assert "look" not in TimeLedger(training.steps).told({})
+    assert training.ledger.answer({})["look"] == {"seconds": 0.1, "steps": 3}
+    assert "look" not in TimeLedger(training.steps).answer({})
 
 
 def test_a_profiler_that_runs_refuses_the_look(training):

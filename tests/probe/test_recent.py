@@ -29,17 +29,17 @@ def test_it_keeps_one_in_two_seconds_and_the_last_ten_minutes():
     kept = Recent()
     for n in range(3000):
         kept.note(sample(100 + n / 2, n), DEFINITIONS)
-    told = kept.told()
-    trainer = told["trainer"]
+    answer = kept.answer()
+    trainer = answer["trainer"]
     assert set(trainer) == {"m", *TRAINER}
     assert {len(values) for values in trainer.values()} == {KEPT}
     apart = {later - before for before, later in pairwise(trainer["m"])}
     assert apart == {2 * NS}
     assert trainer["step"][-1] == 2996
     assert trainer["loss"][-1] == 0.12346
-    assert min(told["process"]["rss_bytes"]) > 1 << 20, "this process holds some memory"
+    assert min(answer["process"]["rss_bytes"]) > 1 << 20, "this process holds some memory"
     assert trainer["input_seconds"] == [None] * KEPT
-    ((ordinal, memory),) = told["allocators"]
+    ((ordinal, memory),) = answer["allocators"]
     assert (ordinal, set(memory)) == (0, {"m", *ALLOCATOR})
     assert memory["allocated_bytes"][-1] == 5 << 30, "bytes stay exact"
 
@@ -48,7 +48,7 @@ def test_of_a_trainer_that_hangs_it_keeps_what_came_before():
     kept = Recent()
     for n in range(5000):
         kept.note(sample(100 + 2 * n, min(n, 200)), DEFINITIONS)
-    steps = kept.told()["trainer"]["step"]
+    steps = kept.answer()["trainer"]["step"]
     assert steps[0] == 0
     assert steps.count(200) == SAME_STEP + 1
 
@@ -56,7 +56,7 @@ def test_of_a_trainer_that_hangs_it_keeps_what_came_before():
 def test_a_sample_without_its_trainer_is_no_row():
     kept = Recent()
     kept.note(Sample(1, 100 * NS), DEFINITIONS)
-    assert kept.told() == {
+    assert kept.answer() == {
         "trainer": {"m": [], **{name: [] for name in TRAINER}},
         "process": {"m": [], "rss_bytes": []},
         "allocators": [],

@@ -36,7 +36,7 @@ def test_rows_add_up_to_the_clock_with_the_time_of_collections(ledger):
         gc.collect()
         time.sleep(0.001)
         ledger._look()
-    (minute,) = ledger.told({})["minutes"]
+    (minute,) = ledger.answer({})["minutes"]
     rows = {row: seconds for row, seconds, _ in minute["rows"]}
     assert rows["collection"] > 0
     assert sum(rows.values()) == pytest.approx(minute["seconds"], abs=1e-5)
@@ -49,7 +49,7 @@ def test_minutes_are_kept_apart_and_the_oldest_go(ledger, monkeypatch):
     for step in range(MINUTES + 6):
         ledger._steps.total = 10 * step
         ledger._look()
-    minutes = ledger.told({})["minutes"]
+    minutes = ledger.answer({})["minutes"]
     assert len(minutes) == MINUTES
     ages = [minute["age_seconds"] for minute in minutes]
     assert ages == sorted(ages, reverse=True)
@@ -78,7 +78,7 @@ def test_looks_that_were_long_in_coming_make_shares_less_sure():
 def test_before_the_first_step_nothing_is_looked_at():
     made = TimeLedger(Steps())
     made.tick()
-    assert made.told({}) == {"minutes": [], "problem": time_ledger.NO_STEP}
+    assert made.answer({}) == {"minutes": [], "problem": time_ledger.NO_STEP}
     assert made.due > time.monotonic() + 0.5, "and not often"
     assert made._on_collection not in gc.callbacks
 
@@ -100,24 +100,24 @@ def test_collections_of_other_threads_are_theirs(ledger):
 
 
 def test_minutes_are_announced_when_they_are_over_and_the_first_earlier(ledger, monkeypatch):
-    told = []
-    ledger.announce = lambda e, text="", data=None: told.append((e, data))
+    answer = []
+    ledger.announce = lambda e, text="", data=None: answer.append((e, data))
     monkeypatch.setattr(time_ledger, "MINUTE", 0.02)
     ledger._early = [0.0, 1e9]
     ledger._look()
     ledger._look()
-    assert [data["looks"] for _, data in told] == [1], "early"
+    assert [data["looks"] for _, data in answer] == [1], "early"
     ledger._minutes[-1].began -= 1.0
     ledger._look()
-    assert [data["looks"] for _, data in told] == [1, 1], "over"
-    assert told[0][1]["m"] == told[1][1]["m"]
+    assert [data["looks"] for _, data in answer] == [1, 1], "over"
+    assert answer[0][1]["m"] == answer[1][1]["m"]
     ledger.end()
-    assert len(told) == 3
-    assert told[2][1]["m"] > told[1][1]["m"]
-    assert {e for e, _ in told} == {"time"}
+    assert len(answer) == 3
+    assert answer[2][1]["m"] > answer[1][1]["m"]
+    assert {e for e, _ in answer} == {"time"}
     ledger._look()
     ledger.end()
-    assert len(told) == 3, "nobody listens any more"
+    assert len(answer) == 3, "nobody listens any more"
     ledger.close()
 
 
@@ -130,9 +130,9 @@ def test_an_announced_minute_is_what_an_answer_tells(ledger):
     data = time_ledger.event_data(minute)
     assert len(data["places"]) <= 1200, "as much as an agent passes on"
     assert len(codec.encode(Event(1, "time", 1, "", data))) < 1500
-    told, again = time_ledger._minute_answer(minute, 130.0), of_event(data)
+    answer, again = time_ledger._minute_answer(minute, 130.0), of_event(data)
     assert [again[name] for name in ("m", "seconds", "steps", "looks", "rows")] == [
-        told[name] for name in ("m", "seconds", "steps", "looks", "rows")
+        answer[name] for name in ("m", "seconds", "steps", "looks", "rows")
     ]
     assert ["input", "data.py:7 __getitem__", 20.0] in again["places"]
 
@@ -141,7 +141,7 @@ def test_somebody_who_asks_is_looked_for_closely_and_not_for_ever(ledger):
     ledger.tick()
     usual = ledger.due - time.monotonic()
     assert 0.05 < usual <= 0.3
-    ledger.told({"close_seconds": 1e9})
+    ledger.answer({"close_seconds": 1e9})
     assert ledger._close_until <= time.monotonic() + time_ledger.MAX_CLOSE
     ledger.tick()
     assert ledger.due - time.monotonic() < 0.05
@@ -154,7 +154,7 @@ def test_an_answer_fits_into_a_line():
         for place in range(100):
             minute.book("other", f"{'folder/' * 20}{place}-{number}.py:{place} function", 0.1)
         made._minutes.append(minute)
-    assert len(codec.encode(Result(0, made.told({})))) < 900_000
+    assert len(codec.encode(Result(0, made.answer({})))) < 900_000
 
 
 TRAINING = """

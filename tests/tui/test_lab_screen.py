@@ -73,7 +73,7 @@ class Worker:
         self.config, self.state, self.pid = config, state, pid
         self.failure: Failure | None = None
         self.summary: dict[str, Any] | None = None
-        self.said, self.stderr = 0, list[str]()
+        self.lines_printed, self.stderr = 0, list[str]()
 
     def let_go(self) -> None:
         """Nobody is there."""

@@ -93,11 +93,11 @@ def run(args: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _ended)
     progress = ProgressLine(sys.stderr, not args.json)
-    asked = run.Asked(
+    request = run.CheckRequest(
         args.names, args.base, args.update, args.timeout, args.config, args.steps, progress.say
     )
     try:
-        checked = run.run(Path.cwd(), asked)
+        checked = run.run(Path.cwd(), request)
     finally:
         progress.clear()
     code = outcome.exit_code(checked, args.fail_on)

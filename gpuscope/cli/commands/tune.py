@@ -304,7 +304,7 @@ class Shown:
 
     def __init__(self, line: ProgressLine) -> None:
         self._line = line
-        self._drawn = 0.0
+        self._drawn_at = 0.0
 
     def show(self, progress: Progress, entry: Entry | None) -> None:
         """Show the progress; the parameters are those of ``OnProgress``."""
@@ -314,10 +314,10 @@ class Shown:
         spent = duration_text(progress.spent_seconds)
         if entry is not None:
             pace = entry.document.get("samples_per_second")
-            told = f"{pace:,.1f} samples/s" if isinstance(pace, (int, float)) else entry.failure
-            self._line.finished(clean(f"{spent}  {progress.label}  {told}  ({trial.purpose})"))
-        elif self._line.live and time.monotonic() - self._drawn >= DRAW_SECONDS:
-            self._drawn = time.monotonic()
+            outcome = f"{pace:,.1f} samples/s" if isinstance(pace, (int, float)) else entry.failure
+            self._line.finished(clean(f"{spent}  {progress.label}  {outcome}  ({trial.purpose})"))
+        elif self._line.live and time.monotonic() - self._drawn_at >= DRAW_SECONDS:
+            self._drawn_at = time.monotonic()
             best = sum(row.status == "kept" for row in progress.search.rows)
             self._line.draw(
                 f"{spent}  run {progress.ran + progress.replayed + 1}  {best} kept  "

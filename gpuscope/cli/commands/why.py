@@ -32,7 +32,7 @@ WINDOW_SECONDS = 300.0
 LOOK_SECONDS = 4.0
 """Seconds of faster sampling: some 200 samples."""
 ANSWER_SECONDS = 5.0
-MAX_ASKED = 60
+MAX_REQUESTS = 60
 """How many trainers of one host are asked, because a connection allows 64 requests at a time."""
 
 
@@ -124,9 +124,9 @@ async def _ask(
         raise NoAnswer(f"no process has pid {pid} here.\nWhich trainers run: gpuscope ps")
     async with one_trainer.host_at(args, place, stack) as there:
         trainers = await trainers_of(there, place, "why", job, NoAnswer)
-        ranks = [there.reach(trainer) for trainer in trainers[:MAX_ASKED]]
+        ranks = [there.reach(trainer) for trainer in trainers[:MAX_REQUESTS]]
         close = 0.0 if args.no_look else LOOK_SECONDS
-        problems = await _all_asked(ranks, close)
+        problems = await _request_ledgers(ranks, close)
         looks: Mapping[int, tuple[Look | None, str]] = {}
         works: Mapping[int, tuple[UsefulWork | None, str]] = {}
         if close and not all(problems):
@@ -138,7 +138,7 @@ async def _ask(
             by_id = {one.trainer.id: one for one in ranks}
             looks, _ = await asyncio.gather(look.take_all(by_id), asyncio.sleep(close))
             works = await work.take_all(by_id)  # afterwards: a trainer does one of them at a time
-            again = await _all_asked(ranks, 0.0)
+            again = await _request_ledgers(ranks, 0.0)
             problems = [
                 before or (now and f"it did not answer again: {now}")
                 for before, now in zip(problems, again, strict=True)
@@ -150,7 +150,7 @@ async def _ask(
         ]
 
 
-async def _all_asked(ranks: Sequence[ProbedTrainer], close_seconds: float) -> list[str]:
+async def _request_ledgers(ranks: Sequence[ProbedTrainer], close_seconds: float) -> list[str]:
     """Have trainers tell of their time, and of their readings at last. Return why each did not.
 
     Both are asked at once: a trainer whose collector holds the interpreter answers late.

@@ -115,8 +115,8 @@ class Result:
     def lines(self) -> list[str]:
         """Return the lines to paste into a training."""
         runs = self.runs(self.found.best)
-        told = runs[0].document.get("config") if runs else None
-        batch = told.get("batch") if isinstance(told, dict) else None
+        config = runs[0].document.get("config") if runs else None
+        batch = config.get("batch") if isinstance(config, dict) else None
         return paste.lines(self.found.baseline, self.found.best, batch, self.device)
 
     # ── the document ──────────────────────────────────────────────────────────────────────────────

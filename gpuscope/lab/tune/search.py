@@ -61,7 +61,7 @@ class Search:
         self._seconds: dict[LabConfig, float] = {}
         self._rows: dict[LabConfig, Row] = {}
         self._later: list[dict[str, Value]] = []
-        self._asked = 0
+        self._trials_asked = 0
         self._last: dict[LabConfig, int] = {}
         self._stopped = ""
         self._out_of_memory = False
@@ -221,7 +221,7 @@ class Search:
             self._later.append(dict(change))
             return False
         self._rows[config] = row
-        if self._asked - self._last[best] >= STALE_TRIALS:
+        if self._trials_asked - self._last[best] >= STALE_TRIALS:
             yield from self._ask(best, "the best so far, again")
         entry = yield from self._ask(config, _words(change))
         problem = self._problem(entry)
@@ -338,8 +338,8 @@ class Search:
         entry = yield Trial(config, len(runs), purpose)
         runs.append(entry)
         self._seconds[config] = number(entry.environment.get("tune_seconds")) or 0.0
-        self._asked += 1
-        self._last[config] = self._asked
+        self._trials_asked += 1
+        self._last[config] = self._trials_asked
         return entry
 
     def _with(self, config: LabConfig, change: Mapping[str, Value]) -> LabConfig | str:
@@ -355,9 +355,9 @@ class Search:
             return config.batch
         for entry in self._runs.get(self.baseline, ()):
             found = entry.document.get("config")
-            told = whole(found.get("batch")) if isinstance(found, dict) else None
-            if told:
-                return told
+            batch = whole(found.get("batch")) if isinstance(found, dict) else None
+            if batch:
+                return batch
         return 1
 
     def _good(self, config: LabConfig) -> list[Entry] | None:

@@ -260,7 +260,7 @@ def redirected() -> Iterator[None]:
             dtype = torch.float16 if dtype is None else dtype
         begin(self, device_type, dtype=dtype, enabled=enabled, cache_enabled=cache_enabled)
 
-    def asked(function: Any, plain: Any) -> Any:
+    def answering(function: Any, plain: Any) -> Any:
         def answer(device_type: Any = None) -> Any:
             return (
                 plain()
@@ -277,9 +277,9 @@ def redirected() -> Iterator[None]:
     cleared = torch.clear_autocast_cache
     change(autocast, "__init__", init)
     change(torch, "clear_autocast_cache", clear)
-    change(torch, "is_autocast_enabled", asked(torch.is_autocast_enabled, enabled))
+    change(torch, "is_autocast_enabled", answering(torch.is_autocast_enabled, enabled))
     if hasattr(torch, "get_autocast_dtype"):
-        change(torch, "get_autocast_dtype", asked(torch.get_autocast_dtype, lower_dtype))
+        change(torch, "get_autocast_dtype", answering(torch.get_autocast_dtype, lower_dtype))
     change(torch, "get_autocast_gpu_dtype", lower_dtype)
     try:
         yield

@@ -17,11 +17,11 @@ import torch
 from ...text.units import bytes_text
 from ..request import Doubt
 
-TOLD_BYTES = 80 << 30
+ANSWERED_BYTES = 80 << 30
 """The device memory that a program is told. A program may use it in a decision, so reading it is a
 doubt.
 """
-ASKED_PERCENT = 5.0
+ANSWERED_PERCENT = 5.0
 _SETTINGS_AND_COUNTERS = (
     "init", "set_device", "synchronize", "empty_cache", "ipc_collect", "manual_seed",
     "manual_seed_all", "seed", "seed_all", "reset_peak_memory_stats", "reset_max_memory_allocated",
@@ -51,9 +51,11 @@ def answers(
     """
 
     def total(operation: str) -> int:
-        text = f"The program asks for the device's memory; the answer is {bytes_text(TOLD_BYTES)}."
-        doubt(Doubt("device_memory", text, operation, ASKED_PERCENT))
-        return TOLD_BYTES
+        text = (
+            f"The program asks for the device's memory; the answer is {bytes_text(ANSWERED_BYTES)}."
+        )
+        doubt(Doubt("device_memory", text, operation, ANSWERED_PERCENT))
+        return ANSWERED_BYTES
 
     class Properties:
         name = "NVIDIA"
@@ -75,7 +77,7 @@ def answers(
         "get_device_properties": lambda device=None: Properties(),
         "mem_get_info": lambda device=None: (
             total("torch.cuda.mem_get_info") - live_bytes(),
-            TOLD_BYTES,
+            ANSWERED_BYTES,
         ),
         "can_device_access_peer": lambda device, peer: False,
         "is_bf16_supported": lambda *_, **__: architecture >= (8, 0),

@@ -78,7 +78,7 @@ class SafeOpen:
                 )
             header = json.loads(file.read(size))
         self._metadata: dict[str, str] | None = header.pop("__metadata__", None)
-        self._told: dict[str, dict[str, Any]] = header
+        self._header: dict[str, dict[str, Any]] = header
 
     def __enter__(self) -> SafeOpen:
         return self
@@ -90,17 +90,17 @@ class SafeOpen:
         return self._metadata
 
     def keys(self) -> list[str]:
-        return sorted(self._told)
+        return sorted(self._header)
 
     def offset_keys(self) -> list[str]:
         """Return the keys in the order of their data in the file."""
-        return sorted(self._told, key=lambda name: self._told[name]["data_offsets"][0])
+        return sorted(self._header, key=lambda name: self._header[name]["data_offsets"][0])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.keys())
 
     def get_tensor(self, name: str) -> torch.Tensor:
-        entry = self._told[name]
+        entry = self._header[name]
         return torch.empty(
             entry["shape"], dtype=_TYPES[entry["dtype"]], device=_place(self._device)
         )
@@ -109,7 +109,7 @@ class SafeOpen:
         return {name: self.get_tensor(name) for name in self.offset_keys()}
 
     def get_slice(self, name: str) -> _Slice:
-        entry = self._told[name]
+        entry = self._header[name]
         return _Slice(self, name, entry["shape"], entry["dtype"])
 
 

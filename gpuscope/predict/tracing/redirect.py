@@ -209,7 +209,7 @@ _SPECIAL = {
 }
 
 
-class _Asked(type(FakeTensor)):  # type: ignore[misc]
+class _NeverInstance(type(FakeTensor)):  # type: ignore[misc]
     """Answers a program that a tensor is not a fake one.
 
     Otherwise transformers would make masks that it does not make in a real training.
@@ -220,7 +220,7 @@ class _Asked(type(FakeTensor)):  # type: ignore[misc]
         return asking.startswith(_INSIDE) and isinstance(value, FakeTensor)
 
 
-class _Unseen(FakeTensor, metaclass=_Asked):  # type: ignore[misc]
+class _Unseen(FakeTensor, metaclass=_NeverInstance):  # type: ignore[misc]
     pass
 
 

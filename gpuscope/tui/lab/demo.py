@@ -37,7 +37,7 @@ class Command:
         self.problem = ""
         self.code: int | None = None
         self.output: deque[str] = deque(maxlen=KEPT_LINES)
-        self.said = 0
+        self.lines_printed = 0
         """How many lines it has written so far."""
         self._changed = changed
         self._process: asyncio.subprocess.Process | None = None
@@ -123,7 +123,7 @@ class Command:
 
     def take(self, line: str) -> None:
         """Keep a line that the command has written."""
-        self.said += 1
+        self.lines_printed += 1
         self.output.append(line)
 
     async def _end(self) -> None:

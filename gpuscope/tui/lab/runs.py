@@ -277,8 +277,10 @@ class LabRuns:
         """Return what the trainer and a script have said since the last call, with their names."""
         out: list[tuple[str, str]] = []
         worker, demo = self._worker, self.demo
-        sources = [("gpuscope lab", worker.said, worker.stderr)] if worker is not None else []
-        sources += [(demo.name, demo.said, demo.output)] if demo is not None else []
+        sources = (
+            [("gpuscope lab", worker.lines_printed, worker.stderr)] if worker is not None else []
+        )
+        sources += [(demo.name, demo.lines_printed, demo.output)] if demo is not None else []
         for who, seen, lines in sources:
             fresh = seen - self._told.get(id(lines), 0)
             self._told[id(lines)] = seen

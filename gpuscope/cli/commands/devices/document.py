@@ -111,11 +111,11 @@ def unaccounted(device: DeviceView, host: HostView) -> Reading:
     """Bytes in use that no process holds which the driver names."""
     used = device.readings.get("used_bytes")
     if not isinstance(used, int):
-        return used if isinstance(used, Unknown) else output.NOT_TOLD
+        return used if isinstance(used, Unknown) else output.NO_REASON_GIVEN
     uses = listed_on(device)
     if uses is None:
         gap = list_gap(device)
-        return output.NOT_TOLD if gap is None else gap
+        return output.NO_REASON_GIVEN if gap is None else gap
     pids = {process.id: process.definition.pid for process in host.processes}
     known = 0
     for use in uses:

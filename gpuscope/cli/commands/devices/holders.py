@@ -70,7 +70,7 @@ def unknown(look: LocalLook, path: str, found: Mapping[str, Any] | None) -> list
         no_minor = Unknown(NOT_INITIALISED, "its device file under /dev is unknown")
         unknowns.add(path, look.holders if isinstance(look.holders, Unknown) else no_minor)
         return unknowns.rows
-    why = Unknown(NO_PERMISSION, found["why"]) if found["why"] else output.NOT_TOLD
+    why = Unknown(NO_PERMISSION, found["why"]) if found["why"] else output.NO_REASON_GIVEN
     if found["hidden_processes"] is None:
         unknowns.add(f"{path}.hidden_processes", why)
     for index, row in enumerate(found["processes"]):

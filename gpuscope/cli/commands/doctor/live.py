@@ -31,7 +31,7 @@ WATCH_SECONDS = 2.2
 """Seconds to watch trainers: enough samples for a mean, and to see a counter rise."""
 HZ, PROBE_HZ = 2.0, 5.0
 TICK_SECONDS = 0.2
-MAX_ASKED = 64
+MAX_REQUESTS = 64
 NO_TRAINER = (
     "no trainer with a probe runs here. gpuscope run train.py starts one; gpuscope doctor FILE "
     "examines a script, a log, or what a trainer left"
@@ -147,13 +147,16 @@ class LocalWatch:
 
     def __init__(self, agent: LiveFrames | None = None, ask: bool = False) -> None:
         self.store = Store()
-        self._agent, self._told = (
+        self._agent, self._memories = (
             agent or LiveFrames(HZ, PROBE_HZ),
             _RememberedHistory() if ask else None,
         )
         self.store.add_source(_KEY, os.uname().nodename)
         self._began = time.monotonic()
-        _feed(self.store, self._agent.start(self._told.hear if self._told is not None else None))
+        _feed(
+            self.store,
+            self._agent.start(self._memories.hear if self._memories is not None else None),
+        )
 
     def first(self, timeout: float) -> bool:
         """Look until enough was seen, or for ``timeout``. Return whether everybody has answered."""
@@ -164,8 +167,8 @@ class LocalWatch:
                 waited >= WATCH_SECONDS if trainers else not self._agent.searching
             )
             if enough or waited >= max(timeout, 0.2):
-                if self._told is not None:
-                    self._told.tell(self.store)
+                if self._memories is not None:
+                    self._memories.tell(self.store)
                 return complete
             if trainers:
                 time.sleep(TICK_SECONDS)
@@ -177,8 +180,8 @@ class LocalWatch:
         _feed(self.store, self._agent.tick())
         host = self.store.host(_KEY)
         trainers = [one for one in host.trainers if one.gone is None] if host is not None else []
-        if self._told is not None:
-            self._told.ask(self._agent, self.store, trainers)
+        if self._memories is not None:
+            self._memories.ask(self._agent, self.store, trainers)
         return trainers
 
     def history(self, entity: int, column: str, seconds: float | None) -> History:
@@ -213,7 +216,7 @@ class _RememberedHistory:
     """
 
     def __init__(self) -> None:
-        self._asked: set[int] = set()  # ids of trainers in the view
+        self._requested: set[int] = set()  # ids of trainers in the view
         # Request id → the trainer, and what it was asked.
         self._requests: dict[int, tuple[int, str]] = {}
         self._answers: dict[int, Mapping[str, Any]] = {}  # request id → its answer
@@ -222,9 +225,13 @@ class _RememberedHistory:
         for trainer in trainers:
             number = store.wire_id(_KEY, trainer.id)
             link = agent.link_of(number) if number is not None else None
-            if link is None or trainer.id in self._asked or len(self._asked) >= MAX_ASKED:
+            if (
+                link is None
+                or trainer.id in self._requested
+                or len(self._requested) >= MAX_REQUESTS
+            ):
                 continue
-            self._asked.add(trainer.id)
+            self._requested.add(trainer.id)
             for name in PAST_REQUESTS:
                 self._requests[agent.ask(link, Request(name, 0, {}))] = trainer.id, name
 

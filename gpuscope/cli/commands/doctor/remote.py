@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 WATCH_SECONDS = 2.2
 """Seconds to watch, as for trainers here: enough for a mean, and to see a counter rise."""
 PROBE_HZ = 5.0
-MAX_ASKED = 60
+MAX_REQUESTS = 60
 """How many trainers of one host are asked for their history.
 
 A connection allows 64 requests at a time, and the request for the environment may be one of them.
@@ -118,7 +118,7 @@ async def _ask_what_was(watched: RemoteWatch, timeout: float) -> None:
                 watched.store.remember(KEY, trainer.id, name, answer.value)
 
     living = [trainer for trainer in watched.host.trainers if trainer.gone is None]
-    await asyncio.gather(*(one(trainer) for trainer in living[:MAX_ASKED]))
+    await asyncio.gather(*(one(trainer) for trainer in living[:MAX_REQUESTS]))
 
 
 def _enough_seconds(host: HostView) -> float:

@@ -56,8 +56,8 @@ def run(args: argparse.Namespace) -> int:
         from difflib import get_close_matches
 
         near = get_close_matches(args.name[:80], [one.id for one in pitfalls], 3, 0.5)
-        meant = f" Did you mean: {', '.join(near)}?" if near and not chosen else ""
-        raise UsageError(f"{what}.{meant}", next="gpuscope lab pitfall    lists them")
+        suggestion = f" Did you mean: {', '.join(near)}?" if near and not chosen else ""
+        raise UsageError(f"{what}.{suggestion}", next="gpuscope lab pitfall    lists them")
     return _become(chosen, args.cured, args.arguments)
 
 

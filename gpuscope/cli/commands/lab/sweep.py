@@ -352,14 +352,14 @@ class Bar:
 
     def __init__(self, out: TextIO) -> None:
         self._line = ProgressLine(out)
-        self._drawn = 0.0
+        self._drawn_at = 0.0
 
     def show(self, state: State, entry: Entry | None) -> None:
         """Show a state; the parameters are those of :data:`~gpuscope.lab.sweep.OnChange`."""
         if entry is not None:
             self._line.finished(f"{state.done}/{state.total}  {_ended(entry)}{_time_left(state)}")
-        elif self._line.live and time.monotonic() - self._drawn >= DRAW_SECONDS:
-            self._drawn = time.monotonic()
+        elif self._line.live and time.monotonic() - self._drawn_at >= DRAW_SECONDS:
+            self._drawn_at = time.monotonic()
             self._line.draw(_progress(state))
 
     def close(self) -> None:

@@ -153,8 +153,8 @@ def _device_lines(one: Replayed, several: bool, width: int) -> list[Line]:
     out.append([])
     out += [
         [(text, "muted")]
-        for said in (identity, *(note.text for note in one.notes))
-        for text in wrap(said, width)
+        for sentence in (identity, *(note.text for note in one.notes))
+        for text in wrap(sentence, width)
     ]
     return [*out, []]
 
