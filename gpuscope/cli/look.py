@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ..doctor.finding import Finding
 from ..doctor.live_causes import Judged, fix_of
 from ..model.look import Look, LookRow, cost, read
-from ..store.pending_requests import SourceError
 from ..text.units import duration_text, percent_text
 from ..wire.clean import clean
-from .one_trainer import ProbedTrainer
+from .one_trainer import OLDER, ProbedTrainer, answer_of
 
 DEADLINE_SECONDS = 90.0
 """Seconds to wait for slow steps: a look waits for the end of one step and for three more."""
@@ -21,7 +19,6 @@ PRICE = (
     "The look at the GPU costs this training about 0.05 s, once, or 0.15 s for each 1,000 kernels "
     "of a step if the training waits for its host (--no-look: none)."
 )
-OLDER = "the probe in this trainer is from an older gpuscope"
 NEXT: tuple[tuple[str, str], ...] = (
     ("another profiler", "the same again, when that profiler has ended"),
     ("a profiler of its own", "the same again, when that profiler has ended"),
@@ -46,25 +43,12 @@ def announce(found: ProbedTrainer) -> None:
 
 async def take(found: ProbedTrainer) -> tuple[Look | None, str]:
     """Return a look at the trainer's device, or None and why there is none."""
-    why_not = found.source.capabilities.why_not("look")
-    if why_not:
-        return None, why_not
-    try:
-        args = {"trainer": found.number}
-        answer: Mapping[str, Any] = (
-            await found.source.request("look", args, DEADLINE_SECONDS)
-        ).value
-    except SourceError as error:
-        return None, OLDER if error.what.endswith("does not serve look") else clean(error.what, 300)
+    answer, problem = await answer_of(found, "look", DEADLINE_SECONDS)
+    if answer is None:
+        return None, problem
     found.store.remember(found.source.key, found.trainer.id, "look", answer)
     look = read(answer)
     return look, "" if look is not None else "the trace held no whole step"
-
-
-async def take_all(found: Mapping[int, ProbedTrainer]) -> dict[int, tuple[Look | None, str]]:
-    """Return looks at the ranks of a job, by rank: of the same steps, where these go in step."""
-    taken = await asyncio.gather(*(take(one) for one in found.values()))
-    return dict(zip(found, taken, strict=True))
 
 
 def document(look: Look | None, problem: str) -> dict[str, Any]:

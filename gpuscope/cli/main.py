@@ -269,7 +269,7 @@ class Printer(io.TextIOWrapper):
         return len(text)
 
 
-_PROGRESS = re.compile(r"(\A\r|\x1b\[K\Z)")
+_PROGRESS = re.compile(r"(\A\r|\r\Z|\x1b\[K\Z)")
 _COLOURS = re.compile(r"(\x1b\[[0-9;]*m)")
 
 

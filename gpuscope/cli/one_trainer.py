@@ -8,10 +8,10 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import UserError
 from . import remote
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ..store.store import Store
     from ..store.view import HostView, TrainerView
 
+T = TypeVar("T")
 FIND_SECONDS = 8.0
 """Seconds that the agent may take to find the probe; it looks for sockets twice a second."""
 FIND_THERE_SECONDS = 4.0
@@ -29,6 +30,7 @@ FIND_THERE_SECONDS = 4.0
 CONNECT_SECONDS = 60.0
 """Seconds for the connection to another host, including what ssh may ask."""
 HZ = 2.0
+OLDER = "the probe in this trainer is from an older gpuscope"
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,32 @@ class ProbedTrainer:
     store: Store
     trainer: TrainerView
     number: int
+
+
+async def answer_of(
+    one: ProbedTrainer, request: str, deadline_seconds: float
+) -> tuple[Mapping[str, Any] | None, str]:
+    """Return a trainer's answer to a request, or None and why there is none."""
+    from ..store.pending_requests import SourceError
+    from ..wire.clean import clean
+
+    why_not = one.source.capabilities.why_not(request)
+    if why_not:
+        return None, why_not
+    try:
+        answer = await one.source.request(request, {"trainer": one.number}, deadline_seconds)
+    except SourceError as error:
+        older = error.what.endswith(f"does not serve {request}")
+        return None, OLDER if older else clean(error.what, 300)
+    return answer.value, ""
+
+
+async def of_each(
+    ranks: Mapping[int, ProbedTrainer], take: Callable[[ProbedTrainer], Awaitable[T]]
+) -> dict[int, T]:
+    """Return what ``take`` gives for each rank, all asked at the same moment."""
+    taken = await asyncio.gather(*(take(one) for one in ranks.values()))
+    return dict(zip(ranks, taken, strict=True))
 
 
 def place_of(args: argparse.Namespace, verb: str) -> remote.Target:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
-from collections.abc import Mapping
 from typing import Any
 
 from ..model.useful_work import (
@@ -16,10 +14,8 @@ from ..model.useful_work import (
     shares,
     unknown_text,
 )
-from ..store.pending_requests import SourceError
-from ..wire.clean import clean
-from .look import DEADLINE_SECONDS, OLDER
-from .one_trainer import ProbedTrainer
+from .look import DEADLINE_SECONDS
+from .one_trainer import ProbedTrainer, answer_of
 
 STEPS = 4
 """So many steps may pass until one was counted: slow ones take their time."""
@@ -36,24 +32,13 @@ def announce() -> None:
 
 async def take(found: ProbedTrainer) -> tuple[UsefulWork | None, str]:
     """Return what a step of the trainer computes, or None and why that is not known."""
-    why_not = found.source.capabilities.why_not("work")
-    if why_not:
-        return None, why_not
-    try:
-        args = {"trainer": found.number}
-        deadline = DEADLINE_SECONDS + STEPS * (found.trainer.number("step_seconds") or 0.0)
-        value = (await found.source.request("work", args, deadline)).value
-    except SourceError as error:
-        return None, OLDER if error.what.endswith("does not serve work") else clean(error.what, 300)
+    deadline = DEADLINE_SECONDS + STEPS * (found.trainer.number("step_seconds") or 0.0)
+    value, problem = await answer_of(found, "work", deadline)
+    if value is None:
+        return None, problem
     host = found.store.view().host
     work = of_trainer(value, found.trainer, host) if host is not None else None
     return work, "" if work is not None else "the step had no operators"
-
-
-async def take_all(found: Mapping[int, ProbedTrainer]) -> dict[int, tuple[UsefulWork | None, str]]:
-    """Return the work of a step of each rank of a job, all counted at the same moment."""
-    taken = await asyncio.gather(*(take(one) for one in found.values()))
-    return dict(zip(found, taken, strict=True))
 
 
 def document(work: UsefulWork | None, problem: str, step_seconds: float | None) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from gpuscope.cli import look
+from gpuscope.cli.one_trainer import of_each
 from gpuscope.store.store import Store
 from tests.cli.test_why import LOOK
 from tests.fakes.asked import AskedSource
@@ -31,7 +32,7 @@ def test_no_rank_is_looked_at_after_another():
             )
             for rank in range(3)
         }
-        return await look.take_all(ranks)
+        return await of_each(ranks, look.take)
 
     found = asyncio.run(main())
     assert {rank: (seen.steps, why) for rank, (seen, why) in found.items()} == {

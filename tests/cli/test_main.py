@@ -183,4 +183,5 @@ def test_a_printer_lets_our_own_sequences_pass():
 
     assert printed(cli._COLOURS, "\x1b[31mred\x1b[0m\n\x1b[2J") == "\x1b[31mred\x1b[0m\n\\x1b[2J"
     assert printed(cli._PROGRESS, "\r5 % é\x1b[K") == "\r5 % é\x1b[K"
+    assert printed(cli._PROGRESS, "\r     \r") == "\r     \r", "a line of progress that is removed"
     assert printed(cli._PROGRESS, "a\rb\x1b[31m\x1b[K\n") == "a\\x0db\\x1b[31m\\x1b[K\n"

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -17,11 +16,11 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from ...exit_status import ExitStatus
-from ...text import width
 from ...text.units import age_text, bytes_text, duration_text
 from ...wire.clean import clean
 from .. import remote
 from ..args import former_names, sample_rate, seconds_between
+from ..progress_line import ProgressLine
 
 if TYPE_CHECKING:
     from ...store.recorder import Summary
@@ -133,10 +132,10 @@ async def _progress(path: Path, seconds: float | None, waits: Callable[[], str])
 
     ``waits`` says why nothing arrives, "" while data arrives.
     """
-    live = sys.stderr.isatty()
+    shown = ProgressLine(sys.stderr)
     end = "stops at Ctrl-C" if seconds is None else f"of {seconds:g} s, Ctrl-C stops earlier"
-    if not live:
-        print(f"gpuscope: recording to {_name(path)} ({end})", file=sys.stderr, flush=True)
+    if not shown.live:
+        shown.finished(f"gpuscope: recording to {_name(path)} ({end})")
         return
     began = time.monotonic()
     try:
@@ -144,11 +143,7 @@ async def _progress(path: Path, seconds: float | None, waits: Callable[[], str])
             with contextlib.suppress(OSError):
                 size = bytes_text(path.stat().st_size)
                 line = f"recording {age_text(time.monotonic() - began)} ({end}), {size}"
-                line = width.cut(
-                    f"waiting: {clean(waits(), 400)}" if waits() else line,
-                    os.get_terminal_size(2).columns - 1,
-                )
-                print(f"\r{line}\x1b[K", end="", file=sys.stderr, flush=True)
+                shown.draw(f"waiting: {clean(waits(), 400)}" if waits() else line)
             await asyncio.sleep(PROGRESS_SECONDS)
     finally:
-        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+        shown.clear()

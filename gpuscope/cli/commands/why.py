@@ -20,6 +20,7 @@ from ...exit_status import ExitStatus
 from ...wire.clean import clean
 from .. import look, remote, work
 from ..args import seconds_between
+from ..progress_line import ProgressLine
 
 if TYPE_CHECKING:
     from ...model.look import Look
@@ -133,12 +134,18 @@ async def _ask(
             if not args.json:
                 look.announce(ranks[0])
                 work.announce()
-                if sys.stderr.isatty():
-                    print(f"looking for {close:g} s …", end="\r", file=sys.stderr, flush=True)
+            line = ProgressLine(sys.stderr, not args.json)
+            line.say(f"looking for {close:g} s")
             by_id = {one.trainer.id: one for one in ranks}
-            looks, _ = await asyncio.gather(look.take_all(by_id), asyncio.sleep(close))
-            works = await work.take_all(by_id)  # afterwards: a trainer does one of them at a time
-            again = await _request_ledgers(ranks, 0.0)
+            try:
+                looks, _ = await asyncio.gather(
+                    one_trainer.of_each(by_id, look.take), asyncio.sleep(close)
+                )
+                # afterwards: a trainer does one of them at a time
+                works = await one_trainer.of_each(by_id, work.take)
+                again = await _request_ledgers(ranks, 0.0)
+            finally:
+                line.clear()
             problems = [
                 before or (now and f"it did not answer again: {now}")
                 for before, now in zip(problems, again, strict=True)

@@ -20,6 +20,7 @@ from ....exit_status import ExitStatus
 from ....text.units import bytes_text, duration_text, percent_text
 from ... import remote
 from ...args import whole_between
+from ...progress_line import ProgressLine
 
 if TYPE_CHECKING:
     from ....store.source import Source
@@ -119,14 +120,19 @@ async def _request(
 ) -> dict[str, Any]:
     from ....tui.shell.result_files import file_for
     from ....tui.trainer.trainer_actions import MAX_SNAPSHOT_BYTES, deadline_of
+    from ....wire.clean import clean
+
+    line = ProgressLine(sys.stderr)
+
+    def show(progress: Progress) -> None:
+        share = "" if progress.fraction is None else f"{percent_text(progress.fraction)} "
+        line.draw(f"{share}{clean(progress.text)[:60]}")
 
     if args.history is not None:
         wanted: dict[str, Scalar] = {"trainer": number, "entries": args.history}
         wanted["trial_steps"] = TRIAL_STEPS if args.trial else 0
-        result = await source.request(
-            "history", wanted, deadline_of("history", trainer, 0), _show_progress
-        )
-        _show_progress(None)
+        result = await source.request("history", wanted, deadline_of("history", trainer, 0), show)
+        line.clear()
         return {"pid": trainer.definition.pid, **_known_numbers(result.value, _HISTORY_KEYS)}
     host = store.view().host
     assert host is not None
@@ -136,7 +142,7 @@ async def _request(
             "snapshot",
             {"trainer": number},
             deadline_of("snapshot", trainer, 0),
-            _show_progress,
+            show,
             Path(path),
             MAX_SNAPSHOT_BYTES,
         )
@@ -144,7 +150,7 @@ async def _request(
     except OSError as error:
         raise NotTaken(f"cannot write the file: {error.strerror}") from None
     finally:
-        _show_progress(None)
+        line.clear()
     return {
         "pid": trainer.definition.pid,
         "path": str(path),
@@ -168,21 +174,6 @@ def _known_numbers(value: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str,
     return {
         key: found if isinstance(found := value.get(key), (int, float)) else None for key in keys
     }
-
-
-def _show_progress(progress: Progress | None) -> None:
-    """One line on standard error while it lasts, where that is a terminal."""
-    from ....wire.clean import clean
-
-    if not sys.stderr.isatty():
-        return
-    share = (
-        f"{percent_text(progress.fraction)} "
-        if progress is not None and progress.fraction is not None
-        else ""
-    )
-    words = clean(progress.text)[:60] if progress is not None else ""
-    print(f"\r{share}{words}\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def _text(answer: Mapping[str, Any], target: str) -> str:

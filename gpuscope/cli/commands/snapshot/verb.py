@@ -21,6 +21,7 @@ from ....wire.clean import clean
 from ....wire.frames import NOT_INITIALISED, NOT_SUPPORTED, Unknown
 from ... import output, remote
 from ...args import seconds_between, size_of_at_least, whole_between
+from ...progress_line import ProgressLine
 from . import live as snapshot_live
 from . import what_if as snapshot_what_if
 
@@ -140,17 +141,25 @@ def _read(args: argparse.Namespace, path: str) -> int:
 
     limit, seconds = for_files(*filter(None, (args.target, args.second)))
     limit, seconds = args.memory_limit or limit, args.timeout or seconds
-    with open_snapshot(path, limit, seconds, args.top, _progress(args), _prepare) as reading:
-        diff = reading.diff(args.target, args.top) if args.second else None
-        devices = [one for one in reading.summary.devices if args.device in (None, one.device)]
-        if args.device is not None and not devices:
-            known = ", ".join(str(one.device) for one in reading.summary.devices) or "none"
-            raise UsageError(f"no device {args.device} in this snapshot (there are: {known})")
-        moments = _moments(args, reading, devices)
-        replayed = (
-            snapshot_what_if.ask(args, reading, devices) if args.what_if is not None else None
-        )
-    _clear_progress()
+    line = ProgressLine(sys.stderr, not args.json)
+
+    def show(share: float) -> None:
+        line.draw(f"reading {percent_text(share)}")
+
+    on_progress = show if line.live else None
+    try:
+        with open_snapshot(path, limit, seconds, args.top, on_progress, _prepare) as reading:
+            diff = reading.diff(args.target, args.top) if args.second else None
+            devices = [one for one in reading.summary.devices if args.device in (None, one.device)]
+            if args.device is not None and not devices:
+                known = ", ".join(str(one.device) for one in reading.summary.devices) or "none"
+                raise UsageError(f"no device {args.device} in this snapshot (there are: {known})")
+            moments = _moments(args, reading, devices)
+            replayed = (
+                snapshot_what_if.ask(args, reading, devices) if args.what_if is not None else None
+            )
+    finally:
+        line.clear()
     summary = reading.summary
     if args.json:
         print(output.dump(document(summary, devices, moments, diff, replayed)))
@@ -193,7 +202,6 @@ def _moments(
 
 def _fail(args: argparse.Namespace, error: SnapshotError) -> int:
     """Says it on standard error, and in the document where one was asked for."""
-    _clear_progress()
     if error.code == "usage":
         raise UsageError(error.what) from error
     if args.json:
@@ -208,19 +216,6 @@ def _fail(args: argparse.Namespace, error: SnapshotError) -> int:
     if error.code == "missing":
         print("Next: gpuscope snapshot PID    takes one of a running trainer", file=sys.stderr)
     return ExitStatus.UNCHECKED
-
-
-def _progress(args: argparse.Namespace) -> Any:
-    if args.json or not sys.stderr.isatty():
-        return None
-    return lambda share: print(
-        f"\rreading {percent_text(share)}\x1b[K", end="", file=sys.stderr, flush=True
-    )
-
-
-def _clear_progress() -> None:
-    if sys.stderr.isatty():
-        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 # ── text ──────────────────────────────────────────────────────────────────────────────────────────
