@@ -7,6 +7,7 @@ within them. What comes about once, as a pause, moves no median.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
@@ -80,15 +81,22 @@ def _change_between(
 ) -> Change | None:
     """Return the change between two spans, None where they do not differ clearly."""
     distance = _distance(before, after)
-    apart = sum((b < a) == (distance > 0) and a != b for b in before for a in after)
-    if abs(distance) < DISTANCE or apart < APART * len(before) * len(after):
+    if abs(distance) < DISTANCE:
+        return None
+    ordered = sorted(before)
+    if distance > 0:
+        apart = sum(bisect_left(ordered, value) for value in after)
+    else:
+        apart = sum(len(ordered) - bisect_right(ordered, value) for value in after)
+    if apart < APART * len(before) * len(after):
         return None
     return Change(moment, median(before), median(after), distance)
 
 
 def _cost(values: Sequence[float]) -> float:
-    middle = median(values)
-    return sum(abs(value - middle) for value in values)
+    """Return how far all values lie from their median: the upper half less the lower half."""
+    ordered, half = sorted(values), len(values) // 2
+    return sum(ordered[len(ordered) - half :]) - sum(ordered[:half])
 
 
 def _distance(before: Sequence[float], after: Sequence[float]) -> float:

@@ -116,11 +116,6 @@ class Look:
         return self.start_seconds + self.stop_seconds
 
     @property
-    def outside_share(self) -> float:
-        """Of the window: pauses between steps that it happened to meet."""
-        return sum(row.share for row in self.rows if row.name in OUTSIDE)
-
-    @property
     def kernels_a_step(self) -> float:
         return sum(row.count for row in self.rows if row.kind == "kernels") / self.steps
 

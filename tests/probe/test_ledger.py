@@ -188,7 +188,10 @@ def test_many_tensors_are_counted_in_slices_over_several_steps():
     assert slices > 5
 
 
-@pytest.mark.parametrize(("count", "most", "usual"), [(291, 20, 0.02), (2000, 60, 0.1)])
+@pytest.mark.parametrize(
+    ("count", "most", "usual"),
+    [(291, 20, 0.02), pytest.param(2000, 60, 0.1, marks=pytest.mark.slow)],
+)
 def test_a_real_models_tensors_are_counted_within_a_few_steps(count, most, usual, monkeypatch):
     """Though its state comes while they are being counted, and the model is found only then."""
     looks = itertools.count()
