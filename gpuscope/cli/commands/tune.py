@@ -146,6 +146,8 @@ def run(args: argparse.Namespace) -> int:
     vary = vary_of(args.vary)
     if args.output is not None and not args.output.parent.is_dir():
         raise UsageError(f"-o {clean(str(args.output))}: there is no such folder")
+    ledger = Ledger()
+    job = new_job(ledger, baseline, _options(args, vary), args.new)
     python = find_python()
     machine = torch_probe.ask(python)
     if machine.problem:
@@ -155,8 +157,6 @@ def run(args: argparse.Namespace) -> int:
     others = _others(baseline, args.share_gpus)
     facts = machine.facts(baseline)
     capacity = args.capacity or (facts.free_bytes[0] if facts.free_bytes else None)
-    ledger = Ledger()
-    job = new_job(ledger, baseline, _options(args, vary), args.new)
 
     def result_of(found: Found) -> Result:
         entries = ledger.entries(limit=None, group=job.group)[::-1]
