@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from textual._compositor import Compositor
+from textual._context import active_app, visible_screen_stack
+
+_render_update = Compositor.render_update
 
 
 @pytest.fixture(autouse=True)
@@ -15,3 +20,25 @@ def _of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPUSCOPE_LEDGER", str(tmp_path / "lab.sqlite"))
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
+
+
+@pytest.fixture(autouse=True)
+def no_frames_for_nobody(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put no frames together in quick tests that no terminal shows.
+
+    They are a sixth of what a test of a screen costs. What a test reads of the screen is drawn when
+    it reads it. ``make test-all`` draws each frame, and so does a file of tests that looks at what
+    goes to the terminal: it has a fixture of this name that does nothing.
+    """
+
+    def render_update(
+        self: Compositor, full: bool = False, screen_stack: Any = None, **more: Any
+    ) -> Any:
+        if full or not active_app.get().is_headless:
+            return _render_update(self, full, screen_stack, **more)
+        visible_screen_stack.set(screen_stack or [])
+        self._dirty_regions.clear()
+        return None
+
+    if "not slow" in request.config.option.markexpr:
+        monkeypatch.setattr(Compositor, "render_update", render_update)

@@ -18,8 +18,10 @@ from typing import Any
 
 from rich.cells import cell_len
 from rich.style import Style
+from textual._context import visible_screen_stack
 from textual.app import App
 from textual.pilot import Pilot
+from textual.strip import Strip
 
 FOLDER = Path(__file__).parent / "snapshots"
 WAIT_SECONDS = 15.0
@@ -29,10 +31,16 @@ LETTERS = (
 )
 
 
+def strips(app: App[Any]) -> list[Strip]:
+    """The lines of the screen, with the screens that show through it."""
+    visible_screen_stack.set(app._background_screens)
+    return app.screen._compositor.render_strips()
+
+
 def grid(app: App[Any]) -> list[list[tuple[str, Style]]]:
     """The screen as rows of cells; the second half of a wide character is an empty string."""
     rows = []
-    for strip in app.screen._compositor.render_strips():
+    for strip in strips(app):
         row: list[tuple[str, Style]] = []
         for text, given, _ in strip:
             style = given or Style()
@@ -52,7 +60,7 @@ def grid(app: App[Any]) -> list[list[tuple[str, Style]]]:
 
 def text(app: App[Any]) -> str:
     """The characters on the screen, lines without trailing blanks."""
-    return "\n".join(strip.text.rstrip() for strip in app.screen._compositor.render_strips())
+    return "\n".join(strip.text.rstrip() for strip in strips(app))
 
 
 def describe(app: App[Any]) -> str:

@@ -16,6 +16,12 @@ from gpuscope.tui.charts.axes import round_end, share_ticks, time_axis, time_tic
 from gpuscope.tui.charts.line import LARGEST, LineChart, Series, limits, values_between
 from tests.tui.snapshots import grid, run, text
 
+
+@pytest.fixture
+def no_frames_for_nobody():
+    """What goes to the terminal is looked at here."""
+
+
 numbers = st.one_of(st.none(), st.floats())
 
 

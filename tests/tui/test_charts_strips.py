@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.segment import Segment
@@ -28,6 +29,12 @@ from gpuscope.tui.widgets.table import Column, LiveTable, TableRow
 from gpuscope.tui.widgets.text import Lines
 from tests.tui.snapshots import run, text
 from tests.tui.terminal import Mirrored, Terminal
+
+
+@pytest.fixture
+def no_frames_for_nobody():
+    """What goes to the terminal is looked at here."""
+
 
 TOKENS = Tokens(theme.THEMES[0])
 STYLES = [Style(bold=True), Style(color="red"), Style()]

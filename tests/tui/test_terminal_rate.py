@@ -21,6 +21,11 @@ from tests.tui.snapshots import run
 from tests.tui.terminal import Mirrored
 
 
+@pytest.fixture
+def no_frames_for_nobody():
+    """What goes to the terminal is looked at here."""
+
+
 class Wire:
     """A link of a given rate with a terminal behind it that answers.
 
