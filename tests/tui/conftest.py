@@ -9,8 +9,22 @@ from typing import Any
 import pytest
 from textual._compositor import Compositor
 from textual._context import active_app, visible_screen_stack
+from textual.css.stylesheet import Stylesheet
 
 _render_update = Compositor.render_update
+_parse_rules = Stylesheet._parse_rules
+_parsed: dict[object, Any] = {}
+
+
+def _parse_rules_once(self: Stylesheet, css: str, read_from: Any, **more: Any) -> Any:
+    """Parse a style sheet once for all apps of a process, each of which would parse it again."""
+    key = (css, read_from, *more.items(), frozenset(self._variables.items()))
+    if key not in _parsed:
+        _parsed[key] = _parse_rules(self, css, read_from, **more)
+    return _parsed[key]
+
+
+Stylesheet._parse_rules = _parse_rules_once  # type: ignore[method-assign]
 
 
 @pytest.fixture(autouse=True)
