@@ -7,7 +7,6 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ from ..predict.request import CannotPredict
 from ..text.units import bytes_text, parse_size
 from ..wire.clean import clean, clean_lines
 from .predicted import Predicted, predicted
-from .settings import SWITCHES, Training
+from .settings import SWITCHES, Training, suggestion
 
 SHOWN = 5
 """How many modules and lines a message names."""
@@ -83,7 +82,7 @@ class Peak:
     def _predicted(self, name: str, switches: Mapping[str, Any]) -> Predicted:
         for key in switches:
             if key not in SWITCHES:
-                raise TypeError(f"gpuscope_peak has no switch {key!r}{_suggestion(key, SWITCHES)}")
+                raise TypeError(f"gpuscope_peak has no switch {key!r}.{suggestion(key, SWITCHES)}")
         training = Training(
             name, name, switches, None, False, None, None, None, None, None, {"": 1}
         )
@@ -148,7 +147,7 @@ class Budgets:
         values: dict[str, Any] = {"strict": strict}
         for key, value in given.items():
             if key not in known:
-                raise BadMarker(f"@pytest.mark.gpuscope has no {key!r}{_suggestion(key, known)}")
+                raise BadMarker(f"@pytest.mark.gpuscope has no {key!r}.{suggestion(key, known)}")
             if key in ("peak", "leak"):
                 value = _size(key, value)
             elif key == "strict":
@@ -171,8 +170,3 @@ def _size(key: str, value: str | int) -> int:
         return parse_size(str(value))
     except ValueError:
         raise BadMarker(f"{key} must be a size such as '3 GiB', not {value!r}") from None
-
-
-def _suggestion(word: str, names: Sequence[str]) -> str:
-    near = get_close_matches(word, names, 1, 0.6)
-    return f". Did you mean {near[0]}?" if near else f". There are: {', '.join(names)}"

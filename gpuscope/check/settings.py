@@ -119,7 +119,7 @@ class Configuration:
             if name not in self.trainings:
                 raise UsageError(
                     f"{clean(self.file.name)} has no training {clean(name, 60)!r}."
-                    + _suggestion(name, self.trainings)
+                    + suggestion(name, self.trainings)
                 )
         return [self.trainings[name] for name in names or self.trainings]
 
@@ -362,10 +362,11 @@ def _known(
 ) -> None:
     for key in row:
         if key not in names:
-            raise _wrong(file, lines, where, key, f"there is no such key.{_suggestion(key, names)}")
+            raise _wrong(file, lines, where, key, f"there is no such key.{suggestion(key, names)}")
 
 
-def _suggestion(word: str, names: Iterable[str]) -> str:
+def suggestion(word: str, names: Iterable[str]) -> str:
+    """Return the nearest of the names in a sentence, or all of them where none is near."""
     known = list(names)
     near = get_close_matches(word, known, 1, 0.6)
     return f" Did you mean {near[0]}?" if near else f" There are: {', '.join(known)}."
