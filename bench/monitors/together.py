@@ -104,7 +104,8 @@ def measured(
     env: dict[str, str],
 ) -> list[dict[str, object]]:
     """Run all of them at once in panes of this size, and return a line of figures for each."""
-    with tempfile.TemporaryDirectory() as home:
+    # a monitor that ends may still write its state when its folder is removed
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
         socket = str(Path(home) / "tmux")
         try:
             programs = [
