@@ -17,6 +17,7 @@ from ..model.time_ledger import Row, TimeLedger
 from ..model.time_sentence import sentence
 from ..model.useful_work import UsefulWork
 from ..text import width as cells
+from ..text.ranges import interval_text
 from ..text.units import DASH, duration_text, percent_text
 from ..wire.clean import clean
 from . import look, work
@@ -25,7 +26,7 @@ MAX_PLACES = 3
 MAX_RANKS = 64
 BAR_CELLS = 24
 WITH_PLACES = frozenset(("input", "read", "checkpoint", "validation", "other"))
-SOURCE = "looks at the training thread's stack"
+SOURCE = "samples of the training thread's stack"
 
 
 @dataclass(frozen=True)
@@ -197,7 +198,7 @@ def text(ranks: Sequence[TrainerTime], width: int) -> list[str]:
         lines += ["", *_ranks(ranks, one)]
     lines += ["", *_rows(ledger, width)]
     if ledger.sure:
-        unasked = "" if one.look is not None else " The GPU itself was not looked at."
+        unasked = "" if one.look is not None else " The GPU itself was not traced."
         lines += ["", f"Source: {ledger.looks} {SOURCE}.{unasked}"]
     if one.look is not None:
         lines += ["", *look.lines(*one.look, width)]
@@ -249,7 +250,7 @@ def _row(row: Row, ledger: TimeLedger, width: int) -> str:
     step = ledger.step_seconds
     each = duration_text(step * row.share) if step is not None else DASH
     share = percent_text(row.share)
-    between = f"{percent_text(row.low)}–{percent_text(row.high)}" if row.looks else ""
+    between = interval_text(percent_text(row.low), percent_text(row.high)) if row.looks else ""
     line = f"{row.words:<32}{share:>8}  {between:<15}{each:>9}  "
     room = min(BAR_CELLS, max(0, width - len(line)))
     return line + "█" * round(row.share * room)

@@ -17,6 +17,8 @@ from ..wire.clean import clean
 
 SHOWN = 80
 """How many characters of a mistyped word are repeated."""
+MEANT = {"demo": "lab", "example": "lab", "top": "ps", "list": "devices", "profile": "why"}
+"""Words that other programs have for one of our verbs."""
 RECORDINGS = (".gsr", ".gsr.gz")
 SNAPSHOTS = (".pickle", ".pkl")
 
@@ -141,7 +143,7 @@ def _by_spelling(
     commands = {verb: [verb] for verb in [*known, "help"]}
     commands.update({word: [verb, word] for verb, more in second.items() for word in more})
     typed = words[0][:SHOWN].lower().lstrip("-")
-    near = typed if typed in commands else _nearest(typed, commands)
+    near = typed if typed in commands else MEANT.get(typed) or _nearest(typed, commands)
     if not near:
         return None
     command = commands[near]

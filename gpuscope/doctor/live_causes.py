@@ -266,7 +266,8 @@ def gain(
     if not 0 < share <= 1:
         return None
     low, high = between
-    sure = f" ({percent_text(low)} to {percent_text(high)})" if high > low else ""
+    least, most = percent_text(low), percent_text(high)
+    sure = f" ({least} to {most})" if least != most else ""
     text = f"at most {percent_text(share)} of the wall clock{sure}, {what}"
     if step_seconds and share < 1:
         text += (

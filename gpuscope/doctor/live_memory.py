@@ -121,10 +121,9 @@ def _growth_findings(scene: LiveScene, room: MemoryRoom, trend: Trend) -> Findin
 
 
 def _arithmetic(left: float | None, ends: Forecast | None, trend: Trend) -> Evidence:
-    pace = (
-        f"{bytes_text(trend.slope)} per step ({bytes_text(trend.low)} to "
-        f"{bytes_text(trend.high)}), fitted over {trend.steps:.0f} steps"
-    )
+    low, high = bytes_text(trend.low), bytes_text(trend.high)
+    between = f" ({low} to {high})" if low != high else ""
+    pace = f"{bytes_text(trend.slope)} per step{between}, fitted over {trend.steps:.0f} steps"
     if left is None:
         return Evidence(text=f"{pace}; the headroom on the card is unknown", source="probe")
     text = f"{bytes_text(left)} left / {pace}"
@@ -134,7 +133,8 @@ def _arithmetic(left: float | None, ends: Forecast | None, trend: Trend) -> Evid
 
 
 def _steps(ends: Forecast) -> str:
-    text = f"about {ends.steps:,.0f} steps ({ends.low:,.0f}–{ends.high:,.0f})"
+    low, high = f"{ends.low:,.0f}", f"{ends.high:,.0f}"
+    text = f"about {ends.steps:,.0f} steps" + (f" ({low}–{high})" if low != high else "")
     return text if ends.seconds is None else f"{text}, ~{duration_text(ends.seconds)}"
 
 

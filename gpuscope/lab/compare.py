@@ -28,7 +28,7 @@ from .measures import (
 )
 from .toggles import BY_NAME
 
-SINGLE = "single figures"
+SINGLE = "one run each"
 WITHIN = "steps within one run"
 
 

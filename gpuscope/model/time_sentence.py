@@ -16,7 +16,7 @@ def sentence(ledger: TimeLedger, found: tuple[Cause, ...]) -> str:
     step = ledger.step_seconds
     seen = f"{duration_text(ledger.seconds)} and {ledger.steps:,} steps"
     if not found and not ledger.sure:
-        return f"{seen} were seen, in {ledger.looks} looks: too few to tell where the time goes."
+        return f"{seen} were seen, in {ledger.looks} samples: too few to tell where the time goes."
     if not found:
         each = f" of {duration_text(step)} each" if step is not None else ""
         return f"{seen}{each} were seen: nothing but the training itself takes much of the time."
@@ -26,7 +26,7 @@ def sentence(ledger: TimeLedger, found: tuple[Cause, ...]) -> str:
     # the cause is wider: it also says what a cure may win.
     about = row if row is not None and row.share == worst.share else worst
     low, high = percent_text(about.low), percent_text(about.high)
-    between = f" ({low} to {high})" if about.high > about.low else ""
+    between = f" ({low} to {high})" if low != high else ""
     place = f", at {clean(worst.place, 120)}" if worst.place else ""
     rest = ""
     if step is not None:

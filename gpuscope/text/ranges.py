@@ -5,6 +5,11 @@ from __future__ import annotations
 from typing import Iterable, List, Tuple
 
 
+def interval_text(low: str, high: str, between: str = "–") -> str:
+    """Return an interval to read, or the one number where both ends read the same."""
+    return low if low == high else f"{low}{between}{high}"
+
+
 def spans(numbers: Iterable[int]) -> List[Tuple[int, int]]:
     """Return the first and the last number of each range without a gap, in order."""
     found: List[Tuple[int, int]] = []

@@ -85,6 +85,13 @@ def test_the_programs_usage_has_a_verb_and_the_labs_help_is_not_referred_to_by_i
     assert "lab --help" not in command("lab", "--help").stdout
 
 
+def test_words_of_other_programs_lead_to_ours():
+    done = command("demo")
+    assert done.returncode == 64
+    assert "Did you mean lab?" in done.stderr
+    assert "Next: gpuscope lab" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("typed", "meant"),
     [

@@ -326,7 +326,7 @@ def test_two_hosts_in_one_screen(terminal):
         screen.wait("", absent=f"{place[1]}/3")
     assert seen == {"1", "2", "3"}
     screen.keys("2")
-    screen.wait("Where the bytes are|no device and no trainer")
+    screen.wait("Where the bytes are|there is no memory to show")
     screen.keys("q")
     screen.wait("EXIT=0")
     nothing_left(5)

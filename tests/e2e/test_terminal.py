@@ -78,7 +78,7 @@ def test_starts_goes_through_its_tabs_and_leaves_nothing_behind(terminal):
     agents = _descendants(program)
     assert agents, "the agent is a child of its own"
     for key, wanted in (
-        ("2", "Where the bytes are|no device and no trainer"),
+        ("2", "Where the bytes are|there is no memory to show"),
         ("3", "Where the time goes"),
         ("4", "Findings"),
         ("5", "Demo trainer"),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuscope.text.ranges import compact_ranges, ranges_text, spans
+from gpuscope.text.ranges import compact_ranges, interval_text, ranges_text, spans
 
 
 @pytest.mark.parametrize(
@@ -32,3 +32,9 @@ def test_only_so_many_ranges_are_written():
 def test_the_ranges_have_each_number_once(numbers):
     found = [n for first, last in spans(numbers) for n in range(first, last + 1)]
     assert found == sorted(numbers)
+
+
+def test_an_interval_whose_ends_read_the_same_is_one_number():
+    assert interval_text("37", "37") == "37"
+    assert interval_text("3 %", "4 %") == "3 %–4 %"
+    assert interval_text("3 %", "4 %", " to ") == "3 % to 4 %"

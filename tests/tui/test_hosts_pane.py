@@ -84,7 +84,7 @@ async def test_several_hosts_begin_with_all_of_them_the_worst_first():
         assert lines_of(app) == ["bravo", "echo", "delta", "charlie", "foxtrot", "alpha"]
         assert "▲ 1 unreachable · ◆ 1 stale · 4 reachable" in shown
         assert "40 GPUs" in shown
-        assert "room: foxtrot 8× 139 GiB · charlie 5×" in shown
+        assert "free: foxtrot 8× 139 GiB · charlie 5×" in shown
         assert "it refuses you" in shown
         assert "Hang: rank 3 is stuck at data.py:88 in __getitem__" in shown, (
             "in full below the table"
@@ -312,7 +312,7 @@ async def test_the_domain_that_all_hosts_share_is_left_out_of_the_table():
         rows = [line for line in shown.splitlines() if line.startswith("│ ")]
         assert all(any(f"○ gpu-{n:02d} " in row for row in rows) for n in range(6)), rows
         assert "LINK" not in shown, "that all are live needs no column"
-        assert "room: gpu-00 8× " in shown
+        assert "free: gpu-00 8× " in shown
         assert "gpu-00.cluster.example.org" in shown, "in full below the table"
 
 

@@ -271,7 +271,7 @@ def test_totals_and_where_there_is_room():
     )
     assert now.jobs == 2
     text = "".join(part for part, _ in room_pieces(now, 100))
-    assert text.startswith("room: node-02 8× 139 GiB · node-03 2×")
+    assert text.startswith("free: node-02 8× 139 GiB · node-03 2×")
     for cells in (20, 40, 76, 116):
         for line in totals_lines(now, 6, cells, TOKENS)[1:]:
             assert styled.cells(line) <= max(cells, 60)

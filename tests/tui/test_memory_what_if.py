@@ -178,7 +178,7 @@ async def test_without_a_card_there_is_a_prediction_and_no_verdict():
             frame.t, frame.a = [], []
     app = memory(frames=frames)
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "no device and no trainer to account for")
+        await until(pilot, "there is no memory to show")
         await pilot.press("W")
         screen = await until(pilot, "What if: gpt-small, batch 8", "r: try it in the Lab")
         assert "fits" not in screen

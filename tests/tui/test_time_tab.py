@@ -109,7 +109,7 @@ async def test_enter_tells_the_lines_of_a_row_and_its_kernels():
         looked_at(app)
         await until(pilot, "On the GPU, just now: busy 48 %")
         await pilot.press("enter")
-        screen = await until(pilot, "Lines of code", "Esc")
+        screen = await until(pilot, "Lines of code", "q close")
         assert "idle: waits for input" in screen
         assert "num_workers" in screen
         await pilot.press("escape", "tab", "j", "enter")
@@ -133,7 +133,7 @@ async def test_what_a_look_has_found_is_a_finding_of_the_tab_and_says_its_cure()
                 break
         await until(pilot, "On the GPU", "leaves the GPU idle for 3")
         await pilot.press("tab", "enter")
-        await until(pilot, "43 % to 43 % with 95 % confidence, as its steps differ")
+        await until(pilot, "43 % with 95 % confidence, as its steps differ")
         await until(pilot, "Cure", "Sum on the device, read every N steps", "train.py:77 log_loss")
 
 
@@ -142,9 +142,9 @@ async def test_a_look_says_its_price_first_and_what_it_has_cost_afterwards():
     source = AskedSource(clocks.of_ranks(), look=gives(clocks.LOOK))
     app = GpuscopeApp(Session(make_source=lambda hz: source), "time")
     async with app.run_test(size=(120, 45)) as pilot:
-        await until(pilot, "waiting for input", "l Look")
+        await until(pilot, "waiting for input", "w Work")
         await pilot.press("l")
-        screen = await until(pilot, "Look at the GPU", "Enter: look")
+        screen = await until(pilot, "Trace the GPU", "Enter trace")
         assert "about 0.05 s of the training" in screen
         assert source.asked == []
         await pilot.press("enter")
@@ -159,7 +159,7 @@ async def test_a_trainer_on_the_cpu_has_no_gpu_to_look_at():
     source = AskedSource(views.cpu_only(6.0), look=gives(clocks.LOOK))
     app = GpuscopeApp(Session(make_source=lambda hz: source), "time")
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "Where its time goes is not known yet", "l Look")
+        await until(pilot, "Where its time goes is not known yet", "w Work")
         await pilot.press("l")
         await until(pilot, "it has not initialised CUDA", "no GPU to")
 
@@ -175,7 +175,7 @@ async def test_a_replay_shows_the_same_and_cannot_be_asked(tmp_path):
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "REPLAY", "goes into waiting for input", "rank 2 (pid")
         await pilot.press("l")
-        await until(pilot, "Look: a recording cannot be asked")
+        await until(pilot, "GPU trace: only a live trainer answers this")
 
 
 @pytest.mark.slow
@@ -345,7 +345,7 @@ async def test_the_work_of_a_step_is_counted_after_its_price_and_derived_by_clas
     async with app.run_test(size=(140, 45)) as pilot:
         await until(pilot, "waiting for input", "w Work")
         await pilot.press("w")
-        screen = await until(pilot, "Count the work of a step", "Enter: count")
+        screen = await until(pilot, "Count the work of a step", "Enter count")
         assert "one step takes longer, once" in screen
         assert source.asked == []
         await pilot.press("enter")
@@ -359,7 +359,7 @@ async def test_the_work_of_a_step_is_counted_after_its_price_and_derived_by_clas
         assert "aten::_fft_c2c (2)" in screen
         assert "H200 SXM, 4800 GB/s; dense peaks of the NVIDIA H200" in screen
         await pilot.press("w")
-        await until(pilot, "Count the work of a step", "Enter: count")
+        await until(pilot, "Count the work of a step", "Enter count")
 
 
 @in_loop

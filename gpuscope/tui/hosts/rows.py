@@ -277,9 +277,9 @@ def totals_lines(now: Totals, shown: int, width: int, tokens: Tokens, sort: str 
 def room_pieces(now: Totals, cells: int) -> Line:
     """Return where there is room, as many hosts as fit.
 
-    An example is ``room: node-07 8× 140 GiB · node-12 2× 80 GiB``.
+    An example is ``free: node-07 8× 140 GiB · node-12 2× 80 GiB``.
     """
-    out: Line = [("room: ", "muted")]
+    out: Line = [("free: ", "muted")]
     for number, (name, devices, size) in enumerate(now.room[:ROOMS_SHOWN]):
         piece: Line = [(" · ", "faint")] if number else []
         piece += [(name, "text"), (f" {devices}× {bytes_text(size / devices)}", "ok")]

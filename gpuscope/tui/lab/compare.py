@@ -101,13 +101,13 @@ def interval_text(row: Row) -> str:
 def spread_text(row: Row) -> str:
     """Return the further end of the interval, such as ``"±3 %"``.
 
-    It is for where there is no room for both ends; it is "wide" beyond a hundred, and "±?"
+    It is for where there is no room for both ends; it is "wide" beyond a hundred, and "n/a"
     where the spread is unknown.
     """
     if row.ratio is None:
         return ""
     if row.low is None or row.high is None:
-        return "±?"
+        return "n/a"
     far = max(row.high / row.ratio - 1, 1 - row.low / row.ratio) * 100
     return "wide" if far >= 99.5 else f"±{percent_text(far / 100, whole=True)}"
 
@@ -227,7 +227,7 @@ def _row_line(row: Row, placed: list[tuple[Column, int]], wide: bool, glyphs: Gl
         spread = spread_text(row)
         out += [
             (gap + fit(text, 6, "right"), spec),
-            (f" {fit(spread, 4)} ", "muted" if "?" not in spread else "faint"),
+            (f" {fit(spread, 4)} ", "muted" if spread.startswith("±") else "faint"),
         ]
         out.append((mark, token))
     return out

@@ -17,7 +17,7 @@ from ...store.view import HostView, TrainerView
 from ...text.units import window_text
 from ..shell.keymap import key_of
 from ..shell.session import Session
-from ..widgets.pane import WAITING, Pane, set_title
+from ..widgets.pane import Pane, set_title
 from ..widgets.program import program
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines
@@ -26,7 +26,7 @@ from .first_subject import found_wrong, headroom_of, least_headroom
 from .more import More
 from .side_by_side import FRAME_ROWS as FRAME
 from .side_by_side import rows_of, side_by_side, title_of
-from .subjects import Subject, process_of, subjects
+from .subjects import Subject, nothing_lines, process_of, subjects
 from .views import ModulesView, SummaryView, show_account
 from .waterfall import Waterfall
 from .what_if import WhatIfView
@@ -54,7 +54,7 @@ class MemoryPane(Pane, can_focus=True):
     """
 
     DEFAULT_CSS = """
-    MemoryPane #subject { height: 1; padding: 0 2; }
+    MemoryPane #subject { height: auto; padding: 0 2; }
     MemoryPane #memory-body, MemoryPane #waterfall, MemoryPane #timeline { height: 1fr; }
     MemoryPane #left, MemoryPane #right { width: 1fr; }
     MemoryPane #advice, MemoryPane #about-fix { padding: 0 2; }
@@ -144,11 +144,7 @@ class MemoryPane(Pane, can_focus=True):
         if host is not None and self._view == "what_if":
             self._what_if.show(host, everything[place] if everything else None)
         if host is None or not everything:
-            filtered = self.session.state.filter
-            text = "no device and no trainer to account for" if host else WAITING
-            if host and filtered:
-                text = f"no device and no trainer contains {filtered!r}   {key_of('back')}: all"
-            self._subject.show([[(text, "muted")]])
+            self._subject.show(nothing_lines(host, self.session.state.filter))
             self._waterfall.show([])
             self._advice.show([])
             self._others.display = False

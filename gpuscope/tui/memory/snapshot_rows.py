@@ -63,7 +63,7 @@ def _out_of_memory(device: SnapshotDevice) -> Iterable[Line]:
         return
     line: Line = [
         ("out of memory: ", "bad"),
-        (f"{bytes_text(failed.size_bytes)} asked for", "title"),
+        (f"{bytes_text(failed.size_bytes)} requested", "title"),
     ]
     if failed.free_bytes is not None:
         line.append((f", {bytes_text(failed.free_bytes)} free on the card", "text"))

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 
 from ...model.memory_layers import living, trainer_of
 from ...store.view import AllocView, DeviceView, Entity, HostView, ProcView, TrainerView
+from ...text.styled import Line
+from ..shell.keymap import key_of
+from ..widgets.pane import WAITING, ways_to_a_probe
 from ..widgets.status import short_model, short_script
 
 
@@ -79,3 +82,19 @@ def process_of(host: HostView, subject: Subject) -> ProcView | None:
     uses = [u for u in subject.device.uses if u.gone is None and u.number("used_bytes") is not None]
     largest = max(uses, key=lambda use: use.number("used_bytes") or 0.0, default=None)
     return next((p for p in host.processes if largest and p.id == largest.process), None)
+
+
+def nothing_lines(host: HostView | None, filtered: str) -> list[Line]:
+    """Return what the tab says where it has nothing to show."""
+    if host is None:
+        return [[(WAITING, "muted")]]
+    if filtered:
+        text = f"no device and no trainer contains {filtered!r}   {key_of('back')}: all"
+        return [[(text, "muted")]]
+    if host.badge:
+        return [[("No GPU and no trainer with a probe is in this recording.", "text")]]
+    return [
+        [("No GPU and no trainer with a probe is here: there is no memory to show.", "text")],
+        [("A probe shows the memory of a training:", "muted")],
+        *ways_to_a_probe(),
+    ]

@@ -12,6 +12,7 @@ from ...model.slowdown import PARTS
 from ...model.step_time import measured_step, shares_of
 from ...model.time_ledger import Row, TimeLedger
 from ...store.view import TrainerView
+from ...text.ranges import interval_text
 from ...text.units import DASH, duration_text, percent_text
 from ...text.width import cells
 from ...wire.clean import clean
@@ -128,7 +129,7 @@ def _clock_row(
     figure = grave or "text"
     mark = f" {glyph_of(severity, glyphs)}" if severity is not None else ""
     digits = 0 if row.high >= FINE_SHARE else 1
-    between = f"{100 * row.low:.{digits}f}–{100 * row.high:.{digits}f} %"
+    between = interval_text(*(f"{100 * end:.{digits}f}" for end in (row.low, row.high))) + " %"
     drawn: dict[str, Cell] = {
         "row": [(glyphs.fill(token), token), (f" {row.words}{mark}", name)],
         "step": [(duration_text(step * row.share) if step is not None else DASH, figure)],

@@ -15,11 +15,13 @@ from ...model.time_cause import Cause
 from ...model.time_ledger import Row, TimeLedger
 from ...model.time_sentence import sentence
 from ...store.view import HostView, TrainerView
+from ...text.ranges import interval_text
 from ...text.styled import Line
 from ...text.units import duration_text, percent_text, window_text
 from ...text.width import cells
 from ...wire.clean import clean
 from ..shell.keymap import key_of
+from ..widgets.pane import ways_to_a_probe
 from ..widgets.status import short_script
 
 if TYPE_CHECKING:
@@ -88,7 +90,7 @@ def coverage_text(ledger: TimeLedger, room: int = 1024) -> str:
     each = f" of {duration_text(step)}" if step is not None else ""
     steps = f"{ledger.steps:,} steps{each}"
     window = f"last {window_text(round(ledger.seconds))}: {steps}"
-    words = (f"{window}, {ledger.looks:,} looks", window, steps)
+    words = (f"{window}, {ledger.looks:,} samples", window, steps)
     return next((one for one in words if cells(one) <= room), "")
 
 
@@ -150,9 +152,7 @@ def no_trainer(host: HostView, text: str) -> list[Line]:
     lines.append([("Only a probe inside the training sees where its time goes:", "muted")])
     return [
         *lines,
-        [(f"{key_of('attach'):24}", "accent"), ("attach one to a running training", "muted")],
-        [(f"{'gpuscope run train.py':24}", "accent"), ("start a training with one", "muted")],
-        [(f"{'gpuscope lab':24}", "accent"), ("the demo trainer, here", "muted")],
+        *ways_to_a_probe(),
     ]
 
 
@@ -208,11 +208,11 @@ def row_detail(
     each = f"{duration_text(step * row.share)} of a step of {duration_text(step)}, " if step else ""
     yield [("Takes    ", "muted"), (f"{each}{percent_text(row.share)} of the clock", "title")]
     if row.looks:
-        low, high = percent_text(row.low), percent_text(row.high)
-        text = f"{low} to {high} with 95 % confidence: {row.looks:,} of {ledger.looks:,} looks"
+        between = interval_text(percent_text(row.low), percent_text(row.high), " to ")
+        text = f"{between} with 95 % confidence: {row.looks:,} of {ledger.looks:,} samples"
         yield [("Interval ", "muted"), (text, "text")]
     else:
-        yield [("Source   ", "muted"), ("timed" if row.timed else "never seen in a look", "text")]
+        yield [("Source   ", "muted"), ("timed" if row.timed else "in none of the samples", "text")]
     if row.inside is not None:
         part = "a part of the steps" if row.inside else "outside of the steps"
         yield [("Where    ", "muted"), (part, "text")]
@@ -255,7 +255,7 @@ def _on_gpu(row: Row, look: Look) -> Iterable[Line]:
         rows = [one for one in look.rows if one.name in ON_GPU.get(row.name, ())]
     yield []
     if not rows:
-        yield [("The look at the GPU found nothing for this row.", "muted")]
+        yield [("The GPU trace shows nothing of this row.", "muted")]
         return
     of = "all passes together, because the GPU runs them later" if row.name in PASSES else "a step"
     yield [("On the GPU", "title"), (f", {of}", "muted")]
@@ -270,7 +270,8 @@ def gpu_detail(row: LookRow, look: Look) -> Iterable[Line]:
     text = f"{each} of a step of {duration_text(look.step_seconds)}, {percent_text(row.share)}"
     yield [("Takes    ", "muted"), (text, "title")]
     if row.low is not None and row.high is not None:
-        between = f"{percent_text(row.low)} to {percent_text(row.high)} with 95 % confidence"
+        between = interval_text(percent_text(row.low), percent_text(row.high), " to ")
+        between += " with 95 % confidence"
         yield [("Interval ", "muted"), (f"{between}, as its steps differ", "text")]
     if row.count:
         count = f"{row.count:,} {'gaps' if row.kind == 'idle' else 'kernels and copies'}"

@@ -10,6 +10,8 @@ from textual.containers import Vertical
 from textual.message import Message
 from textual.widget import Widget
 
+from ...text.styled import Line
+from ..shell.keymap import key_of
 from ..shell.session import Session
 from .text import Lines
 
@@ -76,6 +78,15 @@ class Pane(Vertical):
 
 
 WAITING = "waiting for the first reading"
+
+
+def ways_to_a_probe() -> list[Line]:
+    """Return how a probe gets into a training, for places that show nothing without one."""
+    return [
+        [(f"{key_of('attach'):24}", "accent"), ("attach one to a running training", "muted")],
+        [(f"{'gpuscope run train.py':24}", "accent"), ("start a training with one", "muted")],
+        [(f"{'gpuscope lab':24}", "accent"), ("the demo trainer, here", "muted")],
+    ]
 
 
 class Waiting(Vertical):
