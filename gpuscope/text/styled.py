@@ -73,6 +73,40 @@ def cut(line: Sequence[Piece], room: int, ellipsis: str = width.ELLIPSIS) -> Lin
     return found
 
 
+_ENDS_OF_PARTS = ("  ", " · ", "; ", ": ", " (", ", ")
+
+
+def cut_whole(line: Sequence[Piece], room: int, ellipsis: str = width.ELLIPSIS) -> Line:
+    """Return as many whole parts of a line as have room, and none that is cut in the middle.
+
+    Parts end at two blanks or at a mark such as a comma. Where the first part alone is too long,
+    or would leave over half of the room empty, the line is cut behind a word, with an ellipsis.
+    """
+    if cells(line) <= room:
+        return list(line)
+    if room < width.cells(ellipsis):
+        return []
+    text = plain(line)
+    shown = width.beginning(text, room).rstrip()
+    ends = [shown.rfind(end) for end in _ENDS_OF_PARTS]
+    ends += [len(shown) for end in _ENDS_OF_PARTS if text[len(shown) :].startswith(end)]
+    end = max(ends)
+    more = ""
+    if width.cells(text[: max(end, 0)]) < room / 2:
+        shown, more = width.beginning(text, room - width.cells(ellipsis)), ellipsis
+        word = len(shown) if text[len(shown) :].startswith(" ") else shown.rfind(" ")
+        end = word if width.cells(text[: max(word, 0)]) >= room / 2 else len(shown)
+    found: Line = []
+    for piece, style in line:
+        found.append((piece[:end], style))
+        end -= len(piece[:end])
+        if end <= 0:
+            break
+    if more and found:
+        found[-1] = (found[-1][0] + more, found[-1][1])
+    return found
+
+
 def pad(line: Iterable[Piece], room: int, align: str = "left", style: str = "text") -> Line:
     """Return a line padded with spaces to ``room`` cells.
 

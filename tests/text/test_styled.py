@@ -113,3 +113,19 @@ def test_wrapped_lines_fit_and_nothing_is_lost(line, room):
 @given(LINES, st.integers(0, 16))
 def test_a_cut_line_fits(line, room):
     assert styled.cells(styled.cut(line, room)) <= room
+
+
+def test_a_line_that_is_too_long_keeps_its_whole_parts():
+    line: styled.Line = [
+        ("▲ ", "bad"),
+        ("GPU 0 is lost: fallen off the bus", "text"),
+        ("  pid 7", ""),
+    ]
+    assert styled.plain(styled.cut_whole(line, 60)) == "▲ GPU 0 is lost: fallen off the bus  pid 7"
+    for room in (41, 36, 35):
+        assert styled.plain(styled.cut_whole(line, room)) == "▲ GPU 0 is lost: fallen off the bus"
+    assert styled.plain(styled.cut_whole(line, 30)) == "▲ GPU 0 is lost"
+    assert styled.plain(styled.cut_whole(line, 14)) == "▲ GPU 0 is…"
+    assert styled.cut_whole(line, 36)[-1][1] == "text"
+    for room in range(50):
+        assert styled.cells(styled.cut_whole(line, room)) <= room

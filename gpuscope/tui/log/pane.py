@@ -19,7 +19,7 @@ from ..widgets.table import LiveTable
 from ..widgets.text import Lines
 from .details import details
 from .entry import GROUPS, HIDDEN, Entry
-from .rows import ALL, chosen, columns, counts, of_notices, row
+from .rows import ALL, chosen, columns, counts, day, of_notices, row
 
 NOTHING = {
     "findings": "the doctor has found nothing so far",
@@ -61,6 +61,8 @@ class LogPane(Pane):
         self._counts: dict[str, int] = {}
         self._entries: dict[str, Entry] = {}
         self._seen: object = None
+        self._today = ""
+        """The day of the newest line."""
 
     def compose(self) -> ComposeResult:
         self._table.border_title = "Log"
@@ -92,6 +94,7 @@ class LogPane(Pane):
             self._group,
             state.filter,
             until,
+            self.app.size.width,
             self._table.tokens.key,
         )
         if key == self._seen:
@@ -119,10 +122,11 @@ class LogPane(Pane):
         before = self._table.rows
         following = not before or self._table.cursor_key == before[-1].key
         self._entries = {one.serial: one for one in found}
-        shown = columns(found)
+        shown = columns(found, self.app.size.width)
         self._table.show_columns(shown)
         glyphs, dated = self._table.tokens.glyphs, shown[0].width > len("00:00:00")
-        rows = [row(one, glyphs, dated) for one in found]
+        self._today = day(found[-1]) if found else ""
+        rows = [row(one, glyphs, dated, self._today) for one in found]
         self._table.show(rows)
         if following and rows:
             self._table.move_to(rows[-1].key)
@@ -171,6 +175,9 @@ class LogPane(Pane):
         if not room:  # it was not laid out yet
             self.call_after_refresh(self._show_full)
             return
+        if entry is not None and day(entry) != self._today:  # the list may have the day alone
+            moment = time.localtime(entry.wall_seconds)
+            text, room = f"{time.strftime('%b %d %H:%M:%S', moment)}  {text}", 0
         cut = text_cells(text) > room
         self._full.show(styled.wrap([(text, "muted")], max(20, self.size.width - 4)) if cut else [])
 

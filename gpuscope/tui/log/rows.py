@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from ...text import styled
+from ...text import styled, width
 from ...text.styled import Line
 from ..cells import fit
 from ..shell.notices import Notice
@@ -17,11 +17,10 @@ from ..widgets.table import Cell, Column, TableRow
 from .entry import GROUPS, HIDDEN, Entry
 
 SIGN = Column("sign", "", 1)
-WHAT, WHO, TEXT = (
-    Column("what", "WHAT", 9),
-    Column("who", "WHO", 12, flex=1, most=26, priority=1),
-    Column("text", "TEXT", 20, flex=5),
-)
+WHAT, TEXT = Column("what", "WHAT", 9), Column("text", "TEXT", 20, flex=1, whole=True)
+WHO = Column("who", "WHO", 12, priority=1)
+NARROW, WHO_NARROW, WHO_CELLS = 100, 14, 26
+"""A table with fewer cells has the time without the date, and at most so many cells for WHO."""
 SHOWN = 500
 ALL = ""
 """The group that has all but :data:`~gpuscope.tui.log.entry.HIDDEN`."""
@@ -34,10 +33,22 @@ NEWS = {
 """Notices that are news, by their kind: the group and the word. Others are the program's own."""
 
 
-def columns(entries: Sequence[Entry]) -> list[Column]:
-    """Return the columns; the date stands before the time where not all is of one day."""
+def columns(entries: Sequence[Entry], cells: int = NARROW) -> list[Column]:
+    """Return the columns of a table that is so many cells wide.
+
+    The date stands before the time where not all is of one day and there is room.
+    """
     days = {time.localtime(one.wall_seconds)[:3] for one in entries}
-    return [Column("time", "TIME", 15 if len(days) > 1 else 8), SIGN, WHAT, WHO, TEXT]
+    wide = cells >= NARROW
+    longest = max((width.cells(one.who) for one in entries), default=0)
+    who = max(WHO.width, min(longest, WHO_CELLS if wide else WHO_NARROW))
+    clock = Column("time", "TIME", 15 if len(days) > 1 and wide else 8)
+    return [clock, SIGN, WHAT, WHO._replace(width=who), TEXT]
+
+
+def day(entry: Entry) -> str:
+    """Return the day of an entry, as ``Nov 26``."""
+    return time.strftime("%b %d", time.localtime(entry.wall_seconds))
 
 
 def of_notices(notices: Iterable[Notice]) -> list[Entry]:
@@ -86,11 +97,17 @@ def sign(token: str, glyphs: Glyphs) -> str:
     return {"bad": glyphs.bad, "warn": glyphs.warn, "ok": glyphs.ok}.get(token, glyphs.dash)
 
 
-def row(entry: Entry, glyphs: Glyphs, dated: bool = False) -> TableRow:
-    """Return one line as the table draws it."""
-    at = time.strftime(
-        "%b %d %H:%M:%S" if dated else "%H:%M:%S", time.localtime(entry.wall_seconds)
-    )
+def row(entry: Entry, glyphs: Glyphs, dated: bool = False, today: str = "") -> TableRow:
+    """Return one line as the table draws it.
+
+    ``dated`` sets the day before the time. Where there is no room for both, an entry of another
+    day than ``today`` has only the day.
+    """
+    at = time.strftime("%H:%M:%S", time.localtime(entry.wall_seconds))
+    if dated:
+        at = f"{day(entry)} {at}"
+    elif today and day(entry) != today:
+        at = day(entry)
     grave = entry.token in ("bad", "warn")
     cells: dict[str, Cell] = {
         "time": [(at, "faint")],

@@ -37,7 +37,7 @@ COLUMNS = (
     Column("temperature", "TEMP", 5, align="right", priority=6),
     Column("power", "POWER", 8, align="right", priority=3),
     Column("clock", "CLOCK", 5, align="right", priority=8),
-    Column("state", "STATE", 10, flex=5),
+    Column("state", "STATE", 10, flex=5, whole=True),
 )
 WIDE_COLUMNS = (
     Column("index", "#", 3, align="right"),
@@ -55,7 +55,7 @@ WIDE_COLUMNS = (
     Column("pcie", "PCIE GiB/s", 11, align="right", priority=11),
     Column("nvlink", "NVLINK GiB/s", 12, align="right", priority=11),
     Column("clock", "CLOCK", 5, align="right", priority=8),
-    Column("state", "STATE", 10, flex=5),
+    Column("state", "STATE", 10, flex=5, whole=True),
 )
 """For a wide terminal. PCIe and NVLink are what goes out / what comes in."""
 SPARSE = (

@@ -81,7 +81,7 @@ class FindingList(Lines, can_focus=True):
         for at, line in enumerate(self._lines[:height]):
             here = self.has_focus and at == self._cursor
             mark = tokens.glyphs.cursor if here else " "
-            cut = styled.cut(
+            cut = styled.cut_whole(
                 visible_line([(f"{mark} ", "accent"), *line]), width, tokens.glyphs.ellipsis
             )
             out.append(strip_of(cut, width, tokens, "selected" if here else ""))

@@ -49,6 +49,8 @@ class Column(NamedTuple):
     most: int | None = None
     align: Align = "left"
     priority: int = 0
+    whole: bool = False
+    """Whether a text that is too long ends with its last whole part, not in the middle of it."""
 
 
 class TableRow(NamedTuple):
@@ -422,8 +424,9 @@ class LiveTable(Painted, can_focus=True):
         drawn: Sequence[Piece] = (
             cell if isinstance(cell, (list, tuple)) else cell.draw(cells, glyphs)  # type: ignore[union-attr]
         )
+        cut = styled.cut_whole if column.whole else styled.cut
         return styled.pad(
-            styled.cut(visible_line(drawn), cells, glyphs.ellipsis), cells, column.align, style
+            cut(visible_line(drawn), cells, glyphs.ellipsis), cells, column.align, style
         )
 
     def _empty_lines(self, width: int, page: int, gutter: int, tokens: Tokens) -> list[Strip]:
@@ -431,9 +434,10 @@ class LiveTable(Painted, can_focus=True):
             [[(self._empty, "muted")]] if isinstance(self._empty, str) else self._empty
         )
         indent = [(" " * gutter, "text")]
+        wrapped = [part for line in lines for part in styled.wrap(line, width - gutter) or [[]]]
         return [
             strip_of(
                 [*indent, *styled.cut(line, width - gutter, tokens.glyphs.ellipsis)], width, tokens
             )
-            for line in lines[:page]
+            for line in wrapped[:page]
         ]
