@@ -17,7 +17,6 @@ from ...text.styled import Line
 from ..lab.demo import Demo, state_text
 from ..lab.text import occupant_text
 from ..shell.keymap import bindings_of, key_of
-from ..widgets.key_line import KeyLine
 from ..widgets.text import Lines
 from ..widgets.text_dialog import TextDialog
 
@@ -89,7 +88,6 @@ class CommandDialog(TextDialog):
             body.border_title = "Proof"
             yield self.lines
             yield self._output
-            yield KeyLine.of(self)
 
     @property
     def _demo(self) -> Demo | None:

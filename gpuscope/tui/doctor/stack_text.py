@@ -18,7 +18,7 @@ def stack_text(answer: Answer) -> list[Line]:
     Without an answer yet, it is said why.
     """
     if answer.value is None:
-        return [[(answer.problem or "asked for; the probe answers from its own thread", "muted")]]
+        return [[(answer.problem or "waiting for the answer of the probe", "muted")]]
     threads = [one for one in answer.value.get("threads") or [] if isinstance(one, dict)]
     threads.sort(key=lambda one: (not one.get("training"), not one.get("main")))
     frames = _frames(threads[0]) if threads else []

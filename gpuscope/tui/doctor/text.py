@@ -35,7 +35,7 @@ FOLDED = "ended"
 """The key of the row into which trainers that have ended are folded."""
 _GPU, _NUMBER = re.compile(r"GPU (\d+)"), re.compile(r"[\d.]+")
 COLUMNS = (
-    Column("what", "WHAT", 44, flex=1),
+    Column("what", "WHAT", 44, flex=1, whole=True),
     Column("where", "WHERE", 0, most=44, priority=3),
     Column("sure", "CONFIDENCE", 0, priority=2),
     Column("since", "SINCE", 0, align="right", priority=1),
@@ -189,7 +189,7 @@ def about_row(watch: Watch, glyphs: Glyphs) -> TableRow:
     """Return the last row: what was looked at, and what could not be decided."""
     report = watch.report
     parts = [f"{len(report.problems)} unchecked"] if report.problems else []
-    parts += [f"{len(report.abstained)} undecided"] if report.abstained else []
+    parts += [f"{len(report.abstained)} inconclusive"] if report.abstained else []
     well = not any(not case.past for case in watch.cases)
     what = "What was checked" if not well else NOTHING if report.examined else UNEXAMINED
     sign: Piece = (f"{glyphs.ok} ", "ok") if what is NOTHING else (f"{glyphs.idle} ", "muted")
@@ -202,7 +202,8 @@ def about_row(watch: Watch, glyphs: Glyphs) -> TableRow:
 def duration_of_case(case: Case, host: HostView) -> str:
     """Return for how long a finding has held, or until when it did.
 
-    Examples are ``2 min 05 s``, ``≥ 12 s``, ``ended 10:41:05`` and ``14 min ago``.
+    Examples are ``2 min 05 s``, ``≥ 12 s`` of one that held before gpuscope started, ``just now``,
+    ``ended 10:41:05`` and ``14 min ago``.
     """
     if case.kind == "left" and case.since is not None:
         return f"{age_text(max(1.0, time.time() - case.since))} ago"
@@ -213,7 +214,9 @@ def duration_of_case(case: Case, host: HostView) -> str:
     if case.kind == "end":
         return f"at {clock(case.since, host)}"
     age = host.sampled_seconds - case.since
-    return f"{'≥ ' if case.before else ''}{age_text(age)}" if age >= 1 else "now"
+    if case.before:
+        return f"≥ {age_text(max(1.0, age))}"
+    return age_text(age) if age >= 1 else "just now"
 
 
 def clock(moment: float, host: HostView) -> str:
@@ -280,17 +283,20 @@ def detail(
     out = styled.hang(
         [(f"{glyph_of(finding.severity, glyphs)} ", token)], [(finding.title, "title")], cells
     )
-    out += [
-        [("  ", "text"), *line] for line in styled.wrap([(_course(case, host), "muted")], cells - 2)
-    ]
-    if host.badge:
-        badge: Line = [("  ", "text"), (" replayed ", "badge")]
-        if styled.cells([*out[-1], *badge]) > cells:
-            out.append([])
-        out[-1] += badge
     out += gap
-    for number, one in enumerate(finding.evidence):
-        out += _evidence("Why" if number == 0 else "", one, cells)
+    first, others = _fixes(finding, mark, bool(host.badge))
+    if first is not None:
+        gain, more = finding.effect is None, sum(bool(paste_of(fix)) for _, fix in others)
+        label = "Fix now" if first[1].now else "Fix"
+        out += _fix(label, first, mark, more, gain, cells)
+        at_once = [one for one in others if one[1].now and not paste_of(one[1])]
+        for number, one in enumerate(at_once):
+            out += _fix("" if number else "Now", one, None, 0, gain, cells)
+        others = [one for one in others if one not in at_once]
+    out += gap
+    out += with_label("How sure", [(_course(case, host), "muted")], cells)
+    for number, evidence in enumerate(finding.evidence):
+        out += _evidence("Why" if number == 0 else "", evidence, cells)
     if finding.effect is not None:
         out += with_label("Gain", [(finding.effect.text, "text")], cells)
     for number, other in enumerate(group.others[:6]):
@@ -298,13 +304,13 @@ def detail(
         out += with_label("Also" if number == 0 else "", [(text, "muted")], cells)
     if len(group.others) > 6:
         out += with_label("", [(f"and {len(group.others) - 6} more", "muted")], cells)
-    out += gap
-    out += _fixes(finding, row, mark, case.past, bool(host.badge), cells)
     if stack:
         out += gap
         for number, line in enumerate(stack):
             head = f"{'Stack' if number == 0 else '':<{LABEL}}"
             out += styled.hang([(head, "accent")], line, cells)
+    out += gap
+    out += _other_fixes(finding, row, others, case.past, bool(host.badge), cells)
     if row is not None:
         out += gap
         out += with_label("Skip if", [(row.not_when, "muted")], cells)
@@ -318,24 +324,24 @@ def detail(
 
 
 def _course(case: Case, host: HostView) -> str:
+    """Return how sure a finding is, how grave, where, and since when."""
     finding = case.finding
-    parts = [finding.severity, confidence_of(finding), *([finding.where] if finding.where else [])]
+    parts = [confidence_of(finding), finding.severity, *([finding.where] if finding.where else [])]
+    age = duration_of_case(case, host)
     if case.kind == "environment":
         parts.append("checked at the start")
     elif case.kind == "left":
-        parts.append(f"it died {duration_of_case(case, host)}")
+        parts.append(f"it died {age}")
     elif case.kind == "end":
-        parts.append(f"seen {duration_of_case(case, host)}")
+        parts.append(f"seen {age}")
     elif case.past:
-        parts.append(f"no longer so: {duration_of_case(case, host)}")
+        parts.append(f"no longer so: {age}")
+    elif case.before:
+        parts.append(f"for {age}")
     elif case.since is not None:
-        age = duration_of_case(case, host)
-        begin = (
-            "already so when gpuscope started"
-            if case.before
-            else f"since {clock(case.since, host)}"
-        )
-        parts.append(begin + (f", {age}" if age != "now" else ""))
+        parts.append(f"for {age}, since {clock(case.since, host)}")
+    if host.badge:
+        parts.append("replayed")
     return " · ".join(parts)
 
 
@@ -349,36 +355,56 @@ def _evidence(label: str, one: Evidence, cells: int) -> list[Line]:
     return lines
 
 
+Numbered = tuple[int, "Fix"]
+
+
 def _fixes(
+    finding: Finding, mark: int | None, replayed: bool
+) -> tuple[Numbered | None, list[Numbered]]:
+    """Return the fix that stands first, and the others: the marked one, else what helps now.
+
+    Keys for what still runs are left out in a replay.
+    """
+    numbered = [
+        (number, fix)
+        for number, fix in enumerate(finding.fixes)
+        if not (replayed and STACKS.fullmatch(fix.command))
+    ]
+    in_order = sorted(numbered, key=lambda one: (one[0] != mark, not one[1].now))
+    return (in_order[0], in_order[1:]) if in_order else (None, [])
+
+
+def _other_fixes(
     finding: Finding,
     row: Pitfall | None,
-    mark: int | None,
+    others: Sequence[Numbered],
     past: bool,
     replayed: bool,
     cells: int,
 ) -> Iterator[Line]:
     then = "Back then" if replayed else "Now"
+    now = [one for one in others if one[1].now]
     gain = finding.effect is None
-    numbered = [
-        (n, fix)
-        for n, fix in enumerate(finding.fixes)
-        if not (replayed and STACKS.fullmatch(fix.command))
-    ]
-    now = [(number, fix) for number, fix in numbered if fix.now]
-    later = [(number, fix) for number, fix in numbered if not fix.now]
-    for place, (number, fix) in enumerate(now):
-        yield from _fix(then if place == 0 else "or", fix, number == mark, gain, cells)
-    if row is not None and not now and not past:
+    for place, one in enumerate(now):
+        yield from _fix("Or now" if place == 0 else "", one, None, 0, gain, cells)
+    if row is not None and not past and not any(fix.now for fix in finding.fixes):
         yield from with_label(then, [(row.now, "text")], cells)
-    for place, (number, fix) in enumerate(later):
-        yield from _fix("Next run" if place == 0 else "or", fix, number == mark, gain, cells)
+    for place, one in enumerate(one for one in others if not one[1].now):
+        yield from _fix("Or" if place == 0 else "", one, None, 0, gain, cells)
 
 
-def _fix(label: str, fix: Fix, mark: bool, gain: bool, cells: int) -> Iterator[Line]:
+def _fix(
+    label: str, one: Numbered, mark: int | None, others: int, gain: bool, cells: int
+) -> Iterator[Line]:
+    """Yield a fix; one that is marked names the keys that copy it and mark another."""
+    number, fix = one
     lines = with_label(label, [(fix_sentences(fix, gain), "text")], cells)
-    key: Line = (
-        [("   ", "text"), (key_of("copy"), "bold accent"), (": copy", "muted")] if mark else []
-    )
+    key: Line = []
+    if number == mark:
+        key = [("   ", "text"), (key_of("copy"), "bold accent"), (": copy", "muted")]
+        if others:
+            more = f": {others} more"
+            key += [("  ", "text"), (key_of("next_fix"), "bold accent"), (more, "muted")]
     yield from lines[:-1]
     if key and styled.cells(lines[-1]) + styled.cells(key) > cells:
         yield lines[-1]
