@@ -117,7 +117,7 @@ async def test_what_cannot_be_done_says_why():
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("left_square_bracket")
         await pilot.pause()
-        assert "only in a replay" in app.session.notices.all[-1].text
+        assert "only in a replay" in text(app).splitlines()[-1]
 
 
 @in_loop

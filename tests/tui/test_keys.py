@@ -23,13 +23,13 @@ from gpuscope.store.remote import NOT_ANSWERED
 from gpuscope.tui.memory.snapshot_screen import VIEWS, SnapshotScreen
 from gpuscope.tui.processes.columns_dialog import ColumnDialog
 from gpuscope.tui.processes.process_screen import ProcessScreen
+from gpuscope.tui.shell.action_availability import LIVE
 from gpuscope.tui.shell.actions import ACTIONS, BY_NAME
 from gpuscope.tui.shell.help_screen import HelpScreen
 from gpuscope.tui.shell.keymap import (
     always,
     bindings,
     bindings_of,
-    footer,
     key_of,
     keys_of,
     names_in,
@@ -225,7 +225,7 @@ def test_an_entry_has_its_action_and_words(name):
     for key in KEYS[name]:
         assert key.label, key
         assert key.help, key
-        assert not key.needs or key.needs in BY_NAME
+        assert not key.needs or key.needs in (*BY_NAME, LIVE)
         for names, action in key.binds:
             method = f"action_{action.partition('(')[0]}"
             if not key.via:
@@ -263,36 +263,6 @@ def test_a_nearer_class_takes_a_key_from_those_it_derives_from():
     page = [key for key in keys_of(ColumnDialog) if "pagedown" in names_in(key)]
     assert [names_in(key) for key in page] == [["pagedown"]], "space shows a column there"
     assert shown_short(page[0]) == "PgDn"
-
-
-def test_the_footer_names_what_can_be_done_and_where_time_leads():
-    keys = keys_of(classes()["JobScreen"])
-    going = [label for _, label in footer(keys, (), lambda name: "", still=False)]
-    still = footer(keys, (), lambda name: "no probe" if name == "profile" else "", still=True)
-    assert going == [
-        "back",
-        "all readings",
-        "snapshot",
-        "profile",
-        "stacks",
-        "history",
-        "past",
-        "chart",
-        "all ranks",
-        "zoom",
-        "move",
-    ]
-    assert still[:4] == [("Esc", "back"), ("space", "now"), (", .", "10 s"), ("{ }", "5 min")]
-    assert [label for _, label in still[4:]] == [
-        "all readings",
-        "snapshot",
-        "stacks",
-        "history",
-        "chart",
-        "all ranks",
-        "zoom",
-        "move",
-    ]
 
 
 @in_loop
@@ -348,4 +318,4 @@ async def test_a_wide_help_has_two_columns():
             shown = await until(pilot, "On this row")
             line = next(line for line in shown.splitlines() if "On this row" in line)
             beside = line.partition("On this row")[2].partition("│")[0].strip()
-            assert ("   " in beside) == two, line
+            assert bool(beside.replace("5 H200", "").strip()) == two, line

@@ -191,8 +191,8 @@ async def test_a_click_in_the_footer_does_what_the_key_does():
         await pilot.click(offset=(line.index("Pitfalls"), 39))
         await until(pilot, "WHAT IS WRONG")
         await pilot.press("q")
-        await pilot.click(offset=(line.index("Help"), 39))
-        await until(pilot, "╭─ Help", "Esc: close")
+        await pilot.click(offset=(line.index("?"), 39))
+        await until(pilot, "╭─ Help", "? close")
 
 
 # ── what speaks against them ──────────────────────────────────────────────────────────────────────

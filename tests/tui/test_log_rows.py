@@ -11,7 +11,17 @@ from gpuscope.tui.doctor.finding_history import Case
 from gpuscope.tui.log.entry import Entry
 from gpuscope.tui.log.happened import KEPT_OUTPUT, OUTPUT_CHARS, Happened
 from gpuscope.tui.log.journal import Journal
-from gpuscope.tui.log.rows import ALL, SHOWN, chosen, columns, counts, event_lines, of_notices, row
+from gpuscope.tui.log.rows import (
+    ALL,
+    SHOWN,
+    chosen,
+    columns,
+    counts,
+    day,
+    event_lines,
+    of_notices,
+    row,
+)
 from gpuscope.tui.shell.notices import Notice
 from gpuscope.tui.theme import Glyphs
 from gpuscope.wire import frames as f
@@ -253,3 +263,14 @@ def test_the_time_has_its_seconds_also_where_the_date_stands_before_it():
         ((at, _),) = row(entry, GLYPHS, dated).cells["time"]
         assert at.endswith(":03")
         assert len(at) == columns([entry, replace(entry, wall_seconds=1e9)][: dated + 1])[0].width
+
+
+def test_a_narrow_log_has_the_time_of_today_and_the_day_of_what_is_older():
+    now = Entry(90_000.0 + 86_400.0, "jobs", "w", "a long name of a job ×8", "t", "ok", "s")
+    old = replace(now, wall_seconds=3723.0)
+    wide, narrow = columns([old, now], 120), columns([old, now], 80)
+    assert (wide[0].width, narrow[0].width) == (15, 8)
+    assert wide[3].width > narrow[3].width
+    ((today, _),) = row(now, GLYPHS, today=day(now)).cells["time"]
+    ((before, _),) = row(old, GLYPHS, today=day(now)).cells["time"]
+    assert (len(today), before) == (8, day(old))

@@ -49,11 +49,11 @@ async def test_an_entry_takes_one_line_and_the_page_shows_through_dimmed():
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "Devices")
         await pilot.press("colon")
-        shown_now = await until(pilot, "jobs, devices, load and memory at a glance")
+        shown_now = await until(pilot, "jobs, GPUs, load and memory")
         lines = shown_now.splitlines()
         first = next(line for line in lines if "▸ Details" in line)
-        assert "every reading of another row" in first, "what acts on this tab stands first"
-        at = next(number for number, line in enumerate(lines) if " jobs, devices, load" in line)
+        assert "all readings of another row" in first, "what acts on this tab stands first"
+        at = next(number for number, line in enumerate(lines) if " jobs, GPUs, load" in line)
         assert " Memory " in lines[at + 1]
         assert " Time " in lines[at + 2]
         assert " Doctor " in lines[at + 3]
@@ -155,7 +155,7 @@ async def test_a_word_is_explained():
         await pilot.press("colon")
         await type_in(pilot, "headroom")
         await pilot.press("enter")
-        await until(pilot, "Related", "Beside it under Memory")
+        await until(pilot, "Related", "More words of Memory")
         assert isinstance(app.screen, WordDialog)
 
 
@@ -292,3 +292,25 @@ async def test_a_saved_picture_stands_in_the_log_with_its_path(tmp_path, monkeyp
         current = app.session.notices.current
         assert current is not None
         assert path.name in current.text
+
+
+@in_loop
+async def test_an_action_of_a_tab_leaves_the_screens_above_the_tabs():
+    app = make_app(views.training(4.0))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, "Devices")
+        await pilot.press("P")
+        await pilot.pause()
+        await pilot.press("question_mark", "colon")
+        await pilot.press(*"memory", "enter")
+        await until(pilot, "Where the bytes are", "n N GPU")
+        assert app.screen is app.main
+
+
+@in_loop
+async def test_an_action_that_is_being_typed_comes_before_pitfalls_and_words():
+    app = make_app(views.training(4.0))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, "Devices")
+        assert matching_entries(app, app.main, "setting")[0].name == "settings"
+        assert matching_entries(app, app.main, "save a pic")[0].name == "save picture"

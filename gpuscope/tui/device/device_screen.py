@@ -164,7 +164,7 @@ class DeviceScreen(ChartedScreen):
         if host is None or device is None:
             self._missing("GPU")
             return
-        self._present(words.head(host, device))
+        self._present(words.head(device))
         broad = width >= BROAD
         self.set_class(broad, "-broad")
         share = width // 3 if broad else width // 2 if self.wide else width
@@ -268,7 +268,7 @@ class DeviceScreen(ChartedScreen):
     def action_holders(self) -> None:
         """Who has the device open, by the open files of all processes."""
         _, device = self._find_device()
-        if device is not None:
+        if device is not None and not self.refused(self.session, "holders"):
             program(self.app).open("holders", device)
 
 

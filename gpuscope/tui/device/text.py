@@ -29,15 +29,15 @@ ROOMY_CELLS = 72
 LAYERS = ("allocated", "cached", "outside", "other", "driver")
 
 
-def head(host: HostView, device: DeviceView) -> Line:
-    """Return the title of the screen, as ``GPU 0  NVIDIA H200 · Hopper, cc 9.0 · node-17``."""
+def head(device: DeviceView) -> Line:
+    """Return the title of the screen, as ``GPU 0  NVIDIA H200 · Hopper, cc 9.0``."""
     d = device.definition
     kind = ", ".join(
         part
         for part in (d.architecture, f"cc {d.compute_capability}" if d.compute_capability else "")
         if part
     )
-    facts = [d.name or "", kind, host.name]
+    facts = [d.name or "", kind]
     return [
         (f"GPU {d.index}  ", "bold accent"),
         (" · ".join(fact for fact in facts if fact), "title"),

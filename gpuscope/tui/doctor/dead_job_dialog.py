@@ -56,7 +56,6 @@ class DeadJobDialog(Dialog):
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes="dialog") as body:
             body.border_title = "A dead job"
-            self.say_keys(self.own_keys(), body)
             yield self._input
             yield self._lines
 

@@ -78,7 +78,6 @@ class ConnectDialog(Dialog):
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes="dialog") as body:
             body.border_title = "Attach to another host"
-            self.say_keys(self.own_keys(), body)
             body.can_focus = False
             yield self._input
             yield self._forms

@@ -16,8 +16,10 @@ from textual.screen import ModalScreen
 from textual.widgets import Input
 
 from ...text import styled
-from ..shell.keymap import bindings_of, key_of
+from ..shell.footer import screen_hints
+from ..shell.keymap import bindings_of, key_of, keys_of
 from ..widgets.dialog import ClosesOnce
+from ..widgets.key_line import KeyLine
 from ..widgets.text import Lines
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ class SshPrompt(ClosesOnce, ModalScreen[str | None]):
     SshPrompt .dialog {
         width: 78; max-width: 96%; height: auto; max-height: 92%; padding: 0 1;
         border: round $gs-accent; background: $surface;
-        border-title-color: $gs-title; border-subtitle-color: $gs-muted;
+        border-title-color: $gs-title;
     }
     SshPrompt Input, SshPrompt Input:focus { border: none; height: 1; padding: 0; background: $panel; }
     """  # noqa: E501
@@ -53,10 +55,7 @@ class SshPrompt(ClosesOnce, ModalScreen[str | None]):
             body.border_title = "ssh asks" + (
                 f", on the way to {question.place[:48]}" if question.place else ""
             )
-            answer, refuse = key_of("submit", "SshPrompt"), key_of("refuse", "SshPrompt")
-            body.border_subtitle = (
-                f"{answer}: close" if question.notice else f"{answer}: answer · {refuse}: refuse"
-            )
+            refuse = key_of("refuse", "SshPrompt")
             body.can_focus = False
             width = min(WIDTH, int(self.app.size.width * 0.96)) - FRAME
             lines = styled.hang_lines(
@@ -83,6 +82,10 @@ class SshPrompt(ClosesOnce, ModalScreen[str | None]):
             said.show(lines)
             yield said
             yield Input(password=question.secret, max_length=1000)
+        foot = KeyLine()
+        keys = screen_hints(keys_of(type(self)))
+        foot.show([keys[0]._replace(label="close")] if question.notice else keys, ())
+        yield foot
 
     def on_mount(self) -> None:
         self.set_focus(self.query_one(Input))

@@ -20,7 +20,6 @@ from ...text.styled import Line
 from ...text.units import bytes_text
 from ..cells import fit
 from ..shell.keymap import bindings_of
-from ..widgets.key_line import KeyLine
 from ..widgets.table import Column, LiveTable, TableRow
 from ..widgets.text_dialog import TextDialog
 from .choices import choices, does_nothing
@@ -63,7 +62,6 @@ class ValueDialog(TextDialog):
             if typed:
                 self._input = Input(placeholder=f"or type: {self._takes()}", max_length=200)
                 yield self._input
-            yield KeyLine.of(self)
 
     def key_states(self) -> Collection[str]:
         return ("typed",) if self._input is not None else ()
@@ -147,7 +145,6 @@ class HeldDialog(TextDialog):
         with VerticalScroll(classes="dialog") as body:
             body.border_title = "GPU in use"
             yield self.lines
-            yield KeyLine.of(self)
 
     def text(self) -> Iterable[Line]:
         many = len({one.index for one in self.runs.held})
@@ -198,7 +195,6 @@ class RepeatDialog(TextDialog):
         with VerticalScroll(classes="dialog") as body:
             body.border_title = "Repeat A and B interleaved"
             yield self.lines
-            yield KeyLine.of(self)
 
     def text(self) -> Iterable[Line]:
         total = 2 * self.repeats

@@ -180,6 +180,8 @@ class LabPane(Pane):
         if needle := self.session.state.filter.casefold():
             rows = [row for row in rows if needle in _text_of(row).casefold()]
         empty = no_run(runs.device.kind == "cpu", self._inner() - GUTTER, self._terminal[1] - 9)
+        if reason := self.session.why_not("lab_run"):
+            empty = [[(f"Not possible now: {reason}.", "text")]]
         self._table.show_empty("reading the ledger" if runs.book.entries is None else empty)
         self._table.show_columns(columns(self._inner(), rows))
         self._table.show(rows)

@@ -17,7 +17,6 @@ from ...text import styled
 from ...text.styled import Line
 from ..shell.keymap import bindings_of, key_of
 from ..widgets.dialog import Dialog
-from ..widgets.key_line import KeyLine
 from ..widgets.table import Column, LiveTable, TableRow
 from ..widgets.text import Lines
 from .demo import Demo, state_text
@@ -72,7 +71,6 @@ class PitfallsDialog(Dialog):
     PitfallsDialog .dialog { width: 110; height: 92%; }
     PitfallsDialog #pitfalls { height: 1fr; }
     PitfallsDialog #pitfall-about { height: 6; margin: 1 0 0 0; }
-    PitfallsDialog KeyLine { margin: 0; }
     PitfallsDialog #pitfall-output { height: 30%; border-top: solid $gs-border; border-title-color: $gs-title; }
     """  # noqa: E501
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("PitfallsDialog")]
@@ -97,9 +95,8 @@ class PitfallsDialog(Dialog):
             yield self._table
             yield self._about
             yield self._output
-            yield KeyLine.of(self)
 
-    async def on_mount(self) -> None:
+    async def on_mount(self) -> None:  # type: ignore[override]  # it waits for the list
         self.set_focus(self._table)  # now: the next key may be there already
         self.set_interval(0.5, self._show)
         from ...checked_rows import TableError

@@ -17,7 +17,6 @@ from textual.widgets import Input
 
 from ...text.styled import Line
 from ..shell.keymap import bindings_of
-from ..widgets.key_line import KeyLine
 from ..widgets.table import Column, LiveTable, TableRow
 from ..widgets.text_dialog import TextDialog
 from .ledger_view import in_own_thread
@@ -66,7 +65,6 @@ class RecordingDialog(TextDialog):
             yield self._input
             self._table.display = False
             yield self._table
-            yield KeyLine.of(self)
 
     def on_mount(self) -> None:
         self.set_focus(self._input)  # now: the next key may be there already

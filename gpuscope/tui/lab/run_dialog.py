@@ -17,7 +17,6 @@ from ...text.styled import Line
 from ...text.units import bytes_text, duration_text, percent_text
 from ..cells import fit
 from ..shell.keymap import bindings_of
-from ..widgets.key_line import KeyLine
 from ..widgets.text_dialog import TextDialog
 from .run import Run
 from .run_facts import facts_of, named_events
@@ -40,7 +39,6 @@ FIGURES = (
 class RunDialog(TextDialog):
     """One run in full, whose switches a key takes over."""
 
-    DEFAULT_CSS = "RunDialog KeyLine { dock: bottom; margin: 0; background: $surface; }"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("RunDialog")]
 
     def __init__(self, runs: LabRuns, entries: Sequence[Entry], run: Run | None) -> None:
@@ -55,7 +53,6 @@ class RunDialog(TextDialog):
                 f"Run {run_name(self._entries[0].id)}{many}" if self._entries else "The current run"
             )
             yield self.lines
-            yield KeyLine.of(self)
 
     def key_states(self) -> Collection[str]:
         return ("switches",) if self._config() is not None else ()

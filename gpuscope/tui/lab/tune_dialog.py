@@ -12,7 +12,6 @@ from textual.containers import VerticalScroll
 from ...text.styled import Line
 from ...text.units import duration_text
 from ..shell.keymap import bindings_of
-from ..widgets.key_line import KeyLine
 from ..widgets.program import program
 from ..widgets.text_dialog import TextDialog
 from .runs import LabRuns
@@ -37,7 +36,6 @@ class TuneDialog(TextDialog):
         with VerticalScroll(classes="dialog") as body:
             body.border_title = "Search the fastest settings"
             yield self.lines
-            yield KeyLine.of(self)
 
     def text(self) -> Iterable[Line]:
         device = self.runs.device.kind

@@ -32,6 +32,7 @@ from ..cells import fit
 from ..charts.strips import text_of
 from ..device.device_state_text import token_of
 from ..memory.timeline import WINDOWS
+from ..shell.entries import Hint
 from ..shell.keymap import bindings_of, keys_of
 from ..shell.session import Session
 from ..widgets.dialog import Dialog
@@ -117,12 +118,14 @@ class DetailScreen(Dialog):
         """What it is and of which moment, and the keys that lead to another."""
         tokens = self._lines.tokens
         state = not_now(self.session)
-        shown = footer_keys(self.session, keys_of(type(self)))
-        keys = "  ".join(f"{key}: {what}" for key, what in shown)
-        drawn = ([(self._title, "title"), *([(" ", "text")] if state else []), *state], keys)
+        drawn = [(self._title, "title"), *([(" ", "text")] if state else []), *state]
         if drawn != self._framed:
             self._framed = drawn
-            self.body.border_title, self.body.border_subtitle = text_of(drawn[0], tokens), drawn[1]
+            self.body.border_title = text_of(drawn, tokens)
+        self._show_keys()
+
+    def own_keys(self) -> list[Hint]:
+        return footer_keys(self.session, keys_of(type(self)))
 
     async def action_look(self, name: str) -> None:
         """Stop, go on or move in time by this action of the registry."""

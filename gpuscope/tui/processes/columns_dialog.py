@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 WORDS = {
     "bar": "its memory as a part of that of its GPUs",
-    "sm": "share of time its kernels ran on a device (driver samples)",
+    "sm": "share of time its kernels ran, by the driver",
     "cpu": "of one core",
     "rss": "host memory",
     "age": "time since its start",
     "idle": "time without kernels or CPU use",
-    "state": "what it does now: its step, where it hangs, whether it runs kernels",
+    "state": "its step, where it hangs, or if it computes",
     "where": "Slurm job, pod or container",
     "peak": "the most that torch has allocated (on a wide terminal)",
     "pace": "median step of its training (on a wide terminal)",
@@ -47,7 +47,6 @@ class ColumnDialog(Dialog):
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes="dialog") as body:
             body.border_title = "Columns"
-            self.say_keys(self.own_keys(), body)
             yield self._lines
 
     def on_mount(self) -> None:

@@ -79,7 +79,7 @@ class OneProcessScreen(ChartedScreen):
         if host is None or process is None:
             self._missing("Process")
             return
-        self._present(words.head(host, process))
+        self._present(words.head(process))
         width = self.terminal[0]
         cells = max(30, (width // 2 if self.wide else width) - 5)
         history = self.session.history
@@ -139,12 +139,12 @@ class OneProcessScreen(ChartedScreen):
     def action_signal(self) -> None:
         """Ask which signal to send."""
         _, process = self._find_process()
-        if process is not None:
+        if process is not None and not self.refused(self.session, "signal"):
             program(self.app).open("signal", process)
             self._show()
 
     def action_environment(self) -> None:
         """What it was started with, as far as an allow-list goes."""
         _, process = self._find_process()
-        if process is not None:
+        if process is not None and not self.refused(self.session, "environment"):
             program(self.app).open("environment", process)

@@ -123,10 +123,9 @@ class ProcessScreen(FullScreen):
         if not self.is_mounted:
             return
         host, choice = self.session.host, self.choice
-        if isinstance(self.focused, FilterInput):
-            self.say_keys(typing_keys(), self.session)
-        else:
-            self.say_own_keys(self.session)
+        typing = isinstance(self.focused, FilterInput)
+        self.foot.show_typing(typing_keys() if typing else ())
+        self.say_own_keys(self.session)
         if host is None:
             self.say_head(
                 [("Processes  ", "bold accent"), ("waiting for the first reading", "muted")]
@@ -138,7 +137,6 @@ class ProcessScreen(FullScreen):
         )
         parts = [
             f"{found.shown} of {found.all}" if found.shown != found.all else f"{found.all}",
-            host.name,
         ]
         parts += [f"sorted by {choice.sort}"]
         parts += ["mine only"] if choice.mine else []
@@ -284,6 +282,8 @@ class ProcessScreen(FullScreen):
     def action_signal(self) -> None:
         """Ask which signal to send to the process under the cursor."""
         process = self.chosen()
+        if self.refused(self.session, "signal"):
+            return
         if (self._table.cursor_key or "").startswith(HEADING):
             self.session.notices.say(
                 "Signal: to one process at a time; put the cursor on a rank", "warn"
@@ -296,7 +296,7 @@ class ProcessScreen(FullScreen):
     def action_environment(self) -> None:
         """What the process was started with, as far as an allow-list goes."""
         process = self.chosen()
-        if process is not None:
+        if process is not None and not self.refused(self.session, "environment"):
             program(self.app).open("environment", process)
 
     def on_live_table_selected(self, event: LiveTable.Selected) -> None:

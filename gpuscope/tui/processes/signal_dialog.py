@@ -174,7 +174,7 @@ class SignalDialog(Dialog):
     def action_send(self, name: str) -> None:
         """Send this signal."""
         if self.state == "asking":
-            self.state, self._came = "running", [("asked; waiting for the answer", "muted")]
+            self.state, self._came = "running", [("waiting for the answer", "muted")]
             self._task = asyncio.get_running_loop().create_task(self._send(name))
             self._show()
 

@@ -23,12 +23,12 @@ UUID_CHARS = 12
 """Of a UUID, enough to tell GPUs apart, also in CUDA_VISIBLE_DEVICES."""
 
 
-def head(host: HostView, process: ProcView) -> Line:
-    """Return the title of the screen, as ``Process 48213  python train.py · node-17``."""
+def head(process: ProcView) -> Line:
+    """Return the title of the screen, as ``Process 48213  python train.py``."""
     d = process.definition
     return [
         (f"Process {d.pid}  ", "bold accent"),
-        (" · ".join((d.name or d.command or "?", host.name)), "title"),
+        (d.name or d.command or "?", "title"),
     ]
 
 

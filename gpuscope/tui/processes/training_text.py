@@ -41,7 +41,7 @@ def training_lines(
     if trainer is not None:
         lines += _course(trainer)
     elif process.gone is None and host.link.state != "replay":
-        hint = " on the Overview looks inside without a restart, where the system allows it"
+        hint = " on the tabs attaches one without a restart, where the system allows it"
         lines.append(
             fact("probe", [("none; ", "muted"), (key_of("attach"), "accent"), (hint, "muted")])
         )

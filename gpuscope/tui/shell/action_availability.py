@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from .actions import ACTIONS, BY_NAME
+from .actions import BY_NAME
 
 if TYPE_CHECKING:
     from ...config import Settings
@@ -15,27 +14,22 @@ if TYPE_CHECKING:
     from ..doctor.watch import Watch
     from ..hosts.sources import Hosts
 
-GREYED = ("asked",)
-"""Needs of actions that keep their place at the bottom while they are not possible."""
 ACTING = ("trainer", "inject", "signal")
 """Needs of actions that touch somebody's process."""
 READONLY = (
     "gpuscope runs with --readonly (or readonly = true in its config file): no signals, no "
     "requests to trainers"
 )
-NO_SOURCE = "no source yet"
-NO_TRAINER = "no trainer with a probe is here"
+NO_SOURCE = "no host is connected yet"
+NO_TRAINER = "no trainer with a probe runs here"
+LIVE = "live"
+"""What a key of a screen needs that asks a process or its host and is no action of the tabs."""
+ONLY_LIVE = "only a live trainer answers this, not a recording"
+NO_LAB = "the Lab trains here and now: start gpuscope without a recording"
 NOT_RECORDED = {
-    "inject": "a recording cannot be attached to",
-    "signal": "a recording takes no signals",
+    "inject": "a recording has no process to attach to",
+    "signal": "a recording has no process to signal",
 }
-
-
-def offered(why_not: Callable[[str], str]) -> tuple[list[str], list[str]]:
-    """Return the actions of the footer that are possible, and those that stand there greyed."""
-    in_line = [action for action in ACTIONS if action.footer]
-    possible = [a.name for a in in_line if not why_not(a.name)]
-    return possible, [a.name for a in in_line if a.needs in GREYED and a.name not in possible]
 
 
 class Situation(Protocol):
@@ -59,11 +53,11 @@ class Situation(Protocol):
 
 
 def why_not(session: Situation, action: str, source: Source | None, away: bool, heard: bool) -> str:
-    """Return why an action is not possible, "" when it is.
+    """Return why an action, or a key that needs :data:`LIVE`, is not possible; "" when it is.
 
     ``away`` says that other hosts may be looked at, ``heard`` that there is a store.
     """
-    need = BY_NAME[action].needs
+    need = BY_NAME[action].needs if action in BY_NAME else action
     if need in ACTING and session.settings.readonly:
         return READONLY
     if need == "replay":
@@ -76,10 +70,12 @@ def why_not(session: Situation, action: str, source: Source | None, away: bool, 
         return source.capabilities.why_not("rate") if source else NO_SOURCE
     if need == "asked":
         if session.replay:
-            return "a recording keeps no answers of the trainer"
+            return ONLY_LIVE
         return "" if _has_trainers(session) else NO_TRAINER
     if need == "trainer":
         return _why_not_ask(session, action, source)
+    if need == LIVE:
+        return "a recording has no live process to ask" if session.replay else ""
     if need in NOT_RECORDED:
         if session.replay:
             return NOT_RECORDED[need]
@@ -90,7 +86,7 @@ def why_not(session: Situation, action: str, source: Source | None, away: bool, 
         return "" if session.doctor.more_fixes else "there is no other fix to copy"
     if need == "lab":
         if session.replay:
-            return "the lab needs a live session"
+            return NO_LAB
         elsewhere = "the Lab trains on this machine, but another host is shown: gpuscope --lab"
         return elsewhere if source is not None and away else ""
     if need == "away":
@@ -106,7 +102,7 @@ def why_not(session: Situation, action: str, source: Source | None, away: bool, 
 
 def _why_not_ask(session: Situation, action: str, source: Source | None) -> str:
     if session.replay:
-        return "a recording cannot be asked"
+        return ONLY_LIVE
     if source is None:
         return NO_SOURCE
     if not _has_trainers(session):

@@ -22,6 +22,7 @@ from ..terminal.minimal_updates import LeanApp
 from ..terminal.typeahead import TypeAhead
 from ..theme import DARK, THEME_NAMES, css_variables, register
 from ..widgets.dialog import ClosesOnce
+from .actions import BY_NAME
 from .keymap import always
 from .main_screen import MainScreen
 from .notices import Kind, Severity
@@ -128,7 +129,14 @@ class GpuscopeApp(LeanApp[int]):
 
     def carry_out(self, name: str) -> None:
         """Carry out an action of the registry once the palette has gone."""
-        self.call_later(self.main.go_and_do, name)
+        self.call_later(self._go_and_do, name)
+
+    async def _go_and_do(self, name: str) -> None:
+        """Leave the screens over the tabs first, where the action is about a tab."""
+        if (name in TABS or BY_NAME[name].where) and not self.session.why_not(name):
+            while len(self.screen_stack) > 1:
+                self.pop_screen()
+        await self.main.go_and_do(name)
 
     def action_command_palette(self) -> None:
         """Open the palette, unless it is open."""

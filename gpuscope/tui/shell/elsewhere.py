@@ -23,7 +23,7 @@ PLACES = {
 }
 """What a sentence calls a screen, and the action that opens it, if one does."""
 
-MOST_PLACES = 3
+MOST_PLACES = 2
 """So many places are named; a key that is used in more of them is in the help."""
 
 
@@ -40,8 +40,7 @@ def elsewhere(key: str, screen: str = "", tab: str = "") -> str:
             found.append(sentence)
     if not found:
         return f"{name} does nothing here. {key_of('help')} shows what the keys do"
-    more = f" · and more in {key_of('help')}" if len(found) > MOST_PLACES else ""
-    return f"{name} is for another place: {' · '.join(found[:MOST_PLACES])}{more}"
+    return f"not here: {name} is {', '.join(found[:MOST_PLACES])}"
 
 
 def _uses(key: str, screen: str, tab: str) -> Iterator[tuple[str, str]]:
@@ -59,7 +58,6 @@ def _uses(key: str, screen: str, tab: str) -> Iterator[tuple[str, str]]:
 
 def _on_tabs(where: tuple[str, ...]) -> str:
     if not where:
-        return f"on the tabs, where {key_of('back')} leads"
-    return "on " + ", ".join(
-        f"{BY_NAME[tab].label} ({key_text(BY_NAME[tab].keys[0])})" for tab in where
-    )
+        return f"on the tabs ({key_of('back')})"
+    keys = " ".join(key_text(BY_NAME[tab].keys[0]) for tab in where)
+    return f"on {BY_NAME[where[0]].label} ({keys})" if len(where) == 1 else f"on tabs {keys}"

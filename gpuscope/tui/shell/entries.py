@@ -13,9 +13,9 @@ class Action(NamedTuple):
     """One thing that a user can do, and the keys for it.
 
     ``keys`` are Textual key names, the first one is shown. ``where`` lists the tabs it acts on,
-    empty for all. ``needs`` names a capability of the session, "" for none: what is missing is
-    greyed with its reason. ``footer`` is the order in the footer, 0 for not shown there; the
-    lowest stay when there is little room.
+    empty for all. ``needs`` names a capability of the session, "" for none: where it is missing,
+    the key says why. ``footer`` is the place in the footer, 0 for not shown there: the
+    lowest come first and stay when there is little room. ``brief`` is a shorter label for then.
     """
 
     name: str
@@ -28,6 +28,7 @@ class Action(NamedTuple):
     footer: int = 0
     on_tab: Mapping[str, str] = MappingProxyType({})
     """What it does on one tab, where that is not what ``help`` says."""
+    brief: str = ""
 
     def help_on(self, tab: str) -> str:
         """Return what it does on this tab."""
@@ -42,10 +43,12 @@ class Key(NamedTuple):
     """One entry of a screen: a key, or several that belong together such as ``<`` and ``>``.
 
     ``binds`` are pairs of key names, with commas between them, and of the Textual action that they
-    carry out. ``footer`` is the order in the line at the bottom, 0 for not shown there; ``still``
-    is the word there while the screen stands still, where such keys come first. ``needs`` names an
-    action of :data:`ACTIONS` that the session must be able to carry out, ``when`` a state of the
-    screen outside which the key does nothing; see ``key_states``. With ``via`` the named widget has
+    carry out. ``footer`` is the order in the line at the bottom, 0 for not shown there, and
+    ``brief`` a shorter label for it; ``still`` is the word there while the screen stands still,
+    where such keys come first. ``needs`` names an
+    action of :data:`ACTIONS` that the session must be able to carry out, or "live" where a
+    recording has nobody to ask; ``when`` is a state of the screen outside which the key does
+    nothing; see ``key_states``. With ``via`` the named widget has
     the key, and this screen only says what comes of it.
     """
 
@@ -58,6 +61,21 @@ class Key(NamedTuple):
     when: str = ""
     via: str = ""
     still: str = ""
+    brief: str = ""
+
+
+class Hint(NamedTuple):
+    """A key as the line at the bottom names it.
+
+    ``brief`` is the label where there is little room. ``action`` is what a click carries out, and
+    ``second`` what one on the second of two keys does.
+    """
+
+    keys: str
+    label: str
+    brief: str = ""
+    action: str = ""
+    second: str = ""
 
 
 def one(
@@ -70,6 +88,7 @@ def one(
     when: str = "",
     via: str = "",
     shown: str = "",
+    brief: str = "",
 ) -> Key:
     """Return an entry with a single action."""
-    return Key(((keys, action),), label, does, footer, shown, needs, when, via)
+    return Key(((keys, action),), label, does, footer, shown, needs, when, via, brief=brief)

@@ -19,6 +19,7 @@ from ..widgets.table import LiveTable
 from ..widgets.text_dialog import TextDialog
 from .actions import ACTIONS, BY_NAME
 from .entries import GROUPS, Action
+from .footer import tab_actions
 from .keymap import KEY_CELLS, Section, bindings_of, key_of, sections_of, shown_keys, shown_whole
 
 if TYPE_CHECKING:
@@ -136,27 +137,29 @@ class HelpScreen(TextDialog):
 
     # ── keys ──
 
-    def _actions(self, here: bool) -> list[Action]:
-        """Return the actions that are possible: those of this tab alone, or those for all tabs."""
-        return [
-            action
-            for action in ACTIONS
-            if bool(action.where) == here
-            and (not here or (self._tab and action.applies(self._tab)))
-            and not self._why_not(action.name)
-        ]
+    def _actions(self) -> tuple[list[Action], list[Action]]:
+        """Return the possible actions: those of this tab, and the others that act on all tabs.
+
+        The first are in the order of the line at the bottom, whose every key is among them.
+        """
+        named = tab_actions(self._tab) if self._tab else []
+        own = [a for a in ACTIONS if a.where and self._tab and a.applies(self._tab)]
+        here = [*named, *(action for action in own if action not in named)]
+        everywhere = [a for a in ACTIONS if not a.where and a not in here]
+        possible = [[a for a in some if not self._why_not(a.name)] for some in (here, everywhere)]
+        return possible[0], possible[1]
 
     def _here(self) -> Iterator[Block]:
         """Yield what acts on the row under the cursor, on the tab, and on the screen."""
-        mine = self._actions(here=True)
+        mine, _ = self._actions()
         on_row = [a for a in mine if a.group in ROW_GROUPS or a.name in ROW_ACTIONS]
+        rest = [a for a in mine if a not in on_row]
         if on_row:
             yield [
                 [("On this row", "title"), (f"  {self._row}" if self._row else "", "muted")],
                 *(_entry(a, self._tab) for a in on_row),
             ]
         if self._tab:
-            rest = [a for a in mine if a not in on_row]
             title = f"On {BY_NAME[self._tab].label}"
             yield [[(title, "title")], *(_entry(a, self._tab) for a in rest)]
         for section in self._sections:
@@ -176,7 +179,7 @@ class HelpScreen(TextDialog):
 
     def _everywhere(self) -> Iterator[Block]:
         """Yield the keys for all tabs by their groups."""
-        found = self._actions(here=False)
+        _, found = self._actions()
         lead = "" if self._tab else f" (on the tabs: {key_of('back')} leads there)"
         for group in GROUPS:
             actions = [action for action in found if action.group == group]

@@ -5,7 +5,7 @@ The help, footers and texts write keys as people do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -179,22 +179,6 @@ def in_footer(keys: Iterable[Key], states: Collection[str] = ()) -> list[Key]:
     return sorted(
         (k for k in keys if k.footer and (not k.when or k.when in states)), key=lambda k: k.footer
     )
-
-
-def footer(
-    keys: Sequence[Key], states: Collection[str], why_not: Callable[[str], str], still: bool
-) -> list[tuple[str, str]]:
-    """Return (keys, what they do) for the line at the bottom.
-
-    Entries that would only say why not are left out. ``still`` says that the screen stands
-    still: what leads on from there comes behind the first.
-    """
-    line = [key for key in in_footer(keys, states) if not (key.needs and why_not(key.needs))]
-    if not still:
-        return [(shown_short(key), key.label) for key in line]
-    leading = [(shown_short(key), key.still) for key in keys if key.still]
-    first, *rest = [(shown_short(key), key.label) for key in line if not key.still]
-    return [first, *leading, *rest]
 
 
 class Section(NamedTuple):

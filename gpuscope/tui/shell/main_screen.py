@@ -19,13 +19,14 @@ from textual.screen import Screen
 from ...text.styled import Line
 from ..charts.chart_schedule import ChartPace
 from ..terminal.soon import Silence, soon
+from ..widgets.key_line import KeyLine
 from ..widgets.pane import Pane, ViewChanged, Waiting
 from ..widgets.program import program
 from ..widgets.status import Situation, StatusLine
-from .action_availability import offered
 from .actions import ACTIONS, BY_NAME
+from .footer import tab_ends, tab_hints
 from .garbage import collect_seldom
-from .header import FooterLine, TabLine
+from .header import TabLine
 from .keymap import bindings, key_of
 from .session import FAR_SECONDS, SEEK_SECONDS, Session
 from .tabs import PANELS, TABS
@@ -69,7 +70,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
             [tab for tab in TABS if tab != "fleet" or self.tab == tab], self.tab, id="tabs"
         )
         yield Waiting(PANELS[self.tab])
-        yield FooterLine(id="footer")
+        yield KeyLine(id="footer")
 
     async def _reveal(self, tab: str) -> None:
         """Make a tab the visible one; its first visit builds it.
@@ -243,10 +244,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
     def _footer(self) -> None:
         session, self._foot_drawn = self.session, time.monotonic()
-        possible, greyed = offered(session.why_not)
-        self.query_one(FooterLine).show(
-            self.tab, possible, session.paused_seconds is not None, greyed
-        )
+        frozen = session.paused_seconds is not None
+        self.query_one(KeyLine).show(tab_hints(self.tab, session.why_not, frozen), tab_ends())
 
     def _top(self) -> None:
         """Status line and tabs."""
@@ -273,7 +272,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         tabs.count("doctor", *session.found)
         fits = tabs.has_room_for(hint)
         tabs.show(self.tab, hint if fits else ())
-        self.query_one(FooterLine).say(said_now or (() if fits else hint))
+        self.query_one(KeyLine).say(said_now or (() if fits else hint))
 
     def on_resize(self, event: events.Resize) -> None:
         self._fit_to(event.size.width, event.size.height)
@@ -296,8 +295,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self.session.notices.unhint()
         reason = self.session.why_not(name)
         if reason:
-            self.session.notices.say(f"{BY_NAME[name].label}: {reason}", "warn")
-            self._frame()
+            self.tell(f"{BY_NAME[name].label}: {reason}")
         elif name in TABS:
             await self.show_tab(name)
         else:

@@ -17,12 +17,15 @@ from textual.widgets import Input
 from ...text import styled
 from ...text.width import cells
 from ..widgets.dialog import ClosesOnce
+from ..widgets.key_line import KeyLine
 from ..widgets.program import program
 from ..widgets.table import Column, LiveTable, TableRow
 from ..widgets.text import Lines
-from .keymap import bindings_of, in_footer, keys_of, shown_short
+from .footer import screen_hints
+from .keymap import bindings_of, keys_of
 from .palette_entries import Entry, matching_entries, remember
 
+WIDE = 100
 LEAST_CELLS, MOST_SHARE = 16, 0.46
 """How wide the names of the entries may be: cells, and a share of the terminal."""
 PLACEHOLDER = "an action, gpu 3, pid 612, a word such as oom, or user@host"
@@ -30,6 +33,8 @@ NOTHING = "nothing is found: try a shorter word, gpu 0, or user@host"
 LEAST_ROWS, MOST_ROWS, AROUND_ROWS = 4, 24, 9
 """Rows of the list, and those of the palette and the margins that are not the list."""
 ABOUT_ROWS = 2
+FEW_WORDS = ("", "here", "recent")
+"""Kinds that say less than what an entry does."""
 WIDTHS = ("title", "keys", "kind")
 
 
@@ -41,7 +46,7 @@ class Palette(ClosesOnce, ModalScreen[None]):
     Palette .dialog {
         width: 110; max-width: 96%; height: auto; margin: 2 0 0 0; padding: 0 1;
         border: round $gs-accent; background: $surface;
-        border-title-color: $gs-title; border-subtitle-color: $gs-muted;
+        border-title-color: $gs-title;
     }
     Palette Input, Palette Input:focus { border: none; height: 1; padding: 0; background: $panel; }
     Palette LiveTable { height: 12; margin: 1 0 0 0; }
@@ -60,11 +65,12 @@ class Palette(ClosesOnce, ModalScreen[None]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog") as body:
             body.border_title = "Palette"
-            keys = in_footer(keys_of(type(self)))
-            body.border_subtitle = "   ".join(f"{shown_short(key)}: {key.label}" for key in keys)
             yield self._input
             yield self._table
             yield self._about
+        foot = KeyLine()
+        foot.show(screen_hints(keys_of(type(self))), ())
+        yield foot
 
     def on_mount(self) -> None:
         self.set_focus(self._input, scroll_visible=False)
@@ -92,7 +98,7 @@ class Palette(ClosesOnce, ModalScreen[None]):
         below = stack[stack.index(self) - 1] if self in stack else stack[-1]
         entries = matching_entries(app, below, self._input.value)
         self._entries = {str(number): entry for number, entry in enumerate(entries)}
-        self._table.show_columns(_columns(entries, int(MOST_SHARE * self.app.size.width)))
+        self._table.show_columns(_columns(entries, self.app.size.width))
         self._table.show([_row(key, entry) for key, entry in self._entries.items()])
         self._table.action_edge(-1)
         self._tell()
@@ -153,15 +159,19 @@ class Palette(ClosesOnce, ModalScreen[None]):
         self._table.action_page(by)
 
 
-def _columns(entries: Sequence[Entry], most: int) -> tuple[Column, ...]:
-    """Return columns as wide as what stands in them; one that is empty takes no place."""
+def _columns(entries: Sequence[Entry], terminal: int) -> tuple[Column, ...]:
+    """Return columns as wide as what stands in them; one that is empty takes no place.
+
+    On a narrow terminal what an entry does needs the place of its kind more.
+    """
+    most = int(MOST_SHARE * terminal)
     wide = {name: max((cells(getattr(e, name)) for e in entries), default=0) for name in WIDTHS}
     title = max(LEAST_CELLS, min(most, wide["title"]))
     columns = [Column("title", "", title)]
     if wide["keys"]:
         columns.append(Column("keys", "", wide["keys"], priority=2))
-    columns.append(Column("about", "", 12, flex=1, priority=1))
-    if wide["kind"]:
+    columns.append(Column("about", "", 12, flex=1, priority=1, whole=True))
+    if wide["kind"] and (terminal >= WIDE or any(e.kind not in FEW_WORDS for e in entries)):
         columns.append(Column("kind", "", wide["kind"], priority=3))
     return tuple(columns)
 

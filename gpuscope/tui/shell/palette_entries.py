@@ -353,8 +353,11 @@ def score(entry: Entry, query: str) -> int:
         if not points:
             return 0
         total += points
-    if title == " ".join(query.casefold().split()):
+    typed_words = " ".join(query.casefold().split())
+    if title == typed_words:
         total += 200
+    elif title.startswith(typed_words) and not entry.kind:  # an action that is being typed
+        total += 50
     return total + (10 if not entry.kind else 0)
 
 

@@ -8,47 +8,21 @@ the bottom, ``?`` and the palette.
 from __future__ import annotations
 
 from .entries import Key, one
-
-LEAVE = 90
-"""The place of the key that leaves, in the line of a dialog: the last."""
-CLOSE = one("escape,q", "dismiss", "close", "back to the screen below", LEAVE)
-SCROLL = Key((("j,down", "scroll(1)"), ("k,up", "scroll(-1)")), "scroll", "line by line")
-PAGE = one("pagedown,space", "page(1)", "on", "a page down", shown="space")
-HELP = one("question_mark", "keys_here", "help", "these keys, and the words and glyphs in use")
-PAUSE = Key(
-    (("space", "look('pause')"),), "pause", "freeze the screen, or continue from now", still="now"
+from .lab_keys import LAB_KEYS
+from .shared_keys import (
+    CLOSE,
+    ENDS,
+    ENVIRONMENT,
+    HELP,
+    MOVE_ROWS,
+    PAGE,
+    PALETTE,
+    PAUSE,
+    SCROLL,
+    SELECT,
+    TIME,
+    TYPING,
 )
-TIME = (
-    Key(
-        (("comma", "look('replay_back')"), ("full_stop", "look('replay_forward')")),
-        "past",
-        "10 s back, or forward again",
-        50,
-        still="10 s",
-    ),
-    Key(
-        (
-            ("left_curly_bracket", "look('far_back')"),
-            ("right_curly_bracket", "look('far_forward')"),
-        ),
-        "5 min",
-        "5 minutes back, or forward again",
-        still="5 min",
-    ),
-)
-"""Through time, as on the tabs. Screens put 50 between their own keys, where these come in the line
-at the bottom.
-"""
-MOVE_ROWS = Key(
-    (("j,down", "move(1)"), ("k,up", "move(-1)")), "move", "to the next row, or the one before"
-)
-ENDS = Key((("home,g", "edge(-1)"), ("end,G", "edge(1)")), "ends", "to the first row, or the last")
-SELECT = one("enter", "select", "open", "open the row under the cursor")
-TYPING = (
-    one("enter", "submit", "keep it", "show only rows that contain the text", 10, via="Input"),
-    one("escape", "drop", "drop it", "show all rows again", 20),
-)
-FORCE = one("exclamation_mark", "force", "run anyway", "run although the GPU is in use", 40)
 
 SIGNAL_KEYS = {
     "T": "TERM",
@@ -69,9 +43,9 @@ digit, because digits are the keys of the tabs.
 KEYS: dict[str, tuple[Key, ...]] = {
     # What all screens of a kind have; theirs come on top of it.
     "FullScreen": (
-        one("escape,q", "dismiss", "back", "back to the screen below", 10),
+        one("escape,q", "dismiss", "back", "back to the screen below"),
         HELP,
-        one("colon", "palette_here", "palette", "find an action, a thing or a word by its name"),
+        PALETTE,
     ),
     "Palette": (
         Key(
@@ -111,6 +85,7 @@ KEYS: dict[str, tuple[Key, ...]] = {
         PAGE,
         one("pageup", "page(-1)", "page back", "a page back"),
         HELP,
+        PALETTE,
     ),
     "ChartedScreen": (
         PAUSE,
@@ -120,15 +95,15 @@ KEYS: dict[str, tuple[Key, ...]] = {
             "readings",
             "readings",
             "every reading, with the reason where there is none",
-            90,
+            30,
         ),
         Key(
             (("plus,equals_sign", "zoom(-1)"), ("minus", "zoom(1)")),
             "zoom",
             "a shorter or longer chart window",
-            70,
+            40,
         ),
-        one("c", "chart(1)", "chart", "the next history", 60),
+        one("c", "chart(1)", "chart", "the next history", 20),
         SCROLL._replace(help="to what does not fit", footer=87),
     ),
     # Looked at closely.
@@ -137,26 +112,26 @@ KEYS: dict[str, tuple[Key, ...]] = {
             (("n,right", "device(1)"), ("b,left", "device(-1)")),
             "GPU",
             "the next GPU of the host, or the one before",
-            80,
+            10,
         ),
-        one("o", "holders", "holders", "which processes have the GPU open", 95),
+        one("o", "holders", "holders", "which processes have the GPU open", 15, "live"),
     ),
     "OneProcessScreen": (
         Key(
             (("plus,equals_sign", "zoom(-1)"), ("minus", "zoom(1)")),
             "zoom",
             "a shorter or longer chart window",
-            55,
+            40,
         ),
         one(
             "K,f9",
             "signal",
             "signal",
             "end, stop or continue the process; asks first",
-            80,
+            10,
             "signal",
         ),
-        one("e", "environment", "environment", "its variables at the start", 85),
+        ENVIRONMENT,
     ),
     "ProcessScreen": (
         PAUSE,
@@ -170,7 +145,7 @@ KEYS: dict[str, tuple[Key, ...]] = {
             25,
             "signal",
         ),
-        one("e", "environment", "environment", "its variables at the start", 30),
+        ENVIRONMENT._replace(footer=30),
         one("slash", "filter", "filter", "only rows that contain the text", 35),
         one("u", "mine", "mine", "only my processes, or all", 40),
         Key(
@@ -179,9 +154,16 @@ KEYS: dict[str, tuple[Key, ...]] = {
             "by the column before, or the next",
             45,
         ),
-        one("T", "tree", "tree", "children below their parents", 60),
-        one("J", "job", "my Slurm job", "only the GPUs of the Slurm job that gpuscope runs in", 65),
-        one("c", "column", "columns", "choose what the table shows", 70),
+        one("T", "tree", "tree", "children below their parents", 46),
+        one(
+            "J",
+            "job",
+            "my Slurm job",
+            "only the GPUs of the Slurm job that gpuscope runs in",
+            65,
+            brief="job",
+        ),
+        one("c", "column", "columns", "choose what the table shows", 48, brief="cols"),
         MOVE_ROWS._replace(footer=80, via="LiveTable"),
     ),
     "JobScreen": (
@@ -194,6 +176,7 @@ KEYS: dict[str, tuple[Key, ...]] = {
             "every reading of the rank under the cursor",
             20,
             via="LiveTable",
+            brief="readings",
         ),
         one(
             "s",
@@ -202,6 +185,7 @@ KEYS: dict[str, tuple[Key, ...]] = {
             "every block of its allocator, in a file; asks first",
             25,
             "snapshot",
+            brief="snap",
         ),
         one(
             "p",
@@ -211,7 +195,7 @@ KEYS: dict[str, tuple[Key, ...]] = {
             30,
             "profile",
         ),
-        one("S,i", "act('stacks')", "stacks", "the stacks of all its threads", 35, "stacks"),
+        one("S,i", "act('stacks')", "stacks", "the stacks of all its threads", 22, "stacks"),
         one(
             "H",
             "act('history')",
@@ -220,33 +204,57 @@ KEYS: dict[str, tuple[Key, ...]] = {
             40,
             "history",
         ),
-        one("c", "chart", "chart", "the next chart comes first, where not all have room", 55),
+        one("c", "chart", "chart", "the next chart comes first, where not all have room", 35),
         Key(
             (("plus,equals_sign", "zoom(-1)"), ("minus", "zoom(1)")),
             "zoom",
             "a shorter or longer chart window",
             65,
         ),
-        one("a", "all", "all ranks", "all ranks, or the worst and the others as one line", 60),
+        one(
+            "a",
+            "all",
+            "all ranks",
+            "all ranks, or the worst and the others as one line",
+            23,
+            brief="ranks",
+        ),
         MOVE_ROWS._replace(footer=70, via="LiveTable"),
     ),
     "DetailScreen": (
         *TIME,
-        CLOSE._replace(footer=10),
+        CLOSE,
         one("enter", "dismiss", "close", "back to the screen below"),
         Key(
-            (("z", "zoom(1)"), ("Z", "zoom(-1)")), "zoom", "histories over a longer or shorter time"
+            (("z", "zoom(1)"), ("Z", "zoom(-1)")),
+            "zoom",
+            "histories over a longer or shorter time",
+            20,
         ),
     ),
     "ProfileScreen": (
-        one("c,tab", "kind", "kernels / collectives / CPU", "the next of these tables", 20),
+        one(
+            "c,tab",
+            "kind",
+            "kernels / collectives / CPU",
+            "the next of these tables",
+            20,
+            brief="table",
+        ),
         Key(
             (("less_than_sign", "sort(-1)"), ("greater_than_sign", "sort(1)")),
             "sort",
             "by the column before, or the next",
             30,
         ),
-        one("y", "copy", "copy the path", "of the trace, which opens in Perfetto too", 40),
+        one(
+            "y",
+            "copy",
+            "copy the path",
+            "of the trace, which opens in Perfetto too",
+            40,
+            brief="copy",
+        ),
     ),
     "SnapshotScreen": (
         Key(
@@ -325,7 +333,7 @@ KEYS: dict[str, tuple[Key, ...]] = {
         ),
         one("d", "detach", "detach", "remove an injected probe; asks first", needs="attach"),
         one("o", "elsewhere", "another host", "user@host, slurm:JOB or k8s:NAMESPACE/POD"),
-        one("r,a", "again", "look again", "refresh the list"),
+        one("r,a", "again", "refresh", "search again"),
     ),
     "ConsentDialog": (
         one("y", "agree", "do it", "attach the probe, or remove it"),
@@ -370,98 +378,10 @@ KEYS: dict[str, tuple[Key, ...]] = {
         one("enter", "dismiss", "close", "back to the screen below"),
     ),
     "SshPrompt": (
-        one("enter", "submit", "answer", "send the answer to ssh", via="Input"),
-        one("escape", "refuse", "refuse", "do not answer: ssh gives up"),
+        one("enter", "submit", "answer", "send the answer to ssh", 10, via="Input"),
+        one("escape", "refuse", "refuse", "do not answer: ssh gives up", 20),
     ),
-    # The Lab.
-    "CommandDialog": (
-        one("enter", "begin", "measure", "start the command", 10),
-        one("x", "stop", "stop", "end it", 20),
-        FORCE,
-    ),
-    "RunDialog": (
-        one(
-            "enter",
-            "take",
-            "use these switches",
-            "the Lab's switches become those of this run",
-            10,
-            when="switches",
-        ),
-    ),
-    "PitfallsDialog": (
-        one(
-            "enter",
-            "start(False)",
-            "faulty",
-            "start the script under the cursor with its mistake",
-            10,
-            via="LiveTable",
-        ),
-        one("c", "start(True)", "cured", "start the fixed script", 20),
-        one("x", "stop", "stop", "end the script", 30),
-        FORCE,
-    ),
-    "RecordingDialog": (
-        one(
-            "enter",
-            "go_on",
-            "read it, take it",
-            "read the file, or take the training under the cursor",
-            10,
-            via="Input",
-        ),
-        one("tab", "other", "list or typing", "from the path to the list, and back"),
-        CLOSE._replace(label="leave"),
-    ),
-    "ValueDialog": (
-        one(
-            "enter",
-            "take",
-            "take it",
-            "the value under the cursor, or what is typed",
-            10,
-            via="LiveTable",
-        ),
-        one(
-            "tab", "other", "list or typing", "from the list to typing, and back", 20, when="typed"
-        ),
-        CLOSE._replace(label="leave"),
-    ),
-    "HeldDialog": (
-        FORCE._replace(footer=10, label="start anyway"),
-        CLOSE._replace(label="cancel"),
-    ),
-    "TuneDialog": (
-        one("enter", "begin", "begin", "search for the fastest settings", 10),
-        one("left,h", "budget(-1)", "shorter", "a shorter search", 20),
-        one("right,l", "budget(1)", "longer", "a longer search", 30),
-        one("f", "free", "batch", "keep the effective batch, or allow another", 40),
-        CLOSE._replace(label="leave"),
-    ),
-    "TuneScreen": (
-        one("enter", "select", "details", "what became of this row", 20, via="LiveTable"),
-        one(
-            "x",
-            "stop",
-            "stop",
-            "end the search; the same search continues later",
-            30,
-            when="running",
-        ),
-        one("t", "take", "take", "the Lab's switches become the best ones", 40, when="better"),
-        one("y", "copy", "copy the lines", "that make a training as fast", 50, when="better"),
-        one("n", "new", "new search", "another search, with the Lab's switches", 60, when="over"),
-        FORCE._replace(footer=70, when="failed"),
-    ),
-    "RepeatDialog": (
-        one("enter", "begin", "begin", "repeat A and B interleaved", 10),
-        one("left,h", "repeats(-1)", "fewer", "fewer repeats", 20),
-        one("right,l", "repeats(1)", "more", "more repeats", 30),
-        one("down,j", "steps(-1)", "shorter", "fewer steps in each run", 40),
-        one("up,k", "steps(1)", "longer", "more steps in each run", 50),
-        CLOSE._replace(label="leave"),
-    ),
+    **LAB_KEYS,
     # Parts of screens, while they have the keyboard.
     "LiveTable": (
         MOVE_ROWS,

@@ -30,7 +30,7 @@ class WordDialog(TextDialog):
         near = [one for one in section[first : first + MOST_NEAR + 1] if one != term]
         wide = max((len(one.term) for one in near), default=0) + 2
         yield []
-        yield [(f"Beside it under {term.section}", "title")]
+        yield [(f"More words of {term.section}", "title")]
         for one in near:
             yield [(f"{one.term:{wide}}", "accent"), (_plain(one.meaning), "muted")]
 

@@ -150,7 +150,7 @@ class ActDialog(Dialog):
     def _bar(self) -> Line:
         fraction, text = self._progress
         if fraction is None:
-            return [("Working  ", "muted"), (text or "asked; waiting for the trainer", "text")]
+            return [("Working  ", "muted"), (text or "waiting for the trainer", "text")]
         bar = stacked_bar(
             [(min(max(fraction, 0.0), 1.0), "accent")], 1.0, BAR_CELLS, self._lines.tokens.glyphs
         )

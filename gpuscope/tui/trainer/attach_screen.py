@@ -44,10 +44,9 @@ class AttachScreen(Dialog):
     """
 
     DEFAULT_CSS = """
-    AttachScreen .dialog { width: 112; max-width: 100%; height: auto; max-height: 96%; }
+    AttachScreen .dialog { width: 112; max-width: 100%; height: auto; max-height: 92%; }
     AttachScreen LiveTable { height: 6; }
-    AttachScreen #about { height: auto; margin: 1 0; }
-    AttachScreen #keys { height: 1; }
+    AttachScreen #about { height: auto; margin: 1 0 0 0; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("AttachScreen")]
 
@@ -59,15 +58,13 @@ class AttachScreen(Dialog):
         self._placed = pid is None
         self._problem = ""
         self._work: asyncio.Task[None] | None = None
-        self._table = LiveTable(COLUMNS, empty="looking", id="attachable")
+        self._table = LiveTable(COLUMNS, empty="searching …", id="attachable")
         self._about = Lines(id="about")
-        self._keys = Lines(id="keys")
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog"):
             yield self._table
             yield self._about
-            yield self._keys
 
     def on_mount(self) -> None:
         self.set_focus(self._table, scroll_visible=False)  # now: the next key may be there already
@@ -146,7 +143,7 @@ class AttachScreen(Dialog):
             )
         lines += [[(note, "faint")] for note in found.notes]
         shown = styled.hang_lines(lines, cells)
-        room = int(self.size.height * 0.96) - 5  # frame, margins, keys
+        room = int(self.size.height * 0.92) - 3  # frame, margin
         # the list may need less than its half
         most = max(LEAST_ABOUT, room // 2, room - len(self._table.rows) - 1)
         self._about.show(shown[:most])
@@ -154,15 +151,12 @@ class AttachScreen(Dialog):
         if self._table.styles.height is None or self._table.styles.height.value != tall:
             self._table.styles.height = tall
         inside = item is not None and item.has_probe
-        keys: Line = [
-            (key_of("select", "AttachScreen"), "accent"),
-            (" open it   " if inside else " attach, asks first   ", "muted"),
-        ]
+        keys = [(key_of("select", "AttachScreen"), "open it" if inside else "attach, asks first")]
+        keys = keys if group is not None else []
         if item is not None and item.origin == "inject":
-            keys += [(key_of("detach", "AttachScreen"), "accent"), (" detach   ", "muted")]
-        keys += [(key_of("elsewhere", "AttachScreen"), "accent"), (" another host   ", "muted")]
-        keys += [(key_of("again", "AttachScreen"), "accent"), (" look again   ", "muted")]
-        self._keys.show([[*keys, (key_of("dismiss", "Dialog"), "accent"), (" close", "muted")]])
+            keys.append((key_of("detach", "AttachScreen"), "remove the probe"))
+        keys.append((key_of("elsewhere", "AttachScreen"), "another host"))
+        self.say_keys([*keys, (key_of("again", "AttachScreen"), "refresh")])
 
     def under_cursor(self) -> tuple[Group | None, Item | None]:
         """The group under the cursor, and the process where it is not a job's own line."""
@@ -210,6 +204,7 @@ class AttachScreen(Dialog):
         """The question for taking an injected probe out."""
         _, item = self.under_cursor()
         if item is None or not item.has_probe:
+            self.tell("no probe to remove is in this row")
             return
         if item.origin != "inject":
             self.session.notices.say(

@@ -132,7 +132,7 @@ async def attach_all(
     """
     for number, item in enumerate(items):
         report.left = tuple(items[number + 1 :])
-        say(number, "asked; waiting for its next safe point")
+        say(number, "waiting for its next safe point")
         try:
             value = await _attach(session, item, lambda text, number=number: say(number, text))  # type: ignore[misc]
         except SourceError as error:

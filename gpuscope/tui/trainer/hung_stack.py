@@ -55,7 +55,7 @@ def _lines(session: Session, trainer: TrainerView) -> Iterable[Line]:
             yield from thread_lines({"threads": training_of(answer.value)}, None)
             yield from collective_lines(answer.value)
             return
-        why = answer.problem or "its probe is being asked"
+        why = answer.problem or "waiting for the answer of its probe"
     yield from _recorded(trainer, why)
 
 

@@ -16,8 +16,8 @@ from ...text import styled
 from ...text.styled import Line
 from ..log.rows import event_lines
 from ..overview.step_split import SPLIT_TOKENS
-from ..shell.keymap import bindings_of, keys_of
-from ..widgets.full_screen import FullScreen, absent, footer_keys
+from ..shell.keymap import bindings_of
+from ..widgets.full_screen import FullScreen, absent
 from ..widgets.pane import set_title
 from ..widgets.program import program
 from ..widgets.table import LiveTable, TableRow
@@ -87,11 +87,7 @@ class JobScreen(FullScreen):
             return
         host = self.session.host
         job = next((j for j in host.jobs if j.key == self._key), None) if host is not None else None
-        notice = self.session.notices.current
-        if notice is not None and notice.severity != "ok":
-            self.foot.show([[(f" {notice.text}", notice.severity)]])
-        else:
-            self.say_keys(footer_keys(self.session, keys_of(type(self))))
+        self.say_own_keys(self.session)
         if host is None or job is None:
             self.say_head([("Job  ", "bold accent"), (absent(self.session), "muted")], self.session)
             self._notes.show([])
@@ -183,11 +179,7 @@ class JobScreen(FullScreen):
 
     def action_act(self, name: str) -> None:
         """Ask the rank under the cursor."""
-        reason = self.session.why_not(name)
-        if reason:
-            self.session.notices.say(f"{name}: {reason}", "warn")
-            self._show()
-        else:
+        if not self.refused(self.session, f"act('{name}')"):
             open_act(program(self.app), name, self._chosen())
 
     def on_live_table_highlighted(self, event: LiveTable.Highlighted) -> None:

@@ -52,8 +52,7 @@ class StacksScreen(Dialog):
         self._work: asyncio.Task[None] | None = None
 
     def compose(self) -> ComposeResult:
-        with VerticalScroll(classes="dialog") as body:
-            self.say_keys(self.own_keys(), body)
+        with VerticalScroll(classes="dialog"):
             yield self._lines
 
     def on_mount(self) -> None:
@@ -79,7 +78,7 @@ class StacksScreen(Dialog):
         if self._value is not None:
             lines = list(stack_lines(self._value, None if self._all else FRAMES))
         else:
-            lines = self._problem or [[("asked; the probe answers from its own thread", "muted")]]
+            lines = self._problem or [[("waiting for the answer of the probe", "muted")]]
         cells = max(30, self._lines.size.width or 70)
         self._lines.show(lines if self._value is not None else styled.hang_lines(lines, cells))
 

@@ -87,14 +87,14 @@ ACTS = {
         ),
         TrainerAction(
             "look",
-            "Look at the GPU",
+            "Trace the GPU",
             "a CUDA trace of a few steps, without files: kernels by class, communication and "
             "copies that nothing hides, why the GPU was idle.",
             "about 0.05 s of the training, once, or 0.15 s for each 1,000 kernels of a step where "
             "the GPU waits for the host; what it was is shown afterwards.",
-            "look",
+            "trace",
             cuda=True,
-            no_cuda="it has not initialised CUDA, so there is no GPU to look at",
+            no_cuda="it has not initialised CUDA, so there is no GPU to trace",
         ),
         TrainerAction(
             "work",
@@ -200,7 +200,7 @@ def snapshot_came(value: Mapping[str, Any]) -> Iterable[Line]:
     if value.get("history") is False:
         yield [
             ("Stacks   ", "muted"),
-            ("none: history was off, so it says what is held, not where. ", "warn"),
+            ("none: history was off, so there are sizes without stacks. ", "warn"),
             (key_of("history", "ActDialog"), "accent"),
             (": turn it on", "muted"),
         ]
@@ -324,7 +324,8 @@ def open_act(app: Program, name: str, chosen: TrainerView | None) -> None:
     host = app.session.host
     found = candidates(host, chosen) if host is not None else []
     if not found:
-        app.session.notices.say("no trainer with a probe is here:  gpuscope run train.py", "warn")
+        none = "no trainer with a probe runs here. Start one: gpuscope run train.py"
+        app.session.notices.say(none, "warn")
     elif name == "stacks":
         app.open("stacks", found[0].key)
     else:

@@ -13,7 +13,8 @@ from textual.binding import BindingType
 from ...text.styled import Piece
 from ..charts.line import LineChart
 from ..shell.keymap import bindings_of
-from ..shell.screen_keys import KEYS, PAUSE, TIME
+from ..shell.screen_keys import KEYS
+from ..shell.shared_keys import PAUSE, TIME
 from .full_screen import FullScreen, absent, footer_keys
 from .program import program
 

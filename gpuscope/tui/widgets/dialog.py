@@ -8,30 +8,26 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from textual.await_complete import AwaitComplete
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
-from textual.content import Content
 from textual.screen import ModalScreen
-from textual.widget import Widget
+from textual.widgets import Input
 
-from ..shell.keymap import bindings_of, in_footer, keys_of, shown_short
-from ..shell.notices import SHOWN_SECONDS, shortened
+from ..shell.entries import Hint, Key
+from ..shell.footer import screen_ends, screen_hints
+from ..shell.keymap import bindings_of, key_text, keys_of
+from .key_line import KeyLine
 from .program import program
-from .text import Lines
 
 if TYPE_CHECKING:
     from textual.screen import Screen
+
+    from ..shell.notices import Notice
 
     Base = Screen[Any]
 else:
     Base = object
 
 
-class DialogNotice(Lines):
-    """A sentence in the last line of the terminal, which goes after a while."""
-
-    DEFAULT_CSS = "DialogNotice { dock: bottom; height: 1; padding: 0 1; background: $panel; }"
-
-    def on_mount(self) -> None:
-        self.set_timer(SHOWN_SECONDS, self.remove)
+NOTICE_SECONDS = 0.5
 
 
 class ClosesOnce(Base):
@@ -58,9 +54,8 @@ class ClosesOnce(Base):
 
     def tell(self, text: str, severity: str = "warn") -> None:
         """Say something for a while in the last line, such as what a key would need."""
-        self.query(DialogNotice).remove()
-        token = "text" if severity == "ok" else severity
-        self.mount(DialogNotice([[(shortened(text, self.size.width - 2), token)]]))
+        for line in self.query(KeyLine):
+            line.tell([(text, "text" if severity == "ok" else severity)])
 
     def dismiss(self, result: Any = None) -> AwaitComplete:
         """Close this screen, if it is the one on top."""
@@ -79,27 +74,66 @@ class Dialog(ClosesOnce, ModalScreen[None]):
     Dialog .dialog {
         width: 90; max-width: 96%; height: auto; max-height: 92%; padding: 0 1;
         border: round $gs-accent; background: $surface;
-        border-title-color: $gs-title; border-subtitle-color: $gs-muted; scrollbar-gutter: stable;
+        border-title-color: $gs-title; scrollbar-gutter: stable;
     }
     """
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("Dialog")]
 
-    def own_keys(self) -> list[tuple[str, str]]:
-        """Return the keys of the registry that the line below a dialog names, with their words."""
-        states = self.key_states()
-        return [(shown_short(key), key.label) for key in in_footer(keys_of(type(self)), states)]
+    def __init__(self) -> None:
+        super().__init__()
+        self.foot = KeyLine()
+        self._named: Sequence[Hint] = ()
+        self._before: Notice | None = None
 
-    def say_keys(self, keys: Sequence[tuple[str, str]], frame: Widget | None = None) -> None:
-        """Name these keys, with their words, in the lower border: the one place for them."""
-        if self._said_keys != tuple(keys):
-            self._said_keys = tuple(keys)
-            pieces: list[tuple[str, str]] = []
-            for key, does in keys:
-                pieces += [(key, "bold $gs-accent"), (f": {does}   ", "$gs-muted")]
-            pieces[-1:] = [(text.rstrip(), style) for text, style in pieces[-1:]]
-            (frame or self.body).border_subtitle = Content.assemble(*pieces)
+    def on_mount(self) -> None:  # Textual calls this beside the one of a subclass
+        self.mount(self.foot)
+        self._show_keys()
+        self._before = self._notice()
+        self.set_interval(NOTICE_SECONDS, self._show_notice)
 
-    _said_keys: tuple[tuple[str, str], ...] = ()
+    def _notice(self) -> Notice | None:
+        session = getattr(self.app, "session", None)
+        return session.notices.current if session is not None else None
+
+    def _show_notice(self) -> None:
+        """Say at the bottom what the program has said since the dialog was opened."""
+        notice = self._notice()
+        if notice is None or notice is self._before:
+            self.foot.say(())
+        else:
+            token = "text" if notice.severity == "ok" else notice.severity
+            self.foot.say([(notice.text, token)])
+
+    def on_descendant_focus(self) -> None:
+        """Letters may be text now, or keys again."""
+        self._show_keys()
+
+    def own_keys(self) -> list[Hint]:
+        """Return the keys of the registry that the line at the bottom names."""
+        return screen_hints(keys_of(type(self)), self.key_states())
+
+    def say_keys(self, keys: Sequence[tuple[str, str]]) -> None:
+        """Name these keys at the bottom with words that depend on the state of the dialog.
+
+        A word for the key that leaves takes the place of the registry's.
+        """
+        known = keys_of(type(self))
+        out = []
+        for shown, does in keys:
+            names = shown.split(" ")
+            actions = [_action_of(name, known) for name in names]
+            out.append(Hint(shown, does, "", actions[0], actions[1] if len(names) == 2 else ""))
+        self._named = out
+        self._show_keys()
+
+    def _show_keys(self) -> None:
+        keys = self._named or self.own_keys()
+        ends = screen_ends(keys_of(type(self)), isinstance(self.focused, Input))
+        leaving = ends[-1].action if ends else ""
+        word = next((hint.label for hint in keys if hint.action == leaving), "")
+        if word:
+            ends[-1] = ends[-1]._replace(label=word)
+        self.foot.show([hint for hint in keys if hint.action != leaving], ends)
 
     @property
     def is_open(self) -> bool:
@@ -138,3 +172,12 @@ class Dialog(ClosesOnce, ModalScreen[None]):
     def action_page(self, by: int) -> None:
         """Scroll by what is visible."""
         self.body.scroll_relative(y=by * max(1, self.body.size.height - 1), animate=False)
+
+
+def _action_of(shown: str, keys: Sequence[Key]) -> str:
+    """Return what a key does that is written as the footer writes it."""
+    for key in keys:
+        for names, action in key.binds:
+            if any(key_text(name) == shown for name in names.split(",")):
+                return action
+    return ""

@@ -8,20 +8,22 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, cast
 from textual.binding import BindingType
 from textual.widgets import Input
 
-from ..shell.header import FooterLine
-from ..shell.keymap import bindings_of, in_footer, shown_short
+from ..shell.entries import Hint
+from ..shell.footer import screen_hints
+from ..shell.keymap import bindings_of
 from ..shell.screen_keys import KEYS
+from .key_line import KeyLine
 
 if TYPE_CHECKING:
     from .pane import Pane
 
 
-def typing_keys() -> list[tuple[str, str]]:
+def typing_keys() -> list[Hint]:
     """Return the keys of a filter that is being typed, and what they do.
 
     All other keys are its letters.
     """
-    return [(shown_short(key), key.label) for key in in_footer(KEYS["FilterLine"])]
+    return screen_hints(KEYS["FilterLine"])
 
 
 class Filtered(Protocol):
@@ -67,8 +69,8 @@ class FilterLine(Input):
         """They are keys again."""
         self._tell(())
 
-    def _tell(self, keys: Sequence[tuple[str, str]]) -> None:
-        for footer in self.app.query(FooterLine):  # none while the screen is being closed
+    def _tell(self, keys: Sequence[Hint]) -> None:
+        for footer in self.app.query(KeyLine):  # none while the screen is being closed
             footer.show_typing(keys)
 
     def on_input_changed(self, event: Input.Changed) -> None:

@@ -5,6 +5,7 @@ They look at a file or a job closely, and a key leads back.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -14,18 +15,24 @@ from textual.screen import ModalScreen
 
 from ...text import styled
 from ...text.styled import Line, Piece
-from ..shell.keymap import bindings_of, footer, keys_of
+from ...text.width import cells
+from ..cells import fit
+from ..shell.footer import screen_ends, screen_hints
+from ..shell.keymap import bindings_of, keys_of
 from ..shell.result_files import short_path
 from .dialog import ClosesOnce
+from .key_line import KeyLine
 from .program import program
+from .status import found_pieces
 from .text import Lines
 
 if TYPE_CHECKING:
-    from ..shell.entries import Key
+    from ..shell.entries import Hint, Key
     from ..shell.session import Session
 
-Keys = Sequence[tuple[str, str]]
-"""(keys, what they do) as the line at the bottom says it."""
+CLOCK_SECONDS = 1.0
+HOST_CELLS = 16
+"""Of the host's name at the top, where the name of what is shown needs room as well."""
 
 
 def not_now(session: Session) -> Line:
@@ -42,17 +49,30 @@ def not_now(session: Session) -> Line:
     return out
 
 
+def where_and_when(session: Session | None, line: Lines) -> Line:
+    """Return what the line at the top keeps on every screen: host, verdict and time."""
+    host = session.host if session is not None else None
+    if session is None or host is None:
+        return []
+    name = host.name if cells(host.name) <= HOST_CELLS else fit(host.name, HOST_CELLS)
+    out: Line = [(f"  {name}", "title"), *found_pieces(session.found, line.tokens.glyphs)]
+    if host.wall_seconds is not None:
+        clock = time.strftime("%H:%M:%S", time.localtime(host.wall_seconds))
+        out.append((f"  {clock}", "text"))
+    return [*out, (" ", "text")]
+
+
 def absent(session: Session) -> str:
     """Return what is said of something that is not in the picture."""
     return "it is gone" if session.paused_seconds is None else "it has no reading from then"
 
 
-def footer_keys(session: Session, keys: Sequence[Key], states: Collection[str] = ()) -> Keys:
+def footer_keys(session: Session, keys: Sequence[Key], states: Collection[str] = ()) -> list[Hint]:
     """Return what the line at the bottom says of these entries of the registry.
 
     Only entries that do something here and now are told.
     """
-    return footer(keys, states, session.why_not, session.paused_seconds is not None)
+    return screen_hints(keys, states, session.why_not, session.paused_seconds is not None)
 
 
 def named_path(path: Path) -> Line:
@@ -75,33 +95,35 @@ class FullScreen(ClosesOnce, ModalScreen[None]):
     DEFAULT_CSS = """
     FullScreen { background: $background; layout: vertical; align: left top; }
     FullScreen .head { height: 1; background: $panel; }
-    FullScreen .foot { height: 1; dock: bottom; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("FullScreen")]
 
     def __init__(self) -> None:
         super().__init__()
         self.head = Lines(classes="head")
-        self.foot = Lines(classes="foot")
+        self.foot = KeyLine(classes="foot")
+        self._head: Sequence[Piece] = ()
+        self._head_session: Session | None = None
+
+    def on_mount(self) -> None:  # Textual calls this beside the one of a subclass
+        self.set_interval(CLOCK_SECONDS, self._show_head)
 
     def say_head(self, pieces: Sequence[Piece], session: Session | None = None) -> None:
-        """Show the line at the top.
+        """Show the line at the top: these pieces, then the host, what is wrong there, and when.
 
         With ``session`` the screen below shows what that looks at, which may not be of this
-        moment.
+        moment; without one it shows a file.
         """
+        self._head, self._head_session = tuple(pieces), session
+        self._show_head()
+
+    def _show_head(self) -> None:
         width = self.size.width or 80
-        state = not_now(session) if session is not None else []
-        line = styled.cut([(" ", "text"), *pieces], width - styled.cells(state))
-        self.head.show(
-            [
-                [
-                    *line,
-                    (" " * max(0, width - styled.cells(line) - styled.cells(state)), "text"),
-                    *state,
-                ]
-            ]
-        )
+        state = not_now(self._head_session) if self._head_session is not None else []
+        state += where_and_when(self._head_session or getattr(self.app, "session", None), self.head)
+        line = styled.cut_whole([(" ", "text"), *self._head], width - styled.cells(state) - 1)
+        gap = max(0, width - styled.cells(line) - styled.cells(state))
+        self.head.show([[*line, (" " * gap, "text"), *state]])
 
     async def action_look(self, name: str) -> None:
         """Stop, go on or move in time by this action of the registry.
@@ -114,31 +136,31 @@ class FullScreen(ClosesOnce, ModalScreen[None]):
     def moved(self) -> None:
         """Draw the other moment that is shown now, on screens that go through time."""
 
+    def refused(self, session: Session, action: str) -> bool:
+        """Return whether this session cannot carry out a key's action, and say why not."""
+        key = next(k for k in keys_of(type(self)) if any(does == action for _, does in k.binds))
+        reason = session.why_not(key.needs) if key.needs else ""
+        if reason:
+            self.tell(f"{key.label}: {reason}")
+        return bool(reason)
+
     def say_own_keys(self, session: Session | None = None) -> None:
         """Show the keys of this screen from the registry in the line at the bottom.
 
         Without a session nothing here depends on one.
         """
         keys, states = keys_of(type(self)), self.key_states()
-        nothing_missing: Keys = footer(keys, states, lambda name: "", still=False)
-        self.say_keys(
-            footer_keys(session, keys, states) if session is not None else nothing_missing, session
-        )
+        if session is not None:
+            self.say_keys(footer_keys(session, keys, states), session)
+        else:
+            self.say_keys(screen_hints(keys, states))
 
-    def say_keys(self, keys: Keys, session: Session | None = None) -> None:
-        """Show as many of these keys as fit in the line at the bottom.
+    def say_keys(self, keys: Sequence[Hint], session: Session | None = None) -> None:
+        """Show these keys in the line at the bottom, and those that every screen has.
 
         While it is new, what ``session`` has to say takes their place.
         """
         notice = session.notices.current if session is not None else None
-        if notice is not None:
-            self.foot.show(
-                [[(f" {notice.text}", "text" if notice.severity == "ok" else notice.severity)]]
-            )
-            return
-        out: Line = []
-        for key, text in keys:
-            entry = [(f" {key} ", "bold accent"), (f"{text} ", "muted")]
-            if styled.cells([*out, *entry]) <= (self.size.width or 80):
-                out += entry
-        self.foot.show([out])
+        token = "text" if notice is None or notice.severity == "ok" else notice.severity
+        self.foot.say([(notice.text, token)] if notice is not None else ())
+        self.foot.show(keys, screen_ends(keys_of(type(self))))

@@ -1,55 +1,117 @@
-"""This is the last line of a dialog, which has its keys; each of them can be clicked."""
+"""This is the last line of every screen: its keys, or for a while what there is to say.
+
+Each key can be clicked.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
 from textual import events
 from textual.strip import Strip
+from textual.timer import Timer
 
 from ...text import styled
-from ...text.styled import Line
+from ...text.styled import Line, Piece
 from ..charts.strips import Painted, strip_of
-from ..shell.entries import Key
-from ..shell.keymap import in_footer, keys_of, shown_short
+from ..shell.entries import Hint
+from ..shell.footer import ends_beside, fitted, hint_pieces
+from ..shell.notices import SHOWN_SECONDS, shortened
 from ..theme import Tokens
-
-if TYPE_CHECKING:
-    from .dialog import Dialog
 
 
 class KeyLine(Painted):
-    """A line with entries of the registry.
+    """The keys that do something here and now, the most important first.
 
-    A click on a key does what the key does.
+    The keys at the right end stay at any width, and beside a notice.
     """
 
-    DEFAULT_CSS = "KeyLine { height: 1; margin: 1 0 0 0; }"
+    DEFAULT_CSS = "KeyLine { height: 1; dock: bottom; background: $background; }"
 
-    def __init__(self, keys: Sequence[Key], **kwargs: Any) -> None:
+    def __init__(self, **kwargs: str) -> None:
         super().__init__(**kwargs)
-        self._keys = tuple(keys)
+        self._own: tuple[Hint, ...] = ()
+        self._ends: tuple[Hint, ...] = ()
+        self._typing: tuple[Hint, ...] = ()
+        self._notice: Sequence[Piece] = ()
+        self._told: Sequence[Piece] = ()
+        self._timer: Timer | None = None
 
-    @classmethod
-    def of(cls, dialog: Dialog) -> KeyLine:
-        """Return the line of this dialog, in the state that it is in."""
-        return cls(in_footer(keys_of(type(dialog)), dialog.key_states()))
+    def show(self, own: Sequence[Hint], ends: Sequence[Hint]) -> None:
+        """Show these keys at the left and at the right."""
+        if (tuple(own), tuple(ends)) != (self._own, self._ends):
+            self._own, self._ends = tuple(own), tuple(ends)
+            self.repaint()
 
-    @staticmethod
-    def _entry(key: Key) -> Line:
-        return [(shown_short(key), "bold accent"), (f" {key.label}   ", "muted")]
+    def show_typing(self, keys: Sequence[Hint]) -> None:
+        """Show the keys that are no text while text is typed; none brings the others back."""
+        if tuple(keys) != self._typing:
+            self._typing = tuple(keys)
+            self.repaint()
+
+    def say(self, notice: Sequence[Piece]) -> None:
+        """Show a notice in the place of the keys, or with no pieces the keys again.
+
+        It is shortened where it is too long; the keys at the right end stay.
+        """
+        if tuple(notice) != self._notice:
+            self._notice = tuple(notice)
+            self.repaint()
+
+    def tell(self, notice: Sequence[Piece]) -> None:
+        """Show a notice for a while."""
+        if self._timer is not None:
+            self._timer.stop()
+        self._told = tuple(notice)
+        self._timer = self.set_timer(SHOWN_SECONDS, self._untell)
+        self.repaint()
+
+    def _untell(self) -> None:
+        self._told, self._timer = (), None
+        self.repaint()
+
+    def _fitted(self, width: int) -> tuple[list[Hint], list[Hint]]:
+        """Return the keys that the line has at a width, at the left and at the right."""
+        if notice := self._told or self._notice:
+            return [], ends_beside(styled.cells(notice) + 2, self._ends, width)
+        if self._typing:
+            return fitted(self._typing, (), width)
+        return fitted(self._own, self._ends, width)
 
     def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
-        pieces = [piece for key in self._keys for piece in self._entry(key)]
-        return [strip_of(styled.cut(pieces, width, tokens.glyphs.ellipsis), width, tokens)]
+        left, right = self._fitted(width)
+        ends = [piece for hint in right for piece in hint_pieces(hint)]
+        if notice := self._told or self._notice:
+            room = width - styled.cells(ends) - 2
+            line: Line = [(" ", "text"), *_cut(notice, room, tokens.glyphs.ellipsis)]
+        else:
+            line = [piece for hint in left for piece in hint_pieces(hint)]
+        gap = max(0, width - styled.cells(line) - styled.cells(ends))
+        return [strip_of([*line, (" " * gap, "text"), *ends], width, tokens)]
 
     async def on_click(self, event: events.Click) -> None:
-        """Carry out the action of the key that was hit."""
-        x = event.x
-        for key in self._keys:
-            x -= styled.cells(self._entry(key))
-            if x < 0:
-                event.stop()
-                await self.screen.run_action(key.binds[0][1])
-                return
+        """A click on a key does what the key does."""
+        left, right = self._fitted(self.size.width)
+        start_right = self.size.width - sum(styled.cells(hint_pieces(hint)) for hint in right)
+        for hints, start in ((left, 0), (right, start_right)):
+            for hint in hints:
+                end = start + styled.cells(hint_pieces(hint))
+                if start <= event.x < end:
+                    event.stop()
+                    second = start + 1 + hint.keys.find(" ") + 1
+                    on_second = hint.second and second <= event.x < start + 1 + len(hint.keys)
+                    action = hint.second if on_second else hint.action
+                    if action:
+                        await self.screen.run_action(action)
+                    return
+                start = end
+
+
+def _cut(notice: Sequence[Piece], room: int, ellipsis: str) -> Line:
+    """Return the notice cut to a number of cells."""
+    out: Line = []
+    for text, token in notice:
+        left = room - styled.cells(out)
+        if left > 0:
+            out.append((shortened(text, left, ellipsis), token))
+    return out

@@ -13,7 +13,7 @@ from ...text.styled import Line, Piece
 from ...text.units import age_text, percent_text
 from ..cells import fit
 from ..charts.strips import Painted, strip_of
-from ..theme import Tokens
+from ..theme import Glyphs, Tokens
 
 if TYPE_CHECKING:
     from ...store.view import HostView
@@ -164,6 +164,17 @@ class StatusLine(Painted):
                 return pieces_left, pieces_right
             worst = max([*left, *right], key=lambda entry: entry[0])
             (left if worst in left else right).remove(worst)
+
+
+def found_pieces(found: tuple[int, int], glyphs: Glyphs) -> Line:
+    """Return the marks and numbers of the problems and of the warnings that the doctor found.
+
+    A number that is 0 is not written.
+    """
+    out: Line = []
+    for number, glyph, token in zip(found, (glyphs.bad, glyphs.warn), ("bad", "warn"), strict=True):
+        out += [(" ", "text"), (f"{glyph}{number}", token)] if number else []
+    return out
 
 
 def short_model(name: str | None) -> str:

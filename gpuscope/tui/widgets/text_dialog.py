@@ -34,7 +34,6 @@ class TextDialog(Dialog):
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes="dialog") as body:
             body.border_title = self.heading
-            self.say_keys(self.own_keys(), body)
             yield self.lines
 
     def on_mount(self) -> None:  # Textual calls this beside the one of a subclass

@@ -1,0 +1,176 @@
+"""This module chooses the keys that the last line of a screen names, and fits them into it.
+
+The screen's own keys stand at the left, the most important first, and the three keys that act
+everywhere at the right: help, palette, and leaving. Where there is little room, labels get shorter
+before keys are left out, and the key of the help says how many were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from ...text import styled
+from ...text.styled import Line
+from .actions import ACTIONS, BY_NAME
+from .entries import Action, Hint, Key
+from .keymap import in_footer, key_text, names_in, shown_short
+
+ENDS = ("help", "palette", "quit")
+"""The actions at the right end, which are named at any width."""
+ENDS_ON_SCREENS = ("question_mark", "colon", "q")
+"""The same on a screen over the tabs, by their keys: there q closes it."""
+ENDS_WHILE_TYPING = ("escape",)
+PAIRS = {
+    "replay_back": "replay_forward",
+    "far_back": "far_forward",
+    "next_subject": "previous_subject",
+    "next_trainer": "previous_trainer",
+    "next_kind": "previous_kind",
+    "lab_previous": "lab_next",
+}
+"""Action → the one that undoes it, which shares its entry. Its brief label is for both."""
+FIRST = {
+    "fleet": ("open", "filter", "sort_next", "mine", "attach"),
+    "overview": ("open", "next_pane", "processes", "attach", "pause", "replay_back"),
+    "doctor": ("next_fix", "prove", "copy", "open", "next_pane"),
+}
+"""Tab → what one comes there for, which stands before all else; elsewhere it is what the order of
+the registry puts first.
+"""
+STANDING = {"pause": "Now", "replay_back": "10 s", "far_back": "5 min"}
+"""What leads back to now and through time, which comes first where the screen stands still."""
+
+
+# ── what there is ──
+
+
+def tab_actions(tab: str) -> list[Action]:
+    """Return the actions that the line of a tab may name, the most important first."""
+    here = [a for a in ACTIONS if a.footer and a.applies(tab) and a.name not in ENDS]
+    first = FIRST.get(tab, ())
+    here.sort(key=lambda a: first.index(a.name) if a.name in first else len(first) + a.footer)
+    return here
+
+
+def tab_hints(tab: str, why_not: Callable[[str], str], frozen: bool = False) -> list[Hint]:
+    """Return the keys of a tab that can act now, the most important first.
+
+    ``frozen`` says that the screen stands still in a live session.
+    """
+    here = [a for a in tab_actions(tab) if not (frozen and a.name in STANDING)]
+    out = [_of_action(a.name, a.label, a.brief) for a in here if not why_not(a.name)]
+    if frozen:
+        out[:0] = [_of_action(name, label) for name, label in STANDING.items()]
+    return out
+
+
+def tab_ends() -> list[Hint]:
+    """Return the keys at the right end of a tab's line."""
+    return [_of_action(name, BY_NAME[name].label) for name in ENDS]
+
+
+def _of_action(name: str, label: str, brief: str = "") -> Hint:
+    keys, second = key_text(BY_NAME[name].keys[0]), ""
+    if name in PAIRS:
+        keys += f" {key_text(BY_NAME[PAIRS[name]].keys[0])}"
+        label, second = brief or label, f"do('{PAIRS[name]}')"
+    return Hint(keys, label, brief, f"do('{name}')", second)
+
+
+def screen_hints(
+    keys: Sequence[Key],
+    states: Collection[str] = (),
+    why_not: Callable[[str], str] | None = None,
+    still: bool = False,
+) -> list[Hint]:
+    """Return the keys of a screen over the tabs, the most important first.
+
+    Entries that would only say why not are left out. ``still`` says that the screen stands
+    still: what leads on from there comes first.
+    """
+    line = [key for key in in_footer(keys, states) if not _is_end(key)]
+    if why_not is not None:
+        line = [key for key in line if not (key.needs and why_not(key.needs))]
+    if not still:
+        return [_of_key(key) for key in line]
+    leading = [_of_key(key._replace(label=key.still, brief="")) for key in keys if key.still]
+    return [*leading, *(_of_key(key) for key in line if not key.still)]
+
+
+def screen_ends(keys: Sequence[Key], typing: bool = False) -> list[Hint]:
+    """Return the keys at the right end of the line of a screen over the tabs.
+
+    While somebody is ``typing``, letters are text and only one key leads out.
+    """
+    out = []
+    for name in ENDS_WHILE_TYPING if typing else ENDS_ON_SCREENS:
+        key = next((key for key in keys if name in names_in(key)), None)
+        if key is not None:
+            action = next(does for names, does in key.binds if name in names.split(","))
+            out.append(Hint(key_text(name), key.label, key.brief, action))
+    return out
+
+
+def _is_end(key: Key) -> bool:
+    return any(name in ENDS_ON_SCREENS for name in names_in(key))
+
+
+def _of_key(key: Key) -> Hint:
+    second = key.binds[1][1] if len(key.binds) == 2 and not key.shown else ""
+    return Hint(shown_short(key), key.label, key.brief, key.binds[0][1], second)
+
+
+# ── what there is room for ──
+
+
+def fitted(own: Sequence[Hint], ends: Sequence[Hint], width: int) -> tuple[list[Hint], list[Hint]]:
+    """Return what stands at the left and at the right of a line, with the labels to show.
+
+    Labels of the left get shorter from the last on, then the right loses its labels, then the
+    last keys of the left go.
+    """
+    left, right = list(own), list(ends)
+    for at in reversed(range(len(left))):
+        if _cells(left) + _cells(right) <= width:
+            break
+        left[at] = left[at]._replace(label=left[at].brief or left[at].label)
+    if _cells(left) + _cells(right) > width:
+        right = [hint._replace(label="") for hint in ends]
+    while left and _cells(left) + _cells(right) > width:
+        del left[-1]
+        right = _with_count(right, ends, len(own) - len(left))
+    roomy = _with_count(ends, ends, len(own) - len(left))
+    right = roomy if _cells(left) + _cells(roomy) <= width else right
+    for at in range(len(left)):  # a key that was left out may have made room
+        longer = [*left[:at], own[at], *left[at + 1 :]]
+        if _cells(longer) + _cells(right) <= width:
+            left = longer
+    return left, right
+
+
+def ends_beside(taken: int, ends: Sequence[Hint], width: int) -> list[Hint]:
+    """Return the right end beside a sentence of so many cells, which may need their labels."""
+    if taken + _cells(ends) <= width:
+        return list(ends)
+    return [hint._replace(label="") for hint in ends]
+
+
+def _with_count(right: Sequence[Hint], ends: Sequence[Hint], left_out: int) -> list[Hint]:
+    """Return the right end whose help says how many keys are not named."""
+    if not left_out:
+        return list(right)
+    help_action = next((hint.action for hint in ends if hint.label.casefold() == "help"), None)
+    return [
+        hint._replace(label=f"+{left_out}") if hint.action == help_action else hint
+        for hint in right
+    ]
+
+
+def hint_pieces(hint: Hint) -> Line:
+    """Return a key and its label as they stand in the line."""
+    key = (f" {hint.keys} ", "bold accent")
+    return [key, (f"{hint.label} ", "muted")] if hint.label else [key]
+
+
+def _cells(hints: Sequence[Hint]) -> int:
+    return sum(styled.cells(hint_pieces(hint)) for hint in hints)

@@ -1,0 +1,216 @@
+"""The last line of every screen: its own keys first, and three keys that are never left out."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gpuscope.store.replay import ReplaySource
+from gpuscope.text import styled
+from gpuscope.tui.shell.actions import ACTIONS
+from gpuscope.tui.shell.app import GpuscopeApp
+from gpuscope.tui.shell.entries import Hint
+from gpuscope.tui.shell.footer import (
+    fitted,
+    hint_pieces,
+    screen_ends,
+    screen_hints,
+    tab_ends,
+    tab_hints,
+)
+from gpuscope.tui.shell.keymap import key_text, keys_of, names_in
+from gpuscope.tui.shell.screen_keys import KEYS
+from gpuscope.tui.shell.session import Session
+from gpuscope.tui.shell.tabs import TABS
+from gpuscope.tui.widgets.dialog import Dialog
+from gpuscope.tui.widgets.full_screen import FullScreen
+from tests.fakes import jobs
+from tests.tui.pilot import in_loop, make_app, until
+from tests.tui.snapshots import text
+from tests.tui.test_keys import classes
+
+RECORDINGS = Path(__file__).parents[2] / "demos" / "recordings"
+BESIDE = ("fleet", "next_host", "previous_host", "connect_again", "next_fix")
+"""Actions that are not about the recording."""
+OWN = {
+    "overview": ["Enter", "Tab", "P", "a"],
+    "memory": ["n N", "m", "c", "W", "w"],
+    "time": ["n N", "l", "w", "Enter", "Tab"],
+    "doctor": ["n", "r", "y", "Enter", "Tab"],
+    "lab": ["r", "x", "← →", "v", "i", "p"],
+    "log": ["n N", "Enter", "/"],
+    "fleet": ["Enter", "/", ">", "a"],
+}
+"""Tab → keys that somebody needs there, which a terminal of 80 columns has room for."""
+
+
+def anything(action: str) -> str:
+    return ""
+
+
+LONG = [Hint(letter, f"does {letter * 4}", letter * 2, f"do {letter}") for letter in "abcde"]
+ENDS = [Hint("?", "Help", action="help"), Hint("q", "Quit", action="quit")]
+
+
+def line_of(own: list[Hint], ends: list[Hint], width: int) -> str:
+    left, right = fitted(own, ends, width)
+    pieces = [piece for hint in [*left, *right] for piece in hint_pieces(hint)]
+    return styled.plain(pieces)
+
+
+@pytest.mark.parametrize("tab", TABS)
+def test_at_80_columns_a_tab_names_its_own_keys_and_the_three_of_all_screens(tab):
+    left, right = fitted(tab_hints(tab, anything), tab_ends(), 80)
+    shown = [hint.keys for hint in left]
+    assert [keys for keys in OWN[tab] if keys not in shown] == []
+    assert [hint.keys for hint in right] == ["?", ":", "q"]
+    assert sum(styled.cells(hint_pieces(hint)) for hint in [*left, *right]) <= 80
+    left_out = len(tab_hints(tab, anything)) - len(left)
+    assert right[0].label == (f"+{left_out}" if left_out else "Help")
+
+
+@pytest.mark.parametrize("name", [n for n in KEYS if n.endswith(("Screen", "Dialog"))])
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_every_screen_names_help_palette_and_the_key_that_leaves_at_any_width(name, width):
+    keys = keys_of(classes()[name])
+    left, right = fitted(screen_hints(keys), screen_ends(keys), width)
+    assert [hint.keys for hint in right] == ["?", ":", "q"]
+    assert all(hint.action for hint in right)
+    assert sum(styled.cells(hint_pieces(hint)) for hint in [*left, *right]) <= width
+
+
+def test_labels_get_shorter_before_a_key_is_left_out_and_the_help_says_how_many_were():
+    assert line_of(LONG, ENDS, 80).split("  ")[0] == " a does aaaa"
+    whole = sum(styled.cells(hint_pieces(hint)) for hint in [*LONG, *ENDS])
+    assert "does eeee" in line_of(LONG, ENDS, whole)
+    assert line_of(LONG, ENDS, whole - 1).endswith(" d does dddd  e ee  ? Help  q Quit ")
+    assert line_of(LONG, ENDS, 38) == " a aa  b bb  c cc  d dd  e ee  ?  q "
+    assert line_of(LONG, ENDS, 24) == " a aa  b bb  ? +3  q "
+    assert line_of(LONG, ENDS, 10) == " ? +5  q "
+
+
+def test_what_would_only_say_why_not_is_left_out_and_time_leads_where_the_screen_stands_still():
+    keys = keys_of(classes()["JobScreen"])
+    going = [hint.label for hint in screen_hints(keys, (), lambda name: "")]
+    assert going[:4] == ["all readings", "stacks", "all ranks", "snapshot"]
+    still = screen_hints(keys, (), lambda name: "no probe" if name == "profile" else "", still=True)
+    assert [(hint.keys, hint.label) for hint in still[:3]] == [
+        ("space", "now"),
+        (", .", "10 s"),
+        ("{ }", "5 min"),
+    ]
+    assert sorted(hint.label for hint in still[3:]) == sorted({*going} - {"profile", "past"})
+
+
+# ── on screen ──
+
+
+@in_loop
+async def test_full_screens_and_dialogs_keep_host_time_and_the_three_keys():
+    """What opens from a key is opened; the help over a tab and over a screen is one of them."""
+    app = make_app(jobs.ranks(stalled=True))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, "Devices")
+        clock = re.search(r"\d\d:\d\d:\d\d", text(app).splitlines()[0])
+        assert clock is not None
+        host = app.session.host
+        assert host is not None
+        name = host.name[:12]
+        pid = host.trainers[0].definition.pid
+        device = host.devices[0].key if host.devices else ""
+        kinds: list[tuple[str, tuple[object, ...]]] = [
+            ("processes", ()),
+            ("job", (host.jobs[0].key,)),
+            ("device", (device,)) if device else ("processes", ()),
+            ("readings", (host.processes[0].key,)),
+            ("attach", (pid,)),
+            ("settings", ()),
+            ("stacks", (host.trainers[0].key,)),
+        ]
+        for kind, args in kinds:
+            app.open(kind, *args)
+            await pilot.pause()
+            assert app.screen is not app.main, kind
+            assert isinstance(app.screen, (FullScreen, Dialog)), kind
+            for _ in range(2):  # the second time with the help over it
+                lines = text(app).splitlines()
+                assert name in lines[0], (kind, lines[0])
+                assert clock[0] in lines[0], (kind, lines[0])
+                ends = lines[-1].split()
+                assert "?" in ends, (kind, lines[-1])
+                assert ":" in ends, (kind, lines[-1])
+                assert "q" in ends, (kind, lines[-1])
+                await pilot.press("question_mark")
+                await pilot.pause()
+            await pilot.press("q")
+            await pilot.pause()
+            while app.screen is not app.main:
+                await pilot.press("q")
+                await pilot.pause()
+
+
+@in_loop
+async def test_what_a_replay_cannot_do_is_not_offered_and_says_why_when_its_key_is_pressed():
+    replay = ReplaySource(RECORDINGS / "h200x2-ddp.gsr")
+    replay.pause()
+    replay.seek(60.0)
+    app = GpuscopeApp(Session(replay=replay), "overview")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "REPLAY", "script-1")
+        for tab in ("overview", "memory", "time", "doctor", "lab"):
+            await app.action_do(tab)
+            await pilot.pause()
+            offered = text(app).splitlines()[-1]
+            for action in ACTIONS:
+                reason = app.session.why_not(action.name)
+                if not (reason and action.applies(tab)) or action.name in BESIDE:
+                    continue
+                key = key_text(action.keys[0])
+                assert f" {key} {action.label} " not in offered
+                await pilot.press(action.keys[0])
+                await pilot.pause()
+                last = text(app).splitlines()[-1]
+                assert f"{action.label}: {reason[:20]}" in last, (tab, action.name, last)
+                assert app.screen is app.main
+        host = app.session.host
+        assert host is not None
+        for kind, args in (
+            ("processes", ()),
+            ("process", (host.processes[0].key,)),
+            ("device", (host.devices[0].key,)),
+            ("job", (host.jobs[0].key,)),
+        ):
+            app.open(kind, *args)
+            await pilot.pause()
+            screen = app.screen
+            pressed = 0
+            for entry in keys_of(type(screen)):
+                reason = app.session.why_not(entry.needs) if entry.needs else ""
+                if reason:
+                    assert f" {entry.label} " not in text(app).splitlines()[-1]
+                    await pilot.press(names_in(entry)[0])
+                    await pilot.pause()
+                    last = text(app).splitlines()[-1]
+                    assert f"{entry.label}: {reason[:20]}" in last, (kind, entry.label, last)
+                    assert app.screen is screen
+                    pressed += 1
+            assert pressed, kind
+            await pilot.press("escape")
+            await pilot.pause()
+
+
+def test_only_the_question_that_names_the_process_has_keys_that_send_each_a_letter_of_the_signal():
+    senders = {
+        (name, names, does)
+        for name, keys in KEYS.items()
+        for key in keys
+        for names, does in key.binds
+        if "send" in does
+    }
+    assert {name for name, _, _ in senders} == {"SignalDialog"}
+    for _, key, does in senders:
+        signal = does.removeprefix("send('").removesuffix("')")
+        assert (key.isupper() and key in signal) or (key, signal) == ("9", "KILL")
+        assert not any(key in action.keys and action.name in TABS for action in ACTIONS)
