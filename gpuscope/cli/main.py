@@ -41,6 +41,7 @@ VERBS = {
     "check": "check trainings against their memory budgets, and name the change that broke one",
     "record": "record a session to a file",
     "replay": "play a recording",
+    "report": "write one HTML page of a recording, a snapshot or a result, to send or print",
     "export": "serve this machine's Prometheus metrics, on a port or in a file",
     "completion": "print the completion script for bash, zsh or fish",
 }

@@ -11,7 +11,7 @@ from ..store.view import HostView, JobView
 from ..wire.clean import clean
 
 LAST_SECONDS = 3600.0
-"""Only this last part of a recording is read."""
+"""Only this last part of a recording is read, unless the caller asks for more."""
 MAX_LINES = 400_000
 MAX_SOURCES = 64
 
@@ -46,8 +46,11 @@ def is_past(text: str) -> bool:
     )
 
 
-def read(path: str | Path) -> Past:
-    """Read the last hour of a file. Nothing raises: ``problem`` says what is wrong."""
+def read(path: str | Path, last_seconds: float = LAST_SECONDS) -> Past:
+    """Read the last hour of a file, or so many seconds of it.
+
+    Nothing raises: ``problem`` says what is wrong.
+    """
     from ..store.blackbox import BoxReader, how_it_ended, is_box
     from ..store.decode import decode
     from ..wire.codec import WireError
@@ -56,7 +59,7 @@ def read(path: str | Path) -> Past:
     reader: Any = BoxReader(path) if is_box(path) else RecordingReader(path)
     members = reader.index()
     last = max((member.rx for member in members), default=0.0)
-    offsets = [member.offset for member in members if member.rx <= last - LAST_SECONDS]
+    offsets = [member.offset for member in members if member.rx <= last - last_seconds]
     store, names = Store(), dict[int, str]()
     for number, line in enumerate(reader.lines(offsets[-1] if offsets else 0) if members else ()):
         if line.source not in names and len(names) < MAX_SOURCES:

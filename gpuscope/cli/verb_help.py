@@ -127,6 +127,10 @@ EXAMPLES: Dict[str, Tuple[Tuple[str, str], ...]] = {
         ("night.gsr", "play it from its start"),
         ("night.gsr --speed 10", "ten times as fast"),
     ),
+    "report": (
+        ("night.gsr", "what happened, as night.html"),
+        ("night.gsr why.json -o page.html", "several results on one page"),
+    ),
     "export": (
         ("", "serve http://127.0.0.1:9400/metrics"),
         ("--textfile /var/lib/node_exporter/gpuscope.prom", "write a file instead"),
@@ -260,6 +264,11 @@ EXIT_CODES: Dict[str, Dict[int, str]] = {
         UNCHECKED: "nothing was recorded",
     },
     "replay": {OK: "quit by the user", UNCHECKED: "the file is not a readable recording"},
+    "report": {
+        OK: "written",
+        WARNINGS: "written, but a part of the file could not be read; the page says which",
+        UNCHECKED: "nothing could be read; no page was written",
+    },
     "export": {
         OK: "ended by SIGTERM or Ctrl-C",
         UNCHECKED: "could not serve, write or read",

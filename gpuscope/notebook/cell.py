@@ -18,9 +18,9 @@ from ..probe.history import History
 from ..probe.long_requests import Refusal
 from ..probe.steps import Steps
 from ..process import procfs
+from ..report.content import Table
 from ..text.units import DASH, KIB, bytes_text, duration_text, signed_bytes_text
 from ..wire.frames import Unknown
-from .markup import Figures
 
 STATUS, CLEAR = "/proc/self/status", "/proc/self/clear_refs"
 RESET_PEAK = b"5"
@@ -75,7 +75,7 @@ class Measured:
         self._began = time.perf_counter()
         self._cost_seconds = self._began - started
 
-    def end(self, name_of: NameOf = str) -> list[Figures]:
+    def end(self, name_of: NameOf = str) -> list[Table]:
         """Return what the cell came to. ``name_of`` says what a file of a stack is called."""
         unfinished = time.perf_counter()
         after = _read()
@@ -89,7 +89,7 @@ class Measured:
 
     # ── what the tables contain ──
 
-    def _host(self, after: Moment) -> Figures:
+    def _host(self, after: Moment) -> Table:
         rows = []
         if isinstance(self._before.host, Unknown) or isinstance(after.host, Unknown):
             why = after.host if isinstance(after.host, Unknown) else self._before.host
@@ -113,7 +113,7 @@ class Measured:
             if not self._host_reset:
                 notes.append("≤: the process had an equally high peak before the cell.")
         title = f"This cell took {duration_text(self._seconds)}"
-        return Figures(title, ("", "before", "after", "left behind", "peak"), rows, notes)
+        return Table(title, ("", "before", "after", "left behind", "peak"), rows, notes=notes)
 
     def _about_peaks(self, after: Moment) -> str:
         if self._options.keep_peak:
@@ -130,7 +130,7 @@ class Measured:
             f"{', '.join(earlier)}. To keep them: %%gpuscope --keep-peak"
         )
 
-    def _device(self, ordinal: int, after: Counters) -> Figures:
+    def _device(self, ordinal: int, after: Counters) -> Table:
         before = self._before.devices.get(ordinal)
         rows, notes = [], []
         for name, column, peak_column in ROWS:
@@ -151,8 +151,11 @@ class Measured:
             name = f" {cuda.device_properties(ordinal).name}"
         except Exception:
             name = ""
-        return Figures(
-            f"cuda:{ordinal}{name}", ("", "before", "after", "left behind", "peak"), rows, notes
+        return Table(
+            f"cuda:{ordinal}{name}",
+            ("", "before", "after", "left behind", "peak"),
+            rows,
+            notes=notes,
         )
 
     def _peak(self, most: object, earlier: object) -> str:
@@ -176,7 +179,7 @@ class Measured:
         except Exception as error:
             self._notes.append(f"No lines: {type(error).__name__}: {error}.")
 
-    def _lines(self, name_of: NameOf) -> list[Figures]:
+    def _lines(self, name_of: NameOf) -> list[Table]:
         """Return what is alive that the cell has allocated, by the line that did so."""
         assert self._history is not None
         try:
@@ -187,7 +190,7 @@ class Measured:
                 self._history.switch_off(memory)
             return _alive(found, name_of)
         except Exception as error:
-            return [Figures("", ("",), [], [f"No lines: {type(error).__name__}: {error}."])]
+            return [Table("", ("",), [], notes=[f"No lines: {type(error).__name__}: {error}."])]
 
 
 def _row(name: str, before: int, after: int, peak: str) -> tuple[str, ...]:
@@ -249,7 +252,7 @@ def _reset_peaks(before: Moment) -> bool:
         return False
 
 
-def _alive(snapshot: Mapping[str, Any], name_of: NameOf) -> list[Figures]:
+def _alive(snapshot: Mapping[str, Any], name_of: NameOf) -> list[Table]:
     """Return a table of the live blocks that have a stack: those of the cell."""
     from ..snapshot.stacks import StackTable
 
@@ -273,5 +276,7 @@ def _alive(snapshot: Mapping[str, Any], name_of: NameOf) -> list[Figures]:
         more = f"{top.other_stacks} more lines allocated {bytes_text(top.other_bytes)}."
         notes.insert(0, more)
     if not rows:
-        return [Figures("Nothing that the cell allocated is still alive", ("",), [], notes)]
-    return [Figures("Alive, by the line that allocated it", ("", "bytes", "blocks"), rows, notes)]
+        return [Table("Nothing that the cell allocated is still alive", ("",), [], notes=notes)]
+    return [
+        Table("Alive, by the line that allocated it", ("", "bytes", "blocks"), rows, notes=notes)
+    ]

@@ -18,15 +18,15 @@ from ..cli.commands.doctor import live as doctor_live
 from ..doctor import report as reports
 from ..doctor import table as pitfalls
 from ..doctor.finding import Report
-from ..model.fullest_account import WORTH_SAYING_BYTES, account_at_the_fullest
-from ..model.memory_account import Account, Part, inside_torch, largest_freeable, on_cpu
 from ..model.memory_layers import of_the_card
+from ..report.content import Waterfall
+from ..report.memory import device_name, waterfall
 from ..text.units import bytes_text
 from ..wire.frames import Unknown
 from . import findings, markup
 
 if TYPE_CHECKING:
-    from ..store.view import AllocView, DeviceView, HistoryOf, HostView, TrainerView
+    from ..store.view import HistoryOf, HostView, TrainerView
 
 TIMEOUT_SECONDS = 5.0
 EVERY_SECONDS = 1.0
@@ -97,11 +97,11 @@ def output(
 
 def memory(
     host: HostView, trainer: TrainerView | None, history: HistoryOf
-) -> tuple[list[markup.Waterfall], list[str]]:
+) -> tuple[list[Waterfall], list[str]]:
     """Return a waterfall for each device that the process uses, and what is to be said besides."""
     devices = {device.id: device for device in host.devices}
     allocators = [a for a in trainer.allocators if a.gone is None] if trainer is not None else []
-    tables = [_of_device(host, trainer, devices.get(a.gpu or -1), a, history) for a in allocators]
+    tables = [waterfall(host, trainer, devices.get(a.gpu or -1), a, history) for a in allocators]
     notes = [] if tables else [_why_none(host, trainer)]
     used = {a.gpu for a in allocators}
     others = [device for device in host.devices if device.id not in used]
@@ -111,7 +111,8 @@ def memory(
             taken.text if isinstance(taken, Unknown) else bytes_text(device.number("used_bytes"))
         )
         notes.append(
-            f"{_name(device)}: {amount} used, {of_the_card(device)}; none of it by torch here."
+            f"{device_name(device)}: {amount} used, {of_the_card(device)}; "
+            "none of it by torch here."
         )
     nvml = host.readings.get("nvml")
     if isinstance(nvml, Unknown):
@@ -133,66 +134,3 @@ def _why_none(host: HostView, trainer: TrainerView | None) -> str:
     if version is not None:
         why = f"torch {version} has not initialised CUDA here"
     return f"This process has no device memory through torch: {why}.{held}"
-
-
-def _name(device: DeviceView) -> str:
-    return f"GPU {device.definition.index} {device.definition.name or ''}".rstrip()
-
-
-def _of_device(
-    host: HostView,
-    trainer: TrainerView | None,
-    device: DeviceView | None,
-    allocator: AllocView,
-    history: HistoryOf,
-) -> markup.Waterfall:
-    ordinal = allocator.definition.ordinal
-    if device is not None:
-        found, _, seconds = account_at_the_fullest(host, device, allocator, history)
-        title = f"{_name(device)} (cuda:{ordinal})"
-        if seconds >= 1:
-            title += f": the fullest moment of {seconds:.0f} s"
-        notes = [of_the_card(device), *_advice(found), *found.notes]
-        return _waterfall(title, found, "used (= nvidia-smi)", notes)
-    if ordinal >= 0:
-        parts, notes = inside_torch(trainer, allocator)
-        why = "Which GPU this is, and what else uses it, is unknown here."
-        return _waterfall(f"cuda:{ordinal}", _added(parts), "in torch", [*notes, why])
-    notes = ["On a CPU torch has no caching allocator and keeps no statistics."]
-    parts = on_cpu(allocator)
-    reasons = [part.size.text for part in parts if isinstance(part.size, Unknown)]
-    if len(reasons) == len(parts):
-        notes.append(f"Parameters, optimizer state and gradients are unknown: {reasons[0]}.")
-        return markup.Waterfall("CPU", [], None, notes)
-    return _waterfall("CPU, as far as the probe counts", _added(parts), "known", notes)
-
-
-def _added(parts: list[Part]) -> Account:
-    return Account(parts, sum(part.known for part in parts if not part.inside))
-
-
-def _advice(found: Account) -> list[str]:
-    largest = largest_freeable(found.parts)
-    if largest is None:
-        return [f"Nothing of {bytes_text(WORTH_SAYING_BYTES)} or more to free."]
-    amount = bytes_text(largest.known)
-    return [f"Biggest saving: {largest.name}, {amount}: {largest.free_by}."]
-
-
-def _waterfall(title: str, found: Account, whole: str, notes: list[str]) -> markup.Waterfall:
-    known = not isinstance(found.total, Unknown)
-    scale = float(found.total) if isinstance(found.total, (int, float)) else 0.0
-    scale = scale or max((part.known for part in found.parts), default=0.0)
-
-    def bar(part: Part) -> markup.Bar:
-        if isinstance(part.size, Unknown):
-            return markup.Bar(part.name, f"unknown: {part.size.text}", None, "", bool(part.inside))
-        about = "≈ " if part.about else ""
-        share = part.known / scale if scale else None
-        value = about + bytes_text(part.size)
-        return markup.Bar(part.name, value, share, part.token, bool(part.inside))
-
-    text = found.total.text if isinstance(found.total, Unknown) else bytes_text(found.total)
-    total = markup.Bar(whole, text, 1.0 if known and scale else None)
-    others = [f"{part.name}: {bytes_text(part.known)}" for part in found.beside]
-    return markup.Waterfall(title, [bar(part) for part in found.parts], total, notes + others)

@@ -7,10 +7,11 @@ light and a dark notebook. The value of each bar is also written beside it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
 
+from ..report.content import Bar, Table, Waterfall
 from ..text import width as cells
 from ..text.units import percent_text
 
@@ -30,37 +31,6 @@ _FONT = "font-family:system-ui,sans-serif;font-size:13px;line-height:1.45;color:
 _CELL = "text-align:{};padding:1px 10px 1px {}px;border:0;vertical-align:middle;font-weight:{}"
 _ROW = "background:transparent;border:0"
 _QUIET = "margin:2px 0;opacity:.8"
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """A row of a waterfall; ``share`` of the whole is None where it is unknown."""
-
-    label: str
-    value: str
-    share: float | None
-    token: str = ""
-    inside: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Waterfall:
-    """Where the bytes of a device are; ``total`` is what the rows add up to."""
-
-    title: str
-    bars: Sequence[Bar]
-    total: Bar | None = None
-    notes: Sequence[str] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """A table of figures; the first column names the rows."""
-
-    title: str
-    head: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +59,7 @@ def note_html(text: str) -> str:
     return f'<p style="{_QUIET}">{escape(text)}</p>'
 
 
-def as_html(tables: Iterable[Waterfall | Figures]) -> str:
+def as_html(tables: Iterable[Waterfall | Table]) -> str:
     """Return tables, each with its caption and notes."""
     return "".join(
         (_waterfall_html(one) if isinstance(one, Waterfall) else _figures_html(one))
@@ -107,7 +77,7 @@ def wrapped(text: str, width: int) -> str:
     )
 
 
-def as_text(tables: Iterable[Waterfall | Figures]) -> str:
+def as_text(tables: Iterable[Waterfall | Table]) -> str:
     """Return tables as plain text."""
     return "\n".join(
         "\n".join(
@@ -169,7 +139,7 @@ def _bar_html(bar: Bar, whole: bool) -> str:
     return f'<tr style="{_ROW}{edge}">{cells_of}</tr>'
 
 
-def _figures_html(table: Figures) -> str:
+def _figures_html(table: Table) -> str:
     rows = [f'<tr style="{_ROW}">{"".join(_head(one, "col") for one in table.head)}</tr>']
     for first, *others in table.rows:
         found = _head(first, "row") + "".join(map(_cell, others))
@@ -196,7 +166,7 @@ def _bar_lines(table: Waterfall) -> list[str]:
     return lines
 
 
-def _figure_lines(table: Figures) -> list[str]:
+def _figure_lines(table: Table) -> list[str]:
     rows = [table.head, *table.rows] if table.rows else []
     sizes = [max(cells.cells(row[at]) for row in rows) for at in range(len(table.head))]
     return [

@@ -10,6 +10,7 @@ import pytest
 
 from gpuscope.doctor import live
 from gpuscope.model.job_state import any_in_trouble, job_state
+from gpuscope.model.valid_history import while_it_answers
 from gpuscope.store.view import HistoryOf, HostView
 from gpuscope.tui.hosts.summary import Grade, summarise
 from gpuscope.tui.memory.side_by_side import side_by_side
@@ -19,7 +20,6 @@ from gpuscope.tui.overview.job_rows import job_lines
 from gpuscope.tui.overview.sparklines import columns
 from gpuscope.tui.processes.rows import Choice, listing
 from gpuscope.tui.theme import THEMES, Tokens
-from gpuscope.tui.trainer.job_series import while_it_answers
 from gpuscope.tui.trainer.job_text import standing_out
 from gpuscope.tui.trainer.rank_rows import rank_rows
 from gpuscope.wire import frames as f

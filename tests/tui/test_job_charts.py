@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from gpuscope.model.valid_history import while_it_steps
 from gpuscope.store.view import History
-from gpuscope.tui.charts.chart_series import while_it_steps
 from gpuscope.tui.shell.app import GpuscopeApp
 from gpuscope.tui.shell.session import Session
 from gpuscope.tui.trainer.job_charts import CALM, HANGS, arrange

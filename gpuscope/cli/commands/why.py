@@ -25,7 +25,7 @@ from ..progress_line import ProgressLine
 if TYPE_CHECKING:
     from ...model.look import Look
     from ...model.useful_work import UsefulWork
-    from ...store.view import HistoryOf, HostView, TrainerView
+    from ...store.view import TrainerView
     from ..one_trainer import ProbedTrainer, WatchedHost
     from ..time_report import TrainerTime
 
@@ -203,12 +203,13 @@ def _time_reports(
     ranks: Sequence[ProbedTrainer],
     problems: Sequence[str],
 ) -> list[TrainerTime]:
-    from .. import tune_offer
+    from .. import trainer_times, tune_offer
 
     key = there.source.key
     host = there.store.view().host
     assert host is not None
     now = {trainer.id: trainer for trainer in host.trainers}
+    history = trainer_times.history_of(there.store, key)
     reports = []
     for one, problem in zip(ranks, problems, strict=True):
         trainer = now.get(one.trainer.id, one.trainer)
@@ -221,14 +222,10 @@ def _time_reports(
             note = "It has ended meanwhile, or its probe was detached."
             if not reason.startswith("runs on"):
                 note = f"It has ended meanwhile: {reason}."
-        told = _one(args, trainer, host, _histories(there.store, key), again, note)
+        told = trainer_times.of_trainer(trainer, host, history, args.window, again, note)
         reports.append(replace(told, tune=tune))
-    reports = _with_straggler(
-        reports,
-        [now.get(one.trainer.id, one.trainer) for one in ranks],
-        host,
-        _histories(there.store, key),
-    )
+    living = [now.get(one.trainer.id, one.trainer) for one in ranks]
+    reports = trainer_times.with_straggler(reports, living, host, history)
     if not any(one.ledger.looks for one in reports):
         raise _unknown(next(filter(None, problems), ""), reports[0].pid)
     mates = [t for t in host.trainers if _is_mate(t, ranks[0].trainer)]
@@ -273,7 +270,7 @@ def _unknown(problem: str, pid: int) -> NoAnswer:
 def _of_file(args: argparse.Namespace) -> list[TrainerTime]:
     from shlex import quote
 
-    from .. import past_trainers
+    from .. import past_trainers, trainer_times
 
     name = clean(args.target, 200)
     past = past_trainers.read(args.target)
@@ -285,11 +282,8 @@ def _of_file(args: argparse.Namespace) -> list[TrainerTime]:
         )
     found: list[list[TrainerTime]] = []
     for key, host, job in jobs:
-        history = _histories(past.store, key)
-        longest = [
-            _one(args, trainer, host, history, "gpuscope why PID", "") for trainer in job.trainers
-        ]
-        longest = _with_straggler(longest, job.trainers, host, history)
+        history = trainer_times.history_of(past.store, key)
+        longest = trainer_times.of_job(job, host, history, args.window, "gpuscope why PID")
         found.append([one for one in longest if one.ledger.looks])
     known = [longest for longest in found if longest]
     if not known:
@@ -311,75 +305,3 @@ def _of_file(args: argparse.Namespace) -> list[TrainerTime]:
     if len(known) > 1:
         notes.append(f"{len(known)} jobs are in it; this is the one that is longest in it.")
     return [_noted(one, " ".join(notes)) for one in longest]
-
-
-# ── both ──
-
-
-def _histories(store: Any, key: str) -> HistoryOf:
-    return lambda entity, column, seconds: store.history(key, entity, column, seconds)
-
-
-def _with_straggler(
-    reports: list[TrainerTime], trainers: Sequence[TrainerView], host: HostView, history: HistoryOf
-) -> list[TrainerTime]:
-    """Return the reports of a job's ranks, and mark the rank that keeps the others waiting."""
-    from ...model.stragglers import straggler
-
-    slow = straggler(trainers, history, host)
-    if slow is None:
-        return reports
-    return [
-        replace(one, straggler=slow if one.pid == slow.trainer.definition.pid else None)
-        for one in reports
-    ]
-
-
-def _of_its_gpu(trainer: TrainerView) -> str:
-    """Say that nothing is known of the GPU of a trainer, "" where something is."""
-    used = [one for one in trainer.allocators if one.gone is None and one.definition.ordinal >= 0]
-    if not trainer.definition.cuda or not used or any(one.gpu is not None for one in used):
-        return ""
-    return (
-        "It trains on a MIG slice or on a GPU that the driver does not list here, so that nothing "
-        "is judged by the card's own readings. Which GPUs are listed: gpuscope devices"
-    )
-
-
-def _one(
-    args: argparse.Namespace,
-    trainer: TrainerView,
-    host: HostView,
-    history: HistoryOf,
-    again: str,
-    note: str,
-) -> TrainerTime:
-    from ...doctor.live_causes import of_ledger
-    from ...doctor.live_scene import LiveScene
-    from ...model import slowdown
-    from ...model.pace import pace_of
-    from ...model.ranks import name_of
-    from ...model.time_cause import settings_of
-    from ...model.time_ledger import of_trainer
-    from ..time_report import TrainerTime
-
-    definition, ledger = trainer.definition, of_trainer(trainer, args.window)
-    pace = pace_of([trainer])
-    late = f"{pace.text_with_past.capitalize()}." if pace.stopped and not trainer.gone else ""
-    script = (definition.script or "").rsplit("/", 1)[-1]
-    parts = [script or "a trainer"]
-    parts += [f"rank {definition.rank}"] if definition.rank is not None else []
-    return TrainerTime(
-        name=", ".join([*parts, f"pid {definition.pid}"]),
-        short=name_of(trainer),
-        pid=definition.pid,
-        rank=definition.rank,
-        job=definition.job,
-        ledger=ledger,
-        slowdown=slowdown.of_trainer(trainer, host, history),
-        again=again,
-        note=note or _of_its_gpu(trainer),
-        stopped=late,
-        settings=settings_of(trainer.minutes[-1] if trainer.minutes else {}),
-        judged=tuple(of_ledger(LiveScene(host, history), trainer, ledger)),
-    )

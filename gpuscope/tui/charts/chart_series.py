@@ -9,7 +9,6 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from math import inf
 
-from ...model.stalls import STALL_SECONDS, STEPS_LATE
 from ...store.view import AllocView, DeviceView, Entity, Gone, History, HostView
 from ..shell.session import Session
 from .stacked import Layer
@@ -19,9 +18,6 @@ HOLD_SECONDS = 6.0
 
 The driver and the probe are not read at the same moment.
 """
-
-LONGEST_STEP_SECONDS = 600.0
-"""A step is taken for overdue after a few times this long, however long the last ones were."""
 
 LABELS = {
     "allocated": "allocated",
@@ -139,27 +135,3 @@ def average(history: History) -> float | None:
     """Return the mean of what was known."""
     known = [v for v in history.values if v is not None]
     return sum(known) / len(known) if known else None
-
-
-def while_it_steps(history: History, steps: History) -> History:
-    """Return a history that is unknown where for long no step had ended.
-
-    A reading of a trainer that stands is that of its last step: a chart of it would go on as if
-    it trained. What is missing for a moment only stays as it was.
-    """
-    values: list[float | None] = []
-    last: float | None = None
-    moved, before = -inf, None
-    at, usual = 0, STALL_SECONDS
-    for moment, value in zip(history.seconds, history.values, strict=True):
-        while at < len(steps) and steps.seconds[at] <= moment:
-            step = steps.values[at]
-            if step is not None and step != before:
-                if before is not None:
-                    apart = (steps.seconds[at] - moved) / max(step - before, 1)
-                    usual = max(STALL_SECONDS, STEPS_LATE * min(apart, LONGEST_STEP_SECONDS))
-                moved, before = steps.seconds[at], step
-            at += 1
-        last = value if value is not None else last
-        values.append(last if moment - moved <= usual else None)
-    return History(history.seconds, tuple(values))

@@ -318,7 +318,7 @@ class Charts(Vertical):
 
     def _of_trainers(self, host: HostView, column: str, scale: float) -> Sequence[Series]:
         """Return a curve for each trainer; a step time ends where no step did any more."""
-        from ..charts.chart_series import while_it_steps
+        from ...model.valid_history import while_it_steps
         from ..charts.line import Series, one_if_alike
 
         trainers = self._drawn_trainers(host)

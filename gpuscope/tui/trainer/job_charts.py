@@ -16,9 +16,10 @@ from textual.widget import Widget
 from ...model.device_state import mute
 from ...model.ranks import name_of
 from ...model.step_time import SPLIT
+from ...model.valid_history import while_it_answers, while_it_steps
 from ...store.view import History
 from ...text.units import bytes_text, window_text
-from ..charts.chart_series import at_moments, while_it_steps
+from ..charts.chart_series import at_moments
 from ..charts.line import LineChart, Series, one_if_alike
 from ..charts.load_strips import LoadStrips
 from ..charts.stacked import Layer, Peak, StackedChart, TimeChart
@@ -36,7 +37,6 @@ from .job_series import (
     part_of_step,
     recent_peaks,
     thin,
-    while_it_answers,
 )
 
 if TYPE_CHECKING:

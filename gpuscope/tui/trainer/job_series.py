@@ -22,19 +22,6 @@ POINTS = 300
 NS = 1e9
 
 
-def while_it_answers(history: History, of_device: History) -> History:
-    """Return a history that is unknown from the last reading of its device on.
-
-    What torch counts of the memory of a device that is lost is there no more.
-    """
-    known = zip(of_device.seconds, of_device.values, strict=True)
-    last = max((moment for moment, value in known if value is not None), default=-math.inf)
-    both = zip(history.seconds, history.values, strict=True)
-    return History(
-        history.seconds, tuple(value if moment <= last else None for moment, value in both)
-    )
-
-
 def thin(history: History) -> History:
     """Return at most :data:`POINTS` of the readings, evenly, with the newest.
 

@@ -7,13 +7,11 @@ included.
 
 from __future__ import annotations
 
-import getpass
 import io
 import json
 import os
 import platform
 import re
-import socket
 import sys
 import zipfile
 from collections.abc import Mapping
@@ -21,9 +19,8 @@ from importlib import metadata
 from typing import Any
 
 from .... import __version__
-from ....doctor import table
+from ....doctor.redaction import DocumentRedactor
 from ....wire.clean import clean
-from ....wire.redact import Redactor
 
 MAX_PART_BYTES = 2 << 20
 """The largest size of a file in the bundle, unpacked; a longer report loses its last findings."""
@@ -37,12 +34,6 @@ _PACKAGES = re.compile(
     r"|accelerate|deepspeed|peft|bitsandbytes|flash[-_]attn|xformers|vllm|diffusers|timm|pynvml|cuda[-_].*|gpuscope",
     re.I,
 )
-_SYSTEM = re.compile(
-    r"(/dev/shm\b|/proc/(?:meminfo|self|sys/[\w/]+|driver/nvidia[\w/]*)|/sys/fs/cgroup/(?:memory|cpu)\.[\w.]+)"
-)
-"""Paths that are the same on every machine and need no redaction."""
-_UUID = re.compile(r"\b(GPU|MIG)-[0-9a-f]{4,8}-[0-9a-f-]{4,40}", re.I)
-_NCCL_HOST = re.compile(r"[\w.-]+(?=:\d+:\d+ \[\d+\] NCCL)")
 _README = """A support bundle of gpuscope doctor. Check it before you send it.
 
 report.json       findings, what could not be decided or checked
@@ -57,7 +48,7 @@ def write(path: str, document: Mapping[str, Any]) -> int:
 
     Raises :class:`OSError`, also where a file of that name exists already.
     """
-    redact = _Redact()
+    redact = DocumentRedactor()
     parts = {
         "README.txt": _README,
         "report.json": _report(document, redact),
@@ -74,7 +65,7 @@ def write(path: str, document: Mapping[str, Any]) -> int:
     return len(packed.getvalue())
 
 
-def _report(document: Mapping[str, Any], redact: _Redact) -> str:
+def _report(document: Mapping[str, Any], redact: DocumentRedactor) -> str:
     for job in document.get("jobs", ()):
         redact.hide_hosts_of(job)
     found = redact.everything(document)
@@ -85,62 +76,6 @@ def _report(document: Mapping[str, Any], redact: _Redact) -> str:
         found["findings_left_out"] = count - len(found["findings"])
         text = json.dumps(found, indent=1)
     return text
-
-
-class _Redact:
-    """Remove names of users, hosts and paths from strings.
-
-    Strings that occur in the pitfall table are left unchanged.
-    """
-
-    def __init__(self) -> None:
-        self._redactor = Redactor()
-        self._public = {
-            text
-            for row in table.load().values()
-            for fix in row.fixes
-            for text in (fix.code, fix.command, fix.before)
-        }
-        host = socket.gethostname()
-        for kind, name in (("host", host), ("host", host.partition(".")[0]), ("user", _user())):
-            if len(name) > 2 and name not in ("root", "localhost"):
-                self._redactor.hide(kind, name)
-
-    def hide_hosts_of(self, job: Mapping[str, Any]) -> None:
-        """Hide the hosts of a dead job, and what its folder is called, wherever they are named."""
-        rows = [*job["suspects"], *job["ranks"], *job["clocks"]]
-        for host in {str(row["host"]) for row in rows if row["host"]} - {"localhost"}:
-            if len(host) > 2:
-                self._redactor.hide("host", host)
-        if len(str(job["name"])) > 2:
-            self._redactor.hide("path", str(job["name"]))
-
-    def everything(self, value: Any) -> Any:
-        """A JSON value with its strings redacted; keys are ours and stay."""
-        if isinstance(value, str):
-            return self._text(value)
-        if isinstance(value, Mapping):
-            return {key: self.everything(item) for key, item in value.items()}
-        return (
-            [self.everything(item) for item in value] if isinstance(value, (list, tuple)) else value
-        )
-
-    def _text(self, text: str) -> str:
-        if text in self._public:
-            return text
-        text = _NCCL_HOST.sub("<host>", _UUID.sub(r"\1-…", text))
-        pieces = _SYSTEM.split(text)
-        return "".join(
-            piece if number % 2 else self._redactor.text(piece)
-            for number, piece in enumerate(pieces)
-        )
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError, ImportError):
-        return ""
 
 
 def _environment() -> dict[str, Any]:

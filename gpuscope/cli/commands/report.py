@@ -1,0 +1,72 @@
+"""Write one HTML file of a recording, a snapshot or a result: ``gpuscope report TARGET``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+
+from ...errors import UsageError
+from ...exit_status import ExitStatus
+from ...text.units import bytes_text
+from ...wire.clean import clean
+
+TAKES = "a recording, a black box, or the JSON document of why or doctor; several make one page"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Write one HTML page that loads nothing: what happened, where bytes and time went, the "
+        "findings with their evidence, and charts over time that zoom. It can be sent, printed and "
+        "read without gpuscope."
+    )
+    parser.add_argument("targets", nargs="+", metavar="TARGET", help=TAKES)
+    parser.add_argument(
+        "-o", "--output", metavar="FILE",
+        help="the file to write, - for standard output (default: the target's name with .html, "
+        "in this folder)",
+    )  # fmt: skip
+    parser.add_argument("--force", action="store_true", help="replace the file if it exists")
+
+
+def run(args: argparse.Namespace) -> int:
+    """0: written; 1: written, but not all could be read; 3: there is nothing to report."""
+    from ... import __version__
+    from ...process.atomic_file import write
+    from ...report import page
+    from .. import report_inputs
+
+    to_stdout = args.output == "-"
+    path = Path(args.output) if args.output is not None else _name_for(args.targets[0])
+    if not to_stdout:
+        _refuse_bad_place(path, args.force)
+    chapters = [one for target in args.targets for one in report_inputs.chapters(target)]
+    when = time.strftime("%Y-%m-%d %H:%M:%S %z")
+    text = page.html(chapters, f"Made by gpuscope {__version__} on {when}.")
+    if to_stdout:
+        sys.stdout.write(text)
+    else:
+        data = text.encode("utf-8", "replace")
+        write(path, data, 0o666)
+        print(f"{clean(str(path))}: {bytes_text(len(data))}", file=sys.stderr)
+    complete = not any(one.problems for one in chapters)
+    return ExitStatus.OK if complete else ExitStatus.WARNINGS
+
+
+def _name_for(target: str) -> Path:
+    stem = os.path.basename(target.rstrip("/")) or "report"
+    for ending in (".gz", ".gsr", ".box", ".json", ".pickle"):
+        stem = stem.removesuffix(ending)
+    return Path(f"{stem}.html")
+
+
+def _refuse_bad_place(path: Path, force: bool) -> None:
+    name = clean(str(path), 200)
+    if path.is_dir():
+        raise UsageError(f"-o {name}: it is a folder")
+    if not path.parent.is_dir():
+        raise UsageError(f"-o {name}: there is no such folder")
+    if os.path.lexists(path) and not force:
+        raise UsageError(f"{name} exists already", next="-o another name, or --force replaces it")

@@ -1,0 +1,140 @@
+"""Gather the chapters of a report: recognise what each target is, and read it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..doctor import report as reports
+from ..doctor import table
+from ..doctor.finding import Report
+from ..errors import UserError
+from ..report import findings, time_rows
+from ..report.content import Chapter
+from ..report.host import Watched
+from ..report.host import chapter as host_chapter
+from ..text.units import MIB
+from ..wire.clean import clean
+from ..wire.files import open_regular
+from . import past_trainers, time_report, trainer_times
+
+if TYPE_CHECKING:
+    from ..store.store import Store
+
+HEAD_BYTES = 64 << 10
+MAX_DOCUMENT_BYTES = 64 * MIB
+ALL_SECONDS = 7 * 86400.0
+"""Of a recording, so much is read at most; the store keeps 12 hours of it."""
+WINDOW_SECONDS = 3600.0
+TIMEOUT_SECONDS = 60.0
+AGAIN = "gpuscope why PID"
+DOCUMENTS: Mapping[str, tuple[frozenset[str], Callable[[Mapping[str, Any], str], Chapter]]] = {
+    "why": (frozenset(("rows", "window_seconds", "causes")), time_rows.chapter),
+    "doctor": (frozenset(("findings", "examined", "exit_code")), findings.chapter),
+}
+"""By verb: keys that its JSON document has, and what makes a chapter of it."""
+
+
+class NoReport(UserError):
+    """A target that no report can be made of."""
+
+
+def chapters(target: str) -> list[Chapter]:
+    """Return the chapters of one target. Raises NoReport and other UserErrors."""
+    path = Path(target)
+    name = clean(path.name or target, 200)
+    try:
+        with open_regular(path) as file:
+            head = file.read(HEAD_BYTES)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise NoReport(
+            f"{clean(target, 200)}: cannot be read.", f"{why}.", "gpuscope report --help"
+        ) from None
+    if not head:
+        raise NoReport(f"{name}: it is empty.", "", "gpuscope report --help    what it takes")
+    from ..doctor.file_kinds import kind_of
+
+    kind = kind_of(head)
+    if kind in ("recording", "box"):
+        return _recorded(path, name, kind)
+    if head.lstrip()[:1] in (b"{", b"["):
+        return [_document(path, name)]
+    raise NoReport(
+        f"{name}: no report can be made of this file.",
+        "It is no recording, black box or JSON document of gpuscope.",
+        "gpuscope report --help    what it takes",
+    )
+
+
+# ── recordings ──
+
+
+def _recorded(path: Path, name: str, kind: str) -> list[Chapter]:
+    from .commands.doctor.targets import examine
+
+    past = past_trainers.read(path, ALL_SECONDS)
+    hosts = [(key, host) for key in past.store.sources if (host := past.store.host(key))]
+    if not any(host.sampled_seconds is not None for _, host in hosts):
+        raise NoReport(
+            f"{name}: no report can be made of it.",
+            past.problem or "It has no complete sample.",
+            "gpuscope record FILE    makes a recording",
+        )
+    found = reports.finish(examine([str(path)], False, TIMEOUT_SECONDS), table.load())
+    words = "Black box of a trainer" if kind == "box" else "Recording"
+    words += f" that {past.ended}" if past.ended else ""
+    problems = [f"Only a part of the file could be read: {past.problem}"] if past.problem else []
+    return [of_store(past.store, key, found, name, words, problems) for key, _ in hosts]
+
+
+def of_store(
+    store: Store, key: str, report: Report, title: str, kind: str, problems: list[str] | None = None
+) -> Chapter:
+    """Return the chapter of a host in a store."""
+    host = store.host(key)
+    assert host is not None
+    history = trainer_times.history_of(store, key)
+    times = []
+    for job in host.jobs:
+        ranks = trainer_times.of_job(job, host, history, WINDOW_SECONDS, AGAIN)
+        if any(one.ledger.looks for one in ranks):
+            times.append(time_report.document(job.title, ranks))
+    oldest = store.oldest_seconds(key)
+    watched = Watched(
+        host=host,
+        history=history,
+        at=lambda seconds: store.host_at(key, seconds),
+        begin=oldest if oldest is not None else host.sampled_seconds or 0.0,
+        report=report,
+        times=times,
+    )
+    return host_chapter(watched, title, kind, problems or ())
+
+
+# ── documents ──
+
+
+def _document(path: Path, name: str) -> Chapter:
+    try:
+        with open_regular(path) as file:
+            data = file.read(MAX_DOCUMENT_BYTES + 1)
+        if len(data) > MAX_DOCUMENT_BYTES:
+            raise NoReport(f"{name}: it is too large for a document of gpuscope.")
+        document = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise NoReport(
+            f"{name}: it is no JSON document.", f"{clean(str(error), 200)}.",
+            "the verbs write one with --json, such as gpuscope why --json > why.json",
+        ) from None  # fmt: skip
+    if isinstance(document, dict):
+        for keys, make in DOCUMENTS.values():
+            if keys <= document.keys():
+                return make(document, name)
+    raise NoReport(
+        f"{name}: no verb of gpuscope writes such a document.",
+        "",
+        "gpuscope report --help    says which documents it takes",
+    )

@@ -1,0 +1,91 @@
+"""Say where the time of the trainers of a host went, for every verb that asks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ..doctor.live_causes import of_ledger
+from ..doctor.live_scene import LiveScene
+from ..model import slowdown, time_ledger
+from ..model.pace import pace_of
+from ..model.ranks import name_of
+from ..model.stragglers import straggler
+from ..model.time_cause import settings_of
+from .time_report import TrainerTime
+
+if TYPE_CHECKING:
+    from ..store.store import Store
+    from ..store.view import HistoryOf, HostView, JobView, TrainerView
+
+
+def history_of(store: Store, key: str) -> HistoryOf:
+    """Return the histories of a source."""
+    return lambda entity, column, seconds: store.history(key, entity, column, seconds)
+
+
+def with_straggler(
+    reports: list[TrainerTime], trainers: Sequence[TrainerView], host: HostView, history: HistoryOf
+) -> list[TrainerTime]:
+    """Return the reports of a job's ranks, and mark the rank that keeps the others waiting."""
+    slow = straggler(trainers, history, host)
+    if slow is None:
+        return reports
+    return [
+        replace(one, straggler=slow if one.pid == slow.trainer.definition.pid else None)
+        for one in reports
+    ]
+
+
+def _of_its_gpu(trainer: TrainerView) -> str:
+    """Say that nothing is known of the GPU of a trainer, "" where something is."""
+    used = [one for one in trainer.allocators if one.gone is None and one.definition.ordinal >= 0]
+    if not trainer.definition.cuda or not used or any(one.gpu is not None for one in used):
+        return ""
+    return (
+        "It trains on a MIG slice or on a GPU that the driver does not list here, so that nothing "
+        "is judged by the card's own readings. Which GPUs are listed: gpuscope devices"
+    )
+
+
+def of_trainer(
+    trainer: TrainerView,
+    host: HostView,
+    history: HistoryOf,
+    window: float,
+    again: str,
+    note: str = "",
+) -> TrainerTime:
+    """Return what is known of the time of one trainer in the last ``window`` seconds.
+
+    ``again`` is the command that asks for it again.
+    """
+    definition, ledger = trainer.definition, time_ledger.of_trainer(trainer, window)
+    pace = pace_of([trainer])
+    late = f"{pace.text_with_past.capitalize()}." if pace.stopped and not trainer.gone else ""
+    script = (definition.script or "").rsplit("/", 1)[-1]
+    parts = [script or "a trainer"]
+    parts += [f"rank {definition.rank}"] if definition.rank is not None else []
+    return TrainerTime(
+        name=", ".join([*parts, f"pid {definition.pid}"]),
+        short=name_of(trainer),
+        pid=definition.pid,
+        rank=definition.rank,
+        job=definition.job,
+        ledger=ledger,
+        slowdown=slowdown.of_trainer(trainer, host, history),
+        again=again,
+        note=note or _of_its_gpu(trainer),
+        stopped=late,
+        settings=settings_of(trainer.minutes[-1] if trainer.minutes else {}),
+        judged=tuple(of_ledger(LiveScene(host, history), trainer, ledger)),
+    )
+
+
+def of_job(
+    job: JobView, host: HostView, history: HistoryOf, window: float, again: str
+) -> list[TrainerTime]:
+    """Return what is known of the time of each rank of a job."""
+    found = [of_trainer(one, host, history, window, again) for one in job.trainers]
+    return with_straggler(found, job.trainers, host, history)

@@ -1,0 +1,62 @@
+"""Read a JSON document of which nothing is known for sure.
+
+A document may be cut, from another version, or made up. Each function takes any value and returns
+one of the type that its name says, so that a wrong one is treated like a missing one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import isfinite
+from typing import Any
+
+MAX_ROWS = 2000
+"""So many rows of a list are read at most."""
+Document = Mapping[str, Any]
+
+
+def text(value: Any, otherwise: str = "") -> str:
+    """Return a text, ``otherwise`` for any other value."""
+    return value if isinstance(value, str) else otherwise
+
+
+def number(value: Any) -> float | None:
+    """Return a finite number, None for any other value."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        found = float(value)
+    except OverflowError:
+        return None
+    return found if isfinite(found) else None
+
+
+def count(value: Any) -> str:
+    """Return a number of things with commas, a dash for any other value."""
+    found = number(value)
+    return f"{found:,.0f}" if found is not None else "–"
+
+
+def said(value: Any, form: Callable[[float], str], unknown: str = "–") -> str:
+    """Return a number in the words of ``form``, and ``unknown`` where it is none."""
+    found = number(value)
+    return form(found) if found is not None else unknown
+
+
+def texts(value: Any) -> list[str]:
+    """Return the texts of a list."""
+    return [one for one in value[:MAX_ROWS] if isinstance(one, str)] if _is_list(value) else []
+
+
+def rows(value: Any) -> list[Document]:
+    """Return the objects of a list."""
+    return [one for one in value[:MAX_ROWS] if isinstance(one, dict)] if _is_list(value) else []
+
+
+def mapping(value: Any) -> Document:
+    """Return an object, an empty one for any other value."""
+    return value if isinstance(value, dict) else {}
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, (str, bytes))

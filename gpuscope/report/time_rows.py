@@ -1,0 +1,223 @@
+"""Make sections of where a training's time goes, from the document of ``gpuscope why --json``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..model.look import IDLE_WORDS, OTHER_WORDS, classes
+from ..model.time_ledger import WORDS
+from ..text.units import duration_text, percent_text
+from . import documents as read
+from .content import (
+    Bar,
+    Chapter,
+    Figure,
+    Figures,
+    Findings,
+    Part,
+    Section,
+    Sentences,
+    Table,
+    Waterfall,
+)
+from .documents import Document
+from .findings import of_cause
+
+SOURCE = "looks at the training thread's stack"
+TOKENS = {
+    "input": "cached",
+    "forward": "allocated",
+    "backward": "series2",
+    "optimizer": "series3",
+    "communication": "series4",
+    "unattributed": "driver",
+}
+"""Colours of rows; every other row is waste or code of the script."""
+LOOK_TOKENS = {
+    "kernels": "allocated",
+    "communication": "series4",
+    "copies": "series2",
+    "idle": "cached",
+}
+MAX_RANKS = 64
+
+
+def chapter(document: Document, name: str) -> Chapter:
+    """Return the chapter of a whole document."""
+    facts = [("Training", read.text(document.get("name"), "–"))]
+    if read.text(document.get("job")):
+        facts.append(("Job", read.text(document.get("job"))))
+    return Chapter(name, "Where the time goes, of gpuscope why", sections(document), facts)
+
+
+def sections(document: Document) -> list[Section]:
+    """Return the wall clock, the ranks, the causes, and what was seen on the GPU."""
+    looks = read.count(document.get("looks"))
+    window = read.said(document.get("window_seconds"), duration_text)
+    when = f"{window}, {read.count(document.get('steps'))} steps"
+    parts: list[Part] = [_figures(document, when)]
+    causes = read.rows(document.get("causes"))
+    note = read.text(document.get("note"))
+    parts += [Sentences([note])] if note else []
+    parts.append(
+        _clock(document, f"{looks} {SOURCE}", when),
+    )
+    trainers = read.rows(document.get("trainers"))
+    if len(trainers) > 1:
+        parts.append(_ranks(trainers, when))
+    found = [Section("Where the time goes", parts, _lead(document))]
+    if causes:
+        shown = Findings(list(map(of_cause, causes)), source="gpuscope why", when=when)
+        found.append(Section("What makes it slow", [shown], "What brings most comes first."))
+    look = read.mapping(document.get("look"))
+    if look:
+        found.append(Section("On the GPU", _look(look)))
+    return found
+
+
+def _lead(document: Document) -> str:
+    odd, slow = read.mapping(document.get("odd_rank")), read.mapping(document.get("slower"))
+    said = []
+    if odd:
+        words = WORDS.get(read.text(odd.get("row")), WORDS["unattributed"])
+        said.append(
+            f"The others wait for rank {read.count(odd.get('rank'))}: {words} takes "
+            f"{read.said(odd.get('share'), percent_text)} of its time, "
+            f"{read.said(odd.get('usual_share'), percent_text)} of theirs."
+        )
+    if slow:
+        said.append(
+            f"Steps became slower: {read.said(slow.get('step_seconds_before'), duration_text)} "
+            f"before, {read.said(slow.get('step_seconds_after'), duration_text)} after."
+        )
+    if not document.get("enough_looks"):
+        said.append("There were too few looks to tell where the time goes.")
+    return " ".join(said)
+
+
+def _figures(document: Document, when: str) -> Figures:
+    figures = [
+        Figure(
+            "a step",
+            read.said(document.get("step_seconds"), duration_text),
+            "wall clock, everything between steps included",
+        )
+    ]
+    work = read.mapping(document.get("useful_work"))
+    mfu, floor = read.number(work.get("mfu")), read.number(work.get("floor_seconds"))
+    if mfu is not None:
+        figures.append(Figure("MFU", percent_text(mfu), "model FLOPs of the card's dense peak"))
+    if floor is not None:
+        figures.append(
+            Figure("shortest step", duration_text(floor), "at the card's peak and bandwidth")
+        )
+    causes = read.rows(document.get("causes"))
+    least = read.number(causes[0].get("step_seconds_at_least")) if causes else None
+    if least is not None:
+        figures.append(
+            Figure("at least, if cured", duration_text(least), read.text(causes[0].get("title")))
+        )
+    return Figures(figures, source="probe", when=when)
+
+
+def _clock(document: Document, source: str, when: str) -> Waterfall:
+    step, window = (read.number(document.get(f"{key}_seconds")) for key in ("step", "window"))
+    rows = read.rows(document.get("rows"))
+    bars = [bar for row in rows if (bar := _row(row, step)) is not None]
+    whole = duration_text(step) if step is not None else read.said(window, duration_text)
+    total = Bar("wall clock", whole, 1.0, detail="100 %" if bars else "")
+    notes = ["The line on a bar is the 95 % interval of its share."] if bars else []
+    return Waterfall(
+        "The wall clock of the training thread",
+        bars,
+        total,
+        notes,
+        "share, and where",
+        source=source,
+        when=when,
+    )
+
+
+def _row(row: Document, step: float | None) -> Bar | None:
+    share = read.number(row.get("share"))
+    if share is None:
+        return None
+    name = read.text(row.get("row"))
+    low, high = read.number(row.get("share_low")), read.number(row.get("share_high"))
+    each = duration_text(step * share) if step is not None else "–"
+    detail = percent_text(share)
+    places = [text for one in read.rows(row.get("places")) if (text := read.text(one.get("place")))]
+    detail += f" · {places[0]}" if places else ""
+    words = WORDS.get(name, WORDS["unattributed"])
+    return Bar(words, each, share, TOKENS.get(name, "outside"), False, detail, low, high)
+
+
+def _ranks(trainers: Sequence[Document], when: str) -> Table:
+    rows = []
+    for one in trainers[:MAX_RANKS]:
+        most = [
+            f"{WORDS.get(read.text(row.get('row')), WORDS['unattributed'])} {percent_text(share)}"
+            for row in read.rows(one.get("rows"))[:4]
+            if (share := read.number(row.get("share")) or 0.0) >= 0.01
+        ]
+        rank = read.number(one.get("rank"))
+        name = f"rank {rank:.0f}" if rank is not None else f"pid {read.count(one.get('pid'))}"
+        rows.append(
+            (name, read.said(one.get("step_seconds"), duration_text), " · ".join(most) or "–")
+        )
+    notes = [f"{len(trainers) - MAX_RANKS} more are left out."] * (len(trainers) > MAX_RANKS)
+    return Table(
+        "The ranks", ("Rank", "Step", "Where its time goes"), rows, (1,), notes, source=SOURCE,
+        when=when,
+    )  # fmt: skip
+
+
+def _look(look: Document) -> list[Part]:
+    problem = read.text(look.get("problem"))
+    if problem:
+        return [Sentences([f"No look at the GPU: {problem}."], "muted")]
+    seconds, steps = read.number(look.get("seconds")), read.number(look.get("steps"))
+    bars = []
+    for row in read.rows(look.get("rows")):
+        share, took = read.number(row.get("share")), read.number(row.get("seconds"))
+        if share is None or took is None:
+            continue
+        place = read.text(row.get("place"))
+        kernels = [read.text(one.get("name")) for one in read.rows(row.get("kernels"))[:1]]
+        detail = " · ".join([percent_text(share), *filter(None, (place, *kernels))])
+        bars.append(
+            Bar(
+                _words(read.text(row.get("row")), read.text(row.get("kind"))),
+                duration_text(took / steps) if steps else duration_text(took),
+                share,
+                LOOK_TOKENS.get(read.text(row.get("kind")), "driver"),
+                False,
+                detail,
+                read.number(row.get("share_low")),
+                read.number(row.get("share_high")),
+            )
+        )
+    each = duration_text(seconds / steps) if seconds is not None and steps else "–"
+    busy = read.said(look.get("busy_share"), percent_text)
+    title = f"A step on the GPU: busy for {busy} of the time"
+    when = f"{read.count(steps)} steps"
+    return [
+        Waterfall(
+            title,
+            bars,
+            Bar("a step", each, 1.0),
+            (),
+            "share, where, longest kernel",
+            source="a trace of the GPU",
+            when=when,
+        )
+    ]
+
+
+def _words(name: str, kind: str) -> str:
+    """Return a row of a look in the words that the screen has for it."""
+    if kind == "idle":
+        return IDLE_WORDS.get(name.removeprefix("idle-"), "idle: not attributed")
+    if name in classes():
+        return classes()[name].words
+    return OTHER_WORDS if kind == "kernels" else name

@@ -1,0 +1,107 @@
+"""``gpuscope report`` turns files into a page with the figures of the verbs and screens."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from gpuscope.cli import main as cli
+from tests.report.test_page import Reader
+
+ROOT = Path(__file__).parents[2]
+STALL = ROOT / "demos" / "recordings" / "h200x2-stall.gsr"
+
+
+def reported(*words: str | Path) -> tuple[int, str, str]:
+    """The exit code, the page, and its text."""
+    out = Path("page.html")
+    code = cli.main(["report", *map(str, words), "-o", str(out), "--force"])
+    page = out.read_text() if out.exists() else ""
+    text = " ".join("".join(f" {one}" for one in Reader(page).texts).split())
+    return code, page, text
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_recording_says_what_happened_with_sources_and_times(capsys):
+    code, page, text = reported(STALL)
+    assert code == 0
+    assert len(page) < 150_000
+    for said in (
+        "1 problem, 1 warning in h200x2-stall.gsr.",
+        "killed at 16:00:21",
+        "Hang: rank 1 is stuck",
+        "a step, as a mean over 2 ranks",
+        "used (= nvidia-smi) 5.52 GiB",
+        "Load of the GPUs",
+        "driver 580.159.04",
+        "NVML · lowest to highest of each",
+    ):
+        assert said in text, said
+    assert capsys.readouterr().err.startswith("page.html: ")
+
+
+def test_the_figures_are_those_of_the_doctor(capsys):
+    _, _, text = reported(STALL)
+    capsys.readouterr()
+    cli.main(["doctor", str(STALL), "--json"])
+    document = json.loads(capsys.readouterr().out)
+    for finding in document["findings"]:
+        assert finding["title"] in text
+        for row in finding["evidence"]:
+            assert " ".join(row["text"].split()) in text
+
+
+def test_a_document_of_the_doctor_is_a_chapter(capsys):
+    cli.main(["doctor", str(STALL), "--json"])
+    Path("doctor.json").write_text(capsys.readouterr().out)
+    code, page, text = reported("doctor.json", STALL)
+    assert code == 0
+    assert page.count("<article") == 2
+    assert text.count("Hang: rank 1 is stuck") == 2
+    assert re.search('href="#c2"', page)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "it is empty"),
+        (b"some text", "no report can be made of this file"),
+        (b'{"a": 1}', "no verb of gpuscope writes such a document"),
+        (b'{"a": ', "it is no JSON document"),
+        (b"[" * 100_000, "it is no JSON document"),
+        (b'{"k":"recording","v":1}\n', "no report can be made of it"),
+    ],
+)
+def test_what_is_no_result_is_refused(content, says, capsys):
+    Path("odd").write_bytes(content)
+    assert reported("odd")[0] == 3
+    error = capsys.readouterr().err
+    assert says in error
+    assert "Next: " in error
+    assert not Path("page.html").exists()
+
+
+def test_a_missing_file_and_a_bad_place_are_said(capsys):
+    assert reported("missing.gsr")[0] == 3
+    assert "missing.gsr: cannot be read" in capsys.readouterr().err
+    assert cli.main(["report", str(STALL), "-o", "no/page.html"]) == 64
+    assert cli.main(["report", str(STALL), "-o", "."]) == 64
+    Path("h200x2-stall.html").write_text("mine")
+    assert cli.main(["report", str(STALL)]) == 64
+    assert "--force" in capsys.readouterr().err
+    assert Path("h200x2-stall.html").read_text() == "mine"
+
+
+def test_a_cut_recording_is_reported_with_what_is_missing(capsys):
+    Path("cut.gsr").write_bytes(STALL.read_bytes()[:-4000])
+    code, _, text = reported("cut.gsr")
+    assert code == 1
+    assert "Only a part of the file could be read" in text
+    assert "Load of the GPUs" in text
