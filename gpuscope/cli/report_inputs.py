@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,11 +12,14 @@ from typing import TYPE_CHECKING, Any
 from ..doctor import report as reports
 from ..doctor import table
 from ..doctor.finding import Report
+from ..doctor.redaction import DocumentRedactor
 from ..errors import UserError
-from ..report import findings, time_rows
+from ..lab.ledger import Ledger
+from ..report import findings, prediction, runs, time_rows, tuning
 from ..report.content import Chapter
 from ..report.host import Watched
 from ..report.host import chapter as host_chapter
+from ..report.redacted import names_of, redacted
 from ..text.units import MIB
 from ..wire.clean import clean
 from ..wire.files import open_regular
@@ -24,15 +29,24 @@ if TYPE_CHECKING:
     from ..store.store import Store
 
 HEAD_BYTES = 64 << 10
+SQLITE = b"SQLite format 3\0"
+MAX_ENTRIES = 400
 MAX_DOCUMENT_BYTES = 64 * MIB
 ALL_SECONDS = 7 * 86400.0
 """Of a recording, so much is read at most; the store keeps 12 hours of it."""
 WINDOW_SECONDS = 3600.0
 TIMEOUT_SECONDS = 60.0
+_GROUP = re.compile(r"[A-Za-z0-9][\w.-]{2,199}")
+"""Names of groups of runs in the ledger, as sweeps and searches make them."""
 AGAIN = "gpuscope why PID"
 DOCUMENTS: Mapping[str, tuple[frozenset[str], Callable[[Mapping[str, Any], str], Chapter]]] = {
     "why": (frozenset(("rows", "window_seconds", "causes")), time_rows.chapter),
     "doctor": (frozenset(("findings", "examined", "exit_code")), findings.chapter),
+    "predict": (frozenset(("peak_allocated_bytes", "what_if", "doubts")), prediction.chapter),
+    "tune": (frozenset(("group", "baseline", "best", "candidates")), tuning.chapter),
+    "lab sweep": (frozenset(("group", "cells", "remarks")), runs.sweep),
+    "lab runs compare": (frozenset(("comparisons",)), runs.comparison),
+    "lab runs": (frozenset(("runs",)), runs.chapter),
 }
 """By verb: keys that its JSON document has, and what makes a chapter of it."""
 
@@ -41,9 +55,19 @@ class NoReport(UserError):
     """A target that no report can be made of."""
 
 
-def chapters(target: str) -> list[Chapter]:
+def chapters(target: str, redact: bool = False) -> list[Chapter]:
     """Return the chapters of one target. Raises NoReport and other UserErrors."""
+    redactor = DocumentRedactor()
+    found = _chapters(target, redactor)
+    return [redacted(one, redactor) for one in found] if redact else found
+
+
+def _chapters(target: str, redactor: DocumentRedactor) -> list[Chapter]:
     path = Path(target)
+    if not os.path.lexists(path) and _GROUP.fullmatch(target):
+        found = _group(target)
+        if found is not None:
+            return [found]
     name = clean(path.name or target, 200)
     try:
         with open_regular(path) as file:
@@ -59,12 +83,16 @@ def chapters(target: str) -> list[Chapter]:
 
     kind = kind_of(head)
     if kind in ("recording", "box"):
-        return _recorded(path, name, kind)
+        return _recorded(path, name, kind, redactor)
+    if kind == "snapshot":
+        return [_snapshot(path, name)]
+    if head.startswith(SQLITE):
+        return [_ledger(path, name)]
     if head.lstrip()[:1] in (b"{", b"["):
         return [_document(path, name)]
     raise NoReport(
         f"{name}: no report can be made of this file.",
-        "It is no recording, black box or JSON document of gpuscope.",
+        "It is no recording, black box, snapshot, ledger or JSON document of gpuscope.",
         "gpuscope report --help    what it takes",
     )
 
@@ -72,7 +100,7 @@ def chapters(target: str) -> list[Chapter]:
 # ── recordings ──
 
 
-def _recorded(path: Path, name: str, kind: str) -> list[Chapter]:
+def _recorded(path: Path, name: str, kind: str, redactor: DocumentRedactor) -> list[Chapter]:
     from .commands.doctor.targets import examine
 
     past = past_trainers.read(path, ALL_SECONDS)
@@ -83,6 +111,9 @@ def _recorded(path: Path, name: str, kind: str) -> list[Chapter]:
             past.problem or "It has no complete sample.",
             "gpuscope record FILE    makes a recording",
         )
+    for _, host in hosts:
+        for what, word in names_of(host):
+            redactor.hide(what, word)
     found = reports.finish(examine([str(path)], False, TIMEOUT_SECONDS), table.load())
     words = "Black box of a trainer" if kind == "box" else "Recording"
     words += f" that {past.ended}" if past.ended else ""
@@ -112,6 +143,46 @@ def of_store(
         times=times,
     )
     return host_chapter(watched, title, kind, problems or ())
+
+
+# ── snapshots, the ledger ──
+
+
+def _snapshot(path: Path, name: str) -> Chapter:
+    from ..report.snapshot import chapter
+    from ..snapshot.limits import for_files
+    from ..snapshot.reader import open_snapshot
+    from .commands.doctor.targets import examine
+
+    limit, seconds = for_files(str(path))
+    with open_snapshot(path, limit, seconds) as reading:
+        summary = reading.summary
+    found = reports.finish(examine([str(path)], False, TIMEOUT_SECONDS), table.load())
+    return chapter(summary, found, name)
+
+
+def _ledger(path: Path, name: str) -> Chapter:
+    entries = Ledger(path).entries(limit=MAX_ENTRIES)
+    if not entries:
+        raise NoReport(
+            f"{name}: the ledger has no runs.", "", "gpuscope lab --headless --steps 100"
+        )
+    return runs.of_entries(entries, name)
+
+
+def _group(group: str) -> Chapter | None:
+    """Return the chapter of a sweep or a search of the user's ledger, None where it has none."""
+    ledger = Ledger()
+    entries = ledger.entries(limit=None, group=group)
+    if not entries:
+        return None
+    if ledger.plan(group) is not None:
+        from ..lab import tables
+        from ..lab.sweep import stored
+
+        plan = stored(ledger, group)
+        return runs.sweep(tables.as_json(plan, tables.results(plan, entries)), group)
+    return runs.of_entries(entries, group)
 
 
 # ── documents ──

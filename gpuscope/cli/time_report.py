@@ -139,6 +139,7 @@ def _trainer(one: TrainerTime) -> dict[str, Any]:
         "step_seconds": ledger.step_seconds,
         "looks": ledger.looks,
         "enough_looks": ledger.sure,
+        "sentence": sentence(ledger, one.causes),
         "rows": [_row_document(row) for row in ledger.rows],
         "causes": look.causes_document(one.judged, one.again, ledger.step_seconds),
         "slower": None

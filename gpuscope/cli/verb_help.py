@@ -129,7 +129,8 @@ EXAMPLES: Dict[str, Tuple[Tuple[str, str], ...]] = {
     ),
     "report": (
         ("night.gsr", "what happened, as night.html"),
-        ("night.gsr why.json -o page.html", "several results on one page"),
+        ("oom.pickle why.json -o page.html", "several results on one page"),
+        ("sweep-1126-0930-5f1c --redact", "a sweep of the ledger, without names"),
     ),
     "export": (
         ("", "serve http://127.0.0.1:9400/metrics"),

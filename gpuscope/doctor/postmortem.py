@@ -5,6 +5,9 @@ This is an allocator snapshot, the record of an out-of-memory error, a black box
 
 from __future__ import annotations
 
+import itertools
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,14 +17,17 @@ from .finding import Finding, Report
 
 if TYPE_CHECKING:
     from ..store.view import History
+    from ..wire.recorded_lines import Line
 
 LAST_SECONDS = 900.0
 """Only this last part of a recording is read, because older trouble no longer matters."""
 EVERY_SECONDS = 2.0
-"""Seconds between two runs of the rules while a recording is replayed, by the recording's clock."""
+"""Seconds between two runs of the rules before a trainer ends, by the recording's clock."""
 MAX_SOURCES = 16
 MAX_LINES = 400_000
 _KEY = "past"
+_ENDING = (b'"gone"', b'"hello"', b'"bye"')
+"""What stands in a line by which a trainer may end."""
 
 
 def examine(path: str | Path, kind: str) -> Report:
@@ -55,8 +61,10 @@ def _replay(path: Path, box: bool) -> Report:
     sources = sorted({member.source for member in members})[:MAX_SOURCES]
     last = max(member.rx for member in members)
     offsets = [member.offset for member in members if member.rx <= last - LAST_SECONDS]
-    watchers = {source: _Watcher(name) for source in sources}
-    for number, line in enumerate(reader.lines(offsets[-1] if offsets else 0)):
+    first = offsets[-1] if offsets else 0
+    ends = _ends(itertools.islice(reader.lines(first), MAX_LINES))
+    watchers = {source: _Watcher(name, ends.get(source, ())) for source in sources}
+    for number, line in enumerate(reader.lines(first)):
         if line.source in watchers:
             watchers[line.source].take(line.line, line.rx)
         if number >= MAX_LINES:
@@ -71,13 +79,27 @@ def _replay(path: Path, box: bool) -> Report:
     return report + Report(problems=(f"{name}: {problem.text}",)) if problem is not None else report
 
 
-class _Watcher:
-    """Replays one source into a store, and keeps what the rules said last of living jobs."""
+def _ends(lines: Iterable[Line]) -> dict[int, list[float]]:
+    """Return for each source the times of the lines by which a trainer may end."""
+    found: dict[int, list[float]] = {}
+    for line in lines:
+        if any(word in line.line for word in _ENDING):
+            found.setdefault(line.source, []).append(line.rx)
+    return found
 
-    def __init__(self, name: str) -> None:
+
+class _Watcher:
+    """Replays one source into a store, and keeps what the rules said last of living jobs.
+
+    Only their last word counts, so that they are asked shortly before each of the times ``ends``
+    and at the end.
+    """
+
+    def __init__(self, name: str, ends: Sequence[float]) -> None:
         from ..store.store import Store
 
         self._name = name
+        self._ends = sorted(ends)
         self._store = Store()
         self._store.add_source(_KEY, name)
         self._said: dict[str, Report] = {}
@@ -91,9 +113,14 @@ class _Watcher:
             self._store.apply(_KEY, decode(line), at)
         except WireError:
             return
-        if at >= self._next:
+        if at >= self._next and self._ends_soon(at):
             self._next = at + EVERY_SECONDS
             self._look()
+
+    def _ends_soon(self, at: float) -> bool:
+        """Return whether a trainer may end before the rules are asked again."""
+        following = bisect_left(self._ends, at)
+        return following < len(self._ends) and self._ends[following] <= at + EVERY_SECONDS
 
     def _look(self) -> None:
         from . import live

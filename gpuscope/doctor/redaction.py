@@ -20,6 +20,7 @@ _SYSTEM = re.compile(
 )
 """Paths that are the same on every machine and need no redaction."""
 _UUID = re.compile(r"\b(GPU|MIG)-[0-9a-f]{4,8}-[0-9a-f-]{4,40}", re.I)
+_PROGRAM = re.compile(r"python[0-9.]*|pt_main_thread|torchrun")
 _NCCL_HOST = re.compile(r"[\w.-]+(?=:\d+:\d+ \[\d+\] NCCL)")
 
 
@@ -39,8 +40,12 @@ class DocumentRedactor:
         }
         host = socket.gethostname()
         for kind, name in (("host", host), ("host", host.partition(".")[0]), ("user", _user())):
-            if len(name) > 2 and name not in ("root", "localhost"):
-                self._redactor.hide(kind, name)
+            self.hide(kind, name)
+
+    def hide(self, kind: str, name: str) -> None:
+        """From now on replace this name, unless it is a word that is the same everywhere."""
+        if len(name) > 2 and name not in ("root", "localhost") and not _PROGRAM.fullmatch(name):
+            self._redactor.hide(kind, name)
 
     def hide_hosts_of(self, job: Mapping[str, Any]) -> None:
         """Hide the hosts of a dead job, and what its folder is called, wherever they are named."""

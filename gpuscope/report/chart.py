@@ -17,7 +17,8 @@ from .content import Bar, Curve, Interval, Strip, Timeline
 from .elements import element
 
 BAR_HEIGHT = 12
-STRIP_HEIGHT = 46
+STRIP_HEIGHT, TALL_HEIGHT = 46, 120
+"""A strip that stands alone has room to be tall."""
 UNITS = 100
 """Units of a strip's view box from its bottom to its top."""
 TICKS = 6
@@ -81,6 +82,7 @@ def bar(one: Bar) -> Element:
 
 def strip(one: Strip, line: Timeline) -> Element:
     """Return the chart of one row of a timeline."""
+    tall = TALL_HEIGHT if len(line.strips) == 1 else STRIP_HEIGHT
     buckets = max((len(curve.high) for curve in one.curves), default=1) or 1
     inside = [path for curve in one.curves for path in curve_paths(curve, one.bottom, one.top)]
     inside += [
@@ -110,7 +112,7 @@ def strip(one: Strip, line: Timeline) -> Element:
     )
     top, bottom = (
         element("text", text, class_="end", x=3, y=y)
-        for text, y in zip(one.ends[::-1], (10, STRIP_HEIGHT - 3), strict=True)
+        for text, y in zip(one.ends[::-1], (10, tall - 3), strict=True)
     )
     label = f"{one.label}: {one.value}" if one.value else one.label
     return element(
@@ -122,7 +124,7 @@ def strip(one: Strip, line: Timeline) -> Element:
         bottom,
         class_="strip",
         width="100%",
-        height=STRIP_HEIGHT,
+        height=tall,
         role="img",
     )
 
@@ -227,15 +229,18 @@ def _anchor(at: float) -> str:
 
 
 def scale_of(rows: Sequence[Interval]) -> tuple[float, float]:
-    """Return the ends of the scale on which these ratios lie, with 1 on it."""
-    known = [
-        value
-        for row in rows
-        for value in (row.value, row.low, row.high)
-        if value is not None and math.isfinite(value)
-    ]
-    low, high = min([*known, 1.0]), max([*known, 1.0])
-    margin = 0.06 * (high - low or 1.0)
+    """Return the ends of the scale on which these ratios lie, with 1 on it.
+
+    It goes at most as far beyond the ratios as they are apart: of a few runs an interval may be so
+    wide that the ratios would all lie on one spot. What goes beyond is cut.
+    """
+    values = [1.0, *(row.value for row in rows if row.value is not None)]
+    ends = [end for row in rows for end in (row.low, row.high) if end is not None]
+    low, high = min(values), max(values)
+    beyond = high - low or 0.1
+    lowest, highest = min([*ends, low]), max([*ends, high])
+    low, high = max(lowest, low - beyond, 0.0), min(highest, high + beyond)
+    margin = 0.04 * (high - low or 1.0)
     return max(low - margin, 0.0), high + margin
 
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
 from typing import Any
 
+from ..text.units import DASH
+
 MAX_ROWS = 2000
 """So many rows of a list are read at most."""
 Document = Mapping[str, Any]
@@ -34,10 +36,10 @@ def number(value: Any) -> float | None:
 def count(value: Any) -> str:
     """Return a number of things with commas, a dash for any other value."""
     found = number(value)
-    return f"{found:,.0f}" if found is not None else "–"
+    return f"{found:,.0f}" if found is not None else DASH
 
 
-def said(value: Any, form: Callable[[float], str], unknown: str = "–") -> str:
+def said(value: Any, form: Callable[[float], str], unknown: str = DASH) -> str:
     """Return a number in the words of ``form``, and ``unknown`` where it is none."""
     found = number(value)
     return form(found) if found is not None else unknown

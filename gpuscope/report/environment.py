@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ..doctor.redaction import DocumentRedactor
 from ..store.view import HostView
-from ..text.units import bytes_text
+from ..text.units import DASH, bytes_text
 from .content import Section, Table
 
 SOURCE = "the recorded definitions, without names, paths and identities"
@@ -18,14 +18,14 @@ def section(host: HostView) -> Section:
     own = host.definition
     redact = DocumentRedactor().text
     rows: list[tuple[str, str]] = [
-        ("kernel", own.kernel or "–"),
-        ("container", own.container or "none seen"),
-        ("CPU cores", str(own.cpu_count) if own.cpu_count is not None else "–"),
+        ("kernel", own.kernel or DASH),
+        ("container", own.container or ("none seen" if own.kernel else DASH)),
+        ("CPU cores", str(own.cpu_count) if own.cpu_count is not None else DASH),
         ("host memory", bytes_text(own.memory_total_bytes)),
         ("memory limit of the cgroup", bytes_text(own.cgroup_memory_limit_bytes)),
         ("/dev/shm", bytes_text(own.shm_total_bytes)),
-        ("driver", own.driver_version or "–"),
-        ("CUDA of the driver", own.cuda_driver_version or "–"),
+        ("driver", own.driver_version or DASH),
+        ("CUDA of the driver", own.cuda_driver_version or DASH),
     ]
     models: dict[str, int] = {}
     for device in host.devices:
@@ -38,8 +38,8 @@ def section(host: HostView) -> Section:
     facts: dict[tuple[str, str], None] = {}
     for trainer in host.trainers:
         found = trainer.definition
-        facts["torch", found.torch_version or "–"] = None
-        facts["Python of the trainer", found.python_version or "–"] = None
+        facts["torch", found.torch_version or DASH] = None
+        facts["Python of the trainer", found.python_version or DASH] = None
         if found.backend:
             facts["allocator", found.backend] = None
         if found.allocator_settings:
@@ -47,5 +47,5 @@ def section(host: HostView) -> Section:
         if found.world_size is not None:
             facts["ranks of a job", str(found.world_size)] = None
     rows += list(facts)
-    shown = [(name, redact(value)) for name, value in rows if value != "–"]
+    shown = [(name, redact(value)) for name, value in rows if value != DASH]
     return Section("Environment", [Table("", ("What", "Value"), shown, source=SOURCE)])

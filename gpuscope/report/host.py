@@ -17,7 +17,7 @@ from ..model.ranks import name_of
 from ..model.slowdown import PARTS
 from ..model.step_time import SPLIT, input_share, measured_step, shares_of
 from ..store.view import HistoryOf, HostView, JobView, TrainerView
-from ..text.units import amount_text, bytes_text, duration_text, percent_text
+from ..text.units import DASH, amount_text, bytes_text, duration_text, percent_text
 from . import environment, findings, memory, time_rows, timelines
 from .content import (
     Bar,
@@ -82,7 +82,7 @@ def chapter(watched: Watched, title: str, kind: str, problems: Sequence[str] = (
     when = _when(span)
     sections = [_happened(watched, span)]
     if watched.report.findings or watched.report.problems or watched.report.abstained:
-        sections.append(findings.section(watched.report, when))
+        sections.append(replace(findings.section(watched.report, when), lead=""))
     for document in watched.times:
         sections += time_rows.sections(document)
     sections += [_step(watched, when)] if not watched.times else []
@@ -129,10 +129,10 @@ def _happened(watched: Watched, span: Span) -> Section:
     jobs = [job for job in host.jobs if job.trainers]
     ended = [job for job in jobs if end_of(job) is not None]
     trainers = sum(len(job.trainers) for job in jobs)
-    figures = [
-        Figure("GPUs", str(len(host.devices)), _models(host)),
-        Figure("trainings", str(len(jobs)), f"{trainers} ranks, {len(ended)} have ended"),
-    ]
+    ranks = f"{trainers} rank{'s' * (trainers != 1)}, {len(ended)} of {len(jobs)} ended"
+    figures = [Figure("trainings", str(len(jobs)), ranks)]
+    if host.devices or host.nvml is not None:
+        figures.insert(0, Figure("GPUs", str(len(host.devices)), _models(host)))
     problems = [one for one in watched.report.findings if one.severity == "problem"]
     warnings = [one for one in watched.report.findings if one.severity == "warning"]
     figures.append(Figure("problems", str(len(problems)), "", "bad" if problems else "ok"))
@@ -162,7 +162,7 @@ def _ends(jobs: Sequence[JobView]) -> list[str]:
     for job in jobs:
         end = job_end(job)
         if end is not None and end.text:
-            found.append(f"{job.title}: {end.word}, {end.text}.")
+            found.append(f"{job.title}: {end.word}. {end.text.rstrip('.')}.")
     return found
 
 
@@ -200,11 +200,11 @@ def _job_row(job: JobView, span: Span) -> tuple[str, ...]:
         job.title,
         str(len(job.trainers)),
         state,
-        f"{min(steps):,.0f}" if steps else "–",
-        duration_text(step) if step is not None else "–",
-        percent_text(share) if share is not None else "–",
-        f"{loss:.4g}" if loss is not None else "–",
-        bytes_text(max(peaks)) if peaks else "–",
+        f"{min(steps):,.0f}" if steps else DASH,
+        duration_text(step) if step is not None else DASH,
+        percent_text(share) if share is not None else DASH,
+        f"{loss:.4g}" if loss is not None else DASH,
+        bytes_text(max(peaks)) if peaks else DASH,
     )
 
 
@@ -299,7 +299,7 @@ def _devices(watched: Watched, span: Span) -> Section:
             memory.device_name(device),
             _with_unit(device.number("utilization_percent"), " %"),
             _with_unit(device.number("tensor_active_percent"), " %"),
-            f"{amount_text(used)} / {amount_text(total)}" if used is not None and total else "–",
+            f"{amount_text(used)} / {amount_text(total)}" if used is not None and total else DASH,
             _with_unit(device.number("temperature_celsius"), " °C"),
             _with_unit(device.number("power_watts"), " W"),
             f"{state.word}: {state.reason}" if state.reason else state.word,
@@ -321,7 +321,7 @@ def _devices(watched: Watched, span: Span) -> Section:
 
 
 def _with_unit(value: float | None, unit: str) -> str:
-    return "–" if value is None else f"{value:.0f}{unit}"
+    return DASH if value is None else f"{value:.0f}{unit}"
 
 
 def _ranks(host: HostView) -> Table | None:
@@ -341,10 +341,10 @@ def _rank_row(job: JobView, one: TrainerView) -> tuple[str, ...]:
         name_of(one),
         job.title,
         str(one.definition.pid),
-        f"{step:,.0f}" if step is not None else "–",
-        duration_text(seconds) if seconds is not None else "–",
-        duration_text(p95) if p95 is not None else "–",
-        at if isinstance(at, str) and at else "–",
+        f"{step:,.0f}" if step is not None else DASH,
+        duration_text(seconds) if seconds is not None else DASH,
+        duration_text(p95) if p95 is not None else DASH,
+        at if isinstance(at, str) and at else DASH,
     )
 
 

@@ -154,12 +154,16 @@ def _waterfall(part: Waterfall) -> Element:
     if with_details and part.detail_head:
         cells = ("", "", "", part.detail_head)
         head = element("thead", element("tr", [element("th", cell) for cell in cells]))
-    return _figure(
-        part,
-        part.title,
-        element("table", head, element("tbody", rows), class_="waterfall"),
-        part.notes,
+    table = element(
+        "table", _columns("value", with_details), head, element("tbody", rows), class_="waterfall"
     )
+    return _figure(part, part.title, table, part.notes)
+
+
+def _columns(second: str, with_details: bool) -> Element:
+    """Return the columns of a table of bars, which give them their widths."""
+    names = ("label", second, "track", *(["detail"] if with_details else []))
+    return element("colgroup", [element("col", class_=f"of-{name}") for name in names])
 
 
 def _bar_row(one: Bar, with_details: bool, total: bool) -> Element:
@@ -289,7 +293,7 @@ def _intervals(part: Intervals) -> Element:
         )
         for one in part.rows
     ]
-    table = element("table", element("tbody", rows), class_="waterfall")
+    table = element("table", _columns("ratio", True), element("tbody", rows), class_="waterfall")
     return _figure(part, part.title, table, part.notes)
 
 

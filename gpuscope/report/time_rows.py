@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..model.look import IDLE_WORDS, OTHER_WORDS, classes
 from ..model.time_ledger import WORDS
-from ..text.units import duration_text, percent_text
+from ..text.units import DASH, duration_text, percent_text
 from . import documents as read
 from .content import (
     Bar,
@@ -44,7 +44,7 @@ MAX_RANKS = 64
 
 def chapter(document: Document, name: str) -> Chapter:
     """Return the chapter of a whole document."""
-    facts = [("Training", read.text(document.get("name"), "–"))]
+    facts = [("Training", read.text(document.get("name"), DASH))]
     if read.text(document.get("job")):
         facts.append(("Job", read.text(document.get("job"))))
     return Chapter(name, "Where the time goes, of gpuscope why", sections(document), facts)
@@ -77,7 +77,7 @@ def sections(document: Document) -> list[Section]:
 
 def _lead(document: Document) -> str:
     odd, slow = read.mapping(document.get("odd_rank")), read.mapping(document.get("slower"))
-    said = []
+    said = [text] if (text := read.text(document.get("sentence"))) else []
     if odd:
         words = WORDS.get(read.text(odd.get("row")), WORDS["unattributed"])
         said.append(
@@ -90,8 +90,6 @@ def _lead(document: Document) -> str:
             f"Steps became slower: {read.said(slow.get('step_seconds_before'), duration_text)} "
             f"before, {read.said(slow.get('step_seconds_after'), duration_text)} after."
         )
-    if not document.get("enough_looks"):
-        said.append("There were too few looks to tell where the time goes.")
     return " ".join(said)
 
 
@@ -144,7 +142,7 @@ def _row(row: Document, step: float | None) -> Bar | None:
         return None
     name = read.text(row.get("row"))
     low, high = read.number(row.get("share_low")), read.number(row.get("share_high"))
-    each = duration_text(step * share) if step is not None else "–"
+    each = duration_text(step * share) if step is not None else DASH
     detail = percent_text(share)
     places = [text for one in read.rows(row.get("places")) if (text := read.text(one.get("place")))]
     detail += f" · {places[0]}" if places else ""
@@ -163,7 +161,7 @@ def _ranks(trainers: Sequence[Document], when: str) -> Table:
         rank = read.number(one.get("rank"))
         name = f"rank {rank:.0f}" if rank is not None else f"pid {read.count(one.get('pid'))}"
         rows.append(
-            (name, read.said(one.get("step_seconds"), duration_text), " · ".join(most) or "–")
+            (name, read.said(one.get("step_seconds"), duration_text), " · ".join(most) or DASH)
         )
     notes = [f"{len(trainers) - MAX_RANKS} more are left out."] * (len(trainers) > MAX_RANKS)
     return Table(
@@ -197,7 +195,7 @@ def _look(look: Document) -> list[Part]:
                 read.number(row.get("share_high")),
             )
         )
-    each = duration_text(seconds / steps) if seconds is not None and steps else "–"
+    each = duration_text(seconds / steps) if seconds is not None and steps else DASH
     busy = read.said(look.get("busy_share"), percent_text)
     title = f"A step on the GPU: busy for {busy} of the time"
     when = f"{read.count(steps)} steps"

@@ -10,7 +10,7 @@ from math import inf, isfinite
 from ..model.ranks import name_of
 from ..model.valid_history import while_it_steps
 from ..store.view import DeviceView, Entity, History, HistoryOf, HostView, TrainerView
-from ..text.units import bytes_text, duration_text, percent_text
+from ..text.units import DASH, bytes_text, duration_text, percent_text
 from .content import Curve, Mark, Strip, Timeline, Tone
 
 MAX_BUCKETS = 600
@@ -72,7 +72,7 @@ def clock_text(wall: float, form: str = "%H:%M:%S") -> str:
     try:
         return time.strftime(form, time.localtime(wall))
     except (OverflowError, ValueError, OSError):
-        return "–"
+        return DASH
 
 
 def zone_text(wall: float) -> str:

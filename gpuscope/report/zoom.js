@@ -1,4 +1,4 @@
-// Zooms all timelines of a chapter together. The page is whole without it.
+// Zooms all timelines of a chapter that show the same time together. The page is whole without it.
 // STEPS and TICKS come before this file and are those of the Python that drew the axes.
 'use strict';
 const SVG = 'http://www.w3.org/2000/svg';
@@ -34,10 +34,8 @@ function put(parent, name, attributes, text) {
   return made;
 }
 
-function start(article) {
-  const lines = [...article.querySelectorAll('.timeline')];
-  if (!lines.length) return;
-  const whole = Math.max(...lines.map((one) => +one.dataset.seconds));
+function start(lines) {
+  const whole = +lines[0].dataset.seconds;
   const begin = lines[0].dataset.begin, relative = begin === undefined, origin = +(begin || 0);
   let from = 0, to = 1;
 
@@ -97,7 +95,7 @@ function start(article) {
     idle();
   }
 
-  for (const strip of article.querySelectorAll('.strip')) {
+  for (const strip of lines.flatMap((one) => [...one.querySelectorAll('.strip')])) {
     let first = null, mark = null;
     const place = (event) => {
       const box = strip.getBoundingClientRect();
@@ -129,8 +127,15 @@ function start(article) {
     strip.addEventListener('pointerleave', idle);
     strip.addEventListener('dblclick', () => show(0, 1));
   }
-  article.classList.add('zoomable');
+  for (const line of lines) line.classList.add('zoomable');
   show(0, 1);
 }
 
-document.querySelectorAll('article').forEach(start);
+for (const article of document.querySelectorAll('article')) {
+  const groups = new Map();
+  for (const line of article.querySelectorAll('.timeline')) {
+    const span = line.dataset.begin + '/' + line.dataset.seconds;
+    if (+line.dataset.seconds > 0) groups.set(span, [...(groups.get(span) || []), line]);
+  }
+  groups.forEach(start);
+}

@@ -23,6 +23,7 @@ from .model import (
     StackRow,
     Stacks,
     Summary,
+    Totals,
     Trace,
 )
 
@@ -141,6 +142,34 @@ def totals_lines(device: SnapshotDevice, width: int, glyphs: Glyphs = BLOCKS) ->
     totals = device.totals
     cells = max(10, min(40, width - 74))
     room = width - LABEL_CELLS - 12 - cells - 2
+    lines: list[Line] = []
+    for name, value, token, text in rows_of_totals(totals):
+        share = value / totals.reserved_bytes if totals.reserved_bytes else 0.0
+        lines.append(
+            [
+                (f"{name:<{LABEL_CELLS}}", "muted"),
+                (f"{bytes_text(value):>10}  ", "text"),
+                (bar(share, cells, glyphs), token),
+                (f"  {cut(text, room, glyphs.ellipsis)}", "muted"),
+            ]
+        )
+    rounding = totals.active_bytes - totals.requested_bytes
+    lines.append(_pair("rounding", f"{bytes_text(rounding)} more than requested"))
+    for pool in device.pools:
+        if pool.private:
+            words = (
+                f"{bytes_text(pool.reserved_bytes)} reserved, "
+                f"{bytes_text(pool.allocated_bytes)} allocated"
+            )
+            lines.append(_pair("pool " + pool.name, f"{words}, {pool.segments} segments"))
+    return lines
+
+
+def rows_of_totals(totals: Totals) -> list[tuple[str, int, str, str]]:
+    """Return what is reserved, and what it consists of: name, bytes, token, and what that is.
+
+    Parts that are empty are left out, except what is allocated.
+    """
     rows = [
         ("reserved", totals.reserved_bytes, "text", f"{totals.segments:,} segments"),
         ("allocated", totals.allocated_bytes, "allocated", _blocks(totals.allocated_blocks)),
@@ -164,28 +193,7 @@ def totals_lines(device: SnapshotDevice, width: int, glyphs: Glyphs = BLOCKS) ->
         ),
         ("releasable", totals.releasable_bytes, "cached", "whole free segments and pages"),
     ]
-    lines: list[Line] = []
-    for name, value, token, text in rows:
-        if value or name in ("reserved", "allocated"):
-            share = value / totals.reserved_bytes if totals.reserved_bytes else 0.0
-            lines.append(
-                [
-                    (f"{name:<{LABEL_CELLS}}", "muted"),
-                    (f"{bytes_text(value):>10}  ", "text"),
-                    (bar(share, cells, glyphs), token),
-                    (f"  {cut(text, room, glyphs.ellipsis)}", "muted"),
-                ]
-            )
-    rounding = totals.active_bytes - totals.requested_bytes
-    lines.append(_pair("rounding", f"{bytes_text(rounding)} more than requested"))
-    for pool in device.pools:
-        if pool.private:
-            words = (
-                f"{bytes_text(pool.reserved_bytes)} reserved, "
-                f"{bytes_text(pool.allocated_bytes)} allocated"
-            )
-            lines.append(_pair("pool " + pool.name, f"{words}, {pool.segments} segments"))
-    return lines
+    return [row for row in rows if row[1] or row[0] in ("reserved", "allocated")]
 
 
 def fragmentation_lines(

@@ -48,7 +48,8 @@ ALLOWED = {
     "html", "head", "meta", "title", "style", "body", "main", "footer", "script", "article",
     "header", "section", "nav", "a", "p", "h1", "h2", "h3", "h4", "dl", "dt", "dd", "div", "span",
     "figure", "figcaption", "table", "thead", "tbody", "tr", "th", "td", "ul", "li", "b", "i",
-    "pre", "code", "details", "summary", "svg", "g", "rect", "line", "path", "text", "circle",
+    "pre", "code", "details", "summary", "colgroup", "col",
+    "svg", "g", "rect", "line", "path", "text", "circle",
 }  # fmt: skip
 
 
@@ -161,3 +162,14 @@ def test_the_times_of_an_axis_are_round(begin, seconds, first, last):
 
 def test_no_time_has_no_axis():
     assert chart.ticks(None, 0.0) == chart.ticks(1e9, float("nan")) == []
+
+
+def test_a_wide_interval_leaves_the_ratios_apart():
+    wide = Interval("wide", 1.5, 1e-7, 1e7, "")
+    sure = Interval("sure", 2.0, 1.9, 2.1, "")
+    low, high = chart.scale_of([wide, sure])
+    assert 0 <= low < 0.1
+    assert high == pytest.approx(3.12)
+    drawn = chart.interval(wide, (low, high))
+    span = next(one for one in drawn if "span" in one.get("class"))
+    assert (span.get("x1"), span.get("x2")) == ("0.00%", "100.00%")

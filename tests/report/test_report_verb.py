@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpuscope.cli import main as cli
+from tests.report import made_up
 from tests.report.test_page import Reader
 
 ROOT = Path(__file__).parents[2]
@@ -105,3 +106,40 @@ def test_a_cut_recording_is_reported_with_what_is_missing(capsys):
     assert code == 1
     assert "Only a part of the file could be read" in text
     assert "Load of the GPUs" in text
+
+
+def test_a_redacted_page_names_no_host_script_user_or_path(capsys):
+    made_up.recording(
+        Path("named.gsr"), 10.0, script="/home/ada/secret_model.py", host="node-17.cluster"
+    )
+    _, _, plain = reported("named.gsr")
+    assert "secret_model.py" in plain
+    assert "node-17.cluster" in plain
+    _, page, text = reported("named.gsr", "--redact")
+    for name in ("secret_model", "ada", "node-17", "ann"):
+        assert not re.search(rf"\b{name}\b", page), name
+    assert "Host host-1" in text
+    assert "NVIDIA H100 80GB HBM3" in text
+
+
+def test_the_environment_has_no_names_though_the_rest_has(capsys):
+    made_up.recording(Path("named.gsr"), 10.0, gpus=4)
+    _, _, text = reported("named.gsr")
+    environment = text.rpartition("Environment")[2]
+    assert "4 × NVIDIA H100 80GB HBM3, 80.0 GiB, compute capability 9.0" in environment
+    assert "expandable_segments:True" in environment
+    for name in ("node-1", "ann", "train.py", "GPU-"):
+        assert name not in environment
+    assert "train.py" in text
+
+
+def test_a_job_with_its_time_is_told_as_why_tells_it(capsys):
+    made_up.recording(Path("run.gsr"), 130.0)
+    code, _, text = reported("run.gsr")
+    assert code == 0
+    capsys.readouterr()
+    cli.main(["why", "run.gsr"])
+    sentence = " ".join(capsys.readouterr().out.split()).partition("waiting for input")[0]
+    assert sentence.partition(": ")[2] in text
+    assert "data.py:12 __getitem__" in text
+    assert "Every rank of train.py" in text

@@ -13,7 +13,10 @@ from ...exit_status import ExitStatus
 from ...text.units import bytes_text
 from ...wire.clean import clean
 
-TAKES = "a recording, a black box, or the JSON document of why or doctor; several make one page"
+TAKES = (
+    "a recording, a black box, a snapshot, a ledger of runs or the name of a sweep in yours, or "
+    "the JSON document of why, doctor, predict, tune, lab sweep or lab runs; several make one page"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the file to write, - for standard output (default: the target's name with .html, "
         "in this folder)",
     )  # fmt: skip
+    parser.add_argument(
+        "--redact", action="store_true", help="leave out users, hosts, paths and arguments"
+    )
     parser.add_argument("--force", action="store_true", help="replace the file if it exists")
 
 
@@ -42,7 +48,9 @@ def run(args: argparse.Namespace) -> int:
     path = Path(args.output) if args.output is not None else _name_for(args.targets[0])
     if not to_stdout:
         _refuse_bad_place(path, args.force)
-    chapters = [one for target in args.targets for one in report_inputs.chapters(target)]
+    chapters = [
+        one for target in args.targets for one in report_inputs.chapters(target, args.redact)
+    ]
     when = time.strftime("%Y-%m-%d %H:%M:%S %z")
     text = page.html(chapters, f"Made by gpuscope {__version__} on {when}.")
     if to_stdout:
