@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from ..report.redacted import names_of, redacted
 from ..text.units import MIB
 from ..wire.clean import clean
 from ..wire.files import open_regular
-from . import past_trainers, time_report, trainer_times
+from . import past_trainers, trainer_times
 
 if TYPE_CHECKING:
     from ..store.store import Store
@@ -38,7 +38,6 @@ WINDOW_SECONDS = 3600.0
 TIMEOUT_SECONDS = 60.0
 _GROUP = re.compile(r"[A-Za-z0-9][\w.-]{2,199}")
 """Names of groups of runs in the ledger, as sweeps and searches make them."""
-AGAIN = "gpuscope why PID"
 DOCUMENTS: Mapping[str, tuple[frozenset[str], Callable[[Mapping[str, Any], str], Chapter]]] = {
     "why": (frozenset(("rows", "window_seconds", "causes")), time_rows.chapter),
     "doctor": (frozenset(("findings", "examined", "exit_code")), findings.chapter),
@@ -118,21 +117,16 @@ def _recorded(path: Path, name: str, kind: str, redactor: DocumentRedactor) -> l
     words = "Black box of a trainer" if kind == "box" else "Recording"
     words += f" that {past.ended}" if past.ended else ""
     problems = [f"Only a part of the file could be read: {past.problem}"] if past.problem else []
-    return [of_store(past.store, key, found, name, words, problems) for key, _ in hosts]
+    return [_of_source(past.store, key, found, name, words, problems) for key, _ in hosts]
 
 
-def of_store(
-    store: Store, key: str, report: Report, title: str, kind: str, problems: list[str] | None = None
+def _of_source(
+    store: Store, key: str, report: Report, title: str, kind: str, problems: Sequence[str]
 ) -> Chapter:
     """Return the chapter of a host in a store."""
     host = store.host(key)
     assert host is not None
     history = trainer_times.history_of(store, key)
-    times = []
-    for job in host.jobs:
-        ranks = trainer_times.of_job(job, host, history, WINDOW_SECONDS, AGAIN)
-        if any(one.ledger.looks for one in ranks):
-            times.append(time_report.document(job.title, ranks))
     oldest = store.oldest_seconds(key)
     watched = Watched(
         host=host,
@@ -140,9 +134,9 @@ def of_store(
         at=lambda seconds: store.host_at(key, seconds),
         begin=oldest if oldest is not None else host.sampled_seconds or 0.0,
         report=report,
-        times=times,
+        times=trainer_times.documents(host, history, WINDOW_SECONDS),
     )
-    return host_chapter(watched, title, kind, problems or ())
+    return host_chapter(watched, title, kind, problems)
 
 
 # ── snapshots, the ledger ──

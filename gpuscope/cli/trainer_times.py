@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..doctor.live_causes import of_ledger
 from ..doctor.live_scene import LiveScene
@@ -13,7 +13,7 @@ from ..model.pace import pace_of
 from ..model.ranks import name_of
 from ..model.stragglers import straggler
 from ..model.time_cause import settings_of
-from .time_report import TrainerTime
+from .time_report import TrainerTime, document
 
 if TYPE_CHECKING:
     from ..store.store import Store
@@ -89,3 +89,13 @@ def of_job(
     """Return what is known of the time of each rank of a job."""
     found = [of_trainer(one, host, history, window, again) for one in job.trainers]
     return with_straggler(found, job.trainers, host, history)
+
+
+def documents(host: HostView, history: HistoryOf, window: float) -> list[dict[str, Any]]:
+    """Return the document of ``gpuscope why`` of each job here whose time is known."""
+    found = []
+    for job in host.jobs:
+        ranks = of_job(job, host, history, window, "gpuscope why PID")
+        if any(one.ledger.looks for one in ranks):
+            found.append(document(job.title, ranks))
+    return found

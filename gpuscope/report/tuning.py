@@ -33,7 +33,8 @@ def chapter(document: Document, name: str) -> Chapter:
     group = read.text(document.get("group"))
     source = f"runs of {group} in the ledger" if group else "runs of gpuscope tune"
     spent = read.said(document.get("seconds"), lambda seconds: age_text(max(seconds, 1.0)))
-    when = f"{read.count(document.get('runs'))} runs in {spent}"
+    runs = read.count(document.get("runs"))
+    when = f"{runs} run{'s' * (runs != '1')} in {spent}"
     stopped = read.text(document.get("stopped"))
     best: list[Part] = [_sides(document, source, when)]
     best += [Sentences([f"The search ended early: {stopped}."], "warn")] if stopped else []

@@ -196,7 +196,7 @@ async def test_a_picture_and_a_report_are_saved_and_their_paths_said(tmp_path, m
         await until(pilot, "Devices")
         for words, suffix, holds in (
             ("save a picture", "svg", "node-17"),
-            ("save a report", "html", "Findings"),
+            ("report html", "html", "Where the memory is"),
         ):
             await pilot.press("colon")
             await type_in(pilot, words)

@@ -15,6 +15,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 
 from ...paths import data_folder
+from ...report.content import Chapter
 from ...snapshot.model import At, DeviceDiff, Diff, DiffRow, SnapshotDevice, StackRow, Summary
 from ...snapshot.reader import Reading, SnapshotError, open_snapshot
 from ...text import styled
@@ -168,6 +169,13 @@ class SnapshotScreen(FullScreen):
         except SnapshotError as error:
             self._busy = error.what
         self._show()
+
+    def chapters(self) -> list[Chapter]:
+        """Return what a report has of this snapshot."""
+        from ...doctor.finding import Report
+        from ...report.snapshot import chapter
+
+        return [chapter(self._summary, Report(), self.path.name)] if self._summary else []
 
     # ── drawing ──
 

@@ -418,6 +418,14 @@ ACTIONS: tuple[Action, ...] = (
         needs="time",
     ),
     Action(
+        "report",
+        ("R",),
+        "Report",
+        "an HTML page of all that is known here, to send or print",
+        "Program",
+        footer=11,
+    ),
+    Action(
         "redraw",
         ("ctrl+l",),
         "Redraw",

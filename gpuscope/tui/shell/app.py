@@ -167,8 +167,12 @@ class GpuscopeApp(LeanApp[int]):
 
         save_picture(self)
 
+    def do_report(self) -> None:
+        """Carry out the action of the registry on the tabs."""
+        self.save_report()
+
     def save_report(self) -> None:
-        """Save this screen and the findings as HTML."""
+        """Save what is known of what this screen shows as HTML."""
         from .saving import save_report
 
         save_report(self)

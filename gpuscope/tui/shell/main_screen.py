@@ -300,7 +300,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
             await self.show_tab(name)
         else:
             pane = self._panes.get(self.tab)  # none before the first frame
-            handler = getattr(pane, f"do_{name}", None) or getattr(self, f"do_{name}", None)
+            places = (getattr(one, f"do_{name}", None) for one in (pane, self, self.app))
+            handler = next(filter(None, places), None)
             done = handler() if handler else None
             if isawaitable(done):
                 await done

@@ -42,6 +42,7 @@ OFTEN_MEANT = {
     "what_if": "oom smaller checkpointing",
     "theme": "colours dark light",
     "copy": "clipboard text",
+    "report": "export share html page save print",
     "quit": "exit leave",
 }
 """Words that lead to an action although neither its name nor its help has them."""
@@ -115,13 +116,6 @@ def of_commands(app: App[Any]) -> Iterator[Entry]:
         "this screen as an SVG file",
         partial(own.after_palette, own.save_picture),
         also="screenshot image export",
-    )
-    yield Entry(
-        "save report",
-        "Save a report (HTML)",
-        "this screen and the Doctor's findings as an HTML file",
-        partial(own.after_palette, own.save_report),
-        also="export share page screenshot",
     )
     yield Entry(
         "settings",

@@ -1,31 +1,30 @@
-"""This module saves what is on the screen: as a picture, or with the findings as a page.
+"""This module saves what is on the screen: as a picture, or as a report with all that is known.
 
-Both are files of their own that load nothing: the picture is SVG, the page HTML.
+Both are files of their own that load nothing: the picture is SVG, the report HTML.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
 from dataclasses import replace
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...paths import data_folder
-from ...text.styled import Line
+from ...report.content import Chapter, Code, Section
 from ..terminal.copying import strips_of
-from ..theme import DARK, Tokens
+from ..widgets.full_screen import FullScreen
 from ..widgets.program import program
 from .result_files import short_path
 
 if TYPE_CHECKING:
-    from rich.style import Style
     from textual.app import App
-    from textual.strip import Strip
 
-REPORT_CELLS = 100
+    from ...doctor.finding import Report
+
+WINDOW_SECONDS = 3600.0
+"""How far back the time of a training is told."""
 
 
 def save(kind: str, suffix: str, text: str) -> Path:
@@ -64,73 +63,72 @@ def save_picture(app: App[Any]) -> None:
 
 
 def save_report(app: App[Any]) -> None:
-    """Save the screen on top and the findings of the Doctor as one HTML page."""
+    """Save what is known of what is on the screen as one HTML page."""
     say_saved(app, "report", "reports", "html", page(app))
 
 
 def page(app: App[Any]) -> str:
-    """Return the page."""
+    """Return the page: of the file on the screen, else of the host that is looked at."""
     from ... import __version__
+    from ...report.page import html
 
-    host, tokens = program(app).session.host, Tokens.of(app)
-    name = host.name if host is not None else "no host"
-    when = time.strftime(
-        "%Y-%m-%d %H:%M:%S",
-        time.localtime(host.wall_seconds if host is not None and host.wall_seconds else None),
+    chapters = _of_file(app) or [*_of_ledger(app), *_of_host(app)]
+    if not chapters:
+        chapters = [Chapter("gpuscope", "Screen", [])]
+    chapters[0] = replace(chapters[0], sections=[*chapters[0].sections, _screen(app)])
+    when = time.strftime("%Y-%m-%d %H:%M:%S %z")
+    return html(chapters, f"Made by gpuscope {__version__} on {when}.")
+
+
+def _screen(app: App[Any]) -> Section:
+    """Return the screen on top as text."""
+    lines = [strip.text.rstrip() for strip in strips_of(app.screen)]
+    size = f"{app.size.width} by {app.size.height} cells"
+    return Section("The screen", [Code("", lines, source="the screen as it was shown", when=size)])
+
+
+def _of_file(app: App[Any]) -> list[Chapter]:
+    """Return the chapter of the file that the screen on top shows, if it shows one."""
+    return app.screen.chapters() if isinstance(app.screen, FullScreen) else []
+
+
+def _of_ledger(app: App[Any]) -> list[Chapter]:
+    """Return the chapter of the Lab's runs on the Lab's tab."""
+    from ...lab.ledger import Ledger, LedgerError
+    from ...report.runs import of_entries
+
+    if program(app).tab_shown() != "lab":
+        return []
+    try:
+        entries = Ledger().entries()
+    except LedgerError as error:
+        return [Chapter("Runs of the Lab", "Ledger of runs", [], (), [str(error)])]
+    return [of_entries(entries, "Runs of the Lab")] if entries else []
+
+
+def _of_host(app: App[Any]) -> list[Chapter]:
+    """Return the chapter of the host that is looked at, at the moment that is shown."""
+    from ...cli import trainer_times
+    from ...report.host import Watched, chapter
+
+    session = program(app).session
+    host, oldest = session.host, session.oldest_seconds
+    if host is None or host.sampled_seconds is None:
+        return []
+    watched = Watched(
+        host=host,
+        history=session.history,
+        at=session.host_at,
+        begin=oldest if oldest is not None else host.sampled_seconds,
+        report=findings_of(app),
+        times=trainer_times.documents(host, session.history, WINDOW_SECONDS),
     )
-    # the sixteen colours of a terminal have no values that a page could name
-    theme = app.available_themes[DARK] if app.current_theme.ansi else app.current_theme
-    screen = "\n".join(_marked(strip) for strip in strips_of(app.screen))
-    findings = "\n".join(_lines(findings_of(app), tokens))
-    title = f"gpuscope: {escape(name)}, {when}"
-    return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
-<style>
-body {{ background: {theme.background}; color: {theme.foreground}; margin: 2em; }}
-body {{ font-family: sans-serif; }}
-pre {{ font-family: "DejaVu Sans Mono", Menlo, Consolas, monospace; line-height: 1.2; }}
-</style></head><body>
-<h1>{title}</h1>
-<h2>Screen</h2>
-<pre>{screen}</pre>
-<h2>Findings</h2>
-<pre>{findings}</pre>
-<p>Made by gpuscope {escape(__version__)}.</p>
-</body></html>
-"""
+    kind = "Recording" if session.replay is not None else "What the screen has seen"
+    return [chapter(watched, host.name, kind)]
 
 
-def findings_of(app: App[Any]) -> list[Line]:
+def findings_of(app: App[Any]) -> Report:
     """Return the findings that hold now, as ``gpuscope doctor`` prints them."""
-    from ...doctor.report import lines
-
     watch = program(app).session.doctor
     holding = tuple(case.finding for case in watch.cases if not case.past)
-    return lines(replace(watch.report, findings=holding), None, REPORT_CELLS)
-
-
-def _lines(lines: Iterable[Line], tokens: Tokens) -> Iterable[str]:
-    for line in lines:
-        yield "".join(_span(text, tokens.style(token)) for text, token in line)
-
-
-def _marked(strip: Strip) -> str:
-    return "".join(_span(segment.text, segment.style) for segment in strip).rstrip()
-
-
-def _span(text: str, style: Style | None) -> str:
-    rules = []
-    if style is not None:
-        front, ground = style.color, style.bgcolor
-        if style.reverse:
-            front, ground = ground, front
-        if front is not None and not front.is_default:
-            rules.append(f"color:{front.get_truecolor().hex}")
-        if ground is not None and not ground.is_default:
-            rules.append(f"background:{ground.get_truecolor().hex}")
-        if style.bold:
-            rules.append("font-weight:bold")
-        if style.underline:
-            rules.append("text-decoration:underline")
-    escaped = escape(text)
-    return f'<span style="{";".join(rules)}">{escaped}</span>' if rules else escaped
+    return replace(watch.report, findings=holding)

@@ -46,6 +46,7 @@ KEYS: dict[str, tuple[Key, ...]] = {
         one("escape,q", "dismiss", "back", "back to the screen below"),
         HELP,
         PALETTE,
+        one("R", "report_here", "report", "an HTML page of what is shown, to send or print"),
     ),
     "Palette": (
         Key(

@@ -27,6 +27,7 @@ from .status import found_pieces
 from .text import Lines
 
 if TYPE_CHECKING:
+    from ...report.content import Chapter
     from ..shell.entries import Hint, Key
     from ..shell.session import Session
 
@@ -124,6 +125,14 @@ class FullScreen(ClosesOnce, ModalScreen[None]):
         line = styled.cut_whole([(" ", "text"), *self._head], width - styled.cells(state) - 1)
         gap = max(0, width - styled.cells(line) - styled.cells(state))
         self.head.show([[*line, (" " * gap, "text"), *state]])
+
+    def chapters(self) -> list[Chapter]:
+        """Return what a report has of the file that is shown, empty on a screen of a host."""
+        return []
+
+    def action_report_here(self) -> None:
+        """Write a report of what is shown."""
+        program(self.app).save_report()
 
     async def action_look(self, name: str) -> None:
         """Stop, go on or move in time by this action of the registry.

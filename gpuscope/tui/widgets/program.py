@@ -50,7 +50,7 @@ class Program(Protocol):
         """Save this screen as SVG."""
 
     def save_report(self) -> None:
-        """Save this screen and the findings as HTML."""
+        """Save what is known of what this screen shows as HTML."""
 
     def choose_theme(self, name: str) -> None:
         """Use this theme from now on."""
