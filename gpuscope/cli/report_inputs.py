@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 HEAD_BYTES = 64 << 10
 SQLITE = b"SQLite format 3\0"
 MAX_ENTRIES = 400
+MAX_HOSTS = 8
 MAX_DOCUMENT_BYTES = 64 * MIB
 ALL_SECONDS = 7 * 86400.0
 """Of a recording, so much is read at most; the store keeps 12 hours of it."""
@@ -62,6 +65,8 @@ def chapters(target: str, redact: bool = False) -> list[Chapter]:
 
 
 def _chapters(target: str, redactor: DocumentRedactor) -> list[Chapter]:
+    if target == "-":
+        return [_document(sys.stdin.buffer.read(MAX_DOCUMENT_BYTES + 1), "standard input")]
     path = Path(target)
     if not os.path.lexists(path) and _GROUP.fullmatch(target):
         found = _group(target)
@@ -88,7 +93,8 @@ def _chapters(target: str, redactor: DocumentRedactor) -> list[Chapter]:
     if head.startswith(SQLITE):
         return [_ledger(path, name)]
     if head.lstrip()[:1] in (b"{", b"["):
-        return [_document(path, name)]
+        with open_regular(path) as file:
+            return [_document(file.read(MAX_DOCUMENT_BYTES + 1), name)]
     raise NoReport(
         f"{name}: no report can be made of this file.",
         "It is no recording, black box, snapshot, ledger or JSON document of gpuscope.",
@@ -103,8 +109,12 @@ def _recorded(path: Path, name: str, kind: str, redactor: DocumentRedactor) -> l
     from .commands.doctor.targets import examine
 
     past = past_trainers.read(path, ALL_SECONDS)
-    hosts = [(key, host) for key in past.store.sources if (host := past.store.host(key))]
-    if not any(host.sampled_seconds is not None for _, host in hosts):
+    hosts = [
+        (key, host)
+        for key in past.store.sources
+        if (host := past.store.host(key)) is not None and host.sampled_seconds is not None
+    ]
+    if not hosts:
         raise NoReport(
             f"{name}: no report can be made of it.",
             past.problem or "It has no complete sample.",
@@ -117,11 +127,27 @@ def _recorded(path: Path, name: str, kind: str, redactor: DocumentRedactor) -> l
     words = "Black box of a trainer" if kind == "box" else "Recording"
     words += f" that {past.ended}" if past.ended else ""
     problems = [f"Only a part of the file could be read: {past.problem}"] if past.problem else []
-    return [_of_source(past.store, key, found, name, words, problems) for key, _ in hosts]
+    if len(hosts) > MAX_HOSTS:
+        problems.append(f"{len(hosts) - MAX_HOSTS} of its {len(hosts)} hosts are left out.")
+    shown = hosts[:MAX_HOSTS]
+    made = partial(_of_source, past.store, len(shown))
+    if len(shown) == 1:
+        return [made(found, name, words, problems, shown[0][0])]
+    titles = [f"{name}: {host.name}" for _, host in shown]
+    return [
+        made(found if place == 0 else None, title, words, problems if place == 0 else (), key)
+        for place, ((key, _), title) in enumerate(zip(shown, titles, strict=True))
+    ]
 
 
 def _of_source(
-    store: Store, key: str, report: Report, title: str, kind: str, problems: Sequence[str]
+    store: Store,
+    hosts: int,
+    report: Report | None,
+    title: str,
+    kind: str,
+    problems: Sequence[str],
+    key: str,
 ) -> Chapter:
     """Return the chapter of a host in a store."""
     host = store.host(key)
@@ -135,6 +161,7 @@ def _of_source(
         begin=oldest if oldest is not None else host.sampled_seconds or 0.0,
         report=report,
         times=trainer_times.documents(host, history, WINDOW_SECONDS),
+        hosts=hosts,
     )
     return host_chapter(watched, title, kind, problems)
 
@@ -182,12 +209,10 @@ def _group(group: str) -> Chapter | None:
 # ── documents ──
 
 
-def _document(path: Path, name: str) -> Chapter:
+def _document(data: bytes, name: str) -> Chapter:
+    if len(data) > MAX_DOCUMENT_BYTES:
+        raise NoReport(f"{name}: it is too large for a document of gpuscope.")
     try:
-        with open_regular(path) as file:
-            data = file.read(MAX_DOCUMENT_BYTES + 1)
-        if len(data) > MAX_DOCUMENT_BYTES:
-            raise NoReport(f"{name}: it is too large for a document of gpuscope.")
         document = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise NoReport(

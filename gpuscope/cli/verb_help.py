@@ -130,6 +130,7 @@ EXAMPLES: Dict[str, Tuple[Tuple[str, str], ...]] = {
     "report": (
         ("night.gsr", "what happened, as night.html"),
         ("oom.pickle why.json -o page.html", "several results on one page"),
+        ("- < doctor.json", "the document of a verb, as report.html"),
         ("sweep-1126-0930-5f1c --redact", "a sweep of the ledger, without names"),
     ),
     "export": (

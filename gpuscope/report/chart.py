@@ -46,7 +46,7 @@ STEPS = (
     43200,
     86400,
 )
-"""Seconds between two times of an axis; ``zoom.js`` gets the same ones."""
+"""Seconds between two times of an axis; ``page.js`` gets the same ones."""
 
 
 def percent(share: float) -> str:

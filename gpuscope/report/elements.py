@@ -9,12 +9,14 @@ is cut.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextvars import ContextVar
 from typing import Union
 from xml.etree.ElementTree import Element, tostring
 
 from ..wire.clean import clean
 
-MAX_TEXT_CHARS = 2000
+TEXT_CHARS = ContextVar("TEXT_CHARS", default=2000)
+"""How long a text may be; the end of a longer one is cut."""
 Child = Union[str, Element, None, Iterable["Child"]]
 
 
@@ -61,9 +63,10 @@ def raw(tag: str, content: str) -> Element:
 
 def text_of(text: str) -> str:
     """Return a text with everything in it visible, in one line and not too long."""
+    most = TEXT_CHARS.get()
     if "\n" in text or "\t" in text or "\r" in text:
-        text = " ".join(text[: 4 * MAX_TEXT_CHARS].split())
-    return clean(text, MAX_TEXT_CHARS)
+        text = " ".join(text[: 4 * most].split())
+    return clean(text, most)
 
 
 def serialized(root: Element) -> str:

@@ -37,7 +37,6 @@ from .documents import Document
 from .timelines import Span, clock_text, zone_text
 
 MAX_JOBS = 24
-MAX_CHARTED_JOBS = 6
 MAX_RANKS = 64
 MAX_EVENTS = 300
 BEFORE_THE_END_SECONDS = 0.5
@@ -46,6 +45,7 @@ TOLD = frozenset(
     ("oom", "retry", "stall", "resumed", "problem", "gap", "dropped", "skip", "note", "gone")
 )
 """Kinds of events that are listed; samples, attaching and phases are not."""
+TONES: dict[str, Tone] = {"problem": "bad", "warning": "warn"}
 STACK = ("at ", "called at ")
 """How notes of a black box begin that are lines of the trainer's last stack."""
 SPLIT_TOKENS = {
@@ -64,15 +64,17 @@ class Watched:
 
     ``at`` returns the host as it was at a moment of its monotonic clock, and ``begin`` is the
     oldest known one. ``times`` are documents of ``gpuscope why``, one for each job whose time is
-    known. ``report`` is what the doctor has found.
+    known. ``report`` is what the doctor has found, None where another chapter has it. ``hosts`` is
+    how many hosts the page has.
     """
 
     host: HostView
     history: HistoryOf
     at: Callable[[float], HostView | None]
     begin: float
-    report: Report
+    report: Report | None
     times: Sequence[Document] = ()
+    hosts: int = 1
 
 
 def chapter(watched: Watched, title: str, kind: str, problems: Sequence[str] = ()) -> Chapter:
@@ -81,8 +83,9 @@ def chapter(watched: Watched, title: str, kind: str, problems: Sequence[str] = (
     span = _span(watched)
     when = _when(span)
     sections = [_happened(watched, span)]
-    if watched.report.findings or watched.report.problems or watched.report.abstained:
-        sections.append(replace(findings.section(watched.report, when), lead=""))
+    found = watched.report
+    if found is not None and (found.findings or found.problems or found.abstained):
+        sections.append(replace(findings.section(found, when), lead=""))
     for document in watched.times:
         sections += time_rows.sections(document)
     sections += [_step(watched, when)] if not watched.times else []
@@ -101,7 +104,7 @@ def _span(watched: Watched) -> Span:
     end = host.sampled_seconds if host.sampled_seconds is not None else watched.begin
     begin = min(watched.begin, end)
     wall = None if host.wall_seconds is None else host.wall_seconds - (end - begin)
-    buckets = timelines.buckets_for(host, watched.history)
+    buckets = timelines.buckets_for(host, watched.history, watched.hosts)
     return Span(begin, end, wall, buckets)
 
 
@@ -133,10 +136,11 @@ def _happened(watched: Watched, span: Span) -> Section:
     figures = [Figure("trainings", str(len(jobs)), ranks)]
     if host.devices or host.nvml is not None:
         figures.insert(0, Figure("GPUs", str(len(host.devices)), _models(host)))
-    problems = [one for one in watched.report.findings if one.severity == "problem"]
-    warnings = [one for one in watched.report.findings if one.severity == "warning"]
-    figures.append(Figure("problems", str(len(problems)), "", "bad" if problems else "ok"))
-    figures.append(Figure("warnings", str(len(warnings)), "", "warn" if warnings else "ok"))
+    found = watched.report
+    for severity, tone in TONES.items():
+        if found is not None:
+            count = sum(one.severity == severity for one in found.findings)
+            figures.append(Figure(f"{severity}s", str(count), "", tone if count else "ok"))
     parts: list[Part] = [Figures(figures, source="probe, NVML, gpuscope doctor", when=_when(span))]
     if jobs:
         parts.append(_jobs(jobs[:MAX_JOBS], span))
@@ -147,7 +151,7 @@ def _happened(watched: Watched, span: Span) -> Section:
     ends = _ends(ended)
     if ends:
         parts.append(Sentences(ends))
-    return Section("What happened", parts, summary(watched.report))
+    return Section("What happened", parts, summary(found) if found is not None else "")
 
 
 def _models(host: HostView) -> str:
@@ -217,7 +221,7 @@ def _loss(job: JobView) -> float | None:
 
 def _step(watched: Watched, when: str) -> Section:
     parts: list[Part] = []
-    for job in [job for job in watched.host.jobs if job.trainers][:MAX_CHARTED_JOBS]:
+    for job in [job for job in watched.host.jobs if job.trainers][: timelines.MAX_JOBS]:
         shares, step = shares_of(job.trainers), measured_step(job.trainers)
         if step is None:
             continue
@@ -240,7 +244,7 @@ def _step(watched: Watched, when: str) -> Section:
 
 def _memory(watched: Watched, span: Span) -> Section:
     parts: list[Part] = []
-    for job in [job for job in watched.host.jobs if job.trainers][:MAX_CHARTED_JOBS]:
+    for job in [job for job in watched.host.jobs if job.trainers][: timelines.MAX_JOBS]:
         moment, then = _before_its_end(watched, job)
         if then is None:
             continue
@@ -275,7 +279,7 @@ def _over_time(watched: Watched, span: Span) -> Section:
     marks = timelines.marks_of(host, trainers, span)
     parts: list[Timeline] = list(timelines.of_devices(host, history, span, marks))
     jobs = [job for job in host.jobs if job.trainers]
-    for job in jobs[:MAX_CHARTED_JOBS]:
+    for job in jobs[: timelines.MAX_JOBS]:
         own = timelines.marks_of(host, job.trainers, span)
         for chart in timelines.of_trainers(job.trainers, history, span, own):
             title = f"{chart.title} of {job.title}" if len(jobs) > 1 else chart.title

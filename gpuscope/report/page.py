@@ -34,8 +34,13 @@ from .content import (
     Timeline,
     Waterfall,
 )
-from .elements import Child, element, raw, serialized
+from .elements import TEXT_CHARS, Child, element, raw, serialized
 
+MAX_BYTES = 1_000_000
+"""A page is no larger: longer texts are cut more, until it is not."""
+TEXT_LIMITS = (2000, 400, 100)
+MAX_ROWS, MAX_BARS, MAX_LINES = 400, 120, 400
+"""Rows of a table, rows with a bar, and lines of code that are shown of one part."""
 SIGNS = {"problem": "▲", "warning": "△", "info": "·"}
 
 
@@ -59,8 +64,21 @@ def policy(style: str, script: str) -> str:
 
 def html(chapters: Sequence[Chapter], made: str) -> str:
     """Return the page of these chapters; ``made`` says by what and when it was made."""
+    found = ""
+    for limit in TEXT_LIMITS:
+        before = TEXT_CHARS.set(limit)
+        try:
+            found = _html(chapters, made)
+        finally:
+            TEXT_CHARS.reset(before)
+        if len(found.encode("utf-8", "replace")) <= MAX_BYTES:
+            break
+    return found
+
+
+def _html(chapters: Sequence[Chapter], made: str) -> str:
     style = _data("style.css")
-    script = f"const STEPS={json.dumps(chart.STEPS)},TICKS={chart.TICKS};\n{_data('zoom.js')}"
+    script = f"const STEPS={json.dumps(chart.STEPS)},TICKS={chart.TICKS};\n{_data('page.js')}"
     title = chapters[0].title if len(chapters) == 1 else f"{len(chapters)} results"
     head = element(
         "head",
@@ -147,7 +165,7 @@ def _origin(part: Origin) -> Element | None:
 
 
 def _waterfall(part: Waterfall) -> Element:
-    bars = [*part.bars, *([part.total] if part.total is not None else [])]
+    bars = [*part.bars[:MAX_BARS], *([part.total] if part.total is not None else [])]
     with_details = any(one.detail for one in bars)
     rows = [_bar_row(one, with_details, one is part.total) for one in bars]
     head = None
@@ -157,7 +175,13 @@ def _waterfall(part: Waterfall) -> Element:
     table = element(
         "table", _columns("value", with_details), head, element("tbody", rows), class_="waterfall"
     )
-    return _figure(part, part.title, table, part.notes)
+    notes = [*part.notes, *_left_out(len(part.bars), MAX_BARS)]
+    return _figure(part, part.title, table, notes)
+
+
+def _left_out(count: int, most: int) -> list[str]:
+    """Return a note on the rows that are not shown."""
+    return [f"{count - most:,} more are left out."] if count > most else []
 
 
 def _columns(second: str, with_details: bool) -> Element:
@@ -206,7 +230,7 @@ def _table(part: Table) -> Element:
 
     rows = [
         element("tr", cells(row, "td"), class_=part.tones.get(number) or None)
-        for number, row in enumerate(part.rows)
+        for number, row in enumerate(part.rows[:MAX_ROWS])
     ]
     table = element(
         "div",
@@ -218,7 +242,8 @@ def _table(part: Table) -> Element:
         role="region",
         aria_label=part.title or "table",
     )
-    return _foldable(part, f"{part.title} ({len(part.rows):,})", table, part.folded, part.notes)
+    notes = [*part.notes, *_left_out(len(part.rows), MAX_ROWS)]
+    return _foldable(part, f"{part.title} ({len(part.rows):,})", table, part.folded, notes)
 
 
 def _foldable(
@@ -237,7 +262,8 @@ def _sentences(part: Sentences) -> Element:
 
 
 def _code(part: Code) -> Element:
-    return _foldable(part, part.title, _lines(part.lines), part.folded)
+    notes = _left_out(len(part.lines), MAX_LINES)
+    return _foldable(part, part.title, _lines(part.lines[:MAX_LINES]), part.folded, notes)
 
 
 def _lines(lines: Sequence[str], class_: str | None = None) -> Element:

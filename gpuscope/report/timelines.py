@@ -18,6 +18,8 @@ MAX_POINTS = 60_000
 """Points of all curves of a page, which bounds its size: with more curves each has fewer."""
 LEAST_BUCKETS = 40
 MAX_STRIPS = 16
+MAX_JOBS = 6
+"""Jobs with charts of their own."""
 HOLD_SECONDS = 15.0
 """A reading stays valid for so long without a newer one, as on the screens."""
 MARKED: Mapping[str, Tone] = {
@@ -185,18 +187,20 @@ OF_ALLOCATORS = Chart(
 OF_HOST = Chart("CPU of the host", "/proc", (Column("cpu_percent", "series6"),), _percent, _hundred)
 
 
-def buckets_for(host: HostView, history: HistoryOf) -> int:
-    """Return in how many parts the time of a page is cut.
+def buckets_for(host: HostView, history: HistoryOf, hosts: int = 1) -> int:
+    """Return in how many parts the time of a host is cut, on a page of so many hosts.
 
     They are no more than the samples, and fewer the more curves there are.
     """
     devices = min(len(host.devices), MAX_STRIPS) * sum(len(one.columns) for one in OF_DEVICES)
-    trainers = min(len(host.trainers), MAX_STRIPS) * (len(OF_TRAINERS) + len(OF_ALLOCATORS.columns))
+    jobs = [len(job.trainers) for job in host.jobs if job.trainers][:MAX_JOBS]
+    ranks = sum(min(count, MAX_STRIPS) for count in jobs)
+    trainers = ranks * (len(OF_TRAINERS) + len(OF_ALLOCATORS.columns))
     entities: list[tuple[Entity, str]] = [(host, "load_1m")]
     entities += [(one, "used_bytes") for one in host.devices[:1]]
     entities += [(one, "step") for one in host.trainers]
     samples = max(len(history(one.id, column, None)) for one, column in entities)
-    most = min(MAX_BUCKETS, MAX_POINTS // max(devices + trainers, 1))
+    most = min(MAX_BUCKETS, MAX_POINTS // hosts // max(devices + trainers, 1))
     return max(min(most, samples), LEAST_BUCKETS)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpuscope.cli import main as cli
+from gpuscope.wire.recording import RecordingReader, RecordingWriter
 from tests.report import made_up
 from tests.report.test_page import Reader
 
@@ -143,3 +145,45 @@ def test_a_job_with_its_time_is_told_as_why_tells_it(capsys):
     assert sentence.partition(": ")[2] in text
     assert "data.py:12 __getitem__" in text
     assert "Every rank of train.py" in text
+
+
+def test_each_host_of_a_recording_is_a_chapter(capsys):
+    lines: list[tuple[str, float, bytes]] = []
+    for name in ("node-1", "node-2"):
+        made_up.recording(Path(f"{name}.gsr"), 10.0, host=name)
+        lines += [(name, one.rx, one.line) for one in RecordingReader(f"{name}.gsr").lines()]
+    with RecordingWriter("both.gsr") as writer:
+        for one in sorted(lines, key=lambda line: line[1]):
+            writer.write(*one)
+    code, page, text = reported("both.gsr")
+    assert code == 0
+    assert page.count("<article") == 2
+    for name in ("node-1", "node-2"):
+        assert f"both.gsr: {name}" in text
+    assert text.count("Load of the GPUs") == 2
+    assert page.count("<h2>Findings</h2>") == 1
+
+
+def test_standard_output_gets_the_page_in_utf_8(capfdbinary):
+    assert cli.main(["report", str(STALL), "-o", "-"]) == 0
+    out = capfdbinary.readouterr().out
+    assert out.startswith(b"<!doctype html>")
+    assert out.endswith(b"</html>\n")
+    assert "−".encode() in out
+
+
+def test_a_document_may_come_on_standard_input(capsys, monkeypatch):
+    cli.main(["doctor", str(STALL), "--json"])
+    document = io.TextIOWrapper(io.BytesIO(capsys.readouterr().out.encode()))
+    monkeypatch.setattr("sys.stdin", document)
+    assert cli.main(["report", "-"]) == 0
+    assert "Hang: rank 1 is stuck" in Path("report.html").read_text()
+
+
+def test_a_folder_that_cannot_be_written_is_said(capsys, monkeypatch):
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device", "page.html")
+
+    monkeypatch.setattr("gpuscope.process.atomic_file.write", full)
+    assert cli.main(["report", str(STALL)]) == 3
+    assert "cannot be written: No space left on device" in capsys.readouterr().err

@@ -8,14 +8,15 @@ import sys
 import time
 from pathlib import Path
 
-from ...errors import UsageError
+from ...errors import UsageError, UserError
 from ...exit_status import ExitStatus
 from ...text.units import bytes_text
 from ...wire.clean import clean
 
 TAKES = (
     "a recording, a black box, a snapshot, a ledger of runs or the name of a sweep in yours, or "
-    "the JSON document of why, doctor, predict, tune, lab sweep or lab runs; several make one page"
+    "the JSON document of why, doctor, predict, tune, lab sweep or lab runs, also on -; several "
+    "make one page"
 )
 
 
@@ -53,17 +54,26 @@ def run(args: argparse.Namespace) -> int:
     ]
     when = time.strftime("%Y-%m-%d %H:%M:%S %z")
     text = page.html(chapters, f"Made by gpuscope {__version__} on {when}.")
+    data = text.encode("utf-8", "replace")
     if to_stdout:
-        sys.stdout.write(text)
+        # Another encoding would change the style and the script, which the page allows by hash.
+        sys.stdout.buffer.write(data)
     else:
-        data = text.encode("utf-8", "replace")
-        write(path, data, 0o666)
+        try:
+            write(path, data, 0o666)
+        except OSError as error:
+            name = clean(str(path), 200)
+            raise UserError(
+                f"{name} cannot be written: {error.strerror or error}.", "", "-o FILE    elsewhere"
+            ) from None
         print(f"{clean(str(path))}: {bytes_text(len(data))}", file=sys.stderr)
     complete = not any(one.problems for one in chapters)
     return ExitStatus.OK if complete else ExitStatus.WARNINGS
 
 
 def _name_for(target: str) -> Path:
+    if target == "-":
+        return Path("report.html")
     stem = os.path.basename(target.rstrip("/")) or "report"
     for ending in (".gz", ".gsr", ".box", ".json", ".pickle"):
         stem = stem.removesuffix(ending)

@@ -1,4 +1,5 @@
-// Zooms all timelines of a chapter that show the same time together. The page is whole without it.
+// Zooms all timelines of a chapter that show the same time together, and prints what is folded.
+// The page is whole without it.
 // STEPS and TICKS come before this file and are those of the Python that drew the axes.
 'use strict';
 const SVG = 'http://www.w3.org/2000/svg';
@@ -139,3 +140,7 @@ for (const article of document.querySelectorAll('article')) {
   }
   groups.forEach(start);
 }
+
+addEventListener('beforeprint', () => {
+  for (const one of document.querySelectorAll('details')) one.open = true;
+});
