@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from ..report.content import Chapter
 from ..report.host import Watched
 from ..report.host import chapter as host_chapter
 from ..report.redacted import names_of, redacted
+from ..report.timelines import clock_text
 from ..text.units import MIB
 from ..wire.clean import clean
 from ..wire.files import open_regular
@@ -34,6 +36,7 @@ HEAD_BYTES = 64 << 10
 SQLITE = b"SQLite format 3\0"
 MAX_ENTRIES = 400
 MAX_HOSTS = 8
+DATE = "%Y-%m-%d %H:%M:%S"
 MAX_DOCUMENT_BYTES = 64 * MIB
 ALL_SECONDS = 7 * 86400.0
 """Of a recording, so much is read at most; the store keeps 12 hours of it."""
@@ -60,8 +63,17 @@ class NoReport(UserError):
 def chapters(target: str, redact: bool = False) -> list[Chapter]:
     """Return the chapters of one target. Raises NoReport and other UserErrors."""
     redactor = DocumentRedactor()
-    found = _chapters(target, redactor)
+    found = [_with_file_time(one, target) for one in _chapters(target, redactor)]
     return [redacted(one, redactor) for one in found] if redact else found
+
+
+def _with_file_time(one: Chapter, target: str) -> Chapter:
+    """Return a chapter that says when its file was written, which a document itself does not."""
+    try:
+        written = os.stat(target).st_mtime
+    except (OSError, ValueError):
+        return one
+    return replace(one, facts=[*one.facts, ("File written", clock_text(written, DATE))])
 
 
 def _chapters(target: str, redactor: DocumentRedactor) -> list[Chapter]:

@@ -17,6 +17,8 @@ from .content import Bar, Curve, Interval, Strip, Timeline
 from .elements import element
 
 BAR_HEIGHT = 12
+EDGE = 2
+"""Free above and below the plot of a strip, so that a line at the end of the scale is whole."""
 STRIP_HEIGHT, TALL_HEIGHT = 46, 120
 """A strip that stands alone has room to be tall."""
 UNITS = 100
@@ -106,7 +108,8 @@ def strip(one: Strip, line: Timeline) -> Element:
         inside,
         class_="plot",
         width="100%",
-        height="100%",
+        y=EDGE,
+        height=tall - 2 * EDGE,
         preserveAspectRatio="none",
         viewBox=f"0 0 {buckets} {UNITS}",
     )

@@ -13,7 +13,7 @@ from .content import Section, Table
 SOURCE = "the recorded definitions, without names, paths and identities"
 
 
-def section(host: HostView) -> Section:
+def section(host: HostView, when: str) -> Section:
     """Return what is known of the environment of the trainings on a host."""
     own = host.definition
     redact = DocumentRedactor().text
@@ -48,4 +48,4 @@ def section(host: HostView) -> Section:
             facts["ranks of a job", str(found.world_size)] = None
     rows += list(facts)
     shown = [(name, redact(value)) for name, value in rows if value != DASH]
-    return Section("Environment", [Table("", ("What", "Value"), shown, source=SOURCE)])
+    return Section("Environment", [Table("", ("What", "Value"), shown, source=SOURCE, when=when)])

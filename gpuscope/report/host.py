@@ -93,7 +93,7 @@ def chapter(watched: Watched, title: str, kind: str, problems: Sequence[str] = (
     sections.append(_over_time(watched, span))
     sections.append(_devices(watched, span))
     sections.append(_events(watched, span))
-    sections.append(environment.section(host))
+    sections.append(environment.section(host, when))
     return Chapter(
         title, kind, [one for one in sections if one.parts], _facts(host, span), problems
     )
@@ -318,7 +318,7 @@ def _devices(watched: Watched, span: Span) -> Section:
         "", head, rows, (1, 2, 3, 4, 5), (), tones, source="NVML", when=span.text_at(span.end)
     )
     parts: list[Part] = [table]
-    ranks = _ranks(host)
+    ranks = _ranks(host, span)
     if ranks is not None:
         parts.append(ranks)
     return Section("GPUs and ranks", parts, "The last readings.")
@@ -328,14 +328,17 @@ def _with_unit(value: float | None, unit: str) -> str:
     return DASH if value is None else f"{value:.0f}{unit}"
 
 
-def _ranks(host: HostView) -> Table | None:
+def _ranks(host: HostView, span: Span) -> Table | None:
     trainers = [(job, one) for job in host.jobs for one in job.trainers]
     if len(trainers) < 2:
         return None
     rows = [_rank_row(job, one) for job, one in trainers[:MAX_RANKS]]
     notes = [f"{len(trainers) - MAX_RANKS} more are left out."] * (len(trainers) > MAX_RANKS)
     head = ("Rank", "Training", "PID", "Step", "Step time", "95th percentile", "Stands at")
-    return Table("Ranks", head, rows, (2, 3, 4, 5), notes, source="probe", folded=len(rows) > 16)
+    return Table(
+        "Ranks", head, rows, (2, 3, 4, 5), notes, source="probe",
+        when=span.text_at(span.end), folded=len(rows) > 16,
+    )  # fmt: skip
 
 
 def _rank_row(job: JobView, one: TrainerView) -> tuple[str, ...]:

@@ -20,6 +20,8 @@ LEAST_BUCKETS = 40
 MAX_STRIPS = 16
 MAX_JOBS = 6
 """Jobs with charts of their own."""
+HEADROOM = 0.05
+"""Of a scale that ends above the highest value."""
 HOLD_SECONDS = 15.0
 """A reading stays valid for so long without a newer one, as on the screens."""
 MARKED: Mapping[str, Tone] = {
@@ -237,7 +239,8 @@ def timeline(
         if value is not None
     ]
     lowest = chart.bottom if chart.bottom is not None else min(known)
-    highest = max(known) if max(known) > lowest else lowest + 1.0
+    most = max(known)
+    highest = most + HEADROOM * (most - lowest) if most > lowest else lowest + 1.0
     strips = []
     for name, entity, curves in drawn:
         top = chart.top(entity) if chart.top is not None else None
