@@ -52,6 +52,7 @@ DOCUMENTS: Mapping[str, tuple[frozenset[str], Callable[[Mapping[str, Any], str],
     "lab sweep": (frozenset(("group", "cells", "remarks")), runs.sweep),
     "lab runs compare": (frozenset(("comparisons",)), runs.comparison),
     "lab runs": (frozenset(("runs",)), runs.chapter),
+    "lab": (frozenset(("config", "steps", "loss_first", "warmup_seconds")), runs.single),
 }
 """By verb: keys that its JSON document has, and what makes a chapter of it."""
 
@@ -236,7 +237,7 @@ def _document(data: bytes, name: str) -> Chapter:
             if keys <= document.keys():
                 return make(document, name)
     raise NoReport(
-        f"{name}: no verb of gpuscope writes such a document.",
-        "",
+        f"{name}: no report can be made of this document.",
+        "It is of no verb that gpuscope report knows.",
         "gpuscope report --help    says which documents it takes",
     )

@@ -24,6 +24,7 @@ LEAST_SHARE = 0.05
 """A row that is worth curing takes at least so much of the clock."""
 OTHER = "other"
 OTHER_WORDS = "other kernels"
+UNATTRIBUTED = "unattributed"
 Kind = Literal["kernels", "communication", "copies", "idle", "rest"]
 
 IDLE_WORDS: Mapping[str, str] = {
@@ -164,6 +165,16 @@ def class_of(name: str) -> str:
     return next((kind for kind, pattern in _patterns() if pattern.search(name)), OTHER)
 
 
+def words_of(name: str) -> str:
+    """Return what a row of a look is called."""
+    if name in classes():
+        return classes()[name].words
+    cause = name.removeprefix("idle-")
+    if cause != name and cause in IDLE_WORDS:
+        return IDLE_WORDS[cause]
+    return "not attributed" if name == UNATTRIBUTED else OTHER_WORDS
+
+
 def read(answer: Mapping[str, Any]) -> Look | None:
     """Return what a probe's answer to ``look`` says, None where it holds no whole step.
 
@@ -191,7 +202,7 @@ def read(answer: Mapping[str, Any]) -> Look | None:
     rows = [
         LookRow(
             kind,
-            classes()[kind].words if kind in classes() else OTHER_WORDS,
+            words_of(kind),
             _kind(kind),
             took,
             took / seconds,
@@ -210,11 +221,11 @@ def read(answer: Mapping[str, Any]) -> Look | None:
             rest -= took
             between = parts.interval([parts.idle(number)], took / seconds)
             rows.append(
-                LookRow(f"idle-{cause}", IDLE_WORDS[cause], "idle", took, took / seconds,
+                LookRow(f"idle-{cause}", words_of(f"idle-{cause}"), "idle", took, took / seconds,
                         int(_number(row[2]) or 0), (), str(row[3])[:512], *between)
             )  # fmt: skip
     if rest > 1e-6 * seconds:
-        rows.append(LookRow("unattributed", "not attributed", "rest", rest, rest / seconds, 0))
+        rows.append(LookRow(UNATTRIBUTED, words_of(UNATTRIBUTED), "rest", rest, rest / seconds, 0))
     return Look(
         seconds,
         steps,

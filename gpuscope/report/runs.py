@@ -12,6 +12,8 @@ from . import documents as read
 from .content import (
     Chapter,
     Curve,
+    Figure,
+    Figures,
     Interval,
     Intervals,
     Part,
@@ -49,6 +51,31 @@ def entry(document: Document) -> Entry:
 def chapter(document: Document, name: str) -> Chapter:
     """Return the chapter of a list of runs."""
     return of_entries([entry(one) for one in read.rows(document.get("runs"))], name)
+
+
+def single(document: Document, name: str) -> Chapter:
+    """Return the chapter of the document of one run, of ``gpuscope lab --json``."""
+    one = entry(document)
+    figures = [
+        Figure(measure.title, figure(measure.key, value))
+        for measure in MEASURES
+        if (value := measure.take(one.document)) is not None
+    ]
+    unknown = [
+        (read.text(row.get("path")), read.text(row.get("reason")))
+        for row in read.rows(document.get("unknown"))
+    ]
+    parts: list[Part] = [Figures(figures, source="the run itself")]
+    parts += [Sentences([one.failure], "bad")] if one.failure else []
+    losses = _losses([one])
+    parts += [losses] if losses is not None else []
+    if unknown:
+        parts.append(Table("What is unknown", ("Figure", "Why"), unknown, folded=True))
+    device = one.device_name or one.device or DASH
+    facts = [("Device", device), ("torch", one.torch_version or DASH)]
+    facts += [("Steps", read.count(document.get("steps")))]
+    facts += [("Command", one.config.command())] if one.config is not None else []
+    return Chapter(name, "Run of the Lab", [Section("The run", parts)], facts)
 
 
 def of_entries(entries: Sequence[Entry], name: str) -> Chapter:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..model.look import IDLE_WORDS, OTHER_WORDS, classes
+from ..model.look import words_of
 from ..model.time_ledger import WORDS
 from ..text.units import DASH, duration_text, percent_text
 from . import documents as read
 from .content import (
     Bar,
     Chapter,
+    Code,
     Figure,
     Figures,
     Findings,
@@ -59,6 +60,8 @@ def sections(document: Document) -> list[Section]:
     causes = read.rows(document.get("causes"))
     note = read.text(document.get("note"))
     parts += [Sentences([note])] if note else []
+    tune = read.text(document.get("tune"))
+    parts += [Code("What searches for faster settings, and proves them", [tune])] if tune else []
     parts.append(
         _clock(document, f"{looks} {SOURCE}", when),
     )
@@ -185,7 +188,7 @@ def _look(look: Document) -> list[Part]:
         detail = " · ".join([percent_text(share), *filter(None, (place, *kernels))])
         bars.append(
             Bar(
-                _words(read.text(row.get("row")), read.text(row.get("kind"))),
+                words_of(read.text(row.get("row"))),
                 duration_text(took / steps) if steps else duration_text(took),
                 share,
                 LOOK_TOKENS.get(read.text(row.get("kind")), "driver"),
@@ -210,12 +213,3 @@ def _look(look: Document) -> list[Part]:
             when=when,
         )
     ]
-
-
-def _words(name: str, kind: str) -> str:
-    """Return a row of a look in the words that the screen has for it."""
-    if kind == "idle":
-        return IDLE_WORDS.get(name.removeprefix("idle-"), "idle: not attributed")
-    if name in classes():
-        return classes()[name].words
-    return OTHER_WORDS if kind == "kernels" else name

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from gpuscope.cli import look, report_inputs
 from gpuscope.cli import main as cli
-from gpuscope.cli import report_inputs
 from gpuscope.lab import tables
 from gpuscope.lab.compare import compare
 from gpuscope.lab.config import LabConfig
@@ -19,6 +19,7 @@ from gpuscope.lab.sweep import cell_key
 from gpuscope.lab.tune.findings import Found, Row, Switch
 from gpuscope.lab.tune.judge import Speed
 from gpuscope.lab.tune.result import Result
+from gpuscope.model.look import read as read_look
 from gpuscope.predict.answer import Asking, Card
 from gpuscope.predict.document import document as predicted
 from gpuscope.predict.document import failure
@@ -178,6 +179,40 @@ def test_a_comparison_has_ratios_with_their_intervals(capsys):
     assert "amp off bf16" in text
 
 
+def test_one_run_has_its_measures():
+    document = {
+        **run(BASE, 100.0),
+        "loss_first": 4.0,
+        "unknown": [{"path": "loss", "reason": "nan"}],
+    }
+    text = text_of(written(document))
+    for said in ("step, median 320 ms", "samples/s 100", "gpuscope lab --model gpt-small", "nan"):
+        assert said in text, said
+
+
+# ── where the time goes ──
+
+LOOK = {
+    "seconds": 0.1, "steps": 4, "events": 300, "start_seconds": 0.002, "stop_seconds": 0.04,
+    "lost_seconds": 0.09, "kernels": [["ampere_fp16_s16816gemm<evil>", 40, 0.03, 0.03]],
+    "idle": [["sync", 0.05, 4, "train.py:12 main", 0.0]], "communication": [0.02, 0.02],
+}  # fmt: skip
+
+
+def test_a_look_at_the_gpu_has_its_rows_in_the_words_of_the_screen(capsys):
+    made_up.recording(Path("run.gsr"), 130.0)
+    cli.main(["why", "run.gsr", "--json"])
+    document = json.loads(capsys.readouterr().out)
+    found = read_look(LOOK)
+    document["look"] = look.document(found, "")
+    text = text_of(written(document))
+    assert document["sentence"] in text
+    for row in found.rows:
+        assert row.words in text
+    assert "train.py:12 main" in text
+    assert "ampere_fp16_s16816gemm<evil>" in text
+
+
 # ── any document ──
 
 
@@ -200,9 +235,15 @@ def documents(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     found["compare"] = {"comparisons": [one]}
     cell = {"number": 2, "label": "amp=bf16", "runs": [2], "failure": None, "ratios": ratios}
     found["sweep"] = {"group": "sweep-1", "cells": [cell], "remarks": ["a remark"], "where": "H100"}
+    found["lab"] = {
+        **run(BASE, 100.0),
+        "loss_first": 4.0,
+        "unknown": [{"path": "x", "reason": "y"}],
+    }
     for verb in ("why", "doctor"):
         cli.main([verb, "run.gsr", "--json"])
         found[verb] = json.loads(capsys.readouterr().out)
+    found["why"]["look"] = look.document(read_look(LOOK), "")
     return found
 
 

@@ -76,7 +76,7 @@ def test_a_document_of_the_doctor_is_a_chapter(capsys):
     [
         (b"", "it is empty"),
         (b"some text", "no report can be made of this file"),
-        (b'{"a": 1}', "no verb of gpuscope writes such a document"),
+        (b'{"a": 1}', "no report can be made of this document"),
         (b'{"a": ', "it is no JSON document"),
         (b"[" * 100_000, "it is no JSON document"),
         (b'{"k":"recording","v":1}\n', "no report can be made of it"),
