@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from xml.etree.ElementTree import Element
 
-from .content import Bar, Curve, Interval, Strip, Timeline
+from .content import Bar, Curve, Interval, MapRow, Strip, Timeline
 from .elements import element
 
-BAR_HEIGHT = 12
+BAR_HEIGHT, MAP_HEIGHT = 12, 16
 EDGE = 2
 """Free above and below the plot of a strip, so that a line at the end of the scale is whole."""
 STRIP_HEIGHT, TALL_HEIGHT = 46, 120
@@ -77,6 +77,24 @@ def bar(one: Bar) -> Element:
             )
         )
     return element("svg", drawn, class_="bar", width="100%", height=BAR_HEIGHT, aria_hidden="true")
+
+
+def map_row(one: MapRow) -> Element:
+    """Return a row of a map: what is free below what is not."""
+    drawn = [element("rect", class_="c-free", width=percent(one.end), height="100%")]
+    drawn += [
+        element(
+            "rect",
+            class_=f"c-{piece.token}",
+            x=percent(piece.begin),
+            width=percent(piece.end - piece.begin),
+            height="100%",
+        )
+        for piece in one.pieces
+    ]
+    return element(
+        "svg", drawn, class_="bar of-map", width="100%", height=MAP_HEIGHT, aria_hidden="true"
+    )
 
 
 # ── over time ──

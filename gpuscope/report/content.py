@@ -59,6 +59,40 @@ class Waterfall(Origin):
 
 
 @dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a row of a map, from ``begin`` to ``end``, shares of the longest row."""
+
+    begin: float
+    end: float
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class MapRow:
+    """A row of a map, which ends at ``end``, a share of the longest row; the rest is free."""
+
+    label: str
+    value: str
+    end: float
+    pieces: Sequence[Piece]
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Map(Origin):
+    """What lies where: rows on one scale. ``legend`` names each token.
+
+    ``head`` names the columns of labels, values and details.
+    """
+
+    title: str
+    head: tuple[str, str, str]
+    rows: Sequence[MapRow]
+    legend: Mapping[str, str]
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Figure:
     """One figure with its name; ``note`` says what it is a part of, or how it is meant."""
 
@@ -189,7 +223,7 @@ class Findings(Origin):
     notes: Sequence[str] = ()
 
 
-Part = Waterfall | Figures | Table | Sentences | Code | Timeline | Intervals | Findings
+Part = Waterfall | Map | Figures | Table | Sentences | Code | Timeline | Intervals | Findings
 
 
 @dataclass(frozen=True, slots=True)

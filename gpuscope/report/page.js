@@ -70,7 +70,7 @@ function start(lines) {
   };
 
   function show(a, b) {
-    const least = Math.min(1, 2 / whole);
+    const least = 0.01;
     a = Math.max(0, a);
     b = Math.min(1, b);
     if (b - a < least) { const middle = (a + b) / 2; a = middle - least / 2; b = middle + least / 2; }

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -26,6 +26,7 @@ from .content import (
     Figures,
     Findings,
     Intervals,
+    Map,
     Origin,
     Part,
     Section,
@@ -202,6 +203,39 @@ def _bar_row(one: Bar, with_details: bool, total: bool) -> Element:
     )
 
 
+def _map(part: Map) -> Element:
+    rows = [
+        element(
+            "tr",
+            element("th", one.label, scope="row"),
+            element("td", one.value, class_="number"),
+            element("td", chart.map_row(one), class_="track"),
+            element("td", one.detail, class_="detail"),
+        )
+        for one in part.rows[:MAX_BARS]
+    ]
+    label, value, detail = part.head
+    head = [element("th", text) for text in (label, "", "", detail)]
+    head[1] = element("th", value, class_="number")
+    table = element(
+        "table",
+        _columns("value", True),
+        element("thead", element("tr", head)),
+        element("tbody", rows),
+        class_="waterfall",
+    )
+    notes = [*part.notes, *_left_out(len(part.rows), MAX_BARS)]
+    return _figure(part, part.title, [_legend(part.legend), table], notes)
+
+
+def _legend(names: Mapping[str, str]) -> Element:
+    """Return what the colours stand for, by their token."""
+    entries = [
+        element("span", element("i", class_=f"c-{token}"), name) for token, name in names.items()
+    ]
+    return element("div", entries, class_="legend")
+
+
 def _figures(part: Figures) -> Element:
     tiles = [
         element(
@@ -285,13 +319,10 @@ def _timeline(part: Timeline) -> Element:
         )
         for one in part.strips
     ]
-    names = {curve.name: curve.token for one in part.strips for curve in one.curves if curve.name}
-    legend = [
-        element("span", element("i", class_=f"c-{token}"), name) for name, token in names.items()
-    ]
+    names = {curve.token: curve.name for one in part.strips for curve in one.curves if curve.name}
     content = element(
         "div",
-        element("div", legend, class_="legend") if legend else None,
+        _legend(names) if names else None,
         strips,
         element(
             "div",
@@ -369,6 +400,7 @@ def _fix(label: str, fix: Fix) -> Element:
 
 _PARTS: dict[type[Part], Callable[[Any], Element]] = {
     Waterfall: _waterfall,
+    Map: _map,
     Figures: _figures,
     Table: _table,
     Sentences: _sentences,

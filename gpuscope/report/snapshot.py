@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 
 from ..doctor.finding import Report
 from ..doctor.redaction import DocumentRedactor
-from ..snapshot.model import Bucket, Series, SnapshotDevice, StackRow, Stacks, Summary, Trace
+from ..snapshot.model import (
+    FULL_CELL,
+    Bucket,
+    Segment,
+    Series,
+    SnapshotDevice,
+    StackRow,
+    Stacks,
+    Summary,
+    Trace,
+)
 from ..snapshot.report import header, record_lines, rows_of_totals
 from ..text.styled import plain
 from ..text.units import bytes_text, duration_text, percent_text
@@ -18,8 +29,11 @@ from .content import (
     Curve,
     Figure,
     Figures,
+    Map,
+    MapRow,
     Mark,
     Part,
+    Piece,
     Section,
     Sentences,
     Strip,
@@ -33,6 +47,7 @@ from .timelines import clock_text, offset_of
 MAX_STACKS = 20
 MAX_FULL_STACKS = 8
 MAX_DEVICES = 16
+MAX_SEGMENTS = 32
 CALLERS = 3
 SOURCE = "torch's allocator snapshot"
 MARK_TONES: Mapping[str, Tone] = {"oom": "bad", "snapshot": "ok"}
@@ -97,6 +112,7 @@ def _device(device: SnapshotDevice, when: str, several: bool) -> Section:
         note = "of the free memory is outside the largest run"
         figures.append(Figure("fragmentation", percent_text(free.percent / 100), note))
     parts: list[Part] = [Figures(figures, source=SOURCE, when=when), _totals(device, when)]
+    parts += [_map(device, when)] if device.segments else []
     if device.trace is not None:
         parts += _trace(device.trace, when)
     parts += _stacks(device.stacks, "Live bytes by stack", when)
@@ -121,6 +137,47 @@ def _totals(device: SnapshotDevice, when: str) -> Waterfall:
         "reserved", bytes_text(totals.reserved_bytes), 1.0 if totals.reserved_bytes else None
     )
     return Waterfall("What is reserved", bars, total, notes, source=SOURCE, when=when)
+
+
+def _map(device: SnapshotDevice, when: str) -> Map:
+    """Return where in its largest segments the allocator has live blocks."""
+    segments = sorted(device.segments, key=lambda one: -one.bytes)[:MAX_SEGMENTS]
+    longest = segments[0].bytes
+    rows = [
+        MapRow(
+            bytes_text(one.bytes),
+            f"{bytes_text(one.bytes - one.allocated_bytes - one.pending_bytes)} free",
+            one.bytes / longest,
+            _pieces(one, one.bytes / longest),
+            f"{one.blocks:,}, the largest free one {bytes_text(one.largest_free_bytes)}"
+            + (f"; private pool {one.pool}" if one.private else ""),
+        )
+        for one in segments
+    ]
+    legend = {"allocated": "live", "partly": "partly live", "pending": "pending", "free": "free"}
+    left = len(device.segments) - len(segments) + device.folded_segments
+    notes = [f"{left:,} smaller segments are left out."] if left else []
+    return Map(
+        "The segments", ("Segment", "Free", "Blocks"), rows, legend, notes, source=SOURCE, when=when
+    )
+
+
+def _pieces(one: Segment, whole: float) -> list[Piece]:
+    """Return the parts of a segment that are not free; cells that are alike are one part."""
+    kinds = []
+    for live, pending in zip(one.live, one.pending, strict=False):
+        kinds.append(
+            "pending" if pending > live else "allocated" if live >= FULL_CELL
+            else "partly" if live else ""
+        )  # fmt: skip
+    found, at = [], 0
+    for kind, cells in groupby(kinds):
+        count = len(list(cells))
+        if kind:
+            begin, end = at / len(kinds) * whole, (at + count) / len(kinds) * whole
+            found.append(Piece(begin, end, kind))
+        at += count
+    return found
 
 
 def _sizes(sizes: Sequence[Bucket], when: str) -> Waterfall:

@@ -25,6 +25,7 @@ from gpuscope.predict.document import document as predicted
 from gpuscope.predict.document import failure
 from gpuscope.predict.request import CannotPredict, Request
 from gpuscope.report import page
+from gpuscope.report.content import Map
 from tests.predict.hand_made import traced
 from tests.report import made_up
 from tests.report.test_page import Reader
@@ -66,8 +67,14 @@ def test_a_snapshot_says_what_is_reserved_and_who_holds_it():
         "Live at the peak of 158 MiB",
         "step make.py:72",
         "1,661 recorded allocations and releases in 4.03 s",
+        "The segments",
     ):
         assert said in text, said
+    fragmented = report_inputs.chapters(str(SNAPSHOTS / "fragmented.pickle.gz"))[0]
+    (drawn,) = (part for one in fragmented.sections for part in one.parts if isinstance(part, Map))
+    assert [row.value for row in drawn.rows[:3]] == ["0 B free", "0 B free", "12.0 MiB free"]
+    live = sum(piece.end - piece.begin for piece in drawn.rows[2].pieces)
+    assert live / drawn.rows[2].end == pytest.approx(8 / 20, abs=0.01)
 
 
 def test_a_snapshot_that_failed_has_its_error_and_findings():

@@ -22,7 +22,10 @@ from gpuscope.report.content import (
     Findings,
     Interval,
     Intervals,
+    Map,
+    MapRow,
     Mark,
+    Piece,
     Section,
     Sentences,
     Strip,
@@ -84,8 +87,10 @@ def everything(text: str) -> Chapter:
     )  # fmt: skip
     curve = Curve("series1", [0.0, None, 1.0], [1.0, None, 2.0], text)
     strip = Strip(text, [curve], 0.0, 2.0, (text, text), text)
+    row = MapRow(text, text, 1.0, [Piece(0.2, 0.5, "partly")], text)
     parts = [
         Waterfall(text, [bar], bar, [text], text, source=text, when=text),
+        Map(text, (text, text, text), [row], {"partly": text}),
         Figures([Figure(text, text, text)], source=text),
         Table(text, (text, text), [(text, text)], (1,), [text], folded=True),
         Sentences([text]),
