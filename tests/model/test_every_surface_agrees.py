@@ -35,6 +35,8 @@ from gpuscope.model.alerts_settings import AlertSettings
 from gpuscope.model.cuda_devices import visible_in_order
 from gpuscope.model.device_state import judge
 from gpuscope.model.stalls import find_stall
+from gpuscope.report.host import Watched
+from gpuscope.report.host import chapter as chapter_of_host
 from gpuscope.store.view import HostView, View
 from gpuscope.tui.device import text as device_text
 from gpuscope.tui.device.load_text import load_lines
@@ -468,6 +470,14 @@ def test_all_say_the_same_of_a_device_whose_training_is_not_well(trained: Traine
     (row_of_device, *_) = devices_document.document(host, [])["devices"]
     assert row_of_device["state"]["word"] == trained.word
     assert devices_document.exit_code(devices_document.find_problems(host)) == ExitStatus.OK
+
+    # the report
+    at = partial(store.host_at, views.SOURCE)
+    watched = Watched(host=host, history=history, at=at, begin=0.0, report=None)
+    of_report = chapter_of_host(watched, "node", "Recording")
+    (gpus,) = (one for one in of_report.sections if one.title == "GPUs and ranks")
+    assert gpus.parts[0].rows[0][-1] == f"{judged.word}: {judged.reason}"
+    assert gpus.parts[0].tones[0] == judged.kind
 
     # alerts, the exporter, the doctor and the badge of its tab
     fired = [one for one in Alerts(WATCHED).look(host) if one.device_uuid == device.key]
