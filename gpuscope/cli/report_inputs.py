@@ -86,6 +86,8 @@ def _chapters(target: str, redactor: DocumentRedactor) -> list[Chapter]:
         if found is not None:
             return [found]
     name = clean(path.name or target, 200)
+    if path.is_dir():
+        return [_examined(target, name)]
     try:
         with open_regular(path) as file:
             head = file.read(HEAD_BYTES)
@@ -108,19 +110,31 @@ def _chapters(target: str, redactor: DocumentRedactor) -> list[Chapter]:
     if head.lstrip()[:1] in (b"{", b"["):
         with open_regular(path) as file:
             return [_document(file.read(MAX_DOCUMENT_BYTES + 1), name)]
-    raise NoReport(
-        f"{name}: no report can be made of this file.",
-        "It is no recording, black box, snapshot, ledger or JSON document of gpuscope.",
-        "gpuscope report --help    what it takes",
-    )
+    return [_examined(target, name)]
+
+
+def _judged(target: str) -> Report:
+    """Return what the doctor finds in a target."""
+    from .commands.doctor.targets import examine
+
+    return reports.finish(examine([target], False, TIMEOUT_SECONDS), table.load())
+
+
+def _examined(target: str, name: str) -> Chapter:
+    """Return the chapter of what only the doctor can read: a log, a script, a folder."""
+    found = _judged(target)
+    if found.problems and not found.findings:
+        raise NoReport(
+            f"{name}: no report can be made of it.", " ".join(found.problems),
+            "gpuscope report --help    what it takes",
+        )  # fmt: skip
+    return findings.of_report(found, name)
 
 
 # ── recordings ──
 
 
 def _recorded(path: Path, name: str, kind: str, redactor: DocumentRedactor) -> list[Chapter]:
-    from .commands.doctor.targets import examine
-
     past = past_trainers.read(path, ALL_SECONDS)
     hosts = [
         (key, host)
@@ -136,7 +150,7 @@ def _recorded(path: Path, name: str, kind: str, redactor: DocumentRedactor) -> l
     for _, host in hosts:
         for what, word in names_of(host):
             redactor.hide(what, word)
-    found = reports.finish(examine([str(path)], False, TIMEOUT_SECONDS), table.load())
+    found = _judged(str(path))
     words = "Black box of a trainer" if kind == "box" else "Recording"
     words += f" that {past.ended}" if past.ended else ""
     problems = [f"Only a part of the file could be read: {past.problem}"] if past.problem else []
@@ -186,13 +200,11 @@ def _snapshot(path: Path, name: str) -> Chapter:
     from ..report.snapshot import chapter
     from ..snapshot.limits import for_files
     from ..snapshot.reader import open_snapshot
-    from .commands.doctor.targets import examine
 
     limit, seconds = for_files(str(path))
     with open_snapshot(path, limit, seconds) as reading:
         summary = reading.summary
-    found = reports.finish(examine([str(path)], False, TIMEOUT_SECONDS), table.load())
-    return chapter(summary, found, name)
+    return chapter(summary, _judged(str(path)), name)
 
 
 def _ledger(path: Path, name: str) -> Chapter:

@@ -26,7 +26,11 @@ MAX_FINDINGS = 60
 
 def chapter(document: Document, name: str) -> Chapter:
     """Return the chapter of a document of ``gpuscope doctor --json``."""
-    found = report_of(document)
+    return of_report(report_of(document), name)
+
+
+def of_report(found: Report, name: str) -> Chapter:
+    """Return the chapter of a settled report."""
     facts = [("Examined", ", ".join(found.examined[:12]))] if found.examined else []
     return Chapter(name, "Findings of gpuscope doctor", [section(found)], facts)
 

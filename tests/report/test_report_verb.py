@@ -75,7 +75,7 @@ def test_a_document_of_the_doctor_is_a_chapter(capsys):
     ("content", "says"),
     [
         (b"", "it is empty"),
-        (b"some text", "no report can be made of this file"),
+        (b"some text", "nothing about a PyTorch training"),
         (b'{"a": 1}', "no report can be made of this document"),
         (b'{"a": ', "it is no JSON document"),
         (b"[" * 100_000, "it is no JSON document"),
@@ -187,3 +187,21 @@ def test_a_folder_that_cannot_be_written_is_said(capsys, monkeypatch):
     monkeypatch.setattr("gpuscope.process.atomic_file.write", full)
     assert cli.main(["report", str(STALL)]) == 3
     assert "cannot be written: No space left on device" in capsys.readouterr().err
+
+
+def test_a_log_and_a_folder_are_examined_as_by_the_doctor(capsys):
+    Path("scripts").mkdir()
+    Path("scripts/train.py").write_text(
+        "import torch\nfrom torch.utils.data import DataLoader\n"
+        "loader = DataLoader(data)\nfor x in loader:\n    x.cuda()\n"
+    )
+    Path("job.log").write_text(
+        'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n'
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total "
+        "capacity of 79.11 GiB of which 1.00 GiB is free.\n"
+    )
+    code, page, text = reported("job.log", "scripts")
+    assert code == 0
+    assert page.count("<article") == 2
+    assert "2.00 GiB" in text
+    assert "gpuscope doctor --explain" in text

@@ -14,9 +14,9 @@ from ...text.units import bytes_text
 from ...wire.clean import clean
 
 TAKES = (
-    "a recording, a black box, a snapshot, a ledger of runs or the name of a sweep in yours, or "
-    "the JSON document of why, doctor, predict, tune, lab sweep or lab runs, also on -; several "
-    "make one page"
+    "a recording, a black box, a snapshot, a ledger of runs or the name of a sweep in yours, the "
+    "JSON document of why, doctor, predict, tune, lab, lab sweep or lab runs (also on -), or what "
+    "gpuscope doctor examines: a log, a script, a folder; several make one page"
 )
 
 
