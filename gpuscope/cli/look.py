@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from typing import Any
 
 from ..doctor.finding import Finding
-from ..doctor.live_causes import Judged, fix_of
+from ..doctor.live_causes import fix_of
 from ..model.look import Look, LookRow, cost, read
 from ..text.units import duration_text, percent_text
 from ..wire.clean import clean
 from .one_trainer import OLDER, ProbedTrainer, answer_of
+from .time_document import proof
 
 DEADLINE_SECONDS = 90.0
 """Seconds to wait for slow steps: a look waits for the end of one step and for three more."""
@@ -51,39 +50,6 @@ async def take(found: ProbedTrainer) -> tuple[Look | None, str]:
     return look, "" if look is not None else "the trace held no whole step"
 
 
-def document(look: Look | None, problem: str) -> dict[str, Any]:
-    """Return what ``--json`` prints of a look. Shares are of 1; seconds are wall clock."""
-    if look is None:
-        return {"problem": problem}
-    return {
-        "problem": None,
-        "seconds": round(look.seconds, 9),
-        "steps": look.steps,
-        "busy_share": look.busy_share,
-        "rows": [
-            {
-                "row": row.name,
-                "kind": row.kind,
-                "seconds": round(row.seconds, 9),
-                "share": row.share,
-                "share_low": row.low,
-                "share_high": row.high,
-                "count": row.count,
-                "place": clean(row.place, 512) or None,
-                "kernels": [
-                    {"name": clean(name, 512), "seconds": round(seconds, 9)}
-                    for name, seconds in row.kernels
-                ],
-            }
-            for row in look.rows
-        ],
-        "events": look.events,
-        "stood_seconds": look.stood_seconds,
-        "waited_seconds": look.waited_seconds,
-        "lost_seconds": look.lost_seconds,
-    }
-
-
 def lines(look: Look | None, problem: str, width: int) -> list[str]:
     """Return the rows of the device, and what the look has cost."""
     if look is None:
@@ -111,39 +77,6 @@ def lines(look: Look | None, problem: str, width: int) -> list[str]:
 
 
 # ── what to do ──
-
-
-def proof(one: Finding, again: str) -> list[str]:
-    """Return how to see what a cure brings: a known pair with and without it, and this training."""
-    from ..doctor import table
-
-    known = one.verify or table.load()[one.pitfall].verify
-    after = f"{again}    again with the cure: the row is smaller, and steps are shorter"
-    return [known, after] if known else [after]
-
-
-def causes_document(
-    judged: Sequence[Judged], again: str, step_seconds: float | None
-) -> list[dict[str, Any]]:
-    """Return what ``--json`` prints of causes, what brings most first."""
-    return [
-        {
-            "row": cause.name,
-            "pitfall": one.pitfall,
-            "cause": one.cause,
-            "title": clean(one.title, 200),
-            "severity": one.severity,
-            "saves_share_at_most": cause.share,
-            "saves_share_at_most_low": cause.low,
-            "saves_share_at_most_high": cause.high,
-            "step_seconds_at_least": step_seconds * (1 - cause.share) if step_seconds else None,
-            "place": clean(cause.place, 512) or None,
-            "evidence": [clean(part.text, 600) for part in one.evidence],
-            "advice": fix.title if (fix := fix_of(one)) is not None else None,
-            "proof": proof(one, again),
-        }
-        for cause, one in ((each.cause, each.finding) for each in judged)
-    ]
 
 
 def finding_lines(number: int, one: Finding, again: str) -> list[str]:

@@ -13,7 +13,7 @@ from ..model.pace import pace_of
 from ..model.ranks import name_of
 from ..model.stragglers import straggler
 from ..model.time_cause import settings_of
-from .time_report import TrainerTime, document
+from .time_document import TrainerTime, document
 
 if TYPE_CHECKING:
     from ..store.store import Store

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 from ..model.useful_work import (
-    CONVENTION,
     UsefulWork,
     cost,
     of_trainer,
     sentence,
-    shares,
     unknown_text,
 )
 from .look import DEADLINE_SECONDS
@@ -39,56 +36,6 @@ async def take(found: ProbedTrainer) -> tuple[UsefulWork | None, str]:
     host = found.store.view().host
     work = of_trainer(value, found.trainer, host) if host is not None else None
     return work, "" if work is not None else "the step had no operators"
-
-
-def document(work: UsefulWork | None, problem: str, step_seconds: float | None) -> dict[str, Any]:
-    """Return what ``--json`` prints of the work of a step, with its derivation.
-
-    FLOPs are of one step, a multiplication and an addition being two; utilizations are of 1.
-    """
-    if work is None:
-        return {"problem": problem}
-    card = work.card
-    step = step_seconds or 0.0
-    return {
-        "problem": work.problem or None,
-        "step_seconds": step_seconds,
-        "floor_seconds": work.floor_seconds,
-        "mfu": work.mfu(step),
-        "hfu": work.hfu(step),
-        "convention": f"{CONVENTION}: model FLOPs / (step seconds * dense peak of the type in use)",
-        "model_flops": work.model_flops,
-        "hardware_flops": work.hardware_flops,
-        "recomputed_flops": work.recomputed_flops,
-        "complete": work.complete,
-        "unknown": [{"operator": name, "count": count} for name, count in work.unknown],
-        "left_out": work.left_out,
-        "type": work.type or None,
-        "peak_flops_per_second": work.peak,
-        "card": None
-        if card is None
-        else {
-            "name": card.id,
-            "bandwidth_bytes_per_second": card.bandwidth * 1e9,
-            "source": card.source,
-        },
-        "rows": [
-            {
-                "class": row.kind,
-                "type": row.type or None,
-                "count": row.count,
-                "model_flops": row.model_flops,
-                "hardware_flops": row.hardware_flops,
-                "bytes": row.bytes,
-                "peak_flops_per_second": row.peak,
-                "floor_seconds": row.floor_seconds,
-                "floor_share": share,
-            }
-            for row, share in shares(work)
-        ],
-        "counted_seconds": work.counted_seconds,
-        "lost_seconds": work.lost_seconds,
-    }
 
 
 def lines(work: UsefulWork | None, problem: str, step_seconds: float | None) -> list[str]:

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from gpuscope.cli import look, report_inputs
 from gpuscope.cli import main as cli
+from gpuscope.cli import report_inputs
+from gpuscope.cli.time_document import look_document
 from gpuscope.lab import tables
 from gpuscope.lab.compare import compare
 from gpuscope.lab.config import LabConfig
@@ -211,7 +212,7 @@ def test_a_look_at_the_gpu_has_its_rows_in_the_words_of_the_screen(capsys):
     cli.main(["why", "run.gsr", "--json"])
     document = json.loads(capsys.readouterr().out)
     found = read_look(LOOK)
-    document["look"] = look.document(found, "")
+    document["look"] = look_document(found, "")
     text = text_of(written(document))
     assert document["sentence"] in text
     for row in found.rows:
@@ -250,7 +251,7 @@ def documents(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     for verb in ("why", "doctor"):
         cli.main([verb, "run.gsr", "--json"])
         found[verb] = json.loads(capsys.readouterr().out)
-    found["why"]["look"] = look.document(read_look(LOOK), "")
+    found["why"]["look"] = look_document(read_look(LOOK), "")
     return found
 
 

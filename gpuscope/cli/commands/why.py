@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ...model.useful_work import UsefulWork
     from ...store.view import TrainerView
     from ..one_trainer import ProbedTrainer, WatchedHost
-    from ..time_report import TrainerTime
+    from ..time_document import TrainerTime
 
 WINDOW_SECONDS = 300.0
 LOOK_SECONDS = 4.0
@@ -83,14 +83,14 @@ def run(args: argparse.Namespace) -> int:
 
         with contextlib.ExitStack() as stack:
             ranks = asyncio.run(_ask(args, *_place(args), stack))
-    from .. import output, time_report
+    from .. import output, time_document, time_report
 
     if args.json:
-        print(output.dump(time_report.document(args.target or "", ranks)))
+        print(output.dump(time_document.document(args.target or "", ranks)))
     else:
         width = shutil.get_terminal_size((output.FILE_WIDTH, 24)).columns
         print("\n".join(time_report.text(ranks, width)))
-    one, odd = time_report.rank_to_report(ranks)
+    one, odd = time_document.rank_to_report(ranks)
     if not one.ledger.sure and not one.judged:
         return ExitStatus.UNCHECKED
     slow = any(each.straggler is not None for each in ranks)

@@ -1,0 +1,291 @@
+"""Return what is known of the time of trainers as a document: what ``gpuscope why --json`` prints.
+
+Reports are made of it too. How to ask a trainer is in ``look`` and ``work``, and what people read
+in ``time_report``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..doctor.finding import Finding
+from ..doctor.live_causes import Judged, fix_of
+from ..model import rank_times
+from ..model.look import Look, waited_for
+from ..model.rank_times import Odd
+from ..model.slowdown import Slowdown
+from ..model.stragglers import Straggler
+from ..model.time_cause import Cause
+from ..model.time_ledger import Row, TimeLedger
+from ..model.time_sentence import sentence
+from ..model.useful_work import CONVENTION, UsefulWork, shares
+from ..wire.clean import clean
+
+MAX_PLACES = 3
+
+
+@dataclass(frozen=True)
+class TrainerTime:
+    """What is known about the time of one trainer.
+
+    ``name`` is its name for people (``train.py, rank 3, pid 4242``), and ``short`` its name in a
+    table of ranks. ``again`` is the command that repeats the question, and ``note`` contains
+    further remarks.
+    """
+
+    name: str
+    short: str
+    pid: int
+    rank: int | None
+    job: str | None
+    ledger: TimeLedger
+    slowdown: Slowdown | None = None
+    straggler: Straggler | None = None
+    """How it keeps the other ranks waiting, by the parts of its steps."""
+    again: str = ""
+    note: str = ""
+    look: tuple[Look | None, str] | None = None
+    """What was seen on its GPU, or None and why nothing was; None where nobody looked."""
+    work: tuple[UsefulWork | None, str] | None = None
+    """What a step of it computes, or None and why that is not known; None where nobody asked."""
+    judged: tuple[Judged, ...] = ()
+    """What makes it slow, what brings most first."""
+    settings: tuple[str, ...] = ()
+    """Settings for debugging and the like that are on in it."""
+    stopped: str = ""
+    """Since when no step has ended, in a sentence; "" while steps end."""
+    tune: str = ""
+    """The command that searches faster settings of it, "" where none can be named."""
+
+    @property
+    def sentence(self) -> str:
+        """Return what there is to say of it in a sentence, or two where no step ends."""
+        said = (self.stopped, sentence(self.ledger, self.causes))
+        return " ".join(filter(None, said))
+
+    @property
+    def causes(self) -> tuple[Cause, ...]:
+        return tuple(one.cause for one in self.judged)
+
+
+def rank_to_report(ranks: Sequence[TrainerTime]) -> tuple[TrainerTime, Odd | None]:
+    """Return the rank of a job to report in full, and how it differs from the others.
+
+    :func:`gpuscope.model.rank_times.rank_to_report` makes the choice.
+    """
+    late = late_rank(ranks)
+    slow = next((one.short for one in ranks if one.straggler is not None), None)
+    key, odd = rank_times.rank_to_report(
+        {one.short: one.ledger for one in ranks}, ranks[late[0]].short if late is not None else slow
+    )
+    return next(one for one in ranks if one.short == key), odd
+
+
+def late_rank(ranks: Sequence[TrainerTime]) -> tuple[int, float] | None:
+    """The place of the rank that the others' collectives wait for, and for how long in a step."""
+    looks = {at: one.look[0] for at, one in enumerate(ranks) if one.look and one.look[0]}
+    return waited_for({at: seen for at, seen in looks.items() if seen is not None})
+
+
+# ── the document ──
+
+
+def document(target: str, ranks: Sequence[TrainerTime]) -> dict[str, Any]:
+    """Return what ``--json`` prints. Shares are fractions of 1; seconds are wall-clock time.
+
+    The keys at the top level are those of the named trainer; ``trainers`` has all of them.
+    """
+    one, odd = rank_to_report(ranks)
+    return {
+        "target": clean(target, 512),
+        **_trainer(one),
+        "odd_rank": None
+        if odd is None
+        else {
+            "rank": one.rank,
+            "pid": one.pid,
+            "row": odd.row.name,
+            "share": odd.row.share,
+            "usual_share": odd.usual_share,
+            "step_seconds": odd.seconds,
+            "usual_step_seconds": odd.usual_seconds,
+        },
+        "straggler": next((_straggler(each) for each in ranks if each.straggler is not None), None),
+        "trainers": [_trainer(each) for each in ranks],
+    }
+
+
+def _straggler(one: TrainerTime) -> dict[str, Any] | None:
+    slow = one.straggler
+    if slow is None:
+        return None
+    return {
+        "rank": one.rank,
+        "pid": one.pid,
+        "since": slow.wall,
+        "own_step_seconds": slow.own_seconds,
+        "usual_own_step_seconds": slow.usual_seconds,
+    }
+
+
+def _trainer(one: TrainerTime) -> dict[str, Any]:
+    ledger, slowdown = one.ledger, one.slowdown
+    return {
+        "name": clean(one.name, 200),
+        "pid": one.pid,
+        "rank": one.rank,
+        "job": clean(one.job, 200) if one.job is not None else None,
+        "window_seconds": round(ledger.seconds, 6),
+        "steps": ledger.steps,
+        "step_seconds": ledger.step_seconds,
+        "looks": ledger.looks,
+        "enough_looks": ledger.sure,
+        "sentence": one.sentence,
+        "rows": [_row_document(row) for row in ledger.rows],
+        "causes": _causes(one.judged, one.again, ledger.step_seconds),
+        "slower": None
+        if slowdown is None
+        else {
+            "since": slowdown.wall,
+            "step_seconds_before": slowdown.change.before,
+            "step_seconds_after": slowdown.change.after,
+            "changed_then": [clean(then, 200) for then in slowdown.then],
+        },
+        "note": one.note,
+        "settings": list(one.settings),
+        "tune": clean(one.tune, 512) or None,
+        "look": look_document(*one.look) if one.look is not None else None,
+        "useful_work": _work(*one.work, ledger.step_seconds) if one.work is not None else None,
+    }
+
+
+def _row_document(row: Row) -> dict[str, Any]:
+    return {
+        "row": row.name,
+        "seconds": round(row.seconds, 6),
+        "share": row.share,
+        "share_low": row.low,
+        "share_high": row.high,
+        "places": [
+            {"place": clean(place, 512), "seconds": round(seconds, 6)}
+            for place, seconds in row.places[:MAX_PLACES]
+        ],
+    }
+
+
+def look_document(look: Look | None, problem: str) -> dict[str, Any]:
+    """Return what ``--json`` prints of a look. Shares are of 1; seconds are wall clock."""
+    if look is None:
+        return {"problem": problem}
+    return {
+        "problem": None,
+        "seconds": round(look.seconds, 9),
+        "steps": look.steps,
+        "busy_share": look.busy_share,
+        "rows": [
+            {
+                "row": row.name,
+                "kind": row.kind,
+                "seconds": round(row.seconds, 9),
+                "share": row.share,
+                "share_low": row.low,
+                "share_high": row.high,
+                "count": row.count,
+                "place": clean(row.place, 512) or None,
+                "kernels": [
+                    {"name": clean(name, 512), "seconds": round(seconds, 9)}
+                    for name, seconds in row.kernels
+                ],
+            }
+            for row in look.rows
+        ],
+        "events": look.events,
+        "stood_seconds": look.stood_seconds,
+        "waited_seconds": look.waited_seconds,
+        "lost_seconds": look.lost_seconds,
+    }
+
+
+def proof(one: Finding, again: str) -> list[str]:
+    """Return how to see what a cure brings: a known pair with and without it, and this training."""
+    from ..doctor import table
+
+    known = one.verify or table.load()[one.pitfall].verify
+    after = f"{again}    again with the cure: the row is smaller, and steps are shorter"
+    return [known, after] if known else [after]
+
+
+def _causes(
+    judged: Sequence[Judged], again: str, step_seconds: float | None
+) -> list[dict[str, Any]]:
+    """Return what ``--json`` prints of causes, what brings most first."""
+    return [
+        {
+            "row": cause.name,
+            "pitfall": one.pitfall,
+            "cause": one.cause,
+            "title": clean(one.title, 200),
+            "severity": one.severity,
+            "saves_share_at_most": cause.share,
+            "saves_share_at_most_low": cause.low,
+            "saves_share_at_most_high": cause.high,
+            "step_seconds_at_least": step_seconds * (1 - cause.share) if step_seconds else None,
+            "place": clean(cause.place, 512) or None,
+            "evidence": [clean(part.text, 600) for part in one.evidence],
+            "advice": fix.title if (fix := fix_of(one)) is not None else None,
+            "proof": proof(one, again),
+        }
+        for cause, one in ((each.cause, each.finding) for each in judged)
+    ]
+
+
+def _work(work: UsefulWork | None, problem: str, step_seconds: float | None) -> dict[str, Any]:
+    """Return what ``--json`` prints of the work of a step, with its derivation.
+
+    FLOPs are of one step, a multiplication and an addition being two; utilizations are of 1.
+    """
+    if work is None:
+        return {"problem": problem}
+    card = work.card
+    step = step_seconds or 0.0
+    return {
+        "problem": work.problem or None,
+        "step_seconds": step_seconds,
+        "floor_seconds": work.floor_seconds,
+        "mfu": work.mfu(step),
+        "hfu": work.hfu(step),
+        "convention": f"{CONVENTION}: model FLOPs / (step seconds * dense peak of the type in use)",
+        "model_flops": work.model_flops,
+        "hardware_flops": work.hardware_flops,
+        "recomputed_flops": work.recomputed_flops,
+        "complete": work.complete,
+        "unknown": [{"operator": name, "count": count} for name, count in work.unknown],
+        "left_out": work.left_out,
+        "type": work.type or None,
+        "peak_flops_per_second": work.peak,
+        "card": None
+        if card is None
+        else {
+            "name": card.id,
+            "bandwidth_bytes_per_second": card.bandwidth * 1e9,
+            "source": card.source,
+        },
+        "rows": [
+            {
+                "class": row.kind,
+                "type": row.type or None,
+                "count": row.count,
+                "model_flops": row.model_flops,
+                "hardware_flops": row.hardware_flops,
+                "bytes": row.bytes,
+                "peak_flops_per_second": row.peak,
+                "floor_seconds": row.floor_seconds,
+                "floor_share": share,
+            }
+            for row, share in shares(work)
+        ],
+        "counted_seconds": work.counted_seconds,
+        "lost_seconds": work.lost_seconds,
+    }
