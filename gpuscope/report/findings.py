@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import MISSING, fields
 from typing import Any, TypeVar, cast
 
@@ -16,6 +17,7 @@ from ..doctor.finding import (
 )
 from ..doctor.report import SHOWN_FIXES, summary
 from ..text.units import percent_text
+from . import dead_job
 from . import documents as read
 from .content import Chapter, Findings, Part, Section, Table
 from .documents import Document
@@ -26,13 +28,19 @@ MAX_FINDINGS = 60
 
 def chapter(document: Document, name: str) -> Chapter:
     """Return the chapter of a document of ``gpuscope doctor --json``."""
-    return of_report(report_of(document), name)
+    return _chapter(report_of(document), read.rows(document.get("jobs")), name)
 
 
 def of_report(found: Report, name: str) -> Chapter:
     """Return the chapter of a settled report."""
+    return _chapter(found, [one.document for one in found.exhibits], name)
+
+
+def _chapter(found: Report, jobs: Sequence[Document], name: str) -> Chapter:
     facts = [("Examined", ", ".join(found.examined[:12]))] if found.examined else []
-    return Chapter(name, "Findings of gpuscope doctor", [section(found)], facts)
+    sections = [section(found), *(dead_job.section(job) for job in jobs)]
+    shown = [one for one in sections if one.parts or one.lead]
+    return Chapter(name, "Findings of gpuscope doctor", shown, facts)
 
 
 def section(report: Report, when: str = "") -> Section:

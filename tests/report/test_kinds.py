@@ -198,6 +198,24 @@ def test_one_run_has_its_measures():
         assert said in text, said
 
 
+# ── dead jobs ──
+
+
+def test_a_dead_job_has_its_ranks_over_time_with_the_first_one_marked(capsys):
+    job = ROOT / "tests" / "data" / "dead_jobs" / "dev" / "data-missing-node"
+    text = text_of(job)
+    cli.main(["doctor", str(job), "--json"])
+    document = json.loads(capsys.readouterr().out)
+    assert document["findings"][0]["title"] in text
+    (ranks,) = (one["ranks"] for one in document["jobs"])
+    culprit = next(row for row in ranks if row["culprit"])
+    assert "The ranks of data-missing-node" in text
+    assert f"▶ rank{'s' * (len(culprit['ranks']) > 1)} {culprit['ranks'][0]}" in text
+    for row in ranks:
+        assert " ".join(f"{row['end']}: {row['text']}".split()) in text
+    assert text_of(written(document)).count("▶ rank") == text.count("▶ rank")
+
+
 # ── where the time goes ──
 
 LOOK = {
@@ -251,6 +269,12 @@ def documents(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     for verb in ("why", "doctor"):
         cli.main([verb, "run.gsr", "--json"])
         found[verb] = json.loads(capsys.readouterr().out)
+    job = {"ranks": [0, 1], "culprit": True, "end": "failed", "text": "x", "step": 3, "host": "h"}
+    times = {"begin_seconds": 1e9, "last_words_seconds": 1e9 + 5, "end_seconds": 1e9 + 9}
+    clocks = {"h": {"offset": 2.0, "spread": 0.1}}
+    found["doctor"]["jobs"] = [
+        {"name": "job", "world": 2, "ranks": [job | times], "clock_offsets_seconds": clocks}
+    ]
     found["why"]["look"] = look_document(read_look(LOOK), "")
     return found
 

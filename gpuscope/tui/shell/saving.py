@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -112,13 +113,14 @@ def _of_host(app: App[Any]) -> list[Chapter]:
     from ...report.host import Watched, chapter
 
     session = program(app).session
-    host, oldest = session.host, session.oldest_seconds
-    if host is None or host.sampled_seconds is None:
+    host, store = session.host, session.known
+    if host is None or store is None or host.sampled_seconds is None:
         return []
+    oldest = store.oldest_seconds(host.key)
     watched = Watched(
         host=host,
         history=session.history,
-        at=session.host_at,
+        at=partial(store.host_at, host.key),
         begin=oldest if oldest is not None else host.sampled_seconds,
         report=findings_of(app),
         times=trainer_times.documents(host, session.history, WINDOW_SECONDS),

@@ -188,16 +188,10 @@ class Session:
         seen = history.seen_since
         return History(history.seconds[first:last], history.values[first:last], seen)
 
-    def host_at(self, seconds: float) -> HostView | None:
-        """Return the host that is looked at as it was at a moment of its monotonic clock."""
-        host = self.host
-        return None if host is None or not self._store else self._store.host_at(host.key, seconds)
-
     @property
-    def oldest_seconds(self) -> float | None:
-        """The oldest moment of the host that is looked at of which anything is known."""
-        host = self.host
-        return None if host is None or not self._store else self._store.oldest_seconds(host.key)
+    def known(self) -> Store | None:
+        """What all sources have said; None before there is one."""
+        return self._store
 
     @property
     def charts_seconds(self) -> float:
