@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from ..doctor.finding import Report
 from ..doctor.report import summary
-from ..model.device_state import judge
+from ..model.device_state import judge, mute
 from ..model.job_ends import end_of, job_end
 from ..model.ranks import name_of
 from ..model.slowdown import PARTS
@@ -281,7 +281,7 @@ def _over_time(watched: Watched, span: Span) -> Section:
     jobs = [job for job in host.jobs if job.trainers]
     for job in jobs[: timelines.MAX_JOBS]:
         own = timelines.marks_of(host, job.trainers, span)
-        for chart in timelines.of_trainers(job.trainers, history, span, own):
+        for chart in timelines.of_trainers(host, job.trainers, history, span, own):
             title = f"{chart.title} of {job.title}" if len(jobs) > 1 else chart.title
             parts.append(replace(chart, title=title))
     cpu = timelines.of_host(host, history, span, marks)
@@ -296,21 +296,23 @@ def _devices(watched: Watched, span: Span) -> Section:
     host = watched.host
     rows: list[list[str]] = []
     tones: dict[int, Tone] = {}
-    for number, device in enumerate(host.devices):
+    for at, device in enumerate(host.devices):
         state = judge(host, device, watched.history)
-        used, total = device.number("used_bytes"), device.definition.total_bytes
+        silent = mute(device) is not None  # then its readings are of before
+        number_of = (lambda _: None) if silent else device.number
+        used, total = number_of("used_bytes"), device.definition.total_bytes
         cells = [
             memory.device_name(device),
-            _with_unit(device.number("utilization_percent"), " %"),
-            _with_unit(device.number("tensor_active_percent"), " %"),
+            _with_unit(number_of("utilization_percent"), " %"),
+            _with_unit(number_of("tensor_active_percent"), " %"),
             f"{amount_text(used)} / {amount_text(total)}" if used is not None and total else DASH,
-            _with_unit(device.number("temperature_celsius"), " °C"),
-            _with_unit(device.number("power_watts"), " W"),
+            _with_unit(number_of("temperature_celsius"), " °C"),
+            _with_unit(number_of("power_watts"), " W"),
             f"{state.word}: {state.reason}" if state.reason else state.word,
         ]
         rows.append(cells)
         if state.kind in ("warn", "bad"):
-            tones[number] = state.kind
+            tones[at] = state.kind
     if not rows:
         return Section("GPUs", [])
     head = ("GPU", "Load", "Tensor cores", "Used / total GiB", "Temperature", "Power", "State")

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
 
+from ..model.device_state import mute
 from ..model.ranks import name_of
-from ..model.valid_history import while_it_steps
+from ..model.valid_history import while_it_answers, while_it_steps
 from ..store.view import DeviceView, Entity, History, HistoryOf, HostView, TrainerView
 from ..text.units import DASH, bytes_text, duration_text, percent_text
 from .content import Curve, Mark, Strip, Timeline, Tone
@@ -215,15 +216,16 @@ def timeline(
 ) -> Timeline | None:
     """Return a chart of these entities, None where none of them has a value.
 
-    Each comes with its name and the entity that has its steps, if it is a trainer's.
+    Each comes with its name and the others that say how long its readings are valid: the trainer
+    whose steps they are of, or the device.
     """
     drawn: list[tuple[str, Entity, list[Curve]]] = []
-    for name, entity, steps in entities[:MAX_STRIPS]:
+    for name, entity, others in entities[:MAX_STRIPS]:
         curves = []
         for column in chart.columns:
             found = history(entity.id, column.name, None)
-            for trainer in steps:
-                found = while_it_steps(found, history(trainer.id, "step", None))
+            for other in others:
+                found = _while_valid(found, other, history)
             made = curve(found, span, column.token, column.legend)
             if made is not None:
                 curves.append(made)
@@ -259,6 +261,15 @@ def timeline(
     )  # fmt: skip
 
 
+def _while_valid(found: History, other: Entity, history: HistoryOf) -> History:
+    """Return a history without what is no longer so: of a trainer that stands, of a lost device."""
+    if not isinstance(other, DeviceView):
+        return while_it_steps(found, history(other.id, "step", None))
+    if mute(other) is None:
+        return found
+    return while_it_answers(found, history(other.id, "used_bytes", None))
+
+
 def _resolution(span: Span) -> str:
     """Say what a point of a curve is, and that the figure at the right is the last one."""
     each = duration_text(span.seconds / span.buckets)
@@ -277,13 +288,21 @@ def of_devices(
 
 
 def of_trainers(
-    trainers: Sequence[TrainerView], history: HistoryOf, span: Span, marks: Sequence[Mark]
+    host: HostView,
+    trainers: Sequence[TrainerView],
+    history: HistoryOf,
+    span: Span,
+    marks: Sequence[Mark],
 ) -> Iterable[Timeline]:
     """Yield the charts of the ranks of a job."""
     rows = [(name_of(one), one, (one,)) for one in trainers]
     found = [timeline(chart, rows, history, span, marks) for chart in OF_TRAINERS]
     allocators = [
-        (_memory_name(trainer, allocator.definition.ordinal), allocator, ())
+        (
+            _memory_name(trainer, allocator.definition.ordinal),
+            allocator,
+            tuple(device for device in host.devices if device.id == allocator.gpu),
+        )
         for trainer in trainers
         for allocator in trainer.allocators
         if allocator.definition.ordinal >= 0
