@@ -20,6 +20,7 @@ from ..errors import UserError
 from ..lab.ledger import Ledger
 from ..report import findings, prediction, runs, time_rows, tuning
 from ..report.content import Chapter
+from ..report.documents import rows, text
 from ..report.host import Watched
 from ..report.host import chapter as host_chapter
 from ..report.redacted import names_of, redacted
@@ -79,7 +80,9 @@ def _with_file_time(one: Chapter, target: str) -> Chapter:
 
 def _chapters(target: str, redactor: DocumentRedactor) -> list[Chapter]:
     if target == "-":
-        return [_document(sys.stdin.buffer.read(MAX_DOCUMENT_BYTES + 1), "standard input")]
+        return [
+            _document(sys.stdin.buffer.read(MAX_DOCUMENT_BYTES + 1), "standard input", redactor)
+        ]
     path = Path(target)
     if not os.path.lexists(path) and _GROUP.fullmatch(target):
         found = _group(target)
@@ -87,7 +90,7 @@ def _chapters(target: str, redactor: DocumentRedactor) -> list[Chapter]:
             return [found]
     name = clean(path.name or target, 200)
     if path.is_dir():
-        return [_examined(target, name)]
+        return [_examined(target, name, redactor)]
     try:
         with open_regular(path) as file:
             head = file.read(HEAD_BYTES)
@@ -109,8 +112,8 @@ def _chapters(target: str, redactor: DocumentRedactor) -> list[Chapter]:
         return [_ledger(path, name)]
     if head.lstrip()[:1] in (b"{", b"["):
         with open_regular(path) as file:
-            return [_document(file.read(MAX_DOCUMENT_BYTES + 1), name)]
-    return [_examined(target, name)]
+            return [_document(file.read(MAX_DOCUMENT_BYTES + 1), name, redactor)]
+    return [_examined(target, name, redactor)]
 
 
 def _judged(target: str) -> Report:
@@ -120,7 +123,7 @@ def _judged(target: str) -> Report:
     return reports.finish(examine([target], False, TIMEOUT_SECONDS), table.load())
 
 
-def _examined(target: str, name: str) -> Chapter:
+def _examined(target: str, name: str, redactor: DocumentRedactor) -> Chapter:
     """Return the chapter of what only the doctor can read: a log, a script, a folder."""
     found = _judged(target)
     if found.problems and not found.findings:
@@ -128,6 +131,8 @@ def _examined(target: str, name: str) -> Chapter:
             f"{name}: no report can be made of it.", " ".join(found.problems),
             "gpuscope report --help    what it takes",
         )  # fmt: skip
+    for one in found.exhibits:
+        redactor.hide_hosts_of(one.document)
     return findings.of_report(found, name)
 
 
@@ -234,7 +239,7 @@ def _group(group: str) -> Chapter | None:
 # ── documents ──
 
 
-def _document(data: bytes, name: str) -> Chapter:
+def _document(data: bytes, name: str, redactor: DocumentRedactor) -> Chapter:
     if len(data) > MAX_DOCUMENT_BYTES:
         raise NoReport(f"{name}: it is too large for a document of gpuscope.")
     try:
@@ -247,6 +252,9 @@ def _document(data: bytes, name: str) -> Chapter:
     if isinstance(document, dict):
         for keys, make in DOCUMENTS.values():
             if keys <= document.keys():
+                for job in rows(document.get("jobs")):
+                    for row in rows(job.get("ranks")):
+                        redactor.hide("host", text(row.get("host")))
                 return make(document, name)
     raise NoReport(
         f"{name}: no report can be made of this document.",

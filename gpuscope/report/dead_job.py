@@ -95,8 +95,8 @@ def _end(row: Document) -> str:
 def _notes(job: Document) -> list[str]:
     """Return by how much the clocks of hosts were moved."""
     notes = []
-    for host, moved in read.mapping(job.get("clock_offsets_seconds")).items():
-        offset = read.number(read.mapping(moved).get("offset"))
+    for row in read.rows(job.get("clocks")):
+        offset, host = read.number(row.get("offset_seconds")), read.text(row.get("host"))
         if offset:
             way = "ahead of" if offset > 0 else "behind"
             notes.append(f"The clock of {host} was {duration_text(abs(offset))} {way} the first.")

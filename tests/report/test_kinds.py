@@ -216,6 +216,17 @@ def test_a_dead_job_has_its_ranks_over_time_with_the_first_one_marked(capsys):
     assert text_of(written(document)).count("▶ rank") == text.count("▶ rank")
 
 
+def test_a_redacted_dead_job_names_no_host(capsys):
+    job = ROOT / "tests" / "data" / "dead_jobs" / "dev" / "data-missing-node"
+    cli.main(["doctor", str(job), "--json"])
+    document = written(json.loads(capsys.readouterr().out))
+    for target in (job, document):
+        named = page.html(report_inputs.chapters(str(target)), "made")
+        redacted = page.html(report_inputs.chapters(str(target), redact=True), "made")
+        assert "node02" in named
+        assert "node02" not in redacted
+
+
 # ── where the time goes ──
 
 LOOK = {
@@ -271,9 +282,9 @@ def documents(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
         found[verb] = json.loads(capsys.readouterr().out)
     job = {"ranks": [0, 1], "culprit": True, "end": "failed", "text": "x", "step": 3, "host": "h"}
     times = {"begin_seconds": 1e9, "last_words_seconds": 1e9 + 5, "end_seconds": 1e9 + 9}
-    clocks = {"h": {"offset": 2.0, "spread": 0.1}}
+    clocks = [{"host": "h", "offset_seconds": 2.0, "spread_seconds": 0.1}]
     found["doctor"]["jobs"] = [
-        {"name": "job", "world": 2, "ranks": [job | times], "clock_offsets_seconds": clocks}
+        {"name": "job", "world": 2, "ranks": [job | times], "clocks": clocks}
     ]
     found["why"]["look"] = look_document(read_look(LOOK), "")
     return found
