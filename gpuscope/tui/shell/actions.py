@@ -423,7 +423,7 @@ ACTIONS: tuple[Action, ...] = (
         "Report",
         "an HTML page of all that is known here, to send or print",
         "Program",
-        footer=11,
+        footer=28,
     ),
     Action(
         "redraw",
