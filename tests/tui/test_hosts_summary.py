@@ -16,14 +16,16 @@ from gpuscope.text.width import cells as text_cells
 from gpuscope.tui.hosts.jobs import across
 from gpuscope.tui.hosts.order import ANEW_SECONDS, BETTER_SECONDS, Order, natural
 from gpuscope.tui.hosts.rows import columns, detail_lines, host_row, room_pieces, totals_lines
+from gpuscope.tui.hosts.runs import NOTHING, joined, row_of
 from gpuscope.tui.hosts.summary import Grade, Missing, Summary, summarise, totals
 from gpuscope.tui.hosts.watch import FORGET_SECONDS, HIDDEN_SECONDS, SUM_SECONDS, Fleet
 from gpuscope.tui.theme import THEMES, Tokens
 from gpuscope.tui.widgets.table import lay_out
 from gpuscope.wire import frames as f
-from tests.fakes import fleet, views
+from tests.fakes import fleet, jobs, views
 
 LIVE = Link("live")
+FULL = f.Sample(999, int((views.END + 1) * 1e9), g=[views.device_row(2, 139.0, 95.0)])
 TOKENS = Tokens(THEMES[0])
 
 
@@ -307,6 +309,25 @@ def test_a_job_on_two_hosts_names_the_host_that_keeps_it():
     assert said["h2"] == [(Grade.STALLED, "waits for rank 11 on node-03")]
     store.set_link("h3", Link("stale", "gone", 5.0))
     assert across(store.view().hosts) == {}, "what is stale proves nothing"
+
+
+@pytest.mark.parametrize(
+    ("frames", "state", "eta"),
+    [
+        (jobs.ranks(), "● trains", True),
+        (jobs.ranks(stalled=True), "▲ stalled", False),
+        (jobs.lose(jobs.ranks(), 1), "▲ lost GPU 1 of rank 1", False),
+        ([*jobs.ranks(leaks=2), FULL], "◆ full GPU 2", True),
+    ],
+    ids=["well", "stalled", "lost", "full"],
+)
+def test_the_fleet_says_of_a_job_what_the_job_itself_says(frames, state, eta):
+    store, _ = fleet.store_of({"h1": (frames, LIVE)})
+    (host,) = store.view().hosts
+    (one,) = joined([("h1", summarise(host).runs)])
+    cells = row_of(one, TOKENS.glyphs).cells
+    assert flat([cells["state"]]) == state
+    assert (cells["eta"] != NOTHING) == eta
 
 
 def test_jobs_that_only_share_a_name_are_not_joined():

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...model.device_trainings import STARVED
+from ...model.job_state import JobState, job_state
 from ...model.pace import pace_of
-from ...model.stalls import is_stalled
 from ...model.step_time import input_share
-from ...store.view import HostView, JobView
+from ...store.view import HistoryOf, HostView, JobView, no_history
 from ...text.styled import Line
 from ...text.units import age_text, amount_text, brief_duration_text, percent_text
 from ..overview.job_rows import bytes_on_devices, devices_of, loss_text
@@ -45,7 +45,7 @@ class Run(NamedTuple):
     gpus: int
     bytes: float | None
     probed: bool
-    stalled: bool
+    state: JobState
     step: float | None
     pace: float | None
     eta: float | None
@@ -53,7 +53,7 @@ class Run(NamedTuple):
     input: float | None
 
 
-def run_of(host: HostView, job: JobView, key: str) -> Run:
+def run_of(host: HostView, job: JobView, key: str, history: HistoryOf = no_history) -> Run:
     """Return what a host tells of a job: of its ranks there the slowest and the last."""
     living = [trainer for trainer in job.trainers if trainer.gone is None]
 
@@ -61,6 +61,7 @@ def run_of(host: HostView, job: JobView, key: str) -> Run:
         return [value for one in living if (value := one.number(column)) is not None]
 
     shares = [share for one in living if (share := input_share(one)) is not None]
+    pace = pace_of(living) if living else None
     return Run(
         key,
         job.title,
@@ -69,10 +70,10 @@ def run_of(host: HostView, job: JobView, key: str) -> Run:
         len(devices_of(host, job)),
         bytes_on_devices(job),
         bool(living),
-        any(is_stalled(one) for one in living),
+        job_state(host, job, history),
         min(known("step"), default=None),
-        pace_of(living).seconds if living else None,
-        max(known("eta_seconds"), default=None),
+        pace.seconds if pace is not None else None,
+        None if pace is None or pace.stopped else max(known("eta_seconds"), default=None),
         next(iter(known("loss")), None),
         max(shares, default=None),
     )
@@ -106,7 +107,9 @@ def row_of(one: Joined, glyphs: Glyphs) -> TableRow:
     def known(name: str) -> list[float]:
         return [value for run in runs if (value := getattr(run, name)) is not None]
 
-    steps, paces, etas = known("step"), known("pace"), known("eta")
+    steps, paces = known("step"), known("pace")
+    stands = any(run.state.kind == "bad" for run in runs)
+    etas = [] if stands else known("eta")  # the other hosts wait for the one that stands
     losses, shares = known("loss"), known("input")
     cells: dict[str, Cell] = {
         "job": [(first.title, "title" if first.mine else "text")],
@@ -123,7 +126,7 @@ def row_of(one: Joined, glyphs: Glyphs) -> TableRow:
         "input": [(percent_text(max(shares), whole=True), _starved(max(shares)))]
         if shares
         else NOTHING,
-        "state": _state(runs, glyphs),
+        "state": _state(one.parts, glyphs),
     }
     return TableRow(first.key, cells)
 
@@ -132,9 +135,14 @@ def _starved(share: float) -> str:
     return "warn" if share >= STARVED else "muted"
 
 
-def _state(runs: Sequence[Run], glyphs: Glyphs) -> Line:
-    if any(run.stalled for run in runs):
-        return [(f"{glyphs.bad} stalled", "bad")]
+def _state(parts: Sequence[tuple[str, Run]], glyphs: Glyphs) -> Line:
+    """Return the worst state of a job's parts, and on which GPUs or on which host it is."""
+    for kind, sign in (("bad", glyphs.bad), ("warn", glyphs.warn)):
+        for name, run in parts:
+            if run.state.kind == kind:
+                where = run.state.where if len(parts) == 1 else name
+                return [(f"{sign} {run.state.word}", kind), (f" {where}" if where else "", "muted")]
+    runs = [run for _, run in parts]
     if not any(run.probed for run in runs):
         return [("no probe", "muted")]
     if any(run.step is not None for run in runs):

@@ -163,7 +163,7 @@ def summarise(
         utilization_percent=_mean(device.number("utilization_percent") for device, _ in verdicts),
         tensor_percent=_mean(device.number("tensor_active_percent") for device, _ in verdicts),
         jobs=tuple(_job_key(host, job) for job in running),
-        runs=tuple(run_of(host, job, _job_key(host, job)) for job in running[:MOST_RUNS]),
+        runs=tuple(run_of(host, job, _job_key(host, job), history) for job in running[:MOST_RUNS]),
         job=main.title if main is not None else "",
         pace_seconds=_pace(main),
         mine=any(job.mine for job in running),
