@@ -44,6 +44,20 @@ async def job_screen(frames: list[f.Frame], size: tuple[int, int], *wanted: str)
         return shown
 
 
+@in_loop
+async def test_a_rank_that_the_diagnosis_names_has_a_row_and_no_age_is_at_most_now():
+    screen = await job_screen(views.training(), (80, 24), "rank 5 waits for data")
+    ranks = screen[screen.index("RANK") :].splitlines()
+    assert ranks[1].split()[1:3] == ["▸", "5"]
+    others = next(line for line in ranks if "  +2 " in line)
+    assert "≤ 901 ms ≤ 360 ms" in others
+
+
+@in_loop
+async def test_ranks_that_are_alike_are_counted_with_those_that_have_no_curve():
+    await job_screen(jobs.ranks(7, seconds=20.0), (120, 40), "6 of 7 ranks alike")
+
+
 # ── the overview ──
 
 

@@ -191,6 +191,11 @@ def limits(
     return low, high, beyond
 
 
+def alike_text(drawn: int, known: int, what: str = "ranks") -> str:
+    """Return a name for one line: ``7 ranks alike``, or ``4 of 7 ...`` where not all are drawn."""
+    return f"{drawn} of {known} {what} alike" if drawn < known else f"{drawn} {what} alike"
+
+
 def one_if_alike(series: Sequence[Series], label: str) -> Sequence[Series]:
     """Return one line, named ``label``, for lines that would cover one another, else all of them.
 

@@ -123,7 +123,7 @@ class More:
         self, host: HostView, subject: Subject, window: float
     ) -> tuple[str, Sequence[Series]]:
         """Return a title and its curves: of several GPUs the memory of each, else one reading."""
-        from ..charts.line import one_if_alike
+        from ..charts.line import alike_text, one_if_alike
 
         if subject.device is None:
             process = process_of(host, subject)
@@ -139,7 +139,8 @@ class More:
             self._one(f"GPU {one.definition.index}", one, "used_bytes", window, GIB, token)
             for one, token in zip([*chosen, *others][:MOST_CURVES], SERIES, strict=False)
         ]
-        return "Memory in use by GPU, GiB", one_if_alike(found, f"{len(found)} GPUs alike")
+        label = alike_text(len(found), len(chosen) + len(others), "GPUs")
+        return "Memory in use by GPU, GiB", one_if_alike(found, label)
 
     def _one(
         self,

@@ -319,10 +319,10 @@ class Charts(Vertical):
     def _of_trainers(self, host: HostView, column: str, scale: float) -> Sequence[Series]:
         """Return a curve for each trainer; a step time ends where no step did any more."""
         from ...model.valid_history import while_it_steps
-        from ..charts.line import Series, one_if_alike
+        from ..charts.line import Series, alike_text, one_if_alike
 
         trainers = self._drawn_trainers(host)
-        one_job = len({t.definition.job for t in trainers}) == 1
+        jobs = {t.definition.job for t in trainers}
         found = []
         for token, trainer in zip(TOKENS, trainers, strict=False):
             past = self._history(trainer.id, column, scale)
@@ -331,11 +331,13 @@ class Charts(Vertical):
             one = Series(self._label(host, trainer), token, past.seconds, past.values)
             if column != "loss" or any(value is not None for value in one.values):
                 found.append(one)
-        return one_if_alike(found, f"{len(found)} ranks alike") if one_job else found
+        known = sum(t.gone is None and t.definition.job in jobs for t in host.trainers)
+        alike = alike_text(len(found), known)
+        return one_if_alike(found, alike) if len(jobs) == 1 else found
 
     def _input(self, host: HostView) -> Sequence[Series]:
         """Return the share of the step in which each trainer waits for its data."""
-        from ..charts.line import Series, one_if_alike
+        from ..charts.line import Series, alike_text, one_if_alike
 
         found = []
         for token, trainer in zip(TOKENS, self._drawn_trainers(host), strict=False):
@@ -350,7 +352,8 @@ class Charts(Vertical):
             ]
             if any(value is not None for value in values):
                 found.append(Series(self._label(host, trainer), token, wait.seconds, values))
-        return one_if_alike(found, f"{len(found)} trainers alike")
+        known = sum(t.gone is None for t in host.trainers)
+        return one_if_alike(found, alike_text(len(found), known, "trainers"))
 
     @staticmethod
     def _label(host: HostView, trainer: TrainerView) -> str:

@@ -399,7 +399,7 @@ def _weight(room: MemoryRoom) -> str:
 
 def input_lines(host: HostView, trainers: Sequence[TrainerView], history: HistoryOf) -> list[Line]:
     """Return who waits for data how long, in a line; none where nobody does."""
-    found = _starving(host, trainers, history)
+    found = most_starving(host, trainers, history)
     if found is None:
         return []
     share, trainer = found
@@ -408,7 +408,7 @@ def input_lines(host: HostView, trainers: Sequence[TrainerView], history: Histor
     return [[("input: ", _input_token(host, trainers, history)), (text, "muted")]]
 
 
-def _starving(
+def most_starving(
     host: HostView, trainers: Sequence[TrainerView], history: HistoryOf
 ) -> tuple[float, TrainerView] | None:
     """Return the trainer that waits for the largest share of its step, with that share."""
@@ -418,7 +418,7 @@ def _starving(
 
 def _input_token(host: HostView, trainers: Sequence[TrainerView], history: HistoryOf) -> str:
     """Return how grave the wait for input is, as the doctor takes it."""
-    found = _starving(host, trainers, history)
+    found = most_starving(host, trainers, history)
     return "warn" if found and starving_warns(host, found[1], found[0], history) else "muted"
 
 

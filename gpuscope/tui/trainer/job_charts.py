@@ -20,7 +20,7 @@ from ...model.valid_history import while_it_answers, while_it_steps
 from ...store.view import History
 from ...text.units import bytes_text, window_text
 from ..charts.chart_series import at_moments
-from ..charts.line import LineChart, Series, one_if_alike
+from ..charts.line import LineChart, Series, alike_text, one_if_alike
 from ..charts.load_strips import LoadStrips
 from ..charts.stacked import Layer, Peak, StackedChart, TimeChart
 from ..memory.timeline import ticks
@@ -295,7 +295,8 @@ class JobCharts(Grid):
 
     def _draw_pace(self, host: HostView, trainer: TrainerView, window: float, ago: float) -> None:
         """Draw how long a step takes on several ranks, or of one trainer its slowest too."""
-        ranks = ranks_of(host, trainer)[:MOST_RANKS]
+        everyone = ranks_of(host, trainer)
+        ranks = everyone[:MOST_RANKS]
         wanted = [(t, "step_seconds", name_of(t)) for t in ranks]
         if len(ranks) == 1:
             wanted = [(trainer, "step_seconds", "median"), (trainer, "step_seconds_p95", "p95")]
@@ -310,7 +311,8 @@ class JobCharts(Grid):
         over = window_text(window)
         what = "Median step by rank" if len(ranks) > 1 else "Step time"
         set_title(self._pace, f"{what} over {over}, ms")
-        drawn = one_if_alike(series, f"{len(series)} ranks alike") if len(ranks) > 1 else series
+        alike = alike_text(len(series), len(everyone))
+        drawn = one_if_alike(series, alike) if len(ranks) > 1 else series
         self._pace.show(drawn, window, 0.0, None, "", now=host.sampled_seconds, ago=ago)
 
     def _draw_memory(self, host: HostView, trainer: TrainerView, window: float, ago: float) -> None:

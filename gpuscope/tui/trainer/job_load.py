@@ -6,7 +6,7 @@ from ...model.device_trainings import hung_since
 from ...model.ranks import name_of
 from ...store.view import HostView, TrainerView
 from ...text.units import window_text
-from ..charts.line import LineChart, Series, one_if_alike
+from ..charts.line import LineChart, Series, alike_text, one_if_alike
 from ..charts.load_strips import Lane, LoadStrips
 from ..shell.session import Session
 from ..theme import SERIES
@@ -62,12 +62,12 @@ def draw_cpu(
     ago: float,
 ) -> None:
     """Draw how much of a core each rank's process takes."""
-    found = []
-    for one, token in zip(ranks_of(host, trainer), SERIES, strict=False):
+    found, ranks = [], ranks_of(host, trainer)
+    for one, token in zip(ranks, SERIES, strict=False):
         if one.process is not None:
             past = thin(session.history(one.process, "cpu_percent", window))
             if any(value is not None for value in past.values):
                 found.append(Series(name_of(one), token, past.seconds, past.values))
     set_title(chart, f"CPU of its processes over {window_text(window)}, % of a core")
-    series = one_if_alike(found, f"{len(found)} ranks alike") if len(found) > 1 else found
+    series = one_if_alike(found, alike_text(len(found), len(ranks))) if len(found) > 1 else found
     chart.show(series, window, 0.0, None, now=host.sampled_seconds, ago=ago)

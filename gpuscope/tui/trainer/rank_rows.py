@@ -14,8 +14,8 @@ from ...model.step_time import shares_of, split_of
 from ...model.stragglers import is_warning, straggler
 from ...text import styled
 from ...text.styled import Piece
-from ...text.units import age_text, amount_text, duration_text
-from ..overview.job_rows import end_word, step_age_text
+from ...text.units import amount_text, duration_text
+from ..overview.job_rows import end_word, most_starving, step_age_text
 from ..overview.step_split import SPLIT_TOKENS
 from ..shell.keymap import key_of
 from ..widgets.bars import Bar
@@ -109,6 +109,7 @@ def rank_rows(host: HostView, job: JobView, most: int | None, history: HistoryOf
     behind = {t.key for t in stall.behind} if stall is not None else set()
     found = straggler(living, history)
     slow = found.trainer if found is not None else None
+    starved = most_starving(host, living, history)
     warns = found is not None and is_warning(found, host, history)
     worst, _ = worst_rank(living)
     by_trainer: dict[str, MemoryRoom] = {}
@@ -117,13 +118,14 @@ def rank_rows(host: HostView, job: JobView, most: int | None, history: HistoryOf
     order = list(by_trainer)
     broken = {t.key: lost for t in living if (lost := broken_below(host, t)) is not None}
 
-    def badness(trainer: TrainerView) -> tuple[bool, bool, bool, bool, bool, int]:
+    def badness(trainer: TrainerView) -> tuple[bool, bool, bool, bool, bool, bool, int]:
         room = by_trainer.get(trainer.key)
         return (
             trainer.key not in broken,
             trainer.key not in behind,
             room is None or room.runs_out is None,
             trainer is not slow,
+            starved is None or trainer.key != starved[1].key,
             worst is None or trainer.key != worst.key,
             trainer.definition.rank or 0,
         )
@@ -247,7 +249,7 @@ def _others_row(rest: Sequence[TrainerView]) -> TableRow:
         "rank": [(f"+{len(rest)}", "muted")],
         "step": [(pace.steps_text, "muted")],
         "pace": [(f"≤ {duration_text(pace.seconds)}", "muted")] if pace.seconds is not None else "",
-        "age": [(f"≤ {age_text(pace.age_seconds)}", "muted")]
+        "age": [(f"≤ {step_age_text(pace.age_seconds)}", "muted")]
         if pace.age_seconds is not None
         else "",
         "memory": [(f"Σ {amount_text(sum(held))}", "muted")] if held else "",
