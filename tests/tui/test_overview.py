@@ -226,6 +226,14 @@ async def test_the_rank_to_look_at_is_among_the_curves_of_a_large_job():
         await until(pilot, "rank 0", "rank 2", "rank 5", absent="rank 3  ")
 
 
+@in_loop
+async def test_ranks_that_are_alike_are_counted_with_those_that_have_no_curve():
+    app = make_app(jobs.ranks(7, seconds=20.0))
+    async with app.run_test(size=LARGE) as pilot:
+        screen = await until(pilot, "4 of 7 ranks alike", "PEAK/RESERVED", "PEAK EVER")
+        assert " 4 ranks alike" not in screen
+
+
 def test_many_devices_leave_room_for_the_rest() -> None:
     for width, height in (USUAL, LARGE):
         given_rows = share_out(Needs(70, 70, 65, 0, 300, 64, False), width, height, True)
@@ -312,6 +320,23 @@ async def test_the_keyboard_begins_at_the_job_that_stands_still():
         cursor = next(line for line in screen.splitlines() if "▸" in line and "script" in line)
         below = screen.splitlines().index(cursor)
         assert "stalled: rank 1" in "".join(screen.splitlines()[below : below + 3])
+
+
+@pytest.mark.parametrize(
+    ("frames", "said", "worst"),
+    [
+        (jobs.ranks(leaks=2), "memory: ", 2),
+        (jobs.ranks(stalled=True), "stalled: rank 3", 3),
+    ],
+    ids=["runs out", "stuck"],
+)
+@in_loop
+async def test_the_cursor_of_the_devices_and_its_chart_are_at_what_is_wrong_with_the_job(
+    frames, said, worst
+):
+    app = make_app(frames)
+    async with app.run_test(size=USUAL) as pilot:
+        await until(pilot, said, "Jobs · Enter: ranks", f"▸   {worst} ", f"VRAM of GPU {worst}")
 
 
 @in_loop

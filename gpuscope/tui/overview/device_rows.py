@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ...model.device_state import NEARLY_FULL, NO_PROGRESS, DeviceState, judge, owners
+from ...model.device_state import HANGS, NEARLY_FULL, NO_PROGRESS, DeviceState, judge, owners
 from ...model.memory_layers import layers, living
+from ...model.memory_room import rooms
 from ...store.view import DeviceView, HistoryOf, HostView, no_history
 from ...text import styled
 from ...text.styled import Line, Piece
@@ -179,13 +180,33 @@ def sort_devices(host: HostView, sort: str, text: str = "") -> list[DeviceView]:
 
 
 def worst_device(host: HostView, history: HistoryOf) -> str | None:
-    """Return the key of the device that is worst off, None where none is."""
-    kinds = {device.key: judge(host, device, history).kind for device in host.devices}
-    for kind in ("bad", "warn"):
-        worst = next((key for key, found in kinds.items() if found == kind), None)
-        if worst is not None:
-            return worst
-    return None
+    """Return the key of the device that is worst off, None where none is.
+
+    Behind those that no program can rely on come the one where a job is stuck, the one whose memory
+    runs out first, what else warns, and last those that only wait for a rank elsewhere.
+    """
+    ending = next(
+        (
+            r.allocator.gpu
+            for r in rooms(host.devices, host.trainers, history)
+            if r.runs_out is not None
+        ),
+        None,
+    )
+
+    def badness(device: DeviceView) -> int:
+        state = judge(host, device, history)
+        if state.kind == "bad":
+            return 5
+        if state.word == "stalled":
+            return 4
+        if device.id == ending:
+            return 3
+        return 0 if state.kind != "warn" else 1 if state.word in HANGS else 2
+
+    grades = {device.key: badness(device) for device in host.devices}
+    worst = max(grades, key=lambda key: grades[key], default=None)
+    return worst if worst is not None and grades[worst] else None
 
 
 def _haystack(host: HostView, device: DeviceView) -> str:

@@ -42,7 +42,7 @@ HEADINGS = {
     "left": "HEADROOM",
     "p95": "P95",
     "done": "DONE",
-    "peak": "PEAK",
+    "peak": "PEAK EVER",
 }
 
 COLUMNS: tuple[tuple[str, int, int], ...] = (

@@ -281,7 +281,7 @@ class OverviewPane(Pane):
         worst = self._jobs.worst()
         if worst is not None:
             self._jobs.choose(worst)
-        elif host is not None:
+        if host is not None:
             from .device_rows import worst_device
 
             if (key := worst_device(host, self.session.history)) is not None:
