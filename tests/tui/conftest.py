@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,12 @@ def _of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPUSCOPE_LEDGER", str(tmp_path / "lab.sqlite"))
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
+
+
+@pytest.fixture(autouse=True)
+def _load_of_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measure no load of the viewer, which the header would show on a slow machine only."""
+    monkeypatch.setattr("gpuscope.tui.shell.self_cpu.MEASURED_SECONDS", math.inf)
 
 
 @pytest.fixture(autouse=True)
