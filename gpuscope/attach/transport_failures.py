@@ -50,9 +50,8 @@ _OF_SSH: Tuple[Tuple[str, str, str, bool], ...] = (
         r"Permission denied|Authentication failed|No supported authentication methods"
         r"|no mutual signature",
         "auth",
-        "it refuses you. Not retried, so that you are not locked out. Next: ssh "
-        "HOST    "
-        "in a terminal, which may ask for a password; or add a key to ssh-agent",
+        "permission denied. Next: ssh HOST    in a terminal, which may ask for a password; or add "
+        "a key to ssh-agent. Not retried, so that you are not locked out",
         False,
     ),
     (

@@ -85,7 +85,7 @@ def test_what_a_login_prints_is_skipped_and_is_no_hello():
 @pytest.mark.parametrize(
     ("said", "text"),
     [
-        ("Permission denied (publickey,password).", "it refuses you. Not retried"),
+        ("Permission denied (publickey,password).", "permission denied. Next: ssh"),
         ("Host key verification failed.", "its host key is unknown here"),
         ("ssh: Could not resolve hostname nowhere", "no host has this name"),
     ],

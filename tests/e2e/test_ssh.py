@@ -171,12 +171,12 @@ def test_ways_of_the_users_own_configuration(gpuscope, server, host):
 @pytest.mark.parametrize(
     ("host", "said"),
     [
-        ("refused", "refused: it refuses you. Not retried"),
+        ("refused", "refused: permission denied. Next: ssh"),
         pytest.param(
             "changed", "changed: its host key differs from the one you know", marks=pytest.mark.slow
         ),
         ("unknown", "unknown: its host key is unknown here"),
-        pytest.param("locked", "locked: it refuses you", marks=pytest.mark.slow),
+        pytest.param("locked", "locked: permission denied", marks=pytest.mark.slow),
         ("closed", "closed: no ssh server listens there"),
         pytest.param(
             "no-such-host.invalid",
@@ -362,6 +362,8 @@ def test_refusing_to_answer_ends_that_host_alone(terminal, server):
     screen = terminal("locked good")
     screen.wait("ssh asks")
     screen.keys("Escape")
-    screen.wait(r"(?s)2 hosts: ▲ 1 unreachable · 1 reachable.*locked +unreachable .*it refuses you")
+    screen.wait(
+        r"(?s)2 hosts: ▲ 1 unreachable · 1 reachable.*locked +unreachable .*permission denied"
+    )
     screen.keys("q")
     screen.wait("EXIT=0")

@@ -37,7 +37,7 @@ def test_no_host_waits_for_a_slow_or_a_dead_one(found):
 
 def test_those_that_fail_say_why_and_only_a_key_that_is_refused_ends_it(found):
     state, text = found["failing"]["refused"]
-    assert (state, "it refuses you. Not retried" in text) == ("ended", True)
+    assert (state, "permission denied. Next: ssh" in text) == ("ended", True)
     assert {name: found["failing"][name][0] for name in ("silent", "closed")} == {
         "silent": "connecting",
         "closed": "connecting",

@@ -82,7 +82,7 @@ def test_a_wrong_password_is_asked_again_and_the_right_one_gets_in(screen, perso
 def test_a_wrong_password_three_times_ends_it_and_f5_asks_again(screen, person):
     for _ in range(3):
         wrong(screen)
-    screen.wait(r"(?s)typed: it refuses you.*F5: connect again")
+    screen.wait(r"(?s)typed: permission denied.*F5: connect again")
     time.sleep(1.5)
     assert "ssh asks" not in screen.text()  # nobody is asked again by itself
     screen.keys("F5")
@@ -119,5 +119,5 @@ def test_a_verb_without_a_terminal_asks_nobody(server, tmp_path):
         words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, env=env
     )
     assert done.returncode == 3
-    assert "typed: it refuses you" in done.stderr
+    assert "typed: permission denied" in done.stderr
     assert list(tmp_path.iterdir()) == []

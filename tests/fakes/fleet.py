@@ -44,7 +44,7 @@ time.sleep(600)
 """
 DENIED = (
     "import sys; sys.stderr.write('ada@h: Permission denied (publickey).\\n'); sys.exit(255)",
-    "it refuses you. Not retried, so that you are not locked out. Next: ssh HOST    in a "
+    "permission denied. Next: ssh HOST    in a "
     "terminal, which may ask for a password; or add a key to ssh-agent",
 )
 """The behaviour of a host that lets nobody in, and the explanation of it."""

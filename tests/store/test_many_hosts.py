@@ -191,7 +191,7 @@ def remote_source(code: str, key: str, gate: Gate) -> RemoteSource:
         argv,
         argv,
         lambda hz: Sent(),
-        lambda exit_code, stderr: Said("it refuses you", False),
+        lambda exit_code, stderr: Said("permission denied", False),
     )
     return RemoteSource(launch, key, key, 1.0, gate)
 
@@ -205,7 +205,7 @@ def test_a_host_that_lets_nobody_in_is_tried_once(quick, tmp_path):
 
     async def look(watched: Watched) -> None:
         await watched.until(lambda: watched.state("shut") == "ended")
-        assert "refuses you" in watched.store.link("shut").text
+        assert "permission denied" in watched.store.link("shut").text
         await watched.more_of("well", count=15)  # five of the shortest pauses
         assert counter.read_text() == "x"
         assert watched.state("shut") == "ended"

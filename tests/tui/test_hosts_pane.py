@@ -40,7 +40,7 @@ SIX = {
         "",
         Link(
             "ended",
-            "echo: it refuses you. Not retried. Next: ssh echo    in a terminal",
+            "echo: permission denied. Next: ssh echo    in a terminal",
         ),
     ),
     "foxtrot": ("free", LIVE),
@@ -85,7 +85,7 @@ async def test_several_hosts_begin_with_all_of_them_the_worst_first():
         assert "▲ 1 unreachable · ◆ 1 stale · 4 reachable" in shown
         assert "40 GPUs" in shown
         assert "free: foxtrot 8× 139 GiB · charlie 5×" in shown
-        assert "it refuses you" in shown
+        assert "permission denied" in shown
         assert "Hang: rank 3 is stuck at data.py:88 in __getitem__" in shown, (
             "in full below the table"
         )
@@ -124,8 +124,20 @@ async def test_a_host_that_was_never_reached_says_why_one_enter_deeper():
         await until(pilot, "6 hosts")
         await settled(pilot)
         await pilot.press("j", "enter")
-        await until(pilot, "Not retried", "ssh echo")
+        await until(pilot, "permission denied. Next: ssh echo")
         assert app.main.tab == "overview"
+
+
+@in_loop
+async def test_the_header_keeps_the_name_of_a_host_whose_reason_is_too_long():
+    app = app_of(SIX)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, "6 hosts")
+        await settled(pilot)
+        await pilot.press("j")
+        shown = await until(pilot, "echo 5/6")
+        assert "unreachable: permission denied" in shown.splitlines()[0]
+        assert "permission denied · ssh" in shown
 
 
 @in_loop
@@ -274,7 +286,7 @@ def test_real_agents_one_hung_one_killed_one_shut(tmp_path: Path, monkeypatch: p
         session = Session(make_hosts=lambda hz: Hosts([*agents, shut]))
         app = GpuscopeApp(session)
         async with app.run_test(size=(120, 40)) as pilot:
-            await until(pilot, "5 hosts: ▲ 1 unreachable · 4 reachable", "no retry: it refuses you")
+            await until(pilot, "5 hosts: ▲ 1 unreachable · 4 reachable", "denied · no retry")
             os.kill(pid_of(agents[0]), signal.SIGSTOP)
             os.killpg(pid_of(agents[1]), signal.SIGKILL)
             await until(pilot, "◆ 1 stale", "connected, but no data comes")

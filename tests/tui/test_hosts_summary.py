@@ -103,10 +103,10 @@ def test_figures_are_means_and_sums_of_what_is_known():
             "no ssh server listens there",
         ),
         (
-            Link("ended", "node-01: it refuses you"),
+            Link("ended", "node-01: permission denied"),
             "unreachable",
             Grade.UNREACHABLE,
-            "it refuses you",
+            "permission denied",
         ),
         (
             Link("ended", "node-01: its host key is unknown"),
@@ -134,16 +134,21 @@ def test_what_is_stale_keeps_its_figures_and_loses_its_troubles():
 
 
 @pytest.mark.parametrize(
-    ("retry", "next_step"), [(None, "no retry"), (7.6, "retry in 8 s"), (0.0, "trying now")]
+    ("retry", "next_step", "worst"),
+    [
+        (None, "no retry", "it does not answer · no retry"),
+        (7.6, "retry in 8 s", "retry in 8 s: it does not answer"),
+        (0.0, "trying now", "trying now: it does not answer"),
+    ],
 )
-def test_an_unreachable_host_says_since_when_why_and_what_happens_next(retry, next_step):
+def test_an_unreachable_host_says_since_when_why_and_what_happens_next(retry, next_step, worst):
     link = Link("stale", "node-01: it does not answer; trying again in 8 s", 95.0)
     found = summarise(host("busy", link=link))
     missing = Missing(95.0, retry)
     row = host_row(found, TOKENS, missing=missing)
     assert row.cells["state"] == [("unreachable 1m", "bad")]
     assert row.cells["mark"] == [("▲", "bad")]
-    assert flat([row.cells["worst"]]) == f"{next_step}: it does not answer"
+    assert flat([row.cells["worst"]]) == worst
     told = flat(detail_lines(found, missing, 120, 4, TOKENS))
     assert f", for 1m 35s · {next_step} · F5: connect now" in told
     assert "it does not answer" in told
@@ -394,7 +399,7 @@ def test_filter_and_mine():
         {
             "a1": (fleet.node(1, "busy", 3.0), LIVE),
             "b2": (fleet.node(2, "idle", 3.0), LIVE),
-            "c3": ([], Link("ended", "c3: it refuses you")),
+            "c3": ([], Link("ended", "c3: permission denied")),
         }
     )
     watched = Fleet(lambda: store)
@@ -402,7 +407,7 @@ def test_filter_and_mine():
     for text, left in (
         ("", "c3 b2 a1"),
         ("JUPYTER", "b2"),
-        ("refuses you", "c3"),
+        ("permission denied", "c3"),
         ("node-0", "b2 a1"),
         ("zzz", ""),
     ):

@@ -222,6 +222,11 @@ def worst_cell(one: Summary, missing: Missing = HERE) -> Line:
         grade, text = one.words[0]
         token = "text" if grade <= Grade.UNREACHABLE else "muted"
         more = f"  (+{len(one.words) - 1})" if len(one.words) > 1 else ""
+        if one.state == "unreachable" and missing.retry is None:
+            reason, _, rest = text.partition(". Next: ")
+            command = rest.partition("    ")[0]
+            then: Line = [(f" · {command}" if command else " · no retry", "title")]
+            return [(reason, token), *then, (more, "faint")]
         if one.state == "unreachable":  # what happens next comes first: a reason may be long
             return [(f"{next_try(missing)}: ", "title"), (text, token), (more, "faint")]
         return [(text, token), (more, "faint")]

@@ -11,6 +11,7 @@ from textual.strip import Strip
 from ...text import styled
 from ...text.styled import Line, Piece
 from ...text.units import age_text, percent_text
+from ...text.width import cells as text_cells
 from ..cells import fit
 from ..charts.strips import Painted, strip_of
 from ..theme import Glyphs, Tokens
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 LINK_CELLS = 56
 """For why a link is not live; all of it stands in the log, and where there is nothing else to show.
 """
+LEAST_CELLS = 12
+"""With less room than that the reason is left out."""
 
 
 class Situation(NamedTuple):
@@ -64,7 +67,8 @@ class StatusLine(Painted):
             left.append((1, (" starting", "muted")))
         else:
             left += self._subject(host, now.place)
-            right += self._state(host, tokens)
+            kept = [piece for weight, piece in left if not weight]
+            right += self._state(host, tokens, width - styled.cells(kept))
         if now.slow:
             right.insert(0, (3, (now.slow, "warn")))
         if now.paused:
@@ -80,7 +84,7 @@ class StatusLine(Painted):
         out: list[tuple[int, Piece]] = []
         if host.badge:
             out.append((0, (f" {host.badge} ", "badge")))
-        out.append((1, (f"  {host.name}", "title")))
+        out.append((0, (f"  {host.name}", "title")))
         if place:
             out.append((0, (f" {place}", "accent")))
         models = Counter(short_model(d.definition.name) for d in host.devices if d.gone is None)
@@ -108,7 +112,7 @@ class StatusLine(Painted):
             out.append((4, (f"  {text or f'{seen} trainer' + 's' * (seen > 1)}", kind)))
         return out
 
-    def _state(self, host: HostView, tokens: Tokens) -> list[tuple[int, Piece]]:
+    def _state(self, host: HostView, tokens: Tokens, room: int) -> list[tuple[int, Piece]]:
         out: list[tuple[int, Piece]] = []
         link = host.link
         if link.state in ("connecting", "stale", "ended"):
@@ -122,7 +126,8 @@ class StatusLine(Painted):
             why = "" if state.word == "stale" else state.why
             why += TRYING + link.text.partition(TRYING)[2] if TRYING in link.text else ""
             text = f"{getattr(tokens.glyphs, state.kind)} {word}"
-            text += f": {fit(why, LINK_CELLS).rstrip()}" if why else ""
+            left = min(LINK_CELLS, room - text_cells(text) - 4)
+            text += f": {fit(why, left).rstrip()}" if why and left >= LEAST_CELLS else ""
             out.append((1, (text, "muted" if state.kind == "idle" else state.kind)))
         elif link.state == "replay" and link.text:
             out.append((2, (link.text, "muted")))
