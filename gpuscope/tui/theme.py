@@ -324,6 +324,7 @@ MONOCHROME: Final = Glyphs(
     track="·",
     groove="·",
     tight="!",
+    stall="□",  # a filled square disappears in the reverse video of an alarm
     patterns={
         "allocated": "█",
         "cached": "▒",

@@ -231,6 +231,10 @@ def test_no_colour_is_written_anywhere_else() -> None:
     assert not found
 
 
+def test_without_colour_no_alarm_is_a_square_that_reverse_video_hides():
+    assert theme.MONOCHROME.stall not in "■█" + theme.MONOCHROME.bad
+
+
 def test_without_colour_what_is_wrong_is_not_dimmer_than_the_text_around_it():
     tokens = Tokens(theme.THEMES[0], monochrome=True)
     assert tokens.style("bad").color == tokens.style("warn").color == tokens.style("title").color
