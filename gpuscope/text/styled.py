@@ -91,6 +91,8 @@ def cut_whole(line: Sequence[Piece], room: int, ellipsis: str = width.ELLIPSIS) 
     ends = [shown.rfind(end) for end in _ENDS_OF_PARTS]
     ends += [len(shown) for end in _ENDS_OF_PARTS if text[len(shown) :].startswith(end)]
     end = max(ends)
+    if text[: max(end, 0)].count("(") > text[: max(end, 0)].count(")"):
+        end = text.rfind(" (", 0, end)
     more = ""
     if width.cells(text[: max(end, 0)]) < room / 2:
         shown, more = width.beginning(text, room - width.cells(ellipsis)), ellipsis

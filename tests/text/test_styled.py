@@ -127,5 +127,7 @@ def test_a_line_that_is_too_long_keeps_its_whole_parts():
     assert styled.plain(styled.cut_whole(line, 30)) == "▲ GPU 0 is lost"
     assert styled.plain(styled.cut_whole(line, 14)) == "▲ GPU 0 is…"
     assert styled.cut_whole(line, 36)[-1][1] == "text"
+    bracket: styled.Line = [("died without cleanup (SIGTERM, SIGKILL or a crash)", "text")]
+    assert styled.plain(styled.cut_whole(bracket, 36)) == "died without cleanup"
     for room in range(50):
         assert styled.cells(styled.cut_whole(line, room)) <= room

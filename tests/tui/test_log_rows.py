@@ -14,6 +14,7 @@ from gpuscope.tui.log.journal import Journal
 from gpuscope.tui.log.rows import (
     ALL,
     SHOWN,
+    Sentence,
     chosen,
     columns,
     counts,
@@ -221,6 +222,18 @@ def test_a_filter_looks_at_all_that_is_shown_and_the_newest_stay():
     assert [shown[at].text for at in (0, -1)] == ["line 5", f"line {SHOWN + 4}"]
     assert [one.text for one in chosen(many, text="LINE 504")] == ["line 504"]
     assert len(chosen(many, until_seconds=2.0)) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("died without cleanup (SIGTERM, SIGKILL or a crash)", "died without cleanup …"),
+        ("Hang: no step for 8 s: stuck at data.py:88", "Hang: no step for 8 s …"),
+        ("no error", "no error"),
+    ],
+)
+def test_a_text_that_is_cut_says_so_and_leaves_no_bracket_open(text, shown):
+    assert Sentence(text, "text").draw(36, GLYPHS) == [(shown, "text")]
 
 
 def test_how_grave_a_line_is_needs_no_colour():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ...text import styled, width
 from ...text.styled import Line
@@ -17,7 +17,7 @@ from ..widgets.table import Cell, Column, TableRow
 from .entry import GROUPS, HIDDEN, Entry
 
 SIGN = Column("sign", "", 1)
-WHAT, TEXT = Column("what", "WHAT", 9), Column("text", "TEXT", 20, flex=1, whole=True)
+WHAT, TEXT = Column("what", "WHAT", 9), Column("text", "TEXT", 20, flex=1)
 WHO = Column("who", "WHO", 12, priority=1)
 NARROW, WHO_NARROW, WHO_CELLS = 100, 14, 26
 """A table with fewer cells has the time without the date, and at most so many cells for WHO."""
@@ -97,6 +97,23 @@ def sign(token: str, glyphs: Glyphs) -> str:
     return {"bad": glyphs.bad, "warn": glyphs.warn, "ok": glyphs.ok}.get(token, glyphs.dash)
 
 
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """A text that ends with its last whole part and an ellipsis where it is too long."""
+
+    text: str
+    token: str
+
+    def draw(self, cells: int, glyphs: Glyphs) -> Line:
+        line: Line = [(self.text, self.token)]
+        if styled.cells(line) <= cells:
+            return line
+        shown = styled.plain(styled.cut_whole(line, max(0, cells - 2), glyphs.ellipsis))
+        if shown.endswith(glyphs.ellipsis):
+            return [(shown, self.token)]
+        return [(f"{shown} {glyphs.ellipsis}", self.token)]
+
+
 def row(entry: Entry, glyphs: Glyphs, dated: bool = False, today: str = "") -> TableRow:
     """Return one line as the table draws it.
 
@@ -114,7 +131,7 @@ def row(entry: Entry, glyphs: Glyphs, dated: bool = False, today: str = "") -> T
         "sign": [(sign(entry.token, glyphs), entry.token if entry.token != "text" else "faint")],
         "what": [(entry.word, entry.token)],
         "who": [(entry.who, "text" if grave else "muted")],
-        "text": [(entry.text, "muted" if entry.token == "muted" else "text")],
+        "text": Sentence(entry.text, "muted" if entry.token == "muted" else "text"),
     }
     return TableRow(entry.serial, cells)
 
