@@ -60,6 +60,12 @@ def in_short(reason: str) -> str:
     return failed[1] if failed else reason
 
 
+def why_unread(reason: str) -> str:
+    """Return why a driver gives no reading: what it said, or for how long it says nothing."""
+    hangs = _CALL_HANGS.fullmatch(reason)
+    return f"no answer for {hangs[2]}" if hangs else in_short(reason)
+
+
 def in_shortest(reason: str) -> str:
     """Return the heart of a reason: how long, for which rank, at which line, how little is left."""
     hangs = _CALL_HANGS.fullmatch(reason)

@@ -8,7 +8,7 @@ from ...text import width
 from ...text.styled import Line, Piece
 from ...wire.frames import Unknown
 from ..cells import fit
-from .device_state_text import in_short
+from .device_state_text import why_unread
 
 LABEL = 12
 """Cells of a label."""
@@ -21,7 +21,7 @@ def fact(label: str, pieces: Sequence[Piece]) -> Line:
 
 def why(reading: object) -> Piece:
     """Return the reason for a reading that is not there."""
-    return (f"– {in_short(reading.text)}" if isinstance(reading, Unknown) else "–", "faint")
+    return (f"– {why_unread(reading.text)}" if isinstance(reading, Unknown) else "–", "faint")
 
 
 def facts(label: str, parts: Sequence[str], cells: int, token: str = "text") -> list[Line]:

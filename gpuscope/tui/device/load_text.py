@@ -10,7 +10,7 @@ from ...text.styled import Line
 from ...text.units import percent_text
 from ...wire.frames import Unknown
 from ..widgets.bars import meter
-from .device_state_text import in_short
+from .device_state_text import why_unread
 from .fact_lines import LABEL, fact, facts
 
 BUSY, WORKING, LESS, LITTLE = 80.0, 50.0, 30.0, TENSOR_IDLE_PERCENT
@@ -72,7 +72,7 @@ def load_lines(
     kept = out[: max(4, rows - len(lines) - len(missing))]
     for text, labels in missing.items():
         kept += styled.hang_lines(
-            [fact("–", [(f"{', '.join(labels)}: {in_short(text)}", "faint")])], cells
+            [fact("–", [(f"{', '.join(labels)}: {why_unread(text)}", "faint")])], cells
         )
     return [*lines, *kept]
 

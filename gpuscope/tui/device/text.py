@@ -20,7 +20,7 @@ from ..cells import fit
 from ..shell.keymap import key_of
 from ..theme import UNICODE, Glyphs
 from ..widgets.bars import Part, meter, stacked_bar
-from .device_state_text import glyph_of, in_short, token_of
+from .device_state_text import glyph_of, in_short, token_of, why_unread
 from .fact_lines import LABEL, fact, why
 from .inventory_text import inventory_lines
 
@@ -181,7 +181,7 @@ def state_lines(
 
 def _told_once(lines: list[Line], reason: str) -> list[Line]:
     """Return the lines without what the state says of all readings, the first line excepted."""
-    told, out = f"– {in_short(reason)}", lines[:1]
+    told, out = f"– {why_unread(reason)}", lines[:1]
     for label, *pieces in lines[1:]:
         if reason and pieces[0][0] == told:
             rest = "".join(text for text, _ in pieces[1:]).removeprefix(" · ")
