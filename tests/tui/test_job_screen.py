@@ -6,14 +6,18 @@ They tell what a step is made of; at every size.
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from rich.cells import cell_len
 from textual.pilot import Pilot
 
+from gpuscope.store.stream import NO_REASON
+from gpuscope.text.styled import plain
 from gpuscope.tui.overview.detail_screen import DetailScreen
 from gpuscope.tui.trainer.job_screen import JobScreen
+from gpuscope.tui.trainer.job_text import _parts
 from gpuscope.wire import frames as f
 from tests.fakes import jobs, views
 from tests.tui.pilot import at_the_jobs, feed, in_loop, make_app, until
@@ -266,6 +270,19 @@ def test_pictures_of_the_job_screen(size):
             assert "stalled" in text(app)
 
     body()
+
+
+@pytest.mark.parametrize(
+    ("why", "shown"),
+    [
+        (NO_REASON, "no step breakdown"),
+        (f.Unknown("not_cuda", "it needs CUDA"), "no step breakdown: it needs CUDA"),
+    ],
+)
+def test_a_breakdown_that_is_not_there_says_why_only_where_a_reason_is_known(why, shown):
+    rank = SimpleNamespace(reading=lambda column: why, number=lambda column: None)
+    pace = SimpleNamespace(stopped=False)
+    assert [plain(line) for line in _parts([rank], pace)] == [shown]
 
 
 @in_loop

@@ -20,6 +20,7 @@ from ...model.stalls import find_stall, worst_rank
 from ...model.step_time import SLOWER, shares_of, slower_than_before
 from ...model.stragglers import is_warning, straggler
 from ...model.time_ledger import of_trainer
+from ...store.stream import NO_REASON
 from ...text.ranges import ranges_text
 from ...text.styled import Line
 from ...text.units import bytes_text, duration_text, percent_text
@@ -108,7 +109,8 @@ def _parts(living: Sequence[TrainerView], pace: Pace) -> Iterable[Line]:
     reasons = (r for t in living if isinstance(r := t.reading("compute_seconds"), Unknown))
     why = next(reasons, None)
     if why is not None:
-        yield [("parts: ", "faint"), (f"unknown: {why.text}", "faint")]
+        known = why.code != NO_REASON.code
+        yield [("no step breakdown", "faint"), (f": {why.text}" if known else "", "faint")]
 
 
 def _clock(host: HostView, ranks: Sequence[TrainerView], history: HistoryOf) -> Iterable[Line]:
