@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..store.view import JobView, TrainerView
+from ..text.units import age_text
 from ..wire.frames import NOT_SUPPORTED, Unknown
 from .ranks import median, name_of, names_of
 
@@ -89,7 +90,7 @@ def find_stall(ranks: Sequence[TrainerView]) -> Stall | None:
         return None
     if len(living) == 1:
         where, function = place(late[0])
-        text = f"no step for {late[0].number('step_age_seconds') or 0:.0f} s"
+        text = f"no step for {age_text(late[0].number('step_age_seconds') or 0.0)}"
         return Stall((), (), f"{text}: stuck at {where}{_in(function)}" if where else text)
     behind = _ranks_behind(living)
     waiting = tuple(t for t in living if t not in behind)

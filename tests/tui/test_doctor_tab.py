@@ -19,16 +19,17 @@ from gpuscope.doctor.finding import Abstained, Evidence, Finding, Fix, Report
 from gpuscope.doctor.table import load
 from gpuscope.store.replay import ReplaySource
 from gpuscope.store.source import AgentSource
+from gpuscope.text.units import age_text
 from gpuscope.tui.doctor.dialogs import ExplainDialog
 from gpuscope.tui.doctor.finding_history import Case
 from gpuscope.tui.doctor.stack_text import stack_text
-from gpuscope.tui.doctor.text import columns, group_cases, row_of
+from gpuscope.tui.doctor.text import columns, duration_of_case, group_cases, row_of
 from gpuscope.tui.shell.app import GpuscopeApp
 from gpuscope.tui.shell.session import Session
 from gpuscope.tui.theme import THEMES, Tokens
 from gpuscope.tui.trainer.probe_queries import Answer
 from gpuscope.wire import frames as f
-from tests.fakes import remembering, views
+from tests.fakes import jobs, remembering, views
 from tests.tui.doctor_home import at_home
 from tests.tui.pilot import feed, in_loop, make_app, until
 from tests.tui.snapshots import check, text
@@ -260,6 +261,32 @@ def test_a_column_that_is_empty_gives_its_cells_away():
 def test_findings_on_several_gpus_name_all_of_them_in_one_row():
     (row,) = rows_of("GPU 0", "GPU 1", "GPU 2", "GPU 5")
     assert row.cells["where"] == "GPU 0-2, 5"
+
+
+def test_a_title_that_names_the_gpu_leaves_no_second_place():
+    title = "GPU 2 is lost: no program can use it"
+    assert [row.cells["where"] for row in rows_of("GPU 2", title=title)] == [""]
+    assert [row.cells["where"] for row in rows_of("GPU 2", "GPU 4", title=title)] == ["GPU 2, 4"]
+    assert [row.cells["where"] for row in rows_of("GPU 2", title="GPU 20 is hot")] == ["GPU 2"]
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_a_hang_holds_since_the_last_step(before):
+    host = views.store_of(jobs.ranks(stalled=True)).host(views.SOURCE)
+    job = host.jobs[0]
+    age = max(t.number("step_age_seconds") for t in job.trainers)
+    case = Case(
+        1,
+        replace(many(1)[0], pitfall="hang-alone", where="host"),
+        "live",
+        job.key,
+        host.sampled_seconds - 1.5,
+        before,
+        host.sampled_seconds,
+    )
+    assert duration_of_case(case, host) == age_text(age)
+    other = replace(case, finding=many(1)[0])
+    assert duration_of_case(other, host) == ("≥ 1 s" if before else "1 s")
 
 
 def test_the_stack_of_a_hang_is_that_of_the_thread_that_trains():

@@ -38,7 +38,7 @@ OWN = {
     "overview": ["Enter", "Tab", "P", "a"],
     "memory": ["n N", "m", "c", "W", "w"],
     "time": ["n N", "l", "w", "Enter", "Tab"],
-    "doctor": ["n", "r", "y", "Enter", "Tab"],
+    "doctor": ["n", "r", "S", "K", "y", "Enter"],
     "lab": ["r", "x", "← →", "v", "i", "p"],
     "log": ["n N", "Enter", "/"],
     "fleet": ["Enter", "/", ">", "a"],

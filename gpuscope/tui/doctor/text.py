@@ -109,6 +109,7 @@ def row_of(group: Group, host: HostView, glyphs: Glyphs) -> TableRow:
     token = "faint" if case.past else SEVERITY_TOKENS[finding.severity]
     many = f"{group.ended} ended earlier, the last: " if group.ended > 1 else _times(group)
     text = "faint" if case.past else "title" if case.grave and not case.dead else "text"
+    where = where_of(group, host)
     return TableRow(
         group.key,
         {
@@ -117,7 +118,7 @@ def row_of(group: Group, host: HostView, glyphs: Glyphs) -> TableRow:
                 (many, "muted"),
                 (finding.title, text),
             ],
-            "where": where_of(group, host),
+            "where": "" if _names(finding.title, where) else where,
             "sure": confidence_of(finding),
             "since": duration_of_case(case, host),
         },
@@ -181,6 +182,11 @@ def where_of(group: Group, host: HostView | None = None) -> str:
     return f"{title}, {places[0]}" if title and len(jobs) > 1 else places[0]
 
 
+def _names(title: str, where: str) -> bool:
+    """Return whether a title names the device that ``where`` is."""
+    return bool(_GPU.fullmatch(where) and re.search(rf"\b{where}\b", title))
+
+
 def _times(group: Group) -> str:
     return f"{1 + len(group.others)}× " if group.others else ""
 
@@ -213,10 +219,24 @@ def duration_of_case(case: Case, host: HostView) -> str:
         return f"ended {clock(case.seen, host)}"
     if case.kind == "end":
         return f"at {clock(case.since, host)}"
-    age = host.sampled_seconds - case.since
-    if case.before:
+    since = _last_step(case, host)
+    age = host.sampled_seconds - (case.since if since is None else since)
+    if case.before and since is None:
         return f"≥ {age_text(max(1.0, age))}"
     return age_text(age) if age >= 1 else "just now"
+
+
+def _last_step(case: Case, host: HostView) -> float | None:
+    """Return when a job that hangs last ended a step, on the host's monotonic clock.
+
+    It is None for other findings, and where no rank says so.
+    """
+    if case.past or not case.finding.pitfall.startswith("hang-") or host.sampled_seconds is None:
+        return None
+    ranks = [t for job in host.jobs if job.key == case.job for t in job.trainers if t.gone is None]
+    own = [t for t in ranks if t.definition.pid == case.pid] or ranks
+    ages = [age for t in own if (age := t.number("step_age_seconds")) is not None]
+    return host.sampled_seconds - max(ages) if ages else None
 
 
 def clock(moment: float, host: HostView) -> str:
@@ -326,7 +346,8 @@ def detail(
 def _course(case: Case, host: HostView) -> str:
     """Return how sure a finding is, how grave, where, and since when."""
     finding = case.finding
-    parts = [confidence_of(finding), finding.severity, *([finding.where] if finding.where else [])]
+    parts = [confidence_of(finding), finding.severity]
+    parts += [finding.where] if finding.where and not _names(finding.title, finding.where) else []
     age = duration_of_case(case, host)
     if case.kind == "environment":
         parts.append("checked at the start")
@@ -336,6 +357,8 @@ def _course(case: Case, host: HostView) -> str:
         parts.append(f"seen {age}")
     elif case.past:
         parts.append(f"no longer so: {age}")
+    elif (since := _last_step(case, host)) is not None:
+        parts.append(f"for {age}, since {clock(since, host)}")
     elif case.before:
         parts.append(f"for {age}")
     elif case.since is not None:

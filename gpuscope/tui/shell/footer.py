@@ -32,7 +32,7 @@ PAIRS = {
 FIRST = {
     "fleet": ("open", "filter", "sort_next", "mine", "attach"),
     "overview": ("open", "next_pane", "processes", "attach", "pause", "replay_back"),
-    "doctor": ("next_fix", "prove", "copy", "open", "next_pane"),
+    "doctor": ("next_fix", "prove", "stacks", "signal", "copy", "open"),
 }
 """Tab → what one comes there for, which stands before all else; elsewhere it is what the order of
 the registry puts first.
