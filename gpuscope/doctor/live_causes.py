@@ -16,7 +16,7 @@ from ..model.time_cause import SETTINGS, Cause, Known
 from ..model.time_causes import ranked
 from ..model.time_ledger import TimeLedger, of_trainer
 from ..store.view import DeviceView, JobView, TrainerView
-from ..text.units import duration_text, percent_text
+from ..text.units import duration_text, percent_text, window_text
 from ..wire.clean import clean
 from . import look_evidence
 from .finding import Confidence, Effect, Evidence, Finding, Fix
@@ -177,6 +177,7 @@ def _finding(
     who = name_of(trainer)
     figures = {
         "share": percent_text(cause.share),
+        "window": window_text(round(ledger.seconds)),
         "who": who[:1].upper() + who[1:],
         "setting": cause.words[:1].upper() + cause.words[1:],
     }

@@ -213,7 +213,7 @@ class TensorIdle:
     def text(self) -> str:
         """The same for a narrow column."""
         at = f" at {self.power:.0f} W" if self.power is not None else ""
-        return f"likely FP32, {percent_text(self.tensor / 100)}{at}"
+        return f"likely FP32, mean {percent_text(self.tensor / 100)}{at}"
 
 
 def _others_compute(host: HostView, device: DeviceView) -> bool:

@@ -93,6 +93,7 @@ def test_reads_cost_no_more_than_the_device_is_idle():
     assert not found(load=99.0, read=0.8), "it waits for what the device has to do anyway"
     (one,) = found(load=40.0, read=0.8)
     assert (one.cause, one.severity) == ("live.reads", "warning")
+    assert one.title.endswith("for 60 % of the last 1 min"), "other screens look further back"
     assert one.effect is not None
     assert one.effect.saved_share == pytest.approx(0.6, abs=0.01)
     assert any("train.py:7 read" in part.text for part in one.evidence)

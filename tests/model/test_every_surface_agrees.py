@@ -418,7 +418,7 @@ TRAINED = [
         "tensor cores idle at full power",
         lambda: changed(jobs.ranks(), **HARD),
         "tensor idle",
-        "likely FP32, 1.8 % at 630 W",
+        "likely FP32, mean 1.8 % at 630 W",
         "tensor-cores-idle",
         Grade.WARNING,
         "warning",

@@ -166,7 +166,7 @@ def test_idle_tensor_cores_are_not_over_because_the_card_is_full():
     hard = {"tensor_active_percent": 1.8, "sm_active_percent": 92.0, "power_watts": 630.0}
     assert world.tick(10) == []
     assert world.tick(7, **hard) == [("tensor_idle", "fired")]
-    assert world.alerts.active[0].text == "GPU 0: tensor idle: likely FP32, 1.8 % at 630 W"
+    assert world.alerts.active[0].text == "GPU 0: tensor idle: likely FP32, mean 1.8 % at 630 W"
     assert world.tick(20, **hard, used_bytes=int(0.99 * views.TOTAL)) == []
     assert world.tick(7) == [("tensor_idle", "cleared")]
 

@@ -103,6 +103,24 @@ def test_a_part_too_small_to_count_does_not_colour_a_bar_of_one_cell() -> None:
     assert bar[0] == ("╸", "cached")
 
 
+@given(st.floats(40, 110), st.sampled_from([12, 20, 26, 40]))
+def test_equal_parts_are_equally_long_in_slim_bars_whatever_is_before_them(
+    allocated: float, width: int
+) -> None:
+    parts = [(allocated, "allocated"), (6.0, "cached"), (4.1, "outside")]
+    cells = [t for text, t in stacked_bar(parts, 140, width, slim=True) for _ in text]
+    for amount, token in parts[1:]:
+        assert cells.count(token) == round(amount / 140 * width)
+    assert abs(cells.count("allocated") - allocated / 140 * width) < 1.5
+
+
+def test_many_small_parts_of_a_slim_bar_do_not_all_go_to_the_largest() -> None:
+    small = ("cached", "outside", "other", "driver")
+    parts = [(20.0, "allocated"), *((4.0, token) for token in small)]
+    cells = [t for text, t in stacked_bar(parts, 100, 10, slim=True) for _ in text]
+    assert cells[:5] == ["allocated", "allocated", "cached", "outside", "border"]
+
+
 def test_what_lies_beyond_the_mark_is_in_the_colour_of_a_warning() -> None:
     def tokens(used: float, width: int) -> list[str]:
         cell = Bar(((used, "allocated"),), 140, warn_beyond=NEARLY_FULL)

@@ -69,7 +69,7 @@ async def test_enter_opens_it_and_keys_work():
             "VBIOS 96.00.A5.00.01",
             "cuda:0",
             "NUMA node 0 · cores 0-23,48-71",
-            "Load %, 1 min",
+            "Load %, mean at right, 1 min",
         )
         assert re.search(r"NVLink +out 9\.1", shown)
         for chart in ("Memory GiB", "Power W", "Temperature °C", "Clock MHz", "Traffic GiB/s"):
@@ -93,6 +93,18 @@ async def test_enter_opens_it_and_keys_work():
         assert isinstance(app.screen, DetailScreen)
         await pilot.press("escape", "escape")
         await until(pilot, "Devices", absent="Load")
+
+
+@in_loop
+async def test_the_load_of_a_minute_is_drawn_once_and_its_figures_are_named():
+    app = make_app(devices.training(60.0))
+    async with app.run_test(size=(120, 60)) as pilot:
+        await until(pilot, "Devices · Enter: GPU 5")
+        await pilot.press("home", "enter")
+        shown = await until(pilot, "Load %, mean at right, 1 min", "Memory GiB, 1 min")
+        assert "Load %, 1 min" not in shown
+        await pilot.press("minus")
+        await until(pilot, "Load %, mean at right, 1 min", "Load %, 5 min")
 
 
 @pytest.mark.parametrize(
@@ -288,7 +300,7 @@ async def test_charts_begin_with_what_the_driver_sampled_and_say_so():
     async with app.run_test(size=(200, 60)) as pilot:
         await until(pilot, "Devices · Enter: GPU 5")
         await pilot.press("home", "enter")
-        await until(pilot, "first 20 s from the driver's samples")
+        await until(pilot, "first 20 s from the driver")
         past = session.history(session.host.devices[0].id, "utilization_percent", 60.0)
         assert past.values[:20] == (44.0,) * 20
         await until(pilot, "Memory GiB, 1 min ")
@@ -302,7 +314,9 @@ async def test_a_lost_device_says_so_once_and_its_load_fills_the_room():
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "train.py")
         app.open("device", app.session.host.devices[5].key)
-        shown = await until(pilot, "▲ lost  the device has fallen off the bus", "─ Load %, 1 min")
+        shown = await until(
+            pilot, "▲ lost  the device has fallen off the bus", "─ Load %, mean at right, 1 min"
+        )
         assert shown.count("fallen off the bus") == 2, "for the state and for the gauges"
         heading = next(line for line in shown.splitlines() if "PID USER" in line)
         assert " SM " not in heading.split("PID USER")[1], "no process has a share of the SMs"

@@ -317,6 +317,8 @@ async def test_two_runs_of_the_ledger_stand_side_by_side_with_what_differs(path)
         assert "–" in allocated
         assert "gpt-tiny · amp bf16 · checkpoint" in screen
         assert "loss after 800 samples" in screen
+        await pilot.resize_terminal(120, 40)
+        await until(pilot, "│ loss at 800 ")
         await pilot.press("tab", "A")  # the newest one becomes A
         await until(pilot, "A #2 · B #1", "≠ amp bf16 → off")
 

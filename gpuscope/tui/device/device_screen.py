@@ -222,7 +222,7 @@ class DeviceScreen(ChartedScreen):
         window, now, ago = WINDOWS[self._window], host.sampled_seconds, self.session.ago_seconds
         drawn = [self._series(device, what) for what in CHARTS]
         # the lanes of a minute are what the first chart would show
-        lanes = self._strip.display and self.terminal[0] >= BROAD and not self._window
+        lanes = self._strip.display and not self._window
         known = [at for at, (series, _) in enumerate(drawn) if series and not (lanes and at == 0)]
         rows = self.terminal[1] - 2 - (self._users.rows + 2)
         for chart, number in self._place(rows, known or range(len(CHARTS))):
@@ -250,7 +250,7 @@ class DeviceScreen(ChartedScreen):
         )
         window = next((w for w in STRIP_WINDOWS if seconds <= w * 1.2), STRIP_WINDOWS[-1])
         remembered = max((_remembered_seconds(lane.history) for lane in lanes), default=0.0)
-        set_title(self._strip, f"Load %, {window_text(window)}{_source(remembered)}")
+        set_title(self._strip, f"Load %, mean at right, {window_text(window)}{_source(remembered)}")
         self._strip.show(lanes, window, host.sampled_seconds, ago)
 
     # ── keys ──
@@ -283,4 +283,4 @@ def _source(remembered_seconds: float) -> str:
     """Return the end of a title that says how much of a chart is older than the look."""
     if remembered_seconds < 1:
         return ""
-    return f"; first {remembered_seconds:.0f} s from the driver's samples"
+    return f"; first {remembered_seconds:.0f} s from the driver"

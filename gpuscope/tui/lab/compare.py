@@ -32,7 +32,7 @@ SHORT = {
     "peak_reserved_bytes": "reserved",
     "tensor_active_percent": "tensor",
     "validation_loss": "val. loss",
-    "loss": "loss",
+    "loss": "loss at N",
     "efficiency": "efficiency",
 }
 """Names for ten cells; one that is not here has its own title."""
@@ -193,6 +193,17 @@ def in_order(comparison: Comparison) -> list[Row]:
     return sorted(rows, key=place)
 
 
+def _name(row: Row, cells: int) -> str:
+    """Return the title of a row, or what of it has room.
+
+    The loss keeps where it was compared, because the list of runs has another one, the last.
+    """
+    names = [row.title]
+    if row.key == "loss":
+        names.append(row.title.rpartition(" ")[0].replace("loss after", "loss at"))
+    return next((n for n in names if text_cells(n) <= cells), SHORT.get(row.key, row.title))
+
+
 def _row_line(row: Row, placed: list[tuple[Column, int]], wide: bool, glyphs: Glyphs) -> Line:
     word, token = verdict(row)
     sizes = {column.key: size for column, size in placed}
@@ -203,10 +214,7 @@ def _row_line(row: Row, placed: list[tuple[Column, int]], wide: bool, glyphs: Gl
         "equal": glyphs.idle,
     }.get(word, "")
     shown = {
-        "what": (
-            row.title if text_cells(row.title) <= sizes["what"] else SHORT.get(row.key, row.title),
-            "muted",
-        ),
+        "what": (_name(row, sizes["what"]), "muted"),
         "a": (value_text(row.a, row.unit), "text" if row.a is not None else "faint"),
         "b": (value_text(row.b, row.unit), "text" if row.b is not None else "faint"),
         "ratio": (

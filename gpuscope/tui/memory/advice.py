@@ -33,6 +33,8 @@ RULED_OUT = {
 """Cause → what the doctor says cannot help: live tensors are not cached, what is not fragmented
 needs no other segments.
 """
+GROWS = frozenset(("live.memory_grows", "live.evaluation_grows"))
+"""Causes where live tensors become ever more: whatever else is freed fills up again."""
 MEMORY = frozenset((*RULED_OUT, "live.fragmentation", "live.full"))
 """Causes of the doctor that are about a trainer's memory."""
 
@@ -126,7 +128,7 @@ def advice(
                 ("gpuscope run train.py", "accent"),
             ]
         )
-    else:
+    elif not is_growth(said):
         ruled_out = [
             RULED_OUT.get(said.cause, "") if said else "",
             "" if seen_seconds >= SEEN_SECONDS else "empty_cache",
@@ -137,6 +139,11 @@ def advice(
     if finding is not None and finding.kind == "async":  # it says so already
         notes = [note for note in notes if not note.startswith("cudaMallocAsync")]
     return lines + [[("≈ ", "faint"), (note, "faint")] for note in notes]
+
+
+def is_growth(said: Diagnosis | None) -> bool:
+    """Tell whether the doctor found that live tensors grow, against which no saving helps."""
+    return said is not None and said.cause in GROWS
 
 
 def _plenty(subject: Subject) -> list[Line]:

@@ -44,11 +44,14 @@ class More:
         self._counted: tuple[object, list[Line]] = (None, [])
         self._drawn: object = None
 
-    def show(self, host: HostView, subject: Subject, cells: int, rows: int) -> bool:
+    def show(
+        self, host: HostView, subject: Subject, cells: int, rows: int, grows: bool = False
+    ) -> bool:
         """Fill what there is room for; return whether anything stands below the waterfall.
 
         ``rows`` are left below the waterfall, 0 where the terminal is not wide or another view is
-        looked at.
+        looked at. Where memory ``grows`` by what the doctor found, no fix is shown: each of them
+        only puts off the end.
         """
         self._charted = False
         if rows < LEAST_ROWS:
@@ -67,7 +70,7 @@ class More:
         self.counts.styles.height = len(counts) + FRAME if self._charted else "1fr"
         if self._chart is not None:
             self._chart.display = self._charted
-        fixes = fix_lines(host, subject, cells)
+        fixes = [] if grows else fix_lines(host, subject, cells)
         self.fixes.display = bool(fixes)
         if fixes:
             set_title(self.fixes, "What would free memory, from what was measured")

@@ -21,7 +21,7 @@ from ..widgets.pane import Pane, set_title
 from ..widgets.program import program
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines
-from .advice import SaidBefore, advice, alarm_of, fit_lines, worst_of
+from .advice import SaidBefore, advice, alarm_of, fit_lines, is_growth, worst_of
 from .first_subject import found_wrong, headroom_of, least_headroom
 from .more import More
 from .side_by_side import FRAME_ROWS as FRAME
@@ -191,7 +191,7 @@ class MemoryPane(Pane, can_focus=True):
         high = rows_of(everything, left) if columns >= WIDE else 0
         self._others.display = high > 0
         spare = left - high if columns >= WIDEST and self._view == "waterfall" else 0
-        more = self._more.show(host, subject, width - 2, spare)
+        more = self._more.show(host, subject, width - 2, spare, is_growth(diagnosis))
         self._others.styles.height = high if more else "1fr"
         self._waterfall.styles.height = needed + len(found.beside) if high or more else "1fr"
         if high:

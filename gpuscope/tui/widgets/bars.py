@@ -88,26 +88,21 @@ def _slim_cells(
 ) -> Line:
     """Return the cells of a slim bar.
 
-    A cell that two parts share belongs to the first of them, however the bytes fall: bars of
-    equal length have equal colours. So a bar of one cell has the colour of its first part that
-    counts.
+    A bar of one cell has the colour of its first part that counts.
     """
     summed = sum(amount for amount, _ in parts)
     full = min(summed / limit, 1.0)
     halves = max(round(full * width * 2), 1) if parts else 0
     if halves <= 2:
-        first = next((t for amount, t in parts if amount >= summed * LEAST_SHARE), "")
-        tokens = [first] * halves
+        tokens = [next((t for amount, t in parts if amount >= summed * LEAST_SHARE), "")]
     else:
-        tokens, so_far = [], 0.0
-        for amount, token in parts:
-            so_far += amount
-            end = round(min(so_far / limit, 1.0) * width * 2)
-            tokens += [token] * (end - len(tokens))
+        sizes = [amount / max(limit, summed) * width for amount, _ in parts]
+        counts = _share_out(sizes, (halves + 1) // 2)
+        tokens = [t for (_, t), count in zip(parts, counts, strict=True) for _ in range(count)]
     warn_at = _warn_at(full, width, warn_beyond)
     cells: Line = []
     for cell in range((halves + 1) // 2):
-        token = tokens[cell * 2]
+        token = tokens[cell]
         if cell >= warn_at:
             cells.append((glyphs.tight, "warn"))
         elif token in glyphs.patterns:
@@ -116,6 +111,24 @@ def _slim_cells(
             glyph = glyphs.half if cell * 2 + 1 == halves else glyphs.bar
             cells.append((glyph, token))
     return cells + [rest] * (width - len(cells))
+
+
+def _share_out(sizes: Sequence[float], cells: int) -> list[int]:
+    """Return how many of the cells each part has, by its size in cells.
+
+    A part has as many as its own size says, wherever it begins, so that equal parts look equal in
+    bars whose other parts differ. The largest part makes up for the rounding, by less than a cell.
+    """
+    counts = [round(size) for size in sizes]
+    most = max(range(len(sizes)), key=lambda at: sizes[at])
+    counts[most] += cells - sum(counts)
+    others = [at for at in range(len(sizes)) if at != most]
+    while others and abs(over := counts[most] - sizes[most]) >= 1:
+        by = 1 if over > 0 else -1
+        other = max(others, key=lambda at: (sizes[at] - counts[at]) * by)
+        counts[other] += by
+        counts[most] -= by
+    return counts
 
 
 def _bar_cell(edges: Sequence[tuple[int, str]], left: int, rest: Piece, glyphs: Glyphs) -> Piece:
