@@ -207,7 +207,7 @@ async def test_a_finding_opens_in_the_doctor():
         while not app.screen.query_one("#time-findings").has_focus:
             await pilot.press("tab")
         await pilot.press("enter")
-        await until(pilot, "CONFIDENCE", "▸ ◆ Saving checkpoints")
+        await until(pilot, "How sure  likely", "▸ ◆ Saving checkpoints")
 
 
 @in_loop
