@@ -125,7 +125,7 @@ async def test_where_most_of_a_card_is_free_nothing_has_to_be_saved():
 async def test_events_and_steps_stand_on_the_time_axis():
     app, _ = asked(inside.crowded(60.0))
     async with app.run_test(size=(200, 50)) as pilot:
-        screen = await until(pilot, "│eval", "▲ OOM", "↻ retry", "╌ max allocated")
+        screen = await until(pilot, "│eval", "▲ OOM", "↻ retry")
         row = line_with(screen, "│eval")
         assert (row.count("△"), row.count("▲")) == (1, 1)
         assert (

@@ -285,8 +285,7 @@ async def test_how_it_looks(labs, width, height):
     app = memory()
     async with app.run_test(size=(width, height)) as pilot:
         await look(pilot)
-        before, now = "", await until(pilot, "fused optimizer", "r: try it", "cost: the output")
-        while now != before:  # the panes still share out their rows
-            await pilot.pause(0.2)
-            before, now = now, text(app)
+        await until(pilot, "fused optimizer", "r: try it", "cost: the output")
+        await pilot.pause(0.3)  # until the panes have shared out their rows
+        app.main.refresh_all()
         await check(pilot, "memory-what-if")

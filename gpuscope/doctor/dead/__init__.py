@@ -91,6 +91,8 @@ def _finding(suspect: Suspect, index: int, root: Path | None) -> Finding:
     figures = {**_FIGURES, **suspect.figures}
     figures["whom"] = figures["who"][:1].lower() + figures["who"][1:]
     harmless = index > 0 or suspect.cause == "dead.finished"
+    # what a rule knows of its message says more than that there was an exception
+    plain = index == 0 and WORDINGS.findings[suspect.cause].pitfall == "first-failure"
     return WORDINGS.finding(
         suspect.cause,
         figures,
@@ -99,7 +101,7 @@ def _finding(suspect: Suspect, index: int, root: Path | None) -> Finding:
         confidence=suspect.confidence,
         evidence=suspect.evidence,
         where=", ".join(filter(None, (suspect.host, suspect.where))),
-        rank=10 + round(suspect.weight, 2),
+        rank=-1.0 if plain else 10 + round(suspect.weight, 2),
     )
 
 
