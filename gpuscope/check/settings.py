@@ -24,10 +24,9 @@ from ..predict.answer import REFERENCE, Card
 from ..predict.request import Doubt, Request
 from ..text.units import GIB, bytes_text, parse_size
 from ..wire.clean import clean
+from .settings_file import OWN_FILE, SHARED_FILE, find, table_of, text_of
 
-OWN_FILE, SHARED_FILE = "gpuscope.toml", "pyproject.toml"
 SWITCHES = (*from_switches.TOGGLES, *from_switches.MORE)
-MAX_FILE_BYTES = 1 << 20
 _EXAMPLE = '[tool.gpuscope.check.training.gpt]  factory = "train:make"  fits = "4090"'
 _LESS = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*")
 
@@ -147,19 +146,6 @@ class _Table:
     path: tuple[str, ...] = ()
 
 
-def find(folder: Path) -> Path | None:
-    """Return the file with the table, from ``folder`` upwards to the top of its repository."""
-    for place in (folder, *folder.parents):
-        if (place / OWN_FILE).is_file():
-            return place / OWN_FILE
-        shared = place / SHARED_FILE
-        if shared.is_file() and _head(SHARED_FILE) in _text(shared):
-            return shared
-        if (place / ".git").exists():
-            break
-    return None
-
-
 def read(folder: Path, named: Path | None = None) -> Configuration:
     """Return the configuration of a folder, or of the ``named`` file.
 
@@ -173,7 +159,7 @@ def read(folder: Path, named: Path | None = None) -> Configuration:
             "folder or above it.",
             f"add to {SHARED_FILE}: {_EXAMPLE}",
         )
-    return parsed(file, _text(file))
+    return parsed(file, text_of(file))
 
 
 def parsed(file: Path, text: str) -> Configuration:
@@ -182,7 +168,7 @@ def parsed(file: Path, text: str) -> Configuration:
         whole: Any = toml.loads(text)
     except toml.TOMLDecodeError as error:
         raise UsageError(f"{file.name} is not TOML: {error}") from None
-    head = _head(file.name)
+    head = table_of(file.name)
     for key in head.split("."):
         whole = whole.get(key) if isinstance(whole, dict) else None
     lines = _lines(text)
@@ -322,23 +308,6 @@ def _value_text(value: Any) -> str:
 
 
 # ── the file ──────────────────────────────────────────────────────────────────────────────────────
-
-
-def _head(name: str) -> str:
-    return "check" if name != SHARED_FILE else "tool.gpuscope.check"
-
-
-def _text(file: Path) -> str:
-    try:
-        with file.open("rb") as opened:
-            data = opened.read(MAX_FILE_BYTES + 1)
-        if len(data) > MAX_FILE_BYTES:
-            raise UsageError(f"{clean(str(file))} is larger than a configuration may be.")
-        return data.decode("utf-8")
-    except OSError as error:
-        raise UsageError(f"{clean(str(file))} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{clean(str(file))} cannot be read: it is not UTF-8") from None
 
 
 def _lines(text: str) -> dict[str, int]:

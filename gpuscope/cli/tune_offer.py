@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from ..check import settings
+from ..check.settings_file import find
 from ..doctor import table
 from ..doctor.finding import Fix, Report
 from ..errors import UsageError
@@ -39,7 +39,12 @@ def offer(trainer: TrainerView) -> str:
         return _of_the_lab(pid)
     try:
         folder = Path(os.readlink(f"/proc/{pid}/cwd"))
-        trainings = settings.read(folder).trainings.values()
+        file = find(folder)
+        if file is None:
+            return ""
+        from ..check import settings  # after a file is there: it loads what predictions need
+
+        trainings = settings.read(folder, file).trainings.values()
     except (OSError, UsageError):
         return ""
     models = dict.fromkeys(one.model for one in trainings)

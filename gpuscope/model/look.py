@@ -42,8 +42,6 @@ IDLE_WORDS: Mapping[str, str] = {
     "other": "idle: other code of the script",
 }
 """By cause. One that is not here is shown as ``not attributed``."""
-OUTSIDE = frozenset(("idle-checkpoint", "idle-validation", "idle-logging"))
-"""Rows that are no part of a training step: a look may have met such a pause, or not."""
 LEAST_PARTS = 3
 T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """Two-sided 95 % points of Student's t, from one degree of freedom on."""

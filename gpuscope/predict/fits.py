@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-
 from ..lab.config import LabConfig
 from ..lab.tune.findings import Prediction
 from ..text.units import bytes_text
@@ -29,12 +27,7 @@ class Fits:
     def __enter__(self) -> Fits:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._child.close()
 
     def __call__(self, config: LabConfig) -> Prediction | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ..lab.tables import figure
+from ..lab.tune.findings import STATUS
 from ..lab.tune.judge import Speed
-from ..lab.tune.result import STATUS, text_of, times
+from ..lab.tune.result import text_of, times
 from ..text.units import DASH, age_text
 from . import documents as read
 from .content import (

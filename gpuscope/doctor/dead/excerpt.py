@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import IO, Any
 
+from ..messages.reading import decoded
+
 CHUNK_BYTES = 4 << 20
 HEAD_BYTES = 24 << 10
 LEAST_TAIL_BYTES, MOST_TAIL_BYTES = 64 << 10, 1 << 20
@@ -84,7 +86,7 @@ def read(stream: IO[bytes], tail: int, needles: Sequence[bytes] = OF_OTHERS) -> 
         rest = piece[end:] if end else b""
     if rest:
         kept.add(rest)
-    excerpt.lines = [(number, _decode(line)) for number, line in kept.lines()]
+    excerpt.lines = [(number, decoded(line)) for number, line in kept.lines()]
     return excerpt
 
 
@@ -157,9 +159,3 @@ class _Kept:
                 pieces.pop()
             numbered.update((first + i, piece) for i, piece in enumerate(pieces))
         return sorted(numbered.items())
-
-
-def _decode(line: bytes) -> str:
-    if len(line) > LINE_BYTES:
-        line = line[: LINE_BYTES // 2] + b" ... " + line[-LINE_BYTES // 2 :]
-    return line.rstrip(b"\r").decode("utf-8", "replace")

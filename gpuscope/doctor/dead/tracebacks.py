@@ -102,7 +102,7 @@ def read(lines: Sequence[LogLine], name: str) -> Parsed:
             continue
         if "most recent call first" in text and _THREAD.match(text):
             current = text.startswith("Current")
-            i, stack = _fault_stack(lines, i, name, fault or "faulthandler", found.used)
+            i, stack = _stack(lines, i, name, _FRAME, fault or "faulthandler", found.used)
             _add_stack(found, stack, debug_rank, current)
             continue
         if text.startswith("=== Rank"):
@@ -121,7 +121,8 @@ def read(lines: Sequence[LogLine], name: str) -> Parsed:
         elif text.startswith("Process ") and (match := _SPY_HEAD.match(text)):
             found.pid = int(match["pid"])
         elif text.startswith("Thread ") and (match := _SPY_THREAD.match(text)):
-            i, stack = _spy_stack(lines, i, name, match, found.used)
+            what = f"py-spy, {match['state']}"
+            i, stack = _stack(lines, i, name, _SPY_FRAME, what, found.used)
             if match["name"] in ("MainThread", None) or not found.stacks:
                 _add_stack(found, stack, debug_rank, match["name"] == "MainThread")
             continue
@@ -231,35 +232,22 @@ def _skip_link(lines: Sequence[LogLine], i: int, used: set[int]) -> tuple[int, b
     return (at, True) if linked else (i, False)
 
 
-def _fault_stack(
-    lines: Sequence[LogLine], i: int, name: str, what: str, used: set[int]
+def _stack(
+    lines: Sequence[LogLine], i: int, name: str, frame: re.Pattern[str], what: str, used: set[int]
 ) -> tuple[int, Stack]:
+    """Return the stack whose head is line ``i``, and the line behind it.
+
+    ``frame`` matches its lines, with ``file``, ``line`` and ``function``.
+    """
     source = f"{name}:{lines[i].number}"
     used.add(lines[i].number)
     frames = []
     i += 1
     while i < len(lines):
-        match = _FRAME.match(lines[i].text)
+        match = frame.match(lines[i].text)
         if match is None:
             break
         frames.append(Frame(match["file"], int(match["line"]), match["function"]))
         used.add(lines[i].number)
         i += 1
     return i, Stack(frames, source, what)
-
-
-def _spy_stack(
-    lines: Sequence[LogLine], i: int, name: str, head: re.Match[str], used: set[int]
-) -> tuple[int, Stack]:
-    source = f"{name}:{lines[i].number}"
-    used.add(lines[i].number)
-    frames = []
-    i += 1
-    while i < len(lines):
-        match = _SPY_FRAME.match(lines[i].text)
-        if match is None:
-            break
-        frames.append(Frame(match["file"], int(match["line"]), match["function"]))
-        used.add(lines[i].number)
-        i += 1
-    return i, Stack(frames, source, f"py-spy, {head['state']}")

@@ -175,7 +175,7 @@ def _read(chunks: Iterator[bytes]) -> Excerpt:
     if found.binary:
         return found
     if found.bytes_read <= WHOLE_BYTES:
-        found.lines = [(i, _decode(line)) for i, line in enumerate(head.split(b"\n"), 1)]
+        found.lines = [(i, decoded(line)) for i, line in enumerate(head.split(b"\n"), 1)]
         return found
     windows, figures, tail = _Windows(), _Figures(), b""
     numbered: dict[int, bytes] = {}
@@ -195,8 +195,8 @@ def _read(chunks: Iterator[bytes]) -> Excerpt:
     last = tail.rstrip(b"\n").split(b"\n")[1:][-TAIL_LINES:]
     end = number - (1 if tail.endswith(b"\n") else 0)
     numbered.update((end - len(last) + 1 + i, line) for i, line in enumerate(last))
-    found.lines = [(i, _decode(line)) for i, line in sorted(numbered.items())]
-    found.figures = [(i, _decode(line)) for i, line in figures.kept]
+    found.lines = [(i, decoded(line)) for i, line in sorted(numbered.items())]
+    found.figures = [(i, decoded(line)) for i, line in figures.kept]
     return found
 
 
@@ -261,7 +261,7 @@ def _go_forth(data: bytes, at: int, lines: int) -> int:
     return max(at - 1, 0)
 
 
-def _decode(line: bytes) -> str:
+def decoded(line: bytes) -> str:
     """Return a line as text; a very long one keeps its beginning and its end."""
     if len(line) > LINE_BYTES:
         line = line[: LINE_BYTES // 2] + b" ... " + line[-LINE_BYTES // 2 :]

@@ -18,6 +18,18 @@ Status = Literal[
     "baseline", "kept", "slower", "no_difference", "refused", "does_not_fit", "failed", "loss",
     "not_tried",
 ]  # fmt: skip
+STATUS: dict[str, str] = {
+    "baseline": "baseline",
+    "kept": "kept",
+    "slower": "slower",
+    "no_difference": "no difference",
+    "refused": "cannot run",
+    "does_not_fit": "does not fit",
+    "failed": "failed",
+    "loss": "learns worse",
+    "not_tried": "not tried",
+}
+"""The word of the table for each status of a candidate."""
 Fit = Callable[[LabConfig], "Prediction | None"]
 
 

@@ -18,21 +18,9 @@ from ..sweep import cell_key
 from ..tables import figure
 from ..toggles import BY_NAME
 from . import judge, paste
-from .findings import Found, Row, Switch
+from .findings import STATUS, Found, Row, Switch
 from .judge import Speed
 
-STATUS = {
-    "baseline": "baseline",
-    "kept": "kept",
-    "slower": "slower",
-    "no_difference": "no difference",
-    "refused": "cannot run",
-    "does_not_fit": "does not fit",
-    "failed": "failed",
-    "loss": "learns worse",
-    "not_tried": "not tried",
-}
-"""The word of the table for each status of a candidate."""
 COST_SAMPLES = 1_000_000
 """Samples that a price and an energy are given for, unless the user names another number."""
 

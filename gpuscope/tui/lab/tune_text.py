@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ...lab.measures import number
+from ...lab.tune.findings import STATUS
 from ...text import styled
 from ...text.styled import Line, Piece
 from ...text.units import duration_text, percent_text
@@ -24,18 +26,15 @@ COLUMNS = (
     Column("loss", "LOSS", 7, align="right", priority=5),
     Column("result", "RESULT", 14, flex=3),
 )
-WORDS = {
-    "baseline": ("baseline", "text"),
-    "kept": ("kept", "ok"),
-    "slower": ("slower", "muted"),
-    "no_difference": ("no difference", "muted"),
-    "refused": ("cannot run", "muted"),
-    "does_not_fit": ("does not fit", "warn"),
-    "failed": ("failed", "bad"),
-    "loss": ("learns worse", "warn"),
-    "not_tried": ("not tried", "faint"),
+TOKENS = {
+    "baseline": "text",
+    "kept": "ok",
+    "does_not_fit": "warn",
+    "failed": "bad",
+    "loss": "warn",
+    "not_tried": "faint",
 }
-"""The words for the status of a candidate, and their token."""
+"""The tokens of the status of a candidate, where it is not muted."""
 
 
 def search_line(tuning: Tuning) -> Line:
@@ -80,7 +79,7 @@ def summary_lines(tuning: Tuning, cells: int) -> Iterable[Line]:
             ]
         best = tuning.document.get("best")
         if tuning.best is not None and isinstance(best, dict):
-            pace = value_text(_number(best.get("samples_per_second")), "samples/s")
+            pace = value_text(number(best.get("samples_per_second")), "samples/s")
             yield [
                 ("best so far  ", "muted"),
                 (str(best.get("label")), "ok"),
@@ -100,7 +99,7 @@ def _figures(document: Mapping[str, Any]) -> Iterable[Line]:
         ("reserved", "peak_reserved_bytes", "bytes"),
         ("warm-up", "warmup_seconds", "s"),
     ):
-        old, new = _number(before.get(key)), _number(after.get(key))
+        old, new = number(before.get(key)), number(after.get(key))
         if old is not None and new is not None and document.get("changed"):
             yield [
                 (f"{name:<10}", "muted"),
@@ -129,22 +128,22 @@ def gain_lines(document: Mapping[str, Any]) -> Iterable[Line]:
 
 def speed_text(speed: Mapping[str, Any]) -> str:
     """Return a ratio with its interval, such as ``1.93× [1.88, 1.98]``."""
-    low, high = _number(speed.get("low")), _number(speed.get("high"))
-    text = ratio_text(_number(speed.get("ratio")))
+    low, high = number(speed.get("low")), number(speed.get("high"))
+    text = ratio_text(number(speed.get("ratio")))
     return text if low is None or high is None else f"{text} [{low:.2f}, {high:.2f}]"
 
 
 def rows_of(candidates: Sequence[Mapping[str, Any]], best: str) -> list[TableRow]:
     """Return a row for each candidate; ``best`` is the label of the best so far."""
-    return [_row(number, row, best) for number, row in enumerate(candidates)]
+    return [_row(place, row, best) for place, row in enumerate(candidates)]
 
 
-def _row(number: int, row: Mapping[str, Any], best: str) -> TableRow:
-    word, token = WORDS.get(str(row.get("status")), ("", "muted"))
+def _row(place: int, row: Mapping[str, Any], best: str) -> TableRow:
+    word, token = _status(row)
     label, speed, reason = str(row.get("label")), row.get("speed"), str(row.get("reason") or "")
-    excess = _number(row.get("loss_excess"))
+    excess = number(row.get("loss_excess"))
     return TableRow(
-        str(number),
+        str(place),
         {
             "label": [(label, "title" if label == best else "text")],
             "pace": _value(row.get("samples_per_second"), "samples/s"),
@@ -159,7 +158,7 @@ def _row(number: int, row: Mapping[str, Any], best: str) -> TableRow:
 
 def detail_lines(row: Mapping[str, Any]) -> Iterable[Line]:
     """Return all that is known of one candidate."""
-    word, token = WORDS.get(str(row.get("status")), ("", "muted"))
+    word, token = _status(row)
     yield [(str(row.get("label")), "title")]
     yield [("result     ", "muted"), (word, token)]
     if row.get("reason"):
@@ -176,10 +175,10 @@ def detail_lines(row: Mapping[str, Any]) -> Iterable[Line]:
         ("reserved", "peak_reserved_bytes", "bytes"),
         ("predicted", "predicted_bytes", "bytes"),
     ):
-        value = _number(row.get(key))
+        value = number(row.get(key))
         if value is not None:
             yield [(f"{name:<11}", "muted"), (value_text(value, unit), "text")]
-    excess = _number(row.get("loss_excess"))
+    excess = number(row.get("loss_excess"))
     if excess is not None:
         side = "higher" if excess > 0 else "lower"
         text = f"{percent_text(abs(excess))} {side} than the baseline's after the same samples"
@@ -190,11 +189,10 @@ def detail_lines(row: Mapping[str, Any]) -> Iterable[Line]:
 
 
 def _value(value: object, unit: str) -> list[Piece]:
-    number = _number(value)
-    return [("–", "faint")] if number is None else [(value_text(number, unit), "text")]
+    known = number(value)
+    return [("–", "faint")] if known is None else [(value_text(known, unit), "text")]
 
 
-def _number(value: object) -> float | None:
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value)
-    return None
+def _status(row: Mapping[str, Any]) -> Piece:
+    status = str(row.get("status"))
+    return STATUS.get(status, ""), TOKENS.get(status, "muted")

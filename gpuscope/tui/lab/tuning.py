@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...lab.config import LabConfig
+from ...lab.measures import number
 from .demo import Command
 
 LONGEST_LINE = 4 << 20
@@ -63,7 +64,7 @@ class Tuning(Command):
     @property
     def spent_seconds(self) -> float:
         """Seconds of the trials that have ended."""
-        return max(_number(part.get(key)) for part, key in (
+        return max(number(part.get(key)) or 0.0 for part, key in (
             (self.trial, "spent_seconds"), (self.document, "seconds"),
         ))  # fmt: skip
 
@@ -98,7 +99,3 @@ def _event(line: str) -> dict[str, Any] | None:
     except ValueError:
         return None
     return found if isinstance(found, dict) and isinstance(found.get("event"), str) else None
-
-
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, (int, float)) else 0.0
