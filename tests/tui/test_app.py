@@ -188,7 +188,7 @@ async def test_enter_on_a_job_opens_its_ranks_and_on_a_rank_its_trainer():
         await pilot.press("tab", "tab", "enter")
         await until(pilot, "Diagnosis", "Ranks")
         await pilot.press("home", "enter")
-        await until(pilot, "Trainer 48213", "torch version", "2.13.0")
+        await until(pilot, "Trainer 48218, rank 5", "torch version", "2.13.0")
 
 
 @in_loop

@@ -48,7 +48,7 @@ async def test_what_is_wrong_with_a_job_is_told_to_its_end_on_the_smallest_termi
         screen = await until(pilot, "Devices", "stalled: rank 3 is stuck at data.py:88")
         others = "0–2" if count == 4 else "0–2, 4–7"
         assert f"ranks {others} wait in all_reduce" in words_of(screen)
-        assert all(f"│ {'▸' if n == 0 else ' '}   {n} " in screen for n in range(count)), (
+        assert all(f"│ {'▸' if n == 3 else ' '}   {n} " in screen for n in range(count)), (
             "the devices are all there"
         )
 
