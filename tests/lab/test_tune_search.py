@@ -226,6 +226,13 @@ def test_a_budget_ends_the_search_and_keeps_the_proof():
     assert 8.0 * len(card.trials) <= 150.0 + 6 * 8.0
 
 
+def test_a_small_budget_is_not_kept_for_the_proof_alone():
+    card = Card()
+    found = card.tune(time_left=lambda: 40.0 - 8.0 * len(card.trials))
+    assert found.best.amp == "bf16"
+    assert found.speed is not None
+
+
 def test_only_the_switches_that_the_user_names_are_changed():
     found = Card().tune(limits=Limits({"compile": ["off", "default"]}))
     assert found.best == BASE.changed("compile", "default")

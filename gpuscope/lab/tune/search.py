@@ -64,6 +64,7 @@ class Search:
         self._trials_asked = 0
         self._last: dict[LabConfig, int] = {}
         self._stopped = ""
+        self._budget_seconds = settings.time_left()
         self._out_of_memory = False
 
     @property
@@ -399,13 +400,13 @@ class Search:
             )
 
     def _over(self) -> bool:
-        """Say whether the budget is used up but for the proof."""
+        """Say whether the budget is used up but for the proof, for which at most half is kept."""
         left = self._settings.time_left()
-        if left is None:
+        if left is None or self._budget_seconds is None:
             return False
         each = list(self._seconds.values())
-        reserve = FINAL_PAIRS * 2 * (sum(each) / len(each)) if each else 0.0
-        if left > reserve:
+        proof = FINAL_PAIRS * 2 * (sum(each) / len(each)) if each else 0.0
+        if left > min(proof, self._budget_seconds / 2):
             return False
         self._stopped = self._stopped or "the budget was used up"
         return True

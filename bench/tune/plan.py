@@ -1,0 +1,77 @@
+"""Trials that are known beforehand, for the runner of ``gpuscope tune``: a grid, and turns."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Generator, Sequence
+
+from gpuscope.lab.config import ConfigError, LabConfig
+from gpuscope.lab.ledger import Entry
+from gpuscope.lab.rules import refusal
+from gpuscope.lab.run_facts import RunFacts
+from gpuscope.lab.toggles import Value
+from gpuscope.lab.tune.findings import Row, Trial
+
+BATCH_FACTORS = (0.5, 1.0, 2.0, 4.0)
+
+
+class Plan:
+    """Takes the place of a search: it asks for every configuration, ``repeats`` times.
+
+    The repeats are in turns, and each round begins with another configuration, so that a machine
+    that becomes slower slows all of them alike.
+    """
+
+    def __init__(self, configs: Sequence[LabConfig], repeats: int, purpose: str) -> None:
+        self.configs = list(dict.fromkeys(configs))
+        self.baseline = self.configs[0]
+        self.rows: list[Row] = []
+        self.entries: dict[LabConfig, list[Entry]] = {config: [] for config in self.configs}
+        self._repeats, self._purpose = repeats, purpose
+
+    def run(self) -> Generator[Trial, Entry, None]:
+        """Ask for one run after the other, and keep their entries."""
+        for repeat in range(self._repeats):
+            first = repeat % len(self.configs)
+            for config in (*self.configs[first:], *self.configs[:first]):
+                entry = yield Trial(config, repeat, self._purpose)
+                self.entries[config].append(entry)
+
+
+def grid(
+    base: LabConfig, batch: int, facts: Callable[[LabConfig], RunFacts]
+) -> tuple[list[LabConfig], int]:
+    """Return every combination of the switches that can run, and how many rules refused.
+
+    ``batch`` is the micro-batch of ``base``. The effective batch stays. max-autotune is left out:
+    each of its runs would take minutes.
+    """
+    cuda = facts(base).device_type == "cuda"
+    total = batch * base.accumulate
+    sizes = [int(batch * factor) for factor in BATCH_FACTORS if batch * factor >= 1]
+    axes: dict[str, Sequence[Value]] = {
+        "amp": ("off", "bf16"),
+        "tf32": (False, True) if cuda else (False,),
+        "compile": ("off", "default", "reduce-overhead") if cuda else ("off", "default"),
+        "fused": (None, True),
+        "channels_last": (False, True) if base.has_convolutions else (False,),
+        "batch": [size for size in sizes if total % size == 0],
+    }
+    found: list[LabConfig] = []
+    refused = 0
+    for values in itertools.product(*axes.values()):
+        change = dict(zip(axes, values, strict=True))
+        if change["amp"] != "off" and change["tf32"]:
+            continue  # its products are no longer float32's
+        assert isinstance(change["batch"], int)
+        change["accumulate"] = total // change["batch"]
+        try:
+            config = LabConfig.from_mapping({**base.to_mapping(), **change})
+        except ConfigError:
+            refused += 1
+            continue
+        if refusal(config, facts(config)) is None:
+            found.append(config)
+        else:
+            refused += 1
+    return found, refused
