@@ -336,7 +336,7 @@ def _ranks(host: HostView, span: Span) -> Table | None:
         return None
     rows = [_rank_row(job, one) for job, one in trainers[:MAX_RANKS]]
     notes = [f"{len(trainers) - MAX_RANKS} more are left out."] * (len(trainers) > MAX_RANKS)
-    head = ("Rank", "Training", "PID", "Step", "Step time", "95th percentile", "Stands at")
+    head = ("Rank", "Training", "PID", "Step", "Step time", "95th percentile", "Waits at")
     return Table(
         "Ranks", head, rows, (2, 3, 4, 5), notes, source="probe",
         when=span.text_at(span.end), folded=len(rows) > 16,
@@ -357,18 +357,27 @@ def _rank_row(job: JobView, one: TrainerView) -> tuple[str, ...]:
     )
 
 
+def _unbroken(text: str) -> str:
+    return text.replace(" ", "\N{NO-BREAK SPACE}")
+
+
 def _events(watched: Watched, span: Span) -> Section:
     host = watched.host
-    names = {one.id: name_of(one) for one in host.trainers}
+    names = {
+        one.id: name_of(one) if len(host.jobs) < 2 else f"{job.title}, {name_of(one)}"
+        for job in host.jobs
+        for one in job.trainers
+    }
     names |= {a.id: names[one.id] for one in host.trainers for a in one.allocators}
     names |= {one.id: f"GPU {one.definition.index}" for one in host.devices}
-    rows = [
-        (span.text_at(event.m / 1e9), names.get(event.id, "host"), event.e, event.text)
+    told = (
+        (span.text_at(event.m / 1e9), _unbroken(names.get(event.id, "host")), event.e, event.text)
         for event in host.events
         if event.e in TOLD
         and (event.e != "gone" or event.id in names)
         and not event.text.startswith(STACK)
-    ]
+    )
+    rows = list(dict.fromkeys(told))  # a trainer goes with each of its allocators
     if not rows:
         return Section("Events", [])
     notes = [f"{len(rows) - MAX_EVENTS} earlier ones are left out."] * (len(rows) > MAX_EVENTS)
