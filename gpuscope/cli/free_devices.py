@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..model.device_state import WASTED, full, judge, listed_on, state_on
+from ..model.device_state import OF_TRAININGS, full, judge, listed_on, state_on
 from ..store.view import DeviceView, HostView
 from ..text.units import age_text, bytes_text
 from ..wire.clean import clean
@@ -47,7 +47,7 @@ def lines(host: HostView) -> Iterator[str]:
             yield f"full  GPU {device.definition.index}: {little}"
     for device in host.devices:
         state = judge(host, device)
-        if state.word in WASTED:
+        if state.word in OF_TRAININGS:
             yield f"{state.word}  GPU {device.definition.index}: {clean(state.reason)}"
     for device in host.devices:
         holders = _holders(host, device)

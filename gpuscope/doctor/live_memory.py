@@ -6,19 +6,13 @@ from itertools import pairwise
 
 from ..model.allocator_settings import grows_segments
 from ..model.growth import MIN_POINTS, Forecast, Trend, trend_of
-from ..model.memory_room import MemoryRoom, rooms
+from ..model.memory_room import NEAR, MemoryRoom, alarm, ends_before_memory, rooms
 from ..model.ranks import name_of
 from ..store.view import AllocView, JobView, TrainerView
 from ..text.units import bytes_text, duration_text, signed_bytes_text
 from .finding import Evidence, Severity
 from .live_scene import WORDINGS, Findings, LiveScene, place
 
-NEAR = 4.0
-"""Growth is a warning where memory will run out within this many times the observed steps.
-
-The growth has then taken a fifth of the free memory while it was observed. A cache that fills
-during a first epoch stops long before.
-"""
 FRAGMENTED = 0.10
 """Memory is fragmented where this share of the card was reserved but never allocated."""
 FULL = 0.90
@@ -54,11 +48,7 @@ def growth(scene: LiveScene, job: JobView) -> Findings:
 
 def _growth_findings(scene: LiveScene, room: MemoryRoom, trend: Trend) -> Findings:
     trainer, left, ends = room.trainer, room.headroom_bytes, room.runs_out
-    near = ends is not None and ends.steps <= NEAR * trend.steps
-    eta = trainer.number("eta_seconds")
-    ends_first = (
-        ends is not None and ends.seconds is not None and eta is not None and eta < ends.seconds
-    )
+    grave, eta, ends_first = alarm(room), trainer.number("eta_seconds"), ends_before_memory(room)
     evidence = [_arithmetic(left, ends, trend)]
     evidence.append(
         Evidence(
@@ -79,9 +69,9 @@ def _growth_findings(scene: LiveScene, room: MemoryRoom, trend: Trend) -> Findin
                 f"({duration_text(ends.seconds)})"
             )
         )
-    if ends is not None and near and not ends_first:
+    if grave is not None:
         name = "live.memory_runs_out"
-        severity: Severity = "problem" if ends.steps <= trend.steps else "warning"
+        severity: Severity = "problem" if grave == "bad" else "warning"
     else:
         name = "live.memory_grows"
         severity = "info"
@@ -96,7 +86,7 @@ def _growth_findings(scene: LiveScene, room: MemoryRoom, trend: Trend) -> Findin
     who = name_of(trainer)
     figures = {
         "who": _capital(who) if name == "live.memory_runs_out" else who,
-        "steps": _steps(ends) if ends is not None else None,
+        "steps": ends.text if ends is not None else None,
         "slope": bytes_text(trend.slope),
         "pid": trainer.definition.pid,
     }
@@ -128,14 +118,8 @@ def _arithmetic(left: float | None, ends: Forecast | None, trend: Trend) -> Evid
         return Evidence(text=f"{pace}; the headroom on the card is unknown", source="probe")
     text = f"{bytes_text(left)} left / {pace}"
     return Evidence(
-        text=f"{text} = {_steps(ends)}" if ends is not None else text, source="probe, nvml"
+        text=f"{text} = {ends.text}" if ends is not None else text, source="probe, nvml"
     )
-
-
-def _steps(ends: Forecast) -> str:
-    low, high = f"{ends.low:,.0f}", f"{ends.high:,.0f}"
-    text = f"about {ends.steps:,.0f} steps" + (f" ({low}–{high})" if low != high else "")
-    return text if ends.seconds is None else f"{text}, ~{duration_text(ends.seconds)}"
 
 
 def _blocks_per_step(scene: LiveScene, allocator: AllocView, trainer: TrainerView) -> float | None:

@@ -41,6 +41,7 @@ MAX_ALERTS = 1000
 STATES = {
     "lost": frozenset(("lost", "hung", "failed", "gone", "remap failed")),
     "spinning": frozenset(("spinning", "waits")),
+    "filling": frozenset(("filling",)),
     "starved": frozenset(("starved",)),
     "tensor_idle": frozenset(("tensor idle",)),
 }
@@ -358,6 +359,7 @@ OVER = {
     "xid": "no new error since",
     "lost": "answers again",
     "spinning": "no longer waits for a rank that hangs",
+    "filling": "is no longer about to run out of memory",
     "starved": "no longer waits for input",
     "tensor_idle": "its tensor cores work, or nothing does",
     "stall": "steps again",

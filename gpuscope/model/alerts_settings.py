@@ -14,6 +14,7 @@ Only what it names is watched; without it there are no alerts.
     stall = true                        # a trainer of mine makes no step
     slower = true                       # steps of a trainer of mine take longer than before, to stay
     spinning = true                     # a device waits for a rank that hangs
+    filling = true                      # the training on a device is about to run out of memory
     starved = true                      # a device waits for the input of its training
     tensor_idle = true                  # a device works hard beside idle tensor cores
     gone = true                         # a trainer or a GPU process of mine ended
@@ -45,6 +46,7 @@ class AlertSettings:
     stall: bool = False
     slower: bool = False
     spinning: bool = False
+    filling: bool = False
     starved: bool = False
     tensor_idle: bool = False
     gone: bool = False
@@ -64,8 +66,8 @@ class AlertSettings:
 
 
 WATCHED = (
-    "throttle", "ecc", "xid", "lost", "stall", "slower", "spinning", "starved", "tensor_idle",
-    "gone",
+    "throttle", "ecc", "xid", "lost", "stall", "slower", "spinning", "filling", "starved",
+    "tensor_idle", "gone",
 )  # fmt: skip
 """Settings that are true where something is watched."""
 RANGES = {

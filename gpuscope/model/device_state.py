@@ -35,7 +35,8 @@ from ..wire.frames import (
     Reading,
     Unknown,
 )
-from .device_trainings import hang, is_steady, starvation, tensor_idle
+from .device_trainings import filling, hang, is_steady, starvation, tensor_idle
+from .memory_room import alarm
 
 Readings = Mapping[str, Reading]
 """A device's last readings by column of ``DEVICE_COLUMNS``."""
@@ -49,8 +50,8 @@ HANGS = frozenset(("stalled", "spinning", "waits"))
 """States of a device whose job hangs."""
 NO_PROGRESS = HANGS | {"starved"}
 """States in which the load of a device is no progress, however high it is."""
-WASTED = NO_PROGRESS | {"tensor idle"}
-"""States of a device that is well, and whose training makes little of it."""
+OF_TRAININGS = NO_PROGRESS | {"tensor idle", "filling"}
+"""States of a device that is well itself, and whose training is not."""
 IDLE_PERCENT = 1.0
 """Below this utilisation no kernel runs: NVML tells whole percents."""
 
@@ -63,11 +64,15 @@ class DeviceState:
     explain).
 
     Bad: no program can rely on the device. Warn: it works, and somebody should know.
+
+    ``urgent`` says of a device that works that its training stands still or ends here if nobody
+    acts. Screens draw that as grave as a device that is lost.
     """
 
     kind: Kind
     word: str
     reason: str = ""
+    urgent: bool = False
 
 
 # ── what is wrong, by the readings alone ──
@@ -293,8 +298,9 @@ def _at_rest(readings: Readings, held: Sequence[Reading]) -> DeviceState:
 def judge(host: HostView, device: DeviceView, history: HistoryOf = no_history) -> DeviceState:
     """Return the state of a device as part of its host.
 
-    It is that of :func:`state_of`, and whether its training hangs, starves, leaves the tensor cores
-    idle, is steady, or shares the device. By ``history`` what a single reading shows is no state.
+    It is that of :func:`state_of`, and whether its training hangs, runs out of memory soon,
+    starves, leaves the tensor cores idle, is steady, or shares the device. By ``history`` what a
+    single reading shows is no state.
     """
     if device.gone:
         return DeviceState("bad", "gone", device.gone.reason)
@@ -307,7 +313,13 @@ def judge(host: HostView, device: DeviceView, history: HistoryOf = no_history) -
             return one
     hung = hang(host, device)
     if hung is not None:
-        return DeviceState("warn", *hung)
+        return DeviceState("warn", *hung, urgent=hung[0] == "stalled")
+    room = filling(host, device, history)
+    if room is not None and room.runs_out is not None:
+        when = ", ".join(filter(None, (room.runs_out.time_text, room.runs_out.steps_text)))
+        return DeviceState(
+            "warn", "filling", f"out of memory in {when}", urgent=alarm(room) == "bad"
+        )
     for one in found:
         if one not in steady:
             return one

@@ -13,6 +13,7 @@ from ..store.view import DeviceView, Entity, HistoryOf, HostView, TrainerView, n
 from ..text.units import percent_text
 from .growth import trend_of
 from .memory_layers import living, trainer_of
+from .memory_room import MemoryRoom, alarm, room_of
 from .ranks import names_of
 from .stalls import Stall, find_stall, place, waits_in_collective
 from .step_time import input_share, warmed_up
@@ -63,6 +64,21 @@ def is_steady(host: HostView, device: DeviceView) -> bool:
         for one in allocators
     )
     return bool(allocators) and known and not lately
+
+
+def filling(
+    host: HostView, device: DeviceView, history: HistoryOf = no_history
+) -> MemoryRoom | None:
+    """Return the training on a device that runs out of memory first, None unless that is soon."""
+    found: list[tuple[float, MemoryRoom]] = []
+    for allocator in living(device):
+        trend, trainer = trend_of(allocator), trainer_of(host, allocator)
+        if trend is None or not trend.grows or trainer is None or trainer.gone is not None:
+            continue
+        room = room_of((device,), trainer, allocator, history)
+        if room.runs_out is not None and alarm(room) is not None:
+            found.append((room.runs_out.steps, room))
+    return min(found, key=lambda one: one[0])[1] if found else None
 
 
 def starvation(host: HostView, device: DeviceView, history: HistoryOf = no_history) -> str:

@@ -25,6 +25,7 @@ from weakref import WeakKeyDictionary
 
 from ..store.step_points import Point, StepPoints
 from ..store.view import AllocView
+from ..text.units import age_text
 
 MIN_POINTS = 30
 """After the warm-up. Fewer are no evidence."""
@@ -78,6 +79,24 @@ class Forecast:
     low: float
     high: float
     seconds: float | None
+
+    @property
+    def steps_text(self) -> str:
+        """How many steps are left, with the bounds where they differ."""
+        low, high = f"{self.low:,.0f}", f"{self.high:,.0f}"
+        return f"about {self.steps:,.0f} steps" + (f" ({low}–{high})" if low != high else "")
+
+    @property
+    def time_text(self) -> str:
+        """How much time is left, "" where the pace is unknown."""
+        if self.seconds is None:
+            return ""
+        return f"~{age_text(self.seconds)}" if self.seconds >= 1 else "< 1 s"
+
+    @property
+    def text(self) -> str:
+        """Both in one: ``about 19 steps (17–21), ~9 s``."""
+        return ", ".join(filter(None, (self.steps_text, self.time_text)))
 
 
 def forecast(

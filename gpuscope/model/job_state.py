@@ -20,7 +20,9 @@ from ..store.view import (
 )
 from ..text.ranges import ranges_text
 from .device_state import HANGS, DeviceState, Kind, broken, judge
+from .device_trainings import filling
 from .job_ends import end_of
+from .memory_room import alarm
 from .ranks import names_of
 from .stalls import find_stall
 
@@ -111,13 +113,21 @@ def job_state(host: HostView, job: JobView, history: HistoryOf = no_history) -> 
     return _worst_device(judged_devices(host, job, history))
 
 
-def any_in_trouble(host: HostView) -> bool:
-    """Tell whether a job of a host is broken or stalled, without the warnings of devices."""
+def worst_of_jobs(host: HostView, history: HistoryOf = no_history) -> Kind:
+    """Tell how the jobs of a host are, without those warnings of devices that only cost time.
+
+    Bad: a job is broken, is stalled, or is about to run out of memory. Warn: it will run out.
+    """
     running = [job for job in host.jobs if end_of(job) is None]
     if broken_devices(host) and any(broken_state(host, job) is not None for job in running):
-        return True
+        return "bad"
     stalls = (find_stall(job.trainers) for job in running)
-    return any(stall is not None and not stall.busy for stall in stalls)
+    if any(stall is not None and not stall.busy for stall in stalls):
+        return "bad"
+    below = {device for job in running for one in living_members(job) for device in device_ids(one)}
+    rooms = [filling(host, device, history) for device in host.devices if device.id in below]
+    grave = {alarm(room) for room in rooms if room is not None}
+    return "bad" if "bad" in grave else "warn" if grave else "ok"
 
 
 def judged_devices(
@@ -129,12 +139,21 @@ def judged_devices(
 
 
 def _worst_device(states: Mapping[int, DeviceState]) -> JobState:
-    """Return the warning that most devices of a job share, where there is one."""
+    """Return the warning that is urgent, else the one that most devices of a job share."""
     warned: dict[str, list[int]] = {}
     for index, state in states.items():
         if state.kind == "warn" and state.word not in HANGS:
             warned.setdefault(state.word, []).append(index)
     if not warned:
         return WELL
-    word, indices = max(warned.items(), key=lambda entry: len(entry[1]))
-    return JobState("warn", word, f"GPU {ranges_text(indices)}", states[indices[0]].reason)
+    word, indices = max(
+        warned.items(),
+        key=lambda entry: (
+            any(states[index].urgent for index in entry[1]),
+            entry[0] == "filling",
+            len(entry[1]),
+        ),
+    )
+    first = next((index for index in indices if states[index].urgent), indices[0])
+    kind: Kind = "bad" if states[first].urgent else "warn"
+    return JobState(kind, word, f"GPU {ranges_text(indices)}", states[first].reason)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from ..store.view import AllocView, DeviceView, HistoryOf, TrainerView, no_history
 from ..text.units import GIB
@@ -13,6 +14,12 @@ from .pace import pace_of
 
 TIGHT_BYTES = 4 * GIB
 """Less room than this for the next allocation is worth a look."""
+NEAR = 4.0
+"""Growth is a warning where memory will run out within this many times the observed steps.
+
+The growth has then taken a fifth of the free memory while it was observed. A cache that fills
+during a first epoch stops long before.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +36,26 @@ class MemoryRoom:
     fullest: AllocView
     headroom_bytes: float | None
     runs_out: Forecast | None
+
+
+def ends_before_memory(room: MemoryRoom) -> bool:
+    """Tell whether a training ends before its memory does, by its own estimate."""
+    ends, eta = room.runs_out, room.trainer.number("eta_seconds")
+    return ends is not None and ends.seconds is not None and eta is not None and eta < ends.seconds
+
+
+def alarm(room: MemoryRoom) -> Literal["bad", "warn"] | None:
+    """Return how grave it is that memory runs out; None where nobody needs to act.
+
+    Every surface that speaks of it asks here. It is bad where memory runs out within as many steps
+    as its growth was observed for.
+    """
+    ends, trend = room.runs_out, trend_of(room.allocator)
+    if ends is None or trend is None or ends_before_memory(room):
+        return None
+    if ends.steps > NEAR * trend.steps:
+        return None
+    return "bad" if ends.steps <= trend.steps else "warn"
 
 
 def releasable(reserved: float, active: float, inactive_split: float) -> float:

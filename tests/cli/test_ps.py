@@ -55,7 +55,8 @@ def run_json(capsys, sockets, *words):
     for process in document["processes"]:
         assert {"pid", "start_time", "user", "command", "devices", "trainer"} <= process.keys()
         for device in process["devices"]:
-            assert device.keys() == {"uuid", "index", "used_bytes", "sm_percent"}
+            assert device.keys() == {"uuid", "index", "state", "used_bytes", "sm_percent"}
+            assert device["state"].keys() == {"kind", "word", "reason"}
         if process["trainer"] is not None:
             wanted = {
                 "rank",
@@ -103,6 +104,7 @@ def test_processes_and_trainers_ranks_of_one_job_together(fake, sockets, capsys)
         trained = next(p for p in document["processes"] if p["pid"] == one.pid)
         assert trained["devices"] == [
             {"uuid": fake.gpus[0].uuid, "index": 0, "used_bytes": 9 << 30, "sm_percent": 61.0}
+            | {"state": trained["devices"][0]["state"]}
         ]
         trainer = trained["trainer"]
         assert (trainer["job"], trainer["rank"], trainer["world_size"]) == ("job-1", 0, 2)
@@ -122,6 +124,7 @@ def test_processes_and_trainers_ranks_of_one_job_together(fake, sockets, capsys)
         assert other["trainer"] is None
         assert other["devices"] == [
             {"uuid": fake.gpus[1].uuid, "index": 1, "used_bytes": 5 << 30, "sm_percent": None}
+            | {"state": other["devices"][0]["state"]}
         ]
         code, out = run(capsys, sockets)
         assert code == 0

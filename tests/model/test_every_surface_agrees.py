@@ -33,7 +33,8 @@ from gpuscope.export import page, table
 from gpuscope.model.alerts import Alerts
 from gpuscope.model.alerts_settings import AlertSettings
 from gpuscope.model.cuda_devices import visible_in_order
-from gpuscope.model.device_state import judge
+from gpuscope.model.device_state import HANGS, OF_TRAININGS, judge
+from gpuscope.model.job_state import job_state, worst_of_jobs
 from gpuscope.model.stalls import find_stall
 from gpuscope.report.host import Watched
 from gpuscope.report.host import chapter as chapter_of_host
@@ -46,6 +47,7 @@ from gpuscope.tui.hosts.summary import Grade, summarise
 from gpuscope.tui.overview.detail_screen import detail_lines
 from gpuscope.tui.overview.device_rows import device_row
 from gpuscope.tui.overview.empty_states import problems
+from gpuscope.tui.overview.job_rows import job_lines
 from gpuscope.tui.processes.text import order_lines
 from gpuscope.tui.theme import THEMES, Tokens
 from gpuscope.wire import frames as f
@@ -61,6 +63,7 @@ WATCHED = AlertSettings(
     ecc=True,
     lost=True,
     spinning=True,
+    filling=True,
     starved=True,
     tensor_idle=True,
     for_seconds=0.0,
@@ -400,6 +403,8 @@ class Trained:
     grade: Grade
     severity: str
     alert: str
+    urgent: bool = False
+    """Its training ends here soon: it is drawn as grave as a device that is lost."""
 
 
 HARD = {"tensor_active_percent": 1.8, "sm_active_percent": 92.0, "power_watts": 630.0}
@@ -423,6 +428,17 @@ TRAINED = [
         Grade.WARNING,
         "warning",
         "tensor_idle",
+    ),
+    Trained(
+        "memory that runs out in seconds, on a card with room",
+        lambda: jobs.ranks(leaks=0),
+        "filling",
+        "out of memory in ~9 s, about 19 steps",
+        "detach-loss-accumulation",
+        Grade.PROBLEM,
+        "problem",
+        "filling",
+        urgent=True,
     ),
     Trained(
         "full, and too little is known of its memory",
@@ -450,8 +466,9 @@ def test_all_say_the_same_of_a_device_whose_training_is_not_well(trained: Traine
     assert (judged.word, judged.kind) == (trained.word, "warn")
     assert trained.reason in judged.reason
     row = device_row(host, device, TOKENS, True, history).cells
-    assert f"{TOKENS.glyphs.warn} {trained.word} " in flat([row["state"]])
-    assert row["state"][0][1] == "warn", "not green"
+    token = "bad" if trained.urgent else "warn"
+    assert f"{getattr(TOKENS.glyphs, token)} {trained.word} " in flat([row["state"]])
+    assert row["state"][0][1] == token, "not green"
     if trained.word == "spinning":
         assert row["load"][0][1] == "warn", "a load that is no progress"
     assert trained.word in flat(device_text.state_lines(host, device, 120, history)[:1])
@@ -460,7 +477,16 @@ def test_all_say_the_same_of_a_device_whose_training_is_not_well(trained: Traine
     assert "too small or too few" not in flat(told)
     if trained.word == "spinning":
         assert "spinning for rank 3 in a collective: the load is no progress" in flat(told)
-    assert summarise(host, (), history).grade == trained.grade
+    summary = summarise(host, (), history)
+    assert summary.grade == trained.grade
+    (job,) = host.jobs
+    of_job = job_state(host, job, history)
+    assert of_job.word == ("stalled" if trained.word == "spinning" else trained.word)
+    assert of_job.kind == ("bad" if trained.urgent or trained.word == "spinning" else "warn")
+    assert summary.runs[0].state == of_job
+    (line,) = job_lines(host, history=history)
+    assert line.kind == of_job.kind
+    assert (worst_of_jobs(host, history) == "bad") == (of_job.kind == "bad"), "the header"
 
     # the verbs
     assert trained.word in oneline.line(host)
@@ -470,6 +496,10 @@ def test_all_say_the_same_of_a_device_whose_training_is_not_well(trained: Traine
     (row_of_device, *_) = devices_document.document(host, [])["devices"]
     assert row_of_device["state"]["word"] == trained.word
     assert devices_document.exit_code(devices_document.find_problems(host)) == ExitStatus.OK
+    in_ps = ps_document.document(host, [])
+    assert in_ps["processes"][0]["devices"][0]["state"] == row_of_device["state"]
+    if trained.word in OF_TRAININGS - HANGS:
+        assert f"{trained.word} on GPU 0: {trained.reason}" in ps_text.text(in_ps)
 
     # the report
     at = partial(store.host_at, views.SOURCE)

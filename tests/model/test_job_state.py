@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from gpuscope.doctor import live
-from gpuscope.model.job_state import any_in_trouble, job_state
+from gpuscope.model.job_state import job_state, worst_of_jobs
 from gpuscope.model.valid_history import while_it_answers
 from gpuscope.store.view import HistoryOf, HostView
 from gpuscope.tui.hosts.summary import Grade, summarise
@@ -123,7 +123,7 @@ def test_all_say_of_a_job_what_is_wrong_with_a_device_below_it(below: Below) -> 
     state = job_state(host, job, history)
     assert (state.word, state.kind) == (below.word, below.kind)
     broken = below.kind == "bad"
-    assert any_in_trouble(host) == broken
+    assert (worst_of_jobs(host) == "bad") == broken
 
     # the Overview: a sign before its name, and what is wrong below it
     (line,) = job_lines(host, history=history)

@@ -150,13 +150,6 @@ def test_growth_has_the_same_weight_in_a_jobs_line(slope, eta):
     assert token == {"problem": "bad", "warning": "warn", "info": "muted"}[severity]
 
 
-def test_what_is_near_is_so_for_both():
-    from gpuscope.doctor import live_memory
-    from gpuscope.tui.overview import job_rows
-
-    assert job_rows.NEAR == live_memory.NEAR
-
-
 @pytest.mark.parametrize(
     "kind", [views.training, views.crowd, views.vacant, views.cpu_only, views.hung]
 )

@@ -29,7 +29,7 @@ def gravity(state: DeviceState) -> Kind:
 
     The rank that holds up the others is on a device that is well, and is the worst there is to see.
     """
-    return "bad" if state.word == "stalled" else state.kind
+    return "bad" if state.urgent else state.kind
 
 
 def token_of(state: DeviceState) -> str:
@@ -47,6 +47,7 @@ _CALL_FAILED = re.compile(r"nvml\w+: (.+)")
 _CALL_HANGS = re.compile(r"(nvml\w+) has not returned for (.+)")
 _LINE = re.compile(r"(at \S+:\d+) in .*")
 _LEFT = re.compile(r"(.* left) of .*")
+_ENDS = re.compile(r"out of memory in (.+?)(?:, .*)?")
 
 
 def in_short(reason: str) -> str:
@@ -68,9 +69,10 @@ def why_unread(reason: str) -> str:
 
 def in_shortest(reason: str) -> str:
     """Return the heart of a reason: how long, for which rank, at which line, how little is left."""
-    hangs = _CALL_HANGS.fullmatch(reason)
-    if hangs:
+    if hangs := _CALL_HANGS.fullmatch(reason):
         return f"for {hangs[2]}"
+    if ends := _ENDS.fullmatch(reason):
+        return f"{ends[1]} left"
     short = in_short(reason).removeprefix("the device has ")
     for tail in (" of the step", " in a collective"):
         short = short.removesuffix(tail)

@@ -183,7 +183,7 @@ def _of_devices(verdicts: Sequence[tuple[DeviceView, DeviceState]]) -> Iterable[
     seen: dict[Grade, tuple[str, int]] = {}
     for device, verdict in verdicts:
         grade = {"bad": Grade.PROBLEM, "warn": Grade.WARNING}.get(verdict.kind)
-        if grade is None or verdict.word in HANGS:  # the words on the job say it
+        if grade is None or verdict.word in (*HANGS, "filling"):  # the words on the job say it
             continue
         grade = Grade.TIGHT if verdict.word == "full" else grade
         reason = f": {in_short(verdict.reason)}" if verdict.reason else ""

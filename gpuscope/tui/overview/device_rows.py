@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from ...model.device_state import HANGS, NEARLY_FULL, NO_PROGRESS, DeviceState, judge, owners
 from ...model.memory_layers import layers, living
-from ...model.memory_room import rooms
 from ...store.view import DeviceView, HistoryOf, HostView, no_history
 from ...text import styled
 from ...text.styled import Line, Piece
@@ -185,22 +184,14 @@ def worst_device(host: HostView, history: HistoryOf) -> str | None:
     Behind those that no program can rely on come the one where a job is stuck, the one whose memory
     runs out first, what else warns, and last those that only wait for a rank elsewhere.
     """
-    ending = next(
-        (
-            r.allocator.gpu
-            for r in rooms(host.devices, host.trainers, history)
-            if r.runs_out is not None
-        ),
-        None,
-    )
 
     def badness(device: DeviceView) -> int:
         state = judge(host, device, history)
         if state.kind == "bad":
             return 5
-        if state.word == "stalled":
+        if state.urgent:
             return 4
-        if device.id == ending:
+        if state.word == "filling":
             return 3
         return 0 if state.kind != "warn" else 1 if state.word in HANGS else 2
 

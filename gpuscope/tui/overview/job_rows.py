@@ -15,7 +15,7 @@ from ...model.device_trainings import starving, starving_warns
 from ...model.growth import trend_of
 from ...model.job_ends import NOTHING_SENT, end_of, job_end, last_state
 from ...model.job_state import WELL, JobState, broken_state, job_state
-from ...model.memory_room import TIGHT_BYTES, MemoryRoom, rooms
+from ...model.memory_room import TIGHT_BYTES, MemoryRoom, alarm, rooms
 from ...model.pace import Pace, pace_of
 from ...model.ranks import name_of
 from ...model.slowdown import of_trainers
@@ -42,10 +42,6 @@ from .wide_job_cells import wide_cells
 
 USER = "user:"
 """Begins the key of a line that stands for all jobs of another user."""
-NEAR = 4.0
-"""Growth is worth a warning where memory ends within so many times the steps over which it was seen
-to grow.
-"""
 IDLE_SECONDS, OLD_LOG_SECONDS = 60.0, 60.0
 LOSS_CELLS = 8
 NO_STEP = "no step"
@@ -367,34 +363,17 @@ def growth_lines(host: HostView, room: MemoryRoom, ranks: int) -> list[Line]:
     on = f"GPU {device.definition.index}, " if device else ""
     who = name_of(room.trainer) if ranks > 1 else f"pid {definition.pid}"
     place = f" ({on}pid {definition.pid})" if ranks > 1 else ""
-    low, high = f"{ends.low:,.0f}", f"{ends.high:,.0f}"
-    steps = f"about {ends.steps:,.0f} steps" + (f" ({low}–{high})" if low != high else "")
-    when = f", ~{age_text(ends.seconds)}" if ends.seconds is not None else ""
     pace = f"{bytes_text(room.headroom_bytes)} headroom, +{bytes_text(trend.slope)} per step"
     pace += f" (over {trend.steps:.0f} steps)."
     live = "Live tensors grow: empty_cache() cannot help."
     return [
         [
-            ("memory: ", _weight(room)),
-            (f"{who} runs out in {steps}{when}", "text"),
+            ("memory: ", alarm(room) or "muted"),
+            (f"{who} runs out in {ends.text}", "text"),
             (place, "muted"),
         ],
         [("        ", "text"), (f"{pace} {live}", "muted")],
     ]
-
-
-def _weight(room: MemoryRoom) -> str:
-    """Return the token of a growth, as grave as the doctor takes it.
-
-    ``doctor.live_memory.growth`` decides: what is far away, or ends later than the run, is not
-    grave.
-    """
-    ends, trend, eta = room.runs_out, trend_of(room.allocator), room.trainer.number("eta_seconds")
-    if ends is None or trend is None or ends.steps > NEAR * trend.steps:
-        return "muted"
-    if ends.seconds is not None and eta is not None and eta < ends.seconds:
-        return "muted"
-    return "bad" if ends.steps <= trend.steps else "warn"
 
 
 def input_lines(host: HostView, trainers: Sequence[TrainerView], history: HistoryOf) -> list[Line]:

@@ -255,7 +255,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         situation = Situation(
             session.frozen_text(), session.replay_text(), session.cpu_percent(), place, slow
         )
-        self.query_one(StatusLine).show(session.host, situation)
+        self.query_one(StatusLine).show(session.host, situation, session.history)
         notice = session.notices.current
         said_now: Line = (
             [(notice.text, "text" if notice.severity == "ok" else notice.severity)]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from textual.strip import Strip
 
+from ...store.view import HistoryOf, HostView, no_history
 from ...text import styled
 from ...text.styled import Line, Piece
 from ...text.units import age_text, percent_text
@@ -15,9 +16,6 @@ from ...text.width import cells as text_cells
 from ..cells import fit
 from ..charts.strips import Painted, strip_of
 from ..theme import Glyphs, Tokens
-
-if TYPE_CHECKING:
-    from ...store.view import HostView
 
 LINK_CELLS = 56
 """For why a link is not live; all of it stands in the log, and where there is nothing else to show.
@@ -52,9 +50,13 @@ class StatusLine(Painted):
         super().__init__(**kwargs)
         self._host: HostView | None = None
         self._situation = Situation()
+        self._history: HistoryOf = no_history
 
-    def show(self, host: HostView | None, situation: Situation) -> None:
+    def show(
+        self, host: HostView | None, situation: Situation, history: HistoryOf = no_history
+    ) -> None:
         """Draw what differs. Nothing does where host and situation are those of before."""
+        self._history = history
         if host is None or host is not self._host or situation != self._situation:
             self._host, self._situation = host, situation
             self.repaint()
@@ -79,8 +81,7 @@ class StatusLine(Painted):
         gap = max(0, width - styled.cells(pieces_left) - styled.cells(pieces_right))
         return [strip_of([*pieces_left, (" " * gap, "text"), *pieces_right], width, tokens)]
 
-    @staticmethod
-    def _subject(host: HostView, place: str) -> list[tuple[int, Piece]]:
+    def _subject(self, host: HostView, place: str) -> list[tuple[int, Piece]]:
         out: list[tuple[int, Piece]] = []
         if host.badge:
             out.append((0, (f" {host.badge} ", "badge")))
@@ -105,10 +106,10 @@ class StatusLine(Painted):
         ranks = [sum(t.gone is None for t in job.trainers) for job in host.jobs]
         seen, jobs = sum(ranks), sum(map(bool, ranks))
         if seen:
-            from ...model.job_state import any_in_trouble  # what a start does not wait for
+            from ...model.job_state import worst_of_jobs  # what a start does not wait for
 
             text = f"{jobs} job{'s' * (jobs > 1)} · {seen} ranks" if seen > jobs else ""
-            kind = "bad" if any_in_trouble(host) else "ok"
+            kind = worst_of_jobs(host, self._history)
             out.append((4, (f"  {text or f'{seen} trainer' + 's' * (seen > 1)}", kind)))
         return out
 

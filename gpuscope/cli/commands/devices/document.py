@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ....collect.clock_events import clock_event_words
-from ....model.device_state import faults_of, judge, list_gap, listed_on, slowed
+from ....model.device_state import DeviceState, faults_of, judge, list_gap, listed_on, slowed
 from ....model.xid_errors import last_xid_error
 from ....store.view import DeviceView, HostView, ProcView
 from ....wire.clean import clean
@@ -73,12 +73,11 @@ def _device(
         output.reason(device.readings, "total_bytes"),
     )
     reasons = device.readings.get("clock_event_reasons")
-    state = judge(host, device)
     apart = (*_MEMORY, "clock_event_reasons", "idle_since_seconds")
     others = {name: name for name in DEVICE_COLUMNS if name not in apart}
     return {
         **unknowns.fields(path, device.definition, _STATIC, device.readings),
-        "state": {"kind": state.kind, "word": state.word, "reason": clean(state.reason)},
+        "state": state_fields(judge(host, device)),
         "memory": {
             "total_bytes": total,
             **unknowns.columns(memory, device.readings, {name: name for name in _MEMORY}),
@@ -94,6 +93,11 @@ def _device(
         "unaccounted_bytes": unknowns.value(f"{path}.unaccounted_bytes", unaccounted(device, host)),
         "processes": _processes(unknowns, f"{path}.processes", device, host),
     }
+
+
+def state_fields(state: DeviceState) -> dict[str, str]:
+    """Return the state of a device as JSON."""
+    return {"kind": state.kind, "word": state.word, "reason": clean(state.reason)}
 
 
 def _xid_words(device: DeviceView) -> Reading:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ....model.allocator_split import COLUMNS, POOL_COLUMNS, Counters, split
-from ....model.device_state import list_gap, silence
+from ....model.device_state import judge, list_gap, silence
 from ....model.step_time import SPLIT
 from ....store.view import AllocView, DeviceView, HostView, ProcView, TrainerView, UseView
 from ....wire.clean import clean
@@ -21,7 +21,7 @@ from ....wire.frames import (
 )
 from ... import output
 from ...output import Unknowns, exit_code, problem
-from ..devices.document import process_fields
+from ..devices.document import process_fields, state_fields
 
 _TRAINER_FIELDS = (
     "rank", "local_rank", "world_size", "job", "script", "torch_version", "python_version",
@@ -141,6 +141,7 @@ def _process(
             {
                 "uuid": clean(device.definition.uuid),
                 "index": device.definition.index,
+                "state": state_fields(judge(host, device)),
                 **{
                     column: unknowns.value(
                         f"{path}.devices[{position}].{column}", use.reading(column)

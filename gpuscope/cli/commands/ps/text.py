@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from ....model.device_state import HANGS, OF_TRAININGS
 from ....model.pace import PARTS_STEPS
 from ....model.stalls import is_late
 from ....model.step_time import SPLIT
@@ -80,7 +81,8 @@ def _table(processes: list[dict[str, Any]]) -> list[str]:
         if own != job:
             lines.append(f"job {own}" if own else "no job")
             job = own
-        lines += [line, *(f"{' ' * 10}{note}" for note in _notes(process["trainer"] or {}))]
+        notes = [*_states(process["devices"]), *_notes(process["trainer"] or {})]
+        lines += [line, *(f"{' ' * 10}{note}" for note in notes if process["trainer"])]
     return lines
 
 
@@ -94,6 +96,18 @@ def _sm(devices: list[dict[str, Any]]) -> str:
     """The largest share of a device that the process keeps busy."""
     known = [device["sm_percent"] for device in devices if device["sm_percent"] is not None]
     return percent(max(known)) if known else DASH
+
+
+def _states(devices: list[dict[str, Any]]) -> list[str]:
+    """Return what is wrong with the training on each device, unless its place in the code says it.
+
+    That is the device's state, as all surfaces tell it.
+    """
+    return [
+        f"{state['word']} on GPU {device['index']}: {state['reason']}"
+        for device in devices
+        if (state := device["state"])["word"] in OF_TRAININGS - HANGS
+    ]
 
 
 def _notes(trainer: Mapping[str, Any]) -> list[str]:
