@@ -40,7 +40,7 @@ def _health(device: Device, facts: Facts) -> Iterator[Finding]:
     if broken is not None:
         yield WORDINGS.finding(
             "device.lost" if device.lost else "device.lost.hung",
-            {"gpu": device.index},
+            {"gpu": device.index, "pids": None, "others": None},
             severity="problem",
             confidence="definite",
             evidence=(Evidence(text=broken, source="nvml"), *_xids(device, facts)),

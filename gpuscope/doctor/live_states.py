@@ -5,9 +5,18 @@ The states come from ``model.device_state``, which every screen uses as well.
 
 from __future__ import annotations
 
-from ..model.device_state import DeviceState, faults_of, processes_on, silence, slowed, troubles
+from ..model.device_state import (
+    DeviceState,
+    broken,
+    faults_of,
+    processes_on,
+    silence,
+    slowed,
+    troubles,
+)
 from ..model.device_trainings import TensorIdle, is_steady, tensor_idle
 from ..model.growth import trend_of
+from ..model.job_state import job_devices
 from ..model.memory_layers import living as allocators_on
 from ..model.memory_layers import trainer_of
 from ..model.memory_room import headroom
@@ -19,7 +28,7 @@ from .finding import Effect, Evidence, Finding
 from .live_input import steady_ranks
 from .live_scene import WORDINGS, Findings, LiveScene, place
 
-HOLDERS = 3
+HOLDERS, MOST_PIDS = 3, 16
 OF_THE_CARD = frozenset(
     ("device.lost", "environment.ecc", "environment.remap", "environment.throttle")
 )
@@ -42,7 +51,7 @@ def device_health(scene: LiveScene, device: DeviceView) -> Findings:
         if silent.kind == "bad":
             yield WORDINGS.finding(
                 "device.lost" if silent.word == "lost" else "device.lost.hung",
-                {"gpu": gpu},
+                {"gpu": gpu, "pids": _mine_on(scene, device), "others": _others_of(scene, device)},
                 severity="problem",
                 confidence="definite",
                 evidence=(Evidence(text=silent.reason, source="nvml"),),
@@ -62,6 +71,24 @@ def device_health(scene: LiveScene, device: DeviceView) -> Findings:
         )
     if slowed(device.readings):
         yield _slowed(scene, device)
+
+
+def _mine_on(scene: LiveScene, device: DeviceView) -> str | None:
+    """Return the processes of mine on a device, for a command; None where there are none."""
+    found = processes_on(scene.host, device)
+    pids = [one.definition.pid for one in found if one.definition.mine]
+    return " ".join(map(str, pids[:MOST_PIDS])) or None
+
+
+def _others_of(scene: LiveScene, device: DeviceView) -> str | None:
+    """Return the devices of a job on this one that a program can rely on.
+
+    None where no job of mine is on it, or no other device of it is left.
+    """
+    jobs = [job for job in scene.host.jobs if job.mine and device.id in job_devices(job)]
+    below = set().union(*(job_devices(job) for job in jobs))
+    well = [one for one in scene.host.devices if one.id in below and broken(one) is None]
+    return ",".join(str(one.definition.index) for one in well) or None
 
 
 def _slowed(scene: LiveScene, device: DeviceView) -> Finding:

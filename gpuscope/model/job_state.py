@@ -58,6 +58,11 @@ def living_members(job: JobView) -> list[TrainerView | ProcView]:
     return [one for one in members if one.gone is None]
 
 
+def job_devices(job: JobView) -> set[int]:
+    """Return the ids of the devices that the living members of a job use."""
+    return set().union(*(device_ids(one) for one in living_members(job)))
+
+
 def broken_devices(host: HostView) -> dict[int, DeviceState]:
     """Return the states of the devices that no program can rely on, by the device's id."""
     return {d.id: state for d in host.devices if (state := broken(d)) is not None}
@@ -124,7 +129,7 @@ def worst_of_jobs(host: HostView, history: HistoryOf = no_history) -> Kind:
     stalls = (find_stall(job.trainers) for job in running)
     if any(stall is not None and not stall.busy for stall in stalls):
         return "bad"
-    below = {device for job in running for one in living_members(job) for device in device_ids(one)}
+    below = set().union(*(job_devices(job) for job in running))
     rooms = [filling(host, device, history) for device in host.devices if device.id in below]
     grave = {alarm(room) for room in rooms if room is not None}
     return "bad" if "bad" in grave else "warn" if grave else "ok"
@@ -134,7 +139,7 @@ def judged_devices(
     host: HostView, job: JobView, history: HistoryOf = no_history
 ) -> Mapping[int, DeviceState]:
     """Return the states of the devices below a job, by the index of the device."""
-    below = set().union(*(device_ids(one) for one in living_members(job)))
+    below = job_devices(job)
     return {d.definition.index: judge(host, d, history) for d in host.devices if d.id in below}
 
 

@@ -311,13 +311,13 @@ async def test_charts_begin_with_what_the_driver_sampled_and_say_so():
 @in_loop
 async def test_a_lost_device_says_so_once_and_its_load_fills_the_room():
     app = make_app(views.hung())
-    async with app.run_test(size=(120, 40)) as pilot:
+    async with app.run_test(size=(120, 60)) as pilot:
         await until(pilot, "train.py")
         app.open("device", app.session.host.devices[5].key)
         shown = await until(
             pilot, "▲ lost  the device has fallen off the bus", "─ Load %, mean at right, 1 min"
         )
-        assert shown.count("fallen off the bus") == 2, "for the state and for the gauges"
+        assert shown.count("fallen off the bus") == 3, "the doctor's, the state's, the gauges'"
         heading = next(line for line in shown.splitlines() if "PID USER" in line)
         assert " SM " not in heading.split("PID USER")[1], "no process has a share of the SMs"
 
@@ -325,10 +325,65 @@ async def test_a_lost_device_says_so_once_and_its_load_fills_the_room():
 @in_loop
 async def test_the_device_of_a_rank_that_hangs_shows_no_green_load():
     app = make_app(jobs.ranks(stalled=True))
-    async with app.run_test(size=(120, 40)) as pilot:
+    async with app.run_test(size=(120, 60)) as pilot:
         await until(pilot, "train.py")
         app.open("device", app.session.host.devices[3].key)
         shown = await until(pilot, "▲ stalled", "█ no progress")
         place = next(y for y, line in enumerate(shown.splitlines()) if "GPU-Util █" in line)
         last = [style.color for char, style in grid(app)[place][:60] if char == "█"][-1]
         assert last == Tokens.of(app).colour("warn")
+
+
+@in_loop
+async def test_a_hung_device_says_first_what_to_do_who_is_hit_and_how_it_is_called():
+    app = make_app(views.hung())
+    async with app.run_test(size=(80, 24)) as pilot:
+        copied: list[str] = []
+        app.copy_to_clipboard = copied.append  # type: ignore[method-assign]
+        await until(pilot, "train.py", "Doctor ▲2")
+        app.open("device", app.session.host.devices[3].key)
+        shown = await until(pilot, "What to do")
+        top = shown.splitlines()[1:18]
+        for number, told in enumerate((
+            "▲ GPU 3 does not answer: no program can use it",
+            "already so when gpuscope started · nvmlDeviceGetUtilizationRates",
+            "train.py: rank 3 of 7 (pid 48216); 6 more ranks of the job here",
+            "1 Check the kernel log.",
+            "sudo dmesg | grep -iE 'nvrm|xid'   y: copy",
+            "2 End the job on it",
+            "kill 48216   K: end it, asks first",
+            "CUDA_VISIBLE_DEVICES=0,1,2,4,6",
+            "sudo nvidia-smi --gpu-reset -i 3",
+            "gpu-health: The GPU reports hardware faults   d: all of it",
+        )):  # fmt: skip
+            assert any(told in line for line in top), (number, told)
+        await pilot.press("y")
+        assert copied == ["sudo dmesg | grep -iE 'nvrm|xid'\n"]
+        await pilot.press("d")
+        await until(pilot, "▸ ▲ GPU 3 does not answer", "gpu-health")
+
+
+@in_loop
+async def test_the_device_of_a_waiting_rank_names_the_rank_that_hangs():
+    app = make_app(jobs.ranks(stalled=True))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "train.py", "Doctor ▲1")
+        app.open("device", app.session.host.devices[0].key)
+        shown = await until(pilot, "What to do", "spinning for rank 3")
+        assert "rank 3 (pid 48203) is stuck, ranks 0–2 wait for it" in shown
+        assert "S: its stacks  K: end it, asks first" in shown
+        assert "hang-in-loader: The training waits for data that never arrives" in shown
+
+
+@in_loop
+async def test_a_healthy_device_has_its_training_and_its_peers_where_there_is_room():
+    app = make_app(jobs.ranks())
+    async with app.run_test(size=(200, 60)) as pilot:
+        await until(pilot, "train.py")
+        app.open("device", app.session.host.devices[1].key)
+        shown = await until(pilot, "The training here", "Beside the other GPUs")
+        assert "What to do" not in shown
+        assert "compute 70 % · optimizer 12 % · communication 9 %" in " ".join(shown.split())
+        peers = [line for line in shown.splitlines() if "622 W  70 °C  ● ok" in line]
+        assert len(peers) == 4
+        assert [("▸ 1 " in line) for line in peers] == [False, True, False, False]

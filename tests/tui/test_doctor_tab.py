@@ -23,7 +23,8 @@ from gpuscope.text.units import age_text
 from gpuscope.tui.doctor.dialogs import ExplainDialog
 from gpuscope.tui.doctor.finding_history import Case
 from gpuscope.tui.doctor.stack_text import stack_text
-from gpuscope.tui.doctor.text import columns, duration_of_case, group_cases, row_of
+from gpuscope.tui.doctor.case_times import duration_of_case
+from gpuscope.tui.doctor.text import columns, group_cases, row_of
 from gpuscope.tui.shell.app import GpuscopeApp
 from gpuscope.tui.shell.session import Session
 from gpuscope.tui.theme import THEMES, Tokens

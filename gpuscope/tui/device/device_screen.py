@@ -6,36 +6,42 @@ properties.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 
-from ...model.device_state import judge, mute
+from ...model.device_state import judge, mute, processes_on
 from ...model.device_trainings import hung_since
 from ...text.units import GIB, window_text
 from ..charts.line import LineChart, Series
 from ..charts.load_strips import Lane, LoadStrips
 from ..shell.keymap import bindings_of
+from ..trainer.trainer_actions import open_act
 from ..widgets.charted_screen import CHART_ROWS, TOKENS, WINDOWS, ChartedScreen
 from ..widgets.pane import set_title
 from ..widgets.program import program
 from ..widgets.text import Lines
 from . import text as words
+from .beside_text import peer_lines, training_here
 from .inventory_text import inventory_lines
 from .load_text import load_lines
 
 if TYPE_CHECKING:
-    from ...store.view import DeviceView, History, HostView
+    from ...store.view import DeviceView, History, HostView, TrainerView
+    from ..doctor.finding_history import Case
     from ..shell.session import Session
 
 TALL = 32
+WHAT_TO_DO = "What to do"
 BROAD, STRIP_ROWS = 160, 8
 """From so many columns on the charts stand in two columns. Where the texts leave so many rows, the
 strip of the load has room as well.
 """
+BESIDE_ROWS = 44
+"""So high a broad terminal has room for the training and the other GPUs above the charts."""
 STRIP_WINDOWS = (60.0, 300.0, 900.0)
 MEMORY, POWER, TEMPERATURE = "Memory GiB", "Power W", "Temperature °C"
 LOADS = (
@@ -122,31 +128,42 @@ class DeviceScreen(ChartedScreen):
         self._load, self._state = Lines(classes="panel"), Lines(classes="panel")
         self._health, self._facts = Lines(classes="panel"), Lines(classes="panel")
         self._users, self._users_below = Lines(classes="panel"), Lines(classes="panel")
+        self._cure, self._cure_above = Lines(classes="panel"), Lines(classes="panel")
+        self._case: Case | None = None
         self._strip = LoadStrips(id="strip", classes="panel")
+        self._training, self._peers = Lines(classes="panel"), Lines(classes="panel")
         self._rows = [Horizontal() for _ in range(len(CHARTS) // 2)]
 
     def compose(self) -> ComposeResult:
         for panel, title in (
+            (self._cure, WHAT_TO_DO),
+            (self._cure_above, WHAT_TO_DO),
             (self._load, "Load"),
             (self._state, "Now"),
             (self._health, "Health"),
             (self._users, "Processes"),
             (self._users_below, "Processes"),
+            (self._training, "The training here"),
+            (self._peers, "Beside the other GPUs"),
             (self._facts, "Identity"),
             (self._strip, "Load %"),
         ):
             panel.border_title = title
         yield self.head
+        yield self._cure_above
         with Horizontal(id="columns"):
             with VerticalScroll(id="left", can_focus=False):
+                yield self._cure
                 yield self._load
                 yield self._state
+                yield self._training
                 yield self._users_below
                 yield self._health
                 yield self._facts
                 yield self._strip
             with Vertical(id="right"):
                 yield self._users
+                yield self._peers
                 for at, row in enumerate(self._rows):
                     with row:
                         yield from self._charts[2 * at : 2 * at + 2]
@@ -164,6 +181,7 @@ class DeviceScreen(ChartedScreen):
         if host is None or device is None:
             self._missing("GPU")
             return
+        self._show_cure(host, device)
         self._present(words.head(device))
         broad = width >= BROAD
         self.set_class(broad, "-broad")
@@ -181,11 +199,46 @@ class DeviceScreen(ChartedScreen):
         users.display, below.display = self.wide, not self.wide
         room = max(30, width - share - 5) if self.wide else cells
         rows = 4 if small else max(4, height // 6)
+        roomy = broad and height >= BESIDE_ROWS
         (users if self.wide else below).show(words.process_lines(host, device, rows, room))
+        training = training_here(host, device, cells, glyphs) if roomy else []
+        self._training.display = bool(training)
+        self._training.show(training)
+        peers = peer_lines(host, device, room, glyphs, history) if roomy else []
+        self._peers.display = bool(peers)
+        self._peers.show(peers)
         self._facts.show(inventory_lines(host, device, cells))
-        texts = (self._load, self._state, self._health, self._facts)
-        left = height - 2 - sum(panel.rows + 2 for panel in texts)
+        texts = (self._load, self._state, self._training, self._health, self._facts)
+        left = height - 2 - self._cure_rows()
+        left -= sum(panel.rows + 2 for panel in texts if panel.display)
         self._strip.display = self.wide and left >= STRIP_ROWS
+
+    def _show_cure(self, host: HostView, device: DeviceView) -> None:
+        """Show what the doctor says of the device in its first rows, where that is a problem."""
+        from ..doctor.cure import case_of, cure_lines
+
+        doctor, (width, height) = self.session.doctor, self.terminal
+        state = judge(host, device, self.session.history)
+        self._case = case = case_of(doctor.cases, host, device, state)
+        self._cure.display = case is not None and not self.wide
+        self._cure_above.display = case is not None and self.wide
+        if case is not None:
+            row = (doctor.table or {}).get(case.finding.pitfall)
+            panel = self._cure_above if self.wide else self._cure
+            glyphs = panel.tokens.glyphs
+            brief = height < TALL
+            panel.show(cure_lines(case, host, device, row, glyphs, width - 5, brief))
+
+    def _beside_rows(self) -> int:
+        """Return the rows above the charts: processes, the training, and the other GPUs."""
+        return self._users.rows + 2 + (self._peers.rows + 2 if self._peers.display else 0)
+
+    def _cure_rows(self) -> int:
+        """Return the rows that the cure takes above all else."""
+        return self._cure_above.rows + 2 if self._cure_above.display else 0
+
+    def key_states(self) -> Collection[str]:
+        return ("finding",) if self._case is not None else ()
 
     def _place(self, rows: int, known: Sequence[int]) -> Sequence[tuple[LineChart, int]]:
         """Return the charts that have room, row by row, each with the number of its history.
@@ -224,7 +277,7 @@ class DeviceScreen(ChartedScreen):
         # the lanes of a minute are what the first chart would show
         lanes = self._strip.display and not self._window
         known = [at for at, (series, _) in enumerate(drawn) if series and not (lanes and at == 0)]
-        rows = self.terminal[1] - 2 - (self._users.rows + 2)
+        rows = self.terminal[1] - 2 - self._cure_rows() - self._beside_rows()
         for chart, number in self._place(rows, known or range(len(CHARTS))):
             what, (series, remembered) = CHARTS[number], drawn[number]
             set_title(chart, f"{what.title}, {window_text(window)}{_source(remembered)}")
@@ -264,6 +317,61 @@ class DeviceScreen(ChartedScreen):
         self._key = host.devices[(at + by) % len(host.devices)].key
         self.session.device_key = self._key
         self.moved()
+
+    def _blamed(self) -> tuple[TrainerView | None, int | None]:
+        """Return the trainer and the process that the finding is about.
+
+        Where it names none, it is the only process on the device.
+        """
+        host, device = self._find_device()
+        if host is None or device is None or self._case is None:
+            return None, None
+        pids = [one.definition.pid for one in processes_on(host, device)]
+        pid = self._case.pid or (pids[0] if len(pids) == 1 else None)
+        running = (t for t in host.trainers if t.definition.pid == pid and t.gone is None)
+        return next(running, None), pid
+
+    def action_copy(self) -> None:
+        """Copy the first step that can be pasted."""
+        from ..doctor.cure import copied_step, steps_of
+        from ..doctor.text import paste_of
+        from ..terminal.copying import copy_text
+
+        host = self.session.host
+        if self._case is None or host is None:
+            return
+        finding, replayed = self._case.finding, bool(host.badge)
+        number = copied_step(finding, replayed)
+        if number is None:
+            self.tell("copy: no step of this cure can be pasted")
+            return
+        text = paste_of(steps_of(finding, replayed)[number])
+        copy_text(self.app, self.session.notices, text + "\n")
+        self._update()
+
+    def action_doctor(self) -> None:
+        """Leave for the Doctor, with the cursor on this finding."""
+        case = self._case
+        if case is not None:
+            program(self.app).carry_out("doctor")
+            self.app.call_later(self._choose, str(case.number))
+
+    def _choose(self, key: str) -> None:
+        for pane in self.app.query("DoctorPane"):
+            pane.choose_row(key)  # type: ignore[attr-defined]
+
+    def action_stacks(self) -> None:
+        """Show where the trainer that the finding is about stands."""
+        trainer, _ = self._blamed()
+        if self._case is not None and not self.refused(self.session, "stacks"):
+            open_act(program(self.app), "stacks", trainer)
+
+    def action_signal(self) -> None:
+        """Ask which signal the process is to get that the finding is about."""
+        _, pid = self._blamed()
+        if self._case is not None and not self.refused(self.session, "signal"):
+            program(self.app).open("signal_to", pid)
+            self._show()
 
     def action_holders(self) -> None:
         """Who has the device open, by the open files of all processes."""

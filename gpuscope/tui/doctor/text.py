@@ -7,7 +7,6 @@ cleaned already (``doctor.report.finish``).
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,9 +15,9 @@ from ...doctor.report import fix_sentences
 from ...text import styled
 from ...text.ranges import ranges_text
 from ...text.styled import Line, Piece
-from ...text.units import age_text
 from ..shell.keymap import key_of
 from ..widgets.table import GUTTER, Column, TableRow
+from .case_times import duration_of_case, since_text
 from .finding_history import Case
 from .proof import Proof
 
@@ -205,52 +204,6 @@ def about_row(watch: Watch, glyphs: Glyphs) -> TableRow:
     )
 
 
-def duration_of_case(case: Case, host: HostView) -> str:
-    """Return for how long a finding has held, or until when it did.
-
-    Examples are ``2 min 05 s``, ``≥ 12 s`` of one that held before gpuscope started, ``just now``,
-    ``ended 10:41:05`` and ``14 min ago``.
-    """
-    if case.kind == "left" and case.since is not None:
-        return f"{age_text(max(1.0, time.time() - case.since))} ago"
-    if case.since is None or host.sampled_seconds is None:
-        return "start-up"
-    if case.past and case.seen is not None:
-        return f"ended {clock(case.seen, host)}"
-    if case.kind == "end":
-        return f"at {clock(case.since, host)}"
-    since = _last_step(case, host)
-    age = host.sampled_seconds - (case.since if since is None else since)
-    if case.before and since is None:
-        return f"≥ {age_text(max(1.0, age))}"
-    return age_text(age) if age >= 1 else "just now"
-
-
-def _last_step(case: Case, host: HostView) -> float | None:
-    """Return when a job that hangs last ended a step, on the host's monotonic clock.
-
-    It is None for other findings, and where no rank says so.
-    """
-    if case.past or not case.finding.pitfall.startswith("hang-") or host.sampled_seconds is None:
-        return None
-    ranks = [t for job in host.jobs if job.key == case.job for t in job.trainers if t.gone is None]
-    own = [t for t in ranks if t.definition.pid == case.pid] or ranks
-    ages = [age for t in own if (age := t.number("step_age_seconds")) is not None]
-    return host.sampled_seconds - max(ages) if ages else None
-
-
-def clock(moment: float, host: HostView) -> str:
-    """Return a moment of the host's monotonic clock on its wall clock.
-
-    It is told in the time zone of this terminal.
-    """
-    if host.wall_seconds is None or host.sampled_seconds is None:
-        return f"{age_text(max(0.0, (host.sampled_seconds or moment) - moment))} ago"
-    return time.strftime(
-        "%H:%M:%S", time.localtime(host.wall_seconds - host.sampled_seconds + moment)
-    )
-
-
 # ── one finding ──
 
 
@@ -357,12 +310,8 @@ def _course(case: Case, host: HostView) -> str:
         parts.append(f"seen {age}")
     elif case.past:
         parts.append(f"no longer so: {age}")
-    elif (since := _last_step(case, host)) is not None:
-        parts.append(f"for {age}, since {clock(since, host)}")
-    elif case.before:
-        parts.append(f"for {age}")
-    elif case.since is not None:
-        parts.append(f"for {age}, since {clock(case.since, host)}")
+    else:
+        parts += filter(None, [since_text(case, host)])
     if host.badge:
         parts.append("replayed")
     return " · ".join(parts)

@@ -1,0 +1,71 @@
+"""This module says since when a finding holds, and for how long."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from ...text.units import age_text
+from .finding_history import Case
+
+if TYPE_CHECKING:
+    from ...store.view import HostView
+
+
+def duration_of_case(case: Case, host: HostView) -> str:
+    """Return for how long a finding has held, or until when it did.
+
+    Examples are ``2 min 05 s``, ``≥ 12 s`` of one that held before gpuscope started, ``just now``,
+    ``ended 10:41:05`` and ``14 min ago``.
+    """
+    if case.kind == "left" and case.since is not None:
+        return f"{age_text(max(1.0, time.time() - case.since))} ago"
+    if case.since is None or host.sampled_seconds is None:
+        return "start-up"
+    if case.past and case.seen is not None:
+        return f"ended {clock(case.seen, host)}"
+    if case.kind == "end":
+        return f"at {clock(case.since, host)}"
+    since = last_step(case, host)
+    age = host.sampled_seconds - (case.since if since is None else since)
+    if case.before and since is None:
+        return f"≥ {age_text(max(1.0, age))}"
+    return age_text(age) if age >= 1 else "just now"
+
+
+def last_step(case: Case, host: HostView) -> float | None:
+    """Return when a job that hangs last ended a step, on the host's monotonic clock.
+
+    It is None for other findings, and where no rank says so.
+    """
+    if case.past or not case.finding.pitfall.startswith("hang-") or host.sampled_seconds is None:
+        return None
+    ranks = [t for job in host.jobs if job.key == case.job for t in job.trainers if t.gone is None]
+    own = [t for t in ranks if t.definition.pid == case.pid] or ranks
+    ages = [age for t in own if (age := t.number("step_age_seconds")) is not None]
+    return host.sampled_seconds - max(ages) if ages else None
+
+
+def clock(moment: float, host: HostView) -> str:
+    """Return a moment of the host's monotonic clock on its wall clock.
+
+    It is told in the time zone of this terminal.
+    """
+    if host.wall_seconds is None or host.sampled_seconds is None:
+        return f"{age_text(max(0.0, (host.sampled_seconds or moment) - moment))} ago"
+    return time.strftime(
+        "%H:%M:%S", time.localtime(host.wall_seconds - host.sampled_seconds + moment)
+    )
+
+
+def since_text(case: Case, host: HostView) -> str:
+    """Return for how long a finding has held, and since when by the clock where that is known.
+
+    It is "" for what has no time.
+    """
+    if case.since is None or host.sampled_seconds is None:
+        return ""
+    age, since = duration_of_case(case, host), last_step(case, host)
+    if since is None and not case.before:
+        since = case.since
+    return f"for {age}" if since is None else f"for {age}, since {clock(since, host)}"
