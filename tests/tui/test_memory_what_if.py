@@ -23,7 +23,7 @@ from gpuscope.tui.memory.what_if import WhatIfView
 from gpuscope.tui.shell.app import GpuscopeApp
 from gpuscope.tui.shell.state import ViewState
 from gpuscope.wire import frames as f
-from tests.fakes import inside, views
+from tests.fakes import inside, jobs, views
 from tests.predict.hand_made import traced
 from tests.tui.pilot import in_loop, make_app, until
 from tests.tui.snapshots import check, text
@@ -65,7 +65,8 @@ async def test_fixes_of_the_labs_model_stand_with_what_they_free(labs):
         await look(pilot)
         screen = await until(
             pilot,
-            "What if: gpt-small, batch 8: 4.84 GiB ± 2 % of the card, fits",
+            "What if: gpt-small, batch 8: 4.84 GiB ± 2 % of the card, fits; peak of torch ",
+            "PEAK THEN",
             "r: try it in the Lab",
         )
         rows = [
@@ -289,3 +290,25 @@ async def test_how_it_looks(labs, width, height):
         await pilot.pause(0.3)  # until the panes have shared out their rows
         app.main.refresh_all()
         await check(pilot, "memory-what-if")
+
+
+@in_loop
+async def test_under_growth_only_what_stops_it_counts_and_the_rest_says_how_long_it_delays():
+    app = make_app(jobs.ranks(leaks=2), "memory")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "rank 2 (pid 48202)", "Doctor ▲1")
+        await pilot.press("W")
+        screen = await until(
+            pilot, "What if: +184 MiB per step, out of memory in about 19 steps, ~9 s"
+        )
+        rows = [line for line in screen.splitlines() if "stops it" in line]
+        assert [" likely " in row for row in rows] == [True, False], "the doctor's, surest first"
+        assert "Keep numbers, not tensors" in rows[0]
+        assert "GiB" not in "".join(rows)
+        (folded,) = (line for line in screen.splitlines() if "delays it" in line)
+        assert "3 others only delay it, by 184 steps at most" in folded
+        view = app.main._panes["memory"]._what_if
+        view.table.move_to("delays")
+        app.main.refresh_all()
+        # the most that half a batch can free is 33 GiB, at 184 MiB a step
+        await until(pilot, "half the micro-batch: 184 steps at most, where each still adds 184 MiB")

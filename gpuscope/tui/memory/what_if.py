@@ -16,24 +16,29 @@ from ..shell.session import Session
 from ..widgets.pane import set_title
 from ..widgets.table import Cell, Column, LiveTable, TableRow
 from ..widgets.text import Lines
+from .growing_what_if import Growing, about, growing, rows_of, stopping
 from .subjects import Subject
 
 if TYPE_CHECKING:
     from ...lab.config import LabConfig
     from ...predict.answer import Answer, Card, Tried
     from ...predict.errors import Figure
+    from ...predict.trainer_what_if import Freed
     from .predictions import Question
 
 COLUMNS = (
     Column("freed", "FREES", 10, align="right"),
     Column("error", "±", 9, align="right", priority=2),
-    Column("then", "THEN", 9, align="right", priority=1),
+    Column("then", "PEAK THEN", 9, align="right", priority=1),
     Column("fits", "VERDICT", 12, priority=3),
     Column("fix", "FIX", 34, flex=2, most=52),
     Column("change", "HOW", 18, flex=3, most=72, priority=4),
 )
-OF_THE_PEAK = tuple(
-    column._replace(title="PEAK THEN") if column.key == "then" else column for column in COLUMNS
+OF_A_GROWTH = (
+    Column("freed", "THE GROWTH", 10),
+    Column("error", "SURE", 9, priority=2),
+    Column("fix", "FIX", 34, flex=2, most=64),
+    Column("change", "HOW", 18, flex=3, most=72, priority=4),
 )
 TOKENS = {"fits": "ok", "too_close": "warn", "does_not_fit": "bad"}
 LEAST = MIB
@@ -167,7 +172,11 @@ class WhatIfView:
             [one for one in host.devices if one.gone is None]
         )
         rows = freed_by(peak or 0, parameters, gradients, state, world)
-        self.table.show_columns(OF_THE_PEAK)
+        now = growing(host, subject, self.session.history)
+        if now is not None:
+            self._show_growing(trainer.definition.pid, rows, now)
+            return
+        self.table.show_columns(COLUMNS)
         of = f"of the {bytes_text(peak)} allocated at the peak since the start" if peak else ""
         set_title(self.table, f"What if: {of}" if of else "What if")
         self.table.show(
@@ -198,6 +207,16 @@ class WhatIfView:
         self.table.subtitle(
             [("its model is unknown here: gpuscope predict MODULE:FACTORY --what-if", "faint")]
         )
+
+    def _show_growing(self, pid: int, freed: Sequence[Freed], now: Growing) -> None:
+        """Show what stops the growth, and in one row what only delays the end."""
+        stops = stopping(self.session.doctor.cases, pid)
+        self.table.show_columns(OF_A_GROWTH)
+        set_title(self.table, now.title)
+        self.table.show(rows_of(stops, freed, now))
+        self.table.show_empty("the doctor has not judged it yet")
+        self._tell(about(stops, freed, now), self.table.cursor_key)
+        self.table.subtitle([(f"{key_of('doctor')}: the evidence, and what helps now", "faint")])
 
 
 def card_of(host: HostView, subject: Subject | None) -> Card | None:
@@ -276,7 +295,8 @@ def _need(answer: Answer) -> str:
     )
     need = f"{bytes_text(device.bytes)} {error} of the card"
     judged = answer.verdict
-    return need if judged is None else f"{need}, {judged.outcome.replace('_', ' ')}"
+    need += "" if judged is None else f", {judged.outcome.replace('_', ' ')}"
+    return f"{need}; peak of torch {bytes_text(answer.prediction.allocated.bytes)}"
 
 
 def _size(size: int) -> Cell:
