@@ -389,3 +389,21 @@ async def test_nothing_of_a_host_that_is_not_heard_looks_as_if_it_were_so_now():
         assert len(rows) == 8
         green = tokens.colour("ok")
         assert all(style.color != green for row in rows for _, style in row)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=lambda s: f"{s[0]}x{s[1]}")
+@in_loop
+async def test_why_a_host_cannot_be_reached_is_told_in_full_in_its_row(size):
+    """A host without figures gives their cells to the reason and to what to do."""
+    reason = "no gpuscope there. Next: gpuscope deploy juliett"
+    app = app_of({**SIX, "juliett": ("", Link("ended", f"juliett: {reason}"))}, "fleet")
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, "7 hosts")
+        shown = await until(pilot, "▲ juliett")
+        (row,) = (line for line in shown.splitlines() if "▲ juliett" in line)
+        assert "unreachable " in row
+        assert "no gpuscope there · gpuscope deploy juliett" in row
+        (stale,) = (line for line in shown.splitlines() if "◆ delta" in line)
+        assert "stale 43s" in stale
+        assert "connected, but no data comes" in stale
+        assert ("LINK" in shown) == (size[0] >= 100)

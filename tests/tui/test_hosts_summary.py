@@ -53,7 +53,7 @@ def one(key: str, grade: Grade = Grade.FINE, **more: object) -> Summary:
     [
         ("busy", Grade.FINE, "", 8, 0, 0),
         ("stalled", Grade.STALLED, "rank 3 is stuck at data.py:88 in __getitem__", 0, 8, 0),
-        ("lost", Grade.PROBLEM, "GPU 5 lost: the device has fallen off the bus", 5, 0, 2),
+        ("lost", Grade.PROBLEM, "GPU 5 lost: fallen off the bus", 5, 0, 2),
         ("tight", Grade.TIGHT, "GPU 0 full", 8, 0, 0),
         ("idle", Grade.IDLE, "", 0, 3, 5),
         ("free", Grade.IDLE, "", 0, 0, 8),
@@ -322,9 +322,9 @@ def test_a_job_on_two_hosts_names_the_host_that_keeps_it():
         (jobs.ranks(), "● trains", True),
         (jobs.ranks(stalled=True), "▲ stalled", False),
         (jobs.lose(jobs.ranks(), 1), "▲ lost GPU 1 of rank 1", False),
-        ([*jobs.ranks(leaks=2), FULL], "◆ full GPU 2", True),
+        ([*jobs.ranks(leaks=2), FULL], "▲ filling GPU 2", False),
     ],
-    ids=["well", "stalled", "lost", "full"],
+    ids=["well", "stalled", "lost", "filling"],
 )
 def test_the_fleet_says_of_a_job_what_the_job_itself_says(frames, state, eta):
     store, _ = fleet.store_of({"h1": (frames, LIVE)})

@@ -106,7 +106,8 @@ class FleetPane(Pane):
             f"no host{mine} contains {fleet.filter!r}" if fleet.filter or mine else WAITING
         )
         rows = [self._row(one) for one in shown]
-        link = max((styled.cells(list(row.cells["state"])) for row in rows), default=0)  # type: ignore[arg-type]
+        states = [list(row.cells.get("state", ())) for row in rows]  # type: ignore[arg-type]
+        link = max((styled.cells(state) for state in states), default=0)  # type: ignore[arg-type]
         worst = max((styled.cells(list(row.cells["worst"])) for row in rows), default=0)  # type: ignore[arg-type]
         self._hosts.show_columns(columns(fleet.sort, self._terminal[0], longest, link, worst))
         self._hosts.show(rows)
@@ -136,10 +137,11 @@ class FleetPane(Pane):
         tokens, name = self._hosts.tokens, self._names.get(one.key, one.name)
         missing = HERE if one.current else self.session.fleet.missing(one)
         retry = None if missing.retry is None else round(missing.retry)
-        shown = name, int(missing.seconds), retry
+        narrow = self._terminal[0] < WIDE_COLUMNS
+        shown = name, int(missing.seconds), retry, narrow
         known = self._rows.get(one.key)
         if known is None or known[:3] != (one, shown, tokens.key):
-            row = host_row(one, tokens, name, missing)
+            row = host_row(one, tokens, name, missing, narrow)
             known = self._rows[one.key] = (one, shown, tokens.key, row)
         return known[3]
 
@@ -147,8 +149,10 @@ class FleetPane(Pane):
         """Show what there is to say of the host under the cursor."""
         one = self._shown.get(self._hosts.cursor_key or "")
         width, height = self._terminal
-        rows = 0 if height < TINY_ROWS else BARE_DETAIL_ROWS if height < ROOMY_ROWS else DETAIL_ROWS
-        framed = rows == DETAIL_ROWS
+        framed = height >= ROOMY_ROWS
+        free = height - (len(self._shown) + 3 + self._totals_rows() + AROUND_ROWS)
+        bare = max(BARE_DETAIL_ROWS, min(DETAIL_ROWS, free))
+        rows = DETAIL_ROWS if framed else bare if height >= TINY_ROWS else 0
         if framed and width >= WIDE:  # its row has the worst: what there is besides stands here
             words = [each.words for each in self._shown.values() if each.words]
             longest = max((text_cells(each[0][1]) for each in words), default=0)

@@ -45,6 +45,8 @@ HOST_CELLS, WIDE_HOST_CELLS = 20, 28
 """What a host's name gets at most, where the names are so long."""
 WIDE_COLUMNS, WIDE_WORST, WORST = 100, 29, 24
 """From so many columns of the terminal on, the worst gets more room before anything else does."""
+NARROW_CELLS = 35
+"""What a narrow table has besides the name of a host and the worst: frame, gaps, four figures."""
 SORT_TITLES = {
     "worst": ("worst", "WORST"),
     "name": ("host", "HOST"),
@@ -79,14 +81,14 @@ def columns(
 
     ``longest`` are the cells of the longest name of a host, which comes before figures that can
     be seen one step deeper, 0 where it is not known. ``link`` are those of the longest state of a
-    link, which has no column where all hosts are live. What neither needs is for the worst, of
-    which the longest text has ``worst`` cells.
+    link, which has no column where all hosts are live, or where the worst says it. What neither
+    needs is for the worst, of which the longest text has ``worst`` cells.
     """
     key, title = SORT_TITLES[sort]
     wide = width >= WIDE_COLUMNS
     host = min(longest, WIDE_HOST_CELLS if wide else HOST_CELLS)
     least = WIDE_WORST if wide else WORST if link is not None else 0
-    share = width // 3 if wide else 0
+    share = width // 3 if wide else width - NARROW_CELLS - max(host, len("HOST"))
     widths = {"host": host, "worst": max(least, min(worst, share))}
     out = [c._replace(width=max(c.width, widths.get(c.key, 0))) for c in COLUMNS]
     if longest:
@@ -149,10 +151,17 @@ def mark_of(grade: Grade, glyphs: Glyphs) -> Piece:
     return glyph, _TOKENS[grade]
 
 
-def host_row(one: Summary, tokens: Tokens, name: str = "", missing: Missing = HERE) -> TableRow:
+def host_row(
+    one: Summary,
+    tokens: Tokens,
+    name: str = "",
+    missing: Missing = HERE,
+    narrow: bool = False,
+) -> TableRow:
     """Return the row of a host, called ``name`` where that is given.
 
-    What is not of now is grey. For how long a host is missing stands beside the state of its link.
+    What is not of now is grey. For how long a host is missing stands beside the state of its link,
+    which on a ``narrow`` table begins the worst. A host that gave no figures has their room for it.
     """
     token = "text" if one.current else "faint"
     link = _LINK_TOKENS.get(one.state)
@@ -161,12 +170,18 @@ def host_row(one: Summary, tokens: Tokens, name: str = "", missing: Missing = HE
     cells: dict[str, Cell] = {
         "mark": [mark_of(one.grade, tokens.glyphs)],
         "host": HostName(name or one.name, "title" if one.current or away else "muted"),
-        "state": [(f"{one.state}{age}", link)] if link is not None else "",
         "worst": worst_cell(one, missing),
     }
+    state: Line = [(f"{one.state}{age}", link)] if link is not None else []
+    if narrow and state:
+        worst = cells["worst"]
+        told = isinstance(worst, list) and any(text for text, _ in worst)
+        cells["worst"] = [*state, *([(": ", link or "text"), *worst] if told else [])]  # type: ignore[misc]
+    else:
+        cells["state"] = state or ""
     if one.answered:
         cells |= _figures(one, token)
-    return TableRow(one.key, cells, "muted")
+    return TableRow(one.key, cells, "muted", spans="worst")
 
 
 def _figures(one: Summary, token: str) -> dict[str, Cell]:

@@ -186,7 +186,8 @@ def _of_devices(verdicts: Sequence[tuple[DeviceView, DeviceState]]) -> Iterable[
         if grade is None or verdict.word in (*HANGS, "filling"):  # the words on the job say it
             continue
         grade = Grade.TIGHT if verdict.word == "full" else grade
-        reason = f": {in_short(verdict.reason)}" if verdict.reason else ""
+        short = in_short(verdict.reason).removeprefix("the device has ")
+        reason = f": {short}" if short else ""
         text, count = seen.get(grade, (f"GPU {device.definition.index} {verdict.word}{reason}", 0))
         seen[grade] = text, count + 1
     for grade, (text, count) in seen.items():

@@ -56,12 +56,15 @@ class Column(NamedTuple):
 class TableRow(NamedTuple):
     """One row of a table.
 
-    ``key`` is stable and unique; ``style`` is the spec of plain string cells.
+    ``key`` is stable and unique; ``style`` is the spec of plain string cells. The cell of the
+    column ``spans`` begins where the empty cells to its left begin: a row that has no figures gives
+    their room to the reason.
     """
 
     key: str
     cells: Mapping[str, Cell] = MappingProxyType({})
     style: str = "text"
+    spans: str = ""
 
 
 Placed = tuple[Column, int]
@@ -404,7 +407,7 @@ class LiveTable(Painted, can_focus=True):
             [(mark.ljust(gutter), "accent" if here and self._bright else "muted")] if gutter else []
         )
         known = self._cell_cache.setdefault(row.key, {})
-        for place, (column, cells) in enumerate(self._placed[1]):
+        for place, (column, cells) in enumerate(self._spanned(row)):
             if place:
                 pieces.append((" " * self._gap, "text"))
             cell = row.cells.get(column.key, "")
@@ -417,6 +420,16 @@ class LiveTable(Painted, can_focus=True):
             pieces = styled.pad(pieces, inner + 1)
             pieces.append((bar, "muted" if bar == THUMB else "border"))
         return strip_of(pieces, width, tokens, "selected" if here and self._bright else "")
+
+    def _spanned(self, row: TableRow) -> list[Placed]:
+        """Return the columns as this row uses them, with the cells that it gives to one of them."""
+        placed = self._placed[1]
+        last = next((at for at, one in enumerate(placed) if one[0].key == row.spans), 0)
+        first = last
+        while first and not row.cells.get(placed[first - 1][0].key):
+            first -= 1
+        wide = sum(cells for _, cells in placed[first : last + 1]) + self._gap * (last - first)
+        return [*placed[:first], (placed[last][0], wide), *placed[last + 1 :]]
 
     def _cell(self, cell: Cell, style: str, column: Column, cells: int, glyphs: Glyphs) -> Line:
         if isinstance(cell, str):
