@@ -71,6 +71,24 @@ class SaidBefore:
         return [note for _, note in self.notes.values()]
 
 
+def _steps(said: Diagnosis, replayed: bool) -> list[Line]:
+    """Return what the doctor says to do, a line for each step."""
+    from ..doctor.cure import steps_of
+    from ..doctor.text import paste_of
+
+    lines: list[Line] = []
+    for number, fix in enumerate(steps_of(said, replayed)):
+        paste = paste_of(fix)
+        lines.append(
+            [
+                (f"{number + 1}. ", "title"),
+                (f"{fix.title}{': ' if paste else ''}", "text"),
+                (paste, "accent"),
+            ]
+        )
+    return lines
+
+
 def alarm_of(subject: Subject, glyphs: Glyphs) -> Line:
     """Return what is wrong with a device that gives no readings, for the line of its name."""
     silent = mute(subject.device) if subject.device is not None else None
@@ -105,7 +123,12 @@ def advice(
     silent = mute(subject.device)
     if silent is not None:
         return [
-            [(f"{silent.word}: ", "bad"), (silent.reason, "text")],
+            [
+                (f"{silent.word}: ", "bad"),
+                (silent.reason, "text"),
+                (f"   {key_of('doctor')}: why" if said is not None else "", "muted"),
+            ],
+            *(_steps(said, bool(host.badge)) if said is not None else ()),
             [("", "text"), ("The driver gives no readings of it.", "muted")],
             *([[("", "text"), (OF_ITS_PROBE, "muted")]] if subject.allocator is not None else []),
         ]
@@ -218,7 +241,15 @@ def fit_lines(lines: Sequence[Line], width: int, rows: int) -> list[Line]:
 
 
 def worst_of(subject: Subject, cases: Sequence[Case]) -> Diagnosis | None:
-    """Return the worst that the doctor has found in the memory of this trainer."""
+    """Return the worst that the doctor has found in the memory of this trainer.
+
+    Of a device that gives no readings it is what is wrong with the device.
+    """
+    if subject.device is not None and mute(subject.device) is not None:
+        where = f"GPU {subject.device.definition.index}"
+        return next(
+            (one.finding for one in cases if one.grave and one.finding.where == where), None
+        )
     if subject.trainer is None:
         return None
     pid = subject.trainer.definition.pid
