@@ -48,6 +48,8 @@ from gpuscope.tui.overview.detail_screen import detail_lines
 from gpuscope.tui.overview.device_rows import device_row
 from gpuscope.tui.overview.empty_states import problems
 from gpuscope.tui.overview.job_rows import job_lines
+from gpuscope.tui.processes.entries import entries, state_of
+from gpuscope.tui.processes.idle import Idleness
 from gpuscope.tui.processes.text import order_lines
 from gpuscope.tui.theme import THEMES, Tokens
 from gpuscope.wire import frames as f
@@ -486,6 +488,9 @@ def test_all_say_the_same_of_a_device_whose_training_is_not_well(trained: Traine
     assert summary.runs[0].state == of_job
     (line,) = job_lines(host, history=history)
     assert line.kind == of_job.kind
+    (process, *_) = entries(host, history, Idleness())
+    if trained.word == "filling":
+        assert state_of(process, TOKENS.glyphs)[0] == (f"{TOKENS.glyphs.bad} filling", "bad")
     assert (worst_of_jobs(host, history) == "bad") == (of_job.kind == "bad"), "the header"
 
     # the verbs

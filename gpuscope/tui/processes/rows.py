@@ -11,12 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...model.device_state import DeviceState
-from ...model.job_state import broken_below, broken_devices
 from ...model.pace import pace_of
 from ...model.ranks import name_of
-from ...model.stalls import waiting_ids
-from ...store.view import DeviceView, HistoryOf, HostView, ProcView, TrainerView, UseView
+from ...store.view import HistoryOf, HostView, ProcView
 from ...text import styled
 from ...text.ranges import ranges_text
 from ...text.styled import Line, Piece
@@ -26,8 +23,9 @@ from ..shell.state import PROCESS_SORTS
 from ..theme import UNICODE, Glyphs
 from ..widgets.last_seen import as_last_seen
 from ..widgets.table import Cell, Column, TableRow
-from .idle import Idle, Idleness
-from .state_text import memory_bar, state_words
+from .entries import Entry, entries, state_of
+from .idle import Idleness
+from .state_text import memory_bar
 from .training_cells import FULL_CELLS, INPUT, LOSS, PACE, PEAK, TRAINING, training_cells
 
 COLUMNS = (
@@ -96,28 +94,6 @@ class Listing:
     all: int
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A process with what its row needs."""
-
-    process: ProcView
-    uses: tuple[UseView, ...]
-    devices: tuple[DeviceView, ...]
-    trainer: TrainerView | None
-    sm: float | None
-    idle: Idle
-    memory: float | None
-    waits: bool = False
-    """Whether its job hangs, and another rank is the reason."""
-    broken: tuple[int, DeviceState] | None = None
-    """The index and the state of a device of its own that no program can rely on."""
-
-    @property
-    def job(self) -> str | None:
-        """The key of its job, where it is a rank of one."""
-        return self.trainer.definition.job if self.trainer is not None else None
-
-
 def columns(choice: Choice, rows: Sequence[TableRow] | None = None, room: int = 0) -> list[Column]:
     """Return the columns for ``room`` cells that are wanted and say something.
 
@@ -145,38 +121,6 @@ def columns(choice: Choice, rows: Sequence[TableRow] | None = None, room: int = 
             column = column._replace(title=column.title[: column.width - 1] + "▾")
         out.append(column)
     return out
-
-
-def entries(host: HostView, history: HistoryOf, idleness: Idleness) -> list[Entry]:
-    """Return every process that holds a part of a device or has a probe in it."""
-    devices = {device.id: device for device in host.devices}
-    trainers = {trainer.id: trainer for trainer in host.trainers if trainer.gone is None}
-    idle = {device.id: idleness.of_device(device, history) for device in host.devices}
-    waiting = {rank for job in host.jobs for rank in waiting_ids(job)}
-    lost = broken_devices(host)
-    out = []
-    for process in host.processes:
-        if process.gone is not None:
-            continue
-        uses = tuple(use for use in process.uses if use.gone is None and use.gpu in devices)
-        trainer = trainers.get(process.trainer) if process.trainer is not None else None
-        if not uses and trainer is None:
-            continue
-        own = tuple(devices[use.gpu] for use in uses)
-        sizes = [use.number("used_bytes") for use in uses]
-        since = idleness.of_process(process, uses, idle, history, host.wall_seconds)
-        memory = (
-            sum(size for size in sizes if size is not None) if uses and None not in sizes else None
-        )
-        waits = trainer is not None and trainer.id in waiting
-        broken = broken_below(host, process, trainer) if lost else None
-        out.append(Entry(process, uses, own, trainer, _sm(uses), since, memory, waits, broken))
-    return out
-
-
-def _sm(uses: Sequence[UseView]) -> float | None:
-    known = [share for use in uses if (share := use.number("sm_percent")) is not None]
-    return max(known) if known else None
 
 
 def listing(
@@ -351,15 +295,9 @@ def _heading(key: str, members: Sequence[Entry], glyphs: Glyphs) -> TableRow:
     return TableRow(f"{HEADING}{key}", cells, "title")
 
 
-def _state(entry: Entry, glyphs: Glyphs, paced: bool = False) -> Line:
-    """Return what it does; not how long its step takes where a column says so."""
-    e = entry
-    return state_words(e.process, e.uses, e.trainer, e.idle, glyphs, e.waits, e.broken, paced)
-
-
 def _worst_state(members: Sequence[Entry], glyphs: Glyphs) -> Line:
     """Return the state of the first rank that is not well, else the steps of all of them."""
-    states = [_state(entry, glyphs) for entry in members]
+    states = [state_of(entry, glyphs) for entry in members]
     graves = ([one for one in states if one[0][1] == token] for token in ("bad", "warn"))
     grave = next((found[0] for found in graves if found), None)
     steps = pace_of([one.trainer for one in members if one.trainer is not None]).steps_text
@@ -379,7 +317,7 @@ def _row(
     )
     command = d.command or d.name
     indices = [one.definition.index for one in entry.devices]
-    state = _state(entry, glyphs, paced)
+    state = state_of(entry, glyphs, paced)
     cells: dict[str, Cell] = {
         "pid": [(str(d.pid), "text")],
         "user": [(d.user, "text" if d.mine else "muted")] if d.user else NOTHING,

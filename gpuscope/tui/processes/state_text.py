@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...model.device_state import IDLE_PERCENT, NEARLY_FULL, DeviceState
+from ...model.memory_room import MemoryRoom, alarm
 from ...model.pace import pace_of
 from ...model.stalls import is_stalled, place, waits_in_collective
 from ...store.view import DeviceView, ProcView, TrainerView, UseView
@@ -27,12 +28,14 @@ def state_words(
     waits: bool = False,
     broken: tuple[int, DeviceState] | None = None,
     paced: bool = False,
+    ends: MemoryRoom | None = None,
 ) -> Line:
     """Return a glyph with a word, and why: by its probe, else by its log, else by its load.
 
     ``waits``: its job hangs, and another rank is the reason. ``broken`` is the index and the state
     of a device that it uses and that no program can rely on, which comes before all else.
-    ``paced``: how long its step takes is told elsewhere.
+    ``paced``: how long its step takes is told elsewhere. ``ends`` is its memory where that runs
+    out soon.
     """
     if broken is not None:
         index, state = broken
@@ -40,6 +43,9 @@ def state_words(
         last = f" last step {step:,.0f}" if step is not None else ""
         return [(f"{glyphs.bad} GPU {index} {state.word}", "bad"), (last, "muted")]
     if trainer is not None:
+        if ends is not None and ends.runs_out is not None and not is_stalled(trainer):
+            kind, left = alarm(ends) or "warn", ends.runs_out.time_text or ends.runs_out.steps_text
+            return [(f"{getattr(glyphs, kind)} filling", kind), (f" {left} left", "muted")]
         return _training(trainer, idle, glyphs, waits, paced)
     step = process.number("log_step")
     if idle:

@@ -1,0 +1,85 @@
+"""This module gathers what is known of each process for its row, and says what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...model.device_state import DeviceState
+from ...model.device_trainings import filling
+from ...model.job_state import broken_below, broken_devices
+from ...model.memory_room import MemoryRoom
+from ...model.stalls import waiting_ids
+from ...store.view import DeviceView, HistoryOf, HostView, ProcView, TrainerView, UseView
+from ...text.styled import Line
+from ..theme import Glyphs
+from .idle import Idle, Idleness
+from .state_text import state_words
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A process with what its row needs."""
+
+    process: ProcView
+    uses: tuple[UseView, ...]
+    devices: tuple[DeviceView, ...]
+    trainer: TrainerView | None
+    sm: float | None
+    idle: Idle
+    memory: float | None
+    waits: bool = False
+    """Whether its job hangs, and another rank is the reason."""
+    broken: tuple[int, DeviceState] | None = None
+    ends: MemoryRoom | None = None
+    """Its memory, where that runs out soon."""
+    """The index and the state of a device of its own that no program can rely on."""
+
+    @property
+    def job(self) -> str | None:
+        """The key of its job, where it is a rank of one."""
+        return self.trainer.definition.job if self.trainer is not None else None
+
+
+def entries(host: HostView, history: HistoryOf, idleness: Idleness) -> list[Entry]:
+    """Return every process that holds a part of a device or has a probe in it."""
+    devices = {device.id: device for device in host.devices}
+    trainers = {trainer.id: trainer for trainer in host.trainers if trainer.gone is None}
+    idle = {device.id: idleness.of_device(device, history) for device in host.devices}
+    waiting = {rank for job in host.jobs for rank in waiting_ids(job)}
+    lost = broken_devices(host)
+    rooms = [room for one in host.devices if (room := filling(host, one, history)) is not None]
+    ends = {room.trainer.id: room for room in rooms}
+    out = []
+    for process in host.processes:
+        if process.gone is not None:
+            continue
+        uses = tuple(use for use in process.uses if use.gone is None and use.gpu in devices)
+        trainer = trainers.get(process.trainer) if process.trainer is not None else None
+        if not uses and trainer is None:
+            continue
+        own = tuple(devices[use.gpu] for use in uses)
+        sizes = [use.number("used_bytes") for use in uses]
+        since = idleness.of_process(process, uses, idle, history, host.wall_seconds)
+        memory = (
+            sum(size for size in sizes if size is not None) if uses and None not in sizes else None
+        )
+        waits = trainer is not None and trainer.id in waiting
+        broken = broken_below(host, process, trainer) if lost else None
+        room = ends.get(trainer.id) if trainer is not None else None
+        sm = _sm(uses)
+        out.append(Entry(process, uses, own, trainer, sm, since, memory, waits, broken, room))
+    return out
+
+
+def _sm(uses: Sequence[UseView]) -> float | None:
+    known = [share for use in uses if (share := use.number("sm_percent")) is not None]
+    return max(known) if known else None
+
+
+def state_of(entry: Entry, glyphs: Glyphs, paced: bool = False) -> Line:
+    """Return what it does; not how long its step takes where a column says so."""
+    e = entry
+    return state_words(
+        e.process, e.uses, e.trainer, e.idle, glyphs, e.waits, e.broken, paced, e.ends
+    )
