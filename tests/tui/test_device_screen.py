@@ -6,11 +6,13 @@ Also health, topology and zoom; at every size, in cells.
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
 
 from gpuscope.model.device_state import judge
+from gpuscope.store.replay import ReplaySource
 from gpuscope.tui.device import text as words
 from gpuscope.tui.device.device_screen import WINDOWS, DeviceScreen
 from gpuscope.tui.device.inventory_text import topology_lines
@@ -26,6 +28,7 @@ from tests.fakes.asked import AskedSource, gives
 from tests.tui.pilot import in_loop, make_app, until
 from tests.tui.snapshots import grid, text
 
+RECORDINGS = Path(__file__).parents[2] / "demos" / "recordings"
 TOKENS = Tokens(THEMES[0])
 
 
@@ -387,3 +390,18 @@ async def test_a_healthy_device_has_its_training_and_its_peers_where_there_is_ro
         peers = [line for line in shown.splitlines() if "622 W  70 °C  ● ok" in line]
         assert len(peers) == 4
         assert [("▸ 1 " in line) for line in peers] == [False, True, False, False]
+
+
+@in_loop
+async def test_in_a_recording_the_cure_names_no_key_for_what_ran_then():
+    replay = ReplaySource(RECORDINGS / "h200x2-stall.gsr")
+    replay.pause()
+    replay.seek(70.0)
+    app = GpuscopeApp(Session(replay=replay))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "Doctor ▲1")
+        app.open("device", app.session.host.devices[1].key)
+        shown = await until(pilot, "What to do", "back then")
+        assert "rank 1 (pid 781) is stuck, rank 0 waits for it" in shown
+        assert "S: its stacks" not in shown
+        assert "kill " not in shown

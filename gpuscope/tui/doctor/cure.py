@@ -114,7 +114,7 @@ def _steps(
     gain = finding.effect is None
     told = ""
     if row is not None and not any(fix.now for fix in steps):
-        yield from with_label("now", [(row.now, "text")], cells)
+        yield from with_label("back then" if replayed else "now", [(row.now, "text")], cells)
     for number, fix in enumerate(steps):
         when = "now" if fix.now else "then"
         text = fix.title.rstrip(".") + "." if brief else fix_sentences(fix, gain)
@@ -168,8 +168,10 @@ def _of_job(job: JobView, device: DeviceView) -> str:
     stall = find_stall(job.trainers)
     if stall is not None and stall.behind and stall.waiting:
         behind = ", ".join(f"{one.definition.pid}" for one in stall.behind[:3])
-        names = f"{names_of(stall.behind)} (pid {behind}) is stuck"
-        return f"{job.title}: {names}, {names_of(stall.waiting)} wait for it"
+        stuck = "is stuck" if len(stall.behind) == 1 else "are stuck"
+        names = f"{names_of(stall.behind)} (pid {behind}) {stuck}"
+        wait = "waits" if len(stall.waiting) == 1 else "wait"
+        return f"{job.title}: {names}, {names_of(stall.waiting)} {wait} for it"
     own = [one for one in here if isinstance(one, TrainerView)]
     if len(ranks) < 2 or not own:
         return f"{job.title} (pid {pids})"
