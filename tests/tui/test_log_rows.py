@@ -7,7 +7,10 @@ from dataclasses import replace
 import pytest
 
 from gpuscope.doctor.finding import Finding
+from gpuscope.text import styled
 from gpuscope.tui.doctor.finding_history import Case
+from gpuscope.tui.log.activity import activity
+from gpuscope.tui.log.details import Around, details
 from gpuscope.tui.log.entry import Entry
 from gpuscope.tui.log.happened import KEPT_OUTPUT, OUTPUT_CHARS, Happened
 from gpuscope.tui.log.journal import Journal
@@ -287,3 +290,39 @@ def test_a_narrow_log_has_the_time_of_today_and_the_day_of_what_is_older():
     ((today, _),) = row(now, GLYPHS, today=day(now)).cells["time"]
     ((before, _),) = row(old, GLYPHS, today=day(now)).cells["time"]
     assert (len(today), before) == (8, day(old))
+
+
+def entry(at: float, group: str = "jobs", token: str = "text", **more) -> Entry:
+    return Entry(at, group, "started", "train.py", "pid 7", token, f"s{at}{group}", **more)
+
+
+def test_events_over_time_are_counted_by_kind_and_the_gravest_is_marked():
+    now = 1_000_000.0
+    found = [entry(now - 60), entry(now - 59), entry(now - 1, "gpu", "bad"), entry(now - 90_000)]
+    what, lines = activity(found, now, found[0], GLYPHS, 80)
+    assert what == "one column: 2 s, highest: 2 · 1 older"
+    shown = [styled.plain(line) for line in lines]
+    assert [line.split()[0] for line in shown[:2]] == ["jobs", "GPU"]
+    assert " 2 " in shown[0]
+    assert " 1 ▲" in shown[1]
+    assert shown[0].index("█") == shown[2].index("▲"), "the axis marks the event of the cursor"
+    assert all(styled.cells(line) <= 80 for line in lines)
+    assert activity(found, now, None, GLYPHS, 40) == ("", []), "too narrow for columns"
+
+
+def test_an_event_in_full_says_what_its_gpu_and_its_job_do_now():
+    host = views.store_of(views.hung()).view().host
+    assert host is not None
+    lost = next(device for device in host.devices if device.definition.index == 5)
+    found = entry(host.wall_seconds - 30, "gpu", "bad", place=("device", lost.key))
+    text = [styled.plain(line) for line in details(found, Around(host), GLYPHS, 90, 40)]
+    assert any(line.startswith("Now      lost: the device has fallen off") for line in text)
+    assert any(line.startswith("Users    train.py of ada") for line in text)
+    job = next(job for job in host.jobs if job.trainers)
+    found = entry(host.wall_seconds - 30, job=job.key, place=("job", job.key))
+    text = [styled.plain(line) for line in details(found, Around(host), GLYPHS, 90, 40)]
+    assert any("Job      pid 48213-48219" in line for line in text)
+    assert any(line.startswith("Now      step ") and "a step" in line for line in text)
+    few = [styled.plain(line) for line in details(found, Around(host), GLYPHS, 90, 5)]
+    assert len(few) <= 5
+    assert not any(line.startswith("When") for line in few), "the list says it"

@@ -1,21 +1,27 @@
-"""The line of the log under the cursor in full, for the right half of a wide terminal."""
+"""The event under the cursor of the log in full."""
 
 from __future__ import annotations
 
 import re
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ...doctor.report import fix_sentences
 from ...text import styled
-from ...text.styled import Line
+from ...text.styled import Line, Piece
+from ...text.units import age_text
 from ..shell.keymap import key_of
 from ..theme import Glyphs
 from .entry import GROUPS, Entry
-from .rows import event_lines
+from .rows import event_lines, sign
+from .subject import device_of, facts_of_device, facts_of_job, findings_on, job_of, means
 
 if TYPE_CHECKING:
     from ...doctor.finding import Finding
+    from ...store.view import HostView
+    from ..doctor.finding_history import Case
 
 LABEL = 9
 OPENS = {
@@ -29,6 +35,22 @@ OPENS = {
 }
 """What Enter opens, by the kind of the place of an entry."""
 _CODE = re.compile(r"(?:[^\s:;,()]+\.py|<path>):\d+")
+TOKENS = {"problem": "bad", "warning": "warn", "info": "muted"}
+MOST_FINDINGS = 4
+BRIEF_ROWS = 10
+"""In fewer rows what the list says already is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What is known besides an entry: its host, the doctor's cases, and other entries.
+
+    ``same`` is what else happened to the same job or GPU, the newest first.
+    """
+
+    host: HostView | None = None
+    cases: Sequence[Case] = ()
+    same: Sequence[Entry] = ()
 
 
 def path_of(entry: Entry) -> str:
@@ -37,42 +59,82 @@ def path_of(entry: Entry) -> str:
     return entry.path or (found.group() if found else "")
 
 
-def details(
-    entry: Entry,
-    same_job: Sequence[Entry],
-    finding: Finding | None,
-    glyphs: Glyphs,
-    cells: int,
-    height: int,
-) -> list[Line]:
+def details(entry: Entry, around: Around, glyphs: Glyphs, cells: int, height: int) -> list[Line]:
     """Return what is known of an entry in at most ``height`` lines of ``cells`` cells.
 
-    ``same_job`` is what else happened to its job, the newest first, and ``finding`` the finding
-    that it tells of, where that is still known.
+    What matters most comes first: its text, what it is about, and what the doctor says of it.
     """
-    at = time.strftime("%A, %d %B %Y, %H:%M:%S", time.localtime(entry.wall_seconds))
-    out = styled.wrap([(entry.text, "title")], cells)
-    out.append([])
-    kind = GROUPS[entry.group]
-    facts = [("When", at), ("Kind", f"{kind}: {entry.word}"), ("Of", entry.who)]
-    facts += [("Path", path)] if (path := path_of(entry)) else []
-    for label, text in facts:
-        out += styled.hang([(f"{label:{LABEL}}", "accent")], [(text, "text")], cells)
+    device = device_of(entry, around.host)
+    own, others = findings_on(entry, device, around.cases)
+    token = entry.token if entry.token != "text" else "faint"
+    text: list[Piece] = [(entry.text, "title")]
+    out = styled.hang([(f"{sign(entry.token, glyphs)} ", token)], text, cells)
+    brief = height < BRIEF_ROWS
+    labelled = [("Means", meaning)] if (meaning := means(entry)) else []
+    labelled += [] if brief else _listed(entry, around.host)
+    for label, words in labelled:
+        out += _labelled(label, words, cells)
+    gap: list[Line] = [] if brief else [[]]
+    if own is not None:
+        out += [*gap, *_finding_lines(own.finding, cells), *gap]
+    for label, words in _facts(entry, around.host):
+        out += _labelled(label, words, cells)
     if entry.place and entry.place[0] in OPENS:
         does = (f": {OPENS[str(entry.place[0])]}", "muted")
         out.append([(f"{'More':{LABEL}}", "accent"), (key_of("open"), "bold accent"), does])
-    if finding is not None:
-        out.append([])
-        for number, one in enumerate(finding.evidence):
-            head: Line = [(f"{'Why' if number == 0 else '':{LABEL}}", "accent")]
-            source = f"   {one.source}" if one.source else ""
-            out += styled.hang(head, [(one.text, "text"), (source, "faint")], cells)
-        if finding.effect is not None:
-            head = [(f"{'Gain':{LABEL}}", "accent")]
-            out += styled.hang(head, [(finding.effect.text, "text")], cells)
-    others = [one for one in same_job if one.serial != entry.serial]
+    for number, case in enumerate(others[:MOST_FINDINGS]):
+        head: Line = [(f"{'' if number else 'Doctor':{LABEL}}", "accent")]
+        grave = TOKENS[case.finding.severity]
+        title: list[Piece] = [(f"{sign(grave, glyphs)} ", grave), (case.finding.title, "text")]
+        out += gap if number == 0 else []
+        out += styled.hang(head, title, cells)
+    rest = [one for one in around.same if one.serial != entry.serial]
     room = height - len(out) - 2
-    if others and room > 0:
-        out += [[], [("Also of this job, the newest first", "title")]]
-        out += event_lines(others, glyphs, room, cells)
+    if rest and room > 0:
+        what = "job" if entry.job else "GPU"
+        out += [[], [(f"Also of this {what}, the newest first", "title")]]
+        out += event_lines(rest, glyphs, room, cells)
     return out[:height]
+
+
+def _listed(entry: Entry, host: HostView | None) -> list[tuple[str, str]]:
+    """Return what the list says too: when it happened, of which kind it is, and of what."""
+    at = time.strftime("%H:%M:%S, %A, %d %B %Y", time.localtime(entry.wall_seconds))
+    if host is not None and host.wall_seconds is not None:
+        age = host.wall_seconds - entry.wall_seconds
+        at += f" · {age_text(age)} ago" if age >= 1 else ""
+    return [("When", at), ("Kind", f"{GROUPS[entry.group]}: {entry.word}"), ("Of", entry.who)]
+
+
+def _facts(entry: Entry, host: HostView | None) -> list[tuple[str, str]]:
+    """Return the file or the line of code, and what the job or the GPU is and does now."""
+    out = [("Path", path)] if (path := path_of(entry)) else []
+    job, device = job_of(entry, host), device_of(entry, host)
+    if host is not None and device is not None:
+        return [*out, *facts_of_device(device, host)]
+    return (
+        [*out, *facts_of_job(job, host, entry.text)]
+        if host is not None and job is not None
+        else out
+    )
+
+
+def _labelled(label: str, text: str, cells: int) -> list[Line]:
+    return styled.hang([(f"{label:{LABEL}}", "accent")], [(text, "text")], cells)
+
+
+def _finding_lines(finding: Finding, cells: int) -> list[Line]:
+    """Return the evidence of a finding, what fixing it brings, and its first fix."""
+    out: list[Line] = []
+    for number, one in enumerate(finding.evidence):
+        source = f"   {one.source}" if one.source else ""
+        head: Line = [(f"{'' if number else 'Why':{LABEL}}", "accent")]
+        out += styled.hang(head, [(one.text, "text"), (source, "faint")], cells)
+    if finding.effect is not None:
+        out += _labelled("Gain", finding.effect.text, cells)
+    for fix in finding.fixes[:1]:
+        out += _labelled("Fix", fix_sentences(fix, finding.effect is None), cells)
+        code = filter(None, (fix.code.strip("\n"), fix.environment, fix.command))
+        for text in "\n".join(code).splitlines():
+            out += styled.hang([(" " * (LABEL + 2), "text")], [(text, "accent")], cells)
+    return out

@@ -15,6 +15,7 @@ from ...model.alerts import Alerts
 from ...model.alerts_settings import AlertSettings
 from ...model.device_state import silence
 from ...model.job_ends import end_of, job_end, last_state
+from ...text.ranges import compact_ranges, ranges_text, spans
 from ...text.units import age_text
 from .entry import Entry, name_of_job
 from .event_entry import event_entry
@@ -28,6 +29,8 @@ KEPT = 1000
 OLD_SECONDS = 12 * 3600.0
 """What ended so long before it was first seen is no news."""
 TOGETHER_SECONDS = 15.0
+MOST_RANGES = 4
+"""Of the pids of a job: more are left out, and it is said."""
 TOKENS = {"problem": "bad", "warning": "warn", "info": "muted"}
 END_TOKENS = {"ok": "ok", "muted": "muted", "warn": "warn", "bad": "bad"}
 
@@ -240,6 +243,13 @@ class Journal:
         ]
         return sorted(own, key=lambda entry: entry.wall_seconds, reverse=True)
 
+    def like(self, entry: Entry) -> list[Entry]:
+        """Return what happened to the same job, or else to the same GPU, the newest first."""
+        if entry.job:
+            return self.of_job(entry.job)
+        own = [one for one in self.entries.values() if not one.job and one.who == entry.who]
+        return sorted(own, key=lambda one: one.wall_seconds, reverse=True)
+
 
 # ── words ──
 
@@ -260,12 +270,13 @@ def start_of(host: HostView, job: JobView) -> float | None:
 def about_job(host: HostView, job: JobView) -> str:
     """Return what a job is: its user, its processes, its GPUs."""
     pids = sorted(one.definition.pid for one in job.trainers or job.processes)
-    shown = ", ".join(map(str, pids[:4])) + (", …" if len(pids) > 4 else "")
+    ranges = compact_ranges(pids, MOST_RANGES).replace(",", ", ")
+    shown = f"{ranges} and more" if len(spans(pids)) > MOST_RANGES else ranges
     ids = {a.gpu for t in job.trainers for a in t.allocators} | {
         u.gpu for p in job.processes for u in p.uses
     }
-    gpus = sorted(d.definition.index for d in host.devices if d.id in ids)
-    where = f"GPU {', '.join(map(str, gpus[:8]))}" if gpus else ""
+    gpus = [d.definition.index for d in host.devices if d.id in ids]
+    where = f"GPU {ranges_text(gpus)}" if gpus else ""
     parts = (f"pid {shown}" if pids else "", where, f"by {job.user}" if job.user else "")
     probe = "" if job.trainers else "no probe"
     return " · ".join(part for part in (*parts, probe) if part)

@@ -5,19 +5,18 @@ from __future__ import annotations
 import time
 
 from textual.app import ComposeResult
-from textual.containers import Horizontal
+from textual.containers import Container, Vertical
 
 from ...store.view import HostView
-from ...text import styled
 from ...text.styled import Line
-from ...text.width import cells as text_cells
 from ..shell.keymap import key_of
 from ..shell.session import Session
 from ..widgets.pane import Pane, set_title
 from ..widgets.program import program
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines
-from .details import details
+from .activity import activity, rows_of
+from .details import Around, details
 from .entry import GROUPS, HIDDEN, Entry
 from .rows import ALL, chosen, columns, counts, day, of_notices, row
 
@@ -32,56 +31,90 @@ NOTHING = {
 ALWAYS = "output"
 """A group that can be chosen while it is empty, and says then whose output comes here."""
 WIDE = 160
-"""Columns from which on the line under the cursor stands in full at the right."""
+"""Columns from which on the event under the cursor stands at the right of the list."""
+HIGH = 36
+"""Rows from which on there are the events over time as well."""
+FRAMED_ROWS = 20
+"""Fewer rows have no frames."""
+AROUND_ROWS = 4
+"""Status line, tabs, groups and footer."""
+EVENT_ROWS, EVENT_SHARE, EVENT_MOST = 6, 0.36, 0.6
+"""Of the event where it stands below the list: the fewest rows, their share, and the most."""
+FRAME_ROWS, HEADED_ROWS, LIST_ROWS = 2, 3, 5
+"""Rows of a frame, of one with the names of columns, and of events in any list."""
 
 
 class LogPane(Pane):
     """The log, which follows its end until the cursor leaves it.
 
-    Above it stand the groups that can be looked at alone. The line under the cursor stands in full
-    at the right of a wide terminal; on others its text stands below where it was cut.
+    Above it stand the groups that can be looked at alone. The event under the cursor stands in full
+    at the right of a wide terminal, and below the list on others. A high terminal has the events
+    over time.
     """
 
     DEFAULT_CSS = """
     LogPane #groups { height: 1; padding: 0 2; }
-    LogPane #full { padding: 0 2; }
-    LogPane #events { width: 2fr; }
-    LogPane #event { width: 1fr; height: 1fr; }
+    LogPane #log-body { layout: vertical; height: 1fr; }
+    LogPane #log-left { height: 1fr; }
+    LogPane #events { height: 1fr; }
+    LogPane.wide #log-body { layout: horizontal; }
+    LogPane.wide #log-left { width: 2fr; }
+    LogPane.wide #event { width: 1fr; height: 1fr; }
     """
 
     def __init__(self, session: Session, **kwargs: str) -> None:
         super().__init__(session, **kwargs)
-        self._groups, self._full = Lines(id="groups"), Lines(id="full")
+        self._groups = Lines(id="groups")
         self._table = LiveTable(
             columns(()), empty="nothing has happened yet", id="events", classes="panel"
         )
         self._event = Lines(id="event", classes="panel")
-        self._event.display = False
+        self._activity = Lines(id="activity", classes="panel")
+        self._terminal = (120, 40)
         self._group = ALL
         self._counts: dict[str, int] = {}
         self._entries: dict[str, Entry] = {}
         self._seen: object = None
-        self._today = ""
-        """The day of the newest line."""
+        self._until: float | None = None
+        """The end of what is shown where the past is looked at."""
 
     def compose(self) -> ComposeResult:
         self._table.border_title = "Log"
         self._event.border_title = "Event"
+        self._activity.border_title = "Events over time"
         yield self._groups
-        with Horizontal():
-            yield self._table
+        with Container(id="log-body"):
+            with Vertical(id="log-left"):
+                yield self._table
+                yield self._activity
             yield self._event
-        yield self._full
 
     def fit_to(self, width: int, height: int) -> None:
-        self._event.display = width >= WIDE
-        self._show_full()
+        self._terminal = (width, height)
+        self.set_class(width >= WIDE, "wide")
+        self._share_out()
+        self._show_chosen()
+
+    def _share_out(self) -> None:
+        """Give the event below the list its rows, and those that a short list does not need."""
+        width, height = self._terminal
+        found = list(self._entries.values())
+        self._activity.display = height >= HIGH and len(found) > 1
+        below = rows_of(found) + FRAME_ROWS if self._activity.display else 0
+        self._activity.styles.height = max(below, 1)
+        if width >= WIDE:
+            self._event.styles.height = "1fr"
+            return
+        room = height - AROUND_ROWS
+        spare = room - below - max(LIST_ROWS, len(found)) - HEADED_ROWS
+        rows = max(EVENT_ROWS, int(EVENT_SHARE * room), min(spare, int(EVENT_MOST * room)))
+        self._event.styles.height = rows if height >= FRAMED_ROWS else 2
 
     def show(self, host: HostView | None) -> None:
         state = self.session.state
         looks_back = host is not None and self.session.frozen_view.past(host.key) is not None
         back = looks_back or self.session.replay is not None
-        until = host.wall_seconds if host is not None and back else None
+        until = self._until = host.wall_seconds if host is not None and back else None
         happened = self.session.happened
         journal = happened.on(host)
         notices = self.session.notices.all
@@ -113,7 +146,7 @@ class LogPane(Pane):
         nothing = NOTHING.get(self._group, "nothing has happened yet")
         nothing = f"nothing had happened until {then}" if looks_back else nothing
         self._table.show_empty(f"nothing contains {state.filter!r}" if state.filter else nothing)
-        self._show_full()
+        self._show_chosen()
 
     def show_findings(self) -> None:
         self.show(self.session.host)
@@ -125,9 +158,10 @@ class LogPane(Pane):
         shown = columns(found, self.app.size.width)
         self._table.show_columns(shown)
         glyphs, dated = self._table.tokens.glyphs, shown[0].width > len("00:00:00")
-        self._today = day(found[-1]) if found else ""
-        rows = [row(one, glyphs, dated, self._today) for one in found]
+        today = day(found[-1]) if found else ""
+        rows = [row(one, glyphs, dated, today) for one in found]
         self._table.show(rows)
+        self._share_out()
         if following and rows:
             self._table.move_to(rows[-1].key)
 
@@ -154,7 +188,7 @@ class LogPane(Pane):
         self.show(self.session.host)
         if rows := self._table.rows:
             self._table.move_to(rows[-1].key)
-            self._show_full()
+            self._show_chosen()
 
     def do_next_kind(self) -> None:
         """Only what is of the next kind."""
@@ -164,49 +198,36 @@ class LogPane(Pane):
         """Only what is of the kind before."""
         self._turn(-1)
 
-    def _show_full(self) -> None:
-        row = next((r for r in self._table.rows if r.key == self._table.cursor_key), None)
-        entry = self._entries.get(row.key) if row is not None else None
-        if self._event.display:
-            self._full.show([])
-            self._show_event(entry)
-            return
-        text, room = entry.text if entry is not None else "", self._table.width_of("text")
-        if not room:  # it was not laid out yet
-            self.call_after_refresh(self._show_full)
-            return
-        if entry is not None and day(entry) != self._today:  # the list may have the day alone
-            moment = time.localtime(entry.wall_seconds)
-            text, room = f"{time.strftime('%b %d %H:%M:%S', moment)}  {text}", 0
-        cut = text_cells(text) > room
-        self._full.show(styled.wrap([(text, "muted")], max(20, self.size.width - 4)) if cut else [])
-
-    def _show_event(self, entry: Entry | None) -> None:
-        """Show the line under the cursor in full at the right."""
+    def _show_chosen(self) -> None:
+        """Show the event under the cursor in full, and mark it among the events over time."""
         cells, height = self._event.content_size
         if not cells:  # it was not laid out yet
-            self.call_after_refresh(self._show_full)
+            self.call_after_refresh(self._show_chosen)
             return
+        entry = self._entries.get(self._table.cursor_key or "")
+        self._show_activity(entry)
         if entry is None:
             self._event.show([])
             return
-        host, finding = self.session.host, None
-        if entry.place[:1] == ("finding",):
-            finding = next(
-                (
-                    case.finding
-                    for case in self.session.doctor.cases
-                    if entry.place[1:] == (case.finding.pitfall, case.finding.where)
-                ),
-                None,
-            )
-        same = self.session.happened.on(host).of_job(entry.job) if entry.job else []
-        glyphs = self._event.tokens.glyphs
-        self._event.show(details(entry, same, finding, glyphs, cells, height))
+        host, glyphs = self.session.host, self._event.tokens.glyphs
+        same = self.session.happened.on(host).like(entry)
+        around = Around(host, self.session.doctor.cases, same)
+        self._event.show(details(entry, around, glyphs, cells, height))
+
+    def _show_activity(self, chosen: Entry | None) -> None:
+        """Show how many of the events in the list there were of each kind over time."""
+        host, found = self.session.host, list(self._entries.values())
+        now = self._until or (host.wall_seconds if host is not None else None) or time.time()
+        cells = self._activity.content_size.width or self._table.content_size.width
+        if self._activity.display and cells:
+            glyphs = self._activity.tokens.glyphs
+            what, lines = activity(found, now, chosen, glyphs, cells)
+            self._activity.show(lines)
+            self._activity.subtitle([(what, "faint")])
 
     def on_live_table_highlighted(self, event: LiveTable.Highlighted) -> None:
         event.stop()
-        self._show_full()
+        self._show_chosen()
 
     async def on_live_table_selected(self, event: LiveTable.Selected) -> None:
         event.stop()

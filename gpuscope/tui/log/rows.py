@@ -17,9 +17,9 @@ from ..widgets.table import Cell, Column, TableRow
 from .entry import GROUPS, HIDDEN, Entry
 
 SIGN = Column("sign", "", 1)
-WHAT, TEXT = Column("what", "WHAT", 9), Column("text", "TEXT", 20, flex=1)
+WHAT, TEXT = Column("what", "WHAT", 8), Column("text", "TEXT", 20, flex=1)
 WHO = Column("who", "WHO", 12, priority=1)
-NARROW, WHO_NARROW, WHO_CELLS = 100, 14, 26
+NARROW, WHO_NARROW, WHO_CELLS = 100, 15, 26
 """A table with fewer cells has the time without the date, and at most so many cells for WHO."""
 SHOWN = 500
 ALL = ""
@@ -42,8 +42,10 @@ def columns(entries: Sequence[Entry], cells: int = NARROW) -> list[Column]:
     wide = cells >= NARROW
     longest = max((width.cells(one.who) for one in entries), default=0)
     who = max(WHO.width, min(longest, WHO_CELLS if wide else WHO_NARROW))
+    what = max((width.cells(one.word) for one in entries), default=0)
     clock = Column("time", "TIME", 15 if len(days) > 1 and wide else 8)
-    return [clock, SIGN, WHAT, WHO._replace(width=who), TEXT]
+    shown = WHAT._replace(width=max(len(WHAT.title), min(WHAT.width, what)))
+    return [clock, SIGN, shown, WHO._replace(width=who), TEXT]
 
 
 def day(entry: Entry) -> str:

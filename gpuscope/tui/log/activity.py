@@ -1,0 +1,131 @@
+"""How many events there were of each kind over time, as columns below the list of the log."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Sequence
+
+from ...text.styled import Line
+from ...text.units import window_text
+from ..cells import fit
+from ..charts.bins import Bins
+from ..charts.spark import spark
+from ..theme import Glyphs
+from .entry import GROUPS, Entry
+from .rows import sign
+
+NAME_CELLS, COUNT_CELLS, LAST_CELLS = 10, 7, 9
+AROUND_CELLS = NAME_CELLS + COUNT_CELLS + LAST_CELLS
+LEAST_CELLS = AROUND_CELLS + 20
+BIN_SECONDS = (
+    1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200,
+)  # fmt: skip
+"""How long one column may be: the shortest that shows most events is taken."""
+MOST_SHARE = 0.75
+"""So many of the events are in sight, so that one old event does not squeeze all the others."""
+GRAVE = ("bad", "warn")
+
+
+def activity(
+    entries: Sequence[Entry], now: float, chosen: Entry | None, glyphs: Glyphs, cells: int
+) -> tuple[str, list[Line]]:
+    """Return what a column stands for, and a line for each kind of event with an axis below.
+
+    ``chosen`` is the event under the cursor, which the axis marks. Each line ends with the number
+    of its events in sight, and the time of the last of them.
+    """
+    count = cells - AROUND_CELLS
+    if not entries or cells < LEAST_CELLS:
+        return "", []
+    bins = _bins([one.wall_seconds for one in entries], now, count)
+    shown = {group: _in_sight(entries, group, bins) for group in GROUPS}
+    filled = {group: _counts(found, bins) for group, found in shown.items() if found}
+    top = max((max(row) for row in filled.values()), default=0)
+    out = [_line(group, row, shown[group], top, glyphs, bins) for group, row in filled.items()]
+    out.append(_axis(bins, chosen, glyphs))
+    out.append(_times(bins))
+    older = len(entries) - sum(map(len, shown.values()))
+    what = f"one column: {window_text(bins.width)}, highest: {top}"
+    return f"{what} · {older} older" if older else what, out
+
+
+def rows_of(entries: Iterable[Entry]) -> int:
+    """Return how many lines the events may take: one for each kind, and the axis."""
+    return len({one.group for one in entries}) + 2
+
+
+def _bins(moments: Sequence[float], now: float, count: int) -> Bins:
+    """Return the columns up to ``now`` that are the shortest for most events."""
+    ages = sorted(max(0.0, now - moment) for moment in moments)
+    span = ages[math.ceil(MOST_SHARE * len(ages)) - 1]
+    width = next((one for one in BIN_SECONDS if one * (count - 1) > span), BIN_SECONDS[-1])
+    return Bins.ending(now, float(width * count), count)
+
+
+def _in_sight(entries: Sequence[Entry], group: str, bins: Bins) -> list[Entry]:
+    return [e for e in entries if e.group == group and 0 <= bins.index(e.wall_seconds) < bins.count]
+
+
+def _counts(found: Sequence[Entry], bins: Bins) -> list[int]:
+    row = [0] * bins.count
+    for one in found:
+        row[bins.index(one.wall_seconds)] += 1
+    return row
+
+
+def _line(
+    group: str, row: Sequence[int], found: Sequence[Entry], top: int, glyphs: Glyphs, bins: Bins
+) -> Line:
+    """Return the events of one kind; a column has the colour of the gravest of them."""
+    drawn = spark([float(n) if n else None for n in row], len(row), float(top), glyphs)
+    tokens = {bins.index(one.wall_seconds): _token([one]) for one in found}
+    for one in found:
+        if one.token in GRAVE:
+            place = bins.index(one.wall_seconds)
+            tokens[place] = "bad" if "bad" in (tokens[place], one.token) else "warn"
+    worst = _token(found)
+    last = max(one.wall_seconds for one in found)
+    grave = worst in GRAVE
+    return [
+        (fit(GROUPS[group], NAME_CELLS), "muted"),
+        *(
+            (drawn[place], tokens[place]) if n else (glyphs.groove, "border")
+            for place, n in enumerate(row)
+        ),
+        (f" {len(found):>3} ", "text"),
+        (f"{sign(worst, glyphs)} " if grave else "  ", worst if grave else "text"),
+        (time.strftime("%H:%M:%S", time.localtime(last)).rjust(LAST_CELLS), "faint"),
+    ]
+
+
+def _token(found: Sequence[Entry]) -> str:
+    """Return the colour of the gravest event."""
+    tokens = {one.token for one in found}
+    return next((token for token in GRAVE if token in tokens), "series1")
+
+
+def _axis(bins: Bins, chosen: Entry | None, glyphs: Glyphs) -> Line:
+    """Return the axis, on which the event under the cursor is marked."""
+    place = bins.index(chosen.wall_seconds) if chosen is not None else -1
+    if not 0 <= place < bins.count:
+        return [(" " * NAME_CELLS, "text"), ("─" * bins.count, "border")]
+    return [
+        (" " * NAME_CELLS, "text"),
+        ("─" * place, "border"),
+        (glyphs.bad, "accent"),
+        ("─" * (bins.count - place - 1), "border"),
+        ("  this event", "accent"),
+    ]
+
+
+def _times(bins: Bins) -> Line:
+    """Return the times below the axis: of its begin, its middle, and now."""
+    form = "%H:%M:%S" if bins.width < 60 else "%H:%M" if bins.width < 1800 else "%b %d %H:%M"
+    first, middle = (
+        time.strftime(form, time.localtime(bins.start + share * bins.width * bins.count))
+        for share in (0.0, 0.5)
+    )
+    half = bins.count // 2
+    left = first.ljust(max(half - len(middle) // 2, len(first) + 1)) + middle
+    return [(" " * NAME_CELLS + left.ljust(bins.count - 3) + "now", "faint")]

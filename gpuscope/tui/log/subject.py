@@ -1,0 +1,119 @@
+"""What an entry of the log is about: its job or its GPU as it is now, and what the doctor says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ...model.device_state import judge
+from ...model.job_ends import end_of, last_state
+from ...text.units import age_text, bytes_text, duration_text
+from .entry import Entry
+from .journal import about_job
+
+if TYPE_CHECKING:
+    from ...store.view import DeviceView, HostView, JobView
+    from ..doctor.finding_history import Case
+
+Fact = tuple[str, str]
+"""A label and its text."""
+MEANS = {
+    ("jobs", "seen"): "it ran before gpuscope looked: when it was started is not known",
+    ("jobs", "killed"): "a signal or the kernel ended it (out of host memory: see dmesg)",
+    ("jobs", "left"): "its process goes on; its steps are no longer known",
+    ("memory", "OOM"): "an allocation failed; on a full card any further one will",
+    ("memory", "survived"): "an allocation failed, and the training went on",
+    ("memory", "retry"): "cudaMalloc failed: torch emptied its cache and tried again, which makes "
+    "the step slow",
+    ("gpu", "hung"): "the driver's call has not returned: every reading of this GPU is old",
+    ("gpu", "lost"): "the driver no longer reaches the GPU: what ran on it cannot go on",
+    ("gpu", "slowed"): "its clocks are lowered: steps take longer while this lasts",
+    ("probe", "attached"): "from here on its steps, its memory and its stacks can be read",
+    ("probe", "detached"): "from here on its steps are no longer known",
+    ("probe", "gap"): "readings of this time are missing",
+    ("probe", "dropped"): "readings of this time are missing",
+    ("findings", "over"): "the readings no longer show it",
+}
+"""What a word of the log means for who trains, by group and word."""
+
+
+def means(entry: Entry) -> str:
+    """Return what happened in plain words, "" where its text says it all."""
+    return MEANS.get((entry.group, entry.word), "")
+
+
+def job_of(entry: Entry, host: HostView | None) -> JobView | None:
+    """Return the job that an entry is about, while it is known."""
+    jobs = host.jobs if host is not None else ()
+    return next((job for job in jobs if job.key == entry.job), None) if entry.job else None
+
+
+def device_of(entry: Entry, host: HostView | None) -> DeviceView | None:
+    """Return the GPU that an entry is about."""
+    devices = host.devices if host is not None else ()
+    key = entry.place[1] if entry.place[:1] == ("device",) else None
+    name = entry.place[2] if entry.place[:1] == ("finding",) and len(entry.place) > 2 else None
+    return next((d for d in devices if d.key == key or f"GPU {d.definition.index}" == name), None)
+
+
+def facts_of_job(job: JobView, host: HostView, told: str) -> list[Fact]:
+    """Return what a job is and how it stands now; what ``told`` says already is left out."""
+    about = about_job(host, job)
+    processes = {t.process for t in job.trainers} | {p.id for p in job.processes}
+    commands = (p.definition.command for p in host.processes if p.id in processes)
+    command, now = next(filter(None, commands), None), _job_now(job)
+    out = [("Job", about)] if about and about != told else []
+    out += [("Command", command)] if command else []
+    return [*out, ("Now", now)] if now else out
+
+
+def _job_now(job: JobView) -> str:
+    """Return what a job does now, "" of one that has ended: how, its entry says."""
+    if end_of(job) is not None:
+        return ""
+    if not job.trainers:
+        return "runs without a probe: its steps are not known"
+    first = job.trainers[0]
+    steps, ages = first.number("step_seconds"), first.number("step_age_seconds")
+    parts = [*last_state(job)]
+    parts += [f"{duration_text(steps)} a step"] if steps else []
+    parts += [f"last step {age_text(ages)} ago"] if ages is not None and ages >= 1 else []
+    return " · ".join(parts) or "runs"
+
+
+def facts_of_device(device: DeviceView, host: HostView) -> list[Fact]:
+    """Return what a GPU is and its state now."""
+    d = device.definition
+    total, used = device.number("memory_total_bytes"), device.number("memory_used_bytes")
+    parts = [d.name, bytes_text(total) if total else "", d.uuid or ""]
+    state = judge(host, device)
+    now = [f"{state.word}: {state.reason}" if state.reason else state.word]
+    now += [f"{bytes_text(used)} of {bytes_text(total)} in use"] if used and total else []
+    users = [f"{j.title} of {j.user}" for j in host.jobs if _runs_on(j, device)]
+    out = [("GPU", " · ".join(filter(None, parts))), ("Now", " · ".join(now))]
+    return [*out, ("Users", ", ".join(users))] if users else out
+
+
+def _runs_on(job: JobView, device: DeviceView) -> bool:
+    uses = {a.gpu for t in job.trainers for a in t.allocators if t.gone is None}
+    uses |= {u.gpu for p in job.processes for u in p.uses if p.gone is None}
+    return device.id in uses
+
+
+def findings_on(
+    entry: Entry, device: DeviceView | None, cases: Sequence[Case]
+) -> tuple[Case | None, list[Case]]:
+    """Return the case that an entry tells of, and the others of its job or GPU that hold now."""
+    own = next((case for case in cases if entry.place[1:] == _place(case)), None)
+    where = f"GPU {device.definition.index}" if device is not None else ""
+    return own, [
+        case
+        for case in cases
+        if case is not own
+        and not case.past
+        and ((entry.job and case.job == entry.job) or (where and case.finding.where == where))
+    ]
+
+
+def _place(case: Case) -> tuple[object, ...]:
+    return (case.finding.pitfall, case.finding.where)
