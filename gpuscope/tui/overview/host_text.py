@@ -28,10 +28,10 @@ def host_lines(
     rows: int = 0,
     charted: bool = False,
 ) -> list[Line]:
-    """Return CPU with its course, load, memory and what shares it; unknown parts are left out.
+    """Return CPU with its last minute, load, memory and what shares it; unknown parts are left out.
 
-    Where ``rows`` are too few for CPU, its course and memory, the course is left out, and where it
-    is ``charted`` elsewhere.
+    Where ``rows`` are too few for CPU, its last minute and memory, the minute is left out, and
+    where it is ``charted`` elsewhere.
     """
     bar = max(6, min(24, cells - LABEL - VALUE - WORDS))
     d, n = host.definition, host.number
@@ -52,21 +52,14 @@ def host_lines(
             ]
         )
 
-    cores = f"of {d.cpu_count} cores" if d.cpu_count else ""
-    gauge("CPU", n("cpu_percent"), 100.0, cores)
     load = n("load_1m")
-    words = f"load {load:.2f} over 1 min" if load is not None else ""
-    if charted:
-        lines += [[(" " * (LABEL + bar + VALUE), "text"), (words, "muted")]] if words else []
-    elif host.sampled_seconds is not None and not 0 < rows < COURSE_ROWS:
-        each = SPARK_SECONDS / bar
-        bins = Bins.ending(host.sampled_seconds - each, SPARK_SECONDS, bar)
-        past = history(host.id, "cpu_percent", SPARK_SECONDS + 2 * each)
-        drawn = spark(binned(past, bins, host.sampled_seconds), bar, 100.0, glyphs)
-        blank = drawn.replace(glyphs.unknown, " ")
-        lines.append(
-            [(" " * LABEL, "text"), (blank, "series1"), (" " * VALUE, "text"), (words, "muted")]
-        )
+    words = (
+        f"of {d.cpu_count} cores" if d.cpu_count else "",
+        f"load {load:.2f}" if load is not None else "",
+    )
+    gauge("CPU", n("cpu_percent"), 100.0, ", ".join(filter(None, words)))
+    if host.sampled_seconds is not None and not charted and not 0 < rows < COURSE_ROWS:
+        lines += _last_minute(host, history, host.sampled_seconds, bar, glyphs)
     free, total = n("memory_available_bytes"), d.memory_total_bytes
     if free is not None and total:
         gauge("memory", total - free, total, f"{bytes_text(free)} of {bytes_text(total)} free")
@@ -75,7 +68,7 @@ def host_lines(
         gauge("cgroup", held, limit, f"{bytes_text(held)} of {bytes_text(limit)}")
     shm, room = n("shm_used_bytes"), d.shm_total_bytes
     if room and shm is not None:
-        gauge("/dev/shm", shm, room, f"{bytes_text(shm)} of {bytes_text(room)}")
+        gauge("/dev/shm", shm, room, f"{bytes_text(shm)} of {bytes_text(room)} used")
     swap = n("swap_used_bytes")
     if swap is not None:
         text = f"{bytes_text(swap)} in use" if swap else "none in use"
@@ -85,3 +78,27 @@ def host_lines(
         text = f"{percent_text(agent / 100)} of a core"
         lines.append([(fit("agent", LABEL), "muted"), (text, "muted")])
     return [styled.cut(line, cells) for line in lines]
+
+
+def _last_minute(
+    host: HostView, history: HistoryOf, now: float, cells: int, glyphs: Glyphs
+) -> list[Line]:
+    """Return the CPU's last minute as a row of columns, whose full height is 100 %, and its peak.
+
+    There is no row before the first value.
+    """
+    each = SPARK_SECONDS / cells
+    bins = Bins.ending(now - each, SPARK_SECONDS, cells)
+    shown = binned(history(host.id, "cpu_percent", SPARK_SECONDS + 2 * each), bins, now)
+    known = [value for value in shown if value is not None]
+    if not known:
+        return []
+    drawn = spark(shown, cells, 100.0, glyphs).replace(glyphs.unknown, " ")
+    return [
+        [
+            (fit("CPU 60 s", LABEL), "muted"),
+            (drawn, "series1"),
+            (f" {percent_text(max(known) / 100, whole=True):>5} ", "text"),
+            ("highest, bars to 100 %", "muted"),
+        ]
+    ]

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from .session import Session
 
 LABEL_CELLS = 15
+RUN_ON_CELLS = 64
+"""In fewer cells what a key does follows its label: a column for labels would leave it too few."""
 NOT_NOW = "nothing to act on right now"
 TWO_COLUMNS, BETWEEN_CELLS, GLYPH_CELLS = 120, 3, 5
 """From which width of the terminal on there are two columns, the cells between them, and where
@@ -301,5 +303,10 @@ def _wrapped(lines: Block, cells: int) -> Block:
     """Return lines wrapped below what they say, not below their key."""
     out: Block = []
     for line in lines:
-        out += styled.hang_lines([line], cells, 2 if len(line) > 2 else 1)
+        labelled = len(line) > 2
+        if labelled and cells < RUN_ON_CELLS:
+            head, (label, style), *does = line
+            out += styled.hang([head], [(f"{label.rstrip()}  ", style), *does], cells)
+        else:
+            out += styled.hang_lines([line], cells, 2 if labelled else 1)
     return out

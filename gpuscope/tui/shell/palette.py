@@ -6,6 +6,7 @@ It searches actions and keys, devices, jobs, processes and hosts, pitfalls and t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -15,7 +16,9 @@ from textual.screen import ModalScreen
 from textual.widgets import Input
 
 from ...text import styled
+from ...text.styled import Line
 from ...text.width import cells
+from ..theme import Glyphs
 from ..widgets.dialog import ClosesOnce
 from ..widgets.key_line import KeyLine
 from ..widgets.program import program
@@ -98,8 +101,10 @@ class Palette(ClosesOnce, ModalScreen[None]):
         below = stack[stack.index(self) - 1] if self in stack else stack[-1]
         entries = matching_entries(app, below, self._input.value)
         self._entries = {str(number): entry for number, entry in enumerate(entries)}
-        self._table.show_columns(_columns(entries, self.app.size.width))
-        self._table.show([_row(key, entry) for key, entry in self._entries.items()])
+        columns = _columns(entries, self.app.size.width)
+        one = all(column.key != "about" for column in columns)
+        self._table.show_columns(columns)
+        self._table.show([_row(key, entry, one) for key, entry in self._entries.items()])
         self._table.action_edge(-1)
         self._tell()
 
@@ -159,30 +164,51 @@ class Palette(ClosesOnce, ModalScreen[None]):
         self._table.action_page(by)
 
 
+@dataclass(frozen=True, slots=True)
+class TitleAndAbout:
+    """The title of an entry and what it does in one cell.
+
+    What it does is left out where it has no room as a whole: it stands below the list.
+    """
+
+    title: str
+    about: str
+    token: str
+
+    def draw(self, room: int, glyphs: Glyphs) -> Line:
+        title: Line = [(self.title, self.token)]
+        whole: Line = [*title, (f"  {self.about}", "faint" if self.token == "faint" else "muted")]
+        return whole if styled.cells(whole) <= room else title
+
+
 def _columns(entries: Sequence[Entry], terminal: int) -> tuple[Column, ...]:
     """Return columns as wide as what stands in them; one that is empty takes no place.
 
-    On a narrow terminal what an entry does needs the place of its kind more.
+    On a narrow terminal what an entry does needs the place of its kind more, and where titles are
+    long it has no column of its own.
     """
     most = int(MOST_SHARE * terminal)
     wide = {name: max((cells(getattr(e, name)) for e in entries), default=0) for name in WIDTHS}
     title = max(LEAST_CELLS, min(most, wide["title"]))
-    columns = [Column("title", "", title)]
+    one = terminal < WIDE and wide["title"] > most
+    columns = [Column("title", "", title, flex=1 if one else 0)]
     if wide["keys"]:
         columns.append(Column("keys", "", wide["keys"], priority=2))
-    columns.append(Column("about", "", 12, flex=1, priority=1, whole=True))
+    if not one:
+        columns.append(Column("about", "", 12, flex=1, priority=1, whole=True))
     if wide["kind"] and (terminal >= WIDE or any(e.kind not in FEW_WORDS for e in entries)):
         columns.append(Column("kind", "", wide["kind"], priority=3))
     return tuple(columns)
 
 
-def _row(key: str, entry: Entry) -> TableRow:
+def _row(key: str, entry: Entry, one: bool) -> TableRow:
+    """Return the row of an entry; with ``one`` its title and what it does share a cell."""
     token = "faint" if entry.reason else "text"
     about = f"not now: {entry.reason}" if entry.reason else entry.about
     return TableRow(
         key,
         {
-            "title": [(entry.title, token)],
+            "title": TitleAndAbout(entry.title, about, token) if one else [(entry.title, token)],
             "keys": [(entry.keys, "faint" if entry.reason else "accent")],
             "about": [(about, "faint" if entry.reason else "muted")],
             "kind": [(entry.kind, "faint")],
