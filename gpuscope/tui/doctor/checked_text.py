@@ -2,34 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import duration_text
-from .text import NOTHING, UNEXAMINED, with_label
+from ..log.rows import event_lines
+from ..shell.keymap import key_of
+from .checked_figures import AREAS, area_of
+from .text import NOTHING, SEVERITY_TOKENS, UNEXAMINED, glyph_of, with_label
 
 if TYPE_CHECKING:
-    from ...doctor.finding import Report
+    from ...doctor.finding import Pitfall, Report
+    from ...store.view import HistoryOf, HostView
+    from ..log.entry import Entry
     from ..theme import Glyphs
+    from .finding_history import Case
     from .watch import Watch
 
 MOST_ENDED = 4
-LOOKED_FOR = (
-    ("hangs", "a rank that is stuck, lost or behind, and which line it is at"),
-    ("memory", "growth, too little room, fragmentation, other programs on the card"),
-    ("time", "waiting for input, pauses such as checkpoints, copies, communication, late launches, "
-     "recompiles, idle tensor cores, a slower rank"),
-    ("GPUs", "lost or silent, errors, slowed clocks, full, shared by ranks"),
-    ("host", "memory, /dev/shm"),
-)  # fmt: skip
-"""What the rules of ``doctor.live`` find."""
+COMMAND_CELLS = 26
+ELSEWHERE = (
+    ("gpuscope doctor", "this machine: driver, torch, allocator and NCCL settings"),
+    ("gpuscope doctor train.py", "a script, before it runs"),
+    ("gpuscope doctor train.log", "a log or a traceback: what ended the run, and the fix"),
+    ("gpuscope doctor FILE", "a memory snapshot, or a recording"),
+    ("gpuscope doctor FOLDER", "what a dead job left: which rank failed first"),
+)
+"""What the doctor examines that does not run here."""
+AREA_CELLS = 13
+HISTORY_LINES = 10
+MOST_RELATED = 5
 
 
-def about(watch: Watch, glyphs: Glyphs, cells: int) -> list[Line]:
-    """Return what was looked at, what could not be decided, and what could not be checked.
+def about(
+    watch: Watch,
+    host: HostView,
+    readings: HistoryOf,
+    opened: Sequence[Entry],
+    glyphs: Glyphs,
+    cells: int,
+    tight: bool = False,
+) -> list[Line]:
+    """Return what was looked at, with its figures, and what could not be decided or checked.
 
-    For what could not be decided it says what would decide it.
+    For what could not be decided it says what would decide it. ``opened`` has the findings that
+    were opened and closed, the newest first. ``tight`` leaves out what the rules look for.
     """
     report = watch.report
     holds = [case for case in watch.cases if not case.past]
@@ -55,16 +74,19 @@ def about(watch: Watch, glyphs: Glyphs, cells: int) -> list[Line]:
             f"{duration_text(watch.cost_seconds)} of CPU time for each check, at most one a second"
         )
         out += with_label("Overhead", [(text, "muted")], cells)
-    if report.examined:
-        out += _looked_for(cells)
     for number, text in enumerate(watch.unexplained[:MOST_ENDED]):
         out += with_label("Ended" if number == 0 else "", [(text, "muted")], cells)
+    if report.examined:
+        out += [[], *_areas(host, readings, holds, glyphs, cells, tight)]
     out += _abstained_lines(report, cells)
     if report.problems:
         out += [[], [("Could not be checked", "warn")]]
         out += styled.hang_lines(
             ([("  · ", "muted"), (text, "text")] for text in report.problems), cells
         )
+    if opened:
+        out += [[], [("Findings so far, the newest first", "accent")]]
+        out += event_lines(opened, glyphs, HISTORY_LINES, cells)
     return out
 
 
@@ -79,10 +101,70 @@ def _abstained_lines(report: Report, cells: int) -> list[Line]:
     return out
 
 
-def _looked_for(cells: int) -> list[Line]:
-    """Return what the rules look for, a line each."""
-    return [
-        line
-        for number, (name, text) in enumerate(LOOKED_FOR)
-        for line in with_label("" if number else "Rules", [(f"{name}: {text}", "muted")], cells)
+def _areas(
+    host: HostView,
+    readings: HistoryOf,
+    holds: Sequence[Case],
+    glyphs: Glyphs,
+    cells: int,
+    tight: bool,
+) -> list[Line]:
+    """Return what each group of rules judges: its figures now, and what it looks for.
+
+    The sign is that of the gravest finding there, or says that nothing was found.
+    """
+    out: list[Line] = [[("What the rules see now", "accent")]]
+    hangs = any(area_of(case.finding.cause) == "hangs" for case in holds)
+    for area in AREAS:
+        figures = area.figures(host, readings)
+        found = [case for case in holds if area_of(case.finding.cause) == area.name]
+        doubt = area.in_a_hang if hangs and figures else ""
+        sign = (glyphs.dash, "faint") if not figures else (glyphs.ok, "ok")
+        if found:
+            severity = found[0].finding.severity  # the worst stands first
+            sign = (glyph_of(severity, glyphs), SEVERITY_TOKENS[severity])
+        elif doubt:
+            sign = (glyphs.idle, "muted")
+        head: Line = [(f"{sign[0]} ", sign[1]), (f"{area.name:{AREA_CELLS - 2}}", "text")]
+        text = " · ".join(figures) if figures else area.missing
+        pieces: Line = [(text, "text" if figures else "muted")]
+        out += styled.hang(head, [*pieces, (f"  ({doubt})" if doubt else "", "muted")], cells)
+        if not tight:
+            rules = [(f"rules: {area.rules}", "faint")]
+            out += styled.hang([(" " * AREA_CELLS, "text")], rules, cells)
+    return out
+
+
+def elsewhere(cells: int) -> list[Line]:
+    """Return what can be checked besides what runs here, and how."""
+    out: list[Line] = []
+    for command, text in ELSEWHERE:
+        out += styled.hang([(f"{command:{COMMAND_CELLS}}", "accent")], [(text, "muted")], cells)
+    keys = [(key_of("palette"), "pitfalls, by a word such as oom, slow or hang, with their fixes")]
+    keys += [(key_of("lab"), "the Lab: run a known mistake and its fix, and compare them")]
+    out.append([])
+    for key, text in keys:
+        out += styled.hang([(f"{key:{COMMAND_CELLS}}", "bold accent")], [(text, "muted")], cells)
+    return out
+
+
+def related(row: Pitfall, table: Mapping[str, Pitfall], cells: int) -> list[Line]:
+    """Return the pitfalls that a pitfall's page names, and those whose pages name it."""
+    own = _words_of(row)
+    found = [
+        other
+        for other in table.values()
+        if other.id != row.id and (other.id in own or row.id in _words_of(other))
     ]
+    if not found:
+        return []
+    out: list[Line] = [[], [("Related pitfalls", "accent")]]
+    for other in found[:MOST_RELATED]:
+        out += styled.hang([(f"  {other.id}  ", "text")], [(other.title, "muted")], cells)
+    return out
+
+
+def _words_of(row: Pitfall) -> str:
+    """Return all that the page of a pitfall says."""
+    fixes = (f"{fix.title} {fix.cost}" for fix in row.fixes)
+    return " ".join((row.symptom, row.now, row.not_when, row.cost, *fixes))

@@ -20,7 +20,7 @@ from ..widgets.pane import WAITING, Pane, set_title
 from ..widgets.program import program
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines
-from .checked_text import about
+from .checked_text import about, elsewhere, related
 from .proof import Proof, proof_of
 from .text import (
     ABOUT,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from ...doctor.finding import Pitfall
     from .watch import Watch
 
-EXAMINED = "What was checked"
+EXAMINED, ELSEWHERE = "What was checked", "What else can be checked"
 WIDE = 160
 """Columns from which on a finding stands beside the list."""
 STACK_SECONDS = 5.0
@@ -172,7 +172,7 @@ class DoctorPane(Pane):
         self._wrapped = cells, self._examined_cells()
         if group is None:
             self.doctor.why_no_proof, self.doctor.more_fixes = "no finding is selected", False
-            self._lines.show(about(self.doctor, glyphs, cells))
+            self._lines.show(self._about(host, cells))
             set_title(self._scroll, EXAMINED)
         else:
             proof = self._proof(group)
@@ -191,14 +191,41 @@ class DoctorPane(Pane):
                 lines += self._background(group, row, len(lines), cells)
             self._lines.show(lines)
             set_title(self._scroll, group.first.finding.pitfall)
-        self._examined.display = self._terminal[0] >= WIDE and group is not None
-        if self._examined.display:
-            self._examined.show(about(self.doctor, glyphs, self._examined_cells()))
+        self._show_examined(group, host)
         keys = (self.doctor.why_no_proof, self.doctor.more_fixes)
         if keys != self._keys:  # what the footer offers has changed
             self._keys = keys
             self.call_later(self.app.main._footer)  # type: ignore[attr-defined]
         self.call_after_refresh(self._say_more)
+
+    def _show_examined(self, group: Group | None, host: HostView) -> None:
+        """Fill the place below a list at the left: with what was checked, or with what can be."""
+        self._examined.display = self._terminal[0] >= WIDE
+        if not self._examined.display:
+            return
+        cells = self._examined_cells()
+        set_title(self._examined, EXAMINED if group is not None else ELSEWHERE)
+        if group is None:
+            self._examined.show(elsewhere(cells))
+            return
+        lines, table = self._about(host, cells), self.doctor.table or {}
+        if (row := table.get(group.first.finding.pitfall)) is not None:
+            lines += related(row, table, cells)
+        self._examined.show(lines)
+
+    def _about(self, host: HostView, cells: int) -> list[Line]:
+        """Return what was checked, and the findings that there were until now."""
+        opened = self.session.happened.on(host).of_group("findings")
+        tight = self._terminal[1] < ROOMY_ROWS
+        return about(
+            self.doctor,
+            host,
+            self.session.history,
+            opened,
+            self._table.tokens.glyphs,
+            cells,
+            tight,
+        )
 
     def _background(self, group: Group, row: Pitfall, above: int, cells: int) -> list[Line]:
         """Return the rest of what is known of the pitfall, where all of it has room below."""

@@ -243,6 +243,11 @@ class Journal:
         ]
         return sorted(own, key=lambda entry: entry.wall_seconds, reverse=True)
 
+    def of_group(self, group: str) -> list[Entry]:
+        """Return what happened of one kind, the newest first."""
+        own = [one for one in self.entries.values() if one.group == group]
+        return sorted(own, key=lambda entry: entry.wall_seconds, reverse=True)
+
     def like(self, entry: Entry) -> list[Entry]:
         """Return what happened to the same job, or else to the same GPU, the newest first."""
         if entry.job:

@@ -84,11 +84,13 @@ def _job_now(job: JobView) -> str:
 def facts_of_device(device: DeviceView, host: HostView) -> list[Fact]:
     """Return what a GPU is and its state now."""
     d = device.definition
-    total, used = device.number("memory_total_bytes"), device.number("memory_used_bytes")
+    total, used = d.total_bytes, device.number("used_bytes")
     parts = [d.name, bytes_text(total) if total else "", d.uuid or ""]
     state = judge(host, device)
     now = [f"{state.word}: {state.reason}" if state.reason else state.word]
-    now += [f"{bytes_text(used)} of {bytes_text(total)} in use"] if used and total else []
+    now += (
+        [f"{bytes_text(used)} of {bytes_text(total)} in use"] if used is not None and total else []
+    )
     users = [f"{j.title} of {j.user}" for j in host.jobs if _runs_on(j, device)]
     out = [("GPU", " · ".join(filter(None, parts))), ("Now", " · ".join(now))]
     return [*out, ("Users", ", ".join(users))] if users else out

@@ -209,8 +209,7 @@ def of_things(app: App[Any]) -> Iterator[Entry]:
     if host is not None:
         for device in host.devices:
             d = device.definition
-            total = device.number("memory_total_bytes")
-            size = f", {bytes_text(total)}" if total else ""
+            size = f", {bytes_text(d.total_bytes)}" if d.total_bytes else ""
             yield Entry(
                 "",
                 f"GPU {d.index}",

@@ -1,0 +1,261 @@
+"""What the rules looked at, with the figures of now: what was found fine, and how far it is so.
+
+Each area has the readings that its rules judge. A reading that is not there is said to be unknown,
+with its reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from ...model.device_state import mute, slowed
+from ...model.memory_room import rooms
+from ...model.ranks import name_of, names_of
+from ...model.stalls import is_stalled
+from ...model.step_time import input_share
+from ...text.ranges import interval_text, ranges_text
+from ...text.units import bytes_text, duration_text, percent_text
+from ...wire.frames import Unknown
+
+if TYPE_CHECKING:
+    from ...store.view import DeviceView, Entity, HistoryOf, HostView, TrainerView
+
+Figures = list[str]
+"""Short sentences with figures; none where there is nothing to judge."""
+
+
+MOST_JOBS = 2
+"""More jobs share their figures: a line for each would hide what comes below."""
+
+
+class Area(NamedTuple):
+    """A part of what is checked.
+
+    ``causes`` are how the causes of its findings begin, ``rules`` what its rules look for.
+    ``in_a_hang`` says what its figures are while a job hangs, "" where they mean the same.
+    """
+
+    name: str
+    causes: tuple[str, ...]
+    rules: str
+    figures: Callable[[HostView, HistoryOf], Figures]
+    in_a_hang: str = ""
+    missing: str = "no trainer with a probe"
+    """Why there are no figures."""
+
+
+def area_of(cause: str) -> str:
+    """Return the name of the area of a finding's cause, "" of one that no live rule has."""
+    found = [
+        (len(start), area.name)
+        for area in AREAS
+        for start in area.causes
+        if cause.startswith(start)
+    ]
+    return max(found)[1] if found else ""
+
+
+def _living(host: HostView) -> list[TrainerView]:
+    return [t for job in host.jobs for t in job.trainers if t.gone is None]
+
+
+def _groups(host: HostView) -> list[tuple[str, list[TrainerView]]]:
+    """Return the living ranks of each job by its name; many jobs are one group."""
+    jobs = [(job.title, [t for t in job.trainers if t.gone is None]) for job in host.jobs]
+    jobs = [(title, ranks) for title, ranks in jobs if ranks]
+    return jobs if len(jobs) <= MOST_JOBS else [(f"{len(jobs)} jobs", _living(host))]
+
+
+def _used(host: HostView) -> list[DeviceView]:
+    """Return the devices that a trainer with a probe uses."""
+    ids = {a.gpu for t in _living(host) for a in t.allocators}
+    return [d for d in host.devices if d.id in ids and d.gone is None]
+
+
+def _missing(entities: Iterable[Entity], column: str) -> str:
+    """Return why a reading is missing, "" where nothing says it."""
+    for entity in entities:
+        reading = entity.reading(column)
+        if isinstance(reading, Unknown):
+            return reading.text
+    return ""
+
+
+def _between(values: Sequence[float], text: Callable[[float], str]) -> str:
+    return interval_text(text(min(values)), text(max(values)), " to ")
+
+
+def _percent(value: float) -> str:
+    return percent_text(value / 100, whole=True)
+
+
+def _hangs(host: HostView, _: HistoryOf) -> Figures:
+    out: Figures = []
+    for name, ranks in _groups(host):
+        stuck = [t for t in ranks if is_stalled(t)]
+        text = f"{name}: {len(ranks) - len(stuck)} of {len(ranks)} step"
+        text += f", not {names_of(stuck)}" if 0 < len(stuck) < len(ranks) else ""
+        ages = [(age, t) for t in ranks if (age := t.number("step_age_seconds")) is not None]
+        if ages:
+            age, last = max(ages, key=lambda one: one[0])
+            who = f" ({name_of(last)})" if len(ranks) > 1 else ""
+            usual = last.number("step_seconds")
+            text += f"; longest since a step: {duration_text(age)}{who}"
+            text += f", usually {duration_text(usual)}" if usual else ""
+        out.append(text)
+    return out
+
+
+def _steps(host: HostView, _: HistoryOf) -> Figures:
+    out: Figures = []
+    for name, ranks in _groups(host):
+        medians = [s for t in ranks if (s := t.number("step_seconds")) is not None]
+        late = [s for t in ranks if (s := t.number("step_seconds_p95")) is not None]
+        if medians:
+            text = f"{name}: median {_between(medians, duration_text)}"
+            text += f", p95 {_between(late, duration_text)}" if late else ""
+            out.append(text)
+        else:
+            out.append(f"{name}: no step time: {_missing(ranks, 'step_seconds')}")
+    return out
+
+
+def _input(host: HostView, _: HistoryOf) -> Figures:
+    out: Figures = []
+    for name, ranks in _groups(host):
+        found = [(share, t) for t in ranks if (share := input_share(t)) is not None]
+        if found:
+            shares = [share for share, _ in found]
+            text = _between(shares, lambda share: percent_text(share, whole=True))
+            most = max(found, key=lambda one: one[0])[1]
+            who = f", most: {name_of(most)}" if len(found) > 1 and max(shares) > min(shares) else ""
+            out.append(f"{name}: waits {text} of a step{who}")
+        else:
+            out.append(f"{name}: not known: {_missing(ranks, 'loader_wait_seconds')}")
+    return out
+
+
+def _use(host: HostView, _: HistoryOf) -> Figures:
+    out: Figures = []
+    devices = _used(host)
+    for column, name in (("sm_active_percent", "SMs"), ("tensor_active_percent", "tensor cores")):
+        values = [n for d in devices if (n := d.number(column)) is not None]
+        if values:
+            out.append(f"{name} active {_between(values, _percent)} of the time")
+        elif devices:
+            out.append(f"{name}: not known: {_missing(devices, column)}")
+    return out
+
+
+def _memory(host: HostView, history: HistoryOf) -> Figures:
+    ranks = _living(host)
+    known = [
+        room for room in rooms(host.devices, ranks, history) if room.headroom_bytes is not None
+    ]
+    out: Figures = []
+    if known:
+        least = min(known, key=lambda room: room.headroom_bytes or 0.0)
+        device = next((d for d in host.devices if d.id == least.allocator.gpu), None)
+        where = name_of(least.trainer)
+        where += f", GPU {device.definition.index}" if device is not None else ""
+        total = device.definition.total_bytes if device is not None else None
+        of = f" of {bytes_text(total)}" if total else ""
+        out.append(f"least headroom {bytes_text(least.headroom_bytes)}{of} ({where})")
+    allocators = [a for t in ranks for a in t.allocators if a.definition.ordinal >= 0]
+    for column, name in (("alloc_retries", "cudaMalloc retries"), ("ooms", "OOMs")):
+        values = [n for a in allocators if (n := a.number(column)) is not None]
+        each = " on all ranks" if len(values) > 1 and any(values) else ""
+        out += [f"{name}: {sum(values):.0f}{each}"] if values else []
+    return out
+
+
+def _devices(host: HostView, _: HistoryOf) -> Figures:
+    devices = list(host.devices)
+    if not devices:
+        return []
+    silent = [d for d in devices if mute(d) is not None]
+    well = [d for d in devices if d not in silent]
+    text = f"{len(well)} of {len(devices)} answer"
+    out = [text + (f", not GPU {_indices(silent)}" if silent else "")]
+    low = [d for d in well if slowed(d.readings)]
+    if any(d.number("clock_event_reasons") is not None for d in well):
+        out.append(f"clocks lowered on GPU {_indices(low)}" if low else "no clock is lowered")
+    warm = [(n, d) for d in well if (n := d.number("temperature_celsius")) is not None]
+    if warm:
+        degrees, hottest = max(warm, key=lambda one: one[0])
+        out.append(f"hottest {degrees:.0f} °C (GPU {hottest.definition.index})")
+    for column, name in (
+        ("ecc_uncorrected_count", "uncorrected ECC errors"),
+        ("xid_count", "XIDs"),
+    ):
+        values = [n for d in well if (n := d.number(column)) is not None]
+        out.append(f"{name}: {sum(values):.0f}" if values else f"{name}: not reported")
+    return out
+
+
+def _indices(devices: Sequence[DeviceView]) -> str:
+    return ranges_text(d.definition.index for d in devices)
+
+
+def _host(host: HostView, _: HistoryOf) -> Figures:
+    d, out = host.definition, []
+    cpu, free = host.number("cpu_percent"), host.number("memory_available_bytes")
+    if cpu is not None:
+        cores = f" of {d.cpu_count} cores" if d.cpu_count else ""
+        out.append(f"CPU {_percent(cpu)}{cores}")
+    if free is not None and d.memory_total_bytes:
+        out.append(f"memory {bytes_text(free)} of {bytes_text(d.memory_total_bytes)} free")
+    used, room = host.number("shm_used_bytes"), d.shm_total_bytes
+    if used is not None and room:
+        out.append(f"/dev/shm {bytes_text(used)} of {bytes_text(room)} used")
+    return out
+
+
+BEFORE, NO_GPU_USED = "before the hang", "no trainer with a probe on a GPU"
+AREAS = (
+    Area("hangs", ("stall.",), "a rank that is stuck, lost or behind, and at which line", _hangs),
+    Area(
+        "step time",
+        ("live.", "ranks."),
+        "a slower rank, pauses such as checkpoints, copies, communication, late launches, "
+        "recompiles",
+        _steps,
+        BEFORE,
+    ),
+    Area(
+        "input",
+        ("live.input", "live.reads", "ranks.slow_input"),
+        "steps that wait for data",
+        _input,
+        BEFORE,
+    ),
+    Area(
+        "GPU use",
+        ("live.tensor_idle", "live.data_parallel", "live.model_on_cpu", "live.cpu_build"),
+        "idle tensor cores, a model on the CPU",
+        _use,
+        "ranks that wait in a collective count as active",
+        NO_GPU_USED,
+    ),
+    Area(
+        "memory",
+        (
+            "live.memory", "live.fragmentation", "live.full", "live.at_the_edge",
+            "live.evaluation", "live.releases", "live.shared_device", "ranks.shared_device",
+            "ranks.one_device",
+        ),
+        "growth, too little room, fragmentation, other programs or ranks on the card",
+        _memory,
+        missing=NO_GPU_USED,
+    ),
+    Area(
+        "GPUs",
+        ("device.",),
+        "lost or silent, errors, slowed clocks",
+        _devices,
+        missing="no GPU here",
+    ),
+    Area("host", ("host.",), "memory, /dev/shm", _host, missing="not read yet"),
+)  # fmt: skip
+"""In the order in which they are shown; the longest start of a cause decides."""
