@@ -338,7 +338,7 @@ TOGGLES: tuple[Toggle, ...] = (
         "batches each DataLoader worker prepares ahead",
         minimum=1,
         maximum=64,
-        unset="torch's 2",
+        unset="default 2",
     ),
     _yes_no(
         "cudnn_benchmark",

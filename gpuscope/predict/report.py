@@ -67,6 +67,13 @@ def lines(answer: Answer, width: int, glyphs: Glyphs = BLOCKS) -> list[Line]:
     ]
 
 
+def brief(answer: Answer, width: int, glyphs: Glyphs = BLOCKS) -> list[Line]:
+    """Return the verdict, what was predicted, the three peaks and the parts of the first."""
+    out = [part for line in headline(answer) for part in wrap(line, width, 2)]
+    out += wrap([(subject(answer), "muted")], width, 2)
+    return [*out, [], *_peaks(answer, width), [], *_categories(answer, glyphs)]
+
+
 def headline(answer: Answer) -> list[Line]:
     """Return the verdict and its number."""
     need = with_error(answer.prediction.device)
@@ -196,6 +203,10 @@ def outside_words(found: ContextMemory, card: Card) -> str:
 
 
 def _owners(answer: Answer, width: int, glyphs: Glyphs) -> list[Line]:
+    return [*_categories(answer, glyphs), [], *by_module(answer, width)]
+
+
+def _categories(answer: Answer, glyphs: Glyphs) -> list[Line]:
     whole = max(1, answer.prediction.allocated.bytes)
     out: list[Line] = [[("at the peak", "muted")]]
     for name, size in answer.prediction.categories.items():
@@ -207,9 +218,15 @@ def _owners(answer: Answer, width: int, glyphs: Glyphs) -> list[Line]:
                 (bar(share, BAR_CELLS, glyphs).rstrip(), "allocated"),
             ]
         )
+    return out
+
+
+def by_module(answer: Answer, width: int) -> list[Line]:
+    """Return the modules that own most of what is live at the peak, ``width`` cells wide."""
+    whole = max(1, answer.prediction.allocated.bytes)
     named = alike(answer.modules)
     room = max(20, width - 22)
-    out += [[], [("by module", "muted")]]
+    out: list[Line] = [[("by module", "muted")]]
     for name, size in named[:MOST_MODULES]:
         out.append(
             [

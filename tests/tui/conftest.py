@@ -38,6 +38,12 @@ def _of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
+def _no_predictions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no Lab that is only looked at start a child with torch; tests that want one say so."""
+    monkeypatch.setattr("gpuscope.tui.lab.first_run.SETTLED_SECONDS", 1e9)
+
+
+@pytest.fixture(autouse=True)
 def _load_of_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measure no load of the viewer, which the header would show on a slow machine only."""
     monkeypatch.setattr("gpuscope.tui.shell.self_cpu.MEASURED_SECONDS", math.inf)

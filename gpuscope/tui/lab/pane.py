@@ -22,7 +22,7 @@ from ..widgets.program import program
 from ..widgets.table import GUTTER, LiveTable, TableRow
 from ..widgets.text import Lines
 from .compare import comparison_lines
-from .empty_states import NO_RUN, no_run
+from .first_run import FirstRun
 from .pair import Pair
 from .panel_heights import VIEWS, heights_of, least, panels_that_fit
 from .rows import NOW, columns, gather_repeats, live_row, row_of
@@ -73,11 +73,13 @@ class LabPane(Pane):
             Lines(id=name, classes="panel") for name in ("now-left", "now-right")
         )
         self._ab = Lines(id="ab", classes="panel")
-        self._table = LiveTable(columns(100, ()), empty=NO_RUN, gap=1, id="runs", classes="panel")
+        self._table = LiveTable(
+            columns(100, ()), empty="no run yet", gap=1, id="runs", classes="panel"
+        )
         self._loss: LineChart | None = None
         self._notes = Lines(id="lab-notes")
         self._right = Vertical(id="lab-right")
-        self._pair = Pair()
+        self._pair, self._first = Pair(), FirstRun(session)
         self._shown: list[Shown] = []
         self._rows: list[TableRow] = []
         self._entries: Sequence[Entry] = ()
@@ -179,10 +181,14 @@ class LabPane(Pane):
         rows += self._rows
         if needle := self.session.state.filter.casefold():
             rows = [row for row in rows if needle in _text_of(row).casefold()]
-        empty = no_run(runs.device.kind == "cpu", self._inner() - GUTTER, self._terminal[1] - 9)
-        if reason := self.session.why_not("lab_run"):
-            empty = [[(f"Not possible now: {reason}.", "text")]]
-        self._table.show_empty("reading the ledger" if runs.book.entries is None else empty)
+        if runs.book.entries is None:
+            self._table.show_empty("reading the ledger")
+        elif entries and not rows:
+            self._table.show_empty(f"nothing contains {self.session.state.filter!r}")
+        elif not rows:
+            room = self._inner() - GUTTER, self._terminal[1] - 9
+            chosen, glyphs = self._switches.current.name, self._table.tokens.glyphs
+            self._table.show_empty(self._first.lines(self.session.host, chosen, glyphs, *room))
         self._table.show_columns(columns(self._inner(), rows))
         self._table.show(rows)
         repeated = any(len(one.entries) > 1 for one in self._shown)

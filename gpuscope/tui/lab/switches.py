@@ -22,6 +22,8 @@ from ..theme import Tokens
 from .choices import SWITCHES, DeviceChoice, does_nothing, value_text
 
 DEFAULTS = LabConfig()
+HEADINGS = {"cudnn": "cuDNN", "model": "training"}
+"""Names of groups that are no good headings: the first switch of the group model is the model."""
 TAIL = 3
 """Cells behind a value: the arrow of the line under the cursor, and the mark of one that waits."""
 
@@ -80,6 +82,7 @@ class Switches(Painted, can_focus=True):
         if (config, running, device) != (self._config, self._in_run, self._device):
             self._config, self._in_run, self._device = config, running, device
             self._nothing = does_nothing(config, device)
+            self.subtitle([("· no effect here", "faint")] if self._nothing else ())
             self.repaint()
 
     def move(self, by: int) -> None:
@@ -126,7 +129,7 @@ class Switches(Painted, can_focus=True):
 
     @staticmethod
     def _heading(group: str, cells: int) -> Line:
-        name = {"cudnn": "cuDNN"}.get(group, group)
+        name = HEADINGS.get(group, group)
         return [(f"{name} ", "faint"), ("─" * max(0, cells - len(name) - 1), "border")]
 
     def _line(self, toggle: Toggle, here: bool, cells: int, tokens: Tokens) -> Line:
