@@ -299,7 +299,7 @@ async def test_help_on_a_tab_begins_with_the_keys_of_its_list_that_no_action_has
         await pilot.pause()
         assert isinstance(app.screen, HelpScreen)
         lines = ["".join(text for text, _ in line) for line in app.screen.text()]
-        assert lines[0].startswith("On this row  5 H200")
+        assert lines[0].startswith("On this row  GPU 5 H200")
         assert "Details" in lines[1]
         order = [lines.index(title) for title in ("On Overview", "In the list", "Screens")]
         order += [lines.index(title) for title in ("States", "Not possible now", "On other tabs")]
@@ -318,4 +318,4 @@ async def test_a_wide_help_has_two_columns():
             shown = await until(pilot, "On this row")
             line = next(line for line in shown.splitlines() if "On this row" in line)
             beside = line.partition("On this row")[2].partition("│")[0].strip()
-            assert bool(beside.replace("5 H200", "").strip()) == two, line
+            assert bool(beside.replace("GPU 5 H200", "").strip()) == two, line

@@ -300,7 +300,7 @@ def test_events_over_time_are_counted_by_kind_and_the_gravest_is_marked():
     now = 1_000_000.0
     found = [entry(now - 60), entry(now - 59), entry(now - 1, "gpu", "bad"), entry(now - 90_000)]
     what, lines = activity(found, now, found[0], GLYPHS, 80)
-    assert what == "one column: 2 s, highest: 2 · 1 older"
+    assert what == "one column: 2 min, highest: 2 · 1 older"
     shown = [styled.plain(line) for line in lines]
     assert [line.split()[0] for line in shown[:2]] == ["jobs", "GPU"]
     assert " 2 " in shown[0]

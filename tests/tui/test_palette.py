@@ -272,7 +272,7 @@ async def test_enter_is_explained_for_the_tab_that_is_shown():
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "Devices")
         await pilot.press("6", "question_mark")
-        shown_now = await until(pilot, "finding or file of")
+        shown_now = await until(pilot, "go to the job, GPU, finding")
         assert "ranks side by side" not in shown_now
 
 

@@ -24,6 +24,8 @@ BIN_SECONDS = (
 """How long one column may be: the shortest that shows most events is taken."""
 MOST_SHARE = 0.75
 """So many of the events are in sight, so that one old event does not squeeze all the others."""
+LEAST_SECONDS = 3600.0
+"""The shortest time in sight."""
 GRAVE = ("bad", "warn")
 
 
@@ -39,13 +41,14 @@ def activity(
     if not entries or cells < LEAST_CELLS:
         return "", []
     bins = _bins([one.wall_seconds for one in entries], now, count)
-    shown = {group: _in_sight(entries, group, bins) for group in GROUPS}
-    filled = {group: _counts(found, bins) for group, found in shown.items() if found}
-    top = max((max(row) for row in filled.values()), default=0)
-    out = [_line(group, row, shown[group], top, glyphs, bins) for group, row in filled.items()]
+    groups = {group: [e for e in entries if e.group == group] for group in GROUPS}
+    groups = {group: found for group, found in groups.items() if found}
+    counts = {group: _counts(found, bins) for group, found in groups.items()}
+    top = max(max(row) for row in counts.values())
+    out = [_line(group, row, groups[group], top, glyphs, bins) for group, row in counts.items()]
     out.append(_axis(bins, chosen, glyphs))
     out.append(_times(bins))
-    older = len(entries) - sum(map(len, shown.values()))
+    older = len(entries) - sum(map(sum, counts.values()))
     what = f"one column: {window_text(bins.width)}, highest: {top}"
     return f"{what} · {older} older" if older else what, out
 
@@ -58,19 +61,17 @@ def rows_of(entries: Iterable[Entry]) -> int:
 def _bins(moments: Sequence[float], now: float, count: int) -> Bins:
     """Return the columns up to ``now`` that are the shortest for most events."""
     ages = sorted(max(0.0, now - moment) for moment in moments)
-    span = ages[math.ceil(MOST_SHARE * len(ages)) - 1]
+    span = max(LEAST_SECONDS, ages[math.ceil(MOST_SHARE * len(ages)) - 1])
     width = next((one for one in BIN_SECONDS if one * (count - 1) > span), BIN_SECONDS[-1])
     return Bins.ending(now, float(width * count), count)
-
-
-def _in_sight(entries: Sequence[Entry], group: str, bins: Bins) -> list[Entry]:
-    return [e for e in entries if e.group == group and 0 <= bins.index(e.wall_seconds) < bins.count]
 
 
 def _counts(found: Sequence[Entry], bins: Bins) -> list[int]:
     row = [0] * bins.count
     for one in found:
-        row[bins.index(one.wall_seconds)] += 1
+        place = bins.index(one.wall_seconds)
+        if 0 <= place < bins.count:
+            row[place] += 1
     return row
 
 
@@ -79,24 +80,34 @@ def _line(
 ) -> Line:
     """Return the events of one kind; a column has the colour of the gravest of them."""
     drawn = spark([float(n) if n else None for n in row], len(row), float(top), glyphs)
-    tokens = {bins.index(one.wall_seconds): _token([one]) for one in found}
+    by_place: dict[int, list[Entry]] = {}
     for one in found:
-        if one.token in GRAVE:
-            place = bins.index(one.wall_seconds)
-            tokens[place] = "bad" if "bad" in (tokens[place], one.token) else "warn"
-    worst = _token(found)
-    last = max(one.wall_seconds for one in found)
-    grave = worst in GRAVE
+        by_place.setdefault(bins.index(one.wall_seconds), []).append(one)
+    seen = [one for place, some in by_place.items() if 0 <= place < bins.count for one in some]
+    # without colours an alarm is drawn inverted, which turns a column into its opposite
+    plain = bool(glyphs.patterns)
+    worst = _token(seen)
     return [
         (fit(GROUPS[group], NAME_CELLS), "muted"),
         *(
-            (drawn[place], tokens[place]) if n else (glyphs.groove, "border")
+            (drawn[place], "series1" if plain else _token(by_place[place]))
+            if n
+            else (glyphs.groove, "border")
             for place, n in enumerate(row)
         ),
-        (f" {len(found):>3} ", "text"),
-        (f"{sign(worst, glyphs)} " if grave else "  ", worst if grave else "text"),
-        (time.strftime("%H:%M:%S", time.localtime(last)).rjust(LAST_CELLS), "faint"),
+        (f" {len(seen):>3} ", "text"),
+        (
+            f"{sign(worst, glyphs)} " if worst in GRAVE else "  ",
+            worst if worst in GRAVE else "text",
+        ),
+        (_last(found).rjust(LAST_CELLS), "faint"),
     ]
+
+
+def _last(found: Sequence[Entry]) -> str:
+    """Return when the last of these events was."""
+    newest = max(found, key=lambda one: one.wall_seconds)
+    return time.strftime("%H:%M:%S", time.localtime(newest.wall_seconds))
 
 
 def _token(found: Sequence[Entry]) -> str:

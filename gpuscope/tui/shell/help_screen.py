@@ -56,18 +56,11 @@ ROW_ACTIONS = (
 Block = list[Line]
 """Lines that stay together: a heading and what is below it."""
 WORDS = (
-    ("allocated", "bytes of live tensors, as torch's allocator hands them out"),
-    (
-        "cached",
-        "reserved by torch's allocator and not allocated: empty_cache() can return what is not "
-        "split",
-    ),
-    (
-        "outside torch",
-        "memory of the process that torch did not allocate: CUDA context, libraries",
-    ),
+    ("allocated", "live tensors, as torch's allocator counts them"),
+    ("cached", "reserved by torch, not allocated; empty_cache() returns what is not split"),
+    ("outside torch", "of the process, not torch's: CUDA context, libraries"),
     ("other", "other processes on the same device"),
-    ("driver", "the driver's own memory, not part of what nvidia-smi counts as used"),
+    ("driver", "the driver's own: nvidia-smi does not count it as used"),
     ("free", "what a new process could get"),
 )
 GLYPHS = (
@@ -220,7 +213,7 @@ class HelpScreen(TextDialog):
         out: Block = [[("Colours of memory", "title")]]
         for layer, text in WORDS:
             token = "outside" if layer == "outside torch" else layer
-            head = f"  {fit(glyphs.fill(token) * 2, 4)}{fit(layer, 16)}"
+            head = f"  {fit(glyphs.fill(token) * 2, 4)}{fit(layer, 15)}"
             out.append([(head, token), (text, "muted")])
         yield out
         yield [
@@ -279,6 +272,8 @@ def _row_of(screen: Screen[Any]) -> str:
             words.append(cell.strip())
         elif isinstance(cell, (list, tuple)):
             words.append(styled.plain(cell).strip())
+        if column == "index" and words[-1:] != [""]:
+            words[-1] = f"GPU {words[-1]}"
     return " ".join([word for word in words if word][:ROW_WORDS])
 
 
