@@ -6,7 +6,7 @@ not look well where one of its devices is lost.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..store.view import (
@@ -93,16 +93,26 @@ def on_broken(
 
 def broken_state(host: HostView, job: JobView) -> JobState | None:
     """Return the state of a job that runs on a device which no program can rely on."""
-    found = on_broken(host, living_members(job))
-    if not found:
-        return None
-    _, first, _ = min(found.values(), key=lambda entry: entry[0].definition.index)
-    same = [entry for entry in found.values() if entry[1].word == first.word]
+    return next(iter(broken_states(host, job)), None)
+
+
+def broken_states(host: HostView, job: JobView) -> list[JobState]:
+    """Return a state for each way in which devices of a job are broken, the first device first."""
+    found = on_broken(host, living_members(job)).values()
+    by_word: dict[str, list[tuple[DeviceView, DeviceState, list[TrainerView]]]] = {}
+    for entry in sorted(found, key=lambda one: one[0].definition.index):
+        by_word.setdefault(entry[1].word, []).append(entry)
+    return [_broken_alike(word, same, job) for word, same in by_word.items()]
+
+
+def _broken_alike(
+    word: str, same: Sequence[tuple[DeviceView, DeviceState, list[TrainerView]]], job: JobView
+) -> JobState:
     where = f"GPU {ranges_text(device.definition.index for device, _, _ in same)}"
     ranks = [trainer for _, _, trainers in same for trainer in trainers]
     named = [trainer for trainer in ranks if trainer.definition.rank is not None]
     of = f" of {names_of(named)}" if named and len(job.trainers) > 1 else ""
-    return JobState("bad", first.word, f"{where}{of}", first.reason)
+    return JobState("bad", word, f"{where}{of}", same[0][1].reason)
 
 
 def job_state(host: HostView, job: JobView, history: HistoryOf = no_history) -> JobState:

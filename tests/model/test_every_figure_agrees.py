@@ -110,7 +110,7 @@ def test_all_say_the_same_of_the_steps_of_a_job(scene: Scene) -> None:
     # how fast it is, or for how long it was not
     surfaces = {
         "jobs": " ".join(text for text, _ in line.cells.values()),
-        "job page": flat([head_of(job), *standing_out(host, job, False, history)]),
+        "job page": flat([head_of(job), *standing_out(host, job, history)]),
         "ranks": "\n".join(str(row.cells) for row in rank_rows(host, job, None, history)),
         "processes": "\n".join(flat([row.cells["state"]]) for row in listed),
         "process page": flat(
@@ -202,7 +202,7 @@ def test_all_say_the_same_of_the_memory_of_a_rank() -> None:
     assert str(row.cells["memory"]).startswith(f"{amount_text(peak)}/")
     assert row.cells["left"][0][0] == amount_text(left)  # type: ignore[index]
     assert f"rank 1 has the least headroom: {bytes_text(left)}" in flat(
-        standing_out(host, job, False, history)
+        standing_out(host, job, history)
     )
 
     everything = subjects(host)

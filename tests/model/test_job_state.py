@@ -138,7 +138,7 @@ def test_all_say_of_a_job_what_is_wrong_with_a_device_below_it(below: Below) -> 
     states = [flat([row.cells["state"]]) for row in rows]
     assert any(one.startswith(below.process) for one in states)
     assert states[0].startswith(below.process if broken else "")
-    said = flat(standing_out(host, job, False, history))
+    said = flat(standing_out(host, job, history))
     assert ("healthy" in said) == (below.kind != "bad")
     assert (below.word in said) == broken
     ranks = rank_rows(host, job, None, history)

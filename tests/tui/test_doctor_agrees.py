@@ -198,7 +198,7 @@ def test_nothing_warns_of_a_job_that_the_doctor_does_not_warn_of(scene: str) -> 
     (line,) = job_lines(host, history=history)
     drawn = [*line.cells.values(), *(piece for note in line.notes for piece in note)]
     (job,) = host.jobs
-    drawn += [piece for said in standing_out(host, job, False, history) for piece in said]
+    drawn += [piece for said in standing_out(host, job, history) for piece in said]
     drawn += [(line.kind, line.kind)]
     for text, token in drawn:
         if token in GRAVE:

@@ -165,12 +165,18 @@ class JobCharts(Grid):
         return {name for line in self._arranged for name in line}
 
     def fit_to(
-        self, width: int, height: int, hangs: bool, known: Collection[str] = ("stack", "step")
+        self,
+        width: int,
+        height: int,
+        hangs: bool,
+        known: Collection[str] = ("stack", "step"),
+        telling: str = "",
     ) -> None:
         """Place the panels that ``height`` lines have room for, and hide the others.
 
         ``known`` says what there is to show: ``loss`` that a rank reports one, ``step`` its parts,
         ``stack`` that stacks can be asked for. A panel without readings is no use of the room.
+        ``telling`` shows what is wrong with the job: it comes first, behind the stack of a hang.
         """
         loss = "loss" in known
         if hangs:
@@ -180,6 +186,9 @@ class JobCharts(Grid):
         if width >= WIDEST:  # other panels say what is left of these
             kept = [name for name in self._order if name in known or name not in ("stack", "step")]
             self._order = kept if "pace" in kept else [*kept, "pace"]
+        if telling:
+            before = {"stack": 0, telling: 1}
+            self._order = sorted(self._order, key=lambda name: before.get(name, 2))
         lines = arrange(width, height, self._order, self._first % len(self._order))
         told = min(max(self.events.rows + 2, LEAST_EVENTS_ROWS), EVENTS_ROWS)
         if (lines, told) == (self._arranged, self._events_rows):
@@ -237,7 +246,8 @@ class JobCharts(Grid):
         self._drawn = None
 
     def _over(self, what: str, trainer: TrainerView) -> str:
-        rank = f" of {name_of(trainer)}" if trainer.definition.rank is not None else ""
+        d = trainer.definition
+        rank = f" of {name_of(trainer)}" if d.rank is not None and d.world_size != 1 else ""
         return f"{what}{rank} over {window_text(self._seconds)}"
 
     def _draw_loss(self, host: HostView, trainer: TrainerView, window: float, ago: float) -> None:

@@ -5,6 +5,7 @@ It says who is behind, who works longest, and who runs out of memory first.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
@@ -24,7 +25,8 @@ from ..widgets.table import LiveTable, TableRow
 from ..widgets.text import Lines
 from .hung_stack import hung_lines, stack_title
 from .job_charts import LEAST_ROWS, JobCharts
-from .job_text import head_of, standing_out
+from .job_text import head_of, standing_out, telling_chart
+from .next_step import next_lines
 from .rank_rows import COLUMNS, OTHERS, columns_for, rank_rows
 from .trainer_actions import open_act
 
@@ -37,6 +39,10 @@ RANKS_FRAME = 3
 """Rows of the table of ranks besides these: its frame and its headings."""
 LEAST_RANKS = 3
 """Rows for ranks at least, where there are so many."""
+BRIEF_ROWS = 30
+"""Below so many rows the diagnosis leaves out what stands below it too."""
+LOW_ROWS = 10
+"""A chart with its frame is low below so many rows."""
 
 
 class JobScreen(FullScreen):
@@ -62,6 +68,10 @@ class JobScreen(FullScreen):
         )
         self._charts = JobCharts(session)
         self._hangs = False
+        self._several = False
+
+    def key_states(self) -> Collection[str]:
+        return ("ranks",) if self._several else ()
 
     def compose(self) -> ComposeResult:
         self._notes.border_title, self._ranks.border_title = "Diagnosis", "Ranks"
@@ -87,6 +97,7 @@ class JobScreen(FullScreen):
             return
         host = self.session.host
         job = next((j for j in host.jobs if j.key == self._key), None) if host is not None else None
+        self._several = job is not None and len(job.trainers) > 1
         self.say_own_keys(self.session)
         if host is None or job is None:
             self.say_head([("Job  ", "bold accent"), (absent(self.session), "muted")], self.session)
@@ -95,10 +106,12 @@ class JobScreen(FullScreen):
             return
         self.say_head(head_of(job), self.session)
         cells = max(30, self._notes.size.width or 76)
-        stacks, sent = not self.session.why_not("stacks"), self.session.happened.stopped
-        notes = styled.hang_lines(
-            standing_out(host, job, stacks, self.session.history, sent), cells
-        )
+        sent = self.session.happened.stopped
+        live = not self.session.why_not("stacks")
+        first = next_lines(host, job, self.session.doctor.cases, live)
+        brief = self.size.height < BRIEF_ROWS
+        found = standing_out(host, job, self.session.history, first, sent, brief)
+        notes = styled.hang_lines(found, cells)
         self._notes.show(notes)
         # the lines at the top and at the bottom; panels have frames, the table a header
         height = self.size.height - 2 - min(len(notes) + 2, self.size.height // 2) - RANKS_FRAME
@@ -118,17 +131,22 @@ class JobScreen(FullScreen):
     def _fit(self, host: HostView, job: JobView, height: int) -> list[TableRow]:
         """Share ``height`` rows between the ranks and the charts, and return the ranks' rows.
 
-        A few ranks leave the charts most of it. Of many, the worst have half of it.
+        A few ranks leave the charts most of it. Of many, the worst have half of it, and those that
+        are alike have one row where the chart would be low.
         """
         few = max(LEAST_RANKS, height // 2)
-        charts = not self._all and height - min(few, len(job.trainers)) >= LEAST_ROWS
-        room = None if self._all else few if charts else max(LEAST_RANKS, height)
-        rows = rank_rows(host, job, room, self.session.history)
+        count, history = len(job.trainers), self.session.history
+        fold = not self._all and (count > few or height - count < LOW_ROWS)
+        rows = rank_rows(host, job, few if fold else None, history, fold)
+        charts = not self._all and height - len(rows) >= LEAST_ROWS
+        if fold and not charts:
+            rows = rank_rows(host, job, max(LEAST_RANKS, height), history)
         known = ["stack"] if self.session.replay is None else []
         known += ["loss"] if any(t.number("loss") is not None for t in job.trainers) else []
         known += ["step"] if any(map(split_of, job.trainers)) else []
         left = height - len(rows) if charts else 0
-        self._charts.fit_to(self.size.width, left, self._hangs, known)
+        telling = telling_chart(host, job, self.session.history)
+        self._charts.fit_to(self.size.width, left, self._hangs, known, telling)
         self._ranks.styles.height = len(rows) + RANKS_FRAME if charts else "1fr"
         return rows
 
@@ -182,11 +200,19 @@ class JobScreen(FullScreen):
         if not self.refused(self.session, f"act('{name}')"):
             open_act(program(self.app), name, self._chosen())
 
+    def action_signal(self) -> None:
+        """Ask which signal the rank under the cursor is to get."""
+        trainer = self._chosen()
+        if trainer is not None and not self.refused(self.session, "signal"):
+            program(self.app).open("signal_to", trainer.definition.pid)
+
     def on_live_table_highlighted(self, event: LiveTable.Highlighted) -> None:
         event.stop()
         self.call_after_refresh(self._show)
 
     def on_live_table_selected(self, event: LiveTable.Selected) -> None:
         event.stop()
-        if event.key != OTHERS:
+        if event.key.startswith(OTHERS):
+            self.action_all()
+        else:
             program(self.app).open("readings", event.key)

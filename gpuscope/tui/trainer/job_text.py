@@ -10,7 +10,7 @@ from ...doctor.live_scene import LiveScene
 from ...model.device_trainings import tensor_idle
 from ...model.growth import trend_of
 from ...model.job_ends import NOTHING_SENT, end_of
-from ...model.job_state import broken_state
+from ...model.job_state import broken_states
 from ...model.memory_room import rooms
 from ...model.pace import PARTS_STEPS, Pace, pace_of
 from ...model.rank_times import odd_rank
@@ -28,7 +28,6 @@ from ...wire.clean import clean
 from ...wire.frames import Unknown
 from ..overview.job_rows import end_notes, growth_lines, input_lines, state_lines
 from ..overview.step_split import split_pieces
-from ..shell.keymap import key_of
 
 if TYPE_CHECKING:
     from ...store.view import HistoryOf, HostView, JobView, TrainerView
@@ -65,13 +64,15 @@ def _world(job: JobView) -> int | None:
 def standing_out(
     host: HostView,
     job: JobView,
-    stacks: bool,
     history: HistoryOf,
+    first: Iterable[Line] = (),
     sent: Mapping[int, str] = NOTHING_SENT,
+    brief: bool = False,
 ) -> Iterable[Line]:
     """Return what stands out of a job in sentences, the worst first.
 
-    One line says so where nothing does. ``stacks`` says that a rank can be asked for them.
+    With ``brief`` figures that the ranks and the charts show too are left out of a job that is not
+    well. One line says so where nothing does. ``first`` says what to do about the worst.
     """
     if end_of(job) is not None:
         yield from end_notes(job, sent)
@@ -79,18 +80,33 @@ def standing_out(
         return
     living = [t for t in job.trainers if t.gone is None]
     pace = pace_of(living)
-    lines = state_lines(broken_state(host, job))
-    lines += [*_wrong(host, living, stacks, history), *_imbalance(living)]
+    lines = [line for state in broken_states(host, job) for line in state_lines(state)]
+    lines += _wrong(host, living, history)
     lines += [] if pace.stopped else list(_uneven(host, living, history))
+    lines += _imbalance(living)
     steps = any(t.number("step") for t in living)
     calm = "all ranks in step" if len(living) > 1 else "stepping"
     well: Line = [("healthy: ", "text"), (calm, "muted")] if steps else [("no step yet", "muted")]
     if pace.stopped and not lines:
         lines = [[("no step: ", "warn"), (pace.text or "none has ended yet", "text")]]
     yield from lines or [[("● ", "ok"), *well]]
-    yield from _headroom(host, living, history)
-    yield from _parts(living, pace)
+    yield from first
+    if not (lines and brief):
+        yield from _headroom(host, living, history)
+        yield from _parts(living, pace)
     yield from _clock(host, living, history)
+
+
+def telling_chart(host: HostView, job: JobView, history: HistoryOf) -> str:
+    """Return the chart of a job that runs out of memory, "" where the usual one tells most."""
+    living = [t for t in job.trainers if t.gone is None]
+    if end_of(job) is not None or not living:
+        return ""
+    found = rooms(host.devices, living, history)
+    trend = trend_of(found[0].allocator) if found else None
+    if found and (found[0].runs_out is not None or (trend is not None and trend.grows)):
+        return "memory"
+    return ""
 
 
 def _parts(living: Sequence[TrainerView], pace: Pace) -> Iterable[Line]:
@@ -108,9 +124,8 @@ def _parts(living: Sequence[TrainerView], pace: Pace) -> Iterable[Line]:
         return
     reasons = (r for t in living if isinstance(r := t.reading("compute_seconds"), Unknown))
     why = next(reasons, None)
-    if why is not None:
-        known = why.code != NO_REASON.code
-        yield [("no step breakdown", "faint"), (f": {why.text}" if known else "", "faint")]
+    if why is not None and why.code != NO_REASON.code:  # the chart says that there is none
+        yield [("no step breakdown: ", "faint"), (why.text, "faint")]
 
 
 def _clock(host: HostView, ranks: Sequence[TrainerView], history: HistoryOf) -> Iterable[Line]:
@@ -134,9 +149,7 @@ def _clock(host: HostView, ranks: Sequence[TrainerView], history: HistoryOf) -> 
     yield [(f"wall clock{of}: ", "faint"), (shares + place, "muted")]
 
 
-def _wrong(
-    host: HostView, living: Sequence[TrainerView], stacks: bool, history: HistoryOf
-) -> Iterable[Line]:
+def _wrong(host: HostView, living: Sequence[TrainerView], history: HistoryOf) -> Iterable[Line]:
     stall = find_stall(living)
     if stall is not None:
         yield [("waiting: ", "muted") if stall.busy else ("stalled: ", "bad"), (stall.text, "text")]
@@ -148,12 +161,6 @@ def _wrong(
                 f"{high:,.0f}"
             )
             yield [("         ", "text"), (text, "muted")]
-        if stacks:
-            yield [
-                ("         ", "text"),
-                (key_of("act('stacks')", "JobScreen"), "accent"),
-                (" on a rank: the stacks of all its threads", "muted"),
-            ]
     else:
         worst, reason = worst_rank(living)
         if worst is not None:
@@ -198,10 +205,7 @@ def _headroom(host: HostView, living: Sequence[TrainerView], history: HistoryOf)
 def _imbalance(living: Sequence[TrainerView]) -> Iterable[Line]:
     share = imbalance(living)
     if share is not None and share >= IMBALANCED:
-        text = (
-            f"the fullest rank has {share:.2f}× the mean allocated: it sets the limit for the "
-            "whole job"
-        )
+        text = f"the fullest rank holds {share:.2f}× the mean, and limits the whole job"
         yield [("imbalance: ", "muted"), (text, "text")]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ...model.device_state import DeviceState
@@ -13,6 +13,7 @@ from ...model.stalls import find_stall, is_overdue, place, waits_in_collective, 
 from ...model.step_time import shares_of, split_of
 from ...model.stragglers import is_warning, straggler
 from ...text import styled
+from ...text.ranges import compact_ranges
 from ...text.styled import Piece
 from ...text.units import amount_text, duration_text
 from ..overview.job_rows import end_word, most_starving, step_age_text
@@ -44,12 +45,12 @@ COLUMNS = (
     Column("cpu", "CPU", 6, align="right", priority=11),
     Column("rss", "RSS GiB", 7, align="right", priority=12),
     Column("split", "STEP BREAKDOWN", 14, flex=2, most=60, priority=6),
-    Column("at", "STUCK AT", 14, flex=3, most=60, priority=2),
+    Column("at", "STUCK AT", 14, flex=3, most=60, priority=2, whole=True),
 )
 WIDE = ("rss", "p95", "power", "cpu", "loss", "input", "load")
 """Columns that only a panel of so many cells has; the first one gives its cells away first."""
 WIDE_CELLS = 150
-OPTIONAL = ("age", "ends", "split", "at", "collectives", "memory", "left", *WIDE)
+OPTIONAL = ("rank", "pace", "age", "ends", "split", "at", "collectives", "memory", "left", *WIDE)
 """Columns that are left out where no rank has anything to say in them."""
 GIVE_AWAY = ("", *WIDE, "split", "pid", "collectives", "memory", "left", "gpu")
 """Columns that give their cells away, one after the other, for where a rank is stuck."""
@@ -57,6 +58,11 @@ FRAME_CELLS = 4
 """Of the table: its frame, and the blanks beside that."""
 NOTHING: Sequence[Piece] = [("–", "faint")]
 OTHERS = "others"
+"""Begins the keys of rows that stand for several ranks."""
+LEAST_ALIKE = 3
+"""So many ranks that are alike have one row, where rows are scarce."""
+RANK_CELLS = 11
+"""RANK is at most so wide, where a row names the ranks that it stands for."""
 
 
 def columns_for(rows: Sequence[TableRow], cells: int) -> list[Column]:
@@ -73,6 +79,11 @@ def columns_for(rows: Sequence[TableRow], cells: int) -> list[Column]:
             column.key not in OPTIONAL
             or any(row.cells.get(column.key) not in (NOTHING, "", None) for row in rows)
         )
+    ]
+    named = max([_cells(row.cells.get("rank")) for row in rows], default=0)
+    shown = [
+        column._replace(width=max(column.width, named)) if column.key == "rank" else column
+        for column in shown
     ]
     if all(column.key != "at" for column in shown):
         return shown
@@ -99,10 +110,17 @@ def _cells(cell: Cell | None) -> int:
     return styled.cells(cell) if isinstance(cell, Sequence) and not isinstance(cell, str) else 0
 
 
-def rank_rows(host: HostView, job: JobView, most: int | None, history: HistoryOf) -> list[TableRow]:
+def rank_rows(
+    host: HostView,
+    job: JobView,
+    most: int | None,
+    history: HistoryOf,
+    fold: bool = False,
+) -> list[TableRow]:
     """Return a row for each rank, the worst first.
 
-    Where there are more than ``most``, the last row sums up the others.
+    With ``fold``, or where there are more than ``most``, ranks that are alike have one row. Where
+    these are still too many, the last row sums up the others.
     """
     living = [t for t in job.trainers if t.gone is None] or list(job.trainers)
     stall = find_stall(living)
@@ -131,10 +149,10 @@ def rank_rows(host: HostView, job: JobView, most: int | None, history: HistoryOf
         )
 
     ranked = sorted(living, key=badness)
-    shown = ranked if most is None or len(ranked) <= most else ranked[: most - 1]
     first = order[0] if order and len(living) > 1 else ""
-    rows = [
-        _rank_row(
+
+    def row(t: TrainerView) -> TableRow:
+        return _rank_row(
             host,
             t,
             by_trainer.get(t.key),
@@ -142,11 +160,33 @@ def rank_rows(host: HostView, job: JobView, most: int | None, history: HistoryOf
             t.key in behind,
             warns and t is slow,
             t.key == first,
+            ends,
         )
-        for t in shown
-    ]
-    rest = ranked[len(shown) :]
-    return [*rows, _others_row(rest)] if rest else rows
+
+    ends = len({t.gone.reason for t in living if t.gone is not None}) > 1
+    groups = [[t] for t in ranked]
+    if fold or (most is not None and len(ranked) > most):
+        odd = {t.key for t in ranked if any(not well for well in badness(t)[:-1])} | {first}
+        groups = _fold(ranked, odd)
+    if most is not None and len(groups) > most:
+        rest = [t for group in groups[most - 1 :] for t in group]
+        groups = [*groups[: most - 1], rest]
+    return [row(group[0]) if len(group) == 1 else _group_row(group, by_trainer) for group in groups]
+
+
+def _fold(ranked: Sequence[TrainerView], odd: Collection[str]) -> list[list[TrainerView]]:
+    """Return the ranks in groups of those that are stuck at one place, or all step.
+
+    A rank of ``odd`` stays alone, and so do a few.
+    """
+    groups: dict[object, list[TrainerView]] = {}
+    for trainer in ranked:
+        alike = (*place(trainer), has_stopped(trainer), trainer.gone is None)
+        groups.setdefault(trainer.key if trainer.key in odd else alike, []).append(trainer)
+    out: list[list[TrainerView]] = []
+    for group in groups.values():
+        out += [group] if len(group) >= LEAST_ALIKE else [[one] for one in group]
+    return sorted(out, key=len)
 
 
 def _rank_row(
@@ -157,15 +197,16 @@ def _rank_row(
     behind: bool,
     slow: bool,
     first: bool,
+    ends: bool,
 ) -> TableRow:
-    rank = trainer.definition.rank
+    rank, alone = trainer.definition.rank, trainer.definition.world_size == 1
     age = trainer.number("step_age_seconds")
     device = next(
         (d for d in host.devices if room is not None and d.id == room.allocator.gpu), None
     )
     bad = "bad" if behind or broken is not None else "warn" if slow else "text"
     cells: dict[str, Cell] = {
-        "rank": [(str(rank) if rank is not None else "–", bad)],
+        "rank": NOTHING if rank is None or alone else [(str(rank), bad)],
         "gpu": str(device.definition.index)
         if device is not None
         else "cpu"
@@ -189,7 +230,7 @@ def _rank_row(
         )
         if not has_stopped(trainer) and (split := split_of(trainer))
         else NOTHING,
-        "at": _at(trainer, broken),
+        "at": _at(trainer, broken, ends),
         **wide_cells(host, trainer, device),
     }
     if room is not None:
@@ -209,15 +250,18 @@ def _rank_row(
                 "warn" if tight else "title" if first else "text",
             )
         ]
-        ends = room.runs_out
-        cells["ends"] = [(f"~{ends.steps:,.0f} steps", "bad")] if ends is not None else NOTHING
+        end = room.runs_out
+        cells["ends"] = [(f"~{end.steps:,.0f} steps", "bad")] if end is not None else NOTHING
     return TableRow(trainer.key, cells)
 
 
-def _at(trainer: TrainerView, broken: tuple[int, DeviceState] | None = None) -> Sequence[Piece]:
+def _at(
+    trainer: TrainerView, broken: tuple[int, DeviceState] | None = None, ends: bool = False
+) -> Sequence[Piece]:
+    """Return where a rank is stuck; with ``ends`` also how it ended."""
     where, function = place(trainer)
     if trainer.gone is not None:
-        return [(f"{end_word(trainer.gone)}: {trainer.gone.reason}", "muted")]
+        return [(f"{end_word(trainer.gone)}: {trainer.gone.reason}", "muted")] if ends else NOTHING
     if broken is not None:
         index, state = broken
         at = f" · {where} {function}" if where else ""
@@ -240,24 +284,46 @@ def _seconds(trainer: TrainerView, column: str) -> Sequence[Piece]:
     return [(duration_text(value), "text")] if value is not None else NOTHING
 
 
-def _others_row(rest: Sequence[TrainerView]) -> TableRow:
-    """Return the ranks that have no row of their own, summed up."""
-    pace = pace_of(rest)
-    held = [n for t in rest for a in t.allocators if (n := a.number("allocated_bytes")) is not None]
-    shares = {} if pace.stopped else shares_of(rest)
+def _group_row(ranks: Sequence[TrainerView], by_trainer: Mapping[str, MemoryRoom]) -> TableRow:
+    """Return ranks that have one row together, which says the worst of them."""
+    pace = pace_of(ranks)
+    shares = {} if pace.stopped else shares_of(ranks)
+    found = [by_trainer[t.key] for t in ranks if t.key in by_trainer]
+    allocated = [n for room in found if (n := room.fullest.number("allocated_bytes")) is not None]
+    reserved = [n for room in found if (n := room.fullest.number("reserved_bytes")) is not None]
+    left = [room.headroom_bytes for room in found if room.headroom_bytes is not None]
+    ages = [n for t in ranks if (n := t.number("step_age_seconds")) is not None]
+    steps = [] if pace.stopped else [n for t in ranks if (n := t.number("step_seconds"))]
+    places = {place(t): t for t in ranks}
     cells: dict[str, Cell] = {
-        "rank": [(f"+{len(rest)}", "muted")],
-        "step": [(pace.steps_text, "muted")],
-        "pace": [(f"≤ {duration_text(pace.seconds)}", "muted")] if pace.seconds is not None else "",
-        "age": [(f"≤ {step_age_text(pace.age_seconds)}", "muted")]
-        if pace.age_seconds is not None
-        else "",
-        "memory": [(f"Σ {amount_text(sum(held))}", "muted")] if held else "",
+        "rank": [(_ranks_text(ranks), "text")],
+        "step": [(pace.steps_text, "text")],
+        "pace": _most([duration_text(n) for n in sorted(steps)], "text"),
+        "age": _most([step_age_text(n) for n in sorted(ages)], "muted"),
         "split": Bar(tuple((share, SPLIT_TOKENS[name]) for name, share in shares.items()), 1.0)
         if shares
         else "",
-        "at": [(f"{key_of('all', 'JobScreen')}: all ranks", "faint")]
-        if any(place(t)[0] for t in rest)
-        else "",
+        "at": _at(ranks[0])
+        if len(places) == 1
+        else [(f"{len(places)} places, {key_of('all', 'JobScreen')}: all ranks", "muted")],
     }
-    return TableRow(OTHERS, cells)
+    if allocated and reserved:
+        held = f"{amount_text(max(allocated))}/{amount_text(max(reserved))}"
+        cells["memory"] = f"≤ {held}" if len(found) > 1 else held
+    if left:
+        cells["left"] = f"{'≥ ' if len(left) > 1 else ''}{amount_text(min(left))}"
+    return TableRow(f"{OTHERS} {ranks[0].key}", cells)
+
+
+def _ranks_text(ranks: Sequence[TrainerView]) -> str:
+    """Return how many ranks have this row, and which, where that is short."""
+    numbers = [t.definition.rank for t in ranks if t.definition.rank is not None]
+    text = f"×{len(ranks)}: {compact_ranges(numbers)}"
+    return text if len(numbers) == len(ranks) and len(text) <= RANK_CELLS else f"×{len(ranks)}"
+
+
+def _most(texts: Sequence[str], token: str) -> Sequence[Piece]:
+    """Return the last of texts in order as the most, or the one text where all are equal."""
+    if not texts:
+        return NOTHING
+    return [(texts[-1] if texts[0] == texts[-1] else f"≤ {texts[-1]}", token)]
