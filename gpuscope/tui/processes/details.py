@@ -12,22 +12,7 @@ from ..charts.line import LineChart, one_if_alike
 from ..widgets.pane import set_title
 from ..widgets.text import Lines
 from . import text as words
-from .process_series import (
-    ACTIVE,
-    ALLOCATED,
-    CPU,
-    LOAD,
-    LOSS,
-    MEMORY,
-    POWER,
-    RSS,
-    SM,
-    STEP,
-    TENSOR,
-    least_of,
-    series_of,
-    top_of,
-)
+from .process_series import charts_of, least_of, series_of, top_of
 from .training_text import memory_lines, training_lines
 
 if TYPE_CHECKING:
@@ -124,23 +109,6 @@ class ProcessDetails(Vertical):
         ):
             panel.show(lines)
 
-    def _order_charts(self, host: HostView, process: ProcView) -> list[tuple[str, str, str]]:
-        """Return what the charts of each row show: first what is known of such a process."""
-        has_sm = any(use.number("sm_percent") is not None for use in words.living_uses(process))
-        trainer = words.trainer_in(host, process)
-        loss = trainer is not None and trainer.number("loss") is not None
-        if trainer is None:
-            second = (RSS, POWER, TENSOR)
-            return [(MEMORY, SM if has_sm else LOAD, CPU), second, second]
-        if not self._uses:
-            only = (STEP, LOSS if loss else CPU, RSS)
-            return [only, only, only]
-        return [
-            (MEMORY, SM if has_sm else LOAD, STEP),
-            (RSS, CPU, LOSS if loss else POWER),
-            (ALLOCATED, TENSOR, POWER if loss else ACTIVE),
-        ]
-
     def draw(self, host: HostView, process: ProcView, history: HistoryOf) -> None:
         """Draw the charts that have room, at most when time has moved on by a column or so."""
         moment = int((host.sampled_seconds or 0.0) / DRAWN_SECONDS)
@@ -148,12 +116,12 @@ class ProcessDetails(Vertical):
         if not self.display or not self._rows[0].display or key == self._drawn:
             return
         self._drawn = key
-        orders = self._order_charts(host, process)
+        names = charts_of(host, process)
         known = history(process.id, "cpu_percent", WINDOWS[1]).seconds
         window = WINDOWS[bool(len(known)) and known[-1] - known[0] > WINDOWS[0] * 1.5]
         ago = self.session.ago_seconds
-        for row, charts, names in zip(self._rows, self._charts, orders, strict=True):
-            for chart, what in zip(charts, names, strict=True):
+        for number, (row, charts) in enumerate(zip(self._rows, self._charts, strict=True)):
+            for chart, what in zip(charts, names[3 * number :], strict=False):
                 if not (row.display and chart.display):
                     continue
                 set_title(chart, f"{what}, {window_text(window)}")

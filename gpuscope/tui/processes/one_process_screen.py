@@ -6,7 +6,7 @@ That is who it is, what it holds on which GPU and how it calls that, and its his
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.app import ComposeResult
@@ -16,6 +16,7 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import window_text
+from ..charts.line import LineChart
 from ..shell.keymap import bindings_of
 from ..widgets.charted_screen import WINDOWS, ChartedScreen
 from ..widgets.pane import set_title
@@ -24,27 +25,39 @@ from ..widgets.question_dialog import ask
 from ..widgets.text import Lines
 from . import text as words
 from .idle import Idleness
-from .process_series import CHARTS, series_of, top_of
+from .process_series import charts_of, least_of, series_of, top_of
+from .training_text import memory_lines, training_lines
 
 if TYPE_CHECKING:
     from ...store.view import HostView, ProcView
     from ..shell.session import Session
 
 ASK_SECONDS = 5.0
+MOST_CHARTS = 9
+WIDEST = 160
+"""From so many columns on there are two charts side by side."""
 
 
 class OneProcessScreen(ChartedScreen):
+    """The screen of one process, with its charts beside the texts where there is room."""
+
+    DEFAULT_CSS = """
+    OneProcessScreen.-widest #right { width: 2fr; layout: grid; grid-size: 2; grid-rows: 1fr; }
+    """
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("OneProcessScreen")]
 
     def __init__(self, session: Session, key: str) -> None:
-        super().__init__(session, key, histories=len(CHARTS), charts=len(CHARTS))
+        super().__init__(session, key, histories=MOST_CHARTS, charts=MOST_CHARTS - 1)
         self._idleness = Idleness()
-        self._about, self._uses, self._order = (Lines(classes="panel") for _ in range(3))
+        self._does, self._about, self._uses, self._order = (
+            Lines(classes="panel") for _ in range(4)
+        )
         self._order_said: list[Line] = [[("asking …", "muted")]]
         self._asking: asyncio.Task[None] | None = None
 
     def compose(self) -> ComposeResult:
         panels = (
+            (self._does, "What it does"),
             (self._about, "Process"),
             (self._uses, "On the GPUs"),
             (self._order, "CUDA's numbers for them"),
@@ -81,7 +94,9 @@ class OneProcessScreen(ChartedScreen):
             return
         self._present(words.head(process))
         width = self.terminal[0]
-        cells = max(30, (width // 2 if self.wide else width) - 5)
+        widest = width >= WIDEST
+        self.set_class(widest, "-widest")
+        cells = max(30, (width // 3 if widest else width // 2 if self.wide else width) - 5)
         history = self.session.history
         devices = {
             d.id: self._idleness.of_device(d, history) for d in host.devices if d.gone is None
@@ -89,8 +104,14 @@ class OneProcessScreen(ChartedScreen):
         idle = self._idleness.of_process(
             process, words.living_uses(process), devices, history, host.wall_seconds
         )
-        self._about.show(words.about_lines(host, process, idle, cells))
-        self._uses.show(words.use_lines(host, process, cells))
+        glyphs = self._does.tokens.glyphs
+        does = training_lines(host, process, idle, cells, glyphs)
+        self._does.show(does)
+        self._does.display = bool(does)
+        trains = words.trainer_in(host, process) is not None
+        self._about.show(words.about_lines(host, process, None if trains else idle, cells))
+        memory = memory_lines(host, process, cells, glyphs)
+        self._uses.show(words.use_lines(host, process, cells) + memory)
         self._order.show(styled.hang_lines(self._order_said, cells))
 
     async def _ask_order(self) -> None:
@@ -127,12 +148,24 @@ class OneProcessScreen(ChartedScreen):
         if not self.is_attached or host is None or process is None:
             return
         window = WINDOWS[self._window]
+        names = charts_of(host, process)
+        self._histories = len(names)
         for chart, number in self._visible(self.terminal[1] - 2):
-            what = CHARTS[number]
+            what = names[number]
             set_title(chart, f"{what}, {window_text(window)}")
             found = list(series_of(host, process, what, window, self.session.history))
             ago = self.session.ago_seconds
-            chart.show(found, window, 0.0, top_of(what), now=host.sampled_seconds, ago=ago)
+            now, least, top = host.sampled_seconds, least_of(what), top_of(what)
+            chart.show(found, window, least, top, now=now, ago=ago)
+
+    def _visible(self, rows: int) -> Sequence[tuple[LineChart, int]]:
+        across = 2 if self.terminal[0] >= WIDEST else 1
+        found = super()._visible(rows * across)[: self._histories]
+        if len(found) % across and len(found) > 1:
+            found = found[:-1]
+        for chart in self._charts[len(found) :]:
+            chart.display = False
+        return found
 
     # ── keys ──
 

@@ -12,6 +12,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.widgets import Input
 
+from ...model.stalls import worst_rank
 from ...text import styled
 from ..shell.keymap import bindings_of
 from ..widgets.filter import typing_keys
@@ -187,13 +188,19 @@ class ProcessScreen(FullScreen):
         return "no process uses a GPU here"
 
     def chosen(self) -> ProcView | None:
-        """Return the process under the cursor; of a heading the first below it."""
+        """Return the process under the cursor; of a heading the rank that keeps the others."""
         host, key = self.session.host, self._table.cursor_key
         if host is None or key is None:
             return None
         keys = [row.key for row in self._table.rows]
         below = keys[keys.index(key) :] if key in keys else []
         by_key = {process.key: process for process in host.processes if process.gone is None}
+        if key.startswith(HEADING):
+            ranks = [job.trainers for job in host.jobs if f"{HEADING}{job.key}" == key]
+            worst = worst_rank(ranks[0])[0] if ranks else None
+            found = [one for one in by_key.values() if worst and one.id == worst.process]
+            if found:
+                return found[0]
         return next((by_key[one] for one in below if one in by_key), None)
 
     # ── keys ──

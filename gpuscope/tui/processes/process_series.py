@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ...model.valid_history import while_it_steps
 from ...store.view import HistoryOf, HostView, ProcView
 from ...text.units import GIB
 from ..charts.line import Series
@@ -14,8 +15,6 @@ MEMORY, SM, CPU, RSS = "GPU memory GiB", "SM %", "CPU % of one core", "RSS GiB"
 LOAD, STEP, LOSS = "GPU-Util %", "Step ms", "Loss"
 POWER, TENSOR, ALLOCATED = "GPU power W", "Tensor cores %", "Allocated by torch GiB"
 ACTIVE = "SMs with work %"
-CHARTS = (MEMORY, SM, CPU, RSS)
-"""What every process has; its GPUs tell their load, and a trainer its steps and its loss."""
 _COLUMNS = {
     MEMORY: ("used_bytes", 1 / GIB),
     SM: ("sm_percent", 1.0),
@@ -31,6 +30,19 @@ _COLUMNS = {
 }
 _OF_GPU = (LOAD, POWER, TENSOR, ACTIVE)
 """Readings of a whole GPU, whoever uses it."""
+
+
+def charts_of(host: HostView, process: ProcView) -> tuple[str, ...]:
+    """Return the charts of a process, three to a row, those first that tell most of it."""
+    uses, trainer = living_uses(process), trainer_in(host, process)
+    load = SM if any(use.number("sm_percent") is not None for use in uses) else LOAD
+    loss = trainer is not None and trainer.number("loss") is not None
+    if not uses:
+        return (STEP, LOSS if loss else CPU, RSS) if trainer is not None else (CPU, RSS)
+    if trainer is None:
+        return (MEMORY, load, CPU, RSS, POWER, TENSOR)
+    third = (ALLOCATED, TENSOR, POWER if loss else ACTIVE)
+    return (MEMORY, load, STEP, RSS, CPU, LOSS if loss else POWER, *third)
 
 
 def top_of(what: str) -> float | None:
@@ -61,6 +73,8 @@ def series_of(
         entities = [(process.id, "CPU" if what == CPU else "RSS")]
     for token, (entity, label) in zip(TOKENS, entities, strict=False):
         past = history(entity, column, window)
+        if what in (STEP, LOSS):  # a trainer that stands draws nothing on
+            past = while_it_steps(past, history(entity, "step", window))
         values = [None if value is None else value * scale for value in past.values]
         if any(value is not None for value in values):
             yield Series(label, token, past.seconds, values)

@@ -15,6 +15,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
 
+from ...model.ranks import name_of
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import age_text, bytes_text
@@ -24,7 +25,7 @@ from ..widgets.dialog import Dialog
 from ..widgets.text import Lines
 
 if TYPE_CHECKING:
-    from ...store.view import ProcView
+    from ...store.view import HostView, ProcView
     from ..shell.session import Session
 
 log = logging.getLogger("gpuscope.tui")
@@ -93,6 +94,24 @@ def _never(process: ProcView) -> str:
     return ""
 
 
+def rank_lines(host: HostView, process: ProcView) -> Iterable[Line]:
+    """Return what an end or a pause of a rank means for the others of its job, if it has others."""
+    trainer = next((t for t in host.trainers if t.id == process.trainer), None)
+    job = next((j for j in host.jobs if trainer in j.trainers), None) if trainer else None
+    if trainer is None or job is None:
+        return
+    ranks = max(trainer.definition.world_size or 1, sum(one.gone is None for one in job.trainers))
+    if ranks > 1:
+        others = f"the other {ranks - 1} ranks" if ranks > 2 else "the other rank"
+        waits = "wait" if ranks > 2 else "waits"
+        yield [("Job      ", "muted"), (f"{name_of(trainer)} of {ranks} of {job.title}", "title")]
+        text = (
+            f"if it ends or pauses, {others} {waits} for it: until torchrun ends the job, or until "
+            "the timeout of NCCL (10 minutes unless set)"
+        )
+        yield [("         ", "muted"), (text, "warn")]
+
+
 class SignalDialog(Dialog):
     """The question which signal a process is to get.
 
@@ -159,6 +178,8 @@ class SignalDialog(Dialog):
         ]
         if not d.mine:
             yield [("         ", "muted"), ("not yours: only root may signal it", "warn")]
+        if self.state == "asking" and host is not None:
+            yield from rank_lines(host, self._process)
         yield [("", "text")]
         if self.state != "asking":
             yield self._came
