@@ -180,7 +180,7 @@ def _compare(
         request.hear(f"looking for the line that brought {bytes_text(grown)}")
         causes = _causes(training, was, before, after, found, base, request, ends)
         if not causes:
-            notes.append("no single change brings it: look at the modules")
+            notes.append("no single change adds it: look at the modules")
     outcome.change = Change(
         base.commit.words,
         True,

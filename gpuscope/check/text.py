@@ -22,9 +22,9 @@ SIGNS = {
 }
 MOST_PARTS = 6
 PROOFS = {
-    "alone": "this change alone brings {}",
-    "together": "the changes of this file together bring {}",
-    "only": "it is the only change, and brings {}",
+    "alone": "this change alone adds {}",
+    "together": "the changes of this file together add {}",
+    "only": "it is the only change, and adds {}",
     "running": "{} of the growth was allocated while this line was running",
 }
 

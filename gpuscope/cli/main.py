@@ -50,7 +50,7 @@ SUBVERBS = {
         "sweep": "run a matrix of toggles, interleaved, and print the table",
         "claims": "measure common claims about GPU training on this machine",
         "runs": "the ledger of runs: list, compare, export, remove",
-        "pitfall": "start a training script with a known mistake in it, or the same one cured",
+        "pitfall": "start a script with a known mistake in it, or the same with the fix",
     }
 }
 """Subcommands, each in ``commands/VERB/WORD.py``."""

@@ -209,11 +209,11 @@ def look_document(look: Look | None, problem: str) -> dict[str, Any]:
 
 
 def proof(one: Finding, again: str) -> list[str]:
-    """Return how to see what a cure brings: a known pair with and without it, and this training."""
+    """Return how to see the gain of a fix: a known pair with and without it, and this training."""
     from ..doctor import table
 
     known = one.verify or table.load()[one.pitfall].verify
-    after = f"{again}    again with the cure: the row is smaller, and steps are shorter"
+    after = f"{again}    again with the fix: the row is smaller, and steps are shorter"
     return [known, after] if known else [after]
 
 

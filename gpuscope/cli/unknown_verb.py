@@ -19,6 +19,7 @@ SHOWN = 80
 """How many characters of a mistyped word are repeated."""
 MEANT = {"demo": "lab", "example": "lab", "top": "ps", "list": "devices", "profile": "why"}
 """Words that other programs have for one of our verbs."""
+PITFALL_WORDS = ("explain", "pitfall", "pitfalls")
 RECORDINGS = (".gsr", ".gsr.gz")
 SNAPSHOTS = (".pickle", ".pkl")
 
@@ -107,6 +108,13 @@ def _by_what_it_is(words: List[str]) -> UsageError | None:
             f"{shown} is a process, not a verb.",
             next=f"gpuscope attach {int(word)}    shows it;    gpuscope doctor {int(word)}    "
             "examines it once",
+        )
+    if word.lower() in PITFALL_WORDS:
+        asked = words[1:] or ["ID"]
+        return UsageError(
+            f"no such verb: {shown!r}. The doctor explains pitfalls.",
+            next=f"{_command('doctor', '--explain', *asked)}    explains one;    "
+            "gpuscope doctor --list    lists them",
         )
     from ..attach.targets import is_remote_word
 

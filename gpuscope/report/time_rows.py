@@ -71,7 +71,7 @@ def sections(document: Document) -> list[Section]:
     found = [Section("Where the time goes", parts, _lead(document))]
     if causes:
         shown = Findings(list(map(of_cause, causes)), source="gpuscope why", when=when)
-        found.append(Section("What makes it slow", [shown], "What brings most comes first."))
+        found.append(Section("What makes it slow", [shown], "The largest gain comes first."))
     look = read.mapping(document.get("look"))
     if look:
         found.append(Section("On the GPU", _look(look)))

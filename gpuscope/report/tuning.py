@@ -43,7 +43,7 @@ def chapter(document: Document, name: str) -> Chapter:
     best += [Code("To paste into a training", lines)] if lines else []
     sections = [
         Section("What was found", best, read.text(document.get("sentence"))),
-        Section("What each switch brings", _switches(document, source, when)),
+        Section("Gain of each switch", _switches(document, source, when)),
         Section("Everything that was tried", _candidates(document, source, when)),
     ]
     facts = [("Search", group)] if group else []

@@ -107,7 +107,7 @@ def test_the_text_and_the_document_hold_the_same(checked):
     page = [plain(line) for line in text.lines(checked, 2, 80)]
     assert max(map(len, page)) <= 80
     assert "\x1b" not in "".join(page)
-    assert any("a b/mödel.py:50   this change alone brings 3.00 GiB" in line for line in page)
+    assert any("a b/mödel.py:50   this change alone adds 3.00 GiB" in line for line in page)
     assert page[-1].startswith("1 training in 0 s: 1 problem, 2 warnings, 1 not checked.")
     found = document.document(checked, 2)
     assert found["trainings"][0]["change"]["lines"][0]["proof"] == "alone"

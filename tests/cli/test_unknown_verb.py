@@ -110,6 +110,12 @@ def test_the_nearest_option_or_value_is_named_without_the_list_of_all(typed, mea
     assert "usage:" not in done.stderr
 
 
+def test_explain_is_an_option_of_the_doctor():
+    done = command("explain", "num-workers")
+    assert (done.returncode, done.stdout) == (64, "")
+    assert "gpuscope doctor --explain num-workers" in done.stderr
+
+
 def test_an_option_like_no_other_gets_the_list_of_all():
     done = command("ps", "--zzz")
     assert done.returncode == 64

@@ -134,7 +134,7 @@ async def test_what_a_look_has_found_is_a_finding_of_the_tab_and_says_its_cure()
         await until(pilot, "On the GPU", "leaves the GPU idle for 3")
         await pilot.press("tab", "enter")
         await until(pilot, "43 % with 95 % confidence, as its steps differ")
-        await until(pilot, "Cure", "Sum on the device, read every N steps", "train.py:77 log_loss")
+        await until(pilot, "Fix", "Sum on the device, read every N steps", "train.py:77 log_loss")
 
 
 @in_loop

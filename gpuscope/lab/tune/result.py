@@ -185,7 +185,7 @@ class Result:
 
     def switches(self) -> list[list[str]]:
         """Return what each switch of the winner brings, with a heading."""
-        rows = [["switch", "was", "is", "brings"]]
+        rows = [["switch", "was", "is", "gain"]]
         for one in self.found.switches:
             brings = times(one.brings) if one.brings else f"unknown: {one.reason}"
             rows.append(

@@ -68,7 +68,7 @@ class TuneScreen(FullScreen):
 
     def compose(self) -> ComposeResult:
         self._about.border_title, self._rows.border_title = "Search", "Tried"
-        self._gains.border_title, self._paste.border_title = "What each switch brings", "To paste"
+        self._gains.border_title, self._paste.border_title = "Gain of each switch", "To paste"
         yield self.head
         yield self._about
         yield self._rows

@@ -229,7 +229,7 @@ def row_detail(
     for one in found[:1]:
         yield from _cure(one, step)
     if not found and row.name in CURABLE:
-        yield [("Cure     ", "muted"), ("none: too little to gain", "faint")]
+        yield [("Fix      ", "muted"), ("none: too little to gain", "faint")]
     if look is not None:
         yield from _on_gpu(row, look)
     yield []
@@ -242,7 +242,7 @@ def _cure(one: Judged, step: float | None) -> Iterable[Line]:
     cause, fix = one.cause, fix_of(one.finding)
     left = f": a step would take {duration_text(step * (1 - cause.share))} or more" if step else ""
     if fix is not None:
-        yield [("Cure     ", "muted"), (fix.title, "text")]
+        yield [("Fix      ", "muted"), (fix.title, "text")]
         for line in (fix.code or fix.environment or fix.command).splitlines()[:2]:
             yield [("         ", "muted"), (line, "text")]
     yield [("Gain     ", "muted"), (f"{percent_text(cause.share)} at most{left}", "text")]
@@ -291,6 +291,6 @@ def gpu_detail(row: LookRow, look: Look) -> Iterable[Line]:
     cure = cure_of(row.name)
     if cure:
         yield []
-        yield [("Cure     ", "muted"), (cure, "text")]
+        yield [("Fix      ", "muted"), (cure, "text")]
     yield []
     yield [("Overhead ", "muted"), (cost(look), "faint")]

@@ -209,6 +209,8 @@ def _no_such(target: str, error: Exception) -> str:
             f"{shown}: no such file. What runs on another host is examined there: ssh {shown} "
             "gpuscope doctor"
         )
+    if isinstance(error, FileNotFoundError):
+        return f"{shown}: {why}. Check the path, or pipe a log into gpuscope doctor -."
     return f"{shown}: cannot be examined ({why})."
 
 

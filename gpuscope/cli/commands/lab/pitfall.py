@@ -77,7 +77,7 @@ def _become(pitfall: Pitfall, cured: bool, arguments: Sequence[str]) -> NoReturn
 
 def _about(pitfall: Pitfall, cured: bool) -> str:
     if cured:
-        return f"{pitfall.id}, cured. {pitfall.cure}"
+        return f"{pitfall.id}, fixed: {pitfall.cure}"
     shown = (
         f"ends with the error “{pitfall.expect}”" if pitfall.shows_as == "error" else pitfall.expect
     )

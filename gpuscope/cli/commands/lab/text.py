@@ -82,6 +82,14 @@ def per_step(seconds: float | None) -> str:
     return DASH if seconds is None else f"{duration_text(seconds)}/step"
 
 
+IN_WORDS = {
+    "peak_allocated_bytes": "peak memory",
+    "peak_reserved_bytes": "peak memory",
+    "tensor_active_percent": "tensor pipes",
+}
+"""What the lines call keys of the document that can be unknown."""
+
+
 def in_words(document: Mapping[str, Any]) -> str:
     """Return the document as a few lines for a person; what is unknown has its reason."""
     lines = [f"{document['steps']:,} steps on {document['device']}" + _together(document)]
@@ -122,7 +130,11 @@ def in_words(document: Mapping[str, Any]) -> str:
     if document.get("tensor_active_percent") is not None:
         lines.append(f"tensor pipes  {percent_text(document['tensor_active_percent'] / 100)} busy")
     lines += _ranks(document.get("ranks"))
-    lines += [f"{entry['path']}: unknown, {entry['reason']}" for entry in document["unknown"]]
+    unknown: dict[str, str] = {}
+    for entry in document["unknown"]:
+        label = IN_WORDS.get(entry["path"], entry["path"])
+        unknown.setdefault(label, entry["reason"])
+    lines += [f"{label:<13} unknown: {reason}" for label, reason in unknown.items()]
     return "\n".join(lines)
 
 
