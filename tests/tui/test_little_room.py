@@ -100,13 +100,13 @@ async def test_the_same_on_the_screen_of_processes():
 
 @in_loop
 async def test_no_key_is_promised_that_a_session_cannot_carry_out():
-    promised = ("s snap", "p profile", "S stacks", "S on a rank")
+    promised = ("s snap", "p profile", "S stacks", "S shows the stacks")
     stalled = jobs.ranks(stalled=True)
     for app, can in ((make_app(stalled), False), (test_trainer_actions.make(stalled)[0], True)):
         async with app.run_test(size=SMALL) as pilot:
             await until(pilot, "Devices")
             await pilot.press("enter")  # the keyboard begins at the job that stands still
-            screen = await until(pilot, "Diagnosis", "readings")
+            screen = await until(pilot, "Diagnosis", "readings", "do first")
             assert [key in screen for key in promised] == [can] * 4
             await pilot.press("escape", "P")
             screen = await until(pilot, "Processes", "u mine")
@@ -135,15 +135,15 @@ async def test_a_small_terminal_shows_who_gets_a_signal_and_scrolls_to_the_last(
 @in_loop
 async def test_what_a_signal_does_goes_on_below_itself():
     app = make_app(views.training())
-    async with app.run_test(size=SMALL) as pilot:
+    async with app.run_test(size=(56, 30)) as pilot:
         await until(pilot, "Devices")
         app.session.why_not = lambda name: ""  # type: ignore[method-assign]
         host = app.session.host
         assert host is not None
         app.open("signal", host.processes[0])
-        lines = (await until(pilot, "T  TERM", "KILL")).splitlines()
-        at = next(number for number, line in enumerate(lines) if "KILL  ends it" in line)
-        assert lines[at].index("ends it at once") == len(lines[at + 1]) - len(
+        lines = (await until(pilot, "T  TERM", "INT")).splitlines()
+        at = next(number for number, line in enumerate(lines) if "INT   like Ctrl-C" in line)
+        assert lines[at].index("like Ctrl-C") == len(lines[at + 1]) - len(
             lines[at + 1].lstrip(" │")
         )
 

@@ -15,7 +15,9 @@ import pytest
 
 from gpuscope.config import Settings
 from gpuscope.process.procfs import start_ticks
+from gpuscope.text.styled import plain
 from gpuscope.tui.processes import rows
+from gpuscope.tui.processes.signal_dialog import rank_lines
 from gpuscope.tui.shell import state as shell_state
 from gpuscope.tui.shell.app import GpuscopeApp
 from gpuscope.tui.shell.launch import local_source
@@ -500,3 +502,14 @@ def test_a_rank_that_waits_outside_of_a_collective_waits_all_the_same():
     states = [words(row)["state"] for row in listed(frames).rows[1:]]
     assert states[:3] == ["◆ waits 47s at train.py:62 in main"] * 3
     assert states[3].startswith("▲ stalled 47s")
+
+
+def test_a_signal_to_a_rank_says_what_it_means_for_the_others():
+    host = host_of(views.training())
+    said = {
+        p.definition.pid: " ".join(plain(line) for line in rank_lines(host, p))
+        for p in host.processes
+    }
+    assert "rank 3 of 7 of train.py" in said[48216]
+    assert "the other 6 ranks wait for it" in said[48216]
+    assert said[51120] == ""

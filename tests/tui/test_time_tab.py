@@ -109,7 +109,7 @@ async def test_enter_tells_the_lines_of_a_row_and_its_kernels():
         looked_at(app)
         await until(pilot, "On the GPU, just now: busy 48 %")
         await pilot.press("enter")
-        screen = await until(pilot, "Lines of code", "q close")
+        screen = await until(pilot, "Lines of code", "Esc close")
         assert "idle: waits for input" in screen
         assert "num_workers" in screen
         await pilot.press("escape", "tab", "j", "enter")

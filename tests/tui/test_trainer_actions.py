@@ -188,7 +188,7 @@ async def test_progress_is_shown_and_escape_cancels_at_the_other_end():
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, "s Snap")
         await pilot.press("p", "enter")
-        await until(pilot, "40 %  2 of 5 steps recorded", "q cancel")
+        await until(pilot, "40 %  2 of 5 steps recorded", "Esc cancel")
         await pilot.press("escape")
         await until(pilot, "Cancelled: no answer")
         assert source.cancelled == ["profile"]
@@ -204,7 +204,7 @@ async def test_progress_is_shown_and_escape_cancels_at_the_other_end():
         ("busy", "busy with snapshot for pid 7", "Busy: busy with snapshot for pid 7"),
         ("unsupported", "another profiler runs", "Not possible here: another profiler runs"),
         ("timeout", "no answer within 10 s", "No answer in time: no answer within 10 s"),
-        ("gone", "it ended", "It is gone: it ended"),
+        ("gone", "it ended", "No answer: it ended"),
         ("surprise", "a new code", "It failed: a new code"),
     ],
 )
@@ -229,7 +229,7 @@ async def test_leaving_the_program_cancels_what_runs():
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, "s Snap")
         await pilot.press("p", "enter")
-        await until(pilot, "q cancel")
+        await until(pilot, "Esc cancel")
         assert isinstance(app.screen, ActDialog)
         work = app.screen._work
         await pilot.press("ctrl+c")

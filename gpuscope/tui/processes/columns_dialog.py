@@ -25,10 +25,10 @@ WORDS = {
     "idle": "time without kernels or CPU use",
     "state": "its step, where it hangs, or if it computes",
     "where": "Slurm job, pod or container",
-    "peak": "the most that torch has allocated (on a wide terminal)",
-    "pace": "median step of its training (on a wide terminal)",
-    "input": "share of the step that waits for data (on a wide terminal)",
-    "loss": "the newest loss (on a wide terminal)",
+    "peak": "the most that torch has allocated (wide only)",
+    "pace": "median step of its training (wide only)",
+    "input": "share of the step that waits for data (wide only)",
+    "loss": "the newest loss (wide only)",
 }
 
 

@@ -20,6 +20,8 @@ ENDS = ("help", "palette", "quit")
 ENDS_ON_SCREENS = ("question_mark", "colon", "q")
 """The same on a screen over the tabs, by their keys: there q closes it."""
 ENDS_WHILE_TYPING = ("escape",)
+ENDS_ON_DIALOGS = ("question_mark", "colon", "escape")
+"""Letters have meanings of their own in dialogs, such as Q, which sends QUIT."""
 PAIRS = {
     "replay_back": "replay_forward",
     "far_back": "far_forward",
@@ -97,13 +99,15 @@ def screen_hints(
     return [*leading, *(_of_key(key) for key in line if not key.still)]
 
 
-def screen_ends(keys: Sequence[Key], typing: bool = False) -> list[Hint]:
+def screen_ends(
+    keys: Sequence[Key], typing: bool = False, names: Sequence[str] = ENDS_ON_SCREENS
+) -> list[Hint]:
     """Return the keys at the right end of the line of a screen over the tabs.
 
     While somebody is ``typing``, letters are text and only one key leads out.
     """
     out = []
-    for name in ENDS_WHILE_TYPING if typing else ENDS_ON_SCREENS:
+    for name in ENDS_WHILE_TYPING if typing else names:
         key = next((key for key in keys if name in names_in(key)), None)
         if key is not None:
             action = next(does for names, does in key.binds if name in names.split(","))

@@ -376,7 +376,7 @@ KEYS: dict[str, tuple[Key, ...]] = {
     ),
     "ActDialog": (
         one("enter", "go_on", "do it", "ask the trainer; then open the result"),
-        one("escape,q", "leave", "leave it", "close it; while it works, cancel"),
+        one("escape,q", "leave", "cancel", "close it; while it works, cancel"),
         Key(
             (("left", "choose(-1)"), ("right", "choose(1)")), "steps", "of a profile: fewer or more"
         ),

@@ -145,7 +145,7 @@ class ActDialog(Dialog):
             out.append((both, "steps"))
         if len(self._others()) > 1:
             out.append((key_of("other", "ActDialog"), "another trainer"))
-        return [*out, (LEAVE, "leave it")]
+        return [*out, (LEAVE, "cancel")]
 
     def _bar(self) -> Line:
         fraction, text = self._progress

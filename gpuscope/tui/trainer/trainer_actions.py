@@ -305,7 +305,7 @@ FAILED = {
     "refused": ("Refused", ""),
     "cancelled": ("Cancelled", ""),
     "timeout": ("No answer in time", ""),
-    "gone": ("It is gone", ""),
+    "gone": ("No answer", ""),
     "failed": ("It failed", ""),
 }
 

@@ -12,7 +12,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input
 
 from ..shell.entries import Hint, Key
-from ..shell.footer import screen_ends, screen_hints
+from ..shell.footer import ENDS_ON_DIALOGS, screen_ends, screen_hints
 from ..shell.keymap import bindings_of, key_text, keys_of
 from .key_line import KeyLine
 from .program import program
@@ -128,7 +128,8 @@ class Dialog(ClosesOnce, ModalScreen[None]):
 
     def _show_keys(self) -> None:
         keys = self._named or self.own_keys()
-        ends = screen_ends(keys_of(type(self)), isinstance(self.focused, Input))
+        typing = isinstance(self.focused, Input)
+        ends = screen_ends(keys_of(type(self)), typing, ENDS_ON_DIALOGS)
         leaving = ends[-1].action if ends else ""
         word = next((hint.label for hint in keys if hint.action == leaving), "")
         if word:
