@@ -54,7 +54,7 @@ def lines(look: Look | None, problem: str, width: int) -> list[str]:
     """Return the rows of the device, and what the look has cost."""
     if look is None:
         then = next((then for part, then in NEXT if part in problem), "")
-        refusal = [f"No look at the GPU: {problem}."]
+        refusal = [f"The GPU was not looked at: {problem}."]
         return [*refusal, f"Next: {then}"] if then else refusal
     each = duration_text(look.step_seconds)
     steps = f"{look.steps} step{'s' * (look.steps != 1)}"

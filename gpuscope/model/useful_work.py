@@ -332,7 +332,7 @@ def cost(work: UsefulWork) -> str:
     if work.lost_seconds is None:
         usual = f", usually {duration_text(work.usual_seconds)}" if work.usual_seconds else ""
         took = duration_text(work.counted_seconds)
-        return f"The counted step took {took}{usual}."
+        return f"The step whose FLOPs were counted took {took}{usual}."
     return f"Counting the step cost the training {duration_text(work.lost_seconds)}."
 
 

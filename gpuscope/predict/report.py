@@ -320,7 +320,7 @@ def fix_lines(tried: Sequence[Tried], width: int) -> list[Line]:
         out += wrap([(lead, "text"), (one.fix.title, "title"), *verdict], width, len(lead))
         if freed > 0:
             indent = " " * (21 if width >= 80 else 4)
-            text = f"{one.fix.change}   cost: {one.fix.cost}" if wide else one.fix.change
+            text = f"{one.fix.change} · cost: {one.fix.cost}" if wide else one.fix.change
             out += [[(indent + part, "faint")] for part in width_of.wrap(text, width - len(indent))]
             if not wide:
                 out += [

@@ -176,7 +176,7 @@ def _ranks(trainers: Sequence[Document], when: str) -> Table:
 def _look(look: Document) -> list[Part]:
     problem = read.text(look.get("problem"))
     if problem:
-        return [Sentences([f"No look at the GPU: {problem}."], "muted")]
+        return [Sentences([f"The GPU was not looked at: {problem}."], "muted")]
     seconds, steps = read.number(look.get("seconds")), read.number(look.get("steps"))
     bars = []
     for row in read.rows(look.get("rows")):

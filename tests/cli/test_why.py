@@ -71,7 +71,7 @@ def test_it_says_what_takes_most_and_what_a_step_would_take_without_it(ask):
     assert "num_workers" in out
     assert [name for name, _ in asked] == ["time", "look", "work", "time", "recent"]
     assert "Useful work: not known, parts of this training are compiled." in said
-    assert "No look at the GPU: no CUDA here: nothing to look at." in said
+    assert "The GPU was not looked at: no CUDA here: nothing to look at." in said
     assert asked[0][1]["close_seconds"] == 0.01
 
 
@@ -189,7 +189,7 @@ def test_a_probe_that_serves_no_look_is_said_to_be_old(ask):
     old = fails("unsupported", "this probe does not serve look")
     value = {"minutes": [minute()], "problem": ""}
     _, out, _, _ = ask(str(os.getpid()), time=gives(value), look=old)
-    assert "No look at the GPU: the probe in this trainer is from an older gpuscope." in out
+    assert "The GPU was not looked at: the probe in this trainer is from an older gpuscope." in out
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_why_nobody_could_look_is_said_with_what_to_do_next(ask, code, reason, t
     status, out, _, _ = ask(str(os.getpid()), time=value, look=fails(code, reason))
     said = " ".join(out.split())
     assert status == 1, "its wall clock is known all the same"
-    assert f"No look at the GPU: {reason}." in said
+    assert f"The GPU was not looked at: {reason}." in said
     assert then in said.partition("Next: ")[2]
 
 

@@ -108,7 +108,7 @@ def test_the_price_is_what_the_steps_lost_or_what_the_counted_one_took():
     assert work is not None
     assert cost(work) == "Counting the step cost the training 40.0 ms."
     unsure = replace(work, lost_seconds=None, usual_seconds=0.06)
-    assert cost(unsure) == "The counted step took 100 ms, usually 60.0 ms."
+    assert cost(unsure) == "The step whose FLOPs were counted took 100 ms, usually 60.0 ms."
 
 
 @each(

@@ -513,3 +513,12 @@ def test_a_signal_to_a_rank_says_what_it_means_for_the_others():
     assert "rank 3 of 7 of train.py" in said[48216]
     assert "the other 6 ranks wait for it" in said[48216]
     assert said[51120] == ""
+
+
+@in_loop
+async def test_the_row_of_a_stalled_job_shows_the_rank_that_keeps_the_others():
+    app = make_app(jobs.ranks(stalled=True))
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, "live", "train.py")
+        await pilot.press("P")
+        await until(pilot, "▸  4 ranks", "Process 48203")

@@ -196,7 +196,7 @@ class ProcessScreen(FullScreen):
         below = keys[keys.index(key) :] if key in keys else []
         by_key = {process.key: process for process in host.processes if process.gone is None}
         if key.startswith(HEADING):
-            ranks = [job.trainers for job in host.jobs if f"{HEADING}{job.key}" == key]
+            ranks = [job.trainers for job in host.jobs if f"{HEADING}job {job.key}" == key]
             worst = worst_rank(ranks[0])[0] if ranks else None
             found = [one for one in by_key.values() if worst and one.id == worst.process]
             if found:
