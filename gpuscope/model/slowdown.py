@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..store.view import HistoryOf, HostView, TrainerView
 from ..text.units import bytes_text, duration_text, three_digits
@@ -50,25 +51,42 @@ PARTS = {
 """The parts of a step in words."""
 
 
+class Coincidence(NamedTuple):
+    """What else changed when the steps became slower, in words, and where that was read."""
+
+    text: str
+    source: str
+
+
 @dataclass(frozen=True, slots=True)
 class Slowdown:
-    """A trainer's steps are slower since ``change.seconds``; ``then`` changed at that time.
+    """A trainer's steps are slower since ``change.seconds``, when other things changed too.
 
     ``wall`` is that moment on the wall clock, None where that is not known.
     """
 
+    trainer: TrainerView
     change: Change
-    then: tuple[str, ...]
+    coincidences: tuple[Coincidence, ...]
     wall: float | None
+
+    @property
+    def then(self) -> tuple[str, ...]:
+        """What changed at that time, in words."""
+        return tuple(one.text for one in self.coincidences)
 
     @property
     def text(self) -> str:
         """One line for people, without a full stop."""
         change = self.change
-        times = f"{three_digits(change.ratio)} times as long {self._since}"
         steps = f"{duration_text(change.before)} → {duration_text(change.after)}"
         also = f"; then changed: {', '.join(self.then)}" if self.then else ""
-        return f"Steps take {times} ({steps}){also}"
+        return f"Steps take {self.times} ({steps}){also}"
+
+    @property
+    def times(self) -> str:
+        """How much slower and since when: ``1.42 times as long since 14:02``."""
+        return f"{three_digits(self.change.ratio)} times as long {self._since}"
 
     @property
     def brief(self) -> str:
@@ -89,16 +107,18 @@ def of_trainer(trainer: TrainerView, host: HostView, history: HistoryOf) -> Slow
     change = change_of(steps) if len(steps) >= LEAST_POINTS else None
     if change is None or change.ratio < SLOWER:
         return None
-    then = [
-        *_parts(trainer, history, change),
-        *_collections(trainer, change),
-        *_around(trainer, host, history, change),
-        *_neighbours(trainer, host, history, change),
+    found = [
+        ("probe", _parts(trainer, history, change)),
+        ("probe", _collections(trainer, change)),
+        ("nvml", _devices(trainer, host, history, change)),
+        ("/proc", _host(host, history, change)),
+        ("nvml", _neighbours(trainer, host, history, change)),
     ]
+    then = [Coincidence(text, source) for source, texts in found for text in texts]
     wall = None
     if host.wall_seconds is not None and host.sampled_seconds is not None:
         wall = host.wall_seconds - (host.sampled_seconds - change.seconds)
-    return Slowdown(change, tuple(then), wall)
+    return Slowdown(trainer, change, tuple(then), wall)
 
 
 _judged: dict[tuple[str, int], tuple[TrainerDef, float, Slowdown | None]] = {}
@@ -162,7 +182,7 @@ def _collections(trainer: TrainerView, change: Change) -> list[str]:
     ]
 
 
-def _around(trainer: TrainerView, host: HostView, history: HistoryOf, change: Change) -> list[str]:
+def _devices(trainer: TrainerView, host: HostView, history: HistoryOf, change: Change) -> list[str]:
     used = {alloc.gpu for alloc in trainer.allocators if alloc.gpu is not None}
     found = []
     for device in host.devices:
@@ -170,6 +190,11 @@ def _around(trainer: TrainerView, host: HostView, history: HistoryOf, change: Ch
             for column, (name, ratio, words) in _DEVICE.items():
                 moved = changed_at(_series(history, device.id, column), change.seconds)
                 found += _change_text(name.format(device.definition.index), moved, ratio, words)
+    return found
+
+
+def _host(host: HostView, history: HistoryOf, change: Change) -> list[str]:
+    found = []
     for column, (name, ratio, words) in _HOST.items():
         moved = changed_at(_series(history, host.id, column), change.seconds)
         found += _change_text(name, moved, ratio, words)

@@ -52,6 +52,7 @@ STACKS = re.compile(r"gpuscope attach (\d+)")
 TOLD = frozenset((
     "stall.all_in_collective", "stall.loader", "stall.ranks_differ", "stall.alone",
     "live.memory_grows", "live.input_bound", "ranks.straggler", "ranks.slow_input",
+    "live.slower",
 ))  # fmt: skip
 """Causes that a job's line on the Overview names too."""
 SEVERITY_TOKENS = {"problem": "bad", "warning": "warn", "info": "muted"}

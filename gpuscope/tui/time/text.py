@@ -35,7 +35,7 @@ TIME = frozenset((
     "ranks.host_paced", "ranks.shared_device", "live.shared_device",
     "look.products_plain", "look.launches", "look.reads", "look.copies_out", "look.copies_in",
     "look.allocates", "look.small_batch", "live.logging", "live.other_code", "live.profiler",
-    "look.products_double", "live.debug_setting", "live.optimizer_on_host",
+    "look.products_double", "live.debug_setting", "live.slower", "live.optimizer_on_host",
 ))  # fmt: skip
 """Causes of the doctor that are about a training's time."""
 OF_RANKS = frozenset((
