@@ -291,7 +291,8 @@ async def test_a_wide_log_tells_the_line_under_the_cursor_in_full_beside_it():
         screen = await until(pilot, "On this row  started jupyter")
         assert "On this row  Sep" not in screen
         await pilot.press("escape", "N")
-        await until(pilot, "[output 0]", "gpuscope run leaves yours to its terminal")
+        nothing = "gpuscope run leaves yours to its terminal"
+        await until(pilot, "[output 0]", nothing, "What comes here", "XIDs, ECC errors")
 
 
 # ── sizes ─────────────────────────────────────────────────────────────────────────────────────────

@@ -36,6 +36,17 @@ OPENS = {
 """What Enter opens, by the kind of the place of an entry."""
 _CODE = re.compile(r"(?:[^\s:;,()]+\.py|<path>):\d+")
 TOKENS = {"problem": "bad", "warning": "warn", "info": "muted"}
+KINDS = {
+    "jobs": "started, paused, ended: with the reason, the last step and the last loss",
+    "findings": "what the Doctor finds, and when it is over",
+    "memory": "out of memory, and cudaMalloc that was tried again",
+    "gpu": "XIDs, ECC errors, slowed clocks, a GPU that is lost or silent",
+    "files": "snapshots, profiles and reports that were saved",
+    "probe": "attached, detached, missing readings",
+    "output": "what trainings of the Lab write",
+    "program": "notices of gpuscope itself",
+}
+"""What comes into the log, by its groups."""
 MOST_FINDINGS = 4
 BRIEF_ROWS = 10
 """In fewer rows what the list says already is left out."""
@@ -51,6 +62,15 @@ class Around:
     host: HostView | None = None
     cases: Sequence[Case] = ()
     same: Sequence[Entry] = ()
+
+
+def what_comes_here(cells: int) -> list[Line]:
+    """Return what each kind of event is, for a log without any."""
+    out: list[Line] = [[("What comes here", "title")]]
+    for group, text in KINDS.items():
+        head: Line = [(f"{GROUPS[group]:{LABEL}}", "accent")]
+        out += styled.hang(head, [(text, "muted")], cells)
+    return out
 
 
 def path_of(entry: Entry) -> str:

@@ -16,7 +16,7 @@ from ..widgets.program import program
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines
 from .activity import activity, rows_of
-from .details import Around, details
+from .details import Around, details, what_comes_here
 from .entry import GROUPS, HIDDEN, Entry
 from .rows import ALL, chosen, columns, counts, day, of_notices, row
 
@@ -207,7 +207,7 @@ class LogPane(Pane):
         entry = self._entries.get(self._table.cursor_key or "")
         self._show_activity(entry)
         if entry is None:
-            self._event.show([])
+            self._event.show(what_comes_here(cells)[:height])
             return
         host, glyphs = self.session.host, self._event.tokens.glyphs
         same = self.session.happened.on(host).like(entry)
