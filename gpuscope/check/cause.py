@@ -54,7 +54,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A changed line that brought bytes.
+    """A changed line that added bytes.
 
     ``line`` is in the working tree. ``text`` is the line, "" if lines were only removed; ``was`` is
     what stood there before, "" if lines were only added.

@@ -116,7 +116,7 @@ EXAMPLES: Dict[str, Tuple[Tuple[str, str], ...]] = {
         ("models:make --batch 32 --capacity 24GiB", "your own model"),
     ),
     "check": (
-        ("--base origin/main", "every training, and which changed line brought bytes"),
+        ("--base origin/main", "every training, and which changed line added bytes"),
         ("gpt --update", "make the baseline of one, to be committed"),
     ),
     "record": (

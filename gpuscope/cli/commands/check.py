@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--base",
         metavar="REVISION",
-        help="predict at this git revision as well, and find the changed lines that brought bytes",
+        help="predict at this git revision as well, and find the changed lines that added bytes",
     )
     parser.add_argument(
         "--update", action="store_true", help="write the baseline, gpuscope-check.lock"

@@ -45,7 +45,9 @@ def head_of(job: JobView) -> Line:
     out: Line = [("Job  ", "bold accent"), (job.title, "title")]
     living = [t for t in job.trainers if t.gone is None]
     facts = [
-        f"{len(living)} of {world} ranks" if (world := _world(job)) and world != len(living) else ""
+        f"{len(living)} of {world} ranks"
+        if (world := _world(job) or 1) > 1 and world != len(living)
+        else ""
     ]
     facts += [f"{len(living)} ranks"] if len(living) > 1 and not facts[0] else []
     facts += [job.user or ""]
@@ -76,6 +78,7 @@ def standing_out(
     """
     if end_of(job) is not None:
         yield from end_notes(job, sent)
+        yield from first
         yield from _clock(host, job.trainers, history)
         return
     living = [t for t in job.trainers if t.gone is None]

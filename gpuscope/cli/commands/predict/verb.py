@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     model.add_argument(
         "--lora",
         metavar="r=N,…",
-        help="train adapters of this rank beside the frozen layers of a transformers config: "
+        help="train adapters of this rank on top of the frozen layers of a transformers config: "
         "r=16,dropout=0.05,targets=q_proj+v_proj (default: targets=all, every linear layer)",
     )
     model.add_argument(
@@ -83,8 +83,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     model.add_argument(
         "--serve",
         metavar="batch=N,context=N",
-        help="generate text with a transformers config instead of training it: so many sequences "
-        "of so many tokens, prompt and answer (default: batch=1,context=4096)",
+        help="generate text with a transformers config instead of training it: sequences at a "
+        "time, and tokens of each, prompt and answer (default: batch=1,context=4096)",
     )
     card = parser.add_argument_group("the card it must fit on")
     card.add_argument(
