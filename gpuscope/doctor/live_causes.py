@@ -14,7 +14,7 @@ from ..model.look import Look
 from ..model.ranks import name_of
 from ..model.time_cause import SETTINGS, Cause, Known
 from ..model.time_causes import ranked
-from ..model.time_ledger import TimeLedger, of_trainer
+from ..model.time_ledger import TimeLedger, recent
 from ..store.view import DeviceView, JobView, TrainerView
 from ..text.units import duration_text, percent_text, window_text
 from ..wire.clean import clean
@@ -23,8 +23,6 @@ from .finding import Confidence, Effect, Evidence, Finding, Fix
 from .live_scene import MIN_STEPS, WORDINGS, Findings, LiveScene, living, place
 from .live_states import FASTER
 
-WINDOW_SECONDS = 300.0
-"""The window to judge: pauses come every few minutes, and older ones may be over."""
 MIN_LOOKS = 50
 """Ten seconds of samples; with fewer, a single pause could make up the share."""
 TENSOR_CORES_SINCE = 8.0
@@ -71,7 +69,7 @@ def rows(scene: LiveScene, job: JobView) -> Findings:
     """
     best: dict[str, Finding] = {}
     for trainer in living(job):
-        ledger = of_trainer(trainer, WINDOW_SECONDS)
+        ledger = recent(trainer)
         enough = ledger.looks >= MIN_LOOKS and ledger.steps >= MIN_STEPS
         for one in of_ledger(scene, trainer, ledger, job):
             found, clock = one.finding, one.cause.clock
@@ -226,7 +224,7 @@ def _evidence(
 def _while_idle(scene: LiveScene, trainer: TrainerView, look: Look | None) -> Iterator[Evidence]:
     if look is not None:
         idle = percent_text(1 - look.busy_share)
-        text = f"the GPU ran neither kernels nor copies for {idle} of a look's steps"
+        text = f"the GPU ran neither kernels nor copies for {idle} of the traced steps"
         yield Evidence(text=text, source="look")
         return
     devices = scene.devices(trainer)

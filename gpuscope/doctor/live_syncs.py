@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ..model.time_ledger import TimeLedger, of_trainer
+from ..model.time_ledger import TimeLedger, recent
 from ..store.view import JobView, TrainerView
 from ..text.units import duration_text
 from .finding import Evidence
-from .live_causes import MIN_LOOKS, WINDOW_SECONDS, gain
+from .live_causes import MIN_LOOKS, gain
 from .live_scene import MIN_STEPS, WORDINGS, Findings, LiveScene, living, place
 
 WARNED = 0.10
@@ -16,7 +16,7 @@ WARNED = 0.10
 def syncs_in_each_micro_batch(scene: LiveScene, job: JobView) -> Findings:
     """Yields a finding where DistributedDataParallel reduces gradients several times a step."""
     for trainer in living(job):
-        ledger = of_trainer(trainer, WINDOW_SECONDS)
+        ledger = recent(trainer)
         if not trainer.minutes or ledger.looks < MIN_LOOKS or ledger.steps < MIN_STEPS:
             continue
         syncs = trainer.minutes[-1].get("gradient_syncs")

@@ -41,7 +41,7 @@ def told(scene: LiveScene, trainer: TrainerView, look: Look, row: LookRow) -> Ev
     when = f", {age_text(ago)} ago" if ago is not None and ago >= 60 else ""
     return Evidence(
         text=f"{who}{duration_text(row.seconds / look.steps)} of a step of "
-        f"{duration_text(look.step_seconds)} in the {look.steps} steps that were looked at{when}: "
+        f"{duration_text(look.step_seconds)} in the {look.steps} traced steps{when}: "
         f"{percent_text(row.share)}",
         source="look",
     )

@@ -17,6 +17,9 @@ from ..store.view import TrainerView
 Z95 = 1.96
 """Two-sided 95 % point of the normal distribution."""
 MAX_MINUTES, MAX_ROWS, MAX_PLACES = 256, 64, 256
+JUDGED_SECONDS = 300.0
+"""The window to judge: pauses come every few minutes, and older ones may be over."""
+MAX_KEPT = 1024
 FEW_LOOKS = 25
 """With fewer looks no share is worth telling: its interval is wider than half the clock."""
 
@@ -159,6 +162,19 @@ def of_trainer(trainer: TrainerView, window_seconds: float | None = None) -> Tim
         {**minute, "age_seconds": max(0.0, end - minute["m"] / 1e9)} for minute in trainer.minutes
     ]
     return read({"minutes": minutes}, window_seconds)
+
+
+_kept: dict[str, tuple[object, TimeLedger]] = {}
+
+
+def recent(trainer: TrainerView) -> TimeLedger:
+    """Return the ledger of the window that all surfaces judge, added up once for each minute."""
+    kept = _kept.get(trainer.key)
+    if kept is None or kept[0] is not trainer.minutes:
+        if len(_kept) >= MAX_KEPT:  # of trainers that have ended
+            _kept.clear()
+        kept = _kept[trainer.key] = trainer.minutes, of_trainer(trainer, JUDGED_SECONDS)
+    return kept[1]
 
 
 def interval(share: float, looks: float) -> tuple[float, float]:

@@ -141,7 +141,7 @@ def test_a_row_is_a_finding_with_its_gain_its_interval_and_its_line(name):
     assert low < 0.6 * part < high < 0.7
     assert "of the wall clock" in one.effect.text
     text = "\n".join(part.text for part in one.evidence)
-    assert "15.0 ms of a step of 25.0 ms in the 10 steps that were looked at: 60 %" in text
+    assert "15.0 ms of a step of 25.0 ms in the 10 traced steps: 60 %" in text
     if name not in ("products-plain", "idle-launch"):
         assert f"most of it at {LINE}" in text
     (told,) = report.finish(report.Report(findings=(one,)), table.load()).findings
@@ -229,7 +229,7 @@ def test_the_time_of_copies_is_not_told_again_as_that_of_reads():
 def test_an_old_look_says_so_and_a_very_old_one_says_nothing():
     look = a_look(idle_sync=0.6)
     (one,) = found({**look, "began": views.WALL - 660})
-    assert "looked at, 12m 00s ago" in one.evidence[0].text
+    assert "traced steps, 12m 00s ago" in one.evidence[0].text
     assert not found({**look, "began": views.WALL - 7200})
 
 

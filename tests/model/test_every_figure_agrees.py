@@ -13,14 +13,16 @@ import pytest
 
 from gpuscope.cli.commands.ps import document as ps_document
 from gpuscope.cli.commands.ps import text as ps_text
+from gpuscope.cli.trainer_times import of_job
 from gpuscope.doctor import live
 from gpuscope.lab.config import LabConfig
 from gpuscope.lab.ledger import entry_of
 from gpuscope.model.fullest_account import account_at_the_fullest
 from gpuscope.model.memory_layers import of_the_card
 from gpuscope.model.memory_room import room_of
+from gpuscope.model.time_ledger import JUDGED_SECONDS, recent
 from gpuscope.store.view import HistoryOf, HostView
-from gpuscope.text.units import amount_text, bytes_text
+from gpuscope.text.units import amount_text, bytes_text, percent_text
 from gpuscope.tui.hosts.rows import host_row
 from gpuscope.tui.hosts.summary import summarise
 from gpuscope.tui.lab import rows as lab_rows
@@ -30,15 +32,17 @@ from gpuscope.tui.memory.first_subject import headroom_of, least_headroom
 from gpuscope.tui.memory.side_by_side import side_by_side
 from gpuscope.tui.memory.subjects import subjects
 from gpuscope.tui.overview.job_rows import NO_STEP, job_lines
+from gpuscope.tui.overview.step_split import split_pieces
 from gpuscope.tui.processes.idle import Idle
 from gpuscope.tui.processes.rows import Choice, listing
 from gpuscope.tui.processes.training_text import training_lines
 from gpuscope.tui.theme import THEMES, Tokens
+from gpuscope.tui.time.rows import clock_rows
 from gpuscope.tui.time.text import no_minutes, stopped_lines
 from gpuscope.tui.trainer.job_text import head_of, standing_out
 from gpuscope.tui.trainer.rank_rows import rank_rows
 from gpuscope.wire import frames as f
-from tests.fakes import jobs, views
+from tests.fakes import clocks, jobs, views
 from tests.tui import lab_data
 
 TOKENS = Tokens(THEMES[0])
@@ -139,6 +143,34 @@ def test_all_say_the_same_of_the_steps_of_a_job(scene: Scene) -> None:
         assert told >= {"jobs", "job page", "ranks", "processes", "process page", "time", "ps"}
         assert f"last step {age} ago" in surfaces["job page"]
         assert f"{age} ago" in surfaces["lab"]
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_where_the_wall_clock_goes_has_one_answer(ranks: int) -> None:
+    """The ledger's; what the probe timed of its parts would be a second one on the same page."""
+    host, history = seen(clocks.of_ranks(ranks, slow=2 if ranks > 2 else None))
+    (job,) = host.jobs
+    (line,) = job_lines(host, history=history)
+    assert line.split is not None
+    assert line.split.of_ledger
+    trainer = next(t for t in job.trainers if t.definition.rank == (2 if ranks > 2 else 0))
+    ledger = recent(trainer)
+    shares = [f"{row.words} {percent_text(row.share)}" for row in ledger.rows[:5]]
+    time = {row.key: row.cells for row in clock_rows(ledger, {}, TOKENS.glyphs)}
+    drawn = [f"{flat([time[row.name]['row']])} {flat([time[row.name]['share']])}"
+             for row in ledger.rows[:5]]  # fmt: skip
+    assert [one.split(maxsplit=1)[1] for one in drawn] == shares
+    (told,) = (one for one in of_job(job, host, history, JUDGED_SECONDS, "") if one.pid
+               == trainer.definition.pid)  # fmt: skip
+    assert told.ledger == ledger, "why tells of the same window"
+    process = next(one for one in host.processes if one.id == trainer.process)
+    for name, text in {
+        "jobs": flat([split_pieces(line.split, 500)]),
+        "job page": flat(standing_out(host, job, False, history)),
+        "process page": flat(training_lines(host, process, Idle(0.0, False), 500)),
+    }.items():
+        assert shares[0] in text, f"{name}: {text}"
+        assert "compute" not in text, f"{name} has a second answer: {text}"
 
 
 def lab_figures(host: HostView, pids: list[int]) -> str:

@@ -98,7 +98,7 @@ def test_one_wait_for_input_has_one_figure_everywhere():
     host, found, _, notes = told(frames)
     line = job_lines(host)[0]
     assert line.cells["input"][0] == "74 %"
-    assert f"{line.split['input']:.2f}" == "0.74"
+    assert f"{line.split.shares['input']:.2f}" == "0.74"
     assert line.cells["pace"][0] == "100 ms"
     assert "waits for data 74 % of the step" in notes
     assert judge(host, host.devices[0]).reason == "input 74 % of the step"

@@ -15,11 +15,12 @@ from textual.pilot import Pilot
 
 from gpuscope.doctor.finding import Finding, Fix
 from gpuscope.store.stream import NO_REASON
+from gpuscope.store.view import no_history
 from gpuscope.text.styled import plain
 from gpuscope.tui.doctor.finding_history import Case
 from gpuscope.tui.overview.detail_screen import DetailScreen
 from gpuscope.tui.trainer.job_screen import JobScreen
-from gpuscope.tui.trainer.job_text import _parts
+from gpuscope.tui.trainer.job_text import time_lines
 from gpuscope.tui.trainer.next_step import next_lines
 from gpuscope.wire import frames as f
 from tests.fakes import jobs, views
@@ -112,8 +113,8 @@ async def test_the_job_screen_tells_where_the_wall_clock_goes_and_of_whom():
             "places": "other 40.0 train.py:40 augment" if odd else "",
         }
         out.append(f.Event(one.id, "time", 2, "", data))
-    said = "wall clock of rank 2: other code 67 % · forward pass 33 %, at train.py:40 augment"
-    await job_screen(out, (150, 34), said)
+    said = "other code 67 % · forward pass 33 %; most to gain at train.py:40 augment"
+    await job_screen(out, (150, 34), f"wall clock, last 1 min of rank 2: {said}")
 
 
 @in_loop
@@ -286,9 +287,9 @@ def test_pictures_of_the_job_screen(size):
     ],
 )
 def test_a_breakdown_that_is_not_there_is_a_line_only_where_a_reason_is_known(why, shown):
-    rank = SimpleNamespace(reading=lambda column: why, number=lambda column: None)
+    rank = SimpleNamespace(reading=lambda column: why, number=lambda column: None, minutes=())
     pace = SimpleNamespace(stopped=False)
-    assert [plain(line) for line in _parts([rank], pace)] == shown
+    assert [plain(line) for line in time_lines(None, [rank], pace, no_history)] == shown
 
 
 @in_loop

@@ -9,7 +9,7 @@ import pytest
 
 from gpuscope.config import Settings
 from gpuscope.model.look import read as read_look
-from gpuscope.model.time_ledger import of_trainer, read
+from gpuscope.model.time_ledger import of_trainer, read, recent
 from gpuscope.store.replay import ReplaySource
 from gpuscope.store.time_minutes import of_event
 from gpuscope.tui.shell.app import GpuscopeApp
@@ -75,10 +75,10 @@ async def test_the_rows_add_up_to_the_clock_and_the_smallest_is_not_hidden():
         await until(pilot, "wall clock", "not attributed")
         host = app.session.host
         assert host is not None
-        ledger = pane_of(app)._ledger(host.trainers[0])
+        ledger = recent(host.trainers[0])
         assert sum(row.share for row in ledger.whole) == pytest.approx(1.0)
-        checkpoints = next(x for x in text(app).splitlines() if "saving checkpoints" in x)
-        forward = next(x for x in text(app).splitlines() if "forward pass" in x)
+        checkpoints = next(x for x in text(app).splitlines() if "█ saving checkpoints" in x)
+        forward = next(x for x in text(app).splitlines() if "█ forward pass" in x)
         assert " pause " in checkpoints
         assert " step " in forward
         assert "saving checkpoints ◆" in checkpoints, "it could be saved"
@@ -159,7 +159,7 @@ async def test_a_trainer_on_the_cpu_has_no_gpu_to_look_at():
     source = AskedSource(views.cpu_only(6.0), look=gives(clocks.LOOK))
     app = GpuscopeApp(Session(make_source=lambda hz: source), "time")
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "Where its time goes is not known yet", "w Work")
+        await until(pilot, "Its time ledger comes 10 s after", "w Work")
         await pilot.press("l")
         await until(pilot, "it has not initialised CUDA", "no GPU to")
 
@@ -216,13 +216,15 @@ async def test_on_a_narrow_terminal_a_key_turns_what_stands_below_the_rows():
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, "waiting for input")
         await pilot.press("tab")
-        await until(pilot, "Ten minutes")
+        await until(pilot, "Wall clock a step over 10 min")
         await pilot.press("tab")
-        await until(pilot, "Findings", absent="Ten minutes")
+        await until(pilot, "Load of its GPUs", absent="Wall clock a step over 10 min")
+        await pilot.press("tab")
+        await until(pilot, "Findings", absent="Load of its GPUs")
         await pilot.press("tab")
         await until(pilot, "Ranks, time a step")
         await pilot.press("tab")
-        await until(pilot, "wall clock", absent="Ranks")
+        await until(pilot, "wall clock", absent="Ranks, time")
 
 
 @in_loop
@@ -233,13 +235,13 @@ async def test_a_ledger_is_computed_once_for_each_minute():
         host = app.session.host
         assert host is not None
         pane, trainer = pane_of(app), host.trainers[0]
-        before, drawn = pane._ledger(trainer), pane._drawn
+        before, drawn = recent(trainer), pane._drawn
         sample = f.Sample(999, int(views.END * 1e9) + 500_000_000, h=[views.host_row()])
         feed(app, sample)
         await pilot.pause()
         host = app.session.host
         assert host is not None
-        assert pane._ledger(host.trainers[0]) is before
+        assert recent(host.trainers[0]) is before
         assert pane._drawn is drawn
         entity = next(x.id for x in clocks.of_ranks(1) if isinstance(x, f.Def) and x.trainer)
         feed(app, clocks.minute(entity, 3, 3))
@@ -260,7 +262,7 @@ async def test_without_a_trainer_it_says_how_to_get_one():
 async def test_a_trainer_without_a_step_and_one_that_told_nothing_have_a_reason():
     app = make_app(views.training(4.0), "time")
     async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, "Where its time goes is not known yet")
+        await until(pilot, "Its time ledger comes 10 s after")
     unstarted: list[Any] = []
     for frame in views.training(4.0):
         if isinstance(frame, f.Sample):
@@ -321,9 +323,11 @@ def test_the_tab_looks_as_it_did(size: tuple[int, int]) -> None:
         async with app.run_test(size=size) as pilot:
             await until(pilot, "waiting for input", "wall clock")
             looked_at(app)
-            await until(pilot, "28 % to 32 %")  # what the look knows is in the sentence
+            await until(pilot, "24 % to 29 %")  # what the look knows is in the sentence
             if size[0] > 80:
-                await until(pilot, "On the GPU", "Saving checkpoints takes", "Ten minutes")
+                await until(
+                    pilot, "On the GPU", "Saving checkpoints takes", "Wall clock a step over 10 min"
+                )
             await check(pilot, "tab-time")
 
     run()
@@ -380,7 +384,7 @@ async def test_a_large_terminal_lists_the_longest_kernels_below_their_class():
 async def test_without_a_ledger_the_parts_of_the_last_steps_are_shown():
     app = make_app(jobs.ranks(1, 10.0), "time")
     async with app.run_test(size=(80, 24)) as pilot:
-        screen = await until(pilot, "Where its time goes is not known yet", "forward and backward")
+        screen = await until(pilot, "Its time ledger comes 10 s after", "forward and backward")
         row = next(line for line in screen.splitlines() if "forward and backward" in line)
         assert "350 ms" in row
         assert "70 %" in row
@@ -393,5 +397,5 @@ async def test_on_a_small_terminal_all_rows_stay_and_the_chart_has_the_rest():
     app = make_app(frames, "time")
     async with app.run_test(size=(80, 26)) as pilot:
         screen = await until(pilot, "wall clock", "backward pass")
-        assert "550 steps of 1.09 s" in screen
+        assert "250 steps of 1.20 s" in screen
         assert "…" not in next(line for line in screen.splitlines() if "(pid " in line)

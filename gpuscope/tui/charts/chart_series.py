@@ -43,6 +43,20 @@ def at_moments(
     return out
 
 
+POINTS = 300
+"""More readings than a chart has columns only cost time."""
+
+
+def thin(history: History) -> History:
+    """Return at most :data:`POINTS` of the readings, evenly, with the newest.
+
+    Histories of one entity have the same moments, and keep the same of them.
+    """
+    every = len(history) // POINTS + 1
+    first = (len(history) - 1) % every if every > 1 else 0
+    return History(history.seconds[first::every], history.values[first::every])
+
+
 def _sum(columns: Sequence[Sequence[float | None]], count: int) -> list[float | None]:
     """Return the sums for each moment.
 

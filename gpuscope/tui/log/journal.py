@@ -234,12 +234,12 @@ class Journal:
                 word, text, token = "back", "it answers again", "ok"
             self.add(Entry(now, "gpu", word, who, text, token, serial, place))
 
-    def of_job(self, key: str, until: float | None = None) -> list[Entry]:
-        """Return what happened to a job, the newest first."""
+    def of_job(self, key: str | None, until: float | None = None) -> list[Entry]:
+        """Return what happened to a job, the newest first; without a key, to all of the host."""
         own = [
             one
             for one in self.entries.values()
-            if one.job == key and (until is None or one.wall_seconds <= until + 0.5)
+            if key in (None, one.job) and (until is None or one.wall_seconds <= until + 0.5)
         ]
         return sorted(own, key=lambda entry: entry.wall_seconds, reverse=True)
 

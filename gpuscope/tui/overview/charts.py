@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from textual.containers import Horizontal, Vertical
 
-from ...model.device_state import mute
-from ...model.device_trainings import hung_since
 from ...model.ranks import name_of
 from ...model.stalls import is_stalled
 from ...model.step_time import input_columns, input_share
@@ -188,23 +186,13 @@ class Charts(Vertical):
         )
 
     def _show_strips(self, chart: Any, host: HostView) -> None:
-        from ..charts.load_strips import Lane
+        from ..charts.load_lanes import gpu_lanes
 
         if not host.devices:
             return  # another host came between the layout and this picture
         rows = self.rows - AXIS_ROWS
         parts = max(min(rows // (2 * len(host.devices)), len(LOADS)), 1)
-        lanes = []
-        for d in host.devices:
-            name, wasted = f"GPU {d.definition.index}", hung_since(host, d)
-            silent = mute(d)
-            alarm = silent.word if silent is not None else ""
-            for label, column, _ in LOADS[:parts]:
-                past = self._history(d.id, column)
-                first = column == LOADS[0][1]
-                if first or any(value is not None for value in past.values):
-                    label = name if first else label
-                    lanes.append(Lane(label, past, first and parts > 1, wasted, alarm))
+        lanes = gpu_lanes(self.session, host, host.devices, self._span, parts)
         what = "Utilisation by GPU" if parts == 1 else "Utilisation by GPU and part"
         set_title(chart, f"{what}, mean at right{self._over}")
         chart.show(lanes, self._span, host.sampled_seconds, self.session.ago_seconds)

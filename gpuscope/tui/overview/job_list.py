@@ -22,7 +22,6 @@ from ..cells import fit
 from ..charts.strips import Painted, strip_of
 from ..terminal.natural_height import height_changed
 from ..theme import Tokens
-from ..widgets.bars import stacked_bar
 from ..widgets.table import THUMB, thumb
 from ..widgets.text import DASH
 
@@ -229,15 +228,14 @@ class JobList(Painted, can_focus=True):
 
     def _split(self, line: JobLine, width: int) -> list[Line]:
         """Return what a step is made of: a bar, and the shares in words."""
-        from .step_split import SPLIT_TOKENS, split_pieces
+        from .step_split import split_bar, split_pieces
 
-        if not line.split:
+        if line.split is None:
             return []
         cells = min(SPLIT_BAR, max(8, (width - 60) // 3))
-        parts = [(share, SPLIT_TOKENS[name]) for name, share in line.split.items()]
-        bar = stacked_bar(parts, 1.0, cells, self.tokens.glyphs, slim=True)
-        of = f", mean of {line.ranks} ranks" if line.ranks > 1 else ""
-        head = f"parts of a step{of}: "
+        bar = split_bar(line.split).draw(cells, self.tokens.glyphs)
+        what = "wall clock" if line.split.of_ledger else "parts of a step"
+        head = f"{what}, {line.split.basis}: "
         return [
             [
                 (head, "faint"),

@@ -20,7 +20,8 @@ from ...model.pace import Pace, pace_of
 from ...model.ranks import name_of
 from ...model.slowdown import of_trainers
 from ...model.stalls import find_stall, is_overdue, worst_rank
-from ...model.step_time import SLOWER, input_share, shares_of, slower_than_before
+from ...model.step_parts import StepParts, step_parts
+from ...model.step_time import SLOWER, input_share, slower_than_before
 from ...model.stragglers import is_warning, straggler
 from ...store.view import Entity, Gone, HistoryOf, HostView, JobView, TrainerView, no_history
 from ...text.ranges import ranges_text
@@ -66,10 +67,8 @@ class JobLine:
     """Drawn instead of the cells after "job" where a line has no inside to tell of."""
     over: bool = False
     """It has ended: what has no column is left out."""
-    split: dict[str, float] = field(default_factory=dict)
-    """The shares of the mean step, adding up to 1, drawn below where there is room."""
-    ranks: int = 1
-    """Of how many ranks the shares are the mean."""
+    split: StepParts | None = None
+    """Where the time of a step goes, drawn below where there is room."""
     kind: Kind = "ok"
     """How grave the state of the job is; a sign before its name says so."""
     broken: bool = False
@@ -206,7 +205,7 @@ def _line(host: HostView, job: JobView, history: HistoryOf, sent: Mapping[int, s
         kind=_gravest(state.kind, notes),
         broken=broken is not None,
     )
-    return line if pace.stopped else replace(line, split=shares_of(trainers), ranks=len(trainers))
+    return line if pace.stopped else replace(line, split=step_parts(trainers, host, history))
 
 
 def _gravest(kind: Kind, notes: Sequence[Line]) -> Kind:

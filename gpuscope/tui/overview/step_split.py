@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from ...model.step_parts import StepParts
 from ...model.step_time import SPLIT
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import percent_text
 from ..theme import Glyphs
+from ..time.history import tokens_of_rows
+from ..widgets.bars import Bar
 
 SPLIT_TOKENS = dict(
     zip(SPLIT, ("cached", "outside", "allocated", "series3", "series6", "other"), strict=True)
@@ -16,18 +21,34 @@ without colour.
 """
 
 
-def split_pieces(shares: dict[str, float], cells: int, glyphs: Glyphs | None = None) -> Line:
+def tokens_of(parts: StepParts) -> Mapping[str, str]:
+    """Return the colour of each part, that of its row in the table where there is a ledger."""
+    return tokens_of_rows(list(parts.shares)) if parts.of_ledger else SPLIT_TOKENS
+
+
+def split_bar(parts: StepParts, tokens: Mapping[str, str] | None = None) -> Bar:
+    """Return the parts as a bar, all of which is the step.
+
+    ``tokens`` are the colours of the ranks above and below, where there are some.
+    """
+    own = tokens if tokens is not None else tokens_of(parts)
+    drawn = tuple((share, own.get(name, "other")) for name, share in parts.shares.items())
+    return Bar(drawn, 1.0)
+
+
+def split_pieces(parts: StepParts, cells: int, glyphs: Glyphs | None = None) -> Line:
     """Return the shares of a step in words, the largest first, as many as fit into ``cells``.
 
     An example is ``compute 81 % · input 9 % · …``. With ``glyphs`` each has the mark that a bar
     has for it: colours of bars are too faint for text.
     """
     out: Line = []
-    for name, share in sorted(shares.items(), key=lambda item: -item[1]):
-        token = SPLIT_TOKENS[name]
+    tokens = tokens_of(parts)
+    for name, share in parts.shares.items():
+        token = tokens[name]
         part: Line = [(" · ", "faint")] if out else []
         part += [(f"{glyphs.fill(token)} ", token)] if glyphs is not None else []
-        part.append((f"{name} {percent_text(share)}", "muted"))
+        part.append((f"{parts.words[name]} {percent_text(share)}", "muted"))
         if share < 0.005 or styled.cells(out) + styled.cells(part) > cells:
             break
         out += part

@@ -9,7 +9,8 @@ from ...model.job_state import broken_below
 from ...model.memory_account import inside_torch
 from ...model.pace import pace_of
 from ...model.stalls import is_stalled, waits_for_others
-from ...model.step_time import input_share, shares_of
+from ...model.step_parts import step_parts
+from ...model.step_time import input_share
 from ...store.view import HostView, ProcView, TrainerView
 from ...text import styled
 from ...text.styled import Line
@@ -77,8 +78,9 @@ def _course(trainer: TrainerView) -> list[Line]:
         lines.append(fact("step time", [(pace.text_with_past, "warn")]))
     if pace.stopped:
         pass
-    elif shares := shares_of([trainer]):
-        lines.append(fact("parts", split_pieces(shares, 60)))
+    elif (parts := step_parts([trainer])) is not None:
+        name = "clock" if parts.of_ledger else "parts"
+        lines.append(fact(name, split_pieces(parts, 60)))
     elif (share := input_share(trainer)) is not None:
         lines.append(fact("parts", [(f"input {percent_text(share)}", "text")]))
     if (loss := n("loss")) is not None:

@@ -34,13 +34,18 @@ def tokens_of(ledger: TimeLedger) -> dict[str, str]:
 
     All others have one colour together.
     """
-    named = [row.name for row in ledger.whole if row.name != "unattributed"][: len(HUES)]
+    return tokens_of_rows([row.name for row in ledger.whole])
+
+
+def tokens_of_rows(names: Sequence[str]) -> dict[str, str]:
+    """Return the colour of each of these rows of a ledger, the longest of which is first."""
+    named = [name for name in names if name != "unattributed"][: len(HUES)]
     taken = {name: USUAL[name] for name in named if name in USUAL}
     free = [hue for hue in HUES if hue not in taken.values()]
     taken |= {name: free.pop(0) for name in named if name not in taken}
     return {
-        row.name: USUAL["unattributed"] if row.name == "unattributed" else taken.get(row.name, REST)
-        for row in ledger.whole
+        name: USUAL["unattributed"] if name == "unattributed" else taken.get(name, REST)
+        for name in names
     }
 
 

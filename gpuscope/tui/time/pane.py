@@ -11,40 +11,42 @@ from typing import TYPE_CHECKING
 
 from ...doctor.live_causes import Judged, of_ledger
 from ...doctor.live_scene import LiveScene
-from ...model.pace import PARTS_STEPS
-from ...model.rank_times import Odd, rank_to_report
+from ...model.pace import pace_of
 from ...model.ranks import name_of
 from ...model.slowdown import PARTS, of_trainers
+from ...model.step_parts import MAX_RANKS, reported
 from ...model.stragglers import Straggler, straggler
-from ...model.time_ledger import TimeLedger, of_trainer
+from ...model.time_ledger import recent
 from ...model.useful_work import sentence as work_sentence
 from ...store.view import HostView, TrainerView
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import percent_text, short_age_text
 from ..charts.strips import Painted
-from ..doctor.text import SEVERITY_TOKENS, top
+from ..doctor.text import SEVERITY_TOKENS, glyph_of, top
 from ..overview.finding_list import FindingList, go_to_finding
 from ..shell.keymap import key_of
 from ..shell.session import Session
+from ..trainer.job_load import devices_of
 from ..widgets.pane import WAITING, set_title
 from ..widgets.program import program
 from ..widgets.table import LiveTable
 from .answers import Answers
-from .history import WINDOW_SECONDS, layers, tokens_of
-from .panels import HEAD_EDGES, WIDE, TimePanels
+from .history import WINDOW_SECONDS, tokens_of
+from .measured_panels import MeasuredPanels
+from .panels import HEAD_EDGES, WIDE
 from .rows import (
     CLOCK,
-    GPU,
+    SPLIT,
     TOTAL,
     clock_rows,
     rank_columns,
     rank_rows,
     row_of,
-    split_rows,
     with_names,
 )
 from .severities import of_ranks, of_rows, severities
+from .step_layers import of_ledger as of_ledger_layers
 from .text import (
     TIME,
     answer,
@@ -53,20 +55,20 @@ from .text import (
     no_minutes,
     no_trainer,
     row_detail,
+    slow_lines,
     stopped_lines,
     who,
 )
+from .without_ledger import part_detail, window_of
 
 if TYPE_CHECKING:
     from ...doctor.finding import Severity
-    from ...store.time_minutes import Minute
     from ..doctor.finding_history import Case
 
 MOST_FINDINGS = 4
-MAX_RANKS, MAX_LEDGERS = 64, 1024
 
 
-class TimePane(TimePanels):
+class TimePane(MeasuredPanels):
     """The tab with the rows of the clock at the left, and their history and the ranks at the right.
 
     On a narrow terminal one of the other panels stands below the rows; a key chooses which.
@@ -75,7 +77,6 @@ class TimePane(TimePanels):
     def __init__(self, session: Session, **kwargs: str) -> None:
         super().__init__(session, **kwargs)
         self._chosen = ""
-        self._ledgers: dict[str, tuple[tuple[Minute, ...], TimeLedger]] = {}
         self._answers = Answers(session)
         self._judged: list[Judged] = []
         """What makes the trainer slow, what brings most first."""
@@ -111,9 +112,10 @@ class TimePane(TimePanels):
         usual = super().chosen(host)
         first = next((t for t in trainers if usual and t.key == usual.key), trainers[0])
         ranks = self._ranks_of(host, first)
-        key = self._rank_to_report(ranks)[0]
-        found = next((t for t in ranks if t.key == key), first)
-        if self._ledger(found).sure:  # before that another may turn out to be the odd one
+        slow = self._straggler(ranks)
+        known = reported(ranks, slow)
+        found = known.trainer if known is not None else slow.trainer if slow is not None else first
+        if recent(found).sure:  # before that another may turn out to be the odd one
             self._chosen = found.key
         return found
 
@@ -121,28 +123,6 @@ class TimePane(TimePanels):
         host = self.session.host
         trainer = self.chosen(host) if host is not None else None
         return trainer.definition.pid if trainer is not None else None
-
-    def _ledger(self, trainer: TrainerView) -> TimeLedger:
-        """Return the ledger of a trainer's last ten minutes, which changes when a minute comes."""
-        kept = self._ledgers.get(trainer.key)
-        if kept is None or kept[0] is not trainer.minutes:
-            if len(self._ledgers) >= MAX_LEDGERS:  # of trainers that have ended
-                self._ledgers.clear()
-            kept = self._ledgers[trainer.key] = (
-                trainer.minutes,
-                of_trainer(trainer, WINDOW_SECONDS),
-            )
-        return kept[1]
-
-    def _rank_to_report(self, ranks: Sequence[TrainerView]) -> tuple[str, Odd | None]:
-        """Return the key of the rank that is shown first, and how it differs from the others."""
-        names = {name_of(t): t.key for t in ranks[:MAX_RANKS]}
-        slow = self._straggler(ranks)
-        found, odd = rank_to_report(
-            {name_of(t): self._ledger(t) for t in ranks[:MAX_RANKS]},
-            name_of(slow.trainer) if slow is not None else None,
-        )
-        return names[found], odd
 
     def _straggler(self, ranks: Sequence[TrainerView]) -> Straggler | None:
         """Return the rank whose own work takes longer than that of the others."""
@@ -154,9 +134,17 @@ class TimePane(TimePanels):
 
     def show(self, host: HostView | None) -> None:
         trainer = self.chosen(host) if host is not None else None
+        if host is not None:
+            job = next((job for job in host.jobs if trainer in job.trainers), None)
+            self._bring_up_to_date(host, job.key if job is not None else None)
         if host is None or trainer is None:
-            lines = no_trainer(host, self.session.state.filter) if host else [[(WAITING, "muted")]]
-            self._show_nothing([], lines)
+            self._drawn = ()
+            if host is not None:
+                self._show_host(host, no_trainer(host, self.session.state.filter))
+            else:
+                self._clear()
+                self._head.show([[(WAITING, "muted")]])
+            self._share_out()
             return
         ranks = self._ranks_of(host, trainer)[:MAX_RANKS]
         look, age = self._answers.look(trainer)
@@ -175,14 +163,14 @@ class TimePane(TimePanels):
             (place, len(everything)),
             (look, int((age or 0.0) / 60), work),
             (slower, slow.brief if slow is not None else ""),
-            self._terminal,
+            (self._terminal, len(self._processes.rows), self._events.rows),
             (self.app.theme, host.link.state),
             told,
         )
         if drawn == self._drawn:
             return
         self._drawn = drawn
-        ledger = self._ledger(trainer)
+        ledger = recent(trainer)
         hint = f"   {place + 1} of {len(everything)}, {key_of('next_trainer')}: next"
         ended = "   ended" if trainer.gone is not None else ""
         subject: Line = [
@@ -194,9 +182,13 @@ class TimePane(TimePanels):
         if ledger.rows:
             subject.append((f"   {coverage_text(ledger, room)}", "muted"))
         else:
-            self._show_no_ledger(subject, host, trainer)
+            self._drawn = ()
+            self._without_ledger(host, trainer, ranks, subject)
             return
-        key, odd = self._rank_to_report(ranks)
+        set_title(self._clock, "Where the time goes")
+        self._steps.show([])
+        first = reported(ranks, slow)
+        key, odd = (first.trainer.key, first.odd) if first is not None else (trainer.key, None)
         useful = work_sentence(work, ledger.step_seconds) if work is not None else ""
         job = next((job for job in host.jobs if any(t.key == key for t in job.trainers)), None)
         self._judged = of_ledger(LiveScene(host, self.session.history), trainer, ledger, job)
@@ -212,7 +204,7 @@ class TimePane(TimePanels):
         curable = of_rows(self._judged, told)
         self._clock.show(clock_rows(ledger, tokens_of(ledger), glyphs, curable))
         if len(ranks) > 1:
-            by_key = {t.key: self._ledger(t) for t in ranks}
+            by_key = {t.key: recent(t) for t in ranks}
             names = {t.key: name_of(t) for t in ranks}
             self._ranks.show_columns(rank_columns(by_key, odd))
             self._ranks.show(rank_rows(by_key, names, odd, key, glyphs, weight))
@@ -221,7 +213,8 @@ class TimePane(TimePanels):
             set_title(self._ranks, "Ranks, time a step")
         else:
             self._ranks.show([])
-        self._look = look
+        self._look, self._devices = look, devices_of(host, ranks)
+        self._drawn_ranks = ranks
         self._show_gpu()
         if look is not None:
             ago = f"{short_age_text(age)} ago" if age is not None and age >= 60 else "just now"
@@ -230,27 +223,25 @@ class TimePane(TimePanels):
         self._list_findings(self._cases(ranks))
         self._share_out()
 
-    def _show_no_ledger(self, subject: Line, host: HostView, trainer: TrainerView) -> None:
-        """Say why there is no ledger, and show what the probe timed of the last steps."""
-        lines = [*stopped_lines(trainer), *no_minutes(host, trainer)]
-        rows = split_rows(trainer, self._clock.tokens.glyphs)
-        if not rows:
-            self._show_nothing([subject], lines)
-            return
-        basis = f"Below is the mean of the last {PARTS_STEPS} steps."
-        self._show_nothing([subject, *lines, [(basis, "muted")]], [])
-        self._clock.show_columns(with_names(PARTS.values(), GPU))
-        self._clock.show(rows)
-
-    def _show_nothing(self, head: Sequence[Line], lines: Sequence[Line]) -> None:
-        self._drawn = ()
-        self._head.show(head)
-        self._clock.show_columns(())
-        self._clock.show_empty(lines)
-        self._look = None
-        for table in (self._clock, self._ranks, self._gpu):
-            table.show([])
-        self._findings.show_findings([])
+    def _without_ledger(
+        self, host: HostView, trainer: TrainerView, ranks: Sequence[TrainerView], subject: Line
+    ) -> None:
+        """Show what is measured of a job that has no ledger."""
+        slow = self._straggler(ranks)
+        slower = of_trainers(ranks, host, self.session.history)
+        weight = of_ranks(self._told)
+        token = "text" if weight == "info" else SEVERITY_TOKENS[weight]
+        lines = [*stopped_lines(trainer), *slow_lines(slow, slower, token)]
+        pace = pace_of(ranks)
+        if not pace.stopped and pace.text:
+            facts = (f"   step {pace.steps_text}, {pace.text}", f"   {pace.text}")
+            room = self._terminal[0] - HEAD_EDGES - styled.cells(subject)
+            subject = [*subject, (next((one for one in facts if len(one) <= room), ""), "muted")]
+        worst = slow.trainer.key if slow is not None else ""
+        glyph = glyph_of(weight, self._clock.tokens.glyphs)
+        head = [subject, *lines, *no_minutes(host, trainer)]
+        self._show_measured(host, trainer, ranks, head, (worst, (glyph, token)))
+        self._list_findings(self._cases(ranks))
         self._share_out()
 
     def _about(self, table: LiveTable, key: str) -> tuple[str, list[Line]]:
@@ -259,7 +250,10 @@ class TimePane(TimePanels):
         trainer = self.chosen(host) if host is not None else None
         if trainer is None:
             return "", []
-        look, ledger = self._answers.look(trainer)[0], self._ledger(trainer)
+        if key.startswith(SPLIT) and host is not None:
+            name, ranks = key.removeprefix(SPLIT), self._ranks_of(host, trainer)
+            return PARTS[name].capitalize(), list(part_detail(name, ranks))
+        look, ledger = self._answers.look(trainer)[0], recent(trainer)
         if table is self._gpu:
             name = row_of(key)
             seen_row = next((row for row in look.rows if row.name == name), None) if look else None
@@ -300,25 +294,29 @@ class TimePane(TimePanels):
 
     def show_charts(self, host: HostView) -> None:
         trainer = self.chosen(host)
-        if trainer is None or not self._right.is_mounted or not self._right.display:
+        shown = (self._chart.display and self._right.display, self._load.display)
+        if not self._right.is_mounted or not any(shown):
             return
-        ledger = self._ledger(trainer)
-        if not ledger.rows or not self._chart.display:
-            return
-        end = max(m["m"] / 1e9 + (m.get("seconds") or 0.0) for m in trainer.minutes)
-        now = end if trainer.gone is not None else max(end, host.sampled_seconds or 0.0)
-        column = int(now / (WINDOW_SECONDS / 100))
-        ago = self.session.ago_seconds if trainer.gone is None else 0.0
-        charted = (trainer.key, trainer.minutes, column, int(ago), self._terminal, self.app.theme)
+        ended = trainer is not None and trainer.gone is not None
+        minutes = trainer.minutes if trainer is not None else ()
+        ends = [m["m"] / 1e9 + (m.get("seconds") or 0.0) for m in minutes]
+        now = max([*ends, *([] if ended and ends else [host.sampled_seconds or 0.0])])
+        ago = 0.0 if ended else self.session.ago_seconds
+        every = WINDOW_SECONDS / 100 if ends else self.session.charts_seconds or 0.1
+        charted = (
+            *(trainer.key if trainer is not None else "", minutes, int(now / every), int(ago)),
+            *(self._terminal, self._load.size, shown, self._steps_known, self.app.theme),
+        )
         if charted == self._charted:
             return
         self._charted = charted
-        recent = [m for m in trainer.minutes if m["m"] / 1e9 > now - WINDOW_SECONDS - 60.0]
-        stack, moments = layers(recent, tokens_of(ledger))
-        self._chart.show_empty("no steps in the last ten minutes")
-        self._chart.show(
-            stack, moments, WINDOW_SECONDS, None, now=now, title="Ten minutes, a step", ago=ago
-        )
+        if trainer is None or not self._has_ledger:
+            self._draw_measured(host, trainer)
+            return
+        if shown[0]:
+            found = of_ledger_layers(self.session, trainer, recent(trainer), WINDOW_SECONDS, now)
+            self._draw_steps(found, WINDOW_SECONDS, now, ago)
+        self._draw_load(host, window_of(self.session, host, trainer), now, ago)
 
     def fit_to(self, width: int, height: int) -> None:
         self._drawn = self._charted = ()
@@ -327,24 +325,37 @@ class TimePane(TimePanels):
     # ── keys ──
 
     def take_focus(self) -> None:
-        self.focus_on(self._clock)
+        self.focus_on(self._first)
+
+    @property
+    def _first(self) -> LiveTable:
+        """The table that a user most likely wants."""
+        tables = (self._clock, self._steps, self._ranks, self._processes)
+        return next((one for one in tables if one.rows and one.display), self._clock)
 
     def do_next_pane(self) -> None:
         """Go to the next list; on a narrow terminal it takes the place below the rows.
 
-        The history comes in turn there, too, where it has no room beside the rows.
+        The history and the load come in turn there, too.
         """
-        lists = [one for one in (self._gpu, self._findings, self._ranks) if one.rows]
-        panels: list[Painted] = [self._clock, *lists]
+        first, narrow = self._first, self._terminal[0] < WIDE
+        others: list[Painted] = [
+            one
+            for one in (self._steps, self._gpu, self._findings, self._ranks)
+            if one.rows and one is not first
+        ]
+        if self._processes.display and self._processes is not first:
+            others.append(self._processes)
+        charts: list[Painted] = [self._chart] if self._has_ledger or self._steps_known else []
+        charts += [self._load] if self._devices else []
+        panels: list[Painted] = [first, *(charts if narrow else []), *others]
         now = next((panel for panel in panels if panel.has_focus), None)
-        if self._terminal[0] < WIDE:
-            panels.insert(1, self._chart)
-            now = self._chart if self._below is self._chart else now
-        panel = panels[(panels.index(now) + 1) % len(panels)] if now is not None else self._clock
-        self._below = None if panel is self._clock else panel
+        now = self._below if narrow and self._below in charts else now
+        panel = panels[(panels.index(now) + 1) % len(panels)] if now is not None else first
+        self._below = None if panel is first else panel
         self._share_out()
-        self.focus_on(self._clock if panel is self._chart else panel)
-        if panel is self._chart and (host := self.session.host) is not None:
+        self.focus_on(first if panel in charts else panel)
+        if panel in charts and (host := self.session.host) is not None:
             self.show_charts(host)
 
     def do_down(self) -> None:
@@ -359,7 +370,7 @@ class TimePane(TimePanels):
         if self._findings.has_focus:
             self._findings.move(by)
         else:
-            self._clock.action_move(by)
+            self._first.action_move(by)
 
     def do_next_trainer(self) -> None:
         self._turn(1)
@@ -397,7 +408,7 @@ class TimePane(TimePanels):
         trainer = self.chosen(host) if host is not None else None
         work = self._answers.work(trainer, host) if host is not None and trainer else None
         if work is not None and trainer is not None:
-            step = self._ledger(trainer).step_seconds
+            step = recent(trainer).step_seconds
             program(self.app).open("work", trainer.key, work, step)
         else:
             open_act(program(self.app), "work", trainer)
@@ -406,8 +417,8 @@ class TimePane(TimePanels):
         """What is known of the row, the rank or the finding under the cursor."""
         if self._findings.has_focus:
             self._findings.open()
-        elif self._clock.cursor_key:
-            self._open(self._clock, self._clock.cursor_key)
+        elif self._first.cursor_key:
+            self._open(self._first, self._first.cursor_key)
 
     def on_live_table_highlighted(self, event: LiveTable.Highlighted) -> None:
         event.stop()
@@ -419,7 +430,9 @@ class TimePane(TimePanels):
         self._open(event.table, event.key)
 
     def _open(self, table: LiveTable, key: str) -> None:
-        if table is self._ranks:
+        if table is self._processes:
+            program(self.app).open("process", key)
+        elif table in (self._ranks, self._steps):
             self._choose(key)
         elif key != TOTAL:
             heading, lines = self._about(table, key)

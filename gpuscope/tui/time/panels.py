@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
 
+from ...store.view import DeviceView, HostView, TrainerView
 from ...text import styled
 from ...text.styled import Line
+from ..charts.load_strips import LoadStrips
 from ..charts.stacked import TimeChart
 from ..charts.strips import Painted
+from ..log.rows import event_lines
 from ..overview.finding_list import FindingList
+from ..overview.process_panel import ProcessPanel
 from ..shell.session import Session
 from ..widgets.pane import WAITING, Pane, set_title
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines
 from .rows import GPU, KERNELS, SPLIT, gpu_rows, with_names
+from .text import look_lines
+from .without_ledger import LEAST_STRIP_ROWS, STRIP_FRAME, lanes_of, strip_rows
 
 if TYPE_CHECKING:
     from ...model.look import Look
@@ -33,12 +40,22 @@ AROUND_ROWS = 3
 HEAD_EDGES = 4
 FRAME_ROWS = 3
 """Of a table besides its rows: its border and its headings."""
-CHART_ROWS = 7
+CHART_ROWS, MOST_CHART_ROWS = 7, 14
+"""The least and the most rows of the history with its frame: a higher one shows no more."""
 DETAIL_ROWS = 9
+GPU_TITLE = "On the GPU"
+MOST_DETAIL_ROWS, USUAL_DETAIL_ROWS = 18, 14
+"""With and without what a look has seen of the row under the cursor."""
+EVENT_ROWS = 8
+LEAST_PROCESS_ROWS, PROCESS_ROWS = 6, 8
+"""The least rows of the list of processes with its frame, and those that are kept for it."""
 
 
 class TimePanels(Pane):
-    """The rows of the clock at the left, and their history, the ranks and the GPU around them."""
+    """The rows of the clock at the left, and their history, the ranks and the GPU around them.
+
+    The load of the GPUs is below, as wide as the terminal.
+    """
 
     DEFAULT_CSS = """
     TimePanels #time-head { padding: 0 2; }
@@ -52,15 +69,22 @@ class TimePanels(Pane):
         super().__init__(session, **kwargs)
         self._head = Lines([[(WAITING, "muted")]], id="time-head")
         self._clock = LiveTable((), lit=True, id="time-rows", classes="panel")
+        self._steps = LiveTable((), id="time-steps", classes="panel")
         self._detail = Lines(id="time-detail", classes="panel")
         self._beside = Lines(id="time-beside", classes="panel")
         self._look: Look | None = None
         self._gpu = LiveTable((), id="time-gpu", classes="panel")
         self._findings = FindingList(id="time-findings", classes="panel")
         self._ranks = LiveTable((), id="time-ranks", classes="panel")
-        self._right = Vertical(id="time-right")
+        self._left, self._right = Vertical(id="time-left"), Vertical(id="time-right")
+        self._body = Horizontal(id="time-body")
         self._chart = TimeChart(id="time-history", classes="panel")
-        self._chart.legend_elsewhere = "as in the rows"
+        self._load = LoadStrips(id="time-load", classes="panel")
+        self._processes = ProcessPanel(session)
+        self._events = Lines(id="time-events", classes="panel")
+        self._devices: Sequence[DeviceView] = ()
+        self._drawn_ranks: Sequence[TrainerView] = ()
+        """The GPUs whose load is drawn; without any, the ranks whose processes' load is."""
         self._terminal = (120, 40)
         self._below: Painted | None = None
         """What stands below the rows on a narrow terminal; None: the chart, where it has room."""
@@ -68,10 +92,12 @@ class TimePanels(Pane):
     def compose(self) -> ComposeResult:
         self._clock.border_title = "Where the time goes"
         self._findings.border_title = "Findings"
+        self._events.border_title = "What happened"
         yield self._head
-        with Horizontal(id="time-body"):
-            with Vertical(id="time-left"):
+        with self._body:
+            with self._left:
                 yield self._clock
+                yield self._steps
                 yield self._detail
                 yield self._gpu
                 yield self._findings
@@ -79,10 +105,25 @@ class TimePanels(Pane):
                 yield self._chart
                 yield self._ranks
                 yield self._beside
-        for panel in (self._detail, self._beside, self._gpu, self._findings, self._ranks):
+        yield self._load
+        yield self._processes
+        yield self._events
+        hidden: tuple[Widget, ...] = (
+            *(self._detail, self._beside, self._gpu, self._findings, self._ranks, self._steps),
+            *(self._load, self._processes, self._events),
+        )
+        for panel in hidden:
             panel.display = False
 
     # ── what depends on the room ──
+
+    def _bring_up_to_date(self, host: HostView, job: str | None) -> None:
+        """List the processes, and what happened to a job; without one, to all of the host."""
+        self._processes.bring_up_to_date(host)
+        past = self.session.frozen_view.past(host.key) is not None or self.session.replay
+        found = self.session.happened.on(host).of_job(job, host.wall_seconds if past else None)
+        size = EVENT_ROWS, self._terminal[0] - HEAD_EDGES
+        self._events.show(event_lines(found, self._events.tokens.glyphs, *size))
 
     def _about(self, table: LiveTable, key: str) -> tuple[str, list[Line]]:
         """Return the heading and the lines for a row of the clock or of the GPU."""
@@ -100,13 +141,21 @@ class TimePanels(Pane):
         self._gpu.show(rows)
 
     def _show_detail(self) -> None:
-        """Show what is known of the row under the cursor."""
-        left = self._left_cells()
-        for panel, cells in ((self._detail, left), (self._beside, self._terminal[0] - left)):
+        """Show what is known of the row under the cursor.
+
+        Where there is room for it twice, one panel says what a look at the GPU would add.
+        """
+        for panel, cells in self._detail_panels():
             if panel.display:
                 heading, lines = self._about(self._clock, self._clock.cursor_key or "")
+                if panel is self._detail and self._beside.display:
+                    heading, lines = GPU_TITLE, look_lines()
                 set_title(panel, heading)
                 panel.show(styled.hang_lines(lines, cells - 4))
+
+    def _detail_panels(self) -> tuple[tuple[Lines, int], ...]:
+        left = self._left_cells()
+        return (self._detail, left), (self._beside, self._terminal[0] - left)
 
     # ── room ──
 
@@ -120,94 +169,134 @@ class TimePanels(Pane):
         The rows come first. What is left beside or below them is for the history, the ranks, the
         GPU and the findings; a tall terminal has room for the details of the row under the cursor.
         """
-        if not self._right.is_mounted:
+        if not self._chart.is_mounted:
             return  # still starting, or leaving already
         wide = self._terminal[0] >= WIDE
         self.set_class(not wide, "narrow")
         room = self._terminal[1] - AROUND_ROWS - self._head.rows
-        needed = len(self._clock.rows) + FRAME_ROWS
-        known = bool(self._clock.rows) and not self._clock.rows[0].key.startswith(SPLIT)
+        if self._has_ledger:
+            self._place(self._steps, 0)
+            self._place(self._events, 0)
+            needed = len(self._clock.rows) + FRAME_ROWS
+            (self._share_wide if wide else self._share_narrow)(room, needed, self._lists())
+        else:
+            self._share_without_ledger(room, wide)
+        self._show_detail()
+
+    @property
+    def _has_ledger(self) -> bool:
+        return bool(self._clock.rows) and not self._clock.rows[0].key.startswith(SPLIT)
+
+    def _share_without_ledger(self, room: int, wide: bool) -> None:
+        """Give each panel its place where there is no ledger."""
+        raise NotImplementedError
+
+    def _lists(self) -> dict[Painted, int]:
+        """Return how many rows each list would fill, 0 for one that is empty."""
         looked = sum("/" not in row.key for row in self._gpu.rows)
-        lists: dict[Painted, int] = {
+        return {
             self._gpu: looked + FRAME_ROWS if looked else 0,
             self._findings: self._findings.rows + 2 if self._findings.rows else 0,
             self._ranks: len(self._ranks.rows) + FRAME_ROWS if self._ranks.rows else 0,
         }
-        if wide:
-            self._share_wide(room, needed, known, lists)
-        else:
-            self._share_narrow(room, needed, known, lists)
-        self._show_detail()
 
     def _left_cells(self) -> int:
         """Return how many columns the table has where the chart stands beside it."""
         columns = self._terminal[0]
         return max(columns // 2, min(LEFT_CELLS, int(columns * LEFT_SHARE)))
 
-    def _share_wide(self, room: int, needed: int, known: bool, lists: dict[Painted, int]) -> None:
-        if self._look is not None and self._terminal[0] >= WIDEST and room >= TALL:
-            self._share_widest(room, needed, lists)
-            return
-        self._show_gpu()
-        self._place(self._beside, 0)
-        left = room - needed - lists[self._findings]
+    def _share_wide(self, room: int, needed: int, lists: dict[Painted, int]) -> None:
+        """Place the panels in two columns, with the load of the GPUs below both.
+
+        The columns are as high as the list of rows, the ranks and what else they show need; on a
+        large terminal the details are at the right, and a look has its kernels at the left.
+        """
+        large = self._terminal[0] >= WIDEST and room >= TALL
+        findings, ranks = lists[self._findings], lists[self._ranks]
+        details = (MOST_DETAIL_ROWS if self._look is not None else USUAL_DETAIL_ROWS) * large
+        left = needed + findings + max(lists[self._gpu], DETAIL_ROWS)
+        body = min(max(left, MOST_CHART_ROWS + ranks + details), room)
+        lanes, least = (
+            lanes_of(self._devices, self._drawn_ranks),
+            max(len(self._devices), 1) + 1 + STRIP_FRAME,
+        )
+        if room - body < least and room - least >= max(needed + findings, CHART_ROWS):
+            body = room - least
+        load, processes, events = self._share_below(room - body, lanes)
+        body = room - load - processes - events
+        self._spread(body if load else 0)
+        self._place(self._load, load)
+        self._place(self._processes, processes)
+        self._place(self._events, events)
+        self._place(self._findings, findings)
+        self._left.display = self._right.display = True
+        self._right.styles.height = self._left.styles.height = "1fr"
+        self._left.styles.width = self._left_cells()
+        left = body - needed - findings
+        self._show_gpu(left - FRAME_ROWS if large else 0)
         gpu = lists[self._gpu] if lists[self._gpu] <= left else max(left, 0)
         gpu = gpu if gpu > FRAME_ROWS + 1 else 0
-        detail = known and left - gpu >= DETAIL_ROWS
-        filled = detail or gpu
-        self._place(self._clock, needed if filled and known else "1fr")
+        detail = left - gpu >= DETAIL_ROWS and not (large and gpu)
+        self._place(self._clock, needed if detail or gpu else "1fr")
         self._place(self._detail, "1fr" if detail else 0)
         self._place(self._gpu, gpu if detail else "1fr" if gpu else 0)
-        self._place(self._findings, lists[self._findings])
-        self._halve(known)
-        self._place(self._chart, "1fr")
-        self._place(self._ranks, min(lists[self._ranks], max(room - CHART_ROWS, 0)))
+        self._place(self._chart, MOST_CHART_ROWS if large else "1fr")
+        self._place(self._ranks, min(ranks, body // 3 if large else max(body - CHART_ROWS, 0)))
+        self._place(self._beside, "1fr" if large else 0)
 
-    def _share_widest(self, room: int, needed: int, lists: dict[Painted, int]) -> None:
-        """Give a large terminal the kernels of a look at the left, and the details at the right.
+    def _share_below(self, room: int, lanes: int) -> tuple[int, int, int]:
+        """Return the rows of the load, the processes and what happened, of ``room`` rows.
 
-        The chart needs no more than a part of the height.
+        The load has a line for each lane first, then the processes come, and then higher lanes.
         """
-        gpu = room - needed - lists[self._findings]
-        self._show_gpu(gpu - FRAME_ROWS)
-        self._place(self._clock, needed)
-        self._place(self._detail, 0)
-        self._place(self._gpu, "1fr")
-        self._place(self._findings, lists[self._findings])
-        self._halve(True)
-        ranks = min(lists[self._ranks], room // 3)
-        self._place(self._chart, "1fr")
-        self._place(self._ranks, ranks)
-        self._place(self._beside, max(DETAIL_ROWS, min(room // 3, room - ranks - CHART_ROWS)))
+        listed = len(self._processes.rows)
+        processes = min(listed + FRAME_ROWS, PROCESS_ROWS) if listed else 0
+        least = lanes + STRIP_FRAME
+        if room < least + processes:
+            processes = 0
+        load = min(room - processes, strip_rows(lanes))
+        load = load if load >= LEAST_STRIP_ROWS else 0
+        rest = room - load - processes
+        events = min(rest, max(self._events.rows, 1) + 2) if rest >= LEAST_PROCESS_ROWS else 0
+        rest -= events
+        if processes:
+            more = min(rest, listed + FRAME_ROWS - processes)
+            processes, rest = processes + more, rest - more
+        if events:
+            return load, processes, events + rest
+        return (load + rest if load else 0), processes, 0
 
-    def _halve(self, known: bool) -> None:
-        """Stand the chart beside the rows, where there is something to draw."""
-        self._right.display = known
-        self._right.styles.height = "1fr"
-        left_half = self.query_one("#time-left")
-        left_half.styles.height = "1fr"
-        left_half.styles.width = self._left_cells() if known else "1fr"
+    def _spread(self, height: int) -> None:
+        """Give the columns so many rows; with 0 they have all that is left."""
+        self._body.display = True
+        self._body.styles.height = height or "1fr"
 
-    def _share_narrow(self, room: int, needed: int, known: bool, lists: dict[Painted, int]) -> None:
+    def _share_narrow(self, room: int, needed: int, lists: dict[Painted, int]) -> None:
         self._show_gpu()
-        self._place(self._beside, 0)
+        for one in (self._beside, self._detail, self._processes):
+            self._place(one, 0)
         below, rest = self._below, max(room - needed, 0)
         high = lists.get(below, 0) if below is not None else 0
-        if below is self._chart:
+        if below is self._chart or below is self._load:
             high = room // 2
         elif not high:
             # nobody asked for the chart: it has what the rows leave
             below, high = (self._chart, rest) if rest >= CHART_ROWS else (None, 0)
         high = max(rest, min(high, max(room // 2, CHART_ROWS))) if high else 0
-        self._place(self._clock, room - high if known else "1fr")
-        self._place(self._detail, 0)
+        self._put_below(below, high, room)
+        self._place(self._clock, room - high)
+
+    def _put_below(self, below: Painted | None, high: int, room: int) -> None:
+        """Place one of the panels in the last ``high`` rows, and hide the others."""
         for one in (self._gpu, self._findings):
             self._place(one, high if one is below else 0)
-        self._right.display = known and below in (self._chart, self._ranks)
-        left = self.query_one("#time-left")
-        left.styles.height = room - high if self._right.display else "1fr"
-        left.styles.width = "1fr"
+        self._place(self._load, high if below is self._load else 0)
+        self._left.display = True
+        self._right.display = below in (self._chart, self._ranks)
+        self._left.styles.height = room - high if self._right.display else "1fr"
+        self._left.styles.width = "1fr"
         self._right.styles.height = "1fr"
+        self._spread(0)
         for panel in (self._chart, self._ranks):
             self._place(panel, "1fr" if panel is below else 0)
 

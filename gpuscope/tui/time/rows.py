@@ -17,6 +17,7 @@ from ...text.units import DASH, duration_text, percent_text
 from ...text.width import cells
 from ...wire.clean import clean
 from ..doctor.text import SEVERITY_TOKENS, glyph_of
+from ..overview.step_split import SPLIT_TOKENS
 from ..theme import Glyphs
 from ..widgets.bars import Bar
 from ..widgets.table import Cell, Column, TableRow
@@ -142,15 +143,6 @@ def _clock_row(
 
 
 # ── without minutes ──
-
-SPLIT_TOKENS = {
-    "input": "cached",
-    "h2d": "series6",
-    "compute": "allocated",
-    "optimizer": "outside",
-    "communication": "series5",
-    "other": "other",
-}
 
 
 def split_rows(trainer: TrainerView, glyphs: Glyphs) -> list[TableRow]:

@@ -9,7 +9,6 @@ from ...model.look import Look, LookRow, cost
 from ...model.pace import pace_of
 from ...model.rank_times import Odd, odd_sentence
 from ...model.slowdown import Slowdown
-from ...model.step_time import split_of
 from ...model.stragglers import Straggler
 from ...model.time_cause import Cause
 from ...model.time_ledger import Row, TimeLedger
@@ -21,7 +20,6 @@ from ...text.units import duration_text, percent_text, window_text
 from ...text.width import cells
 from ...wire.clean import clean
 from ..shell.keymap import key_of
-from ..widgets.pane import ways_to_a_probe
 from ..widgets.status import short_script
 
 if TYPE_CHECKING:
@@ -35,13 +33,18 @@ TIME = frozenset((
     "ranks.host_paced", "ranks.shared_device", "live.shared_device",
     "look.products_plain", "look.launches", "look.reads", "look.copies_out", "look.copies_in",
     "look.allocates", "look.small_batch", "live.logging", "live.other_code", "live.profiler",
-    "look.products_double", "live.debug_setting", "live.slower", "live.optimizer_on_host",
+    "look.products_double", "live.debug_setting", "live.slower", "stall.all_in_collective",
+    "stall.loader", "stall.ranks_differ", "stall.alone", "live.optimizer_on_host",
 ))  # fmt: skip
 """Causes of the doctor that are about a training's time."""
 OF_RANKS = frozenset((
     "ranks.straggler", "ranks.slow_input", "ranks.host_paced", "ranks.shared_device",
 ))  # fmt: skip
 """Causes of the doctor that say of a rank that the others wait for it."""
+LEDGER = (
+    "A time ledger divides the wall clock, pauses included, into rows that add up to it, names the "
+    "lines of code behind them, and says what each fix saves at most."
+)
 PLACE_CELLS = 160
 LEAST_IDLE = 0.10
 """A gap that takes less of the GPU's time is not told on top."""
@@ -113,14 +116,20 @@ def answer(
     yield [(sentence(ledger, causes), "text" if ledger.sure or causes else "muted")]
     if odd is not None:
         yield [(odd_sentence(odd), of_ranks)]
-    if slow is not None and (odd is None or slow.wall is not None):
-        yield [(slow.sentence, of_ranks)]
-    if slower is not None:
-        yield [(f"{clean(slower.text, 300)}.", "text")]
+    told = slow is not None and (odd is None or slow.wall is not None)
+    yield from slow_lines(slow if told else None, slower, of_ranks)
     if look is not None and not causes:
         yield from _idle(look)
     if useful_work:
         yield [("useful work: ", "muted"), (useful_work, "text")]
+
+
+def slow_lines(slow: Straggler | None, slower: Slowdown | None, of_ranks: str) -> Iterable[Line]:
+    """Yield which rank the others wait for, and since when the steps are slower."""
+    if slow is not None:
+        yield [(slow.sentence, of_ranks)]
+    if slower is not None:
+        yield [(f"{clean(slower.text, 300)}.", "text")]
 
 
 def _idle(look: Look) -> Iterable[Line]:
@@ -137,7 +146,7 @@ def _idle(look: Look) -> Iterable[Line]:
 
 
 def no_trainer(host: HostView, text: str) -> list[Line]:
-    """Return what to do where no trainer has a probe."""
+    """Return what is missing where no trainer has a probe."""
     if text:
         return [[(f"no trainer contains {text!r}   {key_of('back')}: all", "muted")]]
     if host.link.state == "replay":
@@ -149,11 +158,8 @@ def no_trainer(host: HostView, text: str) -> list[Line]:
         lines.append([(f"{clean(job.title, 60)} (pid {pid}) runs without a probe.", "text")])
     if not lines:
         lines.append([("No trainer with a probe is here.", "text")])
-    lines.append([("Only a probe inside the training sees where its time goes:", "muted")])
-    return [
-        *lines,
-        *ways_to_a_probe(),
-    ]
+    lines.append([("Only a probe inside the training sees where its time goes.", "muted")])
+    return lines
 
 
 def stopped_lines(trainer: TrainerView) -> list[Line]:
@@ -170,34 +176,52 @@ def stopped_lines(trainer: TrainerView) -> list[Line]:
 
 
 def no_minutes(host: HostView, trainer: TrainerView) -> list[Line]:
-    """Return why nothing is known of this trainer's time."""
+    """Return in a line why there is no ledger of this trainer's time."""
     if not trainer.number("step"):
-        return [
-            [("No optimizer step was seen yet.", "text")],
-            [("The first figures of its time come 10 s after the first step.", "muted")],
-        ]
-    step = pace_of([trainer]).seconds
-    each: list[Line] = (
-        [[(f"The median step takes {duration_text(step)}; its parts are not known.", "text")]]
-        if step is not None and not split_of(trainer)
-        else []
-    )
+        text = "No optimizer step was seen yet."
+    elif host.link.state == "replay":
+        text = "This recording has no time ledger of this trainer up to here: below is what was "
+        text += "measured."
+    elif trainer.gone is not None:
+        text = "It ended before its time ledger was first reported."
+    else:
+        text = "Its time ledger comes 10 s after the first step; below is what the probe measures."
+    return [[(text, "muted")]]
+
+
+def ledger_lines(host: HostView, trainer: TrainerView) -> list[Line]:
+    """Return what a ledger adds to what is shown, and how to get one."""
     if host.link.state == "replay":
-        return [
-            [("This recording has no ledger of this trainer's time up to here.", "text")],
-            [("It begins 10 s after the first step; an older gpuscope recorded none.", "muted")],
-            *each,
-        ]
-    if trainer.gone is not None:
-        return [[("It ended before its time was first reported.", "text")]]
-    return [
-        [("Where its time goes is not known yet.", "text")],
-        [("The first figures come 10 s after the first step; an older probe sends none.", "muted")],
-        *each,
-    ]
+        how = "Ledgers are in recordings of trainings with a probe of this version, 10 s after "
+        how += "the first step: gpuscope record"
+    elif trainer.gone is not None:
+        how = "The next run has one 10 s after its first step: gpuscope run train.py"
+    else:
+        how = "It comes 10 s after the first step. An older probe sends none: then end the "
+        how += "training and start it again with gpuscope run train.py"
+    return [[(LEDGER, "text")], [(how, "muted")]]
 
 
 # ── details ──
+
+
+def look_lines() -> list[Line]:
+    """Return what a trace of the GPU and a count of its work would add, with their keys."""
+    trace = (
+        "traces the GPU over some steps: kernels by class, communication that nothing hides, and "
+        "why the GPU is idle"
+    )
+    count = (
+        "counts the FLOPs of a step: how much of this card's peak it uses (MFU), and how fast a "
+        "step could be"
+    )
+    return [
+        [(f"{key_of('look')}  ", "accent"), (trace, "text")],
+        [("   It costs the training about 0.05 s, once; it asks first.", "muted")],
+        [],
+        [(f"{key_of('work')}  ", "accent"), (count, "text")],
+        [("   One step takes longer, once; it asks first.", "muted")],
+    ]
 
 
 def row_detail(

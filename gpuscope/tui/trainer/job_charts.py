@@ -15,17 +15,17 @@ from textual.widget import Widget
 
 from ...model.device_state import mute
 from ...model.ranks import name_of
-from ...model.step_time import SPLIT
+from ...model.time_ledger import JUDGED_SECONDS, of_trainer
 from ...model.valid_history import while_it_answers, while_it_steps
 from ...store.view import History
 from ...text.units import bytes_text, window_text
-from ..charts.chart_series import at_moments
+from ..charts.chart_series import at_moments, thin
 from ..charts.line import LineChart, Series, alike_text, one_if_alike
 from ..charts.load_strips import LoadStrips
 from ..charts.stacked import Layer, Peak, StackedChart, TimeChart
 from ..memory.timeline import ticks
 from ..overview.job_rows import loss_text
-from ..overview.step_split import SPLIT_TOKENS
+from ..time.step_layers import measured, of_ledger
 from ..widgets.pane import set_title
 from ..widgets.text import Lines
 from .job_load import draw_cpu, draw_load, ranks_of
@@ -33,10 +33,7 @@ from .job_series import (
     PEAK_SECONDS,
     loss_axis,
     missing,
-    nanoseconds,
-    part_of_step,
     recent_peaks,
-    thin,
 )
 
 if TYPE_CHECKING:
@@ -245,10 +242,10 @@ class JobCharts(Grid):
         """There is no rank to draw."""
         self._drawn = None
 
-    def _over(self, what: str, trainer: TrainerView) -> str:
+    def _over(self, what: str, trainer: TrainerView, window: float | None = None) -> str:
         d = trainer.definition
         rank = f" of {name_of(trainer)}" if d.rank is not None and d.world_size != 1 else ""
-        return f"{what}{rank} over {window_text(self._seconds)}"
+        return f"{what}{rank} over {window_text(window or self._seconds)}"
 
     def _draw_loss(self, host: HostView, trainer: TrainerView, window: float, ago: float) -> None:
         same = [
@@ -274,32 +271,25 @@ class JobCharts(Grid):
         self._loss.show([line] if known else [], window, low, high, now=now, ago=ago)
 
     def _draw_step(self, host: HostView, trainer: TrainerView, window: float, ago: float) -> None:
-        parts = {name: self._history(trainer.id, f"{name}_seconds", window) for name in SPLIT}
-        moments = max((one.seconds for one in parts.values()), key=len, default=())
-        steps = self._history(trainer.id, "step", window)
-        compute = while_it_steps(parts["compute"], steps).values
-        layers = [
-            Layer(SPLIT_TOKENS[name], name, values)
-            for name, history in parts.items()
-            if len(values := part_of_step(while_it_steps(history, steps), compute)) == len(moments)
-        ]
+        now = host.sampled_seconds or 0.0
+        # a ledger comes by the minute: over a shorter time there may be nothing of it
+        long = max(window, JUDGED_SECONDS)
+        ledger = of_trainer(trainer, long)
+        found = of_ledger(self.session, trainer, ledger, long, now)
+        if found.known:
+            window = long
+        else:
+            found = measured(self.session, trainer, window)
         self._step.show_empty(missing(trainer, "step_seconds", "no step has ended yet"))
-        what = "Parts of a step"
-        if not any(value is not None for layer in layers for value in layer.values):
-            # an older recording, or a step that is not taken apart: how long it takes is known
-            history = self._history(trainer.id, "step_seconds", window)
-            values = nanoseconds(while_it_steps(history, steps))
-            layers, moments = [Layer("other", "not broken down", values)], history.seconds
-            what = "Step time"
         self._step.show(
-            layers,
-            moments,
+            found.layers,
+            found.moments,
             window,
             None,
             host.sampled_seconds,
-            self._over(what, trainer),
+            self._over(found.what, trainer, window),
             ticks=ticks(host.marks, {trainer.id}),
-            steps=steps,
+            steps=found.steps,
             ago=ago,
         )
 

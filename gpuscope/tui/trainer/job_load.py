@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from ...model.device_trainings import hung_since
+from collections.abc import Sequence
+
 from ...model.ranks import name_of
-from ...store.view import HostView, TrainerView
+from ...store.view import DeviceView, HostView, TrainerView
 from ...text.units import window_text
+from ..charts.chart_series import thin
 from ..charts.line import LineChart, Series, alike_text, one_if_alike
-from ..charts.load_strips import Lane, LoadStrips
+from ..charts.load_lanes import gpu_lanes
+from ..charts.load_strips import LoadStrips
 from ..shell.session import Session
 from ..theme import SERIES
 from ..widgets.pane import set_title
-from .job_series import thin
 
-LOADS = (
-    ("GPU", "utilization_percent"),
-    ("SM", "sm_active_percent"),
-    ("tensor", "tensor_active_percent"),
-)
-MOST_GPUS, MOST_WITH_PARTS = 8, 2
-"""GPUs that have a lane, and how many have one for each of their parts."""
+MOST_GPUS, MOST_WITH_PARTS, PARTS = 8, 2, 3
+"""GPUs that have a lane, how many have one for each of their parts, and how many parts."""
 
 
 def ranks_of(host: HostView, trainer: TrainerView) -> list[TrainerView]:
@@ -27,6 +24,12 @@ def ranks_of(host: HostView, trainer: TrainerView) -> list[TrainerView]:
     job = trainer.definition.job
     others = [t for t in host.trainers if job and t.definition.job == job and t.gone is None]
     return [trainer, *(t for t in others if t.key != trainer.key)]
+
+
+def devices_of(host: HostView, ranks: Sequence[TrainerView]) -> list[DeviceView]:
+    """Return the GPUs on which the allocators of these ranks live."""
+    gpus = {a.gpu for t in ranks for a in t.allocators}
+    return [device for device in host.devices if device.id in gpus]
 
 
 def draw_load(
@@ -38,17 +41,9 @@ def draw_load(
     ago: float,
 ) -> None:
     """Draw how busy the job's GPUs were: a lane each, of a few GPUs for each of their parts."""
-    gpus = {a.gpu for t in ranks_of(host, trainer) for a in t.allocators}
-    devices = [device for device in host.devices if device.id in gpus][:MOST_GPUS]
-    parts = LOADS if len(devices) <= MOST_WITH_PARTS else LOADS[:1]
-    lanes = []
-    for device in devices:
-        name, wasted = f"GPU {device.definition.index}", hung_since(host, device)
-        for label, column in parts:
-            past = thin(session.history(device.id, column, window))
-            first = column == LOADS[0][1]
-            if first or any(value is not None for value in past.values):
-                lanes.append(Lane(name if first else label, past, first and len(parts) > 1, wasted))
+    devices = devices_of(host, ranks_of(host, trainer))[:MOST_GPUS]
+    parts = PARTS if len(devices) <= MOST_WITH_PARTS else 1
+    lanes = gpu_lanes(session, host, devices, window, parts)
     set_title(chart, f"Utilisation of its GPUs over {window_text(window)}")
     chart.show(lanes, window, host.sampled_seconds, ago)
 

@@ -12,11 +12,11 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 
 from ...model.stalls import find_stall
-from ...model.step_time import split_of
+from ...model.step_parts import step_parts
 from ...text import styled
 from ...text.styled import Line
 from ..log.rows import event_lines
-from ..overview.step_split import SPLIT_TOKENS
+from ..overview.step_split import tokens_of
 from ..shell.keymap import bindings_of
 from ..widgets.full_screen import FullScreen, absent
 from ..widgets.pane import set_title
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 RANKS_FRAME = 3
 """Rows of the table of ranks besides these: its frame and its headings."""
+LEAST_SHARE = 0.01
+"""Parts of a step below that are not in the legend."""
 LEAST_RANKS = 3
 """Rows for ranks at least, where there are so many."""
 BRIEF_ROWS = 30
@@ -122,8 +124,10 @@ class JobScreen(FullScreen):
         self._ranks.show(rows)
         set_title(self._ranks, "Ranks" if len(job.trainers) > 1 else "Its process")
         legend: Line = []
-        for name, token in SPLIT_TOKENS.items():
-            legend += [(f"{self._glyph(token)} ", token), (f"{name}  ", "muted")]
+        parts = step_parts(job.trainers, host, self.session.history)
+        for name, token in (tokens_of(parts) if parts is not None else {}).items():
+            if parts is not None and parts.shares.get(name, 0.0) >= LEAST_SHARE:
+                legend += [(f"{self._glyph(token)} ", token), (f"{parts.words[name]}  ", "muted")]
         bars = self.size.width >= 100 and any(column.key == "split" for column in columns)
         self._ranks.subtitle(legend if bars else ())
         self._show_lower(host, job)
@@ -143,7 +147,7 @@ class JobScreen(FullScreen):
             rows = rank_rows(host, job, max(LEAST_RANKS, height), history)
         known = ["stack"] if self.session.replay is None else []
         known += ["loss"] if any(t.number("loss") is not None for t in job.trainers) else []
-        known += ["step"] if any(map(split_of, job.trainers)) else []
+        known += ["step"] if step_parts(job.trainers) is not None else []
         left = height - len(rows) if charts else 0
         telling = telling_chart(host, job, self.session.history)
         self._charts.fit_to(self.size.width, left, self._hangs, known, telling)

@@ -17,19 +17,7 @@ LEAST_SPAN = 0.05
 """Of a loss that hardly changes: its axis spans so much of it, or noise looks like a mountain."""
 PEAK_SECONDS = 10.0
 """Of how long before the highest memory is shown at each moment, at least."""
-POINTS = 300
-"""More readings than a chart has columns only cost time."""
 NS = 1e9
-
-
-def thin(history: History) -> History:
-    """Return at most :data:`POINTS` of the readings, evenly, with the newest.
-
-    Histories of one entity have the same moments, and keep the same of them.
-    """
-    every = len(history) // POINTS + 1
-    first = (len(history) - 1) % every if every > 1 else 0
-    return History(history.seconds[first::every], history.values[first::every])
 
 
 def recent_peaks(history: History, seconds: float) -> list[float | None]:

@@ -12,18 +12,17 @@ from ...model.growth import trend_of
 from ...model.job_ends import NOTHING_SENT, end_of
 from ...model.job_state import broken_states
 from ...model.memory_room import rooms
-from ...model.pace import PARTS_STEPS, Pace, pace_of
-from ...model.rank_times import odd_rank
+from ...model.pace import Pace, pace_of
 from ...model.ranks import IMBALANCED, imbalance, name_of
 from ...model.slowdown import of_trainers
 from ...model.stalls import find_stall, worst_rank
-from ...model.step_time import SLOWER, shares_of, slower_than_before
+from ...model.step_parts import reported, step_parts
+from ...model.step_time import SLOWER, slower_than_before
 from ...model.stragglers import is_warning, straggler
-from ...model.time_ledger import of_trainer
 from ...store.stream import NO_REASON
 from ...text.ranges import ranges_text
 from ...text.styled import Line
-from ...text.units import bytes_text, duration_text, percent_text
+from ...text.units import bytes_text, duration_text
 from ...wire.clean import clean
 from ...wire.frames import Unknown
 from ..overview.job_rows import end_notes, growth_lines, input_lines, state_lines
@@ -31,10 +30,6 @@ from ..overview.step_split import split_pieces
 
 if TYPE_CHECKING:
     from ...store.view import HistoryOf, HostView, JobView, TrainerView
-
-LEDGER_SECONDS = 300.0
-"""So far back the time of the ranks is told."""
-MAX_LEDGERS = 16
 
 
 def head_of(job: JobView) -> Line:
@@ -79,7 +74,7 @@ def standing_out(
     if end_of(job) is not None:
         yield from end_notes(job, sent)
         yield from first
-        yield from _clock(host, job.trainers, history)
+        yield from time_lines(host, job.trainers, pace_of(job.trainers), history)
         return
     living = [t for t in job.trainers if t.gone is None]
     pace = pace_of(living)
@@ -94,10 +89,10 @@ def standing_out(
         lines = [[("no step: ", "warn"), (pace.text or "none has ended yet", "text")]]
     yield from lines or [[("● ", "ok"), *well]]
     yield from first
-    if not (lines and brief):
+    brief = brief and bool(lines)
+    if not brief:
         yield from _headroom(host, living, history)
-        yield from _parts(living, pace)
-    yield from _clock(host, living, history)
+    yield from time_lines(host, living, pace, history, brief)
 
 
 def telling_chart(host: HostView, job: JobView, history: HistoryOf) -> str:
@@ -112,18 +107,32 @@ def telling_chart(host: HostView, job: JobView, history: HistoryOf) -> str:
     return ""
 
 
-def _parts(living: Sequence[TrainerView], pace: Pace) -> Iterable[Line]:
-    """Say what a step is made of, of how many steps and ranks that is the mean, and whether now."""
-    shares = shares_of(living)
-    if pace.stopped:
-        if pace.usual_seconds:
-            text = f"a median step took {duration_text(pace.usual_seconds)}: "
-            yield [("before: ", "faint"), (text, "muted"), *split_pieces(shares, 200)]
+def time_lines(
+    host: HostView,
+    living: Sequence[TrainerView],
+    pace: Pace,
+    history: HistoryOf,
+    brief: bool = False,
+) -> Iterable[Line]:
+    """Say where the time of a step goes, of which steps and ranks that is, and whether now.
+
+    It is the wall clock, pauses included, where a rank has a ledger; with ``brief`` nothing else.
+    """
+    parts = step_parts(living, host, history)
+    if brief and (parts is None or not parts.of_ledger):
         return
-    if shares:
-        of = f", mean of {len(living)} ranks" if len(living) > 1 else ""
-        basis = f" · of the last {PARTS_STEPS} steps{of}"
-        yield [("parts: ", "faint"), *split_pieces(shares, 200), (basis, "faint")]
+    pieces = split_pieces(parts, 200) if parts is not None else []
+    if pace.stopped and pace.usual_seconds:
+        before = f"a median step took {duration_text(pace.usual_seconds)}"
+        own: Line = [(": ", "muted"), *pieces] if parts is not None and not parts.of_ledger else []
+        yield [("before: ", "faint"), (before, "muted"), *own]
+    if parts is not None and (parts.of_ledger or not pace.stopped):
+        if parts.of_ledger:
+            place = _slowest_line(host, living, history)
+            yield [(f"wall clock, {parts.basis}: ", "faint"), *pieces, (place, "muted")]
+        else:
+            yield [("parts: ", "faint"), *pieces, (f" · of the {parts.basis}", "faint")]
+    if parts is not None or pace.stopped:
         return
     reasons = (r for t in living if isinstance(r := t.reading("compute_seconds"), Unknown))
     why = next(reasons, None)
@@ -131,25 +140,15 @@ def _parts(living: Sequence[TrainerView], pace: Pace) -> Iterable[Line]:
         yield [("no step breakdown: ", "faint"), (why.text, "faint")]
 
 
-def _clock(host: HostView, ranks: Sequence[TrainerView], history: HistoryOf) -> Iterable[Line]:
-    """Where the wall clock goes, pauses included, of the rank that the others wait for."""
-    ledgers = {
-        name_of(rank): ledger
-        for rank in ranks[:MAX_LEDGERS]
-        if rank.minutes and (ledger := of_trainer(rank, LEDGER_SECONDS)).sure
-    }
-    if not ledgers:
-        return
-    odd = odd_rank(ledgers)
-    name = odd.key if odd is not None else next(iter(ledgers))
-    ledger = ledgers[name]
-    rows = [row for row in ledger.rows if row.share >= 0.01][:5]
-    shares = " · ".join(f"{row.words} {percent_text(row.share)}" for row in rows)
-    trainer = next(rank for rank in ranks if name_of(rank) == name)
-    found = of_ledger(LiveScene(host, history), trainer, ledger)
-    place = f", at {clean(found[0].cause.place, 160)}" if found and found[0].cause.place else ""
-    of = f" of {name}" if len(ranks) > 1 else ""
-    yield [(f"wall clock{of}: ", "faint"), (shares + place, "muted")]
+def _slowest_line(host: HostView, ranks: Sequence[TrainerView], history: HistoryOf) -> str:
+    """Return the line of code that costs most by the ledger, "" where none is known."""
+    slow = straggler(ranks, history, host) if len(ranks) > 1 else None
+    found = reported(ranks, slow)
+    if found is None:
+        return ""
+    judged = of_ledger(LiveScene(host, history), found.trainer, found.ledger)
+    place = judged[0].cause.place if judged else ""
+    return f"; most to gain at {clean(place, 160)}" if place else ""
 
 
 def _wrong(host: HostView, living: Sequence[TrainerView], history: HistoryOf) -> Iterable[Line]:

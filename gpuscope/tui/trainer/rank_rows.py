@@ -10,16 +10,15 @@ from ...model.job_state import broken_below
 from ...model.memory_room import TIGHT_BYTES, MemoryRoom, rooms
 from ...model.pace import has_stopped, pace_of
 from ...model.stalls import find_stall, is_overdue, place, waits_in_collective, worst_rank
-from ...model.step_time import shares_of, split_of
+from ...model.step_parts import step_parts
 from ...model.stragglers import is_warning, straggler
 from ...text import styled
 from ...text.ranges import compact_ranges
 from ...text.styled import Piece
 from ...text.units import amount_text, duration_text
 from ..overview.job_rows import end_word, most_starving, step_age_text
-from ..overview.step_split import SPLIT_TOKENS
+from ..overview.step_split import split_bar, tokens_of
 from ..shell.keymap import key_of
-from ..widgets.bars import Bar
 from ..widgets.table import GUTTER, Cell, Column, TableRow, lay_out
 from .rank_cells import wide_cells
 
@@ -134,6 +133,8 @@ def rank_rows(
     for room in rooms(host.devices, living, history):
         by_trainer.setdefault(room.trainer.key, room)
     order = list(by_trainer)
+    parts = step_parts(living, host, history)
+    tokens = tokens_of(parts) if parts is not None else {}
     broken = {t.key: lost for t in living if (lost := broken_below(host, t)) is not None}
 
     def badness(trainer: TrainerView) -> tuple[bool, bool, bool, bool, bool, bool, int]:
@@ -161,6 +162,7 @@ def rank_rows(
             warns and t is slow,
             t.key == first,
             ends,
+            tokens,
         )
 
     ends = len({t.gone.reason for t in living if t.gone is not None}) > 1
@@ -171,7 +173,10 @@ def rank_rows(
     if most is not None and len(groups) > most:
         rest = [t for group in groups[most - 1 :] for t in group]
         groups = [*groups[: most - 1], rest]
-    return [row(group[0]) if len(group) == 1 else _group_row(group, by_trainer) for group in groups]
+    return [
+        row(group[0]) if len(group) == 1 else _group_row(group, by_trainer, tokens)
+        for group in groups
+    ]
 
 
 def _fold(ranked: Sequence[TrainerView], odd: Collection[str]) -> list[list[TrainerView]]:
@@ -198,6 +203,7 @@ def _rank_row(
     slow: bool,
     first: bool,
     ends: bool,
+    tokens: Mapping[str, str],
 ) -> TableRow:
     rank, alone = trainer.definition.rank, trainer.definition.world_size == 1
     age = trainer.number("step_age_seconds")
@@ -224,11 +230,8 @@ def _rank_row(
         if trainer.gone is None
         else NOTHING,
         "collectives": _number(trainer, "collectives", bad),
-        "split": Bar(
-            tuple((seconds, SPLIT_TOKENS[name]) for name, seconds in split.items()),
-            sum(split.values()),
-        )
-        if not has_stopped(trainer) and (split := split_of(trainer))
+        "split": split_bar(parts, tokens)
+        if not has_stopped(trainer) and (parts := step_parts([trainer])) is not None
         else NOTHING,
         "at": _at(trainer, broken, ends),
         **wide_cells(host, trainer, device),
@@ -284,10 +287,14 @@ def _seconds(trainer: TrainerView, column: str) -> Sequence[Piece]:
     return [(duration_text(value), "text")] if value is not None else NOTHING
 
 
-def _group_row(ranks: Sequence[TrainerView], by_trainer: Mapping[str, MemoryRoom]) -> TableRow:
+def _group_row(
+    ranks: Sequence[TrainerView],
+    by_trainer: Mapping[str, MemoryRoom],
+    tokens: Mapping[str, str],
+) -> TableRow:
     """Return ranks that have one row together, which says the worst of them."""
     pace = pace_of(ranks)
-    shares = {} if pace.stopped else shares_of(ranks)
+    parts = None if pace.stopped else step_parts(ranks)
     found = [by_trainer[t.key] for t in ranks if t.key in by_trainer]
     allocated = [n for room in found if (n := room.fullest.number("allocated_bytes")) is not None]
     reserved = [n for room in found if (n := room.fullest.number("reserved_bytes")) is not None]
@@ -300,9 +307,7 @@ def _group_row(ranks: Sequence[TrainerView], by_trainer: Mapping[str, MemoryRoom
         "step": [(pace.steps_text, "text")],
         "pace": _most([duration_text(n) for n in sorted(steps)], "text"),
         "age": _most([step_age_text(n) for n in sorted(ages)], "muted"),
-        "split": Bar(tuple((share, SPLIT_TOKENS[name]) for name, share in shares.items()), 1.0)
-        if shares
-        else "",
+        "split": split_bar(parts, tokens) if parts is not None else "",
         "at": _at(ranks[0])
         if len(places) == 1
         else [(f"{len(places)} places, {key_of('all', 'JobScreen')}: all ranks", "muted")],

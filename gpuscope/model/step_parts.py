@@ -1,0 +1,85 @@
+"""Say where the time of a job's steps goes, for all screens from the same source.
+
+The time ledger and the probe's marks split a step in different ways: one by what the training
+thread does, pauses included, the other by what the device does. Where there is a ledger, it alone
+answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ..store.view import HistoryOf, HostView, TrainerView, no_history
+from ..text.units import window_text
+from .pace import PARTS_STEPS
+from .rank_times import Odd, rank_to_report
+from .ranks import name_of
+from .step_time import measured_step, shares_of
+from .stragglers import Straggler, straggler
+from .time_ledger import WORDS, TimeLedger, recent
+
+MAX_RANKS = 64
+
+
+class Reported(NamedTuple):
+    """The rank of a job whose time is reported, its ledger, and how it differs from the others."""
+
+    trainer: TrainerView
+    ledger: TimeLedger
+    odd: Odd | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepParts:
+    """The shares of a step, which add up to 1, the largest first.
+
+    ``seconds`` are those of the step that they are shares of. ``words`` name them. ``basis`` says
+    of which time and of which ranks they are. ``of_ledger``: pauses between steps are among them.
+    """
+
+    shares: Mapping[str, float]
+    words: Mapping[str, str]
+    seconds: float | None
+    basis: str
+    of_ledger: bool
+
+
+def reported(ranks: Sequence[TrainerView], slow: Straggler | None) -> Reported | None:
+    """Return the rank whose ledger is shown first, None where no rank has one.
+
+    ``slow`` is the straggler among them.
+    """
+    known = {name_of(t): t for t in ranks[:MAX_RANKS] if t.minutes and recent(t).steps}
+    if not known:
+        return None
+    waited_for = name_of(slow.trainer) if slow is not None else None
+    ledgers = {name: recent(trainer) for name, trainer in known.items()}
+    name, odd = rank_to_report(ledgers, waited_for if waited_for in known else None)
+    return Reported(known[name], ledgers[name], odd)
+
+
+def step_parts(
+    ranks: Sequence[TrainerView], host: HostView | None = None, history: HistoryOf = no_history
+) -> StepParts | None:
+    """Return where the time of the steps of these ranks goes, None where that is not known."""
+    slow = straggler(ranks, history, host) if len(ranks) > 1 else None
+    found = reported(ranks, slow)
+    if found is not None:
+        ledger = found.ledger
+        of = f" of {name_of(found.trainer)}" if len(ranks) > 1 else ""
+        return StepParts(
+            {row.name: row.share for row in ledger.rows},
+            WORDS,
+            ledger.step_seconds,
+            f"last {window_text(round(ledger.seconds))}{of}",
+            True,
+        )
+    shares = shares_of(ranks)
+    if not shares:
+        return None
+    of = f", mean of {len(ranks)} ranks" if len(ranks) > 1 else ""
+    ranked = dict(sorted(shares.items(), key=lambda one: -one[1]))
+    names = {name: name for name in ranked}
+    return StepParts(ranked, names, measured_step(ranks), f"last {PARTS_STEPS} steps{of}", False)

@@ -1,0 +1,77 @@
+"""Lanes for the load of GPUs and of their host, for the strips of several screens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...model.device_state import mute
+from ...model.device_trainings import hung_since
+from ...model.ranks import name_of
+from ...store.view import DeviceView, History, HostView, TrainerView
+from ..shell.session import Session
+from .chart_series import thin
+from .load_strips import Lane
+
+LOADS = (
+    ("GPU", "utilization_percent"),
+    ("SM", "sm_active_percent"),
+    ("tensor", "tensor_active_percent"),
+    ("DRAM", "dram_active_percent"),
+)
+"""What a lane can show of a GPU, the first of them for every GPU."""
+
+
+def gpu_lanes(
+    session: Session, host: HostView, devices: Sequence[DeviceView], window: float, parts: int
+) -> list[Lane]:
+    """Return a lane for each GPU, and below it those of its first ``parts`` loads that are known.
+
+    From the moment on since which its job hangs the load is no progress.
+    """
+    lanes = []
+    for device in devices:
+        name, wasted = f"GPU {device.definition.index}", hung_since(host, device)
+        silent = mute(device)
+        alarm = silent.word if silent is not None else ""
+        for label, column in LOADS[: max(parts, 1)]:
+            past = thin(session.history(device.id, column, window))
+            first = column == LOADS[0][1]
+            if first or any(value is not None for value in past.values):
+                label = name if first else label
+                lanes.append(Lane(label, past, first and parts > 1, wasted, alarm))
+    return lanes
+
+
+def process_lanes(
+    session: Session, host: HostView, ranks: Sequence[TrainerView], window: float
+) -> list[Lane]:
+    """Return a lane for the process of each rank: its share of all cores of the host."""
+    cores, lanes = host.definition.cpu_count, []
+    for rank in ranks if cores else ():
+        if cores and rank.process is not None:
+            past = thin(session.history(rank.process, "cpu_percent", window))
+            values = tuple(None if value is None else value / cores for value in past.values)
+            if any(value is not None for value in values):
+                lanes.append(Lane(name_of(rank), History(past.seconds, values)))
+    return lanes
+
+
+HOST_LANES = ("CPU", "memory")
+"""The lanes of a host: all its cores, and its memory as far as it is not available."""
+
+
+def host_lanes(session: Session, host: HostView, window: float, first: bool = False) -> list[Lane]:
+    """Return the lanes of the host that are known; ``first`` begins a group of them."""
+    total = host.definition.memory_total_bytes
+    free = thin(session.history(host.id, "memory_available_bytes", window))
+    used = [100 * (1 - value / total) if value is not None and total else None
+            for value in free.values]  # fmt: skip
+    pasts = (
+        thin(session.history(host.id, "cpu_percent", window)),
+        History(free.seconds, tuple(used)),
+    )
+    lanes: list[Lane] = []
+    for label, past in zip(HOST_LANES, pasts, strict=True):
+        if any(value is not None for value in past.values):
+            lanes.append(Lane(label, past, first and not lanes))
+    return lanes

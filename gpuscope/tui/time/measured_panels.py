@@ -1,0 +1,196 @@
+"""The tab about time where there is no ledger: what is measured all the same, over the whole page.
+
+For a job with a probe that is the step time of its ranks and its parts, over time too. For all
+others, and for a host on which nothing trains, it is the load of the GPUs and who is on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...model.slowdown import PARTS
+from ...store.view import HostView, TrainerView
+from ...text import styled
+from ...text.styled import Line
+from ...text.units import window_text
+from ..trainer.job_load import devices_of
+from ..widgets.pane import set_title, ways_to_a_probe
+from .panels import (
+    CHART_ROWS,
+    FRAME_ROWS,
+    HEAD_EDGES,
+    MOST_CHART_ROWS,
+    TimePanels,
+)
+from .rows import GPU, split_rows, with_names
+from .step_layers import StepLayers, measured
+from .text import ledger_lines
+from .without_ledger import (
+    STRIP_FRAME,
+    basis_text,
+    draw_loads,
+    lanes_of,
+    loads,
+    rank_columns,
+    rank_rows,
+    window_of,
+)
+
+LEDGER_TITLE, PROBE_TITLE = "What a time ledger adds", "How to see where the time goes"
+
+
+class MeasuredPanels(TimePanels):
+    """The panels, and what they show where there is no ledger."""
+
+    _more: Sequence[Line] = ()
+    """What a ledger would add, and how to get one."""
+    _more_title = LEDGER_TITLE
+    _steps_known = False
+    """Whether there is a step time to draw."""
+
+    def _show_measured(
+        self,
+        host: HostView,
+        trainer: TrainerView,
+        ranks: Sequence[TrainerView],
+        head: Sequence[Line],
+        worst: tuple[str, tuple[str, str]],
+    ) -> None:
+        """Show what the probe times of a job that has no ledger.
+
+        ``worst`` is the key of the rank that is to blame, with its sign and its colour.
+        """
+        glyphs = self._clock.tokens.glyphs
+        self._clear()
+        self._head.show(styled.hang_lines(head, max(40, self._terminal[0] - HEAD_EDGES)))
+        parts = split_rows(trainer, glyphs)
+        self._clock.show_columns(with_names(PARTS.values(), GPU))
+        self._clock.show(parts)
+        set_title(self._clock, basis_text(trainer))
+        # one rank whose parts are known has them in the table above already
+        rows = rank_rows(host, ranks, *worst, glyphs) if len(ranks) > 1 or not parts else []
+        self._steps.show_columns(rank_columns(rows))
+        self._steps.show(rows)
+        set_title(self._steps, "Ranks, a step" if len(ranks) > 1 else "Its steps")
+        if not self._steps.has_focus:
+            self._steps.move_to(trainer.key)
+        self._devices, self._drawn_ranks = devices_of(host, ranks), ranks
+        self._steps_known = trainer.number("step_seconds") is not None
+        self._more_title, self._more = LEDGER_TITLE, ledger_lines(host, trainer)
+
+    def _show_host(self, host: HostView, head: Sequence[Line]) -> None:
+        """Show the load of a host on which no trainer has a probe, and how to get one in."""
+        self._clear()
+        self._head.show(styled.hang_lines(head, max(40, self._terminal[0] - HEAD_EDGES)))
+        used = {u.gpu for job in host.jobs for p in job.processes for u in p.uses}
+        self._devices = [d for d in host.devices if d.id in used] or host.devices
+        self._steps_known = False
+        replay = host.link.state == "replay"
+        self._more_title, self._more = PROBE_TITLE, [] if replay else ways_to_a_probe()
+
+    def _clear(self) -> None:
+        self._look = None
+        self._more = ()
+        self._devices, self._drawn_ranks = (), ()
+        for table in (self._clock, self._steps, self._ranks, self._gpu):
+            table.show([])
+        self._findings.show_findings([])
+
+    def _show_detail(self) -> None:
+        if self._has_ledger:
+            super()._show_detail()
+            return
+        for panel, cells in self._detail_panels():
+            if panel.display:
+                set_title(panel, self._more_title)
+                whole = not self._right.display
+                panel.show(self._wrapped(self._terminal[0] if whole else cells))
+
+    def _wrapped(self, cells: int) -> list[Line]:
+        return styled.hang_lines(self._more, cells - HEAD_EDGES)
+
+    # ── charts ──
+
+    def _draw_measured(self, host: HostView, trainer: TrainerView | None) -> None:
+        """Draw the step time and the load over the same time."""
+        window = window_of(self.session, host, trainer)
+        ago, now = self.session.ago_seconds, host.sampled_seconds
+        if trainer is not None and self._chart.display:
+            found = measured(self.session, trainer, window)
+            self._draw_steps(found, window, now, ago)
+        self._draw_load(host, window, now, ago)
+
+    def _draw_steps(self, found: StepLayers, window: float, now: float | None, ago: float) -> None:
+        self._chart.legend_elsewhere = "as in the rows" if self._clock.rows else ""
+        self._chart.show_empty("no step has ended yet")
+        title = f"{found.what} over {window_text(window)}"
+        self._chart.show(
+            found.layers, found.moments, window, None, now, title, steps=found.steps, ago=ago
+        )
+
+    def _draw_load(self, host: HostView, window: float, now: float | None, ago: float) -> None:
+        if self._load.display:
+            rows = self._load.outer_size.height or STRIP_FRAME
+            found = loads(self.session, host, self._devices, self._drawn_ranks, window, rows)
+            draw_loads(self._load, found, window, now, ago)
+
+    # ── room ──
+
+    def _share_without_ledger(self, room: int, wide: bool) -> None:
+        parts = len(self._clock.rows) + FRAME_ROWS if self._clock.rows else 0
+        steps = len(self._steps.rows) + FRAME_ROWS if self._steps.rows else 0
+        for one in (self._gpu, self._ranks):
+            self._place(one, 0)
+        if wide:
+            self._share_measured(room, parts, steps)
+        else:
+            self._share_measured_narrow(room, parts, steps)
+
+    def _share_measured(self, room: int, parts: int, steps: int) -> None:
+        """Stand the tables beside the chart, and the load and the processes below both."""
+        findings = self._lists()[self._findings]
+        tables = parts + steps + findings
+        chart = min(max(room // 3, CHART_ROWS + 1), MOST_CHART_ROWS) if self._steps_known else 0
+        at_left, at_right = ((len(self._wrapped(c)) + 2) for _, c in self._detail_panels())
+        if not chart:
+            at_left = len(self._wrapped(self._terminal[0])) + 2
+        at_left, at_right = (rows if self._more else 0 for rows in (at_left, at_right))
+        below_tables = not chart or max(tables + at_left, chart) <= max(tables, chart + at_right)
+        body = max(tables + at_left, chart) if below_tables else max(tables, chart + at_right)
+        lanes = lanes_of(self._devices, self._drawn_ranks)
+        load, processes, events = self._share_below(max(room - body, 0), lanes)
+        body = room - load - processes - events
+        self._body.display = bool(body)
+        self._spread(body)
+        self._left.display, self._right.display = bool(tables or below_tables), bool(chart)
+        self._left.styles.height = self._right.styles.height = "1fr"
+        self._left.styles.width = self._left_cells() if chart else "1fr"
+        self._place(self._clock, parts)
+        self._place(self._steps, steps if below_tables or not steps else "1fr")
+        self._place(self._findings, findings)
+        self._place(self._detail, "1fr" if below_tables and self._more else 0)
+        self._place(self._beside, 0 if below_tables or not self._more else "1fr")
+        self._place(self._chart, (min(chart, body) if not below_tables else "1fr") if chart else 0)
+        self._place(self._load, load)
+        self._place(self._processes, processes)
+        self._place(self._events, events)
+
+    def _share_measured_narrow(self, room: int, parts: int, steps: int) -> None:
+        """Stand one table above, and below it the chart, the load or what a key has chosen."""
+        for one in (self._beside, self._processes, self._events):
+            self._place(one, 0)
+        first = parts or steps
+        more = len(self._wrapped(self._terminal[0])) + 2 if self._more and not first else 0
+        below = self._below
+        if below is None:
+            below = self._chart if self._steps_known else self._load
+        high = max(room - (first or more), CHART_ROWS)
+        if below is self._steps:
+            high = max(high, steps)
+        self._put_below(below, high, room)
+        above = room - high
+        self._place(self._clock, above if parts else 0)
+        self._place(
+            self._steps, high if below is self._steps else above if steps and not parts else 0
+        )
+        self._place(self._detail, above if more else 0)

@@ -1,0 +1,77 @@
+"""What a chart of a step's time is made of: the rows of the ledger, or what is known without one.
+
+Only one of the two is drawn: the ledger and the probe's marks split a step in different ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ...model.step_time import SPLIT
+from ...model.time_ledger import TimeLedger
+from ...model.valid_history import while_it_steps
+from ...store.view import History, TrainerView
+from ..charts.chart_series import thin
+from ..charts.stacked import Layer
+from ..overview.step_split import SPLIT_TOKENS
+from ..shell.session import Session
+from ..trainer.job_series import nanoseconds, part_of_step
+from .history import layers, tokens_of
+
+
+class StepLayers(NamedTuple):
+    """The layers of a chart with their moments, and in ``what`` their name.
+
+    ``steps`` is the count of steps over time, for marks of steps on the axis.
+    """
+
+    what: str
+    layers: Sequence[Layer]
+    moments: Sequence[float]
+    steps: History
+
+    @property
+    def known(self) -> bool:
+        """Whether there is anything to draw."""
+        return any(value is not None for one in self.layers for value in one.values)
+
+
+def of_ledger(
+    session: Session, trainer: TrainerView, ledger: TimeLedger, window: float, now: float
+) -> StepLayers:
+    """Return the rows of the ledger over the last ``window`` seconds, pauses included."""
+    recent = [m for m in trainer.minutes if m["m"] / 1e9 > now - window - 60.0]
+    stack, moments = layers(recent, tokens_of(ledger))
+    steps = thin(session.history(trainer.id, "step", window))
+    return StepLayers("Wall clock a step", stack, moments, steps)
+
+
+def measured(session: Session, trainer: TrainerView, window: float) -> StepLayers:
+    """Return the parts of a step as the probe times them; where it does not, the step time."""
+
+    def history(column: str) -> History:
+        return thin(session.history(trainer.id, column, window))
+
+    parts = {name: history(f"{name}_seconds") for name in SPLIT}
+    moments = max((one.seconds for one in parts.values()), key=len, default=())
+    steps = history("step")
+    compute = while_it_steps(parts["compute"], steps).values
+    found = StepLayers(
+        "Parts of a step",
+        [
+            Layer(SPLIT_TOKENS[name], name, values)
+            for name, one in parts.items()
+            if len(values := part_of_step(while_it_steps(one, steps), compute)) == len(moments)
+        ],
+        moments,
+        steps,
+    )
+    if found.known:
+        return found
+    # an older recording, or a step that is not taken apart: how long it takes is known
+    whole = history("step_seconds")
+    values = nanoseconds(while_it_steps(whole, steps))
+    return StepLayers(
+        "Step time", [Layer("other", "not broken down", values)], whole.seconds, steps
+    )

@@ -1,0 +1,211 @@
+"""The tab about time where no ledger is known: it shows everything else that is.
+
+That is the step time of each rank and its history, the parts of a step as the probe times them, and
+the load of the GPUs and of the host over the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from ...model.pace import PARTS_STEPS, pace_of
+from ...model.ranks import name_of
+from ...model.slowdown import PARTS
+from ...model.step_time import input_wait, split_of
+from ...store.view import DeviceView, HostView, TrainerView
+from ...text.styled import Line
+from ...text.units import DASH, duration_text, percent_text, window_text
+from ..charts.load_lanes import HOST_LANES, LOADS, gpu_lanes, host_lanes, process_lanes
+from ..charts.load_strips import FEW_LANES, MOST_ROWS, MOST_ROWS_OF_FEW, Lane, LoadStrips
+from ..shell.session import Session
+from ..widgets.bars import Meter
+from ..widgets.pane import set_title
+from ..widgets.table import Cell, Column, TableRow
+from .text import LEDGER
+
+if TYPE_CHECKING:
+    from ..theme import Glyphs
+
+WINDOWS = (15.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+"""Seconds that the charts show: the shortest that has all that is known."""
+STRIP_FRAME = 4
+"""Of the strips besides their lanes: the frame, and the axis with its labels."""
+LEAST_STRIP_ROWS = 5
+SHORT_PARTS = {
+    "input": "INPUT",
+    "h2d": "H2D",
+    "compute": "COMPUTE",
+    "optimizer": "OPTIM",
+    "communication": "COMM",
+    "other": "OTHER",
+}
+PART_MEANINGS = {
+    "input": "The training thread waits for the next batch of the DataLoader.",
+    "h2d": "Batches are copied to the GPU, and nothing else runs there meanwhile.",
+    "compute": "The forward and the backward pass on the device.",
+    "optimizer": "The optimizer's step on the device.",
+    "communication": "Collectives that no compute hides: a rank waits for the others.",
+    "other": "Whatever the marks of the probe do not name: logging, metrics, your own code.",
+}
+
+
+class Charted(NamedTuple):
+    """The strips of load with their title."""
+
+    lanes: Sequence[Lane]
+    title: str
+
+
+def strip_rows(lanes: int) -> int:
+    """Return the rows of a panel in which so many lanes are as high as they get."""
+    most = MOST_ROWS_OF_FEW if lanes <= FEW_LANES else MOST_ROWS
+    return lanes * most + STRIP_FRAME
+
+
+# ── the ranks ──
+
+
+def rank_columns(rows: Sequence[TableRow]) -> list[Column]:
+    """Return the columns that say something of any rank."""
+    columns = [
+        Column("rank", "RANK", 8, flex=1, most=16),
+        Column("gpu", "GPU", 4, align="right", priority=9),
+        Column("count", "STEP", 7, align="right", priority=8),
+        Column("step", "MEDIAN", 8, align="right"),
+        Column("p95", "P95", 8, align="right", priority=1),
+        *(
+            Column(name, title, 8, align="right", priority=at + 2)
+            for at, (name, title) in enumerate(SHORT_PARTS.items())
+        ),
+        Column("util", "UTIL", 5, align="right", priority=8),
+        Column("meter", "", 6, flex=2, most=40, priority=11),
+        Column("sm", "SM", 5, align="right", priority=9),
+        Column("tensor", "TENS", 5, align="right", priority=9),
+        Column("dram", "DRAM", 5, align="right", priority=10),
+    ]
+    kept = ("rank", "step")
+    return [c for c in columns if c.key in kept or any(row.cells.get(c.key) for row in rows)]
+
+
+def rank_rows(
+    host: HostView, ranks: Sequence[TrainerView], worst: str, sign: tuple[str, str], glyphs: Glyphs
+) -> list[TableRow]:
+    """Return a line for each rank: its steps, their parts and the load of its GPU.
+
+    The ``worst`` has a ``sign`` and the colour of it.
+    """
+    by_id = {device.id: device for device in host.devices}
+    out = []
+    for trainer in ranks:
+        marked = trainer.key == worst
+        token = sign[1] if marked else "text"
+        before = f"{sign[0]} " if marked else "  "
+        device = next((by_id[a.gpu] for a in trainer.allocators if a.gpu in by_id), None)
+        number, usual = trainer.number("step"), trainer.number("step_seconds")
+        slow = trainer.number("step_seconds_p95")
+        past = "muted" if pace_of([trainer]).stopped else "text"
+        cells: dict[str, Cell] = {
+            "rank": [(before, token), (name_of(trainer), token)],
+            "step": [(duration_text(usual), past)] if usual else [(DASH, "faint")],
+        }
+        cells |= {"count": [(f"{number:,.0f}", "muted")]} if number is not None else {}
+        cells |= {"p95": [(duration_text(slow), "muted")]} if slow else {}
+        cells |= {
+            name: [(duration_text(max(seconds, 0.0)), past)]
+            for name, seconds in split_of(trainer).items()
+        }
+        wait = input_wait(trainer)[0]
+        if "input" not in cells and wait is not None:
+            cells["input"] = [(duration_text(max(wait, 0.0)), past)]
+        cells |= _device_cells(device) if device is not None else {}
+        out.append(TableRow(trainer.key, cells))
+    return out
+
+
+def _device_cells(device: DeviceView) -> dict[str, Cell]:
+    cells: dict[str, Cell] = {"gpu": [(str(device.definition.index), "muted")]}
+    columns = zip(("util", "sm", "tensor", "dram"), LOADS, strict=True)
+    for name, (_, column) in columns:
+        share = device.number(column)
+        if share is not None:
+            cells[name] = [(percent_text(share / 100, whole=True), "muted")]
+    load = device.number(LOADS[0][1])
+    return cells | ({"meter": Meter(load, "load4")} if load is not None else {})
+
+
+# ── the load ──
+
+
+def window_of(session: Session, host: HostView, trainer: TrainerView | None) -> float:
+    """Return how much time the charts show: ten minutes, or less while less is known."""
+    now = host.sampled_seconds or 0.0
+    entity, column = (host.id, "cpu_percent") if trainer is None else (trainer.id, "step_seconds")
+    known = session.history(entity, column, WINDOWS[-1]).seconds
+    span = now - known[0] if known else 0.0
+    return next((one for one in WINDOWS if one >= span), WINDOWS[-1])
+
+
+def lanes_of(devices: Sequence[DeviceView], ranks: Sequence[TrainerView]) -> int:
+    """Return how many lanes there are to draw of these GPUs or ranks, and of the host."""
+    if not devices:
+        return len(HOST_LANES) + sum(rank.process is not None for rank in ranks)
+    columns = [column for _, column in LOADS]
+    known = [c for c in columns if any(d.number(c) is not None for d in devices)]
+    return len(devices) * max(len(known), 1) + len(HOST_LANES)
+
+
+def loads(
+    session: Session,
+    host: HostView,
+    devices: Sequence[DeviceView],
+    ranks: Sequence[TrainerView],
+    window: float,
+    rows: int,
+) -> Charted:
+    """Return the lanes of these GPUs and of the host that fit into ``rows``.
+
+    Where not all parts of the load of each GPU fit, the first ones are left: how busy it is.
+    Without a GPU there are lanes for the processes of the ``ranks``.
+    """
+    room = max(rows - STRIP_FRAME, 1)
+    parts = max(min((room - len(HOST_LANES)) // max(len(devices), 1), len(LOADS)), 1)
+    lanes = gpu_lanes(session, host, devices[:room], window, parts)
+    lanes += host_lanes(session, host, window, bool(lanes) and parts > 1)[: room - len(lanes)]
+    if not devices:
+        lanes += process_lanes(session, host, ranks, window)[: room - len(lanes)]
+    what = "Load of its GPUs and of the host" if devices else "Load of the host's cores and memory"
+    return Charted(lanes, f"{what}, {window_text(window)}, mean at right")
+
+
+def draw_loads(
+    strips: LoadStrips, charted: Charted, window: float, now: float | None, ago: float
+) -> None:
+    """Draw these lanes."""
+    set_title(strips, charted.title)
+    strips.show(charted.lanes, window, now, ago)
+
+
+# ── in words ──
+
+
+def basis_text(trainer: TrainerView) -> str:
+    """Return of which steps the parts are: ``mean of the last 32 steps of rank 0``."""
+    of = f" of {name_of(trainer)}" if trainer.definition.rank is not None else ""
+    return f"Parts of a step, mean of the last {PARTS_STEPS}{of}"
+
+
+def part_detail(name: str, ranks: Sequence[TrainerView]) -> Iterable[Line]:
+    """Return what a part of a step is, and what it takes on each rank."""
+    yield [(PART_MEANINGS.get(name, PARTS.get(name, name)), "text")]
+    yield []
+    for rank in ranks:
+        parts = split_of(rank)
+        whole = sum(max(0.0, seconds) for seconds in parts.values())
+        if name in parts and whole:
+            seconds = max(0.0, parts[name])
+            text = f"{duration_text(seconds)} of {duration_text(whole)}"
+            share = percent_text(seconds / whole)
+            yield [(f"{name_of(rank):12}", "muted"), (f"{text}, {share}", "text")]
+    yield []
+    yield [(f"The mean of the last {PARTS_STEPS} measured steps. ", "muted"), (LEDGER, "muted")]
