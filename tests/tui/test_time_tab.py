@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +26,8 @@ from tests.fakes.asked import AskedSource, gives
 from tests.fakes.probe_client import TRAINING, trainer
 from tests.tui.pilot import feed, in_loop, make_app, until
 from tests.tui.snapshots import check, text
+
+RECORDINGS = Path(__file__).parents[2] / "demos" / "recordings"
 
 
 def pane_of(app: GpuscopeApp) -> TimePane:
@@ -159,7 +162,7 @@ async def test_a_trainer_on_the_cpu_has_no_gpu_to_look_at():
     source = AskedSource(views.cpu_only(6.0), look=gives(clocks.LOOK))
     app = GpuscopeApp(Session(make_source=lambda hz: source), "time")
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "Its time ledger comes 10 s after", "w Work")
+        await until(pilot, "No time ledger yet", "w Work")
         await pilot.press("l")
         await until(pilot, "it has not initialised CUDA", "no GPU to")
 
@@ -255,14 +258,16 @@ async def test_a_ledger_is_computed_once_for_each_minute():
 async def test_without_a_trainer_it_says_how_to_get_one():
     app = make_app(views.vacant(), "time")
     async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, "gpuscope run train.py", "attach one")
+        await until(pilot, "gpuscope run train.py", "attach one", "Load of its GPUs")
+        await pilot.resize_terminal(120, 40)
+        await until(pilot, "gpuscope run train.py", "GPU 1", "51120")
 
 
 @in_loop
 async def test_a_trainer_without_a_step_and_one_that_told_nothing_have_a_reason():
     app = make_app(views.training(4.0), "time")
     async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, "Its time ledger comes 10 s after")
+        await until(pilot, "No time ledger yet")
     unstarted: list[Any] = []
     for frame in views.training(4.0):
         if isinstance(frame, f.Sample):
@@ -384,11 +389,56 @@ async def test_a_large_terminal_lists_the_longest_kernels_below_their_class():
 async def test_without_a_ledger_the_parts_of_the_last_steps_are_shown():
     app = make_app(jobs.ranks(1, 10.0), "time")
     async with app.run_test(size=(80, 24)) as pilot:
-        screen = await until(pilot, "Its time ledger comes 10 s after", "forward and backward")
+        screen = await until(pilot, "No time ledger yet", "forward and backward")
         row = next(line for line in screen.splitlines() if "forward and backward" in line)
         assert "350 ms" in row
         assert "70 %" in row
         assert screen.index("forward and backward") < screen.index("waiting for input")
+
+
+def empty_share(screen: str) -> float:
+    """How many lines of a screen have nothing but frames on them."""
+    lines = screen.splitlines()
+    return sum(not line.strip("│╭╮╰╯─ ") for line in lines) / len(lines)
+
+
+@in_loop
+async def test_without_a_ledger_the_page_has_all_that_is_measured():
+    app = make_app(jobs.ranks(4), "time")
+    async with app.run_test(size=(200, 60)) as pilot:
+        screen = await until(
+            pilot, "Parts of a step, mean of the last 32 of rank 0", "Ranks, a step", "tensor",
+            "What a time ledger adds", "Parts of a step over", "Load of its GPUs", "Processes",
+        )  # fmt: skip
+        assert empty_share(screen) < 0.25
+        rank = next(line for line in screen.splitlines() if "rank 3" in line)
+        assert "500 ms" in rank
+        assert "45.0 ms" in rank, "what it waits for the others"
+        await pilot.press("j", "j", "enter")
+        screen = await until(pilot, "Collectives that no compute hides", "rank 3")
+        assert "45.0 ms of 500 ms, 9 %" in screen
+
+
+@in_loop
+async def test_a_recording_from_before_the_ledger_shows_steps_and_load():
+    source = ReplaySource(RECORDINGS / "h200x2-ddp.gsr")
+    source.pause()
+    source.seek(60.0)
+    app = GpuscopeApp(Session(replay=source), "time")
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await until(
+            pilot, "This recording has no time ledger", "Step time over 1 min", "GPU 1", "tensor"
+        )
+        assert "76.5 ms" in next(line for line in screen.splitlines() if "rank 1" in line)
+        assert "gpuscope record" in screen
+        assert empty_share(screen) < 0.25
+
+
+@in_loop
+async def test_a_hang_is_a_finding_of_the_tab():
+    app = make_app(jobs.ranks(stalled=True), "time")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "no step: last step 47 s ago", "Hang: rank 3 is stuck", "no progress")
 
 
 @in_loop

@@ -26,7 +26,6 @@ from .rows import GPU, split_rows, with_names
 from .step_layers import StepLayers, measured
 from .text import ledger_lines
 from .without_ledger import (
-    STRIP_FRAME,
     basis_text,
     draw_loads,
     lanes_of,
@@ -130,8 +129,8 @@ class MeasuredPanels(TimePanels):
 
     def _draw_load(self, host: HostView, window: float, now: float | None, ago: float) -> None:
         if self._load.display:
-            rows = self._load.outer_size.height or STRIP_FRAME
-            found = loads(self.session, host, self._devices, self._drawn_ranks, window, rows)
+            rows, ranks = self._load_rows, self._drawn_ranks
+            found = loads(self.session, host, self._devices, ranks, window, rows)
             draw_loads(self._load, found, window, now, ago)
 
     # ── room ──

@@ -305,7 +305,7 @@ class TimePane(MeasuredPanels):
         every = WINDOW_SECONDS / 100 if ends else self.session.charts_seconds or 0.1
         charted = (
             *(trainer.key if trainer is not None else "", minutes, int(now / every), int(ago)),
-            *(self._terminal, self._load.size, shown, self._steps_known, self.app.theme),
+            *(self._terminal, self._load_rows, shown, self._steps_known, self.app.theme),
         )
         if charted == self._charted:
             return

@@ -80,6 +80,7 @@ class TimePanels(Pane):
         self._body = Horizontal(id="time-body")
         self._chart = TimeChart(id="time-history", classes="panel")
         self._load = LoadStrips(id="time-load", classes="panel")
+        self._load_rows = 0
         self._processes = ProcessPanel(session)
         self._events = Lines(id="time-events", classes="panel")
         self._devices: Sequence[DeviceView] = ()
@@ -305,3 +306,5 @@ class TimePanels(Pane):
         panel.display = height != 0
         if height != 0:
             panel.styles.height = height
+        if panel is self._load and isinstance(height, int):
+            self._load_rows = height

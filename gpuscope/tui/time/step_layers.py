@@ -5,7 +5,7 @@ Only one of the two is drawn: the ledger and the probe's marks split a step in d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ...model.step_time import SPLIT
@@ -17,7 +17,7 @@ from ..charts.stacked import Layer
 from ..overview.step_split import SPLIT_TOKENS
 from ..shell.session import Session
 from ..trainer.job_series import nanoseconds, part_of_step
-from .history import layers, tokens_of
+from .history import REST, layers, tokens_of
 
 
 class StepLayers(NamedTuple):
@@ -38,11 +38,22 @@ class StepLayers(NamedTuple):
 
 
 def of_ledger(
-    session: Session, trainer: TrainerView, ledger: TimeLedger, window: float, now: float
+    session: Session,
+    trainer: TrainerView,
+    ledger: TimeLedger,
+    window: float,
+    now: float,
+    tokens: Mapping[str, str] | None = None,
 ) -> StepLayers:
-    """Return the rows of the ledger over the last ``window`` seconds, pauses included."""
+    """Return the rows of the ledger over the last ``window`` seconds, pauses included.
+
+    ``tokens`` are the colours that rows have elsewhere on the page.
+    """
     recent = [m for m in trainer.minutes if m["m"] / 1e9 > now - window - 60.0]
-    stack, moments = layers(recent, tokens_of(ledger))
+    own = tokens_of(ledger)
+    if tokens is not None:
+        own = {name: tokens.get(name, REST) for name in own}
+    stack, moments = layers(recent, own)
     steps = thin(session.history(trainer.id, "step", window))
     return StepLayers("Wall clock a step", stack, moments, steps)
 

@@ -180,12 +180,11 @@ def no_minutes(host: HostView, trainer: TrainerView) -> list[Line]:
     if not trainer.number("step"):
         text = "No optimizer step was seen yet."
     elif host.link.state == "replay":
-        text = "This recording has no time ledger of this trainer up to here: below is what was "
-        text += "measured."
+        text = "This recording has no time ledger of this trainer up to here."
     elif trainer.gone is not None:
         text = "It ended before its time ledger was first reported."
     else:
-        text = "Its time ledger comes 10 s after the first step; below is what the probe measures."
+        text = "No time ledger yet: it comes 10 s after the first step."
     return [[(text, "muted")]]
 
 

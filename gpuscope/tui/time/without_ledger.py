@@ -40,6 +40,8 @@ SHORT_PARTS = {
     "communication": "COMM",
     "other": "OTHER",
 }
+PRIORITY = ("input", "communication", "compute", "optimizer", "h2d", "other")
+"""Which parts stay where not all have room: the first ones say which rank keeps others waiting."""
 PART_MEANINGS = {
     "input": "The training thread waits for the next batch of the DataLoader.",
     "h2d": "Batches are copied to the GPU, and nothing else runs there meanwhile.",
@@ -75,8 +77,8 @@ def rank_columns(rows: Sequence[TableRow]) -> list[Column]:
         Column("step", "MEDIAN", 8, align="right"),
         Column("p95", "P95", 8, align="right", priority=1),
         *(
-            Column(name, title, 8, align="right", priority=at + 2)
-            for at, (name, title) in enumerate(SHORT_PARTS.items())
+            Column(name, title, 8, align="right", priority=PRIORITY.index(name) + 2)
+            for name, title in SHORT_PARTS.items()
         ),
         Column("util", "UTIL", 5, align="right", priority=8),
         Column("meter", "", 6, flex=2, most=40, priority=11),
@@ -171,7 +173,7 @@ def loads(
     room = max(rows - STRIP_FRAME, 1)
     parts = max(min((room - len(HOST_LANES)) // max(len(devices), 1), len(LOADS)), 1)
     lanes = gpu_lanes(session, host, devices[:room], window, parts)
-    lanes += host_lanes(session, host, window, bool(lanes) and parts > 1)[: room - len(lanes)]
+    lanes += host_lanes(session, host, window, bool(lanes))[: room - len(lanes)]
     if not devices:
         lanes += process_lanes(session, host, ranks, window)[: room - len(lanes)]
     what = "Load of its GPUs and of the host" if devices else "Load of the host's cores and memory"

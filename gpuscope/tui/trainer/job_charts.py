@@ -15,6 +15,7 @@ from textual.widget import Widget
 
 from ...model.device_state import mute
 from ...model.ranks import name_of
+from ...model.step_parts import step_parts
 from ...model.time_ledger import JUDGED_SECONDS, of_trainer
 from ...model.valid_history import while_it_answers, while_it_steps
 from ...store.view import History
@@ -25,6 +26,7 @@ from ..charts.load_strips import LoadStrips
 from ..charts.stacked import Layer, Peak, StackedChart, TimeChart
 from ..memory.timeline import ticks
 from ..overview.job_rows import loss_text
+from ..overview.step_split import tokens_of
 from ..time.step_layers import measured, of_ledger
 from ..widgets.pane import set_title
 from ..widgets.text import Lines
@@ -275,7 +277,9 @@ class JobCharts(Grid):
         # a ledger comes by the minute: over a shorter time there may be nothing of it
         long = max(window, JUDGED_SECONDS)
         ledger = of_trainer(trainer, long)
-        found = of_ledger(self.session, trainer, ledger, long, now)
+        parts = step_parts(ranks_of(host, trainer), host, self.session.history)
+        tokens = tokens_of(parts) if parts is not None and parts.of_ledger else None
+        found = of_ledger(self.session, trainer, ledger, long, now, tokens)
         if found.known:
             window = long
         else:
