@@ -303,7 +303,7 @@ async def test_a_job_that_waits_for_data_is_not_called_healthy():
 @in_loop
 async def test_every_way_in_which_its_gpus_are_broken_has_a_line():
     shown = await job_screen(views.hung(), (120, 40), "hung: GPU 3 of rank 3", "lost: GPU 5")
-    assert "do first: Check the kernel log" in shown
+    assert "do first: Start again from the last checkpoint" in shown
 
 
 @in_loop
