@@ -1,14 +1,15 @@
 """Make the dead jobs of ``tests/data/dead_jobs`` again, each in namespaces of its own.
 
 An index such as ``tests/data/dead_jobs/dev.toml`` says what to do to each job; this starts
-``train.py`` or ``finetune.py`` on its ranks, does it, and keeps what is left. Mounts, host names,
+the job's program on its ranks, does it, and keeps what is left. Mounts, host names,
 addresses and process ids are the job's own, so that nothing of this machine gets into the data. It
 needs Linux and root, or unprivileged user namespaces::
 
     python -m bench.dead_jobs.make tests/data/dead_jobs/dev.toml [NAME ...] --out /tmp/dead
     python -m bench.dead_jobs.make ... --backend nccl --ranks 2 --in-place     # on two GPUs
 
-With ``--in-place`` there are no namespaces: paths and the host are replaced in what is text, and
+``DEAD_JOBS_PACKAGES`` may name a folder for what jobs install, which is then installed once. With
+``--in-place`` there are no namespaces: paths and the host are replaced in what is text, and
 binary dumps keep them. Jobs that mount something need namespaces.
 """
 
@@ -55,6 +56,8 @@ def main() -> None:
     parser.add_argument("--in-place", action="store_true", help="without namespaces")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.backend == "nccl" and not args.inside:
+        check_gpus(min(args.ranks, 2))
     for job in chosen(args.index, args.names):
         job["backend"] = args.backend
         shrink(job, args.ranks)
@@ -68,14 +71,29 @@ def main() -> None:
         words += [job["name"], "--out", str(args.out.resolve()), "--inside"]
         words += ["--backend", args.backend, "--ranks", str(args.ranks)]
         begun = time.monotonic()
-        with tempfile.TemporaryDirectory() as packages:
+        with tempfile.TemporaryDirectory() as fresh:
+            packages = fresh
             if job.get("packages"):  # before the job, which has no network
+                packages = os.environ.get(PACKAGES, fresh)
                 pip = [sys.executable, "-m", "pip", "install", "-q", "--target", packages]
-                subprocess.run([*pip, *job["packages"]], check=True)
+                if not any(os.scandir(packages)):
+                    subprocess.run([*pip, *job["packages"]], check=True, cwd=ROOT)
             done = subprocess.run(words, cwd=ROOT, env={**os.environ, PACKAGES: packages})
         size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
         seconds = time.monotonic() - begun
         print(f"{job['name']}: {size / 1000:.1f} kB, {seconds:.0f} s, status {done.returncode}")
+
+
+def check_gpus(least: int) -> None:
+    """Stop where torch does not see the GPUs that jobs with NCCL need."""
+    import torch
+
+    seen = torch.cuda.device_count()
+    if seen < least:
+        raise SystemExit(
+            f"jobs with NCCL need {least} GPUs, and torch {torch.__version__} sees {seen}: run "
+            "them on a host that has them, or leave out --backend nccl"
+        )
 
 
 def chosen(index: Path, names: list[str]) -> Iterator[Job]:
@@ -150,6 +168,9 @@ class Run:
             "PYTHONDONTWRITEBYTECODE": "1",
             "PYTHONWARNINGS": "ignore:Failed to initialize NumPy",
         }
+        if not self.isolated:  # what torch may need there to find its libraries and its GPUs
+            kept = ("LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_HOME")
+            out |= {name: os.environ[name] for name in kept if name in os.environ}
         out["PYTHONPATH"] = str(self.base / "packages") if self.isolated else str(ROOT)
         return {**out, **self.job.get("env", {}), **more}
 
@@ -168,8 +189,9 @@ class Run:
             self.start(node, [*words, *self.words], self.left / name)
 
     def spawn(self) -> None:
-        """Start one process, which starts the ranks."""
-        self.start(self.nodes[0], self.words, self.left / "job.log")
+        """Start one process, which starts the ranks, or the launcher that the job names."""
+        words = [*self.job.get("launcher", []), *self.words]
+        self.start(self.nodes[0], words, self.left / "job.log")
 
     def srun(self) -> None:
         """Start each rank by itself, as srun does.
@@ -181,10 +203,14 @@ class Run:
             node = self.nodes[rank // self.each]
             env = {"RANK": str(rank), "WORLD_SIZE": str(self.job["ranks"]), "MASTER_ADDR": master}
             env |= {"LOCAL_RANK": str(rank % self.each), "MASTER_PORT": "29500"}
-            env |= {"SLURM_PROCID": str(rank), "SLURM_JOB_ID": JOB}
+            env |= {"SLURM_PROCID": str(rank), "SLURM_JOB_ID": JOB, "SLURM_NODELIST": self.nodes[0]}
+            env |= {"SLURM_LOCALID": env["LOCAL_RANK"], "SLURM_NODEID": str(rank // self.each)}
+            env |= {"SLURM_NTASKS": env["WORLD_SIZE"], "SLURM_JOB_NAME": "train"}
+            env |= {"SLURM_NTASKS_PER_NODE": str(self.each)}
             output = self.left / f"slurm-{JOB}_{rank}.out"
             if self.job["launch"] == "label":
-                self.start(node, self.words, self.left / "job.log", f"{rank}: ", **env)
+                label = self.job.get("label", "{rank}: ").format(rank=rank, node=node)
+                self.start(node, self.words, self.left / "job.log", label, **env)
             else:
                 self.start(node, self.words, output, **env)
 
@@ -329,7 +355,12 @@ class Run:
         names |= {-signal.SIGSEGV: "Segmentation fault", -signal.SIGTERM: "Terminated"}
         names |= {-signal.SIGKILL: "Killed", -signal.SIGINT: "Interrupt"}
         how = names.get(status, f"Exited with exit code {status}")
-        self.slurm_writes(f"srun: error: {self.nodes[rank // self.each]}: task {rank}: {how}")
+        node, local = self.nodes[rank // self.each], rank % self.each
+        text = f"srun: error: {node}: task {rank}: {how}"
+        if "says" in self.job:  # another launcher
+            text = f"{node}: {self.job['says']}"
+            text = text.replace("{local}", str(local)).replace("{status}", str(status))
+        self.slurm_writes(text)
 
     # ── keeping ───────────────────────────────────────────────────────────────────────────────────
 

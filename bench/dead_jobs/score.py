@@ -1,16 +1,24 @@
-"""Compare verdicts about the dead jobs with what was done to them."""
+"""Compare verdicts about the dead jobs with what was done to them.
+
+Jobs that were made elsewhere, as those of ``nccl.toml`` on two GPUs, are scored by::
+
+    python -m bench.dead_jobs.score bench/dead_jobs/nccl.toml FOLDER
+"""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from gpuscope import toml
+from gpuscope.doctor.dead.collect import read_job
+from gpuscope.doctor.dead.verdict import judge
 
 DATA = Path(__file__).parent.parent.parent / "tests" / "data" / "dead_jobs"
-Half = Literal["dev", "held_out"]
+Half = Literal["dev", "held_out", "other_trainers"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +50,8 @@ class Score:
         return 1 - len(self.wrong_cause) / self.jobs
 
     def __str__(self) -> str:
+        if not self.jobs:
+            return "0 jobs: none of the index is in the folder"
         head = (
             f"{self.jobs} jobs: culprit first {self.culprit:.0%}, cause first {self.cause:.0%}, "
             f"definite and wrong {len(self.wrong_definite)}"
@@ -51,7 +61,12 @@ class Score:
 
 def jobs(half: Half) -> list[dict[str, Any]]:
     """Return the index of one half."""
-    found: list[dict[str, Any]] = toml.loads((DATA / f"{half}.toml").read_text())["job"]
+    return read_index(DATA / f"{half}.toml")
+
+
+def read_index(path: Path) -> list[dict[str, Any]]:
+    """Return the jobs of an index."""
+    found: list[dict[str, Any]] = toml.loads(path.read_text())["job"]
     return found
 
 
@@ -71,11 +86,29 @@ def right_culprit(job: dict[str, Any], ranks: Sequence[int]) -> bool:
     return not ranks or len(set(ranks)) == job["ranks"]
 
 
+def answer_of(folder: Path) -> Answer:
+    """Return what ``gpuscope doctor`` says first of the job that left this folder."""
+    found = judge(read_job([folder], folder.name)).suspects
+    if not found:
+        return Answer((), "", False)
+    one = found[0]
+    return Answer(one.ranks, one.cause.partition(".")[2], one.confidence == "definite")
+
+
 def score(half: Half, verdict: Callable[[Path], Answer]) -> Score:
     """Ask for a verdict about each job of one half, and count what is right."""
+    return score_jobs(jobs(half), DATA / half, verdict)
+
+
+def score_jobs(
+    index: Sequence[dict[str, Any]], folder: Path, verdict: Callable[[Path], Answer] = answer_of
+) -> Score:
+    """Ask for a verdict about each job that is in a folder, and count what is right."""
     found = Score()
-    for job in jobs(half):
-        answer = verdict(DATA / half / job["name"])
+    for job in index:
+        if not (folder / job["name"]).is_dir():
+            continue
+        answer = verdict(folder / job["name"])
         found.jobs += 1
         said = f"ranks {list(answer.ranks)}, {answer.cause}"
         line = f"{job['name']}: {said}, but it was ranks {job['culprit']}, {job['cause']}"
@@ -88,3 +121,11 @@ def score(half: Half, verdict: Callable[[Path], Answer]) -> Score:
         if answer.definite and wrong:  # one that names no rank is incomplete, and not wrong
             found.wrong_definite.append(f"definite: {line}")
     return found
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Score the verdicts on jobs that lie in a folder.")
+    parser.add_argument("index", type=Path)
+    parser.add_argument("folder", type=Path)
+    args = parser.parse_args()
+    print(score_jobs(read_index(args.index), args.folder))

@@ -8,18 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from bench.dead_jobs.score import Answer, causes, score
+from bench.dead_jobs.score import answer_of, causes, score
 from gpuscope.doctor.dead import WORDINGS
-from gpuscope.doctor.dead.collect import read_job
-from gpuscope.doctor.dead.verdict import judge
-
-
-def answer(folder):
-    found = judge(read_job([folder], folder.name)).suspects
-    if not found:
-        return Answer((), "", False)
-    one = found[0]
-    return Answer(one.ranks, one.cause.partition(".")[2], one.confidence == "definite")
 
 
 @pytest.mark.slow
@@ -27,7 +17,7 @@ def answer(folder):
     ("half", "culprit", "cause"), [("dev", 0.97, 0.95), ("held_out", 0.9, 0.8)]
 )
 def test_the_first_rank_and_cause_are_right_and_none_is_sure_and_wrong(half, culprit, cause):
-    found = score(half, answer)
+    found = score(half, answer_of)
     assert found.culprit >= culprit, found
     assert found.cause >= cause, found
     assert not found.wrong_definite, found
