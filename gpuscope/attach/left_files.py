@@ -10,6 +10,7 @@ of Python 3.8.
 
 import io
 import os
+import re
 import stat
 import sys
 import tarfile
@@ -24,6 +25,7 @@ MOST_AROUND = 32
 MOST_FILES = 20000
 MOST_BYTES = 192 << 20
 CHUNK_BYTES = 4 << 20
+CORE, CORE_BYTES = b"\x04\x00", 8 << 20
 NEEDLES = (
     b"Traceback (most",
     b"Watchdog caught",
@@ -57,8 +59,13 @@ def files_of(path: str, job: str) -> Iterator[Tuple[str, str]]:
         for name in sorted(names):
             full = os.path.join(folder, name)
             short = os.path.relpath(full, path)
-            if not name.endswith(UNREAD) and (job == "-" or job in short):
+            if not name.endswith(UNREAD) and (job == "-" or of_job(short, job)):
                 yield full, short
+
+
+def of_job(name: str, job: str) -> bool:
+    """Return whether a job's number stands in a name, and not as a part of another number."""
+    return re.search(r"(?<!\d)" + re.escape(job) + r"(?!\d)", name) is not None
 
 
 def content_of(path: str, size: int) -> Optional[bytes]:
@@ -66,6 +73,8 @@ def content_of(path: str, size: int) -> Optional[bytes]:
     with open(path, "rb") as file:
         head = file.read(HEAD_BYTES)
         binary = b"\0" in head or head[:1] == b"\x80" or head[:2] == b"\x1f\x8b"
+        if head[:4] == b"\x7fELF" and head[16:18] == CORE:
+            return head + file.read(CORE_BYTES - len(head))  # its notes are at the beginning
         if size <= WHOLE_BYTES or (binary and size <= BINARY_BYTES):
             return head + file.read()
         if binary:

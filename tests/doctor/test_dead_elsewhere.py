@@ -78,24 +78,61 @@ def test_a_place_on_another_host_is_told_from_a_process_and_a_file(text):
         assert not left_elsewhere.is_place(other)
 
 
+SACCT = """\
+JobID|State|ExitCode|NodeList|End|Start|MaxRSS|ReqMem|Timelimit
+77|TIMEOUT|0:0|node[01-02]|2026-11-26T15:00:12|2026-11-26T14:00:01||64G|01:00:00
+77.batch|CANCELLED|0:15|node01|2026-11-26T15:00:14|2026-11-26T14:00:01|2816K||
+77.extern|COMPLETED|0:0|node[01-02]|2026-11-26T15:00:12|2026-11-26T14:00:01|0||
+77.0|FAILED|0:15|node[01-02]|2026-11-26T15:00:14|2026-11-26T14:00:03|21044K||
+"""
+SCONTROL = """\
+JobId=77 JobName=train
+   UserId=me(1000) GroupId=me(1000) MCS_label=N/A
+   JobState=TIMEOUT Reason=TimeLimit Dependency=(null)
+   Command={folder}/train.sh
+   WorkDir={folder}
+   StdErr={folder}/slurm-77.out
+   StdIn=/dev/null
+   StdOut={folder}/slurm-77.out
+
+"""
+
+
+@pytest.fixture
+def slurm(tmp_path, monkeypatch):
+    """Makes commands of Slurm that answer as its manual pages and its users show it."""
+
+    def make(knows_the_job):
+        tools, folder = tmp_path / "bin", tmp_path / "my runs"
+        tools.mkdir()
+        folder.mkdir()
+        (tmp_path / "sacct.txt").write_text(SACCT)
+        (tmp_path / "scontrol.txt").write_text(SCONTROL.format(folder=folder))
+        forgot = "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1"
+        scripts = {
+            "squeue": forgot,
+            "scontrol": f"cat {tmp_path}/scontrol.txt" if knows_the_job else forgot,
+            "sacct": f"case $* in *WorkDir*) echo '{folder}';; *) cat {tmp_path}/sacct.txt;; esac",
+        }
+        for name, script in scripts.items():
+            (tools / name).write_text(f"#!/bin/sh\n{script}\n")
+            (tools / name).chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
+        (folder / "slurm-77.out").write_text("step 4 loss 0.5\n")
+        (folder / "rank_0.log").write_text("of another job\n" + ERROR)
+        (folder / "slurm-177.out").write_text("of another job too\n" + ERROR)
+        (folder / "job 77").mkdir()
+        for rank, text in enumerate((LOST, ERROR, LOST)):
+            (folder / "job 77" / f"rank_{rank}.log").write_text("step 1 loss 0.5\n" + text)
+
+    return make
+
+
+@pytest.mark.parametrize("knows_the_job", [True, False])
 def test_a_job_of_slurm_that_has_ended_is_judged_by_its_logs_and_by_sacct(
-    tmp_path, job, words, monkeypatch
+    words, slurm, knows_the_job
 ):
-    tools = tmp_path / "bin"
-    tools.mkdir()
-    answers = {
-        "squeue": "",
-        "sacct": "JobID|State|ExitCode|NodeList\n77|TIMEOUT|0:0|node01\n",
-        "scontrol": f"JobId=77 WorkDir={tmp_path} StdOut={tmp_path}/slurm-77.out\n",
-    }
-    for name, answer in answers.items():
-        (tmp_path / f"{name}.txt").write_text(answer)
-        (tools / name).write_text(f"#!/bin/sh\ncat {tmp_path}/{name}.txt\n")
-        (tools / name).chmod(0o755)
-    (tmp_path / "slurm-77.out").write_text("step 4 loss 0.5\n")
-    (tmp_path / "rank_0.log").write_text("of another job\n" + ERROR)
-    monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
-    words.remote_python = sys.executable
+    slurm(knows_the_job)
     report = targets.examine(["slurm:77"], False, 5.0, words)
     causes = [one.cause for one in report.findings]
     assert "dead.time-limit" in causes

@@ -31,8 +31,9 @@ MOST_BYTES = 200 * MIB
 """So much of the answer is taken, which is packed by gzip."""
 MOST_UNPACKED = 600 * MIB
 _PLACE = re.compile(r"(?P<host>[^@/\s:]+(?:@[^@/\s:]+)?):(?P<folder>[/~.].*)")
-_PATH = re.compile(r"\b(StdOut|StdErr|WorkDir|LogDir)=(\S+)")
-FIELDS = "JobID,State,ExitCode,NodeList,Start,End,MaxRSS,ReqMem,Timelimit"
+_PATH = re.compile(r"^\s*(StdOut|StdErr|WorkDir|LogDir)=(\S.*?)\s*$", re.M)
+FIELDS = "JobID,State,ExitCode,NodeList,End,Start,MaxRSS,ReqMem,Timelimit"
+"""The end comes before the start, because a line's first time is taken for that of its message."""
 
 
 def is_place(text: str) -> bool:
@@ -62,6 +63,8 @@ def examine_slurm(target: Target, args: argparse.Namespace) -> Report:
         _words_to(target, ["scontrol", "show", "job", job], args), ASK_SECONDS, keep_terminal=True
     )
     paths = dict(_PATH.findall(known.output.decode("utf-8", "replace")))
+    if not paths:  # minutes after the end, slurmctld forgets a job, and only the accounting has it
+        paths = _from_accounting(target, job, args)
     if not account.output.strip() and not paths:
         why = account.last_words or account.failure or "Slurm knows no such job"
         return Report(problems=(f"{name}: {clean(why, 200)}. Next: gpuscope doctor LOGS",))
@@ -76,6 +79,15 @@ def examine_slurm(target: Target, args: argparse.Namespace) -> Report:
         name,
         extra,
     )
+
+
+def _from_accounting(target: Target, job: str, args: argparse.Namespace) -> dict[str, str]:
+    """Return the folder in which a job was started, below which Slurm writes its output."""
+    words = ["sacct", "--jobs", job, "--parsable2", "--noheader", "--allocations"]
+    words = _words_to(target, [*words, "--format=WorkDir"], args)
+    answer = child.ask(words, ASK_SECONDS, keep_terminal=True).output.decode("utf-8", "replace")
+    folder = next((line.strip() for line in answer.splitlines() if line.startswith("/")), "")
+    return {"WorkDir": folder} if folder else {}
 
 
 def _words_to(target: Target, words: Sequence[str], args: argparse.Namespace) -> list[str]:
