@@ -25,26 +25,18 @@ import glob
 import os
 import re
 import time
-from typing import Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Dict, List, Mapping, Optional, Tuple
+
+from ..process import flight_settings
+from ..process.flight_settings import Setting
 
 FOLDER = "gpuscope-on-call"
-RENAMED_IN = (2, 9)
 _RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _VERSION = re.compile(r"__version__\s*(?::\s*str\s*)?=\s*['\"](\d+)\.(\d+)")
 
 
-class Setting(NamedTuple):
-    """A variable, its name before torch 2.9 or "", and its value; ``{}`` is the run's folder."""
-
-    name: str
-    older: str
-    value: str
-
-
 SETTINGS = (
-    Setting("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE", "2000"),
-    Setting("TORCH_NCCL_DUMP_ON_TIMEOUT", "", "1"),
-    Setting("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "{}/nccl_trace_rank_"),
+    *flight_settings.SETTINGS,
     Setting("PYTHONFAULTHANDLER", "", "1"),
     Setting("PET_LOG_DIR", "", "{}/torchrun"),
 )
@@ -80,8 +72,7 @@ def prepare(
         if own:
             kept.append(own)
         elif folder or "{}" not in setting.value:
-            old = setting.older and (version is None or version < RENAMED_IN)
-            name = setting.older if old else setting.name
+            name = setting.named(version)
             out[name] = setting.value.replace("{}", folder)
             done.append(f"{name}={out[name]}")
     lines = [line, "gpuscope: set " + (" ".join(done) or "nothing")]

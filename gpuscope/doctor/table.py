@@ -7,12 +7,15 @@ documentation page that is made of it.
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from .. import checked_rows
 from ..checked_rows import TableError, checked
+from ..process import flight_settings
+from ..process.flight_settings import RENAMED_IN
 from .finding import Fix, Pitfall
 
 __all__ = ["FILE", "TableError", "load"]
@@ -28,9 +31,16 @@ def load() -> dict[str, Pitfall]:
 
 def _pitfall(row: Any) -> Pitfall:
     values = checked(row, Pitfall, {"fix": "fixes"})
-    return Pitfall(
-        **{**values, "fixes": tuple(Fix(**checked(one, Fix)) for one in values.get("fixes", ()))}
-    )
+    return Pitfall(**{**values, "fixes": tuple(map(_fix, values.get("fixes", ())))})
+
+
+def _fix(row: Any) -> Fix:
+    """Return a fix; the names of the flight recorder's variables are those of ``run --on-call``."""
+    fix = Fix(**checked(row, Fix))
+    text = fix.environment
+    for name, version in (("{flight_recorder}", RENAMED_IN), ("{older_flight_recorder}", None)):
+        text = text.replace(name, flight_settings.assignments(version))
+    return fix if text == fix.environment else replace(fix, environment=text)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ...process import flight_settings
 from ..finding import Abstained, Evidence
 from ..wordings import Wordings
 from . import absent, apart, ends, suspects
@@ -139,7 +140,7 @@ def _abstained(scene: Scene, found: Sequence[Suspect]) -> tuple[Abstained, ...]:
         and not sure
         and not any(r.has_flight for r in scene.ranks.values())
     ):
-        out.append(WORDINGS.abstained("no-flight"))
+        out.append(WORDINGS.abstained("no-flight", settings=flight_settings.sentence()))
     if hang and not sure and not any(rank.stacks for rank in scene.ranks.values()):
         out.append(WORDINGS.abstained("no-stacks"))
     if found and found[0].cause in ("dead.killed",):
