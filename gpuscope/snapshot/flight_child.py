@@ -115,7 +115,7 @@ def _row(entry: dict[str, Any]) -> list[Any]:
         1 if entry.get("is_p2p") else 0,
         _shapes(entry.get("input_sizes")),
         _shapes(entry.get("output_sizes")),
-        _types(entry.get("input_dtypes")),
+        _types(entry.get("input_dtypes")) or _types(entry.get("output_dtypes")),
         # Gloo's entries stay "scheduled", and are retired once they are done.
         1 if state == "completed" or (backend == "gloo" and entry.get("retired") is True) else 0,
         _number(entry.get("time_created_ns")),

@@ -43,6 +43,8 @@ _KINDS = {
     "box": "black boxes",
     "snapshot": "snapshots",
     "recording": "recordings",
+    "core": "core files",
+    "packed": "packed core files",
 }
 
 

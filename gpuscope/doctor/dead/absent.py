@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 from ...text.units import duration_text
 from ..finding import Evidence
-from .model import Moment, Suspect
+from .model import Moment, Rank, Suspect
 from .scene import (
     LOADER,
     Scene,
@@ -73,6 +73,14 @@ def watchdogs(scene: Scene) -> Suspects:
             yield elsewhere(
                 scene, sorted(behind), [*evidence, of_moment(states[group, ahead])], 0.8
             )
+
+
+def recorded(scene: Scene) -> Suspects:
+    """Yield the ranks that held up the others, by what a recording of the job shows."""
+    for one in scene.job.recorded:
+        behind = [number for number in one.behind if number not in scene.own_failures]
+        if behind:
+            yield elsewhere(scene, behind, [Evidence(text=one.text, source=one.source)], 0.8)
 
 
 def missing(scene: Scene) -> Suspects:
@@ -203,7 +211,8 @@ def elsewhere(
         what = f"{what}, and had ended" if never_called else "had ended"
         weight += 0.06
     elif not scene.timed_out and lead.exit is None and lead.told is None and not never_called:
-        cause = "dead.killed" if scene.listed or lead.sources else "dead.code-hang"
+        died = scene.listed or lead.sources or scene.lost_connections
+        cause = "dead.killed" if died else "dead.code-hang"
         what = "went away without a word"
     if cause == "dead.code-hang" and not place and LOADER.search(lead.last_line):
         cause = "dead.input-hang"
@@ -211,6 +220,7 @@ def elsewhere(
         more.append(
             Evidence(text=f"its last line: {short(lead.last_line, 160)}", source=lead.step_source)
         )
+    more += recorded_words(lead)
     if lead.told is not None:
         text = f"{names(ranks[:1])} still ran when its launcher ended it"
         more.append(Evidence(text=text, source=lead.told.source))
@@ -228,6 +238,14 @@ def elsewhere(
         },
         where=place,
     )
+
+
+def recorded_words(rank: Rank) -> list[Evidence]:
+    """Return the last step and the memory of a rank, if a recording or a black box has them."""
+    if rank.recorded is None or not rank.recorded[0]:
+        return []
+    words, source = rank.recorded
+    return [Evidence(text=f"last recorded of {names([rank.number])}: {words}", source=source)]
 
 
 def _waiters(scene: Scene, ranks: list[int]) -> str:
@@ -261,4 +279,4 @@ def _ended_well(scene: Scene, number: int) -> Evidence | None:
     return None
 
 
-RULES: tuple[Callable[[Scene], Suspects], ...] = (barriers, watchdogs, missing)
+RULES: tuple[Callable[[Scene], Suspects], ...] = (barriers, watchdogs, recorded, missing)

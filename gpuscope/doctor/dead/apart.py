@@ -14,15 +14,14 @@ from .absent import Suspects, elsewhere
 from .desync import Difference, Lag, variants_text
 from .model import Call, Frame, Rank, Suspect
 from .scene import (
+    POINT_TO_POINT,
     Scene,
     collective_of,
     fatal,
     names,
     of_failure,
-    own_frame,
-    stands_at,
-    waits,
 )
+from .waiting import minority, of_recorder, waiting_places, waiting_transfers
 
 _FIELD = re.compile(r"(\w+)=(\[[^\]]*\]|[^,\[]+)")
 _CAUSES = {
@@ -59,7 +58,7 @@ def differences(scene: Scene) -> Suspects:
             cause = "dead.collective-order" if same else "dead.collective-group"
         sure = usual == difference.group if difference.what == "operation" else usual is None
         evidence = [
-            Evidence(text=text, source=_source(scene, side[0]))
+            Evidence(text=text, source=of_recorder(scene, side[0]))
             for text, (side, _) in zip(variants_text(difference), difference.sides, strict=True)
         ]
         sure = sure and bool(odd) and len(difference.sides[0][0]) >= 2
@@ -119,18 +118,14 @@ def _usual_group(scene: Scene, difference: Difference, odd: int) -> str | None:
     return difference.group if difference.group in found else next(iter(sorted(found)), None)
 
 
-def _source(scene: Scene, number: int) -> str:
-    return next(
-        (one for one in scene.get(number).sources if one in scene.job.flight_names),
-        "flight recorder",
-    )
-
-
 def lags(scene: Scene) -> Suspects:
     """Yield the ranks that launched fewer collectives of a group than the others."""
     crossed = dict(scene.compared.crossed)
     for lag in scene.compared.lags:
-        behind = sorted(lag.behind)
+        # those that wait in a send or a receive are judged by ``partners``
+        behind = sorted(n for n in lag.behind if not waiting_transfers(scene.get(n)))
+        if not behind:
+            continue
         if len(behind) > len(lag.waiting) and len(lag.waiting) > 0 and len(behind) > 1:
             behind = [number for number in behind if lag.behind[number] == min(lag.behind.values())]
         evidence = [
@@ -138,14 +133,14 @@ def lags(scene: Scene) -> Suspects:
                 text=f"{names(lag.waiting)} launched {lag.call.title}"
                 + (f" of group {lag.call.label}" if lag.call.label != "default_pg" else "")
                 + (f" at {lag.call.place}" if lag.call.place else ""),
-                source=_source(scene, lag.waiting[0]),
+                source=of_recorder(scene, lag.waiting[0]),
             ),
             *(
                 Evidence(
                     text=f"{names([number])} launched {lag.behind[number]} collectives of it; its "
                     f"last was {lag.last[number].title}"
                     + (f" at {lag.last[number].place}" if lag.last[number].place else ""),
-                    source=_source(scene, number),
+                    source=of_recorder(scene, number),
                 )
                 for number in behind[:4]
             ),
@@ -173,7 +168,7 @@ def _crossed(scene: Scene, lag: Lag, ranks: list[int], evidence: list[Evidence])
         ranks=tuple(ranks),
         confidence="likely",
         weight=0.9,
-        evidence=(*evidence, Evidence(text=text, source=_source(scene, ranks[0]))),
+        evidence=(*evidence, Evidence(text=text, source=of_recorder(scene, ranks[0]))),
         figures={
             "who": names(ranks).capitalize(),
             "what": f"{call.title} of group {call.label}",
@@ -210,7 +205,7 @@ def fingerprints(scene: Scene) -> Suspects:
     if pairs:
         yield from _of_fingerprints(pairs, shown)
     if against:
-        odd = _minority(counts, scene.world) or (
+        odd = minority(counts, scene.world) or (
             sorted(against) if len(against) <= scene.world // 2 else [0]
         )
         yield Suspect(
@@ -264,14 +259,6 @@ def _of_fingerprints(pairs: list[_Pair], shown: list[Evidence]) -> Suspects:
         return
 
 
-def _minority(values: dict[int, str], world: int) -> list[int]:
-    """Return the ranks whose value is not the most common one, if one is the most common."""
-    ranked = Counter(values.values()).most_common()
-    if len(ranked) < 2 or ranked[0][1] == ranked[1][1]:
-        return []
-    return sorted(number for number, value in values.items() if value != ranked[0][0])
-
-
 def sizes(scene: Scene) -> Suspects:
     """Yield ranks whose tensor had another size, by gloo's check of what arrives.
 
@@ -292,12 +279,20 @@ def sizes(scene: Scene) -> Suspects:
     lead = next(iter(found))
     sender = (lead + 1) % max(scene.world, 1)  # in gloo's ring
     ranks = _minority_of_places(scene) or list(dict.fromkeys((*sorted(found), sender)))
+    own = collective_of(found[lead].frames[::-1])
+    of_others = {operation for _, operation, _ in waiting_places(scene).values()}
+    of_two = own in POINT_TO_POINT if own else bool(of_others) and of_others <= POINT_TO_POINT
+    if of_two:
+        ranks = sorted(found)
     fields = found[lead].fields
     theirs, mine = int(fields.get("mine", 0)), int(fields.get("theirs", 0))
     least, most = sorted((mine, theirs))
-    types = least >= SURE_BYTES and most in (2 * least, 4 * least)
+    types = least >= SURE_BYTES and most in (2 * least, 4 * least) and not of_two
     evidence = [of_failure(one, names([number])) for number, one in [*found.items()][:4]]
-    if scene.world > 2:
+    if of_two:
+        text = f"{names([lead])} receives another size than its partner sends"
+        evidence.append(Evidence(text=text))
+    elif scene.world > 2:
         text = f"the tensor of {names([lead])} is too small, or that of {names([sender])} too large"
         evidence.append(Evidence(text=text))
     yield Suspect(
@@ -317,59 +312,25 @@ def sizes(scene: Scene) -> Suspects:
 # ── where each rank was ───────────────────────────────────────────────────────────────────────────
 
 
-def _places(scene: Scene) -> dict[int, tuple[str, str, Evidence]]:
-    """Return the line of its own code, and the collective, in which each rank waited or failed."""
-    found = {}
-    for number, rank in scene.ranks.items():
-        failure = fatal(rank)
-        if failure is not None and (failure.means == "effect" or failure.kind == "size"):
-            frame = own_frame(failure.frames, innermost_last=True)
-            if frame is not None:
-                operation = collective_of(failure.frames[::-1])
-                found[number] = (frame.place, operation, of_failure(failure, names([number])))
-                continue
-        if waits(rank):
-            place, function, source = stands_at(rank)
-            operation = collective_of(rank.stacks[0].frames)
-            text = f"{names([number])} waited in {operation} at {place} in {function}"
-            found[number] = (place, operation, Evidence(text=text, source=source))
-            continue
-        call = _unfinished(rank)
-        if call is not None:
-            at = f" at {call.place}" if call.place else ""
-            text = f"{names([number])} waited in {call.title}{at}"
-            place = call.place.partition(" in ")[0]
-            found[number] = (
-                place,
-                call.operation,
-                Evidence(text=text, source=_source(scene, number)),
-            )
-    return found
-
-
-def _unfinished(rank: Rank) -> Call | None:
-    """Return the last collective of a rank, if its flight recorder says that it is not done."""
-    last = [calls[-1] for calls in rank.calls.values() if calls and not calls[-1].done]
-    return max(last, key=lambda call: call.created or 0.0, default=None)
-
-
 def _minority_of_places(scene: Scene) -> list[int]:
-    return _minority(
-        {number: place for number, (place, _, _) in _places(scene).items() if place},
+    return minority(
+        {number: place for number, (place, _, _) in waiting_places(scene).items() if place},
         scene.world,
     )
 
 
 def places(scene: Scene) -> Suspects:
     """Yield ranks that waited in another collective, or at another line, than most others."""
-    found = _places(scene)
+    found = waiting_places(scene)
     if len(found) < 3 and len(found) < scene.world:
         return
+    if all(operation in POINT_TO_POINT for _, operation, _ in found.values()):
+        return  # ``partners`` judges these
     operations = {number: operation for number, (_, operation, _) in found.items() if operation}
-    odd = _minority(operations, scene.world)
+    odd = minority(operations, scene.world)
     by_operation = bool(odd)
     if not odd:
-        odd = _minority({n: place for n, (place, _, _) in found.items() if place}, scene.world)
+        odd = minority({n: place for n, (place, _, _) in found.items() if place}, scene.world)
     if not odd or len(odd) > scene.world // 2:
         return
     most = [number for number in found if number not in odd]

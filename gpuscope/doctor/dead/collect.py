@@ -7,7 +7,17 @@ import signal
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from . import clocks, excerpt, read_box, read_elastic, read_flight, read_log, rules
+from . import (
+    clocks,
+    excerpt,
+    read_box,
+    read_core,
+    read_elastic,
+    read_flight,
+    read_log,
+    read_recording,
+    rules,
+)
 from .find import Found, find
 from .model import Exit, Failure, Job, Moment, Rank
 from .read_elastic import Listed
@@ -54,6 +64,12 @@ def read_files(
         elif one.kind == "box":
             box = read_box.read(one)
             parts.extend(() if box is None else (box,))
+        elif one.kind == "recording":
+            _read_recording(job, one, parts)
+        elif one.kind == "core":
+            _read_core(job, one, parts)
+        elif one.kind == "packed":
+            job.unread.append(f"{one.name}: {read_core.named(one)}.")
     _number(job, parts, listed)
     _merge(job, parts)
     _add_listed(job, listed)
@@ -61,6 +77,7 @@ def read_files(
     _give_out(job)
     _add_tasks(job, listed)
     _add_spawned(job)
+    _give_cores(job)
     for rank in job.ranks.values():
         rank.failures = _each_once(one for one in rank.failures if not _went_on(rank, one.source))
         rank.moments = [
@@ -95,6 +112,26 @@ def _read_error_file(job: Job, one: Found, parts: list[Part]) -> None:
         rules.classify(failure)
         about = Rank(LOOSE, failures=[failure], sources=[one.name])
         parts.append(Part(one, about))
+
+
+def _read_recording(job: Job, one: Found, parts: list[Part]) -> None:
+    own, recorded, problem = read_recording.read(one)
+    parts.extend(own)
+    if recorded is not None:
+        job.recorded.append(recorded)
+    if problem:
+        job.unread.append(f"{one.name}: {problem}.")
+
+
+def _read_core(job: Job, one: Found, parts: list[Part]) -> None:
+    try:
+        core, part = read_core.read(one)
+    except (read_core.NoCore, OSError) as error:
+        job.unread.append(f"{one.name}: this core file cannot be read ({error}).")
+        return
+    job.cores.append(core)
+    job.world = max(job.world or 0, core.world or 0) or None
+    parts.append(part)
 
 
 def _number(job: Job, parts: Sequence[Part], listed: Sequence[Listed]) -> None:
@@ -155,6 +192,8 @@ def _merge(job: Job, parts: Sequence[Part]) -> None:
         rank.finished = rank.finished or about.finished
         rank.exit = rank.exit or about.exit
         rank.last_line = about.last_line or rank.last_line
+        rank.recorded = about.recorded or rank.recorded
+        rank.gone = about.gone or rank.gone
         rank.last_lines += about.last_lines
         rank.complaints += [one for one in about.complaints if not _went_on(about, one[1])]
 
@@ -307,6 +346,13 @@ def _add_spawned(job: Job) -> None:
             rank = job.rank(int(match["rank"]))
             code = int(match["code"]) if match["code"] else -_signal_named(match["signal"])
             rank.exit = rank.exit or Exit(code, failure.source, time=failure.time, first=True)
+
+
+def _give_cores(job: Job) -> None:
+    """Give a core file that names no rank to the rank whose process it is of."""
+    by_pid = {rank.pid: number for number, rank in job.ranks.items() if number != LOOSE}
+    for core in job.cores:
+        core.rank = by_pid.get(core.pid) if core.rank is None else core.rank
 
 
 def _signal_named(name: str) -> int:

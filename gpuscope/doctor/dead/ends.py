@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 
 from ...text.units import duration_text
 from ..finding import Evidence
-from . import rules
-from .model import Moment, Suspect
+from . import read_core, rules
+from .absent import recorded_words
+from .model import Core, Moment, Suspect
 from .scene import Scene, code_text, host_of, names, of_failure, of_moment, short
 
 Suspects = Iterator[Suspect]
@@ -72,7 +74,14 @@ def _stopped(scene: Scene) -> Suspects:
     )
 
 
-_CRASHES = (-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGILL, -signal.SIGFPE)
+_FAULTS = frozenset((signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE))
+_OF_GPUS = re.compile(
+    r"lib(?:cuda|cudart|nvidia-ml|nccl|cudnn|cublas|amdhip64|rccl|torch|torch_cuda|torch_cpu|c10)[._\d]"
+)
+SAME_END_SECONDS = 1.5
+"""An agent looks so often that ends of ranks within so many seconds have no order."""
+MOST_CORES, MOST_LIBRARIES = 4, 8
+_CRASHES = tuple(-one for one in _FAULTS)
 """Signals that nobody but the kernel sends, for what the process itself did."""
 
 
@@ -97,6 +106,7 @@ def _of_exits(scene: Scene, code: int, waited: bool, ranks: list[int]) -> Suspec
         text, at = lead.last_lines[-1]
         evidence.append(Evidence(text=f"its last line: {short(text)}", source=at))
     everyone = len(ranks) > 1 and len(ranks) >= scene.world
+    evidence += recorded_words(lead)
     host = host_of(scene, ranks)
     if cause == "dead.killed" and len(ranks) > 1 and ranks == sorted(scene.hosts.get(host, ())):
         cause = "dead.node-lost"
@@ -117,6 +127,87 @@ def _of_exits(scene: Scene, code: int, waited: bool, ranks: list[int]) -> Suspec
         },
         host=host,
         time=lead.exit.time if lead.exit is not None else None,
+    )
+
+
+def cores(scene: Scene) -> Suspects:
+    """Yield the processes whose core files show that a signal ended them.
+
+    Native code also aborts because it lost another rank, so that SIGABRT of a rank that waited says
+    nothing of the first cause.
+    """
+    crashed = [one for one in scene.job.cores if one.signal in read_core.CRASHES]
+    crashed = [one for one in crashed if one.signal != signal.SIGABRT or not _gave_up(scene, one)]
+    crashed.sort(key=lambda one: one.time or 0.0)
+    for number, core in enumerate(crashed[:MOST_CORES]):
+        code = code_text(-core.signal)
+        who = f"PID {core.pid}" if core.rank is None else f"rank {core.rank} (PID {core.pid})"
+        died = f"{who} died of {code} in: {short(core.command or core.name, 120)}"
+        evidence = [Evidence(text=died, source=core.source)]
+        if core.place:
+            evidence.append(Evidence(text=f"it was in {core.place}", source=core.source))
+        sent = core.sender not in (None, core.pid)
+        if sent:
+            text = f"process {core.sender} had sent the signal"
+            evidence.append(Evidence(text=text, source=core.source))
+        libraries = _libraries(core)
+        if libraries:
+            text = f"mapped, of {len(core.files)} files: {', '.join(libraries)}"
+            evidence.append(Evidence(text=text, source=core.source))
+        yield Suspect(
+            cause="dead.crash",
+            ranks=() if core.rank is None else (core.rank,),
+            confidence="definite"
+            if len(crashed) == 1 and core.signal in _FAULTS and not sent
+            else "likely",
+            weight=0.9 - 0.1 * min(number, 2),
+            evidence=tuple(evidence),
+            figures={
+                "who": who[:1].upper() + who[1:],
+                "what": code + (f" in {core.place}" if core.place else ""),
+            },
+            host=scene.get(core.rank).host if core.rank is not None else "",
+            time=core.time,
+        )
+
+
+def _gave_up(scene: Scene, core: Core) -> bool:
+    """Return whether the process of a core file aborted because of another rank."""
+    waited = core.rank is not None and scene.get(core.rank).waited
+    told = core.rank is not None and core.rank in scene.own_failures
+    return waited or told or bool(scene.aborts)
+
+
+def _libraries(core: Core) -> list[str]:
+    """Return the mapped libraries of the GPU and of torch, each once, with what their names say."""
+    names = (path.rpartition("/")[2] for path in core.files)
+    return sorted({name for name in names if _OF_GPUS.match(name)})[:MOST_LIBRARIES]
+
+
+def recorded_ends(scene: Scene) -> Suspects:
+    """Yield the rank that a recording saw end before all others, and without a word."""
+    ends = sorted(
+        (rank.gone[0], number) for number, rank in scene.ranks.items() if rank.gone is not None
+    )
+    first = [number for at, number in ends if at - ends[0][0] < SAME_END_SECONDS]
+    if not ends or len(first) == len(ends) or len(first) > len(scene.ranks) // 2:
+        return
+    lead = scene.get(first[0])
+    if set(first) & set(scene.own_failures) or lead.finished or lead.gone is None:
+        return
+    text = f"{names(first)} ended first, and {duration_text(ends[len(first)][0] - ends[0][0])}"
+    text += f" before the others: {short(lead.gone[1])}"
+    yield Suspect(
+        cause="dead.killed",
+        ranks=tuple(first),
+        confidence="likely",
+        weight=0.76,
+        evidence=(
+            Evidence(text=text, source=lead.recorded[1] if lead.recorded else ""),
+            *recorded_words(lead),
+        ),
+        figures={"who": names(first).capitalize(), "ended": "ended first and without cleanup"},
+        time=ends[0][0],
     )
 
 
@@ -274,5 +365,5 @@ def nodes(scene: Scene) -> Suspects:
 
 
 RULES: tuple[Callable[[Scene], Suspects], ...] = (
-    exits, host_memory, device_faults, scheduler, nodes,
+    exits, cores, recorded_ends, host_memory, device_faults, scheduler, nodes,
 )  # fmt: skip

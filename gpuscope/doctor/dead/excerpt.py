@@ -7,11 +7,13 @@ chunks, at the speed at which bytes are searched.
 from __future__ import annotations
 
 import gzip
+import lzma
 import zlib
 from collections import deque
 from collections.abc import Sequence
 from typing import IO, Any
 
+from ..file_kinds import GZIP, XZ
 from ..messages.reading import decoded
 
 CHUNK_BYTES = 4 << 20
@@ -56,23 +58,24 @@ def tail_bytes(logs: int) -> int:
 
 
 def read(stream: IO[bytes], tail: int, needles: Sequence[bytes] = OF_OTHERS) -> Excerpt:
-    """Return the excerpt of an open log, which may be packed by gzip.
+    """Return the excerpt of an open log, which may be packed by gzip or xz.
 
     ``tail`` is how many bytes of its end are kept.
     """
     excerpt = Excerpt()
     source: Any = stream
-    if stream.read(2) == b"\x1f\x8b":
-        stream.seek(0)
+    begin = stream.read(6)
+    stream.seek(0)
+    if begin.startswith(GZIP):
         source = gzip.GzipFile(fileobj=stream)
-    else:
-        stream.seek(0)
+    elif begin == XZ:
+        source = lzma.open(stream)  # noqa: SIM115, which is of the stream of the caller
     kept = _Kept(tail, needles)
     rest = b""
     while True:
         try:
             piece = source.read(CHUNK_BYTES)
-        except (OSError, EOFError, zlib.error) as error:
+        except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
             excerpt.problem = str(error)
             break
         if not piece:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...wire.files import open_regular
-from ..file_kinds import HEAD_BYTES, Kind, kind_of
+from ..file_kinds import GZIP, HEAD_BYTES, XZ, Kind, kind_of, unpacked
 
 MOST_FILES = 20_000
 """Of a folder with more files, only the first are looked at."""
@@ -27,7 +27,8 @@ _SKIPPED_NAMES = re.compile(
     re.I,
 )
 _OF_A_JOB = re.compile(
-    rb"torch|nccl|gloo|cuda|traceback \(most|\bgpu\b|\bepoch|\bloss\b|\bsteps?\b|\bit/s|\brank\b"
+    rb"torch|nccl|gloo|c10d|cuda|traceback \(most|\bgpu\b|\bepoch|\bloss\b|\bsteps?\b|\bit/s"
+    rb"|\brank(?:\b|\d)"
     rb"|slurm|srun|^JobID\||Xid|kernel:|killed process|most recent call first|Process \d+: ",
     re.I | re.M,
 )
@@ -69,7 +70,7 @@ def is_of_a_job(folder: Path) -> bool:
     for one in find_each([folder], []):
         if one.kind in ("flight", "elastic", "box") or _ATTEMPT.search(one.name):
             return True
-        texts += one.kind == "text"
+        texts += one.kind in ("text", "core", "recording")
         if texts >= MOST_TEXTS:
             break
     scripts = next(folder.glob("*.py"), None) or next(folder.glob("*/*.py"), None)
@@ -125,20 +126,24 @@ def find_each(paths: Sequence[Path], unread: list[str]) -> Iterator[Found]:
             with open_regular(path) as file:
                 head = file.read(HEAD_BYTES)
                 kind = kind_of(head)
-                if kind == "text" and not named and not _says_something(file, head, about.st_size):
+                of_a_rank = named or _ATTEMPT.search(name)
+                if kind == "text" and not (of_a_rank or _says_something(file, head, about.st_size)):
                     continue
         except OSError as error:
             unread.append(f"{name}: cannot be read ({error.strerror or error}).")
             continue
+        if kind == "packed" and not path.name.startswith("core"):
+            continue  # nothing else of what is packed so can be told from its name
         if kind not in ("binary", "zip"):
             yield Found(path, name, kind, about.st_size, about.st_mtime)
 
 
 def _says_something(file: object, head: bytes, size: int) -> bool:
     """Return whether the beginning or the end of a text reads like what jobs and kernels write."""
-    if _OF_A_JOB.search(head):
+    packed = head.startswith((GZIP, XZ))
+    if _OF_A_JOB.search(unpacked(head) if packed else head):
         return True
-    if size <= len(head):
+    if size <= len(head) or packed:
         return False
     file.seek(max(0, size - HEAD_BYTES))  # type: ignore[attr-defined]
     return _OF_A_JOB.search(file.read(HEAD_BYTES)) is not None  # type: ignore[attr-defined]

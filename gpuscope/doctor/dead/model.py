@@ -135,8 +135,48 @@ class Exit:
 
 
 @dataclass(slots=True)
+class Core:
+    """What the core file of a process says.
+
+    ``command`` is cut at 80 characters by the kernel. ``place`` is the file in which the program
+    was, with its offset there. ``files`` are all that were mapped. ``sender`` is the PID of another
+    process that sent the signal.
+    """
+
+    pid: int = 0
+    name: str = ""
+    command: str = ""
+    signal: int = 0
+    sender: int | None = None
+    place: str = ""
+    files: list[str] = field(default_factory=list)
+    threads: int = 0
+    rank: int | None = None
+    world: int | None = None
+    time: float | None = None
+    source: str = ""
+
+
+@dataclass(slots=True)
+class Recorded:
+    """Which ranks held up the others before the first of them ended, as a recording shows it.
+
+    ``frame`` is where the first of them was.
+    """
+
+    source: str
+    behind: list[int]
+    waiting: list[int]
+    text: str
+    frame: Frame | None = None
+
+
+@dataclass(slots=True)
 class Call:
-    """One collective of a rank, from its flight recorder."""
+    """One collective of a rank, from its flight recorder.
+
+    Of a send or a receive, ``source`` and ``target`` are its ranks in the job.
+    """
 
     group: str
     label: str
@@ -150,11 +190,22 @@ class Call:
     timeout: float | None
     place: str
     point_to_point: bool = False
+    source: int | None = None
+    target: int | None = None
 
     @property
     def title(self) -> str:
         """Return ``all_reduce 1201``."""
         return f"{self.operation} {self.number}"
+
+    @property
+    def sends(self) -> bool:
+        """Return whether this is the sending side of a send and a receive."""
+        return self.operation.startswith("send")
+
+    def partner(self, rank: int) -> int | None:
+        """Return the rank with which this rank's send or receive is."""
+        return self.target if self.source == rank else self.source
 
 
 @dataclass(slots=True)
@@ -163,6 +214,8 @@ class Rank:
 
     ``step_seconds`` is the time between the last two lines about steps. ``last_lines`` are the last
     lines that are of no exception, and ``complaints`` those that name a cause, with their sources.
+    ``recorded`` is what a recording or a black box says of its last step and its memory, in words,
+    and ``gone`` when and how it ended by that.
     """
 
     number: int
@@ -188,6 +241,8 @@ class Rank:
     has_flight: bool = False
     exit: Exit | None = None
     told: Moment | None = None
+    recorded: tuple[str, str] | None = None
+    gone: tuple[float, str] | None = None
     sources: list[str] = field(default_factory=list)
 
     def all_with(self, means: Means) -> Iterator[Failure | Moment]:
@@ -220,6 +275,8 @@ class Job:
     offsets: dict[str, tuple[float, float]] = field(default_factory=dict)
     bytes_read: int = 0
     flight_names: set[str] = field(default_factory=set)
+    cores: list[Core] = field(default_factory=list)
+    recorded: list[Recorded] = field(default_factory=list)
     files: Sequence[Found] = ()
 
     def rank(self, number: int) -> Rank:

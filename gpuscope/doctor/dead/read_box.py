@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from ...store.blackbox import BoxReader, how_it_ended
 from .find import Found
-from .model import Exit, Failure, Frame, Rank
+from .model import Exit, Failure, Frame
 from .read_log import Part
+from .read_recording import about_trainer
 from .rules import classify
 
 _KEY = "box"
@@ -30,15 +31,12 @@ def read(found: Found) -> Part | None:
             continue
     host = store.view().host
     trainers = host.trainers if host is not None else ()
-    if not trainers:
+    if host is None or not trainers:
         return None
     trainer = trainers[0]
-    last = host.wall_seconds if host is not None else None
-    about = Rank(-1, pid=trainer.definition.pid, last=last, sources=[found.name])
-    about.local = trainer.definition.local_rank
-    step = trainer.number("step")
-    about.step = int(step) if step is not None else None
-    about.step_time, about.step_source = last, found.name
+    last = host.wall_seconds
+    about = about_trainer(host, trainer, found.name)
+    about.gone, about.finished = None, ""  # the box says it better
     ended = reader.ended
     if ended is not None and ended.get("how") == "exception":
         text = f"{ended.get('type', 'Exception')}: {str(ended.get('message', ''))[:2000]}"

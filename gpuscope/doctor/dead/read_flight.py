@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,8 @@ from .model import Call
 
 SECONDS = 60.0
 """Seconds that reading one dump may take."""
+COALESCED = "coalesced"
+_PAIR = re.compile(r"(?:send|recv) (?P<first>\d{1,6})(?P<arrow>->|<-)(?P<second>\d{1,6})$")
 MAX_ANSWER_BYTES = 64 * MIB
 
 
@@ -79,14 +82,26 @@ def _dump(found: Found, answer: dict[str, Any]) -> Dump:
     dump = Dump(found, rank=answer.get("rank"), host=answer["host"])
     dump.rank = found.rank if dump.rank is None else dump.rank
     dump.world = max((len(ranks) for _, _, ranks in answer["groups"]), default=0)
+    members = {name: ranks for name, _, ranks in answer["groups"]}
+    waiting: dict[tuple[str, int], list[Call]] = {}
     for row in answer["rows"]:
-        call = _call(row)
-        if call is not None:
+        call = _call(row, members)
+        if call is None:
+            continue
+        if call.point_to_point:
+            together = waiting.setdefault((call.group, call.number), [])
+            if call.operation == COALESCED:  # it ends the calls of a batch, and only it has a state
+                for one in together:
+                    one.done, one.completed = call.done, call.completed
+                waiting.pop((call.group, call.number))
+                continue
+            together.append(call)
+        if call.operation != COALESCED:
             dump.calls.setdefault(call.group, []).append(call)
     return dump
 
 
-def _call(row: list[Any]) -> Call | None:
+def _call(row: list[Any], members: dict[str, list[int]]) -> Call | None:
     (
         name, label, backend, operation, number, p2p, is_p2p, inputs, outputs, types, done,
         created, completed, timeout, place,
@@ -96,8 +111,9 @@ def _call(row: list[Any]) -> Call | None:
     )  # ranks say the same thousands of times
     is_p2p = is_p2p or operation.startswith(("send ", "recv "))  # older dumps do not mark them
     count = p2p if is_p2p else number
-    if count is None or not operation or operation == "coalesced":
+    if count is None or not operation:
         return None
+    source, target = _pair(operation, members.get(name) or members.get("") or [])
     return Call(
         group=intern(f"{backend}:{name}") if backend else name,
         label=label or name,
@@ -113,4 +129,22 @@ def _call(row: list[Any]) -> Call | None:
         timeout=timeout / 1e3 if timeout else None,
         place=place,
         point_to_point=bool(is_p2p),
+        source=source,
+        target=target,
     )
+
+
+def _pair(operation: str, members: list[int]) -> tuple[int | None, int | None]:
+    """Return the ranks in the job that send and receive, of ``send 0->1`` or ``recv 1<-0``.
+
+    The dump has their numbers in the group. Without the group's members, they are taken as those in
+    the job.
+    """
+    match = _PAIR.match(operation)
+    if match is None:
+        return None, None
+    first, second = int(match["first"]), int(match["second"])
+    if members and max(first, second) < len(members):
+        ordered = sorted(members)
+        first, second = ordered[first], ordered[second]
+    return (first, second) if match["arrow"] == "->" else (second, first)

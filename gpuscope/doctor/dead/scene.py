@@ -12,7 +12,7 @@ from ..finding import Evidence
 from . import rules
 from .collect import LOOSE
 from .desync import Compared, compare
-from .model import Failure, Frame, Job, Moment, Rank
+from .model import Call, Failure, Frame, Job, Moment, Rank
 
 COLLECTIVE = re.compile(
     r"distributed/(?:distributed_c10d|_functional_collectives|nn/functional)\.py|nn/parallel/distributed\.py"
@@ -21,14 +21,16 @@ COLLECTIVE = re.compile(
 """Files of torch in which a rank waits for others; gradients are reduced during backward."""
 _WAITS = re.compile(
     r"^(?:all_?reduce|broadcast\w*|barrier|monitored_barrier|all_?gather\w*|reduce_?scatter\w*|reduce"
-    r"|gather\w*|scatter\w*|all_?to_?all\w*|send|recv|batch_isend_irecv|wait|synchronize"
+    r"|gather\w*|scatter\w*|all_?to_?all\w*|i?send|i?recv|batch_isend_irecv|wait|synchronize"
     r"|_all_gather\w*|_reduce_scatter\w*|_engine_run_backward|run_backward)$"
 )
 _SOURCE_FILE = re.compile(r"\[?(?:enforce fail at )?/?[\w./-]+\.(?:cc|cpp|h|cu):\d+\]\s?")
+POINT_TO_POINT = frozenset(("send", "recv", "isend", "irecv", "batch_isend_irecv"))
+"""The calls of torch with which one rank gives data to another."""
 LOADER = re.compile(
     r"__getitem__|__next__|__iter__|collate|dataload|dataset|_next_data|_try_get|fetch|sampler|read_shard"
-    r"|prefetch|(?:get|next|make|fetch|read|load|open|parse|decode|tokeni[sz]e)_\w*(?:batch|row|example"
-    r"|sample|input|shard|data|file|line|record|image|token)",
+    r"|prefetch|(?:get|next|make|fetch|read|load|open|parse|decode|tokeni[sz]e|download|wait(?:_for)?)_\w*"
+    r"(?:batch|row|example|sample|input|shard|part|chunk|data|file|line|record|image|token)",
     re.I,
 )
 
@@ -113,6 +115,15 @@ class Scene:
         )
 
     @cached_property
+    def lost_connections(self) -> bool:
+        """Whether ranks lost their connection to one that went away."""
+        return any(
+            re.search(r"Connection (?:closed|reset) by peer|Socket closed", one.text)
+            for rank in self.ranks.values()
+            for one in rank.all_with("effect")
+        )
+
+    @cached_property
     def silent(self) -> list[int]:
         """The ranks that neither failed by themselves nor said that they waited."""
         return [
@@ -129,6 +140,11 @@ class Scene:
             if rank.host:
                 found.setdefault(rank.host, []).append(number)
         return found
+
+    @cached_property
+    def moments_of_trouble(self) -> bool:
+        """Whether any message says that something failed, or that somebody ended the job."""
+        return any(one.means in ("cause", "told") for one in self.job.all_moments())
 
     def moments(self, *rules: str) -> list[Moment]:
         """Return the messages that one of these rules found, the earliest first."""
@@ -197,6 +213,13 @@ def names(numbers: Iterable[int]) -> str:
     """Return ``rank 5``, or ``ranks 0-4, 7``."""
     found = sorted(numbers)
     return f"rank{'s' if len(found) != 1 else ''} {ranges_text(found)}"
+
+
+def in_words(call: Call) -> str:
+    """Return ``send to rank 2``, or ``recv from rank 1``."""
+    if call.sends:
+        return f"send to rank {call.target}"
+    return f"recv from rank {call.source}"
 
 
 def of_failure(failure: Failure, who: str = "") -> Evidence:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 from ..finding import Confidence, Evidence
 from . import rules
+from .absent import recorded_words
 from .model import Failure, Moment, Suspect
 from .scene import (
     Scene,
@@ -88,6 +89,7 @@ def _of_failure(
     if len(failure.chain) > 1 and failure.first + 1 < len(failure.chain):
         text = f"then, in the same rank: {short(failure.chain[-1])}"
         evidence.append(Evidence(text=text, source=failure.source))
+    evidence += recorded_words(scene.get(lead))
     same = [number for number in ranks if number != lead]
     if same:
         evidence.append(Evidence(text=f"{names(same)} failed in the same way"))

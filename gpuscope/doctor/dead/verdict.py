@@ -8,9 +8,9 @@ from dataclasses import replace
 from ...process import flight_settings
 from ..finding import Abstained, Evidence
 from ..wordings import Wordings
-from . import absent, apart, ends, suspects
+from . import absent, apart, ends, partners, suspects
 from .model import Job, Suspect, Verdict
-from .scene import Scene, names
+from .scene import Scene, names, short
 
 WORDINGS = Wordings("dead")
 MOST_SUSPECTS = 5
@@ -27,7 +27,8 @@ def judge(job: Job) -> Verdict:
     scene = Scene(job)
     found = [*suspects.find(scene), *ends.find(scene)]
     explained = any(one.weight >= EXPLAINS and one.cause not in _OF_ALL for one in found)
-    found += [*apart.find(scene), *absent.find(scene, explained)]
+    found += [*apart.find(scene), *partners.find(scene)]
+    found += absent.find(scene, explained)
     found = _merged(found)
     found.sort(key=lambda one: (-one.weight, one.time or float("inf"), one.ranks))
     if not found:
@@ -86,6 +87,15 @@ def _ended_well(scene: Scene) -> Suspect | None:
     if failed or scene.waiting or scene.own_failures or scene.loose.failures:
         return None
     steps = {rank.step for rank in scene.ranks.values()}
+    if not done and scene.loose.finished and not scene.moments_of_trouble:
+        text = f"the log ends with: {short(scene.loose.last_line, 120)}"
+        return Suspect(
+            cause="dead.finished",
+            ranks=(),
+            confidence="likely",
+            weight=0.5,
+            evidence=(Evidence(text=text, source=scene.loose.finished),),
+        )
     if not done:
         launched = scene.loose.has_log and not scene.loose.moments and not scene.job.moments
         if not launched or len(steps) != 1 or None in steps or len(scene.ranks) < scene.world:

@@ -138,7 +138,7 @@ def _is_of_a_job(path: Path) -> bool:
         return False
     if path.suffix in (".py", ".pyw", ".ipynb") or _PYTHON_LINE.match(head):
         return False
-    return kind_of(head) in ("flight", "elastic", "text")
+    return kind_of(head) in ("flight", "elastic", "core", "text")
 
 
 def _name_of(paths: Sequence[Path]) -> str:
@@ -221,7 +221,7 @@ def _standard_input(symptom: str) -> Report:
     if sys.stdin.isatty():
         sys.stderr.write("gpuscope doctor: paste a log or a traceback, then press Ctrl-D\n")
     head = stream.peek(HEAD_BYTES)[:HEAD_BYTES]
-    if kind_of(head) in ("snapshot", "recording", "box", "flight"):
+    if kind_of(head) in ("snapshot", "recording", "box", "flight", "core", "packed"):
         raise CannotExamine("standard input: not text. Next: write it to a file, and name that.")
     return _text(stream, head, "log", "standard input", symptom)
 
@@ -240,7 +240,7 @@ def _file(file: Any, path: Path, name: str, regular: bool, symptom: str) -> Repo
     kind = kind_of(head) if regular else "text"
     if kind in ("snapshot", "recording", "box"):
         return _ask(name, "gpuscope.doctor.postmortem", path, kind)
-    if kind in ("flight", "elastic"):
+    if kind in ("flight", "elastic", "core") or (kind == "packed" and name.startswith("core")):
         return _ask(name, "gpuscope.doctor.dead", [path], name)
     found = _text(file, head, name, name, symptom)
     if regular and dead.says_ranks(head + _end_of(path)):

@@ -1,0 +1,216 @@
+"""Read from a recording, or from a black box, the end of each rank: its steps, memory and place.
+
+Of a recording that holds several jobs, the one that was seen last counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ...model.job_ends import how_it_ended
+from ...text.ranges import ranges_text
+from ...text.units import bytes_text, duration_text
+from .find import Found
+from .model import Failure, Frame, Moment, Rank, Recorded, Stack
+from .read_log import Part
+from .rules import classify
+
+if TYPE_CHECKING:
+    from ...store.store import Store
+    from ...store.view import HostView, JobView, TrainerView
+
+LAST_SECONDS = 900.0
+"""Only this last part of a recording is read, because older trouble no longer matters."""
+MOST_LINES = 400_000
+MOST_SOURCES = 64
+_KEY = "past"
+_GONE = b'"gone"'
+
+
+def read(found: Found) -> tuple[list[Part], Recorded | None, str]:
+    """Return what a recording says of each rank, who held up the others, and why it says less."""
+    from ...wire.recording import RecordingReader
+
+    reader = RecordingReader(found.path)
+    members = reader.index()
+    last = max((member.rx for member in members), default=0.0)
+    first = [member.offset for member in members if member.rx <= last - LAST_SECONDS]
+    sources: dict[int, _Source] = {}
+    for number, line in enumerate(reader.lines(first[-1] if first else 0)):
+        if number >= MOST_LINES:
+            break
+        if line.source not in sources and len(sources) >= MOST_SOURCES:
+            continue
+        sources.setdefault(line.source, _Source(found.name)).take(line.line, line.rx)
+    problem = reader.problem.text if reader.problem is not None else ""
+    hosts = [(source, host) for source in sources.values() if (host := source.host()) is not None]
+    key = _last_job([host for _, host in hosts])
+    if not key:
+        return [], None, problem or "it has no rank of a training"
+    parts = []
+    for source, host in hosts:
+        for trainer in [one for job in host.jobs if job.key == key for one in job.trainers]:
+            part = _part(found, host, trainer, len(hosts) > 1)
+            part.about.begin = source.begin
+            parts.append(part)
+    stalls = [source.stalls[key] for source in sources.values() if key in source.stalls]
+    recorded = Recorded(found.name, [], [], "")
+    for one in stalls:
+        recorded.behind += one.behind
+        recorded.waiting += one.waiting
+        recorded.text = recorded.text or one.text
+        recorded.frame = recorded.frame or one.frame
+    _mark_waiting(parts, recorded)
+    return parts, recorded, problem
+
+
+class _Source:
+    """Replays the lines of one host, and keeps who held up whom before the first rank ended."""
+
+    def __init__(self, name: str) -> None:
+        from ...store.store import Store
+
+        self._name = name
+        self._store: Store = Store()
+        self._store.add_source(_KEY, name)
+        self.stalls: dict[str, Recorded] = {}
+        self.begin: float | None = None
+
+    def take(self, line: bytes, at: float) -> None:
+        from ...store.decode import decode
+        from ...wire.codec import WireError
+
+        if _GONE in line:
+            self._look()
+        try:
+            self._store.apply(_KEY, decode(line), at)
+        except WireError:
+            return
+        if self.begin is None:
+            host = self._store.view().host
+            self.begin = host.wall_seconds if host is not None else None
+
+    def host(self) -> HostView | None:
+        """Return the host as it was at the end."""
+        self._look()
+        return self._store.view().host
+
+    def _look(self) -> None:
+        from ...model.stalls import find_stall, place
+
+        host = self._store.view().host
+        for job in host.jobs if host is not None else ():
+            if len(job.trainers) < 2 or any(one.gone is not None for one in job.trainers):
+                continue
+            stall = find_stall(job.trainers)
+            if stall is None:
+                self.stalls.pop(job.key, None)
+                continue
+            where, function = place(stall.behind[0]) if stall.behind else ("", "")
+            self.stalls[job.key] = Recorded(
+                self._name,
+                _ranks(stall.behind),
+                _ranks(stall.waiting),
+                stall.text,
+                _frame(where, function),
+            )
+
+
+def _frame(where: str, function: str) -> Frame | None:
+    file, _, line = where.rpartition(":")
+    return Frame(file, int(line), function) if file and line.isdigit() else None
+
+
+def _ranks(trainers: Sequence[TrainerView]) -> list[int]:
+    return [one.definition.rank for one in trainers if one.definition.rank is not None]
+
+
+def _last_job(hosts: Sequence[HostView]) -> str:
+    """Return the key of the job that was seen last, of several the one with most ranks."""
+    jobs = [(host, job) for host in hosts for job in host.jobs if job.trainers]
+    if not jobs:
+        return ""
+    return max(jobs, key=lambda one: (_seen(*one), len(one[1].trainers)))[1].key
+
+
+def _seen(host: HostView, job: JobView) -> float:
+    if any(one.gone is None for one in job.trainers):
+        return host.wall_seconds or float("inf")
+    return max(one.gone.wall_seconds or 0.0 for one in job.trainers if one.gone is not None)
+
+
+def _part(found: Found, host: HostView, trainer: TrainerView, several: bool) -> Part:
+    about = about_trainer(host, trainer, found.name)
+    about.host = host.name if several else ""
+    failure = _failure(host, trainer, found.name)
+    if failure is not None:
+        about.failures.append(failure)
+    return Part(found, about, trainer.definition.rank, None)
+
+
+def about_trainer(host: HostView, trainer: TrainerView, name: str) -> Rank:
+    """Return what the last readings of a trainer say of its rank."""
+    about = Rank(-1, pid=trainer.definition.pid, sources=[name])
+    about.local = trainer.definition.local_rank
+    last = _wall(host, trainer.sampled_seconds)
+    step, age = trainer.number("step"), trainer.number("step_age_seconds")
+    about.step = int(step) if step is not None else None
+    about.step_seconds = trainer.number("step_seconds")
+    about.step_time = last - (age or 0.0) if last is not None else None
+    about.step_source = name
+    about.last = last
+    about.recorded = (_words(trainer, age), name)
+    if trainer.gone is not None:
+        about.last = trainer.gone.wall_seconds or last
+        about.gone = (about.last or 0.0, trainer.gone.reason)
+        if how_it_ended(trainer.gone, "").word == "ended":
+            about.finished, about.last_line = name, trainer.gone.reason
+    return about
+
+
+def _wall(host: HostView, seconds: float | None) -> float | None:
+    """Return a time of the host's monotonic clock in seconds since 1970."""
+    if seconds is None or host.wall_seconds is None or host.sampled_seconds is None:
+        return host.wall_seconds
+    return host.wall_seconds - (host.sampled_seconds - seconds)
+
+
+def _words(trainer: TrainerView, age: float | None) -> str:
+    """Return the last step and the memory of a trainer in words."""
+    words = []
+    step = trainer.number("step")
+    if step is not None:
+        words.append(f"step {step:.0f}")
+    if age is not None and age >= 1.0:
+        words.append(f"which had ended {duration_text(age)} before")
+    for one in trainer.allocators[:1]:
+        allocated, reserved = one.number("allocated_bytes"), one.number("reserved_bytes")
+        if allocated is not None:
+            words.append(f"{bytes_text(allocated)} of its GPU's memory allocated")
+        if reserved is not None:
+            words.append(f"{bytes_text(reserved)} reserved")
+    return ", ".join(words)
+
+
+def _failure(host: HostView, trainer: TrainerView, name: str) -> Failure | None:
+    """Return the exception that ended a trainer, if its probe reported one."""
+    for event in reversed(host.events):
+        if event.id == trainer.id and "how" in event.data and "type" in event.data:
+            text = f"{event.data['type']}: {str(event.data.get('message', ''))[:2000]}"
+            at = trainer.gone.wall_seconds if trainer.gone is not None else host.wall_seconds
+            failure = Failure([text], [[]], name, at)
+            classify(failure)
+            return failure
+    return None
+
+
+def _mark_waiting(parts: Sequence[Part], recorded: Recorded) -> None:
+    """Note of each rank that it waited, or where it was while the others did."""
+    for part in parts:
+        if part.rank in recorded.waiting and recorded.behind:
+            text = f"waited for ranks {ranges_text(sorted(recorded.behind))}"
+            moment = Moment("recorded", "effect", "", text, recorded.source, rank=part.rank)
+            part.about.moments.append(moment)
+        elif part.rank in recorded.behind and recorded.frame is not None:
+            part.about.stacks.append(Stack([recorded.frame], recorded.source, "probe"))
