@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from gpuscope.attach import on_call, run
+from gpuscope.doctor import table
 from gpuscope.errors import UsageError
+from gpuscope.process import flight_settings
 from tests.fakes.probe_client import ROOT, environment
 
 SCRIPT = "import os, sys; print('variables', {n: os.environ.get(n) for n in sys.argv[1:]})"
@@ -185,3 +187,11 @@ def test_a_timeout_of_nccl_leaves_what_each_rank_called_last(tmp_path):
     done = gpuscope_run(*words, cwd=tmp_path)
     assert done.returncode != 0
     assert (tmp_path / "left" / "nccl_trace_rank_0").stat().st_size > 0
+
+
+def test_the_pitfall_on_hangs_names_the_variables_that_are_set_here():
+    texts = [fix.environment for fix in table.load()["hang-in-collective"].fixes]
+    for setting in flight_settings.SETTINGS:
+        assert any(f"{setting.name}=" in text for text in texts)
+        assert not setting.older or any(f"{setting.older}=" in text for text in texts)
+    assert not any("{" in text for text in texts)
