@@ -22,6 +22,12 @@ _LOGGED_RANK = re.compile(
     re.I,
 )
 """A rank in brackets behind the time, as programs write it that log with a format of their own."""
+_TEE = re.compile(r"\[[a-z]{2,20}\d{1,5}\]:|\s*\d{1,5}: ")
+_BAR = ("%|", "it/s", "s/it")
+_BEHIND_A_BAR = re.compile(
+    r"(?<=\])(?=\[[a-z]{4,20}\d{1,5}\]:)|(?<=\S)(?=Traceback \(most recent call last\):)"
+)
+"""Where the words of another process begin in the line that a progress bar has left open."""
 _HOST = re.compile(
     r"^\s*\[?(?P<host>[A-Za-z][\w.-]{0,60}\d|[a-z][\w-]{0,40}-[\w-]{1,40})\]?(?::\s|\s*\|\s)"
 )
@@ -44,6 +50,13 @@ LOOK_BACK = 60
 TIME_CHARS = 120
 """A time is looked for in so many characters at the beginning of a line."""
 _ANYWHERE = re.compile(r" (?:AT|at) \d{4}-\d\d-\d\dT")
+
+
+def parts_of(text: str) -> list[str]:
+    """Return a line, or two where the line of a progress bar goes on with other words."""
+    if not any(word in text for word in _BAR):
+        return [text]
+    return [part for part in _BEHIND_A_BAR.split(text) if part]
 
 
 class LogLine:
@@ -108,7 +121,9 @@ class LineReader:
         """Return the line taken apart."""
         text = ANSI.sub("", raw) if "\x1b" in raw else raw
         if "\r" in text:
-            text = text.rstrip("\r").rpartition("\r")[2]
+            first, _, last = text.rstrip("\r").rpartition("\r")
+            prefix = _TEE.match(first)  # which stands only before the first of several bars
+            text = (prefix[0] if prefix else "") + last
         line = LogLine(number, text, self)
         for _ in range(3):
             if not self._strip_prefix(line):

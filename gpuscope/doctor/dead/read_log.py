@@ -11,7 +11,7 @@ from itertools import pairwise
 from ...wire.files import open_regular
 from . import excerpt, read_elastic, rules, tracebacks
 from .find import Found
-from .lines import LineReader, LogLine, time_near
+from .lines import LineReader, LogLine, parts_of, time_near
 from .model import Moment, Rank
 from .read_elastic import Listed
 
@@ -23,7 +23,9 @@ _STEP = re.compile(
 _BAR = re.compile(r"\d{1,3}%\|[^|]*\|\s*(\d{1,12})/\d+")
 _EPOCH = re.compile(r"\bepochs?\b[\"']?\s*[=:#\[]?\s*(\d{1,9})", re.I)
 _FINISHED = re.compile(
-    r"\b(?:done|finished|completed?|exiting normally|all steps|bye)\b(?!\s*[:=]?\s*\d)", re.I
+    r"\b(?:done|finished|completed?|exiting normally|all steps|bye)\b(?!\s*[:=]?\s*\d)"
+    r"|stopped: `?max_(?:epochs|steps)=\d+`? reached|[\"']train_runtime[\"']:",
+    re.I,
 )
 _PART = re.compile(
     r"\b(?:not|eval\w*|valid\w*|checkpoint\w*|sav\w+|load\w*|download\w*|init\w*|warm\w*|compil\w+|setup"
@@ -33,7 +35,7 @@ _PART = re.compile(
 """Words of lines that say that only a part of the training is done."""
 _WORLD = re.compile(
     r"\b(?:world[_ ]?size|WORLD_SIZE|nranks|num_processes)\b[\"']?\s*[=: ]\s*(\d{1,6})"
-    r"|\brank \d+ of (\d{1,6})\b"
+    r"|\brank \d+ of (\d{1,6})\b|\bMEMBER: \d+/(\d{1,6})\b"
 )
 _HOST = re.compile(
     r"\b(?:on|host(?:name)?:?|hostname=|host=|node:?)\s+(?!(?:cuda|gpu|cpu|mps|rank|device|port|step)\W?\d)"
@@ -78,7 +80,7 @@ def read(found: Found, tail: int) -> ReadLog:
     log = ReadLog(bytes_read=kept.bytes_read, problem=kept.problem)
     reader = LineReader(found.modified)
     reader.learn([text for _, text in kept.lines[:FIRST_LINES]])
-    lines = [reader.read(number, text) for number, text in kept.lines]
+    lines = [reader.read(number, part) for number, text in kept.lines for part in parts_of(text)]
     log.listed, lines = read_elastic.take_list(lines, found.name)
     streams: defaultdict[tuple[int | None, int | None], list[LogLine]] = defaultdict(list)
     _give_tracebacks(lines)
@@ -90,8 +92,9 @@ def read(found: Found, tail: int) -> ReadLog:
         log.parts.append(part)
     for line in lines[:400]:
         match = _WORLD.search(line.text)
-        if match and log.world is None and 0 < int(match[1] or match[2]) <= 1 << 20:
-            log.world = int(match[1] or match[2])
+        world = int(match[1] or match[2] or match[3]) if match else 0
+        if log.world is None and 0 < world <= 1 << 20:
+            log.world = world
     return log
 
 
