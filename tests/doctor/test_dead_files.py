@@ -76,6 +76,9 @@ def test_a_core_file_says_which_rank_died_of_what_in_which_command_and_library(c
     assert "it was in " in texts[1]
     assert any(path.rpartition("/")[2].startswith("libc.so") for path in read.files)
     assert "hunter2" not in repr((read, part))
+    fixes = dead.examine([tmp_path], "job").findings[0].fixes
+    program = os.path.realpath(sys.executable)
+    assert f"gdb -batch -ex bt {program} {tmp_path}/anything" in [fix.command for fix in fixes]
 
 
 def test_a_core_file_that_names_no_rank_is_of_the_rank_with_its_process(core, tmp_path):

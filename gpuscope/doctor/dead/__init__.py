@@ -121,6 +121,15 @@ def _fixes(suspect: Suspect, root: Path | None) -> list[Fix]:
     if root is not None and file and line.isdigit():
         figures = {"line": line, "path": shlex.quote(str(root / file))}
         fixes += WORDINGS.fixes(("read-in-full",), figures)
+    core = suspect.figures.get("core")
+    if root is not None and core:
+        fixes += WORDINGS.fixes(
+            ("native-stack",),
+            {
+                "path": shlex.quote(str(root / core)),
+                "program": shlex.quote(suspect.figures.get("program") or "python3"),
+            },
+        )
     row = table.load()[WORDINGS.findings[suspect.cause].pitfall]
     if not suspect.traceback or row.id != "first-failure":
         fixes += [fix for fix in row.fixes_for(suspect.cause) if not fix.now]

@@ -165,6 +165,8 @@ def cores(scene: Scene) -> Suspects:
             figures={
                 "who": who[:1].upper() + who[1:],
                 "what": code + (f" in {core.place}" if core.place else ""),
+                "core": core.source,
+                "program": core.program,
             },
             host=scene.get(core.rank).host if core.rank is not None else "",
             time=core.time,

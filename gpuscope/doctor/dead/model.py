@@ -138,9 +138,9 @@ class Exit:
 class Core:
     """What the core file of a process says.
 
-    ``command`` is cut at 80 characters by the kernel. ``place`` is the file in which the program
-    was, with its offset there. ``files`` are all that were mapped. ``sender`` is the PID of another
-    process that sent the signal.
+    ``command`` is cut at 80 characters by the kernel. ``place`` is the file in which the process
+    was, with its offset there, and ``program`` the file that it runs. ``files`` are all that were
+    mapped. ``sender`` is the PID of another process that sent the signal.
     """
 
     pid: int = 0
@@ -149,6 +149,7 @@ class Core:
     signal: int = 0
     sender: int | None = None
     place: str = ""
+    program: str = ""
     files: list[str] = field(default_factory=list)
     threads: int = 0
     rank: int | None = None

@@ -37,6 +37,9 @@ _LOAD, _NOTE = 1, 4
 _MANY = 0xFFFF
 _COUNTER = {62: 240, 183: 368}
 """Where the program counter is in NT_PRSTATUS, by the kind of processor: x86-64 and aarch64."""
+Mapped = tuple[int, int, int, str]
+"""The first address of a mapped part of a file, the one behind its end, its offset and the file."""
+_ENTRY = 9  # AT_ENTRY, the address at which the program began
 _PROGRAM_NAME = 31  # AT_EXECFN, an address behind the environment on the first stack
 _RANK_NAMES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _VARIABLE = re.compile(
@@ -102,7 +105,8 @@ def _read(file: IO[bytes]) -> tuple[Core, dict[str, int]]:
     machine = struct.unpack_from("<H", head, 18)[0]
     segments = list(_segments(file, head))
     core = Core()
-    where, counter = -1, -1
+    where = counter = entry = -1
+    mapped: list[Mapped] = []
     for offset, size in [(one[1], one[3]) for one in segments if one[0] == _NOTE]:
         for kind, at, length in _notes(file, offset, size):
             data = _at(file, at, min(length, MOST_FILE_BYTES))
@@ -119,11 +123,14 @@ def _read(file: IO[bytes]) -> tuple[Core, dict[str, int]]:
                 code = _number(data, "<i", 8)
                 core.sender = _number(data, "<i", 16) if code in (0, -6) else None
             elif kind == _FILE:
-                core.files, core.place = _files(data, counter)
+                mapped = _files(data)
             elif kind == _AUXV:
-                where = _auxiliary(data, _PROGRAM_NAME)
+                where, entry = (_auxiliary(data, one) for one in (_PROGRAM_NAME, _ENTRY))
     if not core.threads:
         raise NoCore("it ends before its notes, or has none")
+    core.files = list(dict.fromkeys(one[3] for one in mapped if one[3]))
+    core.place = _place(mapped, counter)
+    core.program = next((one[3] for one in mapped if one[0] <= entry < one[1]), "")
     return core, _variables(file, segments, where)
 
 
@@ -175,23 +182,26 @@ def _text(data: bytes) -> str:
     return data.partition(b"\0")[0].decode("utf-8", "replace").strip()
 
 
-def _files(data: bytes, counter: int) -> tuple[list[str], str]:
-    """Return the files that were mapped, and the one in which the program was, with its offset."""
-    count = _number(data, "<Q", 0)
-    page = _number(data, "<Q", 8)
+def _files(data: bytes) -> list[Mapped]:
+    """Return the files that were mapped, and where."""
+    count, page = _number(data, "<Q", 0), _number(data, "<Q", 8)
     rows = 16 + 24 * count
     if count < 0 or rows > len(data):
-        return [], ""
-    names = data[rows:].split(b"\0")
-    place = ""
-    for (begin, end, pages), name in zip(
-        struct.iter_unpack("<QQQ", data[16:rows]), names, strict=False
-    ):
-        if begin <= counter < end:
-            file = name.decode("utf-8", "replace").rpartition("/")[2]
-            place = f"{file}+{counter - begin + pages * page:#x}"
-    mapped = dict.fromkeys(name.decode("utf-8", "replace") for name in names[:count])
-    return [name for name in mapped if name], place
+        return []
+    names = [name.decode("utf-8", "replace") for name in data[rows:].split(b"\0")]
+    ranges = struct.iter_unpack("<QQQ", data[16:rows])
+    return [
+        (begin, end, pages * page, name)
+        for (begin, end, pages), name in zip(ranges, names, strict=False)
+    ]
+
+
+def _place(mapped: list[Mapped], address: int) -> str:
+    """Return ``libc.so.6+0x16d8a2`` for an address in a mapped file, or nothing."""
+    for begin, end, offset, name in mapped:
+        if begin <= address < end:
+            return f"{name.rpartition('/')[2]}+{address - begin + offset:#x}"
+    return ""
 
 
 def _auxiliary(data: bytes, wanted: int) -> int:
