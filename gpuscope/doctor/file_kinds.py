@@ -10,8 +10,7 @@ from typing import Literal
 HEAD_BYTES = 64 << 10
 GZIP = b"\x1f\x8b"
 XZ = b"\xfd7zXZ\x00"
-PACKED = (b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18")
-"""How files begin that zstd and lz4 have packed, which Python's library cannot read."""
+ZSTD, LZ4 = b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18"
 _RECORDING = re.compile(rb'\{"k": ?"(?:recording|hello)"|\{"@":\d')
 _FLIGHT = re.compile(rb"pg_config|pg_status|comm_lib_version|nccl_comm_state|collective_seq_id")
 _ELASTIC = re.compile(rb'^\s*\{\s*"message"\s*:')
@@ -39,7 +38,7 @@ def kind_of(head: bytes) -> Kind:
 
     ``flight`` is a dump of c10d's flight recorder, as a pickle or as JSON, ``elastic`` an error
     file of torchrun, ``core`` the core file of a process, and ``packed`` a file that is packed by
-    what is not read here. A text may be anything else that can be read.
+    zstd or lz4. A text may be anything else that can be read.
     """
     from ..wire import boxes
 
@@ -59,7 +58,7 @@ def kind_of(head: bytes) -> Kind:
         return "zip"
     if begin.startswith(b"\x7fELF") and begin[16:18] in (b"\x04\x00", b"\x00\x04"):
         return "core"
-    if begin.startswith(PACKED):
+    if begin.startswith((ZSTD, LZ4)):
         return "packed"
     return "binary" if is_binary(begin) else "text"
 

@@ -138,6 +138,7 @@ def test_a_damaged_core_file_raises_no_other_error(tmp_path):
             read_core.read(found(path))
 
 
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="this Python unpacks it")
 def test_a_core_file_that_systemd_packed_is_named_with_what_unpacks_it(tmp_path):
     boot = "5d1f0c8e42114d3c9a572b6e8f104211"
     name = f"core.python3.1000.{boot}.4711.1795700000000000.zst"
@@ -151,6 +152,12 @@ def test_a_core_file_that_systemd_packed_is_named_with_what_unpacks_it(tmp_path)
     ]
     report = targets.examine([str(tmp_path / name)], False, 5.0)
     assert "coredumpctl info 4711" in str(report.problems)
+
+
+def test_a_core_file_that_zstd_packed_is_read_where_python_can(core, tmp_path):
+    zstd = pytest.importorskip("compression.zstd")
+    (tmp_path / "core.zst").write_bytes(zstd.compress(core.read_bytes()))
+    assert first(tmp_path).cause == "dead.crash"
 
 
 # ── recordings ────────────────────────────────────────────────────────────────────────────────────

@@ -66,10 +66,8 @@ def read_files(
             parts.extend(() if box is None else (box,))
         elif one.kind == "recording":
             _read_recording(job, one, parts)
-        elif one.kind == "core":
+        elif one.kind in ("core", "packed"):
             _read_core(job, one, parts)
-        elif one.kind == "packed":
-            job.unread.append(f"{one.name}: {read_core.named(one)}.")
     _number(job, parts, listed)
     _merge(job, parts)
     _add_listed(job, listed)
@@ -126,6 +124,9 @@ def _read_recording(job: Job, one: Found, parts: list[Part]) -> None:
 def _read_core(job: Job, one: Found, parts: list[Part]) -> None:
     try:
         core, part = read_core.read(one)
+    except read_core.Packed as error:
+        job.unread.append(f"{one.name}: {error}.")
+        return
     except (read_core.NoCore, OSError) as error:
         job.unread.append(f"{one.name}: this core file cannot be read ({error}).")
         return

@@ -81,7 +81,9 @@ def are_of_one_job(files: Sequence[Path]) -> bool:
     """Return whether files that were named together are those of the ranks of one job."""
     found, _ = find(files)
     ranks = {one.rank if one.local is None else (one.run, one.local) for one in found}
-    return any(one.kind in ("flight", "elastic") for one in found) or len(ranks - {None}) > 1
+    return (
+        any(one.kind in ("flight", "elastic", "core") for one in found) or len(ranks - {None}) > 1
+    )
 
 
 def walk(paths: Sequence[Path]) -> Iterator[tuple[Path, str]]:

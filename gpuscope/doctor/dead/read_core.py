@@ -1,8 +1,8 @@
 """Read from a core file which process died, of which signal, in which command and library.
 
 Only the notes at its beginning are read, and the names of a few variables from the end of its first
-stack, whatever the size of the file. A core file that another program has packed with zstd or lz4
-is named by what systemd-coredump writes into its name.
+stack, whatever the size of the file. A core file that is packed with lz4, or with zstd where Python
+is older than 3.14, is named by what systemd-coredump writes into its name.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ import lzma
 import re
 import signal
 import struct
+import zlib
 from collections.abc import Iterator
-from typing import IO
+from importlib import import_module
+from typing import IO, Any
 
 from ...wire.files import open_regular
-from ..file_kinds import GZIP, XZ
+from ..file_kinds import GZIP, XZ, ZSTD
 from .find import Found
 from .model import Core, Exit, Rank
 from .read_log import Part
@@ -25,7 +27,7 @@ from .read_log import Part
 MOST_NOTES = 100_000
 MOST_SEGMENTS = 200_000
 MOST_FILE_BYTES = 4 << 20
-MOST_UNPACKED = 64 << 20
+MOST_UNPACKED = 32 << 20
 """So much of a packed core file is unpacked: the notes are at its beginning."""
 ENVIRONMENT_BYTES = 256 << 10
 CRASHES = frozenset(
@@ -55,10 +57,17 @@ class NoCore(Exception):
     """The file holds no core that can be read. The text says why."""
 
 
+class Packed(NoCore):
+    """The core file is packed in a way that this Python cannot read."""
+
+
 def read(found: Found) -> tuple[Core, Part]:
     """Return what a core file says. Raises NoCore and OSError."""
     with open_regular(found.path) as file:
-        core, values = _read(_opened(file))
+        try:
+            core, values = _read(_opened(file))
+        except Packed:
+            raise Packed(_named(found)) from None
     core.source = found.name
     core.time = found.modified
     about = Rank(-1, pid=core.pid, sources=[found.name])
@@ -70,7 +79,7 @@ def read(found: Found) -> tuple[Core, Part]:
     return core, Part(found, about, core.rank)
 
 
-def named(found: Found) -> str:
+def _named(found: Found) -> str:
     """Return what the name of a packed core file says, and how to unpack it."""
     name = found.path.name
     tool = {"zst": "zstd -d", "lz4": "lz4 -d"}.get(name.rpartition(".")[2], "unpack it")
@@ -85,15 +94,24 @@ def _opened(file: IO[bytes]) -> IO[bytes]:
     """Return a core file, unpacked in memory as far as its notes may reach."""
     head = file.read(6)
     file.seek(0)
-    if head[:2] != GZIP and head != XZ:
+    if head.startswith(b"\x7fELF"):
         return file
+    opener: Any = {GZIP: gzip.open, XZ[:2]: lzma.open, ZSTD[:2]: _zstd_open()}.get(head[:2])
+    if opener is None:
+        raise Packed
     try:
-        if head[:2] == GZIP:
-            return io.BytesIO(gzip.GzipFile(fileobj=file).read(MOST_UNPACKED))
-        with lzma.open(file) as unpacked:
+        with opener(file) as unpacked:
             return io.BytesIO(unpacked.read(MOST_UNPACKED))
-    except (EOFError, lzma.LZMAError) as error:
+    except (EOFError, lzma.LZMAError, zlib.error, ValueError) as error:
         raise NoCore(f"it is damaged ({error})") from None
+
+
+def _zstd_open() -> Any:
+    """Return what opens a file that zstd has packed: Python has it from 3.14 on."""
+    try:
+        return import_module("compression.zstd").open
+    except ImportError:
+        return None
 
 
 def _read(file: IO[bytes]) -> tuple[Core, dict[str, int]]:
