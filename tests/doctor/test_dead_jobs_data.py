@@ -13,7 +13,7 @@ from bench.dead_jobs.score import DATA, Answer, causes, jobs, right_culprit, sco
 
 HALVES = ("dev", "held_out")
 SETS = (*HALVES, "other_trainers")
-MOST_OF_A_JOB, MOST_OF_ALL = 60_000, 1_600_000
+MOST_OF_A_JOB, MOST_OF_ALL = 60_000, 1_700_000
 PATHS = re.compile(rb"(?<![\w.])/(?:home|root|work|Users|tmp)/[\w.-]+")
 
 

@@ -24,7 +24,6 @@ ALL_TAILS_BYTES = 16 << 20
 BEFORE_BYTES, AFTER_BYTES = 2 << 10, 12 << 10
 """How much is kept before and after a sign of trouble."""
 FIRST_WINDOWS, LAST_WINDOWS = 16, 48
-LINE_BYTES = 4000
 OF_A_RANK = (b"Traceback (most", b"Watchdog caught", b"Fatal Python")
 """What is searched in the part of a rank's log that is neither its beginning nor its end."""
 OF_OTHERS = (

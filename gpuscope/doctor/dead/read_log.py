@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from ...wire.files import open_regular
-from . import excerpt, read_elastic, rules, tracebacks
+from . import excerpt, json_lines, read_elastic, rules, tracebacks
 from .find import Found
 from .lines import LineReader, LogLine, parts_of, time_near
 from .model import Moment, Rank
@@ -80,7 +80,12 @@ def read(found: Found, tail: int) -> ReadLog:
     log = ReadLog(bytes_read=kept.bytes_read, problem=kept.problem)
     reader = LineReader(found.modified)
     reader.learn([text for _, text in kept.lines[:FIRST_LINES]])
-    lines = [reader.read(number, part) for number, text in kept.lines for part in parts_of(text)]
+    lines = [
+        line
+        for number, text in kept.lines
+        for part in parts_of(text)
+        for line in json_lines.opened(reader.read(number, part))
+    ]
     log.listed, lines = read_elastic.take_list(lines, found.name)
     streams: defaultdict[tuple[int | None, int | None], list[LogLine]] = defaultdict(list)
     _give_tracebacks(lines)
