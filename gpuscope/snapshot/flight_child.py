@@ -31,6 +31,7 @@ MOST_ENTRIES = 20_000
 """Of a longer dump, only the last entries are read."""
 MOST_JSON_BYTES = 256 << 20
 MOST_GROUPS = 1024
+MOST_MEMBERS = 1 << 17
 _INSTALLED = ("site-packages", "dist-packages", "/torch/", "/lib/python3", "<frozen")
 
 
@@ -90,8 +91,11 @@ def _groups(config: Any) -> list[list[Any]]:
         if isinstance(value, dict):
             ranks = value.get("ranks")
             if isinstance(ranks, str):
-                ranks = [int(one) for one in ranks.strip("[] ").split(",") if one.strip().isdigit()]
-            found.append([str(key)[:256], str(value.get("desc", ""))[:256], ranks or []])
+                words = [one.strip()[:9] for one in ranks.strip("[] ").split(",")]
+                ranks = [int(one) for one in words if one.isdecimal()]
+            ranks = ranks if isinstance(ranks, (list, tuple)) else []
+            members = [one for one in ranks[:MOST_MEMBERS] if type(one) is int]
+            found.append([str(key)[:256], str(value.get("desc", ""))[:256], members])
     return found
 
 

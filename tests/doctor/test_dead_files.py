@@ -259,6 +259,20 @@ def test_a_chain_of_waiting_ranks_ends_at_the_one_that_never_sent(tmp_path):
     assert one.figures["what"] == "never called send to rank 2"
 
 
+def test_a_rank_that_posted_a_receive_and_went_on_does_not_wait_in_it(tmp_path):
+    calls = [
+        [transfer(1, "send 0->1")],
+        [transfer(1, "recv 1<-0"), transfer(2, "recv 1<-0", WAITS)],
+        [transfer(1, "recv 2<-1", WAITS)],
+    ]
+    stack = 'Thread 0x7f (most recent call first):\n  File "/home/me/a.py", line 9 in spin\n'
+    left(tmp_path, calls)
+    assert first(tmp_path).ranks == (0,)
+    (tmp_path / "rank_1.log").write_text("step 1 loss 0.5\n" + stack)
+    one = first(tmp_path)
+    assert (one.cause, one.ranks, one.where) == ("dead.code-hang", (1,), "a.py:9")
+
+
 def test_a_send_and_a_receive_of_different_sizes_are_named_with_both_sides(tmp_path):
     calls = [
         [transfer(1, "send 0->1", WAITS, size=(16, 24))],

@@ -13,7 +13,7 @@ from itertools import pairwise
 from ..finding import Evidence
 from .absent import Suspects, elsewhere
 from .model import Call, Rank, Suspect
-from .scene import POINT_TO_POINT, Scene, in_words, names
+from .scene import POINT_TO_POINT, Scene, in_words, names, waits
 from .waiting import minority, of_recorder, waiting_places, waiting_transfers
 
 _RECEIVES = frozenset(("recv", "irecv"))
@@ -41,22 +41,30 @@ def recorded(scene: Scene) -> Suspects:
     """Yield circles of ranks, and the rank on which a chain of waiting ranks ends."""
     pending = {number: waiting_transfers(rank) for number, rank in scene.ranks.items()}
     yield from _unequal(scene, pending)
-    waits: dict[int, Wait] = {}
+    found: dict[int, Wait] = {}
     for number, calls in pending.items():
-        for call in calls:
+        for call in () if calls and _is_elsewhere(scene.get(number), calls[-1]) else calls:
             partner = call.partner(number)
             if partner is not None and not _answer(pending.get(partner, ()), call):
-                waits.setdefault(number, Wait(number, partner, call))
-    circle = _circle(waits)
+                found.setdefault(number, Wait(number, partner, call))
+    circle = _circle(found)
     if circle:
-        yield _of_circle(scene, [waits[number] for number in circle])
+        yield _of_circle(scene, [found[number] for number in circle])
         return
     ends: dict[int, list[Wait]] = {}
-    for wait in waits.values():
-        ends.setdefault(_end(waits, wait), []).append(wait)
+    for wait in found.values():
+        ends.setdefault(_end(found, wait), []).append(wait)
     for number, chain in ends.items():
         direct = [wait for wait in chain if wait.partner == number]
         yield _of_end(scene, number, direct, len(chain))
+
+
+def _is_elsewhere(rank: Rank, last: Call) -> bool:
+    """Return whether a rank started its transfers and went on: to other code, or a collective."""
+    if rank.stacks and not waits(rank):
+        return True
+    busy = _unfinished_collective(rank)
+    return busy is not None and (busy.created or 0.0) > (last.created or 0.0)
 
 
 def _answer(calls: Iterable[Call], call: Call) -> Call | None:
@@ -104,22 +112,26 @@ def _size(call: Call) -> str:
     return call.shapes.removeprefix("nothing to ").removesuffix(" to nothing") or "nothing"
 
 
-def _circle(waits: dict[int, Wait]) -> list[int]:
+def _circle(found: dict[int, Wait]) -> list[int]:
     """Return ranks of which each waits for the next, and the last for the first."""
-    for start in sorted(waits):
-        path = [start]
-        while path[-1] in waits:
-            following = waits[path[-1]].partner
-            if following in path:
-                return path[path.index(following) :]
-            path.append(following)
+    known: set[int] = set()
+    for start in sorted(found):
+        path: dict[int, None] = {}
+        rank = start
+        while rank in found and rank not in known:
+            known.add(rank)
+            path[rank] = None
+            rank = found[rank].partner
+        if rank in path:
+            ranks = list(path)
+            return ranks[ranks.index(rank) :]
     return []
 
 
-def _end(waits: dict[int, Wait], wait: Wait) -> int:
+def _end(found: dict[int, Wait], wait: Wait) -> int:
     """Return the rank that waits for none in a chain of waiting ranks without a circle."""
-    while wait.partner in waits:
-        wait = waits[wait.partner]
+    while wait.partner in found:
+        wait = found[wait.partner]
     return wait.partner
 
 

@@ -26,7 +26,7 @@ from .read_log import Part
 
 MOST_NOTES = 100_000
 MOST_SEGMENTS = 200_000
-MOST_FILE_BYTES = 4 << 20
+SEGMENT_BYTES = 56
 MOST_UNPACKED = 32 << 20
 """So much of a packed core file is unpacked: the notes are at its beginning."""
 ENVIRONMENT_BYTES = 256 << 10
@@ -35,6 +35,8 @@ CRASHES = frozenset(
 )
 """Signals that end a process for what it did itself; gcore and a user's kill write others."""
 _PRSTATUS, _PRPSINFO, _AUXV, _SIGINFO, _FILE = 1, 3, 6, 0x53494749, 0x46494C45
+_NOTE_BYTES = {_PRSTATUS: 512, _PRPSINFO: 136, _AUXV: 4096, _SIGINFO: 128, _FILE: 4 << 20}
+"""How much is read of a note of each type."""
 _LOAD, _NOTE = 1, 4
 _MANY = 0xFFFF
 _COUNTER = {62: 240, 183: 368}
@@ -127,7 +129,7 @@ def _read(file: IO[bytes]) -> tuple[Core, dict[str, int]]:
     mapped: list[Mapped] = []
     for offset, size in [(one[1], one[3]) for one in segments if one[0] == _NOTE]:
         for kind, at, length in _notes(file, offset, size):
-            data = _at(file, at, min(length, MOST_FILE_BYTES))
+            data = _at(file, at, min(length, _NOTE_BYTES[kind]))
             if kind == _PRSTATUS:
                 core.threads += 1
                 if core.threads == 1:  # the thread that got the signal is the first one
@@ -140,7 +142,7 @@ def _read(file: IO[bytes]) -> tuple[Core, dict[str, int]]:
             elif kind == _SIGINFO:
                 code = _number(data, "<i", 8)
                 core.sender = _number(data, "<i", 16) if code in (0, -6) else None
-            elif kind == _FILE:
+            elif kind == _FILE and not mapped:
                 mapped = _files(data)
             elif kind == _AUXV:
                 where, entry = (_auxiliary(data, one) for one in (_PROGRAM_NAME, _ENTRY))
@@ -158,7 +160,7 @@ def _segments(file: IO[bytes], head: bytes) -> Iterator[tuple[int, int, int, int
     each, count = struct.unpack_from("<HH", head, 54)
     if count == _MANY:  # the number is in the first section's head then
         count = _number(_at(file, sections, 64), "<I", 44)
-    if each < 56:
+    if each != SEGMENT_BYTES:
         raise NoCore("its head is damaged")
     data = _at(file, offset, each * min(count, MOST_SEGMENTS))
     for at in range(0, len(data) - 55, each):
@@ -176,7 +178,7 @@ def _notes(file: IO[bytes], offset: int, size: int) -> Iterator[tuple[int, int, 
             return
         name, length, kind = struct.unpack("<III", head)
         begin = at + 12 + (name + 3) // 4 * 4
-        if kind in (_PRSTATUS, _PRPSINFO, _AUXV, _SIGINFO, _FILE):
+        if kind in _NOTE_BYTES:
             yield kind, begin, length
         at = begin + (length + 3) // 4 * 4
 
