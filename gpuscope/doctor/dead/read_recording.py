@@ -54,27 +54,21 @@ def read(found: Found) -> tuple[list[Part], Recorded | None, str]:
             part = _part(found, host, trainer, len(hosts) > 1)
             part.about.begin = source.begin
             parts.append(part)
-    stalls = [source.stalls[key] for source in sources.values() if key in source.stalls]
-    recorded = Recorded(found.name, [], [], "")
-    for one in stalls:
-        recorded.behind += one.behind
-        recorded.waiting += one.waiting
-        recorded.text = recorded.text or one.text
-        recorded.frame = recorded.frame or one.frame
+    living = [one for source in sources.values() for one in source.living.get(key, ())]
+    recorded = _judged(found.name, living)
     _mark_waiting(parts, recorded)
     return parts, recorded, problem
 
 
 class _Source:
-    """Replays the lines of one host, and keeps who held up whom before the first rank ended."""
+    """Replays the lines of one host, and keeps each job as it was before its first rank ended."""
 
     def __init__(self, name: str) -> None:
         from ...store.store import Store
 
-        self._name = name
         self._store: Store = Store()
         self._store.add_source(_KEY, name)
-        self.stalls: dict[str, Recorded] = {}
+        self.living: dict[str, Sequence[TrainerView]] = {}
         self.begin: float | None = None
 
     def take(self, line: bytes, at: float) -> None:
@@ -97,29 +91,23 @@ class _Source:
         return self._store.view().host
 
     def _look(self) -> None:
-        from ...model.stalls import find_stall, place
-
         host = self._store.view().host
         for job in host.jobs if host is not None else ():
-            if len(job.trainers) < 2 or any(one.gone is not None for one in job.trainers):
-                continue
-            stall = find_stall(job.trainers)
-            if stall is None:
-                self.stalls.pop(job.key, None)
-                continue
-            where, function = place(stall.behind[0]) if stall.behind else ("", "")
-            self.stalls[job.key] = Recorded(
-                self._name,
-                _ranks(stall.behind),
-                _ranks(stall.waiting),
-                stall.text,
-                _frame(where, function),
-            )
+            if job.trainers and all(one.gone is None for one in job.trainers):
+                self.living[job.key] = job.trainers
 
 
-def _frame(where: str, function: str) -> Frame | None:
+def _judged(name: str, living: Sequence[TrainerView]) -> Recorded:
+    """Return which of a job's ranks held up the others, as they were before one of them ended."""
+    from ...model.stalls import find_stall, place
+
+    stall = find_stall(living) if len(living) > 1 else None
+    if stall is None or not stall.behind:
+        return Recorded(name, [], [], "")
+    where, function = place(stall.behind[0])
     file, _, line = where.rpartition(":")
-    return Frame(file, int(line), function) if file and line.isdigit() else None
+    frame = Frame(file, int(line), function) if file and line.isdigit() else None
+    return Recorded(name, _ranks(stall.behind), _ranks(stall.waiting), stall.text, frame)
 
 
 def _ranks(trainers: Sequence[TrainerView]) -> list[int]:
