@@ -35,6 +35,7 @@ def request_of(config: LabConfig, architecture: str, ranks: int = 2) -> Request:
         optimizer=None if config.factory else config.optimizer,
         sharding=_SHARDING[config.parallel],
         ranks=(config.nproc or ranks) if several else 1,
+        bucket_views=config.parallel == "ddp",
         architecture=architecture,
         **{name: getattr(config, name) for name in _SHARED},
     )

@@ -92,6 +92,8 @@ class Request:
     sharding: str = "none"
     """One of ``SHARDINGS``, over ``ranks`` ranks, of which one is predicted."""
     ranks: int = 1
+    bucket_views: bool = False
+    """With ddp, whether the gradients are views of the buckets in which they are reduced."""
     seed: int = default("seed")
     steps: int = 3
     """The "peak" is the maximum over this many steps of a fresh process."""
@@ -104,8 +106,11 @@ class Request:
 
 
 def alone(request: Request) -> Request:
-    """Return the same training on one GPU."""
-    return replace(request, sharding="none", ranks=1)
+    """Return the training that is traced, from which the one that is asked for is derived.
+
+    It is the same training on one GPU, unless it is ddp, which is traced itself.
+    """
+    return replace(request, sharding="ddp" if request.sharding == "ddp" else "none", ranks=1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,15 +3,16 @@
 Standard library only.
 
 ============  =============================================================================================
-ddp           gradient buckets of 25 MiB beside the gradients, as large as these together
-zero1         as ddp; optimizer state and the optimizer's temporaries are divided by the ranks
+ddp           nothing: the buckets are in its trace
+zero1         gradient buckets beside the gradients, as large as these together; optimizer state and the
+              optimizer's temporaries are divided by the ranks
 zero2         gradients are divided as well; two buckets pass while the backward pass runs
 fsdp          parameters too; the parameters of two blocks, and the gradients of two in the backward pass, are there
               whole at a time, those outside of the blocks during the whole pass
 ============  =============================================================================================
 
-Nothing of it was traced, so each adds a doubt with its share of the error bar. Memory of NCCL lies
-outside torch.
+Except for ddp nothing of it was traced, so each adds a doubt with its share of the error bar. Memory
+of NCCL lies outside torch.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -45,6 +46,9 @@ def sharded(trace: Trace, kind: str, ranks: int) -> tuple[Trace, list[Doubt]]:
         )
     if kind == "none":
         return trace, []
+    if kind == "ddp":
+        text = f"One of {ranks} ranks was traced, with its buckets, without NCCL's memory."
+        return trace, [Doubt("sharding", text, "", DOUBT_PERCENT[kind])]
     text = f"One of {ranks} ranks under {kind} is computed from one GPU's training, not traced."
     return _Sharding(trace, kind, ranks).run(), [Doubt("sharding", text, "", DOUBT_PERCENT[kind])]
 
@@ -75,7 +79,7 @@ class _Sharding:
                 new.marks.append(Mark(len(new.events), mark.name))
                 if mark.name == "step 1" and not started:
                     started = True
-                    if self._kind in ("ddp", "zero1"):
+                    if self._kind == "zero1":
                         for size in _buckets(gradients):
                             self._allocate(size, Owner("gradient", "", "bucket"))
                 elif self._kind == "zero2" and mark.name == "backward":

@@ -1,25 +1,24 @@
 """Simulate the other ranks of a training that starts a process group itself.
 
-Only one rank exists. Collectives change no size, and ``DistributedDataParallel`` only passes calls
-on and allocates its buckets.
+Only one rank exists, and collectives change no size. What ``DistributedDataParallel`` allocates is
+in :mod:`.ddp`.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from typing import Any
 
 import torch
 
 from ..request import Doubt
+from . import ddp
 from .cuda_answers import Nothing, none
 
-RANK_PERCENT = 3.0
-"""What a real rank may take in torch's allocator besides its buckets, in percent."""
-BUCKET_BYTES = 25 << 20
-FIRST_BUCKET_BYTES = 1 << 20
-"""The default size of DistributedDataParallel's first bucket."""
+RANK_PERCENT = 2.0
+"""What a real rank may take in torch's allocator that is not traced, in percent."""
 _TEXT = (
     "The program trains as one of several ranks: only one was traced, with its buckets, without "
     "NCCL's memory."
@@ -29,13 +28,14 @@ _COLLECTIVES = (
     "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "gather", "scatter", "barrier",
     "send", "recv", "isend", "irecv", "broadcast_object_list",
 )  # fmt: skip
+_OPTIONS = tuple(field.name for field in fields(ddp.Options))
 
 
 class Group:
-    """Whether the program has started its process group."""
+    """The program's process group, and its wrappers of models."""
 
-    def __init__(self, doubt: Callable[[Doubt], None]):
-        self._doubt = doubt
+    def __init__(self, doubt: Callable[[Doubt], None], shelf: ddp.Shelf):
+        self._doubt, self._shelf = doubt, shelf
         self.started = False
 
     def start(self, *_: Any, **__: Any) -> None:
@@ -55,61 +55,117 @@ class Group:
             yield module, "get_rank", lambda *_, **__: 0
             yield module, "get_world_size", lambda *_, **__: 1
             yield module, "get_backend", lambda *_, **__: "nccl"
-            yield module, "new_group", lambda *_, **__: Nothing()
+            yield module, "new_group", lambda *_, **__: _Members()
+            yield module, "group", _World
             for name in _COLLECTIVES:
-                yield module, name, _collective
+                yield module, name, self._collective
         wrapper = torch.nn.parallel.DistributedDataParallel
-        start = self.start
-
-        def init(
-            model: Any,
-            module: Any,
-            *_: Any,
-            bucket_cap_mb: Any = None,
-            gradient_as_bucket_view: bool = False,
-            **__: Any,
-        ) -> None:
-            torch.nn.Module.__init__(model)
-            model.module = module
-            start()
-            most = BUCKET_BYTES if not bucket_cap_mb else int(bucket_cap_mb * (1 << 20))
-            model.buckets = [] if gradient_as_bucket_view else _buckets(module, most)
-
-        yield wrapper, "__init__", init
-        yield wrapper, "forward", lambda model, *args, **named: model.module(*args, **named)
-        yield wrapper, "no_sync", lambda model: contextlib.nullcontext()
+        yield wrapper, "__init__", lambda model, *args, **named: self._wrap(model, *args, **named)
+        yield wrapper, "forward", _forward
+        yield wrapper, "no_sync", _no_sync
+        yield wrapper, "join", lambda *_, **__: contextlib.nullcontext()
         yield wrapper, "train", torch.nn.Module.train
-        for name in ("register_comm_hook", "_set_static_graph", "__setstate__"):
-            yield wrapper, name, none
+        yield wrapper, "register_comm_hook", lambda *args: self._register(*args)
+        yield wrapper, "_register_builtin_comm_hook", lambda *args: self._register_builtin(*args)
+        yield wrapper, "_set_static_graph", lambda model: model.reducer.set_static()
+        yield wrapper, "__setstate__", none
+
+    def _wrap(self, model: Any, module: Any, *_: Any, **options: Any) -> None:
+        torch.nn.Module.__init__(model)
+        model.module = module
+        self.start()
+        if options.get("mixed_precision") is not None:
+            text = "DistributedDataParallel's own mixed precision is traced as full precision."
+            self._doubt(Doubt("sharding", text, "mixed_precision", MIXED_PERCENT))
+        chosen = {name: options[name] for name in _OPTIONS if name in options}
+        model.process_group = _Members()
+        model.require_backward_grad_sync = True
+        model.reducer = ddp.Reducer(module, ddp.Options(**chosen), self._shelf)
+
+    def _register(self, model: Any, state: Any, hook: Callable[[Any, Any], Any]) -> None:
+        def run(bucket: Any) -> Any:
+            try:
+                return hook(state, bucket)
+            except Exception as error:
+                text = f"The communication hook could not be traced: {type(error).__name__}."
+                self._doubt(Doubt("sharding", text, "register_comm_hook", HOOK_PERCENT))
+                return None
+
+        model.reducer.hook = run
+
+    def _register_builtin(self, model: Any, kind: Any) -> None:
+        if "FP16" in str(kind):
+            self._register(model, None, self._compressed)
+
+    def _compressed(self, _: Any, bucket: Any) -> Any:
+        """Reduce a bucket in 16 bits, as the hook that is built into torch."""
+        flat = bucket.buffer()
+        short = flat.to(torch.float16)
+        return self._collective(short, async_op=True).then(lambda _: flat.copy_(short))
+
+    def _collective(self, *tensors: Any, async_op: bool = False, **__: Any) -> Any:
+        if not async_op:
+            return None
+        found = tensors[0] if tensors and isinstance(tensors[0], torch.Tensor) else None
+        if found is not None:
+            self._shelf.put(found)
+        return _Work(self._shelf, found)
 
 
-def _collective(*_: Any, async_op: bool = False, **__: Any) -> Any:
-    return Nothing() if async_op else None
+MIXED_PERCENT, HOOK_PERCENT = 15.0, 10.0
 
 
-def _buckets(module: torch.nn.Module, most: int) -> list[torch.Tensor]:
-    """Allocate flat copies of the gradients, in buckets.
+class _Members(Nothing):
+    """A process group of one member."""
 
-    The order is from the last parameter to the first; each bucket is full before the next one
-    begins.
-    """
-    made: list[torch.Tensor] = []
-    numbers, limit = 0, FIRST_BUCKET_BYTES
-    last: torch.Tensor | None = None
+    def size(self) -> int:
+        return 1
 
-    def close() -> None:
-        nonlocal numbers
-        if numbers and last is not None:
-            made.append(torch.empty(numbers, dtype=last.dtype, device=last.device))
-        numbers = 0
+    def rank(self) -> int:
+        return 0
 
-    for parameter in reversed([one for one in module.parameters() if one.requires_grad]):
-        if last is not None and last.dtype != parameter.dtype:
-            close()
-        last = parameter
-        numbers += parameter.numel()
-        if numbers * parameter.element_size() >= limit:
-            close()
-            limit = most
-    close()
-    return made
+
+class _World:
+    WORLD = _Members()
+
+
+class _Work(Nothing):
+    """A collective that has ended, and its future."""
+
+    def __init__(self, shelf: ddp.Shelf, tensor: torch.Tensor | None, result: Any = None):
+        self._shelf, self._tensor = shelf, tensor
+        self._result = [tensor] if result is None else result
+
+    def wait(self, *_: Any, **__: Any) -> Any:
+        if self._tensor is not None:
+            self._shelf.take(self._tensor)
+        return self._result
+
+    def get_future(self) -> _Work:
+        return _Work(self._shelf, None, self._result)
+
+    def value(self) -> Any:
+        return self._result
+
+    def then(self, function: Callable[[Any], Any]) -> _Work:
+        return _Work(self._shelf, None, function(self))
+
+    def is_completed(self) -> bool:
+        return True
+
+    done = is_completed
+
+
+def _forward(model: Any, *inputs: Any, **named: Any) -> Any:
+    synchronised = model.require_backward_grad_sync
+    model.reducer.before_forward(synchronised)
+    return model.reducer.after_forward(model.module(*inputs, **named), synchronised)
+
+
+@contextlib.contextmanager
+def _no_sync(model: Any) -> Iterator[None]:
+    before, model.require_backward_grad_sync = model.require_backward_grad_sync, False
+    try:
+        yield
+    finally:
+        model.require_backward_grad_sync = before

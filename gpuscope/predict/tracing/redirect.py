@@ -19,6 +19,7 @@ from torch.utils import _python_dispatch as torch_dispatch
 from ..request import Doubt
 from . import data_dependent, distributed, files, flex, interface
 from .cuda_answers import accelerator, answers, none
+from .ddp import Shelf
 from .fakes import DEVICE
 from .known_values import Unsure
 
@@ -297,7 +298,10 @@ def _move(module: torch.nn.Module, move: Any, recurse: bool = True) -> torch.nn.
 
 @contextlib.contextmanager
 def pretended(
-    architecture: tuple[int, int], live_bytes: Callable[[], int], doubt: Callable[[Doubt], None]
+    architecture: tuple[int, int],
+    live_bytes: Callable[[], int],
+    doubt: Callable[[Doubt], None],
+    shelf: Shelf,
 ) -> Iterator[None]:
     """Show the program a CUDA with one device of ``architecture``, whose functions have no effect.
 
@@ -353,7 +357,7 @@ def pretended(
         return model if model is not None else lambda function: function
 
     kernels = flex.Flex(doubt)
-    for owner, name, value in (*kernels.replaced(), *distributed.Group(doubt).replaced()):
+    for owner, name, value in (*kernels.replaced(), *distributed.Group(doubt, shelf).replaced()):
         change(owner, name, value)
     change(torch, "compile", compiled)
     change(module, "compile", lambda self, *_, **__: compiled(self) and None)

@@ -15,6 +15,7 @@ from . import (
     adapters,
     autocast,
     data_dependent,
+    ddp,
     kernels,
     optimizers,
     redirect,
@@ -65,6 +66,7 @@ def trace(request: Request, emulate: bool = True) -> Traced:
             "usage",
         )
     recorder, modules = Recorder(), Modules()
+    shelf = ddp.Shelf(emulate and ddp.torch_keeps())
     recorder.module = modules.current
     if request.project:
         recorder.stack = Lines(request.project).running
@@ -84,11 +86,17 @@ def trace(request: Request, emulate: bool = True) -> Traced:
         switches.set_as(request)
         if request.quantize:
             fakes.doubt(adapters.UNMEASURED)
-        stack.enter_context(redirect.pretended(chip, lambda: recorder.live_bytes, fakes.doubt))
+        stack.enter_context(
+            redirect.pretended(chip, lambda: recorder.live_bytes, fakes.doubt, shelf)
+        )
         stack.enter_context(fakes)
         stack.enter_context(redirect.redirected(fakes.doubt))
         stack.enter_context(modules.watched())
-        made = (Generation if request.serve else _Training)(request, recorder, fakes, modules)
+        made: Generation | _Training
+        if request.serve:
+            made = Generation(request, recorder, fakes, modules)
+        else:
+            made = _Training(request, recorder, fakes, modules, shelf)
         made.run()
         parameters, batch, source = made.parameters, made.batch, made.source
         del made
@@ -100,7 +108,11 @@ def trace(request: Request, emulate: bool = True) -> Traced:
         )
         percent = round(100 * (recorder.most_bytes / recorder.peak_bytes - 1), 1)
         fakes.doubt(Doubt("unmeasured", text, "convolution", percent, upward=True))
-    traced, doubts = sharded(recorder.finish(), request.sharding, request.ranks)
+    kept = shelf.percent(recorder.trace)
+    if kept:
+        fakes.doubt(Doubt("sharding", ddp.KEPT, "nccl", kept))
+    derived = "none" if request.sharding == "ddp" else request.sharding
+    traced, doubts = sharded(recorder.finish(), derived, request.ranks)
     return Traced(
         trace=traced,
         batch=batch,
@@ -113,7 +125,14 @@ def trace(request: Request, emulate: bool = True) -> Traced:
 
 
 class _Training:
-    def __init__(self, request: Request, recorder: Recorder, fakes: Fakes, modules: Modules):
+    def __init__(
+        self,
+        request: Request,
+        recorder: Recorder,
+        fakes: Fakes,
+        modules: Modules,
+        shelf: ddp.Shelf,
+    ):
         self.request, self.recorder, self.fakes, self.modules = request, recorder, fakes, modules
         recorder.trace.marks.append(Mark(0, "build"))
         self.subject = subjects.build(request)
@@ -145,6 +164,11 @@ class _Training:
             for name, parameter in self.subject.model.named_parameters()
         }
         self._model_blocks()
+        self._reducer: ddp.Reducer | None = None
+        wrapped = isinstance(self.subject.model, torch.nn.parallel.DistributedDataParallel)
+        if request.sharding == "ddp" and not wrapped:
+            views = ddp.Options(gradient_as_bucket_view=request.bucket_views)
+            self._reducer = ddp.Reducer(self.subject.model, views, shelf)
 
     def run(self) -> None:
         recorder, steps = self.recorder, max(1, self.request.steps)
@@ -171,8 +195,13 @@ class _Training:
             if micro:
                 recorder.mark(FORWARD)
             self.modules.forget()
+            last = micro == request.accumulate - 1
             with self._autocast():
+                if self._reducer is not None:
+                    self._reducer.before_forward(last)
                 loss = subject.loss()
+                if self._reducer is not None:
+                    self._reducer.after_forward(loss, last)
                 if request.accumulate > 1:
                     loss = loss / request.accumulate
             recorder.mark(BACKWARD)

@@ -1,0 +1,51 @@
+"""Under DistributedDataParallel a trace takes what the real wrapper takes on the CPU."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("torch")
+
+from gpuscope.predict.request import Request
+from gpuscope.predict.tracing import ddp, steps
+
+from .ddp_truth import peaks
+
+pytestmark = pytest.mark.slow
+SMALL_BYTES = 1024
+"""The bits that say which parameters were used, and counters."""
+
+
+def test_each_phase_takes_what_the_real_wrapper_takes() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "tests.predict.ddp_truth"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert len(rows) >= 10, done.stderr
+    for row in rows:
+        assert row["traced"] == pytest.approx(row["real"], abs=SMALL_BYTES), row["case"]
+
+
+def test_nccl_keeps_the_first_bucket_until_the_second_backward_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    request = Request("gpt-tiny", batch=64, sharding="ddp", ranks=2)
+    monkeypatch.setattr(ddp, "torch_keeps", lambda: False)
+    without = steps.trace(request)
+    monkeypatch.setattr(ddp, "torch_keeps", lambda: True)
+    kept = steps.trace(request)
+    gradients = 4 * kept.parameters  # the first bucket holds all of them
+    peak = max(peaks(kept.trace))
+    more = peak - max(peaks(without.trace))
+    assert more == pytest.approx(gradients, rel=0.01)
+    assert not [doubt for doubt in without.doubts if doubt.operation == "nccl"]
+    (doubt,) = [doubt for doubt in kept.doubts if doubt.operation == "nccl"]
+    assert doubt.percent == pytest.approx(100 * more / peak, abs=0.1)
