@@ -14,7 +14,7 @@ SHARE_TORCH ?= yes
 # What it leads to is for the machine's own Python: pip would take it for installed in .venv.
 unexport PYTHONPATH
 
-.PHONY: demo replay test test-all test-libraries test-frameworks check e2e bench soak soak-screens look gpu lint types contracts format wheel clean pictures docs help
+.PHONY: demo replay test test-all test-libraries test-frameworks check e2e bench soak soak-screens look gpu measure-kernels lint types contracts format wheel clean pictures docs help
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t17
@@ -111,6 +111,10 @@ soak-screens: $(DEV)  ## half an hour of random keys and sizes over random hosts
 
 look: $(DEV)  ## on a card: what a look costs, how true its rows are, 200 of them into each kind of training
 	PYTHON=$(BIN)/python bench/look/card.sh
+
+MEASURED ?= build/kernels
+measure-kernels: $(DEV)  ## on a card: what kernels take, how well predictions know it; WRITE=--write renews the tables
+	$(BIN)/python -m bench.predict.measure_kernels --out $(MEASURED) $(WRITE)
 
 gpu: $(DEV)  ## tests that need a real GPU
 	$(BIN)/python -m pytest -q -m gpu

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ..predict.document import figure_of
+from ..predict.measured_kernels import measured
 from ..wire.clean import clean
 from .outcome import Change, Checked, Outcome, ScriptFinding
 
@@ -43,6 +44,7 @@ def _training(outcome: Outcome) -> dict[str, Any]:
         "switches": dict(training.switches),
         "card": training.card.name if training.card else None,
         "torch": found.torch if found else None,
+        "kernels_torch": measured().torch if found else None,
         **figures,
         "verdicts": [asdict(one) | {"next": one.next or None} for one in outcome.verdicts],
         "change": _change(outcome.change) if outcome.change else None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..predict.measured_kernels import measured
 from ..predict.report import NAMES
 from ..text.styled import Line, hang
 from ..text.styled import cut as cut_line
@@ -44,6 +45,10 @@ def lines(checked: Checked, code: int, width: int) -> list[Line]:
         out.append([])
     if checked.updated:
         out.append([(checked.updated, "text")])
+    torch = next((one.predicted.torch for one in checked.outcomes if one.predicted), "")
+    if torch:
+        text = f"Traced with torch {torch}, kernels measured with torch {measured().torch}."
+        out.append([(text, "muted")])
     return [*out, [(f"{summary(checked)} Exit code {code}.", "muted")]]
 
 

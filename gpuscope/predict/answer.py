@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from ..model.allocator_settings import DEFAULT, Settings
-from . import errors, largest, scratch, verdict, whatif
+from . import errors, largest, measured_kernels, scratch, verdict, whatif
 from .allocator import Simulated, Where, simulate
 from .chunked import NotHere, in_chunks
 from .context_memory import ContextMemory, outside
@@ -382,7 +382,9 @@ class Asking:
         found = self._traced.get(request)
         if found is None:
             found = self._tracer(request)
-            found = self._traced[request] = replace(found, doubts=[*found.doubts, *self._doubts])
+            older = measured_kernels.doubts(found.torch, found.trace)
+            doubts = [*found.doubts, *self._doubts, *older]
+            found = self._traced[request] = replace(found, doubts=doubts)
             if request.batch is None:  # asked for again by its number
                 self._traced[replace(request, batch=found.batch)] = found
         return found

@@ -12,6 +12,7 @@ from ..exit_status import ExitStatus
 from ..wire.clean import clean
 from .answer import Answer, Tried
 from .errors import Figure
+from .measured_kernels import measured
 from .prediction import Prediction
 from .request import CannotPredict, Doubt
 from .verdict import Verdict
@@ -42,6 +43,7 @@ def document(answer: Answer) -> dict[str, Any]:
         "request": asdict(answer.request),
     }
     result |= {"batch": answer.batch, "parameters": answer.parameters, "torch": clean(answer.torch)}
+    result["kernels_torch"] = measured().torch
     result["allocator_settings"] = answer.settings.text()
     result |= _totals(prediction)
     room, found = answer.room, answer.largest

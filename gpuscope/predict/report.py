@@ -15,6 +15,7 @@ from ..text.units import MIB, amount_text, bytes_text
 from .answer import REFERENCE, Answer, Card, CardMemory, Tried
 from .context_memory import ContextMemory
 from .errors import Figure
+from .measured_kernels import measured
 from .request import Doubt, Request
 from .verdict import Verdict
 from .whatif import LeftOut
@@ -147,6 +148,7 @@ def subject(answer: Answer) -> str:
         if answer.parameters >= 1e5
         else f"{answer.parameters:,} parameters",
         f"traced with torch {answer.torch}",
+        f"kernels measured with torch {measured().torch}",
     ]
     conf = answer.settings.text()
     return ", ".join(parts + ([conf] if conf else []))

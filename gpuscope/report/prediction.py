@@ -41,6 +41,8 @@ def chapter(document: Document, name: str) -> Chapter:
     """Return the chapter of a whole document."""
     torch = read.text(document.get("torch"))
     source = f"traced on a CPU with torch {torch}" if torch else "gpuscope predict"
+    kernels = read.text(document.get("kernels_torch"))
+    source += f", kernels measured with torch {kernels}" if kernels else ""
     facts = [("Model", read.text(document.get("model"), DASH))]
     for key, label in (("batch", "Batch"), ("parameters", "Parameters")):
         if read.number(document.get(key)) is not None:

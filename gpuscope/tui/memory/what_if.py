@@ -122,7 +122,10 @@ class WhatIfView:
             if rows
             else ""
         )
-        self.table.subtitle([(tail, "faint")])
+        from ...predict.measured_kernels import measured
+
+        kernels = f"kernels measured with torch {measured().torch}"
+        self.table.subtitle([(f"{kernels}   {tail}".rstrip(), "faint")])
         self._tell(
             {one.fix.key: _about(one) for one in tried_ones},
             tried.fix.key if tried is not None else None,
