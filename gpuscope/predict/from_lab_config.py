@@ -9,11 +9,10 @@ from .request import Doubt, Request
 from .whatif import Fix
 
 COMPILED_PERCENT = 15.0
-"""Percent added to the error for torch.compile. It is large, because its kernels were not measured.
-"""
+"""Percent added to the error for modes of torch.compile other than the default one."""
 _COMPILED = (
-    "compiled: predicted as if it ran eagerly; fused kernels keep fewer activations, CUDA "
-    "graphs have their own pools"
+    "CUDA graphs keep pools of their own, and the search for the fastest kernels allocates; "
+    "neither is predicted"
 )
 _TRANSLATED = ("model", "checkpoint", "optimizer")
 """Switches that a request has under the same name, with other values."""
@@ -35,6 +34,7 @@ def request_of(config: LabConfig, architecture: str, ranks: int = 2) -> Request:
         optimizer=None if config.factory else config.optimizer,
         sharding=_SHARDING[config.parallel],
         ranks=(config.nproc or ranks) if several else 1,
+        compile=config.compile != "off",
         bucket_views=config.parallel == "ddp",
         architecture=architecture,
         **{name: getattr(config, name) for name in _SHARED},
@@ -50,12 +50,14 @@ def settings_of(config: LabConfig) -> Settings:
 
 def doubts_of(config: LabConfig) -> list[Doubt]:
     """Return doubts about what the switches ask for and no trace shows."""
-    return [] if config.compile == "off" else [compiled()]
+    return compiled(config.compile)
 
 
-def compiled() -> Doubt:
-    """Return the doubt about torch.compile."""
-    return Doubt("compiled", _COMPILED, percent=COMPILED_PERCENT)
+def compiled(mode: str) -> list[Doubt]:
+    """Return the doubt about what this mode of torch.compile does besides compiling."""
+    if mode in ("off", "default"):
+        return []
+    return [Doubt("compiled", _COMPILED, mode, percent=COMPILED_PERCENT)]
 
 
 def config_with(config: LabConfig, fix: Fix) -> LabConfig | str:

@@ -74,6 +74,7 @@ def request_of(model: str, switches: Mapping[str, Any], architecture: str) -> Re
         lora=lora,
         quantize=quantize,
         serve=serving.cache if serving is not None else "",
+        compile=serving is None and _compile(switches) != "off",
         sequence=_number(switches, "sequence"),
         resolution=_number(switches, "resolution"),
         sharding=parallel,
@@ -87,9 +88,11 @@ def doubts_of(switches: Mapping[str, Any]) -> list[Doubt]:
     """Return doubts about what the switches ask for and no trace shows."""
     from .from_lab_config import compiled
 
-    return (
-        [] if BY_NAME["compile"].parse(switches.get("compile") or "off") == "off" else [compiled()]
-    )
+    return compiled(_compile(switches))
+
+
+def _compile(switches: Mapping[str, Any]) -> str:
+    return str(BY_NAME["compile"].parse(switches.get("compile") or "off"))
 
 
 def _number(switches: Mapping[str, Any], name: str) -> int | None:

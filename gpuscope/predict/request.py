@@ -89,6 +89,9 @@ class Request:
     serve: str = ""
     """The cache with which a transformers config generates text, one of ``serving.CACHES``, instead
     of training; "" for training. ``sequence`` is then the context: prompt and answer."""
+    compile: bool = False
+    """Whether the model is compiled by ``torch.compile``: a factory's whole ``forward()``, else the
+    model alone."""
     sharding: str = "none"
     """One of ``SHARDINGS``, over ``ranks`` ranks, of which one is predicted."""
     ranks: int = 1

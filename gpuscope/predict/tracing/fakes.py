@@ -86,6 +86,8 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
         """
         self._of_guessed: dict[int, int] = {}
         self._nested = False
+        self.muted = False
+        """Whether nothing is recorded, as while a model is compiled or inside of a kernel."""
         self.sums_in_place = False
         """Whether sums of autograd are recorded as they happen without any mode that watches
         tensors.
@@ -168,7 +170,7 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
         if fact is not None:
             fact(self.recorder, func, args, kwargs, out)
         around = self.around.get(func)
-        if around is not None:
+        if around is not None and not self.muted:
             around(self.recorder, func, args, kwargs, out)
         if func is _ADD and self.sums_in_place and not torch.is_grad_enabled() and self._backward():
             self._added(args, out)
@@ -222,6 +224,8 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
 
     def hold(self, tensor: FakeTensor, func: Any) -> None:
         """Record the storage of ``tensor``, a result of ``func``, unless it is known."""
+        if self.muted:
+            return
         if tensor.layout is not torch.strided:
             text, moved = (
                 "Sparse tensors are counted as the dense tensors they were made from.",

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _python_dispatch as torch_dispatch
 
 from ..request import Doubt
-from . import data_dependent, distributed, files, flex, interface
+from . import compiling, data_dependent, distributed, files, flex, interface
 from .cuda_answers import accelerator, answers, none
 from .ddp import Shelf
 from .fakes import DEVICE
@@ -38,7 +38,6 @@ def stand_in(device: Any) -> Any:
     return device
 
 
-COMPILED_PERCENT = 10.0
 _IGNORED = ("generator", "pin_memory")
 
 
@@ -351,9 +350,12 @@ def pretended(
     def compiled(model: Any = None, *_: Any, **__: Any) -> Any:
         if getattr(model, "__name__", "") == flex.WRAPPER:
             return model
-        text = "A compiled model needs less than in eager mode, which was traced."
-        doubt(Doubt("compiled", text, "torch.compile", COMPILED_PERCENT))
         kernels.compiled = True
+        if isinstance(model, torch.nn.Module):
+            compiling.install(model, doubt)
+            return model
+        text = "A compiled function was traced in eager mode, which needs more."
+        doubt(Doubt("compiled", text, "torch.compile", compiling.PERCENT))
         return model if model is not None else lambda function: function
 
     kernels = flex.Flex(doubt)

@@ -14,6 +14,7 @@ from ..trace import Mark
 from . import (
     adapters,
     autocast,
+    compiling,
     data_dependent,
     ddp,
     kernels,
@@ -137,6 +138,8 @@ class _Training:
         recorder.trace.marks.append(Mark(0, "build"))
         self.subject = subjects.build(request)
         modules.name(self.subject.model)
+        if request.compile:
+            self._compile()
         self._type = AMP_TYPES[request.amp]
         self.scaler = optimizers.scaler(enabled=request.amp == "fp16")
         if request.amp == "fp16":
@@ -169,6 +172,13 @@ class _Training:
         if request.sharding == "ddp" and not wrapped:
             views = ddp.Options(gradient_as_bucket_view=request.bucket_views)
             self._reducer = ddp.Reducer(self.subject.model, views, shelf)
+
+    def _compile(self) -> None:
+        subject, doubt = self.subject, self.fakes.doubt
+        if ":" in self.request.model and not self.request.model.startswith("torchvision:"):
+            subject.loss = compiling.Compiled(subject.model, subject.loss, doubt)
+        else:
+            compiling.install(subject.model, doubt)
 
     def run(self) -> None:
         recorder, steps = self.recorder, max(1, self.request.steps)

@@ -1,0 +1,98 @@
+"""Models that are compiled: a small GPT with its loss, a network with batch norm, a graph break."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+WIDTH, WORDS, TOKENS = 128, 1000, 64
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.after = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.parts, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        parts = self.parts(self.before(x)).view(*x.shape[:2], 3, 4, WIDTH // 4)
+        mixed = functional.scaled_dot_product_attention(
+            *parts.permute(2, 0, 3, 1, 4), is_causal=True
+        )
+        x = x + self.out(mixed.transpose(1, 2).reshape(x.shape))
+        return x + self.down(functional.gelu(self.up(self.after(x))))
+
+
+class Gpt(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS, bias=False)
+        self.blocks, self.norm = nn.Sequential(*(Block() for _ in range(3))), nn.LayerNorm(WIDTH)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        logits = self.head(self.norm(self.blocks(self.words(tokens))))
+        return functional.cross_entropy(logits.flatten(0, 1), tokens.flatten())
+
+
+class Images(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            *(
+                nn.Sequential(
+                    nn.Conv2d(a, b, 3, padding=1, bias=False), nn.BatchNorm2d(b), nn.ReLU()
+                )
+                for a, b in ((3, 16), (16, 16), (16, 32))
+            )
+        )
+        self.head = nn.Linear(32, 10)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.head(self.layers(images).mean((2, 3))).square().mean()
+
+
+class Breaks(nn.Module):
+    """Its number of layers depends on a value of a tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if float(x.sum()) > -1e9:
+            x = torch.relu(self.layer(x))
+        return self.layer(x).mean()
+
+
+def _inputs(model: nn.Module, batch: int, device: Any) -> torch.Tensor:
+    if isinstance(model, Gpt):
+        return torch.randint(WORDS, (batch, TOKENS), device=device)
+    shape = (3, 32, 32) if isinstance(model, Images) else (WIDTH,)
+    return torch.randn(batch, *shape, device=device)
+
+
+def _training(model: nn.Module, batch: int, device: Any, inside: bool) -> Any:
+    model = model.to(device)
+    called = torch.compile(model) if inside else model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    return model, optimizer, lambda: called(_inputs(model, batch, device))
+
+
+def gpt(batch: int, device: Any) -> Any:
+    return _training(Gpt(), batch, device, False)
+
+
+def images(batch: int, device: Any) -> Any:
+    return _training(Images(), batch, device, False)
+
+
+def gpt_compiled_inside(batch: int, device: Any) -> Any:
+    return _training(Gpt(), batch, device, True)
+
+
+def breaks(batch: int, device: Any) -> Any:
+    return _training(Breaks(), batch, device, True)

@@ -1,0 +1,83 @@
+"""A compiled model keeps for the backward pass what torch's own partitioner keeps."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from gpuscope.predict.request import Request, Traced  # noqa: E402
+from gpuscope.predict.tracing import compiling, steps  # noqa: E402
+
+from . import compiled_factories as factories  # noqa: E402
+
+pytestmark = pytest.mark.slow
+HERE = "tests.predict.compiled_factories"
+BATCH = 4
+
+
+def kept_at_backward(traced: Traced) -> int:
+    """Return the bytes that the first forward pass leaves behind."""
+    trace, live, found = traced.trace, 0, {}
+    places = {name: next(m.at for m in trace.marks if m.name == name) for name in _PHASES}
+    for at, event in enumerate(trace.events):
+        found.update({name: live for name, place in places.items() if place == at})
+        live += trace.sizes[event] if event >= 0 else -trace.sizes[~event]
+    return int(found["backward"] - found["forward"])
+
+
+_PHASES = ("forward", "backward")
+
+
+def kept_in_reality(model: torch.nn.Module, amp: str, compile_it: bool) -> int:
+    """Return the bytes of the storages that the graph of a real training on the CPU keeps."""
+    inputs = factories._inputs(model, BATCH, "cpu")
+    own = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
+    kept: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in own:
+            kept[storage._cdata] = storage.nbytes()
+        return tensor
+
+    def run() -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16, enabled=amp == "bf16"):
+            return called(inputs)
+
+    torch._dynamo.reset()
+    called = torch.compile(model, backend="aot_eager_decomp_partition") if compile_it else model
+    run().backward()
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        run()
+    return sum(kept.values())
+
+
+@pytest.mark.parametrize("amp", ["off", "bf16"])
+@pytest.mark.parametrize(("name", "kind"), [("gpt", factories.Gpt), ("images", factories.Images)])
+def test_the_kept_activations_are_those_of_a_real_compiled_training(
+    name: str, kind: type[torch.nn.Module], amp: str
+) -> None:
+    sizes = {}
+    for compile_it in (False, True):
+        request = Request(f"{HERE}:{name}", batch=BATCH, amp=amp, compile=compile_it, steps=1)
+        traced = kept_at_backward(steps.trace(request, emulate=False))
+        sizes[compile_it] = traced
+        assert traced == pytest.approx(kept_in_reality(kind(), amp, compile_it), rel=0.002, abs=256)
+    assert sizes[True] < sizes[False]
+
+
+def test_a_model_compiled_in_the_program_is_as_one_compiled_by_a_switch() -> None:
+    by_switch = steps.trace(Request(f"{HERE}:gpt", batch=BATCH, compile=True))
+    inside = steps.trace(Request(f"{HERE}:gpt_compiled_inside", batch=BATCH))
+    assert kept_at_backward(inside) == pytest.approx(kept_at_backward(by_switch), rel=0.01)
+    for traced in (by_switch, inside):
+        (doubt,) = traced.doubts
+        assert (doubt.code, doubt.text, doubt.percent) == (
+            "compiled", compiling.TRACED, compiling.PERCENT,
+        )  # fmt: skip
+
+
+def test_what_cannot_be_one_graph_is_traced_in_eager_mode() -> None:
+    traced = steps.trace(Request(f"{HERE}:breaks", batch=BATCH))
+    assert any("was traced in eager mode" in doubt.text for doubt in traced.doubts)
