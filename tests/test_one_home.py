@@ -22,7 +22,10 @@ ROOT = Path(__file__).parent.parent / "gpuscope"
 
 
 Nodes = list[ast.AST]
-KINDS = (ast.AnnAssign, ast.Assign, ast.Call, ast.Constant, ast.IfExp, ast.Import, ast.JoinedStr)
+KINDS = (
+    *(ast.AnnAssign, ast.Assign, ast.BoolOp, ast.Call, ast.Constant),
+    *(ast.IfExp, ast.Import, ast.JoinedStr),
+)
 
 
 def nodes_of(text: str) -> Nodes:
@@ -217,6 +220,45 @@ def words_abstentions(nodes: Nodes) -> bool:
     return False
 
 
+def reads_numbers(nodes: Nodes) -> bool:
+    """Takes a value of any type for a number unless it is True or False."""
+    for node in nodes:
+        if isinstance(node, ast.BoolOp):
+            types = {
+                ast.unparse(one.args[1])
+                for one in ast.walk(node)
+                if isinstance(one, ast.Call) and ast.unparse(one.func) == "isinstance"
+            }
+            if {"bool", "(int, float)"} <= types:
+                return True
+    return False
+
+
+def reads_links(nodes: Nodes) -> bool:
+    """Looks into the words of a link, or writes them, for when it is tried again."""
+    return any(
+        isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and re.fullmatch("(; )?trying again( in )?", node.value)
+        for node in nodes
+    )
+
+
+def writes_ratios(nodes: Nodes) -> bool:
+    """Writes a ratio with the interval behind it."""
+    return any(isinstance(node, ast.Constant) and str(node.value).endswith("× [") for node in nodes)
+
+
+def steps_of_time(nodes: Nodes) -> bool:
+    """Lists round times, as the steps of an axis."""
+    return any(
+        isinstance(value, ast.Tuple)
+        and {300, 900, 43200}
+        <= {one.value for one in ast.walk(value) if isinstance(one, ast.Constant)}
+        for _, value in assigned(nodes)
+    )
+
+
 # Each entry says why it stands. The probe's have one reason: only the wire goes into a trainer with
 # it.
 ALLOWED: list[tuple[Callable[[Nodes], bool], tuple[str, ...], dict[str, int]]] = [
@@ -271,6 +313,25 @@ ALLOWED: list[tuple[Callable[[Nodes], bool], tuple[str, ...], dict[str, int]]] =
         },  # the host's reader takes all of the file, below a root
     ),
     (writes_ranges, ("text/ranges.py",), {}),
+    (
+        reads_numbers,
+        ("text/numbers.py",),
+        {
+            "agent/": 1,  # runs on a host that has only the wire
+            "cli/output.py": 1,  # readings, which the wire has checked
+            "collect/": 1,  # as the agent
+            "model/alerts_settings.py": 1,  # a setting keeps its type
+            "predict/tracing/value_statistics.py": 1,  # a scalar of torch keeps its type
+            "probe/": 4,
+            # whole numbers are written without a point
+            "tui/lab/run_dialog.py": 1,
+            "tui/memory/summary.py": 1,
+            "tui/overview/detail_screen.py": 1,
+        },
+    ),
+    (reads_links, ("store/view.py",), {}),
+    (writes_ratios, ("lab/intervals.py",), {}),
+    (steps_of_time, ("text/units.py",), {}),
     (words_findings, (), {}),  # the words are in doctor/findings and doctor/pitfalls.toml
     # these read the rows with the words
     (words_abstentions, ("doctor/wordings.py", "doctor/messages/tables.py"), {}),
@@ -306,6 +367,10 @@ def test_what_is_looked_for_is_found():
         looks_for_folders: 'os.environ.get("XDG_STATE_HOME")',
         reads_machine: 'boot = open("/proc/sys/kernel/random/boot_id").read()',
         writes_ranges: 'text = ",".join(str(a) if a == b else f"{a}-{b}" for a, b in found)',
+        reads_numbers: "ok = isinstance(one, (int, float)) and not isinstance(one, bool)",
+        reads_links: 'lost = "trying again" in host.link.text',
+        writes_ratios: 'text = f"{ratio:.2f} × [{low:.2f}, {high:.2f}]"',
+        steps_of_time: "STEPS = (60, 300, 900, 3600, 43200)",
         words_findings: 'fix = Fix(title=f"Free {size}", command=command)',
         words_abstentions: 'scene.facts["cell"] = f"cell {number} of a notebook"',
     }

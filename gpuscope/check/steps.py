@@ -20,8 +20,8 @@ from ..lab import intervals, launch
 from ..lab.config import LabConfig
 from ..lab.device_selection import cores
 from ..lab.ledger import here
-from ..lab.measures import number
 from ..lab.toggles import BY_NAME, ConfigError
+from ..text.numbers import number
 from ..text.units import duration_text, percent_text
 from ..wire.clean import clean
 from . import lock

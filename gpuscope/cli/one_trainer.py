@@ -195,7 +195,7 @@ async def _find(
         for trainer in trainers:
             if trainer.definition.pid == pid and trainer.sampled_seconds is not None:
                 return trainer
-        lost = host is not None and "trying again" in host.link.text and place.is_remote
+        lost = host is not None and host.link.failed and place.is_remote
         if running.done() or lost or not (place.is_remote or Path(f"/proc/{pid}").exists()):
             break
         await asyncio.sleep(0.1)
@@ -211,7 +211,7 @@ def not_found(host: HostView | None, place: remote.Target, verb: str) -> str:
 
 def _not_found_there(host: HostView | None, place: remote.Target) -> str:
     if host is None or host.sampled_seconds is None:
-        why = host.link.text.partition("; trying again")[0] if host is not None else ""
+        why = host.link.reason if host is not None else ""
         return f"the host sent nothing{': ' + why if why else ''}"
     there = [f"  {t.definition.pid}    ({_rank(t)})" for t in host.trainers if t.gone is None][:16]
     return "\n".join(

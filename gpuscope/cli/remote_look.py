@@ -81,10 +81,10 @@ class RemoteWatch:
                     return True
                 if now - first >= seconds:
                     return False
-            if self.task.done() or host.link.state == "ended" or "trying again" in host.link.text:
+            if self.task.done() or host.link.failed:
                 if first is not None:
                     return False
-                raise NoLook(_sentence(host.link.text or "the connection ended"))
+                raise NoLook(_sentence(host.link.reason or "the connection ended"))
             live = (now if live is None else live) if host.link.state != "connecting" else None
             if first is None and now - began > FIRST_SECONDS:
                 raise NoLook(f"No answer came within {FIRST_SECONDS:.0f} s.")
@@ -276,5 +276,4 @@ def _redact() -> bool:
 
 
 def _sentence(text: str) -> str:
-    text = text.partition("; trying again")[0]
     return text if text.endswith((".", "?")) else f"{text}."

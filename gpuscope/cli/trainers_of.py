@@ -46,7 +46,7 @@ async def trainers_of(
             one = place.pid is not None and any(t.definition.pid == place.pid for t in found)
             if one or (found and seen >= ALL_SECONDS):
                 return found
-        lost = host is not None and "trying again" in host.link.text and place.is_remote
+        lost = host is not None and host.link.failed and place.is_remote
         patience = FIND_THERE_SECONDS if place.is_remote else NONE_SECONDS
         if _has_socket(place):
             patience = FIND_SECONDS

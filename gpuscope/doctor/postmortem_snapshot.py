@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..text.numbers import number
 from ..text.units import GIB, MIB, bytes_text, percent_text
 from ..wire.clean import clean
 from . import postmortem_oom, postmortem_replay
@@ -124,19 +125,14 @@ def _is_at_the_end(device: SnapshotDevice, mark: Mark) -> bool:
     )
 
 
-def _number(summary: Summary, key: str) -> float | None:
-    value = summary.record.get(key)
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
-
-
 def _facts_of_record(summary: Summary, device: SnapshotDevice | None) -> postmortem_oom.OomFacts:
     requested, free, total = (
-        _number(summary, f"{what}_bytes") for what in ("requested", "free", "total")
+        number(summary.record.get(f"{what}_bytes")) for what in ("requested", "free", "total")
     )
     if device is not None and device.segments and device.complete:
         return _facts_of_blocks(device, summary, requested, free, total)
     allocated, reserved, split = (
-        _number(summary, f"statistics.{what}_bytes.all.current")
+        number(summary.record.get(f"statistics.{what}_bytes.all.current"))
         for what in ("allocated", "reserved", "inactive_split")
     )
     cached = reserved - allocated if reserved is not None and allocated is not None else None

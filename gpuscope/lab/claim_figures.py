@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from statistics import median_high
 from typing import Any
 
+from ..text.numbers import number
 from .claims import Claim, Figure
 from .ledger import Entry
-from .measures import MEASURES, loss_at, loss_curve, number
+from .measures import MEASURES, loss_at, loss_curve
 
 ONE_GRAPH = "cannot be compiled as one graph"
 """The message of a run in which ``fullgraph`` raised an error (``advice``)."""

@@ -17,6 +17,7 @@ from typing import Any
 
 from ..errors import UserError
 from ..process import child
+from ..text.numbers import number
 from ..text.units import GIB, bytes_text
 from . import claim_figures, launch, rules, torch_probe
 from .claim_figures import Measured
@@ -24,7 +25,6 @@ from .claims import CLAIMS, Claim, Result, conclude, judge
 from .config import LabConfig
 from .ledger import Entry, Ledger
 from .machine import cpu_name
-from .measures import number
 from .sweep import State, Sweep, cell_key, new_plan
 
 BUSY_BYTES = 3 * GIB

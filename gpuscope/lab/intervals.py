@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from ..text.units import DASH
+
 CONFIDENCE = 0.95
 _WIDER = 1.1412
 """The quotient of two quantiles of the normal distribution, for √0.95 and for 0.95. Two 95 %
@@ -27,6 +29,25 @@ class Interval(NamedTuple):
     middle: float
     low: float | None
     high: float | None
+
+
+def ratio_text(ratio: float | None, low: float | None = None, high: float | None = None) -> str:
+    """Return a ratio with its interval: ``1.84 × [1.79, 1.90]``."""
+    if ratio is None:
+        return DASH
+    middle, *ends = ratio_figures(ratio, low, high)
+    return f"{middle} × [{', '.join(ends)}]" if ends else f"{middle} ×"
+
+
+def ratio_figures(ratio: float, low: float | None, high: float | None) -> list[str]:
+    """Return a ratio and the ends of its interval, if it has one, with equally many decimals.
+
+    There are three decimals where two would not show how wide the interval is.
+    """
+    values = [ratio] if low is None or high is None else [ratio, low, high]
+    close = len(values) > 1 and max(values) - min(values) < 0.02
+    digits = 3 if close or min(values) < 0.095 else 2
+    return [f"{one:.{digits}f}" if 0.001 <= one < 1000 else f"{one:.1e}" for one in values]
 
 
 def of_mean(values: Sequence[float]) -> Interval:

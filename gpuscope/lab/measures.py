@@ -6,11 +6,11 @@ The document may come from anywhere, so every value is checked. Only the standar
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..text.numbers import number, whole
 from .ledger import Entry
 
 Document = dict[str, Any]
@@ -40,18 +40,6 @@ class Measure:
         return why(entry, self.path or self.key)
 
 
-def number(value: object) -> float | None:
-    """Return ``value`` where it is a finite number; None otherwise."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        return None
-    return float(value)
-
-
-def whole(value: object) -> int | None:
-    """Return ``value`` where it is a whole number above 0; None otherwise."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
-
-
 def samples_per_step(document: Document) -> float | None:
     """Return the samples of one step, of all ranks and micro-batches together."""
     value = number(document.get("samples_per_step"))
@@ -60,7 +48,7 @@ def samples_per_step(document: Document) -> float | None:
 
 def world_size(document: Document) -> int | None:
     """Return how many processes trained together."""
-    return whole(document.get("world_size"))
+    return whole(document.get("world_size"), 1)
 
 
 def why(entry: Entry, key: str) -> str:

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from ..text.numbers import number
 from ..text.units import bytes_text, duration_text
 from .compare import Comparison, Row, compare, mean
+from .intervals import ratio_text
 from .ledger import Entry
 from .matrix import varying
-from .measures import MEASURES, number
+from .measures import MEASURES
 from .sweep import Objection, Plan, cell_key
 
 FORMATS = ("md", "csv", "json")
@@ -93,21 +95,8 @@ def figure(key: str, value: float | None) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def times(row: Row | None) -> str:
-    """Return a ratio with its interval: ``1.84 × [1.79, 1.90]``."""
-    if row is None or row.ratio is None:
-        return "–"
-    if row.low is None or row.high is None:
-        return f"{plain(row.ratio)} ×"
-    return f"{plain(row.ratio)} × [{plain(row.low)}, {plain(row.high)}]"
-
-
-def plain(ratio: float) -> str:
-    """Return three digits after the point.
-
-    An interval from a few runs may need far more digits; then there is an exponent.
-    """
-    return f"{ratio:.3f}" if 0.001 <= ratio < 1000 else f"{ratio:.1e}"
+def _times(row: Row | None) -> str:
+    return "–" if row is None else ratio_text(row.ratio, row.low, row.high)
 
 
 _FIGURES = (
@@ -139,7 +128,7 @@ def text_rows(found: Sequence[CellResult], width: int | None = None) -> list[lis
     for cell in found:
         base = cell.number == 1 and bool(cell.good)
         figures = [figure(key, cell.mean(key)) for _, key in _FIGURES]
-        ratios = ["1" if base else times(cell.ratio(key)) for _, key in _RATIOS]
+        ratios = ["1" if base else _times(cell.ratio(key)) for _, key in _RATIOS]
         rows.append(
             [str(cell.number), cell.label, f"{len(cell.good)}/{cell.wanted}", *figures, *ratios]
         )
@@ -181,7 +170,7 @@ def remarks(plan: Plan, found: Sequence[CellResult]) -> list[str]:
             )
         scaling = cell.ratio("efficiency")
         if scaling is not None and scaling.ratio is not None:
-            lines.append(f"{cell.number} {cell.label}: {scaling.title}: {times(scaling)}")
+            lines.append(f"{cell.number} {cell.label}: {scaling.title}: {_times(scaling)}")
     notes: dict[str, list[int]] = {}
     for cell in found:
         for note in cell.comparison.notes if cell.comparison else []:

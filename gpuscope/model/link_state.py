@@ -8,8 +8,6 @@ from typing import Literal
 from ..store.view import HostView
 
 Word = Literal["live", "replay", "connecting", "queued", "stale", "unreachable"]
-TRYING = "; trying again"
-"""What stands in the text of a link between why it failed and when it is tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +28,9 @@ def link_state(host: HostView) -> LinkState:
     link = host.link
     if link.state in ("live", "replay"):
         return LinkState("ok", link.state)
-    text = link.text.removeprefix(f"{host.key}: ").removeprefix(f"{host.name}: ")
-    why, again, _ = text.partition(TRYING)
-    if again or link.state == "ended":
+    why = link.reason.removeprefix(f"{host.key}: ").removeprefix(f"{host.name}: ")
+    if link.failed:
         return LinkState("bad", "unreachable", why or "the connection ended")
     if link.state == "stale":  # for how long stands beside the state, and grows there
         return LinkState("warn", "stale", "connected, but no data comes")
-    return LinkState("idle", "queued" if "queued" in text else "connecting", text)
+    return LinkState("idle", "queued" if "queued" in why else "connecting", why)

@@ -10,12 +10,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from math import isfinite, sqrt
+from math import sqrt
 from pathlib import Path
 from typing import Any, Literal
 
 from .. import checked_rows
 from ..checked_rows import checked
+from ..text.numbers import amount
 from ..text.units import duration_text
 
 FILE = Path(__file__).with_name("kernels.toml")
@@ -178,7 +179,7 @@ def read(answer: Mapping[str, Any]) -> Look | None:
 
     What a probe sends is not trusted: rows that are no numbers are left out.
     """
-    seconds, steps = _number(answer.get("seconds")), int(_number(answer.get("steps")) or 0)
+    seconds, steps = amount(answer.get("seconds")), int(amount(answer.get("steps")) or 0)
     if not seconds or not steps:
         return None
     spent: dict[str, float] = {}
@@ -187,14 +188,14 @@ def read(answer: Mapping[str, Any]) -> Look | None:
     parts = _Parts(answer.get("parts"))
     by_class: dict[str, list[Sequence[float] | None]] = {}
     for number, row in enumerate(_rows(answer.get("kernels"), 4)):
-        own, kind = _number(row[3]) or 0.0, class_of(str(row[0]))
+        own, kind = amount(row[3]) or 0.0, class_of(str(row[0]))
         spent[kind] = spent.get(kind, 0.0) + own
-        counts[kind] = counts.get(kind, 0) + int(_number(row[1]) or 0)
+        counts[kind] = counts.get(kind, 0) + int(amount(row[1]) or 0)
         names.setdefault(kind, []).append((str(row[0])[:512], own))
         by_class.setdefault(kind, []).append(parts.kernel(number))
     for row in _rows([["", *_list(answer.get("left_out"))]], 5):
-        spent[OTHER] = spent.get(OTHER, 0.0) + (_number(row[4]) or 0.0)
-        counts[OTHER] = counts.get(OTHER, 0) + int(_number(row[2]) or 0)
+        spent[OTHER] = spent.get(OTHER, 0.0) + (amount(row[4]) or 0.0)
+        counts[OTHER] = counts.get(OTHER, 0) + int(amount(row[2]) or 0)
         by_class.setdefault(OTHER, []).append(parts.left_out)
     places = _copied_at(answer.get("copied_at"))
     rows = [
@@ -214,13 +215,13 @@ def read(answer: Mapping[str, Any]) -> Look | None:
     ]
     rest = seconds - sum(row.seconds for row in rows)
     for number, row in enumerate(_rows(answer.get("idle"), 5)):
-        took, cause = _number(row[1]) or 0.0, str(row[0])
+        took, cause = amount(row[1]) or 0.0, str(row[0])
         if cause in IDLE_WORDS and took:
             rest -= took
             between = parts.interval([parts.idle(number)], took / seconds)
             rows.append(
                 LookRow(f"idle-{cause}", words_of(f"idle-{cause}"), "idle", took, took / seconds,
-                        int(_number(row[2]) or 0), (), str(row[3])[:512], *between)
+                        int(amount(row[2]) or 0), (), str(row[3])[:512], *between)
             )  # fmt: skip
     if rest > 1e-6 * seconds:
         rows.append(LookRow(UNATTRIBUTED, words_of(UNATTRIBUTED), "rest", rest, rest / seconds, 0))
@@ -228,14 +229,14 @@ def read(answer: Mapping[str, Any]) -> Look | None:
         seconds,
         steps,
         tuple(sorted(rows, key=lambda row: -row.seconds)),
-        int(_number(answer.get("events")) or 0),
-        _number(answer.get("start_seconds")) or 0.0,
-        _number(answer.get("stop_seconds")) or 0.0,
-        _number(answer.get("lost_seconds")),
+        int(amount(answer.get("events")) or 0),
+        amount(answer.get("start_seconds")) or 0.0,
+        amount(answer.get("stop_seconds")) or 0.0,
+        amount(answer.get("lost_seconds")),
         _first(answer.get("communication")),
         _first(answer.get("copies")),
-        _number(answer.get("began")),
-        _number(answer.get("waited_seconds")) or 0.0,
+        amount(answer.get("began")),
+        amount(answer.get("waited_seconds")) or 0.0,
     )
 
 
@@ -281,7 +282,7 @@ class _Parts:
 
     @staticmethod
     def _numbers(row: Any) -> tuple[float, ...] | None:
-        found = [_number(value) for value in _list(row)]
+        found = [amount(value) for value in _list(row)]
         numbers = tuple(value for value in found if value is not None)
         return numbers if len(numbers) == len(found) else None
 
@@ -326,18 +327,12 @@ def _kind(name: str) -> Kind:
     return "copies" if name.startswith("copies-") else "kernels"
 
 
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    return float(value) if isfinite(value) and value >= 0 else None
-
-
 def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
 def _first(value: Any) -> float:
-    return _number(next(iter(_list(value)), None)) or 0.0
+    return amount(next(iter(_list(value)), None)) or 0.0
 
 
 def _rows(rows: Any, width: int) -> Iterable[list[Any]]:

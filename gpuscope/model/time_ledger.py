@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from math import isfinite, sqrt
+from math import sqrt
 from typing import Any
 
 from ..store.view import TrainerView
+from ..text.numbers import amount
 
 Z95 = 1.96
 """Two-sided 95 % point of the normal distribution."""
@@ -120,25 +121,25 @@ def read(answer: Mapping[str, Any], window_seconds: float | None = None) -> Time
     for minute in minutes[-MAX_MINUTES:] if isinstance(minutes, list) else ():
         if not isinstance(minute, Mapping):
             continue
-        age = _number(minute.get("age_seconds"))
+        age = amount(minute.get("age_seconds"))
         if window_seconds is not None and (age is None or age > window_seconds):
             continue
-        steps += int(_number(minute.get("steps")) or 0)
-        seen = int(_number(minute.get("looks")) or 0)
+        steps += int(amount(minute.get("steps")) or 0)
+        seen = int(amount(minute.get("looks")) or 0)
         looks += seen
         before = total
         for name, spent, count in _triples(minute.get("rows"), MAX_ROWS):
             name = name if name in WORDS else "unattributed"
-            took, number = _number(spent) or 0.0, int(_number(count) or 0)
+            took, number = amount(spent) or 0.0, int(amount(count) or 0)
             total += took
             seconds[name] = seconds.get(name, 0.0) + took
             counts[name] = counts.get(name, 0) + number
-        even = _number(minute.get("even_looks")) or seen
+        even = amount(minute.get("even_looks")) or seen
         spread += (total - before) ** 2 / even if even else 0.0
         for name, place, spent in _triples(minute.get("places"), MAX_PLACES):
             if isinstance(place, str) and place:
                 kept = places.setdefault(name, {})
-                kept[place[:512]] = kept.get(place[:512], 0.0) + (_number(spent) or 0.0)
+                kept[place[:512]] = kept.get(place[:512], 0.0) + (amount(spent) or 0.0)
     even = total * total / spread if spread else 0.0
     rows = []
     for name, took in sorted(seconds.items(), key=lambda item: -item[1]):
@@ -155,7 +156,7 @@ def of_trainer(trainer: TrainerView, window_seconds: float | None = None) -> Tim
     So of one that has ended, its last minutes are told.
     """
     ends = [
-        minute["m"] / 1e9 + (_number(minute.get("seconds")) or 0.0) for minute in trainer.minutes
+        minute["m"] / 1e9 + (amount(minute.get("seconds")) or 0.0) for minute in trainer.minutes
     ]
     end = max(ends, default=0.0)
     minutes = [
@@ -192,12 +193,6 @@ def interval(share: float, looks: float) -> tuple[float, float]:
     half = Z95 * sqrt(share * (1 - share) / looks + square / (4 * looks * looks))
     half /= 1 + square / looks
     return max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half))
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    return float(value) if isfinite(value) and value >= 0 else None
 
 
 def _triples(rows: Any, most: int) -> Iterable[tuple[str, Any, Any]]:

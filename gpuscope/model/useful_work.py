@@ -11,13 +11,13 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from .. import checked_rows
 from ..checked_rows import checked
 from ..store.view import HostView, TrainerView
+from ..text.numbers import amount
 from ..text.units import duration_text, percent_text
 from ..wire.clean import clean
 from .operator_work import NoFormula, bytes_of, flops_of, kind_of
@@ -203,7 +203,7 @@ def read(answer: Mapping[str, Any], card: Card | None, problem: str) -> UsefulWo
     sums: dict[tuple[str, str], _Sum] = {}
     unknown: dict[str, int] = {}
     recomputed, operators = 0.0, 0
-    left_out = int(_number(answer.get("left_out")) or 0)
+    left_out = int(amount(answer.get("left_out")) or 0)
     for row in rows[:MAX_ROWS]:
         parts = _row(row)
         if parts is None:
@@ -256,9 +256,9 @@ def read(answer: Mapping[str, Any], card: Card | None, problem: str) -> UsefulWo
         left_out,
         card,
         problem,
-        _number(answer.get("lost_seconds")),
-        _number(answer.get("seconds")) or 0.0,
-        _number(answer.get("usual_seconds")),
+        amount(answer.get("lost_seconds")),
+        amount(answer.get("seconds")) or 0.0,
+        amount(answer.get("usual_seconds")),
     )
 
 
@@ -275,7 +275,7 @@ def card_of(
     """Return the card that a trainer has computed a step on, or None and why it is not known."""
     if answer.get("cuda") is not True:
         return None, ON_THE_CPU
-    if (_number(answer.get("devices")) or 0) > 1:
+    if (amount(answer.get("devices")) or 0) > 1:
         return None, SEVERAL
     used = {allocator.gpu for allocator in trainer.allocators if allocator.gpu is not None}
     devices = [device for device in host.devices if device.id in used]
@@ -350,19 +350,13 @@ def _row(row: Any) -> tuple[str, bool, int, float, str, str] | None:
     if not isinstance(row, list) or len(row) != 7:
         return None
     name, again, count, read_bytes, written, dtype, text = row
-    numbers = [_number(one) for one in (count, read_bytes, written)]
+    numbers = [amount(one) for one in (count, read_bytes, written)]
     if not all(isinstance(one, str) for one in (name, dtype, text)) or None in numbers:
         return None
     calls, given, gave = (one or 0.0 for one in numbers)
     if calls < 1:
         return None
     return clean(name, 200), bool(again), int(calls), bytes_of(name, given, gave), dtype, text
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    return float(value) if isfinite(value) and value >= 0 else None
 
 
 def shares(work: UsefulWork) -> Iterable[tuple[WorkRow, float | None]]:

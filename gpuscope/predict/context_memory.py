@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from .. import paths
 from ..process import atomic_file
+from ..text.numbers import whole
 from ..text.units import MIB
 from .gpus import find_gpu
 
@@ -180,12 +181,10 @@ def _entry(row: Any) -> tuple[tuple[str, str], ContextMemory] | None:
     ):
         return None
     sizes = [row.get(name) for name in ("context_bytes", "driver_bytes", "error_bytes")]
-    if not all(
-        isinstance(size, int) and not isinstance(size, bool) and 0 <= size < _LARGEST
-        for size in sizes
-    ):
+    known = [whole(size, 0, _LARGEST - 1) for size in sizes]
+    if None in known:
         return None
-    context, driver, error = (int(size) for size in sizes if size is not None)
+    context, driver, error = (size or 0 for size in known)
     return (row["gpu"], row["torch"]), ContextMemory(
         context, driver, error, "measured", f"measured {row.get('on', 'here')}"
     )

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from xml.etree.ElementTree import Element
 
+from ..text.units import round_seconds
 from .content import Bar, Curve, Interval, MapRow, Strip, Timeline
 from .elements import element
 
@@ -25,29 +26,6 @@ UNITS = 100
 """Units of a strip's view box from its bottom to its top."""
 TICKS = 6
 """At most so many times stand below a timeline."""
-STEPS = (
-    0.1,
-    0.2,
-    0.5,
-    1,
-    2,
-    5,
-    10,
-    15,
-    30,
-    60,
-    120,
-    300,
-    600,
-    900,
-    1800,
-    3600,
-    7200,
-    14400,
-    21600,
-    43200,
-    86400,
-)
 """Seconds between two times of an axis; ``page.js`` gets the same ones."""
 
 
@@ -206,9 +184,7 @@ def ticks(begin: float | None, seconds: float) -> list[tuple[float, str]]:
     """
     if not seconds > 0 or not math.isfinite(seconds):
         return []
-    step = next((one for one in STEPS if seconds / one <= TICKS), None)
-    if step is None:
-        step = 86400.0 * math.ceil(seconds / TICKS / 86400)
+    step = round_seconds(seconds / TICKS)
     first = begin or 0.0
     number = math.ceil(first / step - 1e-6)
     found = []

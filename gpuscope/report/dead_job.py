@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..text.numbers import number
 from ..text.ranges import ranges_text
 from ..text.units import DASH, duration_text
 from . import documents as read
@@ -40,7 +41,7 @@ def section(job: Document) -> Section:
         parts.append(
             Table("", ("Ranks", "Step", "End"), table, (1,), _notes(job), tones, source=SOURCE)
         )
-    world, attempts = read.number(job.get("world")), read.number(job.get("attempts"))
+    world, attempts = number(job.get("world")), number(job.get("attempts"))
     lead = f"{world:.0f} rank{'s' * (world != 1)}" if world is not None else ""
     if lead and begin is not None and end is not None and end > begin:
         lead += f", the last {duration_text(end - begin)}"
@@ -54,7 +55,7 @@ def section(job: Document) -> Section:
 def _span(rows: list[Document]) -> tuple[float | None, float | None]:
     """Return the times that are drawn: from a little before the first last words."""
     keys = ("last_words_seconds", "end_seconds")
-    times = [at for row in rows for key in keys if (at := read.number(row.get(key))) is not None]
+    times = [at for row in rows for key in keys if (at := number(row.get(key))) is not None]
     if not times:
         return None, None
     first, last = min(times), max(times)
@@ -65,7 +66,7 @@ def _row(row: Document, begin: float, end: float) -> MapRow:
     def place(at: float) -> float:
         return min(max((at - begin) / (end - begin), 0.0), 1.0)
 
-    wrote, stop = read.number(row.get("last_words_seconds")), read.number(row.get("end_seconds"))
+    wrote, stop = number(row.get("last_words_seconds")), number(row.get("end_seconds"))
     first = row.get("culprit") is True
     pieces = []
     if wrote is not None:
@@ -82,7 +83,7 @@ def _name(row: Document) -> str:
 
 
 def _step(row: Document) -> str:
-    step = read.number(row.get("step"))
+    step = number(row.get("step"))
     return f"step {step:,.0f}" if step is not None else DASH
 
 
@@ -96,7 +97,7 @@ def _notes(job: Document) -> list[str]:
     """Return by how much the clocks of hosts were moved."""
     notes = []
     for row in read.rows(job.get("clocks")):
-        offset, host = read.number(row.get("offset_seconds")), read.text(row.get("host"))
+        offset, host = number(row.get("offset_seconds")), read.text(row.get("host"))
         if offset:
             way = "ahead of" if offset > 0 else "behind"
             notes.append(f"The clock of {host} was {duration_text(abs(offset))} {way} the first.")

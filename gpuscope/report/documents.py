@@ -7,9 +7,9 @@ one of the type that its name says, so that a wrong one is treated like a missin
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import isfinite
 from typing import Any
 
+from ..text.numbers import number
 from ..text.units import DASH
 
 MAX_ROWS = 2000
@@ -20,17 +20,6 @@ Document = Mapping[str, Any]
 def text(value: Any, otherwise: str = "") -> str:
     """Return a text, ``otherwise`` for any other value."""
     return value if isinstance(value, str) else otherwise
-
-
-def number(value: Any) -> float | None:
-    """Return a finite number, None for any other value."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    try:
-        found = float(value)
-    except OverflowError:
-        return None
-    return found if isfinite(found) else None
 
 
 def count(value: Any) -> str:

@@ -16,6 +16,7 @@ from ..doctor.finding import (
     Severity,
 )
 from ..doctor.report import SHOWN_FIXES, summary
+from ..text.numbers import number
 from ..text.units import percent_text
 from . import dead_job
 from . import documents as read
@@ -106,8 +107,8 @@ def _severity(one: Document) -> Severity:
 
 def of_cause(row: Document) -> Finding:
     """Return a cause of ``gpuscope why --json`` as a finding."""
-    saves = read.number(row.get("saves_share_at_most"))
-    low, high = (read.number(row.get(f"saves_share_at_most_{end}")) for end in ("low", "high"))
+    saves = number(row.get("saves_share_at_most"))
+    low, high = (number(row.get(f"saves_share_at_most_{end}")) for end in ("low", "high"))
     gain = "" if saves is None else f"at most {percent_text(saves)} of each step"
     if gain and low is not None and high is not None and high > low:
         gain += f" ({percent_text(low)} to {percent_text(high)})"

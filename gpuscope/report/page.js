@@ -19,7 +19,7 @@ function label(at, step, relative) {
 }
 
 function ticks(begin, relative, seconds) {
-  const step = STEPS.find((one) => seconds / one <= TICKS) ||
+  const step = STEPS.find((one) => one >= 0.999 * seconds / TICKS) ||
     86400 * Math.ceil(seconds / TICKS / 86400);
   const found = [];
   for (let n = Math.ceil(begin / step - 1e-6); n * step <= begin + seconds + 1e-6; n++)

@@ -18,6 +18,7 @@ from xml.etree.ElementTree import Element
 
 from ..doctor.finding import Finding, Fix
 from ..doctor.report import SHOWN_FIXES, fix_sentences
+from ..text.units import ROUND_SECONDS
 from . import chart
 from .content import (
     Bar,
@@ -79,7 +80,7 @@ def html(chapters: Sequence[Chapter], made: str) -> str:
 
 def _html(chapters: Sequence[Chapter], made: str) -> str:
     style = _data("style.css")
-    script = f"const STEPS={json.dumps(chart.STEPS)},TICKS={chart.TICKS};\n{_data('page.js')}"
+    script = f"const STEPS={json.dumps(ROUND_SECONDS)},TICKS={chart.TICKS};\n{_data('page.js')}"
     title = chapters[0].title if len(chapters) == 1 else f"{len(chapters)} results"
     head = element(
         "head",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..predict.document import FIGURES
 from ..predict.errors import Figure as Predicted
 from ..predict.report import NAMES, PHASES, WORDS, alike, with_error
+from ..text.numbers import number
 from ..text.units import DASH, bytes_text, percent_text, signed_bytes_text
 from . import documents as read
 from .content import (
@@ -45,7 +46,7 @@ def chapter(document: Document, name: str) -> Chapter:
     source += f", kernels measured with torch {kernels}" if kernels else ""
     facts = [("Model", read.text(document.get("model"), DASH))]
     for key, label in (("batch", "Batch"), ("parameters", "Parameters")):
-        if read.number(document.get(key)) is not None:
+        if number(document.get(key)) is not None:
             facts.append((label, read.count(document.get(key))))
     settings = read.text(document.get("allocator_settings"))
     facts += [("Allocator settings", settings)] if settings else []
@@ -65,9 +66,7 @@ def chapter(document: Document, name: str) -> Chapter:
 
 def figure_of(document: Document, key: str) -> Predicted | None:
     """Return a predicted figure of a document, None where it is not known."""
-    size, low, high = (
-        read.number(document.get(f"{key}_{end}bytes")) for end in ("", "low_", "high_")
-    )
+    size, low, high = (number(document.get(f"{key}_{end}bytes")) for end in ("", "low_", "high_"))
     if size is None or low is None or high is None or not low <= size <= high:
         return None
     return Predicted(int(size), int(high - size), int(size - low))
@@ -78,7 +77,7 @@ def _verdict(document: Document) -> str:
     if verdict not in WORDS or not room:
         return "No card was named, so nothing says whether it fits."
     total, spare = (
-        read.number(value) for value in (room.get("total_bytes"), document.get("spare_bytes"))
+        number(value) for value in (room.get("total_bytes"), document.get("spare_bytes"))
     )
     text = f"It {WORDS[verdict]}" if verdict != "too_close" else "It is too close to call"
     text += f" on {read.text(room.get('name'), 'the card')} with {bytes_text(total)}"
@@ -96,7 +95,7 @@ def _peaks(document: Document, source: str) -> list[Part]:
             last = key == "device_peak"
             label = key.replace("_", " ")
             figures.append(Figure(label, with_error(found), NOTES[key], tone if last else ""))
-    largest = read.number(document.get("largest_batch"))
+    largest = number(document.get("largest_batch"))
     if largest is not None:
         low, high = (document.get(f"largest_batch_{end}") for end in ("low", "high"))
         note = f"{read.count(low)} to {read.count(high)} with the error"
@@ -123,7 +122,7 @@ def _owners(document: Document, source: str) -> list[Part]:
     categories = {
         name: size
         for name, value in read.mapping(document.get("categories")).items()
-        if (size := read.number(value)) is not None
+        if (size := number(value)) is not None
     }
     if categories and whole:
         bars = [
@@ -136,7 +135,7 @@ def _owners(document: Document, source: str) -> list[Part]:
     modules = {
         read.text(row.get("module")): int(size)
         for row in read.rows(document.get("modules"))
-        if (size := read.number(row.get("bytes"))) is not None
+        if (size := number(row.get("bytes"))) is not None
     }
     joined = alike(modules)
     if joined and whole:
@@ -156,9 +155,9 @@ def _owners(document: Document, source: str) -> list[Part]:
 def _fixes(document: Document, source: str) -> list[Part]:
     rows: list[tuple[str, ...]] = []
     tones: dict[int, Tone] = {}
-    for number, one in enumerate(read.rows(document.get("what_if"))):
+    for place, one in enumerate(read.rows(document.get("what_if"))):
         verdict = read.text(one.get("verdict"))
-        after, freed = figure_of(one, "device_peak"), read.number(one.get("freed_bytes"))
+        after, freed = figure_of(one, "device_peak"), number(one.get("freed_bytes"))
         rows.append(
             (
                 read.text(one.get("title")),
@@ -170,7 +169,7 @@ def _fixes(document: Document, source: str) -> list[Part]:
             )
         )
         if verdict == "does_not_fit":
-            tones[number] = "bad"
+            tones[place] = "bad"
     left = [
         f"Not tried: {read.text(one.get('title'))}: {read.text(one.get('reason'))}"
         for one in read.rows(document.get("left_out"))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..lab.intervals import ratio_text
 from ..lab.ledger import Entry, entry_of
 from ..lab.measures import MEASURES, loss_by_step, loss_curve
-from ..lab.tables import figure, plain, runs_rows
+from ..lab.tables import figure, runs_rows
+from ..text.numbers import number
 from ..text.units import DASH
 from . import documents as read
 from .content import (
@@ -39,8 +41,8 @@ def entry(document: Document) -> Entry:
     whole = document.get("document")
     return entry_of(
         {**document, **(whole if isinstance(whole, dict) else {})},
-        id=int(read.number(document.get("id")) or 0),
-        at=read.number(document.get("at")) or 0.0,
+        id=int(number(document.get("id")) or 0),
+        at=number(document.get("at")) or 0.0,
         source=read.text(document.get("source")),
         label=read.text(document.get("label")),
         group=read.text(document.get("group")),
@@ -115,9 +117,9 @@ def _losses(entries: Sequence[Entry]) -> Timeline | None:
     strips = []
     for one, points in curves:
         values: list[float | None] = [None] * BUCKETS
-        for number, (at, loss) in enumerate(points):
+        for place, (at, loss) in enumerate(points):
             first = _bucket(at, most)
-            after = points[number + 1][0] if number + 1 < len(points) else at
+            after = points[place + 1][0] if place + 1 < len(points) else at
             for place in range(first, max(_bucket(after, most), first + 1)):
                 values[place] = loss
         name = f"{one.id or ''} {one.name}".strip()
@@ -143,15 +145,15 @@ def sweep(document: Document, name: str) -> Chapter:
     where = read.text(document.get("where"))
     rows: list[tuple[str, ...]] = []
     tones: dict[int, Tone] = {}
-    for number, cell in enumerate(cells):
+    for place, cell in enumerate(cells):
         failure = read.text(cell.get("failure"))
         keys = ("samples_per_second", "step_seconds", "warmup_seconds", "peak_allocated_bytes")
-        figures = [figure(key, read.number(cell.get(key))) for key in keys]
+        figures = [figure(key, number(cell.get(key))) for key in keys]
         runs = cell.get("runs")
         count = str(len(runs)) if isinstance(runs, list) else DASH
         rows.append((read.count(cell.get("number")), read.text(cell.get("label")), count, *figures))
         if failure:
-            tones[number] = "bad"
+            tones[place] = "bad"
     head = ("#", "Settings", "Runs", "Samples/s", "Step", "Warm-up", "Peak allocated")
     parts: list[Part] = [
         Table("", head, rows, (2, 3, 4, 5, 6), read.texts(document.get("remarks")), tones,
@@ -190,7 +192,7 @@ def comparison(document: Document, name: str) -> Chapter:
         figures = [
             (
                 read.text(row.get("title")),
-                *(figure(read.text(row.get("key")), read.number(row.get(side))) for side in "ab"),
+                *(figure(read.text(row.get("key")), number(row.get(side))) for side in "ab"),
                 read.text(row.get("basis")) or f"unknown: {read.text(row.get('reason'))}",
             )
             for row in rows
@@ -210,14 +212,12 @@ def comparison(document: Document, name: str) -> Chapter:
 
 
 def _ratio(label: str, row: Document, key: str) -> Interval:
-    value, low, high = (read.number(row.get(name)) for name in ("ratio", "low", "high"))
+    value, low, high = (number(row.get(name)) for name in ("ratio", "low", "high"))
     if value is None:
         return Interval(label, None, None, None, DASH, f"unknown: {read.text(row.get('reason'))}")
-    text = f"{plain(value)} ×"
     tone: Tone = "muted"
-    if low is not None and high is not None:
-        text += f" [{plain(low)}, {plain(high)}]"
-        if low > 1 or high < 1:
-            better = BETTER.get(key, "")
-            tone = "muted" if not better else "ok" if (value > 1) == (better == "higher") else "bad"
+    if low is not None and high is not None and (low > 1 or high < 1):
+        better = BETTER.get(key, "")
+        tone = "muted" if not better else "ok" if (value > 1) == (better == "higher") else "bad"
+    text = ratio_text(value, low, high)
     return Interval(label, value, low, high, text, read.text(row.get("basis")), tone)

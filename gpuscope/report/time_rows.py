@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ..model.look import words_of
 from ..model.time_ledger import WORDS
+from ..text.numbers import number
 from ..text.units import DASH, duration_text, percent_text
 from . import documents as read
 from .content import (
@@ -105,7 +106,7 @@ def _figures(document: Document, when: str) -> Figures:
         )
     ]
     work = read.mapping(document.get("useful_work"))
-    mfu, floor = read.number(work.get("mfu")), read.number(work.get("floor_seconds"))
+    mfu, floor = number(work.get("mfu")), number(work.get("floor_seconds"))
     if mfu is not None:
         figures.append(Figure("MFU", percent_text(mfu), "model FLOPs of the card's dense peak"))
     if floor is not None:
@@ -113,7 +114,7 @@ def _figures(document: Document, when: str) -> Figures:
             Figure("shortest step", duration_text(floor), "at the card's peak and bandwidth")
         )
     causes = read.rows(document.get("causes"))
-    least = read.number(causes[0].get("step_seconds_at_least")) if causes else None
+    least = number(causes[0].get("step_seconds_at_least")) if causes else None
     if least is not None:
         figures.append(
             Figure("at least, if cured", duration_text(least), read.text(causes[0].get("title")))
@@ -122,7 +123,7 @@ def _figures(document: Document, when: str) -> Figures:
 
 
 def _clock(document: Document, source: str, when: str) -> Waterfall:
-    step, window = (read.number(document.get(f"{key}_seconds")) for key in ("step", "window"))
+    step, window = (number(document.get(f"{key}_seconds")) for key in ("step", "window"))
     rows = read.rows(document.get("rows"))
     bars = [bar for row in rows if (bar := _row(row, step)) is not None]
     whole = duration_text(step) if step is not None else read.said(window, duration_text)
@@ -140,11 +141,11 @@ def _clock(document: Document, source: str, when: str) -> Waterfall:
 
 
 def _row(row: Document, step: float | None) -> Bar | None:
-    share = read.number(row.get("share"))
+    share = number(row.get("share"))
     if share is None:
         return None
     name = read.text(row.get("row"))
-    low, high = read.number(row.get("share_low")), read.number(row.get("share_high"))
+    low, high = number(row.get("share_low")), number(row.get("share_high"))
     each = duration_text(step * share) if step is not None else DASH
     detail = percent_text(share)
     places = [text for one in read.rows(row.get("places")) if (text := read.text(one.get("place")))]
@@ -159,9 +160,9 @@ def _ranks(trainers: Sequence[Document], when: str) -> Table:
         most = [
             f"{WORDS.get(read.text(row.get('row')), WORDS['unattributed'])} {percent_text(share)}"
             for row in read.rows(one.get("rows"))[:4]
-            if (share := read.number(row.get("share")) or 0.0) >= 0.01
+            if (share := number(row.get("share")) or 0.0) >= 0.01
         ]
-        rank = read.number(one.get("rank"))
+        rank = number(one.get("rank"))
         name = f"rank {rank:.0f}" if rank is not None else f"pid {read.count(one.get('pid'))}"
         rows.append(
             (name, read.said(one.get("step_seconds"), duration_text), " · ".join(most) or DASH)
@@ -177,10 +178,10 @@ def _look(look: Document) -> list[Part]:
     problem = read.text(look.get("problem"))
     if problem:
         return [Sentences([f"The GPU was not looked at: {problem}."], "muted")]
-    seconds, steps = read.number(look.get("seconds")), read.number(look.get("steps"))
+    seconds, steps = number(look.get("seconds")), number(look.get("steps"))
     bars = []
     for row in read.rows(look.get("rows")):
-        share, took = read.number(row.get("share")), read.number(row.get("seconds"))
+        share, took = number(row.get("share")), number(row.get("seconds"))
         if share is None or took is None:
             continue
         place = read.text(row.get("place"))
@@ -194,8 +195,8 @@ def _look(look: Document) -> list[Part]:
                 LOOK_TOKENS.get(read.text(row.get("kind")), "driver"),
                 False,
                 detail,
-                read.number(row.get("share_low")),
-                read.number(row.get("share_high")),
+                number(row.get("share_low")),
+                number(row.get("share_high")),
             )
         )
     each = duration_text(seconds / steps) if seconds is not None and steps else DASH

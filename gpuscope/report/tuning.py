@@ -7,7 +7,8 @@ from typing import Any
 from ..lab.tables import figure
 from ..lab.tune.findings import STATUS
 from ..lab.tune.judge import Speed
-from ..lab.tune.result import text_of, times
+from ..lab.tune.result import text_of
+from ..text.numbers import number
 from ..text.units import DASH, age_text
 from . import documents as read
 from .content import (
@@ -56,10 +57,10 @@ def chapter(document: Document, name: str) -> Chapter:
 def speed_of(value: Any) -> Speed | None:
     """Return a ratio of a document with its interval, None where there is none."""
     found = read.mapping(value)
-    ratio = read.number(found.get("ratio"))
+    ratio = number(found.get("ratio"))
     if ratio is None:
         return None
-    low, high = read.number(found.get("low")), read.number(found.get("high"))
+    low, high = number(found.get("low")), number(found.get("high"))
     return Speed(ratio, low, high, read.text(found.get("basis")))
 
 
@@ -68,10 +69,10 @@ def _sides(document: Document, source: str, when: str) -> Figures:
     figures = []
     if speed is not None:
         tone: Tone = "ok" if speed.certain else ""
-        figures.append(Figure("as fast", times(speed), speed.basis, tone))
+        figures.append(Figure("as fast", speed.text, speed.basis, tone))
     for key, label in (("baseline", "baseline"), ("best", "best")):
         side = read.mapping(document.get(key))
-        values = {one: read.number(side.get(one)) for one in KEYS}
+        values = {one: number(side.get(one)) for one in KEYS}
         note = f"{figure('peak_reserved_bytes', values['peak_reserved_bytes'])} reserved"
         pace = figure("samples_per_second", values["samples_per_second"])
         figures.append(Figure(f"{label}, samples/s", pace, note))
@@ -98,24 +99,24 @@ def _interval(label: str, speed: Speed | None, reason: str) -> Interval:
         tone = "ok"
     elif speed.high is not None and speed.high < 1:
         tone = "bad"
-    return Interval(label, speed.ratio, speed.low, speed.high, times(speed), reason, tone)
+    return Interval(label, speed.ratio, speed.low, speed.high, speed.text, reason, tone)
 
 
 def _candidates(document: Document, source: str, when: str) -> list[Part]:
     rows: list[tuple[str, ...]] = []
     tones: dict[int, Tone] = {}
     compared = []
-    for number, one in enumerate(read.rows(document.get("candidates"))):
+    for place, one in enumerate(read.rows(document.get("candidates"))):
         status, reason = read.text(one.get("status")), read.text(one.get("reason"))
         words = STATUS.get(status, status)
         label = read.text(one.get("label"))
-        figures = [figure(key, read.number(one.get(key))) for key in KEYS]
+        figures = [figure(key, number(one.get(key))) for key in KEYS]
         rows.append((label, *figures, f"{words}: {reason}" if reason else words))
         speed = speed_of(one.get("speed"))
         if status == "kept":
-            tones[number] = "ok"
+            tones[place] = "ok"
         elif status in BAD:
-            tones[number] = "bad"
+            tones[place] = "bad"
         if speed is not None:
             against = read.text(one.get("against"))
             compared.append(_interval(label, speed, f"{words}; against {against}"))

@@ -39,7 +39,7 @@ from ..wire.frames import (
 )
 from .decode import decode
 from .pending_requests import Calls, OnProgress, SourceError
-from .view import Capabilities, Link, LinkState
+from .view import AGAIN, Capabilities, Link, LinkState
 
 __all__ = ["AgentSource", "OnLink", "Sink", "Source", "SourceError", "Tap"]
 
@@ -193,7 +193,7 @@ class AgentSource:
                 return
             state: LinkState = "connecting" if self._last_frame is None else "stale"
             wait = self._pause(pause)
-            text = f"{reason}; trying again in {max(wait, 1):.0f} s"
+            text = f"{reason}{AGAIN} in {max(wait, 1):.0f} s"
             self._say(on_link, Link(state, text, self._age(), time.monotonic() + wait))
             rested = await self._rest(wait)
             pause = min(pause * 2, longest) if rested else BACK_OFF_SECONDS[0]

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import os
 import re
 import sys
@@ -25,6 +24,7 @@ from itertools import pairwise
 from typing import IO, Any, TypeAlias
 
 from ..errors import UserError
+from ..text.numbers import amount
 from ..text.units import bytes_text
 from ..wire.files import open_regular
 
@@ -243,8 +243,8 @@ class _Sums:
 
 
 def _is_time(value: Any) -> bool:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return number and math.isfinite(value) and 0 <= value < 1e17
+    seconds = amount(value)
+    return seconds is not None and seconds < 1e17
 
 
 def tabulate(events: Iterable[Any]) -> Table:

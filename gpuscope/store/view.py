@@ -150,6 +150,8 @@ class JobView:
 
 
 LinkState = Literal["connecting", "live", "stale", "ended", "replay"]
+AGAIN = "; trying again"
+"""What the text of a link has between why it failed and when it is tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +166,16 @@ class Link:
     text: str = ""
     age_seconds: float | None = None
     retry_at: float | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether connecting failed or the connection was lost, be it tried again or not."""
+        return self.state == "ended" or self.retry_at is not None
+
+    @property
+    def reason(self) -> str:
+        """The text without when it is tried again."""
+        return self.text.partition(AGAIN)[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,6 +165,19 @@ def short_age_text(seconds: float) -> str:
     return "now"
 
 
+ROUND_SECONDS = (
+    *(0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 20, 30),
+    *(60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400),
+)
+"""The steps between the times on an axis; longer ones are whole days."""
+
+
+def round_seconds(least: float) -> float:
+    """Return the shortest round time that is not shorter than ``least``."""
+    days = 86400.0 * math.ceil(least / 86400)
+    return next((one for one in ROUND_SECONDS if one >= 0.999 * least), days)
+
+
 def percent_text(share: float, whole: bool = False) -> str:
     """Return a share of 1 in percent: ``42 %``, small ones as ``1.4 %``.
 

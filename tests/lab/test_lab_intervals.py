@@ -94,3 +94,18 @@ def test_intervals_hold_what_they_promise() -> None:
 
     for hit in (paired, separate, medians):
         assert share(400, hit) >= 0.906, hit.__name__
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [
+        ((1.84, 1.79, 1.9), "1.84 × [1.79, 1.90]"),
+        ((1.003, 1.001, 1.005), "1.003 × [1.001, 1.005]"),
+        ((0.05, 0.01, 0.2), "0.050 × [0.010, 0.200]"),
+        ((2.0, 1e-9, 5e6), "2.000 × [1.0e-09, 5.0e+06]"),
+        ((2.9, None, None), "2.90 ×"),
+        ((None, None, None), "–"),
+    ],
+)
+def test_a_ratio_shows_how_wide_its_interval_is(ratio, text):
+    assert intervals.ratio_text(*ratio) == text

@@ -15,6 +15,7 @@ from gpuscope.cli.time_document import look_document
 from gpuscope.lab import tables
 from gpuscope.lab.compare import compare
 from gpuscope.lab.config import LabConfig
+from gpuscope.lab.intervals import ratio_text
 from gpuscope.lab.ledger import Ledger, entry_of
 from gpuscope.lab.sweep import cell_key
 from gpuscope.lab.tune.findings import Found, Row, Switch
@@ -182,7 +183,7 @@ def test_a_comparison_has_ratios_with_their_intervals(capsys):
     text = text_of(written(document))
     entries = ledger.entries(limit=None)[::-1]
     row = compare(entries[::2], entries[1::2]).row("samples_per_second")
-    assert tables.times(row) in text
+    assert ratio_text(row.ratio, row.low, row.high) in text
     assert "3 interleaved repeats" in text
     assert "amp off bf16" in text
 

@@ -399,7 +399,7 @@ async def test_a_link_that_breaks_says_so_and_keeps_the_last_picture():
         await until(pilot, "● live")
         app.session._hear_link(
             views.SOURCE,
-            Link("stale", "the agent ended (signal SIGSEGV); trying again in 2 s", 7.0),
+            Link("stale", "the agent ended (signal SIGSEGV); trying again in 2 s", 7.0, 2.0),
         )
         await until(pilot, "▲ no data for 7 s: the agent ended (signal SIGSEGV)", "69.7/140")
         await pilot.press("6")

@@ -97,7 +97,9 @@ def test_figures_are_means_and_sums_of_what_is_known():
             "",
         ),
         (
-            Link("connecting", "node-01: no ssh server listens there; trying again in 8 s"),
+            Link(
+                "connecting", "node-01: no ssh server listens there; trying again in 8 s", None, 8.0
+            ),
             "unreachable",
             Grade.UNREACHABLE,
             "no ssh server listens there",
@@ -142,7 +144,7 @@ def test_what_is_stale_keeps_its_figures_and_loses_its_troubles():
     ],
 )
 def test_an_unreachable_host_says_since_when_why_and_what_happens_next(retry, next_step, worst):
-    link = Link("stale", "node-01: it does not answer; trying again in 8 s", 95.0)
+    link = Link("stale", "node-01: it does not answer; trying again in 8 s", 95.0, 8.0)
     found = summarise(host("busy", link=link))
     missing = Missing(95.0, retry)
     row = host_row(found, TOKENS, missing=missing)

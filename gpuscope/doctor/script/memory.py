@@ -9,6 +9,7 @@ import ast
 import textwrap
 from collections.abc import Iterator
 
+from ...text.numbers import number
 from . import edits
 from .nodes import comes_after, is_open_ended, key, keyword, names, receiver
 from .program import Script, ScriptMatch
@@ -121,11 +122,7 @@ def _is_empty(value: ast.expr | None) -> bool:
         return not value.elts
     if isinstance(value, ast.Call):
         return isinstance(value.func, ast.Name) and value.func.id == "list" and not value.args
-    return (
-        isinstance(value, ast.Constant)
-        and isinstance(value.value, (int, float))
-        and not isinstance(value.value, bool)
-    )
+    return isinstance(value, ast.Constant) and number(value.value) is not None
 
 
 def _may_be_detached(s: Script, node: ast.AST, loss: str, loop: ast.AST) -> bool:

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from ...text.numbers import number
 from .. import intervals
 from ..compare import compare, mean
 from ..ledger import Entry
-from ..measures import Curve, loss_by_step, loss_curve, number
+from ..measures import Curve, loss_by_step, loss_curve
 
 WORTH = 0.01
 """A gain below this share is not worth a switch."""
@@ -41,6 +42,11 @@ class Speed:
     def certain(self) -> bool:
         """Whether B is faster by the whole interval."""
         return self.low is not None and self.low > 1.0
+
+    @property
+    def text(self) -> str:
+        """The ratio with its interval."""
+        return intervals.ratio_text(self.ratio, self.low, self.high)
 
     def to_mapping(self) -> dict[str, object]:
         return {"ratio": self.ratio, "low": self.low, "high": self.high, "basis": self.basis}

@@ -19,7 +19,6 @@ from ..tables import figure
 from ..toggles import BY_NAME
 from . import judge, paste
 from .findings import STATUS, Found, Row, Switch
-from .judge import Speed
 
 COST_SAMPLES = 1_000_000
 """Samples that a price and an energy are given for, unless the user names another number."""
@@ -70,7 +69,7 @@ class Result:
                 f"The baseline does not run ({found.baseline_failure}). This does: "
                 f"{self.label(found.best)}{spare}."
             )
-        return f"{times(found.speed)} as fast: {self.label(found.best)}{spare}."
+        return f"{found.speed.text} as fast: {self.label(found.best)}{spare}."
 
     def _spare(self) -> str:
         reserved = judge.figure(self.runs(self.found.best), "peak_reserved_bytes")
@@ -177,7 +176,7 @@ class Result:
                 for key in ("samples_per_second", "warmup_seconds", "peak_reserved_bytes")
             ]
             status = STATUS[row.status] + (f": {row.reason}" if row.reason else "")
-            speed = times(row.speed) if row.speed else "–"
+            speed = row.speed.text if row.speed else "–"
             rows.append([self.label(row.config), *figures, speed, status])
         if all(row[3] == "–" for row in rows[1:]):
             rows = [[*row[:3], *row[4:]] for row in rows]
@@ -187,7 +186,7 @@ class Result:
         """Return what each switch of the winner brings, with a heading."""
         rows = [["switch", "was", "is", "gain"]]
         for one in self.found.switches:
-            brings = times(one.brings) if one.brings else f"unknown: {one.reason}"
+            brings = one.brings.text if one.brings else f"unknown: {one.reason}"
             rows.append(
                 [one.name, text_of(one.name, one.before), text_of(one.name, one.after), brings]
             )
@@ -231,13 +230,6 @@ class Result:
             )
             found.append(f"{self.samples:,} samples take {after['joules'] / 3.6e6:,.3g} kWh{was}.")
         return found
-
-
-def times(speed: Speed) -> str:
-    """Return a ratio with its interval: ``2.90 × [2.80, 3.01]``."""
-    if speed.low is None or speed.high is None:
-        return f"{speed.ratio:.2f} ×"
-    return f"{speed.ratio:.2f} × [{speed.low:.2f}, {speed.high:.2f}]"
 
 
 def text_of(name: str, value: object) -> str:

@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 
 from ...errors import UserError
+from ...text.numbers import number, whole
 from ...text.units import bytes_text
 from ..config import ConfigError, LabConfig
 from ..ledger import Entry
-from ..measures import number, whole
 from ..rules import refusal
 from ..run_facts import RunFacts
 from ..toggles import BY_NAME, Value
@@ -356,7 +356,7 @@ class Search:
             return config.batch
         for entry in self._runs.get(self.baseline, ()):
             found = entry.document.get("config")
-            batch = whole(found.get("batch")) if isinstance(found, dict) else None
+            batch = whole(found.get("batch"), 1) if isinstance(found, dict) else None
             if batch:
                 return batch
         return 1

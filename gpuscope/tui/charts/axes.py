@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from ...text.styled import Line
-from ...text.units import age_text
+from ...text.units import age_text, round_seconds
 
 
 def time_ticks(
@@ -25,10 +25,7 @@ def time_ticks(
     if not 0 < window_seconds <= LONGEST:
         return [(0.0, end)]
     steps = max(min(width // 14, 6), 1)
-    raw = window_seconds / steps
-    step = min(
-        (s for s in _TIME_STEPS if s >= raw * 0.999), default=math.ceil(raw / 86400) * 86400.0
-    )
+    step = round_seconds(max(window_seconds / steps, 1.0))
     ticks: list[tuple[float, str]] = [(0.0, end)]
     count = 1
     while count * step <= window_seconds * 1.0001:
@@ -41,27 +38,6 @@ def time_ticks(
 
 LONGEST = 3.2e9
 """A century in seconds: a longer window has only its end named."""
-_TIME_STEPS = (
-    1,
-    2,
-    5,
-    10,
-    15,
-    20,
-    30,
-    60,
-    120,
-    300,
-    600,
-    900,
-    1800,
-    3600,
-    7200,
-    10800,
-    21600,
-    43200,
-    86400,
-)
 
 
 def _short(seconds: float) -> str:

@@ -318,9 +318,7 @@ class DoctorPane(Pane):
 
     def chosen_pid(self) -> int | None:
         """Return the process that the finding is about, while it runs."""
-        host = self.session.host
-        trainer = self.chosen(host) if host is not None else None
-        return trainer.definition.pid if trainer is not None else None
+        return self.chosen_trainer_pid()
 
     def on_live_table_highlighted(self, event: LiveTable.Highlighted) -> None:
         event.stop()

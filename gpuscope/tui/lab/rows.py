@@ -5,7 +5,6 @@ The newest run comes first, and repeats of one setting are one row.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...lab.compare import mean
 from ...lab.config import LabConfig
+from ...text.numbers import number
 from ...text.styled import Line
 from ...text.units import bytes_text, duration_text, short_age_text
 from ..widgets.table import Cell, Column, TableRow
@@ -207,11 +207,7 @@ def _in(document: dict[str, Any], key: str, name: str) -> object:
 
 
 def _numbers(values: Sequence[object]) -> list[float]:
-    return [
-        float(v)
-        for v in values
-        if isinstance(v, (int, float)) and not isinstance(v, bool) and math.isfinite(v)
-    ]
+    return [found for value in values if (found := number(value)) is not None]
 
 
 def _mean(values: Sequence[object]) -> float | None:

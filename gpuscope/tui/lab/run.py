@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...lab.config import LabConfig
 from ...model.pace import MEDIAN_STEPS, Pace, pace_of
+from ...text.numbers import number
 from .devices import tensor_shares
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class Run:
     def loss(self) -> float | None:
         """That of the last step; of a run that has ended, as the ledger has it."""
         if self.summary is not None:
-            return _number(self.summary.get("loss_last"))
+            return number(self.summary.get("loss_last"))
         return self.losses[-1] if self.losses else None
 
     @property
@@ -95,8 +96,8 @@ class Run:
         """How fast it is, of its last steps; of a run that has ended, as the ledger has it."""
         if self.summary is not None:
             steps = self.summary.get("step_seconds")
-            middle = _number(steps.get("median")) if isinstance(steps, Mapping) else None
-            each = _number(self.summary.get("samples_per_second"))
+            middle = number(steps.get("median")) if isinstance(steps, Mapping) else None
+            each = number(self.summary.get("samples_per_second"))
             return Rates(each, middle, "all steady steps")
         if self.pace is not None and self.pace.stopped:
             return Rates(None, None, self.pace.text_with_past, self.pace.age_seconds)
@@ -201,8 +202,3 @@ class Run:
         peak = out.get("peak_allocated_bytes")
         self.peak_bytes = peak if isinstance(peak, (int, float)) else self.peak_bytes
         return out
-
-
-def _number(value: object) -> float | None:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return float(value) if is_number else None  # type: ignore[arg-type]

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...lab.measures import number
+from ...lab.intervals import ratio_text
 from ...lab.tune.findings import STATUS
 from ...text import styled
+from ...text.numbers import number
 from ...text.styled import Line, Piece
 from ...text.units import duration_text, percent_text
 from ..shell.keymap import key_of
 from ..widgets.table import Column, TableRow
-from .compare import ratio_text, value_text
+from .compare import value_text
 
 if TYPE_CHECKING:
     from .tuning import Tuning
@@ -127,10 +128,8 @@ def gain_lines(document: Mapping[str, Any]) -> Iterable[Line]:
 
 
 def speed_text(speed: Mapping[str, Any]) -> str:
-    """Return a ratio with its interval, such as ``1.93× [1.88, 1.98]``."""
-    low, high = number(speed.get("low")), number(speed.get("high"))
-    text = ratio_text(number(speed.get("ratio")))
-    return text if low is None or high is None else f"{text} [{low:.2f}, {high:.2f}]"
+    """Return how many times as fast a candidate is, with the interval."""
+    return ratio_text(*(number(speed.get(name)) for name in ("ratio", "low", "high")))
 
 
 def rows_of(candidates: Sequence[Mapping[str, Any]], best: str) -> list[TableRow]:

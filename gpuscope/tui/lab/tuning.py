@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...lab.config import LabConfig
-from ...lab.measures import number
+from ...text.numbers import number
 from .demo import Command
 
 LONGEST_LINE = 4 << 20

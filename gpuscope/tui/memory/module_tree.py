@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...text.numbers import amount, whole
+
 MAX_ROWS = 8000
 """More than a probe sends; what comes is not trusted."""
 
@@ -84,12 +86,7 @@ def tree_of(value: Mapping[str, Any]) -> Tree:
         module.key = _unique(f"{path[-1].key}/{module.name}" if path else module.name, used)
         (path[-1].children if path else roots).append(module)
         path.append(module)
-    seconds = value.get("seconds")
-    took = (
-        float(seconds)
-        if isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
-        else None
-    )
+    took = amount(value.get("seconds"))
     complete = value.get("complete") is True and not dropped
     return Tree(
         tuple(roots), str(value.get("source") or "unknown source")[:60], complete, took, dropped
@@ -101,14 +98,10 @@ def _module(row: object, path: list[Module]) -> Module | None:
         case [int(depth), str(name), str(kind), *sizes] if len(sizes) >= 3 and 0 <= depth <= len(
             path
         ):
-            numbers = [_bytes(size) for size in sizes[:3]]
+            numbers = [whole(size) for size in sizes[:3]]
             if None not in numbers:
                 return Module("", name or "(model)", kind, depth, *numbers)  # type: ignore[arg-type]
     return None
-
-
-def _bytes(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
 def _unique(key: str, used: set[str]) -> str:

@@ -175,8 +175,7 @@ class OverviewPane(Pane):
             self._share_out(self.session.host)
 
     def _why_empty(self, host: HostView, lines: bool) -> list[Line]:
-        failed = host.link.state == "ended" or "trying again" in host.link.text
-        waiting = host.link.text if failed else WAITING
+        waiting = host.link.text if host.link.failed else WAITING
         text = waiting if host.sampled_seconds is None else "no trainer runs here"
         text = "no job matches" if self.session.state.filter or self.session.state.mine else text
         return [] if lines else [[(text, "muted")]]

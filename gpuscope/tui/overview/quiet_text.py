@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ...model.device_state import broken, judge, processes_on
 from ...store.view import HostView
 from ...text import styled
+from ...text.numbers import number
 from ...text.ranges import ranges_text
 from ...text.styled import Line
 from ...text.units import bytes_text, short_age_text
@@ -148,8 +149,8 @@ def _run(entry: Entry) -> Line:
         return [("▲ ", "warn"), (f"Lab {entry.name}: ", "text"), (entry.failure, "muted")]
     parts = []
     for key, unit in (("steps", "steps"), ("samples_per_second", "samples/s")):
-        value = entry.document.get(key)
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
+        value = number(entry.document.get(key))
+        if value is not None:
             parts.append(f"{value:,.0f} {unit}")
     peak, loss = (entry.document.get(key) for key in ("peak_allocated_bytes", "loss_last"))
     parts += [f"peak {bytes_text(peak)}"] if isinstance(peak, (int, float)) and peak else []

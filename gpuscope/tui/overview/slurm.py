@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...store.pending_requests import SourceError
+from ...text.numbers import number
 from ...text.styled import Line, Piece
 from ...text.units import age_text
 from ...wire.clean import clean
@@ -86,9 +87,9 @@ def number_of(job: JobView) -> str:
 
 def read(value: Mapping[str, Any]) -> float | str:
     """Return the end in seconds since the epoch, or why it is not known."""
-    end, reason = value.get("slurm_end"), value.get("text")
-    if isinstance(end, (int, float)) and not isinstance(end, bool) and 0 < end < 1e11:
-        return float(end)
+    end, reason = number(value.get("slurm_end")), value.get("text")
+    if end is not None and 0 < end < 1e11:
+        return end
     return (
         clean(reason, 200)
         if isinstance(reason, str) and reason

@@ -120,9 +120,7 @@ class TimePane(MeasuredPanels):
         return found
 
     def chosen_pid(self) -> int | None:
-        host = self.session.host
-        trainer = self.chosen(host) if host is not None else None
-        return trainer.definition.pid if trainer is not None else None
+        return self.chosen_trainer_pid()
 
     def _straggler(self, ranks: Sequence[TrainerView]) -> Straggler | None:
         """Return the rank whose own work takes longer than that of the others."""

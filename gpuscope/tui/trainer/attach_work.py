@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ...store.pending_requests import SourceError
+from ...text.numbers import amount
 from ...text.units import duration_text
 from .attachable import AttachableProcesses, Item, group_items, items_of, launched_by, row_of
 
@@ -235,11 +236,11 @@ async def _until(true: Callable[[], bool], seconds: float) -> bool:
 
 def _came(value: Mapping[str, Any]) -> str:
     """Return what an injection's result says, as far as it says numbers."""
-    stop, ready = value.get("stop_seconds"), value.get("ready_seconds")
+    stop, ready = amount(value.get("stop_seconds")), amount(value.get("ready_seconds"))
     words = [f"attached ({str(value.get('method', '?'))[:12]})"]
-    if isinstance(stop, (int, float)) and not isinstance(stop, bool):
+    if stop is not None:
         words.append(f"main thread paused {duration_text(stop)}")
-    if isinstance(ready, (int, float)) and not isinstance(ready, bool):
+    if ready is not None:
         words.append(f"listening after {duration_text(ready)}")
     return ", ".join(words)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ...store.jobs import short_command
+from ...text.numbers import whole
 from ...text.ranges import ranges_text
 from ...text.styled import Line
 from ...wire.clean import clean
@@ -156,14 +157,14 @@ def row_of(answer: Mapping[str, Any], pid: int) -> Mapping[str, Any] | None:
     """Return an answer's row for a process, None where it has none."""
     rows = answer.get("processes")
     found = (row for row in (rows if isinstance(rows, list) else ()) if isinstance(row, Mapping))
-    return next((row for row in found if _int(row.get("pid")) == pid), None)
+    return next((row for row in found if whole(row.get("pid")) == pid), None)
 
 
 def launched_by(row: Mapping[str, Any] | None) -> set[int]:
     """Return the pids of the ranks that a launcher says it has started."""
     launched = row.get("launches") if row is not None else None
     return (
-        {pid for pid in map(_int, launched[:MAX_ITEMS]) if pid is not None}
+        {pid for pid in map(whole, launched[:MAX_ITEMS]) if pid is not None}
         if isinstance(launched, list)
         else set()
     )
@@ -181,7 +182,7 @@ def items_of(
     items, helpers, listed = [], 0, set()
     rows = answer.get("processes")
     for row in rows[:MAX_ITEMS] if isinstance(rows, list) else ():
-        pid = _int(row.get("pid")) if isinstance(row, Mapping) else None
+        pid = whole(row.get("pid")) if isinstance(row, Mapping) else None
         if pid is None or pid in listed:
             continue
         listed.add(pid)
@@ -210,20 +211,20 @@ def _item(
         (process.definition if process else None),
         (trainer.definition if trainer else None),
     )
-    sibling = _int(row.get("sibling_of"))
+    sibling = whole(row.get("sibling_of"))
     job = (f"children of pid {sibling}" if sibling is not None else "") or _text(row.get("job"))
-    rank = inside.rank if inside is not None and inside.rank is not None else _int(row.get("rank"))
+    rank = inside.rank if inside is not None and inside.rank is not None else whole(row.get("rank"))
     world = (
         inside.world_size
         if inside is not None and inside.world_size
-        else _int(row.get("world_size"))
+        else whole(row.get("world_size"))
     )
     ids = {use.gpu for use in process.uses if use.gone is None} if process is not None else set()
     return Item(
         source,
         host.name,
         pid,
-        _int(row.get("start")) or (definition.start if definition else None),
+        whole(row.get("start")) or (definition.start if definition else None),
         _text(row.get("user")) or (definition.user or "" if definition else ""),
         bool(row.get("mine", definition.mine if definition else False)),
         _text(row.get("command")) or (definition.command or "" if definition else ""),
@@ -265,14 +266,6 @@ def consent_of(look: Mapping[str, Any]) -> Mapping[str, str] | None:
 
 def _text(value: object) -> str:
     return clean(value, MAX_TEXT) if isinstance(value, str) else ""
-
-
-def _int(value: object) -> int | None:
-    return (
-        value
-        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
-        else None
-    )
 
 
 # ── groups and rows ──

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ...text.numbers import amount
 from ...text.styled import Line, Piece
 from ...text.units import bytes_text, duration_text
 
@@ -83,8 +84,8 @@ def _collective(one: Mapping[str, Any]) -> Iterable[Piece]:
     yield (f"  {one.get('op', 'collective')} ", "text")
     yield (f"#{one.get('sequence', '?')} in group {one.get('group', '?')}  ", "muted")
     yield (f"{one.get('state', '')}", "warn")
-    seconds, size = one.get("seconds"), one.get("size")
-    if isinstance(seconds, (int, float)) and not isinstance(seconds, bool):
+    seconds, size = amount(one.get("seconds")), amount(one.get("size"))
+    if seconds is not None:
         yield (f" for {duration_text(seconds)}", "muted")
-    if isinstance(size, (int, float)) and not isinstance(size, bool):
+    if size is not None:
         yield (f", {bytes_text(size)}", "muted")

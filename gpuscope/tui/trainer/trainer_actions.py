@@ -14,6 +14,7 @@ from ...model import look, useful_work
 from ...model.ranks import name_of
 from ...model.stalls import is_overdue
 from ...store.view import HostView, TrainerView
+from ...text.numbers import number
 from ...text.styled import Line
 from ...text.units import GIB, age_text, bytes_text, duration_text, percent_text
 from ...wire.frames import Scalar
@@ -175,19 +176,14 @@ def who(trainer: TrainerView) -> Line:
 # ── what came ──
 
 
-def _number(value: Mapping[str, Any], key: str) -> float | None:
-    found = value.get(key)
-    return float(found) if isinstance(found, (int, float)) and not isinstance(found, bool) else None
-
-
 def _seconds(value: Mapping[str, Any], key: str) -> str:
-    found = _number(value, key)
+    found = number(value.get(key))
     return duration_text(found) if found is not None else "–"
 
 
 def snapshot_came(value: Mapping[str, Any]) -> Iterable[Line]:
     """Return what a snapshot's result says."""
-    entries, size = _number(value, "entries"), _number(value, "bytes")
+    entries, size = number(value.get("entries")), number(value.get("bytes"))
     if size is not None:
         yield [("Size     ", "muted"), (bytes_text(size), "text")]
     if entries is not None:
@@ -208,8 +204,8 @@ def snapshot_came(value: Mapping[str, Any]) -> Iterable[Line]:
 
 def history_price(value: Mapping[str, Any]) -> Iterable[Line]:
     """Return the measured price of recording history."""
-    cost, low = _number(value, "cost_percent"), _number(value, "cost_low_percent")
-    high, steps = _number(value, "cost_high_percent"), _number(value, "steps")
+    cost, low = number(value.get("cost_percent")), number(value.get("cost_low_percent"))
+    high, steps = number(value.get("cost_high_percent")), number(value.get("steps"))
     if cost is None:
         yield [
             ("Overhead ", "muted"),
@@ -229,7 +225,7 @@ def history_price(value: Mapping[str, Any]) -> Iterable[Line]:
 
 def history_on(value: Mapping[str, Any]) -> Iterable[Line]:
     """After history was turned on."""
-    entries = _number(value, "entries")
+    entries = number(value.get("entries"))
     count = f"the last {entries:,.0f} allocations" if entries is not None else "allocations"
     yield [
         ("History  ", "muted"),
@@ -240,14 +236,14 @@ def history_on(value: Mapping[str, Any]) -> Iterable[Line]:
 
 def profile_came(value: Mapping[str, Any]) -> Iterable[Line]:
     """Return what a profile's result says."""
-    steps, size = _number(value, "steps"), _number(value, "bytes")
+    steps, size = number(value.get("steps")), number(value.get("bytes"))
     if steps is not None:
         early = EARLY.get(str(value.get("stopped")), "")
         yield [
             ("Steps    ", "muted"),
             (f"{steps:.0f} in {_seconds(value, 'seconds')}{early}", "text"),
         ]
-    held = [_number(value, name) for name in ("stop_seconds", "export_seconds")]
+    held = [number(value.get(name)) for name in ("stop_seconds", "export_seconds")]
     if None not in held:
         yield [
             ("Held     ", "muted"),

@@ -59,6 +59,12 @@ class Pane(Vertical):
         """Return the process that is looked at, with or without a probe in it."""
         return None
 
+    def chosen_trainer_pid(self) -> int | None:
+        """Return the process of the trainer that is looked at."""
+        host = self.session.host
+        trainer = self.chosen(host) if host is not None else None
+        return trainer.definition.pid if trainer is not None else None
+
     def take_focus(self) -> None:
         """Give the keyboard to the list a user most likely wants."""
 

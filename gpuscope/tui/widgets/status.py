@@ -117,7 +117,7 @@ class StatusLine(Painted):
         out: list[tuple[int, Piece]] = []
         link = host.link
         if link.state in ("connecting", "stale", "ended"):
-            from ...model.link_state import TRYING, link_state
+            from ...model.link_state import link_state
 
             state = link_state(host)
             away = link.age_seconds is not None and state.kind in ("warn", "bad")
@@ -125,7 +125,7 @@ class StatusLine(Painted):
             if link.state == "ended" and host.sampled_seconds is not None:
                 word = "ended"
             why = "" if state.word == "stale" else state.why
-            why += TRYING + link.text.partition(TRYING)[2] if TRYING in link.text else ""
+            why += link.text.removeprefix(link.reason)
             text = f"{getattr(tokens.glyphs, state.kind)} {word}"
             left = min(LINK_CELLS, room - text_cells(text) - 4)
             text += f": {fit(why, left).rstrip()}" if why and left >= LEAST_CELLS else ""

@@ -134,7 +134,7 @@ async def _find(store: Store, running: asyncio.Task[None], pid: int) -> TrainerV
             return trainer
         if host is not None and host.sampled_seconds is not None and first:
             until, first = time.monotonic() + FIND_SECONDS, False
-        if host is not None and (host.link.state == "ended" or "trying again" in host.link.text):
+        if host is not None and host.link.failed:
             return None
         await asyncio.sleep(0.02)
     return None

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ....text.numbers import whole
 from ....wire.clean import clean
 
 MAX_ROWS = 128
@@ -97,17 +98,13 @@ def of(answer: Mapping[str, Any], pid: int) -> Launched | None:
     if launcher is None:
         return None
     pids = launcher.get("launches")
-    wanted = {one for one in pids if _is_number(one)} if isinstance(pids, list) else set()
+    wanted = {one for one in pids if whole(one) is not None} if isinstance(pids, list) else set()
     ranks = [
         row
         for row in rows
-        if _is_number(row.get("pid")) and _is_number(row.get("start")) and row["pid"] in wanted
+        if whole(row.get("pid")) in wanted and whole(row.get("start")) is not None
     ]
     ranks.sort(
-        key=lambda row: (row["rank"] if _is_number(row.get("rank")) else 1 << 30, row["pid"])
+        key=lambda row: (row["rank"] if whole(row.get("rank")) is not None else 1 << 30, row["pid"])
     )
     return Launched(pid, clean(str(launcher.get("command") or "?"), 120), tuple(ranks))
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 62

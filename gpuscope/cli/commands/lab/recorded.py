@@ -16,6 +16,7 @@ from ....store.decode import decode
 from ....store.records import Record
 from ....store.stream import NO_REASON, Stream
 from ....store.view import NOT_SENT
+from ....text.numbers import number
 from ....wire.clean import clean
 from ....wire.codec import WireError
 from ....wire.frames import Sample, TrainerDef, Unknown
@@ -201,8 +202,7 @@ def _share(rank: _Rank) -> list[float]:
 
 
 def _number(record: Record, column: str) -> float | None:
-    value = record.readings.get(column)
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    return number(record.readings.get(column))
 
 
 def _value_if_known(record: Record, column: str) -> list[float]:

@@ -16,10 +16,12 @@ from ....errors import UsageError, UserError
 from ....exit_status import ExitStatus
 from ....lab import tables
 from ....lab.compare import Comparison, Row, compare
+from ....lab.intervals import ratio_figures
 from ....lab.ledger import Entry, Ledger
 from ....lab.measures import MEASURES
 from ....lab.sweep import stored
 from ....text import width
+from ....text.units import DASH
 from ....wire.clean import clean
 from ... import args as types
 from ... import output
@@ -296,16 +298,12 @@ def comparison_lines(one: Comparison) -> list[str]:
     lines += [f"other differences: {', '.join(others)}"] if others else []
     rows = [["", "A", "B", "B / A", "95 %", "", "from"]]
     for row in one.rows:
-        known = row.low is not None and row.high is not None
-        interval = f"{tables.plain(row.low or 0)} … {tables.plain(row.high or 0)}" if known else "–"
-        ratio = "–" if row.ratio is None else f"{tables.plain(row.ratio)} ×"
         figures = [tables.figure(row.key, value) for value in (row.a, row.b)]
         rows.append(
             [
                 row.title,
                 *figures,
-                ratio,
-                interval,
+                *_ratio_cells(row),
                 _verdict(row),
                 row.basis or f"unknown: {row.reason}",
             ]
@@ -320,6 +318,13 @@ def comparison_lines(one: Comparison) -> list[str]:
         lines.append(f"No break-even: {one.break_even_reason}.")
     lines += [f"Note: {note}." for note in one.notes]
     return lines
+
+
+def _ratio_cells(row: Row) -> tuple[str, str]:
+    if row.ratio is None:
+        return DASH, DASH
+    ratio, *ends = ratio_figures(row.ratio, row.low, row.high)
+    return f"{ratio} ×", " … ".join(ends) or DASH
 
 
 def _verdict(row: Row) -> str:
