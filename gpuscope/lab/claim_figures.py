@@ -66,18 +66,10 @@ def from_entries(
     figures = [figure for figure in claim.figures if figure.cells <= keys.keys()]
     values = {figure.key: [_value(figure, runs) for runs in found] for figure in figures}
     # If a figure asks whether a cell is refused, that cell may fail.
-    to_fail = {
-        figure.over.partition(".")[0]
-        for figure in figures
-        if figure.over.endswith(".graph_refused")
-    }
-    others = {key for name, key in keys.items() if name not in to_fail}
-    failed = [
-        f"{entry.label}: {entry.failure}"
-        for entry in entries
-        if entry.failure and entry.cell in others
-    ]
-    return Measured(values, _notes(figures, found), failed="".join(failed[:1]))
+    to_fail = {keys[one.over.partition(".")[0]] for one in figures if "graph_refused" in one.over}
+    failed = [entry for entry in entries if entry.failure and entry.cell not in to_fail]
+    why = f"{failed[0].label}: {failed[0].failure}" if failed else ""
+    return Measured(values, _notes(figures, found), failed=why)
 
 
 def _rounds(
@@ -90,12 +82,9 @@ def _rounds(
     found = {(entry.cell, entry.repeat): entry for entry in entries}
     failed = {entry.cell: entry for entry in entries if entry.failure}
     for repeat in range(repeats):
-        of_cells = (
-            (name, found.get((key, repeat)) or failed.get(key)) for name, key in keys.items()
-        )
-        runs = {name: entry for name, entry in of_cells if entry is not None}
-        if len(runs) == len(keys):
-            yield runs
+        runs = {name: found.get((key, repeat)) or failed.get(key) for name, key in keys.items()}
+        if None not in runs.values():
+            yield runs  # type: ignore[misc]
 
 
 def _value(figure: Figure, runs: Mapping[str, Entry]) -> float | None:
@@ -128,12 +117,8 @@ def _notes(figures: Sequence[Figure], found: Sequence[Mapping[str, Entry]]) -> l
     made = []
     for name in dict.fromkeys(name for figure in figures for name in (figure.over, figure.under)):
         cell, _, measure = name.partition(".")
-        known = [
-            value
-            for runs in found
-            if measure in UNITS and (value := _measure_of_run(runs[cell], measure)) is not None
-        ]
-        if known:
+        values = [_measure_of_run(runs[cell], measure) for runs in found if measure in UNITS]
+        if known := [value for value in values if value is not None]:
             title = f"{cell}: {measure.replace('_', ' ')}"
             made.append({"title": title, "value": median_high(known), "unit": UNITS[measure]})
     return made

@@ -148,12 +148,8 @@ def empty_cache_scope(bench: Bench) -> Iterator[Figures]:
 def _counts(bench: Bench) -> tuple[int, int, int]:
     """Return the bytes allocated and reserved here, and those that the driver calls free."""
     bench.wait()
-    device = bench.device
-    return (
-        torch.cuda.memory_allocated(device),
-        torch.cuda.memory_reserved(device),
-        torch.cuda.mem_get_info(device)[0],
-    )
+    allocated, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+    return allocated, reserved, torch.cuda.mem_get_info()[0]
 
 
 def sync_timing(bench: Bench) -> Iterator[Figures]:
@@ -186,12 +182,10 @@ def pin_memory(bench: Bench) -> Iterator[Figures]:
     pinned = pageable.pin_memory()
     there = torch.empty_like(pageable, device=bench.device)
     for index in range(-1, bench.repeats):  # the first is the warm-up
-        took = [
-            bench.seconds(lambda: there.copy_(pageable), 5),
-            bench.seconds(lambda: there.copy_(pinned), 5),
-        ]
+        slow = bench.seconds(lambda: there.copy_(pageable), 5)
+        fast = bench.seconds(lambda: there.copy_(pinned), 5)
         if index >= 0:
-            yield {"bandwidth": took[0] / took[1]}
+            yield {"bandwidth": slow / fast}
 
 
 class Images(IterableDataset[tuple[Tensor, int]]):  # type: ignore[misc]  # torch is not type-checked
@@ -222,25 +216,23 @@ def workers(bench: Bench) -> Iterator[Figures]:
     # other programs on the machine can only make it longer, so the minimum is taken
     step = min(bench.seconds(training.step) for _ in range(10))
     images = Images(64 if cuda and not bench.tiny else 32, LOAD_IN_STEPS * step / batch)
-    alone = DataLoader(images, batch)
-    helped = DataLoader(
-        images, batch, num_workers=count, prefetch_factor=PREFETCH, worker_init_fn=begin_worker
-    )
-    loaders = {0: iter(alone), count: iter(helped)}
-    times = (
-        LEAST_BATCHES if bench.tiny else max(LEAST_BATCHES, min(MOST_BATCHES, round(1.0 / step)))
-    )
+    several = {"num_workers": count, "prefetch_factor": PREFETCH, "worker_init_fn": begin_worker}
+    loaders = {
+        0: iter(DataLoader(images, batch)),
+        count: iter(DataLoader(images, batch, **several)),
+    }
+    times = max(LEAST_BATCHES, 0 if bench.tiny else min(MOST_BATCHES, round(1.0 / step)))
     for index in range(bench.repeats):
         found = {}
         for number in sorted(loaders, reverse=bool(index % 2)):
             # Batches that the workers prepared before the measurement do not count.
             _epoch(bench, training, loaders[number], number * (PREFETCH + 1) + 1)
             found[number] = _epoch(bench, training, loaders[number], times)
-        shares = {number: waited / total for number, (waited, total) in found.items()}
+        (idle_without, without), (idle, helped) = found[0], found[count]
         yield {
-            "idle": shares[count],
-            "idle_without": shares[0],
-            "step": found[0][1] / found[count][1],
+            "idle": idle / helped,
+            "idle_without": idle_without / without,
+            "step": without / helped,
         }
 
 
@@ -330,17 +322,11 @@ def broken(batch: int, device: torch.device) -> Made:
     return model, torch.optim.AdamW(model.parameters(), lr=1e-4), forward
 
 
-LOOPS = {
-    loop.__name__: loop
-    for loop in (
-        gradscaler_underflow,
-        empty_cache_scope,
-        sync_timing,
-        pin_memory,
-        workers,
-        dp_bottleneck,
-    )
-}
+_ALL = (
+    *(gradscaler_underflow, empty_cache_scope, sync_timing),
+    *(pin_memory, workers, dp_bottleneck),
+)
+LOOPS = {loop.__name__: loop for loop in _ALL}
 
 
 def main() -> None:

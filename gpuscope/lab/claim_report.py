@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
+from ..text.units import DASH
 from .claim_run import Machine
 from .claims import VERDICTS, MeasuredFigure, Result, in_words, short
 from .tables import markdown_table
@@ -17,7 +18,7 @@ def measured_text(judged: MeasuredFigure) -> str:
     """Return ``0.71 × [0.70, 0.72]  n=3``, or a dash where there is no figure."""
     figure, found = judged.figure, judged.interval
     if found is None:
-        return "–"
+        return DASH
     text = figure.number(found.middle)
     if found.low is not None and found.high is not None:
         scale = 100 if figure.unit == "%" else 1
@@ -42,13 +43,10 @@ def _block(result: Result, width: int) -> list[str]:
     lines[0] = lines[0].ljust(width - len(word)) + word
     for judged in result.figures:
         untested = judged.verdict == "cannot_be_tested"
-        found = f"      {judged.reason if untested else measured_text(judged)}"
         word = verdict_of(judged)
-        found = (
-            textwrap.shorten(found, width - len(word) - 2)
-            if len(found) + len(word) + 2 > width
-            else found
-        )
+        found = f"      {judged.reason if untested else measured_text(judged)}"
+        if len(found) + len(word) + 2 > width:
+            found = textwrap.shorten(found, width - len(word) - 2)
         title = f"  {judged.figure.title}  {judged.figure.threshold}".rstrip()
         lines += [title[:width], found.ljust(width - len(word)) + word]
     notes = [
@@ -74,28 +72,17 @@ def markdown(results: Sequence[Result], machine: Machine) -> str:
     """Return a table with one row for each figure, for a document."""
     rows = [["claim", "configuration", "figure", "threshold", "measured [95 %]", "verdict"]]
     for result in results:
+        claim, word = result.claim, in_words(result.verdict)
         reason = f" ({result.reason})" if result.reason else ""
-        statement = (
-            f"{result.claim.id}: {result.claim.statement} → {in_words(result.verdict)}{reason}"
-        )
-        first = [statement, result.claim.configuration(result.device) or "–"]
-        rows += [[*first, "–", "–", "–", in_words(result.verdict)]] if not result.figures else []
-        for judged in result.figures:
-            figure = judged.figure
-            rows.append(
-                [
-                    *first,
-                    figure.title,
-                    figure.threshold or "–",
-                    measured_text(judged),
-                    verdict_of(judged),
-                ]
-            )
-            first = ["", ""]
-    versions = (
-        f"torch {machine.facts.get('torch_version')}, Python {machine.facts.get('python_version')}"
-    )
-    return f"{machine.name}, {versions}\n\n{markdown_table(rows)}"
+        first = [f"{claim.id}: {claim.statement} → {word}{reason}"]
+        first.append(claim.configuration(result.device) or DASH)
+        cells = [
+            [one.figure.title, one.figure.threshold or DASH, measured_text(one), verdict_of(one)]
+            for one in result.figures
+        ] or [[DASH, DASH, DASH, word]]
+        rows.append([*first, *cells[0]])
+        rows += [["", "", *row] for row in cells[1:]]
+    return f"{machine.name}, {machine.versions}\n\n{markdown_table(rows)}"
 
 
 def document(

@@ -21,7 +21,7 @@ from ..text.numbers import number
 from ..text.units import GIB, bytes_text
 from . import claim_figures, launch, rules, torch_probe
 from .claim_figures import Measured
-from .claims import CLAIMS, Claim, Result, conclude, judge
+from .claims import CLAIMS, Claim, MeasuredFigure, Result, Verdict, conclude, judge
 from .config import LabConfig
 from .ledger import Entry, Ledger
 from .machine import cpu_name
@@ -63,18 +63,20 @@ class Machine:
         return f"{self.facts.get('cpu', 'CPU')}, {self.facts.get('cores', '?')} cores"
 
     @property
+    def versions(self) -> str:
+        """The versions of torch and Python, for the head of a report."""
+        torch, python = (self.facts.get(f"{name}_version") for name in ("torch", "python"))
+        return f"torch {torch}, Python {python}"
+
+    @property
     def warnings(self) -> list[str]:
         """The reasons why the figures may be disturbed."""
-        used = [
-            gpu["total_bytes"] - gpu["free_bytes"]
-            for gpu in self.facts["gpus"]
-            if self.device == "cuda"
-        ]
+        gpus = self.facts["gpus"] if self.device == "cuda" else ()
         about = "in use by others: their load may distort the figures"
         return [
-            f"GPU {index} has {bytes_text(count)} {about}"
-            for index, count in enumerate(used)
-            if count > BUSY_BYTES
+            f"GPU {index} has {bytes_text(used)} {about}"
+            for index, gpu in enumerate(gpus)
+            if (used := gpu["total_bytes"] - gpu["free_bytes"]) > BUSY_BYTES
         ]
 
 
@@ -86,12 +88,9 @@ def look(python: str, device: str) -> Machine:
     probed = torch_probe.ask(python)
     answer, again = probed.answer, "gpuscope lab claims --device cpu"
     if probed.problem:
-        raise CannotMeasureClaims(
-            "What can be measured here is unknown.", f"{probed.problem}.", again
-        )
-    known = zip(
-        answer.get("names") or [], answer.get("free") or [], answer.get("total") or [], strict=False
-    )
+        what = "What can be measured here is unknown."
+        raise CannotMeasureClaims(what, f"{probed.problem}.", again)
+    known = zip(*(answer.get(key) or [] for key in ("names", "free", "total")), strict=False)
     gpus = [{"name": name, "free_bytes": free, "total_bytes": total} for name, free, total in known]
     if device == "cuda" and not gpus:
         why = (
@@ -109,9 +108,8 @@ def look(python: str, device: str) -> Machine:
         "threads": answer.get("threads"),
         "compiler": answer.get("cxx"),
     }
-    return Machine(
-        python, device if device != "auto" else "cuda" if gpus else "cpu", len(gpus), facts, probed
-    )
+    device = device if device != "auto" else "cuda" if gpus else "cpu"
+    return Machine(python, device, len(gpus), facts, probed)
 
 
 def why_not(claim: Claim, machine: Machine) -> str:
@@ -121,11 +119,10 @@ def why_not(claim: Claim, machine: Machine) -> str:
         return claim.cannot_cpu
     if device == "cuda" and machine.gpus < claim.gpus:
         return f"needs {claim.gpus} CUDA devices, {machine.gpus} here"
-    configs = claim.configs(device, machine.gpus).values()
-    refused = filter(
-        None, (rules.refusal(config, machine.probed.facts(config)) for config in configs)
-    )
-    return next((f"{refusal.what} {refusal.why}" for refusal in refused), "")
+    for config in claim.configs(device, machine.gpus).values():
+        if refused := rules.refusal(config, machine.probed.facts(config)):
+            return f"{refused.what} {refused.why}"
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,14 +196,8 @@ class Runner:
 
     def _loop(self, claim: Claim, scratch: Path) -> Measured:
         """Run the claim's own loop, a program that prints a JSON object for each repeat."""
-        words = [
-            claim.loop,
-            "--device",
-            claim.device(self.machine.device),
-            "--repeats",
-            str(self.repeats),
-        ]
-        program = [self.machine.python, "-m", "gpuscope.lab.claim_loops", *words]
+        words = f"--device {claim.device(self.machine.device)} --repeats {self.repeats}".split()
+        program = [self.machine.python, "-m", "gpuscope.lab.claim_loops", claim.loop, *words]
         with launch.only_this_package() as folder:
             environment = {**launch.environment(folder), **self._environment(claim, scratch)}
             output = child.ask(program, self.seconds, environment)
@@ -220,28 +211,19 @@ class Runner:
         return measured
 
     def _result(self, claim: Claim, measured: Measured, took: float) -> Result:
-        device = claim.device(self.machine.device)
-        if measured.cannot and not measured.values:
-            return Result(
-                claim, device, "cannot_be_tested", measured.cannot, [], measured.notes, took
-            )
-        figures = [
-            judge(
-                figure,
-                measured.values.get(figure.key, []),
-                device,
-                self.machine.gpus,
-                measured.failed,
-            )
-            for figure in claim.figures
-        ]
-        verdict, reason = conclude(figures)
-        if measured.failed:
+        device, gpus, failed = claim.device(self.machine.device), self.machine.gpus, measured.failed
+        figures: list[MeasuredFigure] = []
+        verdict: Verdict = "cannot_be_tested"
+        reason = measured.cannot
+        if measured.values or not measured.cannot:
+            for figure in claim.figures:
+                values = measured.values.get(figure.key, [])
+                figures.append(judge(figure, values, device, gpus, failed))
+            verdict, reason = conclude(figures)
+        if failed and figures:
             # The figures are shown, but a measurement that did not finish gives no verdict.
-            verdict, reason = (
-                ("undecided" if verdict != "cannot_be_tested" else verdict),
-                measured.failed,
-            )
+            verdict = verdict if verdict == "cannot_be_tested" else "undecided"
+            reason = failed
         return Result(claim, device, verdict, reason, figures, measured.notes, took)
 
 

@@ -17,6 +17,7 @@ from typing import Any, Literal, get_args
 
 from .. import checked_rows
 from ..checked_rows import checked
+from ..text.units import DASH
 from . import intervals
 from .config import LabConfig
 from .intervals import Interval
@@ -64,30 +65,22 @@ class Figure:
         return self.at_least is not None or self.at_most is not None
 
     @property
+    def ends(self) -> dict[str, float | None]:
+        """The ends of the threshold, as JSON documents have them."""
+        return {"at_least": self.at_least, "at_most": self.at_most}
+
+    @property
     def threshold(self) -> str:
         """The threshold in words, "" without one."""
-        low, high = self.at_least, self.at_most
-        if low is not None and high is not None:
-            return (
-                f"= {self.number(low)}"
-                if low == high
-                else f"{self.number(low)} … {self.number(high)}"
-            )
-        return (
-            f"≥ {self.number(low)}"
-            if low is not None
-            else f"≤ {self.number(high)}"
-            if high is not None
-            else ""
-        )
+        low, high = ("" if end is None else self.number(end) for end in self.ends.values())
+        if low and high:
+            return f"= {low}" if low == high else f"{low} … {high}"
+        return f"≥ {low}" if low else f"≤ {high}" if high else ""
 
     def number(self, value: float) -> str:
         """Return ``value`` with the figure's unit."""
-        return (
-            f"{short(100 * value)} %"
-            if self.unit == "%"
-            else f"{short(value)} {self.unit}".rstrip()
-        )
+        value = 100 * value if self.unit == "%" else value
+        return f"{short(value)} {self.unit}".rstrip()
 
     def lacks(self, device: str, gpus: int) -> str:
         """Return what the figure needs and this machine lacks, "" if it can be measured."""
@@ -144,8 +137,8 @@ class Claim:
         }
         shared = {"device": device, **self.all, **(self.on_cuda if device == "cuda" else {})}
         return {
-            name: LabConfig.from_mapping({**shared, **self.cells[name]})
-            for name in self.cells
+            name: LabConfig.from_mapping({**shared, **cell})
+            for name, cell in self.cells.items()
             if name in needed
         }
 
@@ -161,17 +154,18 @@ class MeasuredFigure:
     verdict: Verdict | None
     reason: str = ""
 
+    @property
+    def why(self) -> str:
+        """The reason, with the figure that it is about."""
+        return f"{self.figure.title}: {self.reason}"
+
     def document(self) -> dict[str, Any]:
         """Return what the JSON document says about this figure."""
         figure = self.figure
         mean, low, high = self.interval or (None, None, None)
         return {
             **{name: getattr(figure, name) for name in ("key", "title", "kind", "unit")},
-            "threshold": {
-                "at_least": figure.at_least,
-                "at_most": figure.at_most,
-                "words": figure.threshold,
-            },
+            "threshold": {**figure.ends, "words": figure.threshold},
             "counts": figure.counts and figure.judged,
             "values": self.values,
             "mean": mean,
@@ -229,20 +223,17 @@ CLAIMS = tuple(BY_ID.values())
 
 def in_words(found: Verdict | None) -> str:
     """Return a verdict as people read it, a dash where there is none."""
-    return (
-        "cannot be tested here" if found == "cannot_be_tested" else (found or "–").replace("_", " ")
-    )
+    words = (found or DASH).replace("_", " ")
+    return f"{words} here" if found == "cannot_be_tested" else words
 
 
 def mean_of(values: Sequence[float], kind: str) -> Interval | None:
     """Return the mean of finite values with its interval, the geometric mean of ratios."""
     if not values:
         return None
-    return (
-        intervals.paired([1.0] * len(values), values)
-        if kind == "ratio"
-        else intervals.of_mean(values)
-    )
+    if kind == "ratio":
+        return intervals.paired([1.0] * len(values), values)
+    return intervals.of_mean(values)
 
 
 def verdict(
@@ -266,37 +257,32 @@ def judge(
     If there are no values, ``nothing`` says why, as far as that is known. A repeat without a figure
     makes the figure undecided, because leaving out failures would bias the result.
     """
-    lacking = figure.lacks(device, gpus)
-    if lacking:
-        return MeasuredFigure(
-            figure, [], None, "cannot_be_tested" if figure.judged else None, lacking
-        )
+    if lacking := figure.lacks(device, gpus):
+        found: Verdict | None = "cannot_be_tested" if figure.judged else None
+        return MeasuredFigure(figure, [], None, found, lacking)
     least = 0.0 if figure.kind == "ratio" else -math.inf  # a ratio is above 0
     kept = [value if value is not None and least < value < math.inf else None for value in values]
     good = [value for value in kept if value is not None]
-    found = mean_of(good, figure.kind)
+    mean = mean_of(good, figure.kind)
     if not figure.judged:
-        return MeasuredFigure(figure, kept, found, None, "" if good else nothing or "not measured")
-    reason = ""
+        return MeasuredFigure(figure, kept, mean, None, "" if good else nothing or "not measured")
+    found, reason = "undecided", "the interval includes the threshold"
     if not values:
         reason = nothing or "not measured"
     elif len(good) < len(kept):
         reason = f"{len(kept) - len(good)} of {len(kept)} repeats gave no figure"
     elif len(good) < 2:
         reason = "one repeat shows no spread"
-    if reason or found is None:
-        return MeasuredFigure(figure, kept, found, "undecided", reason)
-    decided = verdict(found.low, found.high, figure.at_least, figure.at_most)
-    reason = "the interval includes the threshold" if decided == "undecided" else ""
-    return MeasuredFigure(figure, kept, found, decided, reason)
+    elif mean is not None:
+        found = verdict(mean.low, mean.high, figure.at_least, figure.at_most)
+    return MeasuredFigure(figure, kept, mean, found, reason if found == "undecided" else "")
 
 
 def conclude(figures: Sequence[MeasuredFigure]) -> tuple[Verdict, str]:
     """Return the claim's verdict, and a note if it is neither "holds" nor "does not hold"."""
     counting = [judged for judged in figures if judged.figure.counts and judged.figure.judged]
     tested = [judged for judged in counting if judged.verdict != "cannot_be_tested"]
-    left_out = [judged for judged in counting if judged.verdict == "cannot_be_tested"]
-    missing = "; ".join(f"{judged.figure.title}: {judged.reason}" for judged in left_out)
+    missing = "; ".join(judged.why for judged in counting if judged not in tested)
     if not tested:
         return "cannot_be_tested", missing
     rest = f"in part: {missing}" if missing else ""
@@ -307,7 +293,7 @@ def conclude(figures: Sequence[MeasuredFigure]) -> tuple[Verdict, str]:
         return "holds", rest
     why = list(dict.fromkeys(judged.reason for judged in open_ones))
     if len(why) > 1 or len(open_ones) < len(tested):
-        why = [f"{judged.figure.title}: {judged.reason}" for judged in open_ones]
+        why = [judged.why for judged in open_ones]
     return "undecided", "; ".join(why)
 
 

@@ -165,8 +165,7 @@ def _listed_document(claim: Claim) -> dict[str, object]:
                 "key": figure.key,
                 "title": figure.title,
                 "unit": figure.unit,
-                "at_least": figure.at_least,
-                "at_most": figure.at_most,
+                **figure.ends,
                 "counts": figure.counts,
             }
             for figure in claim.figures
