@@ -8,7 +8,7 @@ from ..predict.measured_kernels import measured
 from ..predict.report import NAMES
 from ..text.styled import Line, hang
 from ..text.styled import cut as cut_line
-from ..text.units import MIB, bytes_text, duration_text, signed_bytes_text
+from ..text.units import MIB, bytes_text, count_text, duration_text, signed_bytes_text
 from ..text.width import cut, wrap
 from ..wire.clean import clean
 from .cause import Cause, Part
@@ -64,7 +64,7 @@ def summary(checked: Checked) -> str:
         if count[key]
     ]
     many = len(checked.outcomes)
-    what = f"{many} training{'' if many == 1 else 's'} in {duration_text(checked.seconds)}"
+    what = f"{count_text(many, 'training')} in {duration_text(checked.seconds)}"
     return f"{what}: {', '.join(parts) or 'all budgets hold'}."
 
 

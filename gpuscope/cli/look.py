@@ -7,7 +7,7 @@ import sys
 from ..doctor.finding import Finding
 from ..doctor.live_causes import fix_of
 from ..model.look import Look, LookRow, cost, read
-from ..text.units import duration_text, percent_text
+from ..text.units import count_text, duration_text, percent_text
 from ..wire.clean import clean
 from .one_trainer import OLDER, ProbedTrainer, answer_of
 from .time_document import proof
@@ -57,7 +57,7 @@ def lines(look: Look | None, problem: str, width: int) -> list[str]:
         refusal = [f"The GPU was not looked at: {problem}."]
         return [*refusal, f"Next: {then}"] if then else refusal
     each = duration_text(look.step_seconds)
-    steps = f"{look.steps} step{'s' * (look.steps != 1)}"
+    steps = count_text(look.steps, "step")
     out = [
         f"On the GPU, {steps} of {each}: busy for {percent_text(look.busy_share)} of the time.",
         "",

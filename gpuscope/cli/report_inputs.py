@@ -24,7 +24,7 @@ from ..report.documents import rows, text
 from ..report.host import Watched
 from ..report.host import chapter as host_chapter
 from ..report.redacted import names_of, redacted
-from ..report.timelines import clock_text
+from ..text.clock import clock_text
 from ..text.units import MIB
 from ..wire.clean import clean
 from ..wire.files import open_regular

@@ -6,6 +6,7 @@ Each rule abstains where a fact that it needs is unknown. A healthy host gets no
 
 from __future__ import annotations
 
+from ..text.units import count_text
 from . import (
     environment_allocator,
     environment_build,
@@ -65,7 +66,7 @@ def _examined(facts: Facts) -> tuple[str, ...]:
     if not facts.devices:
         found.append(f"no GPU: {facts.why.get('devices', 'the driver lists none')}")
     else:
-        found.append(f"{len(facts.devices)} GPU{'' if len(facts.devices) == 1 else 's'}")
+        found.append(count_text(len(facts.devices), "GPU"))
     if facts.driver_version:
         found.append(f"driver {facts.driver_version}")
     if facts.build is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from ..text.units import count_text
 from .environment_facts import WORDINGS, Build, Device, Facts, names, read_visible_devices, version
 from .finding import Abstained, Evidence, Finding
 
@@ -92,10 +93,7 @@ def _torch(facts: Facts, build: Build, devices: Sequence[Device]) -> Iterator[Fi
             if build.xpu
             else "the CPU only"
         )
-        cards = (
-            f"{len(devices)} GPU{'s' if len(devices) > 1 else ''} here: "
-            f"{devices[0].name or 'NVIDIA'}"
-        )
+        cards = f"{count_text(len(devices), 'GPU')} here: {devices[0].name or 'NVIDIA'}"
         yield WORDINGS.finding(
             "environment.cpu-only",
             {"version": build.version, "platform": platform, "wheels": _wheels(facts, devices)},

@@ -10,6 +10,7 @@ from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from ..exit_status import ExitStatus
+from ..text.units import count_text
 from ..text.width import cells, wrap
 from ..wire.clean import clean
 from .finding import Abstained, Effect, Ended, Evidence, Finding, Fix, Pitfall, Report
@@ -338,7 +339,7 @@ def _present(report: Report) -> list[Finding]:
 
 
 def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}{'s' if number > 1 else ''}" if number else ""
+    return count_text(number, thing) if number else ""
 
 
 def in_ascii(text: str) -> str:

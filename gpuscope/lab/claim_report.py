@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from ..text.units import DASH
+from ..text.units import DASH, count_text
 from .claim_run import Machine
 from .claims import VERDICTS, MeasuredFigure, Result, in_words, short
 from .tables import markdown_table
@@ -65,7 +65,7 @@ def summary(results: Sequence[Result]) -> str:
     """Return how many of each verdict there are, in words."""
     counts = {verdict: sum(result.verdict == verdict for result in results) for verdict in VERDICTS}
     found = ", ".join(f"{count} {in_words(verdict)}" for verdict, count in counts.items() if count)
-    return f"{len(results)} claim{'' if len(results) == 1 else 's'}: {found}"
+    return f"{count_text(len(results), 'claim')}: {found}"
 
 
 def markdown(results: Sequence[Result], machine: Machine) -> str:

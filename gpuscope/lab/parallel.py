@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from ..text.units import count_text
 from .config import LabConfig
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=5)
@@ -88,7 +89,7 @@ def _gpu(local_rank: int, local_size: int, config: LabConfig) -> int:
         return 0
     raise CannotJoin(
         f"Rank {os.environ['RANK']} has no GPU.",
-        f"its local rank is {local_rank}, and torch finds {count} GPU{'s' if count != 1 else ''} "
+        f"its local rank is {local_rank}, and torch finds {count_text(count, 'GPU')} "
         "on this machine.",
         config.command(nproc=count or 1),
     )

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from .. import checked_rows
 from ..checked_rows import TableError
+from ..text.units import count_text
 
 INDEX = "index.toml"
 EVIDENCE = ("message", "live", "script")
@@ -77,7 +78,7 @@ class Pitfall:
     def needs(self, cured: bool = False) -> str:
         """Return what it needs in words: "CPU", "1 GPU", "2 GPUs"."""
         gpus = self.needs_gpus(cured)
-        return f"{gpus} GPU{'s' if gpus > 1 else ''}" if gpus else "CPU"
+        return count_text(gpus, "GPU") if gpus else "CPU"
 
 
 def folder() -> Path:

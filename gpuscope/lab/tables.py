@@ -9,9 +9,9 @@ import csv
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
+from ..text.clock import DATE_AND_MINUTE, clock_text
 from ..text.numbers import number
 from ..text.units import bytes_text, duration_text
 from .compare import Comparison, Row, compare, mean
@@ -405,11 +405,8 @@ def runs_rows(entries: Sequence[Entry]) -> list[list[str]]:
 
 
 def when(entry: Entry) -> str:
-    """Return local date and time; "–" for a time that no calendar has."""
-    try:
-        return datetime.fromtimestamp(entry.at).strftime("%Y-%m-%d %H:%M")
-    except (OverflowError, ValueError, OSError):
-        return "–"
+    """Return the local date and time of a run."""
+    return clock_text(entry.at, DATE_AND_MINUTE)
 
 
 def runs_markdown(entries: Sequence[Entry]) -> str:

@@ -5,12 +5,12 @@ The histories of the trainer, its GPUs and its host are those that a viewer has,
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..store.view import HistoryOf, HostView, TrainerView
+from ..text.clock import MINUTE, clock_text
 from ..text.units import bytes_text, duration_text, three_digits
 from ..wire.frames import TrainerDef
 from .change_point import LEAST_SECONDS, Change, Series, change_of, changed_at
@@ -98,7 +98,7 @@ class Slowdown:
     def _since(self) -> str:
         if self.wall is None:
             return "than before"
-        return f"since {time.strftime('%H:%M', time.localtime(self.wall))}"
+        return f"since {clock_text(self.wall, MINUTE)}"
 
 
 def of_trainer(trainer: TrainerView, host: HostView, history: HistoryOf) -> Slowdown | None:

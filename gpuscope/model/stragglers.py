@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..store.view import DeviceView, History, HistoryOf, HostView, TrainerView, no_history
+from ..text.clock import MINUTE, clock_text
 from ..text.units import percent_text
 from ..wire.frames import TrainerDef
 from .device_trainings import STARVED, recent_mean
@@ -71,7 +71,7 @@ class Straggler:
         more = percent_text(self.own_seconds / self.usual_seconds - 1)
         since = ""
         if self.wall is not None:
-            since = f" since {time.strftime('%H:%M', time.localtime(self.wall))}"
+            since = f" since {clock_text(self.wall, MINUTE)}"
         return f"{name_of(self.trainer)} is {more} slower{since}, the others wait for it"
 
     @property

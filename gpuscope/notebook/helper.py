@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..process.child import ChildError, Ended, LineChild
-from ..text.units import duration_text, window_text
+from ..text.units import count_text, duration_text, window_text
 from .markup import Output
 
 FIRST_SECONDS = 20.0
@@ -127,7 +127,7 @@ class LiveLook:
             why = "the next cell started" if self._stopped.is_set() else "its time was up"
             own = time.thread_time() - own + self._start_cpu
             spent = (
-                f"{updates} update{'' if updates == 1 else 's'} took {duration_text(own)} of "
+                f"{count_text(updates, 'update')} took {duration_text(own)} of "
                 f"processor time in this process, {duration_text(cpu)} in a helper process that "
                 f"has ended"
             )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from ..text.clock import clock_text
 from ..text.numbers import number
-from ..text.ranges import ranges_text
-from ..text.units import DASH, duration_text
+from ..text.ranges import named_ranges
+from ..text.units import DASH, count_text, duration_text
 from . import documents as read
 from .content import Map, MapRow, Part, Piece, Section, Table, Tone
 from .documents import Document
-from .timelines import clock_text
 
 MAX_ROWS = 64
 TONES: dict[str, Tone] = {"failed": "bad", "unknown": "warn", "done": "ok"}
@@ -42,7 +42,7 @@ def section(job: Document) -> Section:
             Table("", ("Ranks", "Step", "End"), table, (1,), _notes(job), tones, source=SOURCE)
         )
     world, attempts = number(job.get("world")), number(job.get("attempts"))
-    lead = f"{world:.0f} rank{'s' * (world != 1)}" if world is not None else ""
+    lead = count_text(int(world), "rank") if world is not None else ""
     if lead and begin is not None and end is not None and end > begin:
         lead += f", the last {duration_text(end - begin)}"
     if lead and attempts is not None and attempts > 1:
@@ -79,7 +79,7 @@ def _row(row: Document, begin: float, end: float) -> MapRow:
 def _name(row: Document) -> str:
     ranks = row.get("ranks")
     known = [one for one in ranks if type(one) is int] if isinstance(ranks, list) else []
-    return f"rank{'s' * (len(known) != 1)} {ranges_text(known[:4096])}" if known else "ranks"
+    return named_ranges("rank", known[:4096]) if known else "ranks"
 
 
 def _step(row: Document) -> str:

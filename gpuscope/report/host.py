@@ -17,7 +17,8 @@ from ..model.ranks import name_of
 from ..model.slowdown import PARTS
 from ..model.step_time import SPLIT, input_share, measured_step, shares_of
 from ..store.view import HistoryOf, HostView, JobView, TrainerView
-from ..text.units import DASH, amount_text, bytes_text, duration_text, percent_text
+from ..text.clock import clock_text
+from ..text.units import DASH, amount_text, bytes_text, count_text, duration_text, percent_text
 from . import environment, findings, memory, time_rows, timelines
 from .content import (
     Bar,
@@ -34,7 +35,7 @@ from .content import (
     Waterfall,
 )
 from .documents import Document
-from .timelines import Span, clock_text, zone_text
+from .timelines import Span, zone_text
 
 MAX_JOBS = 24
 MAX_RANKS = 64
@@ -132,7 +133,7 @@ def _happened(watched: Watched, span: Span) -> Section:
     jobs = [job for job in host.jobs if job.trainers]
     ended = [job for job in jobs if end_of(job) is not None]
     trainers = sum(len(job.trainers) for job in jobs)
-    ranks = f"{trainers} rank{'s' * (trainers != 1)}, {len(ended)} of {len(jobs)} ended"
+    ranks = f"{count_text(trainers, 'rank')}, {len(ended)} of {len(jobs)} ended"
     figures = [Figure("trainings", str(len(jobs)), ranks)]
     if host.devices or host.nvml is not None:
         figures.insert(0, Figure("GPUs", str(len(host.devices)), _models(host)))

@@ -9,7 +9,7 @@ from ..lab.ledger import Entry, entry_of
 from ..lab.measures import MEASURES, loss_by_step, loss_curve
 from ..lab.tables import figure, runs_rows
 from ..text.numbers import number
-from ..text.units import DASH
+from ..text.units import DASH, count_text
 from . import documents as read
 from .content import (
     Chapter,
@@ -96,7 +96,7 @@ def of_entries(entries: Sequence[Entry], name: str) -> Chapter:
     ]
     if reasons:
         parts.append(Table("What failed", ("Run", "Why"), reasons, folded=len(reasons) > 8))
-    count = f"{len(entries):,} run{'s' * (len(entries) != 1)}, {len(reasons)} failed."
+    count = f"{count_text(len(entries), 'run')}, {len(reasons)} failed."
     sections = [Section("Runs", parts, count)]
     losses = _losses(shown)
     if losses is not None:

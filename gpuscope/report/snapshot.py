@@ -19,6 +19,7 @@ from ..snapshot.model import (
     Trace,
 )
 from ..snapshot.report import header, record_lines, rows_of_totals
+from ..text.clock import clock_text
 from ..text.styled import plain
 from ..text.units import bytes_text, duration_text, percent_text
 from . import findings
@@ -42,7 +43,7 @@ from .content import (
     Tone,
     Waterfall,
 )
-from .timelines import clock_text, offset_of
+from .timelines import offset_of
 
 MAX_STACKS = 20
 MAX_FULL_STACKS = 8

@@ -11,7 +11,8 @@ from ..model.device_state import mute
 from ..model.ranks import name_of
 from ..model.valid_history import while_it_answers, while_it_steps
 from ..store.view import DeviceView, Entity, History, HistoryOf, HostView, TrainerView
-from ..text.units import DASH, bytes_text, duration_text, percent_text
+from ..text.clock import clock_text
+from ..text.units import bytes_text, duration_text, percent_text
 from .content import Curve, Mark, Strip, Timeline, Tone
 
 MAX_BUCKETS = 600
@@ -70,14 +71,6 @@ def offset_of(wall: float) -> float:
         return float(time.localtime(wall).tm_gmtoff)
     except (OverflowError, ValueError, OSError):
         return 0.0
-
-
-def clock_text(wall: float, form: str = "%H:%M:%S") -> str:
-    """Return a wall-clock time in local time; a dash for one that no calendar has."""
-    try:
-        return time.strftime(form, time.localtime(wall))
-    except (OverflowError, ValueError, OSError):
-        return DASH
 
 
 def zone_text(wall: float) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 from ..text import styled
+from ..text.clock import DATE_AND_SECOND, clock_text
 from ..text.styled import Line
-from ..text.units import bytes_text, signed_bytes_text
+from ..text.units import bytes_text, count_text, signed_bytes_text
 from ..text.width import cells, cut
 from .drawing import BLOCKS, Glyphs, area, bar, column_of, flow_map
 from .model import (
@@ -62,7 +62,7 @@ def header(summary: Summary, glyphs: Glyphs = BLOCKS) -> list[Line]:
         ]
     ]
     if summary.taken_us is not None:
-        moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(summary.taken_us / 1e6))
+        moment = clock_text(summary.taken_us / 1e6, DATE_AND_SECOND)
         lines.append(_pair("newest entry", moment))
     plain = {
         key: value for key, value in summary.settings.items() if value not in ("", "{}", "None")
@@ -451,7 +451,7 @@ def _pair(name: str, text: str) -> Line:
 
 
 def _blocks(count: int) -> str:
-    return f"{count:,} block{'' if count == 1 else 's'}"
+    return count_text(count, "block")
 
 
 def _amount(amount: str, count: str, text: str) -> Line:

@@ -28,6 +28,12 @@ def compact_ranges(numbers: Iterable[int], most: int = 1000) -> str:
     )
 
 
+def named_ranges(thing: str, numbers: Iterable[int]) -> str:
+    """Return numbered things as a reader names them: ``rank 3``, ``ranks 0-2, 5``."""
+    found = sorted(set(numbers))
+    return f"{thing}{'' if len(found) == 1 else 's'} {ranges_text(found)}"
+
+
 def ranges_text(numbers: Iterable[int]) -> str:
     """Return numbers as ranges to read: ``[0, 1, 2, 5]`` as ``"0-2, 5"``, two as ``"0, 1"``."""
     return ", ".join(

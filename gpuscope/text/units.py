@@ -165,6 +165,11 @@ def short_age_text(seconds: float) -> str:
     return "now"
 
 
+def count_text(count: int, thing: str) -> str:
+    """Return how many things there are: ``1 run``, ``1,204 runs``."""
+    return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
+
+
 ROUND_SECONDS = (
     *(0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 20, 30),
     *(60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400),

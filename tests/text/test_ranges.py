@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuscope.text.ranges import compact_ranges, interval_text, ranges_text, spans
+from gpuscope.text.ranges import compact_ranges, interval_text, named_ranges, ranges_text, spans
 
 
 @pytest.mark.parametrize(
@@ -38,3 +38,8 @@ def test_an_interval_whose_ends_read_the_same_is_one_number():
     assert interval_text("37", "37") == "37"
     assert interval_text("3 %", "4 %") == "3 %–4 %"
     assert interval_text("3 %", "4 %", " to ") == "3 % to 4 %"
+
+
+def test_numbered_things_are_named_as_one_or_several():
+    assert named_ranges("rank", [3]) == "rank 3"
+    assert named_ranges("rank", [5, 0, 1, 2, 2]) == "ranks 0-2, 5"

@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 
-from ...text.units import duration_text
+from ...text.units import count_text, duration_text
 from ..finding import Evidence
 from .model import Moment, Rank, Suspect
 from .scene import (
@@ -251,7 +251,7 @@ def recorded_words(rank: Rank) -> list[Evidence]:
 def _waiters(scene: Scene, ranks: list[int]) -> str:
     """Return ``63 others waited 10 min``, as far as it is known."""
     number = len(scene.waiting - set(ranks))
-    who = f"{number} other{'s' if number > 1 else ''}" if number else "The others"
+    who = count_text(number, "other") if number else "The others"
     limits = [
         int(match[1]) / 1e3
         for rank in scene.ranks.values()

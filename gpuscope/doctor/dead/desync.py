@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ...text.ranges import ranges_text
+from ...text.ranges import named_ranges
 from .model import Call, Job, Rank
 
 UNEQUAL = frozenset(
@@ -171,7 +171,7 @@ def variants_text(difference: Difference) -> list[str]:
     """Return a sentence for each side of a difference."""
     texts = []
     for ranks, call in difference.sides:
-        who = f"rank{'s' if len(ranks) > 1 else ''} {ranges_text(ranks)}"
+        who = named_ranges("rank", ranks)
         shape = f" of {call.shapes}" if call.shapes else ""
         kind = f" {call.types}" if call.types else ""
         at = f" at {call.place}" if call.place else ""

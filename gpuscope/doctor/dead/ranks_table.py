@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from ...text.ranges import ranges_text
-from ...text.units import duration_text
+from ...text.clock import clock_text
+from ...text.ranges import named_ranges
+from ...text.units import count_text, duration_text
 from ...text.width import beginning, cells, pad
 from ...wire.clean import clean
 from .model import Job, Rank, Suspect, Verdict
@@ -177,7 +177,7 @@ def lines(job: Job, verdict: Verdict, width: int) -> list[Line]:
 
 
 def _name(row: Row) -> str:
-    text = f"rank{'s' if len(row.ranks) > 1 else ''} {ranges_text(row.ranks)}"
+    text = named_ranges("rank", row.ranks)
     if cells(text) > 18:
         text = f"{len(row.ranks)} ranks"
     return text
@@ -190,7 +190,7 @@ def _step(row: Row) -> str:
 def _title(job: Job, begin: float | None, end: float | None, width: int) -> Line:
     scene = Scene(job)
     hosts = len(scene.hosts)
-    text = f"{scene.world} rank{'s' if scene.world > 1 else ''}"
+    text = count_text(scene.world, "rank")
     if hosts > 1:
         text += f" on {hosts} hosts"
     if begin is not None and end is not None and end > begin:
@@ -215,13 +215,9 @@ def _span(shown: Iterable[Row]) -> tuple[float | None, float | None]:
 
 
 def _axis(begin: float, end: float, room: int, time_cells: int) -> Line:
-    left, right = _clock(begin), _clock(end)
+    left, right = clock_text(begin), clock_text(end)
     middle = pad("", time_cells - cells(left) - cells(right))
     return [(pad("", 4 + room), ""), (left + middle + right, "faint")]
-
-
-def _clock(at: float) -> str:
-    return datetime.fromtimestamp(at).strftime("%H:%M:%S")
 
 
 def _bar(row: Row, begin: float, end: float, time_cells: int) -> Line:

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 
-from ...text.ranges import ranges_text
+from ...text.ranges import named_ranges
 from ..finding import Evidence
 from . import rules
 from .collect import LOOSE
@@ -212,7 +212,7 @@ def in_loader(rank: Rank) -> bool:
 def names(numbers: Iterable[int]) -> str:
     """Return ``rank 5``, or ``ranks 0-4, 7``."""
     found = sorted(numbers)
-    return f"rank{'s' if len(found) != 1 else ''} {ranges_text(found)}"
+    return named_ranges("rank", found)
 
 
 def in_words(call: Call) -> str:

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from .fakes import DEVICE
+from .replaced import Replaced
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -241,12 +242,8 @@ def redirected() -> Iterator[None]:
     """Make requests and queries for autocast on ``cuda`` use the CPU's autocast."""
     autocast = torch.amp.autocast_mode.autocast
     begin = autocast.__init__
-    changed: list[tuple[Any, str, Any]] = []
-
-    def change(owner: Any, name: str, value: Any) -> None:
-        if hasattr(owner, name):
-            changed.append((owner, name, getattr(owner, name)))
-            setattr(owner, name, value)
+    replaced = Replaced()
+    change = replaced.change
 
     def init(
         self: Any,
@@ -284,5 +281,4 @@ def redirected() -> Iterator[None]:
     try:
         yield
     finally:
-        for owner, name, value in reversed(changed):
-            setattr(owner, name, value)
+        replaced.restore()

@@ -16,6 +16,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from ..request import CannotPredict, Request
+from .replaced import Replaced
 
 MOMENTUM = 0.9
 """The momentum of SGD if it replaces another optimizer, as in the Lab."""
@@ -31,12 +32,8 @@ def as_on_cuda() -> Iterator[None]:
     from torch.optim import optimizer
     from torch.utils import _foreach_utils
 
-    changed: list[tuple[Any, str, Any]] = []
-
-    def change(owner: Any, name: str, value: Any) -> None:
-        if hasattr(owner, name):
-            changed.append((owner, name, getattr(owner, name)))
-            setattr(owner, name, value)
+    replaced = Replaced()
+    change = replaced.change
 
     def with_cpu(name: str) -> None:
         for owner in (optimizer, _foreach_utils, *_modules()):
@@ -62,8 +59,7 @@ def as_on_cuda() -> Iterator[None]:
         yield
     finally:
         seen.remove()
-        for owner, name, value in reversed(changed):
-            setattr(owner, name, value)
+        replaced.restore()
 
 
 _stepped: weakref.WeakSet[Any] = weakref.WeakSet()

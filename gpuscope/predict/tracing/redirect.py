@@ -22,6 +22,7 @@ from .cuda_answers import accelerator, answers, none
 from .ddp import Shelf
 from .fakes import DEVICE
 from .known_values import Unsure
+from .replaced import Replaced
 
 CUDA = torch.device("cuda")
 """The device on which a factory is told to build."""
@@ -307,12 +308,8 @@ def pretended(
     Loaders load in this process, and functions that would be compiled run as they are written.
     """
     cuda, module = torch.cuda, torch.nn.Module
-    changed: list[tuple[Any, str, Any]] = []
-
-    def change(owner: Any, name: str, value: Any) -> None:
-        if hasattr(owner, name):
-            changed.append((owner, name, getattr(owner, name)))
-            setattr(owner, name, value)
+    replaced = Replaced()
+    change = replaced.change
 
     for name, answer in answers(architecture, live_bytes, doubt).items():
         change(cuda, name, answer)
@@ -367,8 +364,7 @@ def pretended(
         yield
     finally:
         _default_device(None)
-        for owner, name, value in reversed(changed):
-            setattr(owner, name, value)
+        replaced.restore()
 
 
 _default_device = torch.set_default_device

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from ...text.clock import clock_text
 from ...text.units import age_text
 from .finding_history import Case
 
@@ -53,9 +54,7 @@ def clock(moment: float, host: HostView) -> str:
     """
     if host.wall_seconds is None or host.sampled_seconds is None:
         return f"{age_text(max(0.0, (host.sampled_seconds or moment) - moment))} ago"
-    return time.strftime(
-        "%H:%M:%S", time.localtime(host.wall_seconds - host.sampled_seconds + moment)
-    )
+    return clock_text(host.wall_seconds - host.sampled_seconds + moment)
 
 
 def since_text(case: Case, host: HostView) -> str:

@@ -19,6 +19,7 @@ from ...model.stalls import find_stall
 from ...store.view import DeviceView, HostView, JobView, TrainerView
 from ...text import styled
 from ...text.styled import Line, Piece
+from ...text.units import count_text
 from ..shell.keymap import key_of
 from .case_times import last_step, since_text
 from .finding_history import Case
@@ -176,5 +177,5 @@ def _of_job(job: JobView, device: DeviceView) -> str:
     if len(ranks) < 2 or not own:
         return f"{job.title} (pid {pids})"
     rest = len(ranks) - len(own)
-    others = f"; {rest} more rank{'s' * (rest > 1)} of the job here" if rest else ""
+    others = f"; {count_text(rest, 'more rank')} of the job here" if rest else ""
     return f"{job.title}: {names_of(own)} of {len(ranks)} (pid {pids}){others}"

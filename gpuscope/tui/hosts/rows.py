@@ -8,11 +8,13 @@ from dataclasses import dataclass
 
 from ...model.device_state import NEARLY_FULL
 from ...text import styled
+from ...text.clock import clock_text
 from ...text.styled import Line, Piece
 from ...text.units import (
     age_text,
     amount_text,
     bytes_text,
+    count_text,
     duration_text,
     percent_text,
     short_age_text,
@@ -287,7 +289,7 @@ def totals_lines(now: Totals, shown: int, width: int, tokens: Tokens, sort: str 
         ([(f"{count} {word}", token)] for count, word, token in uses if count), " · ", "faint"
     )
     if now.devices and now.jobs:
-        second += [("   ", "text"), (f"{now.jobs} job{'s' * (now.jobs != 1)}", "text")]
+        second += [("   ", "text"), (count_text(now.jobs, "job"), "text")]
     room = room_pieces(now, width - styled.cells(second) - 3)
     if room:
         second += [("   ", "text"), *room]
@@ -339,7 +341,7 @@ def detail_lines(
 def missing_lines(one: Summary, missing: Missing, cells: int) -> list[Line]:
     """Return since when a host is missing, what happens next, and how old its figures are."""
     glyph = _LINK_TOKENS[one.state]
-    since = time.strftime("%H:%M:%S", time.localtime(time.time() - missing.seconds))
+    since = clock_text(time.time() - missing.seconds)
     first: Line = [
         (f"{one.state} ", glyph),
         (f"since {since}, for {age_text(missing.seconds)}", "text"),

@@ -5,7 +5,6 @@ It has the switches, every figure or the reason why there is none, and the surro
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
@@ -13,6 +12,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
 
+from ...text.clock import DATE_AND_SECOND, clock_text
 from ...text.styled import Line
 from ...text.units import bytes_text, duration_text, percent_text
 from ..cells import fit
@@ -107,7 +107,7 @@ def entry_lines(entry: Entry) -> Iterable[Line]:
         yield [("▲ ", "warn"), (entry.problem, "warn")]
     switches = " ".join(entry.config.flags()) if entry.config is not None else "unknown"
     yield _fact("switches", switches or "all at their defaults")
-    yield _fact("when", time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.at)))
+    yield _fact("when", clock_text(entry.at, DATE_AND_SECOND))
     yield _fact(
         "where", ", ".join(part for part in (entry.device, entry.device_name) if part) or "unknown"
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...text import styled
 from ...text.styled import Line, Piece
-from ...text.units import age_text, bytes_text, duration_text, percent_text, sides_text
+from ...text.units import age_text, bytes_text, count_text, duration_text, percent_text, sides_text
 from ...text.width import cells as text_cells
 from ..cells import fit
 from .run import Run
@@ -130,11 +130,7 @@ def _compile(run: Run) -> tuple[str | None, str]:
         (run.last.graph_breaks, "break"),
         (run.last.recompiles, "recompile"),
     )
-    parts += [
-        f"{n} {word}{'s' * (n != 1)}"
-        for n, word in counts
-        if n is not None and (n or word == "graph")
-    ]
+    parts += [count_text(n, word) for n, word in counts if n is not None and (n or word == "graph")]
     return ", ".join(
         parts
     ) or run.config.compile, "warn" if run.last.graph_breaks or run.last.recompiles else "text"

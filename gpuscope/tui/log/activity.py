@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterable, Sequence
 
+from ...text.clock import clock_text
 from ...text.styled import Line
 from ...text.units import window_text
 from ..cells import fit
@@ -107,7 +107,7 @@ def _line(
 def _last(found: Sequence[Entry]) -> str:
     """Return when the last of these events was."""
     newest = max(found, key=lambda one: one.wall_seconds)
-    return time.strftime("%H:%M:%S", time.localtime(newest.wall_seconds))
+    return clock_text(newest.wall_seconds)
 
 
 def _token(found: Sequence[Entry]) -> str:
@@ -134,8 +134,7 @@ def _times(bins: Bins) -> Line:
     """Return the times below the axis: of its begin, its middle, and now."""
     form = "%H:%M:%S" if bins.width < 60 else "%H:%M" if bins.width < 1800 else "%b %d %H:%M"
     first, middle = (
-        time.strftime(form, time.localtime(bins.start + share * bins.width * bins.count))
-        for share in (0.0, 0.5)
+        clock_text(bins.start + share * bins.width * bins.count, form) for share in (0.0, 0.5)
     )
     half = bins.count // 2
     left = first.ljust(max(half - len(middle) // 2, len(first) + 1)) + middle

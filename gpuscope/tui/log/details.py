@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...doctor.report import fix_sentences
 from ...text import styled
+from ...text.clock import SECOND, clock_text
 from ...text.styled import Line, Piece
 from ...text.units import age_text
 from ..shell.keymap import key_of
@@ -119,7 +119,7 @@ def details(entry: Entry, around: Around, glyphs: Glyphs, cells: int, height: in
 
 def _listed(entry: Entry, host: HostView | None) -> list[tuple[str, str]]:
     """Return what the list says too: when it happened, of which kind it is, and of what."""
-    at = time.strftime("%H:%M:%S, %A, %d %B %Y", time.localtime(entry.wall_seconds))
+    at = clock_text(entry.wall_seconds, f"{SECOND}, %A, %d %B %Y")
     if host is not None and host.wall_seconds is not None:
         age = host.wall_seconds - entry.wall_seconds
         at += f" · {age_text(age)} ago" if age >= 1 else ""

@@ -8,6 +8,7 @@ from textual.app import ComposeResult
 from textual.containers import Container, Vertical
 
 from ...store.view import HostView
+from ...text.clock import clock_text
 from ...text.styled import Line
 from ..shell.keymap import key_of
 from ..shell.session import Session
@@ -140,7 +141,7 @@ class LogPane(Pane):
         self._show_groups()
         found = chosen(everything, self._group, state.filter)
         self._show_rows(found)
-        then = time.strftime("%H:%M:%S", time.localtime(until)) if until is not None else ""
+        then = clock_text(until) if until is not None else ""
         name = f"Log: {GROUPS[self._group]}" if self._group else "Log"
         set_title(self._table, f"{name} until {then}" if looks_back else name)
         nothing = NOTHING.get(self._group, "nothing has happened yet")

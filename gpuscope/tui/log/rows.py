@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ...text import styled, width
+from ...text.clock import clock_text
 from ...text.styled import Line
 from ..cells import fit
 from ..shell.notices import Notice
@@ -50,7 +51,7 @@ def columns(entries: Sequence[Entry], cells: int = NARROW) -> list[Column]:
 
 def day(entry: Entry) -> str:
     """Return the day of an entry, as ``Nov 26``."""
-    return time.strftime("%b %d", time.localtime(entry.wall_seconds))
+    return clock_text(entry.wall_seconds, "%b %d")
 
 
 def of_notices(notices: Iterable[Notice]) -> list[Entry]:
@@ -122,7 +123,7 @@ def row(entry: Entry, glyphs: Glyphs, dated: bool = False, today: str = "") -> T
     ``dated`` sets the day before the time. Where there is no room for both, an entry of another
     day than ``today`` has only the day.
     """
-    at = time.strftime("%H:%M:%S", time.localtime(entry.wall_seconds))
+    at = clock_text(entry.wall_seconds)
     if dated:
         at = f"{day(entry)} {at}"
     elif today and day(entry) != today:
@@ -148,7 +149,7 @@ def event_lines(found: Sequence[Entry], glyphs: Glyphs, height: int, width: int)
     """
     lines: list[Line] = []
     for one in found:
-        at = time.strftime("%H:%M:%S", time.localtime(one.wall_seconds))
+        at = clock_text(one.wall_seconds)
         token = one.token if one.token != "text" else "faint"
         head: Line = [(f"{at} ", "faint"), (f"{sign(one.token, glyphs)} ", token)]
         head.append((fit(one.word, WORD_CELLS) + " ", one.token))

@@ -19,8 +19,9 @@ from ...report.content import Chapter
 from ...snapshot.model import At, DeviceDiff, Diff, DiffRow, SnapshotDevice, StackRow, Summary
 from ...snapshot.reader import Reading, SnapshotError, open_snapshot
 from ...text import styled
+from ...text.clock import DATE_AND_SECOND, clock_text
 from ...text.styled import Line
-from ...text.units import bytes_text, duration_text, percent_text
+from ...text.units import bytes_text, count_text, duration_text, percent_text
 from ..charts.moments import MomentChart
 from ..shell.keymap import bindings_of, key_of
 from ..widgets.full_screen import FullScreen, named_path
@@ -306,7 +307,7 @@ class SnapshotScreen(FullScreen):
             if at.allocated_bytes is not None
             else "level not known"
         )
-        blocks = f"{at.count:,} block{'s' * (at.count != 1)}"
+        blocks = count_text(at.count, "block")
         return draw.stack_rows(at.stacks), f"Event {at.index:,}{since}: {level} in {blocks}"
 
     def _diff_rows(self, device: SnapshotDevice) -> tuple[list[TableRow], str, Sequence[Column]]:
@@ -441,14 +442,9 @@ def neighbours(path: Path) -> list[Path]:
 
 
 def _file_row(path: Path) -> TableRow:
-    import time
-
     try:
         status = path.stat()
-        size, when = (
-            bytes_text(status.st_size),
-            time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(status.st_mtime)),
-        )
+        size, when = bytes_text(status.st_size), clock_text(status.st_mtime, DATE_AND_SECOND)
     except OSError:
         size, when = "–", "–"
     return TableRow(str(path), {"name": named_path(path), "size": size, "when": [(when, "muted")]})

@@ -5,7 +5,6 @@ Where a reading is missing, it gives the reason. It is what Enter opens from a l
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
@@ -25,6 +24,7 @@ from ...store.view import (
     no_history,
 )
 from ...text import styled
+from ...text.clock import DATE_AND_SECOND, clock_text
 from ...text.styled import Line
 from ...text.units import bytes_text, duration_text, percent_text
 from ...wire.frames import Reading, Unknown
@@ -234,7 +234,7 @@ def value_text(name: str, value: object) -> str:
     if name.endswith("_bytes"):
         return bytes_text(value)
     if name in MOMENTS:
-        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(value))
+        return clock_text(value, DATE_AND_SECOND)
     if name == "clock_event_reasons":
         return ", ".join(clock_event_words(int(value), harmless=True)) or "none"
     if name == "performance_state":

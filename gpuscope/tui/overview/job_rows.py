@@ -6,7 +6,6 @@ its reason.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -24,6 +23,7 @@ from ...model.step_parts import StepParts, step_parts
 from ...model.step_time import SLOWER, input_share, slower_than_before
 from ...model.stragglers import is_warning, straggler
 from ...store.view import Entity, Gone, HistoryOf, HostView, JobView, TrainerView, no_history
+from ...text.clock import clock_text
 from ...text.ranges import ranges_text
 from ...text.styled import Line, Piece
 from ...text.units import (
@@ -33,6 +33,7 @@ from ...text.units import (
     amount_text,
     brief_duration_text,
     bytes_text,
+    count_text,
     duration_text,
     percent_text,
 )
@@ -142,7 +143,7 @@ def _by_user(host: HostView, jobs: Iterable[JobView]) -> Iterable[JobLine]:
             else "memory unknown"
         )
         trained = sum(bool(job.trainers) for job in own)
-        count = f"{len(own)} job{'s' * (len(own) > 1)}"
+        count = count_text(len(own), "job")
         span = [
             (f"{count} · {used}", "text"),
             (f" · {trained} with a probe" if trained else " · no probe", "muted"),
@@ -232,11 +233,7 @@ def end_notes(job: JobView, sent: Mapping[int, str] = NOTHING_SENT) -> list[Line
     gone, end = end_of(job), job_end(job, sent)
     if gone is None or end is None:
         return []
-    at = (
-        ""
-        if gone.wall_seconds is None
-        else time.strftime(" %H:%M:%S", time.localtime(gone.wall_seconds))
-    )
+    at = "" if gone.wall_seconds is None else f" {clock_text(gone.wall_seconds)}"
     return [
         [
             (end.word, end.kind),

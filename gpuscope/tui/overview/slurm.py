@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...store.pending_requests import SourceError
+from ...text.clock import MINUTE, clock_text
 from ...text.numbers import number
 from ...text.styled import Line, Piece
 from ...text.units import age_text
@@ -106,7 +107,7 @@ def line(number: str, state: float | str, now: float, eta_seconds: float | None)
     if isinstance(state, str):
         return [label, (f"end of job {number} unknown: {state}", "muted")]
     left = state - now
-    at = time.strftime("%H:%M" if abs(left) < 43200 else "%d %b %H:%M", time.localtime(state))
+    at = clock_text(state, MINUTE if abs(left) < 43200 else f"%d %b {MINUTE}")
     if left <= 0:
         return [label, (f"job {number} reached its end at {at}", "warn")]
     out: Line = [label, (f"job {number} ends {at}, in {age_text(left)}", "text")]

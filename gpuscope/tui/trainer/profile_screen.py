@@ -19,7 +19,7 @@ from ...process.async_child import Child
 from ...store.trace import Row, Table, TimeLine, TraceError, decode_table
 from ...text import styled
 from ...text.styled import Line, Piece
-from ...text.units import MIB, duration_text, percent_text
+from ...text.units import MIB, count_text, duration_text, percent_text
 from ...text.width import cells as text_cells
 from ..cells import visible
 from ..shell.keymap import bindings_of
@@ -201,7 +201,7 @@ def summary(table: Table, cells: int, glyphs: Glyphs) -> Iterable[Line]:
         )
         steps = [(text, "text"), ("  (with the profiler on)", "faint")]
         yield from styled.hang([("steps  ", "muted")], steps, cells)
-    counted = f"{table.events:,} event{'s' * (table.events != 1)}"
+    counted = count_text(table.events, "event")
     trace = [(counted, "text"), (f"  {table.cut}" if table.cut else "", "warn")]
     yield from styled.hang([("trace  ", "muted")], trace, cells)
 

@@ -16,7 +16,7 @@ from ...model.stalls import is_overdue
 from ...store.view import HostView, TrainerView
 from ...text.numbers import number
 from ...text.styled import Line
-from ...text.units import GIB, age_text, bytes_text, duration_text, percent_text
+from ...text.units import GIB, age_text, bytes_text, count_text, duration_text, percent_text
 from ...wire.frames import Scalar
 from ..shell.keymap import key_of
 
@@ -259,7 +259,7 @@ def look_came(value: Mapping[str, Any]) -> Iterable[Line]:
     if found is None:
         yield [("Nothing  ", "muted"), ("the trace held no whole step", "warn")]
         return
-    steps = f"{found.steps} step{'s' * (found.steps != 1)} of {duration_text(found.step_seconds)}"
+    steps = f"{count_text(found.steps, 'step')} of {duration_text(found.step_seconds)}"
     yield [("Steps    ", "muted"), (steps, "text")]
     yield [("Busy     ", "muted"), (f"{percent_text(found.busy_share)} of the time", "title")]
     for row in found.rows[:4]:

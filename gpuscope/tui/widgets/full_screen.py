@@ -5,7 +5,6 @@ They look at a file or a job closely, and a key leads back.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -14,6 +13,7 @@ from textual.binding import BindingType
 from textual.screen import ModalScreen
 
 from ...text import styled
+from ...text.clock import clock_text
 from ...text.styled import Line, Piece
 from ...text.width import cells
 from ..cells import fit
@@ -58,8 +58,7 @@ def where_and_when(session: Session | None, line: Lines) -> Line:
     name = host.name if cells(host.name) <= HOST_CELLS else fit(host.name, HOST_CELLS)
     out: Line = [(f"  {name}", "title"), *found_pieces(session.found, line.tokens.glyphs)]
     if host.wall_seconds is not None:
-        clock = time.strftime("%H:%M:%S", time.localtime(host.wall_seconds))
-        out.append((f"  {clock}", "text"))
+        out.append((f"  {clock_text(host.wall_seconds)}", "text"))
     return [*out, (" ", "text")]
 
 

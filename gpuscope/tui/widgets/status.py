@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from typing import NamedTuple
 
@@ -10,8 +9,9 @@ from textual.strip import Strip
 
 from ...store.view import HistoryOf, HostView, no_history
 from ...text import styled
+from ...text.clock import clock_text
 from ...text.styled import Line, Piece
-from ...text.units import age_text, percent_text
+from ...text.units import age_text, count_text, percent_text
 from ...text.width import cells as text_cells
 from ..cells import fit
 from ..charts.strips import Painted, strip_of
@@ -108,9 +108,9 @@ class StatusLine(Painted):
         if seen:
             from ...model.job_state import worst_of_jobs  # what a start does not wait for
 
-            text = f"{jobs} job{'s' * (jobs > 1)} · {seen} ranks" if seen > jobs else ""
+            text = f"{count_text(jobs, 'job')} · {seen} ranks" if seen > jobs else ""
             kind = worst_of_jobs(host, self._history)
-            out.append((4, (f"  {text or f'{seen} trainer' + 's' * (seen > 1)}", kind)))
+            out.append((4, (f"  {text or count_text(seen, 'trainer')}", kind)))
         return out
 
     def _state(self, host: HostView, tokens: Tokens, room: int) -> list[tuple[int, Piece]]:
@@ -150,7 +150,7 @@ class StatusLine(Painted):
                 )
             )
         if host.wall_seconds is not None:
-            out.append((3, (time.strftime("%H:%M:%S", time.localtime(host.wall_seconds)), "text")))
+            out.append((3, (clock_text(host.wall_seconds), "text")))
         return out
 
     @staticmethod

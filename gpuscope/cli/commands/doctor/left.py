@@ -25,6 +25,7 @@ from ....doctor.finding import Ended, Evidence, Finding, Report
 from ....doctor.postmortem_oom import WORDINGS
 from ....probe import blackbox, records
 from ....store.blackbox import BoxReader, how_it_ended
+from ....text.clock import SECOND, clock_text
 from ....text.units import age_text
 from ....wire import codec
 from ....wire.clean import clean
@@ -262,7 +263,7 @@ def _of_the_dead(found: Report, pid: int, name: str, ended: float, path: Path, l
     """Returns the report with whose it was, when that ended, and the fix ``look`` first."""
     from ....doctor import table
 
-    when = time.strftime("%d %b %H:%M:%S", time.localtime(ended))
+    when = clock_text(ended, f"%d %b {SECOND}")
     line = Evidence(text=f"left by {name}, which ended {when}", source=path.name)
     more = WORDINGS.fixes([look], {"path": shlex.quote(str(path))})
     out = []

@@ -16,7 +16,7 @@ from ....lab.claim_run import LIMIT_SECONDS, QUICK_REPEATS, REPEATS, Machine, Ru
 from ....lab.claims import BY_ID, CLAIMS, Claim, Result, in_words
 from ....lab.launch import find_python
 from ....process import atomic_file
-from ....text.units import duration_text
+from ....text.units import count_text, duration_text
 from ... import args as types
 
 FORMATS = ("text", "md", "json")
@@ -128,7 +128,7 @@ def _measure(args: argparse.Namespace, machine: Machine, repeats: int) -> int:
             atomic_file.write_text(output, formatted(_shape(output, form)) + "\n", mode=0o666)
 
     versions = f"{machine.name}, torch {machine.facts.get('torch_version')}"
-    count = f"{len(claims)} claim{'' if len(claims) == 1 else 's'}"
+    count = count_text(len(claims), "claim")
     print(f"{versions}: {count}, {repeats} repeats", file=sys.stderr, flush=True)
     for warning in machine.warnings:
         print(f"Warning: {warning}.", file=sys.stderr)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ....lab import metrics
-from ....text.units import DASH, bytes_text, duration_text, percent_text
+from ....text.units import DASH, bytes_text, count_text, duration_text, percent_text
 
 PROGRESS_SECONDS = 1.0
 NAMED_BREAKS = 5
@@ -167,7 +167,7 @@ def _compiled(found: Mapping[str, Any] | None) -> list[str]:
     first = found.get("first_step_seconds")
     parts = [] if first is None else [f"first step {duration_text(first)}"]
     graphs = found.get("graphs")
-    parts += [] if graphs is None else [f"{graphs} graph{'' if graphs == 1 else 's'}"]
+    parts += [] if graphs is None else [count_text(graphs, "graph")]
     lines = []
     for key, word, place in (
         ("graph_breaks", "graph break", "where"),
@@ -175,7 +175,7 @@ def _compiled(found: Mapping[str, Any] | None) -> list[str]:
     ):
         rows: Sequence[Mapping[str, Any]] = found.get(key) or []
         count = sum(row["count"] for row in rows)
-        parts.append(f"{count} {word}{'' if count == 1 else 's'}")
+        parts.append(count_text(count, word))
         for row in rows[:NAMED_BREAKS]:
             times = f" ×{row['count']}" if row["count"] > 1 else ""
             lines.append(f"              {word}{times} in {row[place]}: {row['reason']}")
