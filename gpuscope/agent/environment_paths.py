@@ -1,4 +1,4 @@
-"""Read the paths between GPUs, and the processors beside them, for ``gpuscope doctor``.
+"""Read the paths between GPUs, and the processors near them, for ``gpuscope doctor``.
 
 The facts come from NVML and from the kernel.
 """

@@ -127,7 +127,7 @@ def site_packages(prefix: str) -> Iterator[str]:
 
 
 def look(prefix: str, folder: str, architectures: bool = True) -> Installed:
-    """Describe the torch in this folder, and the packages beside it."""
+    """Describe the torch in this folder, and the packages around it."""
     found = Installed(prefix, packages=listed(folder))
     try:
         with open(

@@ -87,7 +87,7 @@ class Picture:
     ended_links: Dict[int, str] = field(default_factory=dict)
     problems: List[str] = field(default_factory=list)
     unread: Optional[Unknown] = None
-    """Why some probes here are missing from ``trainers``; None if none is."""
+    """Why some probes here are missing from ``trainers``; None if all are there."""
     xids: List[Tuple[str, int]] = field(default_factory=list)
     """Critical errors since the last picture: the UUID of the device, "" where it is not known, and
     the number.

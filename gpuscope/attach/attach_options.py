@@ -104,7 +104,7 @@ class Ladder:
     def consent(self, method: str = AUTO) -> Consent:
         """Return what the user has to agree to. Raises :class:`CannotInject` for a closed way.
 
-        ``method`` may be "auto", which stands for the method that would be chosen.
+        ``method`` may be "auto", which means the method that would be chosen.
         """
         rung = (
             self.best

@@ -1,4 +1,4 @@
-"""Finds the places that one target stands for: a Slurm job's nodes, a label's pods.
+"""Finds the places that one target means: a Slurm job's nodes, a label's pods.
 
 It asks squeue and kubectl. Their answers are not trusted: names are checked before they become
 arguments of a command.

@@ -1,6 +1,6 @@
 """Reads exported symbols, a section and the entry point of an ELF file, for injection.
 
-Only 64-bit little-endian files are read. A file beside a running process is not trusted: every
+Only 64-bit little-endian files are read. The file of a running process is not trusted: every
 offset is checked against the bytes that are there.
 """
 

@@ -2,7 +2,7 @@
 
 Every start of Python reads ``gpuscope_enable.pth``, also in programs that do not use torch. So its
 one line of code only puts a finder into ``sys.meta_path`` and opens no file. When torch is first
-imported, the finder reads the whole zip beside the ``.pth``, and uses it only if its sha256 is the
+imported, the finder reads the whole zip next to the ``.pth``, and uses it only if its sha256 is the
 one that the ``.pth`` names. Errors are caught there (``GPUSCOPE_DEBUG=1`` shows them). The ``.pth``
 names no directory, so a copied environment works.
 """

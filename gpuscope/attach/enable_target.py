@@ -145,7 +145,7 @@ def ask(program: str, why: str) -> Target:
 
 
 def compiled(contents: Contents, target: Target, shown: str) -> Contents:
-    """Return ``contents`` with byte code, compiled by the target's own Python, beside each source.
+    """Return ``contents`` with byte code, compiled by the target's own Python, next to each source.
 
     ``shown`` is the directory that its tracebacks name. Raises :class:`CannotEnable`.
     """

@@ -356,7 +356,7 @@ def _no_python(paths: Set[str]) -> str:
 def _numbers(status: str, name: str) -> List[int]:
     """Return the numbers of the last line that begins with this word.
 
-    The process's name stands in an earlier line, and its owner may have chosen any text for it.
+    The process's name is in an earlier line, and its owner may have chosen any text for it.
     """
     lines = [line for line in status.splitlines() if line.startswith(name + ":")]
     return [int(part) for part in lines[-1].split()[1:]] if lines else []

@@ -1,7 +1,7 @@
 """``gpuscope run`` becomes the same command, with the probe's hook before PYTHONPATH.
 
 It ends in ``execvpe``, so the process stays the same: pid, exit code, signals and terminal are the
-trainer's own, and no process of gpuscope stays beside it.
+trainer's own, and no process of gpuscope stays with it.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def hiding_option(argv: List[str]) -> Optional[str]:
 
 
 def environment(env: Mapping[str, str], hook: str) -> Dict[str, str]:
-    """``env`` with the hook's directory in front of PYTHONPATH, once."""
+    """Return ``env`` with the hook's directory in front of PYTHONPATH, once."""
     out = dict(env)
     rest = (
         [entry for entry in env["PYTHONPATH"].split(os.pathsep) if entry != hook]

@@ -172,7 +172,7 @@ def prefix_words(text: str) -> Tuple[str, ...]:
 
 
 def checked_host(text: str, shown: str = "") -> str:
-    """Return ``[USER@]HOST`` if it may stand on ssh's command line.
+    """Return ``[USER@]HOST`` if it is safe on ssh's command line.
 
     Raises :class:`BadTarget` if it may not; then ssh is not started.
     """

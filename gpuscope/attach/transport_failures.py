@@ -1,7 +1,7 @@
 """Says why an agent could not be started over a route, and whether to try again.
 
 The messages that ssh, srun, kubectl and sh write to standard error may change between versions. So
-they only decide which of our explanations is shown, with their own last line beside it.
+they only decide which of our explanations is shown, together with their own last line.
 """
 
 from __future__ import annotations

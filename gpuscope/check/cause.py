@@ -57,7 +57,7 @@ class Cause:
     """A changed line that added bytes.
 
     ``line`` is in the working tree. ``text`` is the line, "" if lines were only removed; ``was`` is
-    what stood there before, "" if lines were only added.
+    what was there before, "" if lines were only added.
     """
 
     file: str
@@ -216,7 +216,7 @@ def _cause(hunk: Hunk, size: int, proof: Proof, running: Mapping[str, int]) -> C
 
 
 def _after(hunk: Hunk) -> int:
-    """Return the line of the new file that stands where lines were removed."""
+    """Return the line of the new file at the place where lines were removed."""
     first = min(hunk.removed, default=hunk.old_start)
     return hunk.new_start + first - hunk.old_start
 

@@ -91,7 +91,7 @@ def baseline(
 
 
 def version(torch: str) -> str:
-    """Return torch's version without what stands behind ``+``, which names the build's device.
+    """Return torch's version without the part after ``+``, which names the build's device.
 
     A prediction is the same with all builds of a version.
     """

@@ -78,7 +78,7 @@ class Revision:
 
 
 def top(folder: Path) -> Path | None:
-    """Return the top folder of the checkout that ``folder`` lies in, None where there is none."""
+    """Return the top folder of the checkout that ``folder`` is in, None if it is in no checkout."""
     try:
         output = _git(folder, "rev-parse", "--show-toplevel")
     except UserError:
@@ -215,7 +215,7 @@ def applied(files: Path, hunks: Sequence[Hunk]) -> Iterator[bool]:
 
 
 def copy_new(revision: Revision, files: Path, names: Sequence[str]) -> None:
-    """Put files that the revision lacks beside its own, as far as they are code or settings."""
+    """Copy files that the revision lacks into it, as far as they are code or settings."""
     for name in [one for one in names if one.endswith(_SOURCES)][:MOST_NEW_FILES]:
         source, target = revision.root / name, _inside(files, name)
         if target is None or source.is_symlink() or not source.is_file():

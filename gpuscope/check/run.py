@@ -21,7 +21,7 @@ from .predicted import Predicted, predicted
 from .settings import Configuration, Training
 
 SOURCE_FOLDER = "src"
-"""A folder beside the configuration in which modules are looked for, if there is one."""
+"""A folder next to the configuration in which modules are looked for, if it exists."""
 GROWN = 0.01
 """From this share of growth on, its line is looked for, if the training has no budget for it."""
 

@@ -1,7 +1,7 @@
 """Write the result as SARIF 2.1.0, which code hosts show at the lines of a pull request.
 
-A budget stands at its line in the configuration. If the changed line that broke it is known, the
-result stands there, and the budget is a related location.
+A budget is reported at its line in the configuration. If the changed line that broke it is known,
+the result is reported there, and the budget is a related location.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Read which trainings are checked, and their budgets.
 
 They are in the table ``[tool.gpuscope.check]`` of ``pyproject.toml``, or in ``[check]`` of
-``gpuscope.toml`` beside it, which comes first. What is wrong in a file is an error that names the
-file, the line and the key.
+``gpuscope.toml`` in the same folder, which comes first. What is wrong in a file is an error that
+names the file, the line and the key.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LESS = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*")
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """How much something may grow: by a share of what it was, or by so many bytes."""
+    """How much something may grow: by a share of what it was, or by a number of bytes."""
 
     share: float = 0.0
     bytes: int | None = None
@@ -311,7 +311,7 @@ def _value_text(value: Any) -> str:
 
 
 def _lines(text: str) -> dict[str, int]:
-    """Return the line of each table and key that stands on a line of its own, by its full name."""
+    """Return the line of each table and key that has a line of its own, by its full name."""
     found: dict[str, int] = {}
     head = ""
     for number, line in enumerate(text.splitlines(), 1):
@@ -335,7 +335,7 @@ def _known(
 
 
 def suggestion(word: str, names: Iterable[str]) -> str:
-    """Return the nearest of the names in a sentence, or all of them where none is near."""
+    """Return the nearest of the names in a sentence, or all of them if no name is near."""
     known = list(names)
     near = get_close_matches(word, known, 1, 0.6)
     return f" Did you mean {near[0]}?" if near else f" There are: {', '.join(known)}."

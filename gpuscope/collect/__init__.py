@@ -1,1 +1,1 @@
-"""One host's truth: devices by NVML, host and processes by /proc, trainers by their probes."""
+"""Collect one host's readings: devices by NVML, processes by /proc, trainers by their probes."""

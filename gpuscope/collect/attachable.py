@@ -98,7 +98,7 @@ def find(
 
 
 def has_torch(pid: int, root: str = "/") -> bool:
-    """Whether torch's library is loaded there. False also where that cannot be read."""
+    """Whether the process has loaded torch's library. False also if that cannot be read."""
     try:
         program = os.readlink(os.path.join(root, "proc", str(pid), "exe"))
         if "python" not in program.rsplit("/", 1)[-1].lower():
@@ -146,7 +146,7 @@ def _environment(pid: int, root: str) -> Dict[str, str]:
 
 
 def launched(pid: int, found: Iterable[int], root: str = "/") -> List[int]:
-    """Those of ``found`` that process ``pid`` has started, itself or through others."""
+    """Return those of ``found`` that process ``pid`` has started, itself or through others."""
     parents: Dict[int, int] = {}
     for one in _pids(root)[0]:
         try:
@@ -166,7 +166,7 @@ def launched(pid: int, found: Iterable[int], root: str = "/") -> List[int]:
 
 
 def _has_gpu(pid: int, root: str) -> bool:
-    """Whether a GPU's device file is open there. False also where that cannot be read."""
+    """Whether the process has a GPU's device file open. False also if that cannot be read."""
     folder = os.path.join(root, "proc", str(pid), "fd")
     try:
         return any(

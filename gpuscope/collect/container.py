@@ -62,7 +62,7 @@ def own_pid_namespace(root: str = "/") -> bool:
 
 
 def pid_namespace_note(root: str = "/") -> Optional[Unknown]:
-    """Why owners of GPU memory cannot be named here, None where they can."""
+    """Say why owners of GPU memory cannot be named here, None if they can."""
     if not own_pid_namespace(root):
         return None
     return Unknown(

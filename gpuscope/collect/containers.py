@@ -33,7 +33,7 @@ class Finder:
         """One sentence for each limit that cut the last search short."""
 
     def places(self, now: float) -> List[Tuple[str, int]]:
-        """Paths as :func:`open_inside` takes them, and who must own each."""
+        """Return paths for :func:`open_inside`, and who must own each."""
         if now >= self._next:
             self._next = now + AGAIN_SECONDS
             self.left_out = []

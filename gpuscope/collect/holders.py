@@ -88,7 +88,7 @@ def holders_document(
 
 
 def why_not_all(seen: Holders) -> str:
-    """Who could not be looked into, and who can do it; "" where all were."""
+    """Say which processes could not be examined, and who can do it; "" if all were."""
     from .container import pid_namespace_note
 
     if seen.failed:

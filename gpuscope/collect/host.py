@@ -168,7 +168,7 @@ def _meminfo(root: str) -> Dict[bytes, int]:
 
 
 def _cpu_count(root: str) -> int:
-    """Processors that are on."""
+    """Return the number of processors that are online."""
     lines = read(os.path.join(root, "proc/stat")).split(b"\n")
     count = sum(1 for line in lines if line.startswith(b"cpu") and line[3:4].isdigit())
     if not count:
@@ -177,6 +177,6 @@ def _cpu_count(root: str) -> int:
 
 
 def _shm(root: str) -> Tuple[int, int]:
-    """Size and use of /dev/shm in bytes."""
+    """Return the size and the use of /dev/shm in bytes."""
     status = os.statvfs(os.path.join(root, "dev/shm"))
     return status.f_blocks * status.f_frsize, (status.f_blocks - status.f_bfree) * status.f_frsize

@@ -83,7 +83,7 @@ def figures(text: str) -> LogFigures:
 
 
 def _step(line: str) -> Optional[Tuple[int, Optional[int], Optional[int]]]:
-    """Step, of how many, and the epoch within which they are counted."""
+    """Return the step, of how many, and the epoch within which they are counted."""
     within = _IN_EPOCH.search(line)
     if within:
         return int(within.group(2)), int(within.group(3)), int(within.group(1))

@@ -44,7 +44,7 @@ class _Seen:
 
 
 class OutsideReader:
-    """``LOG_COLUMNS`` and ``idle_seconds`` of any number of processes."""
+    """Reads ``LOG_COLUMNS`` and ``idle_seconds`` of any number of processes."""
 
     def __init__(self, root: str = "/") -> None:
         self._root = root

@@ -171,11 +171,11 @@ class Nvml:
 
     @property
     def current_call(self) -> Optional[Tuple[str, float]]:
-        """The call that :meth:`start` waits for and when it began (``time.monotonic()``)."""
+        """Return the call that :meth:`start` waits for, and its start in ``time.monotonic()``."""
         return self._calls.current
 
     def device_count(self) -> int:
-        """How many devices the driver had when NVML was started; no driver call."""
+        """Return how many devices the driver had when NVML was started, without a driver call."""
         return self._count
 
     def device(self, index: int) -> NvmlDevice:
@@ -197,7 +197,7 @@ class Nvml:
         return device
 
     def xid_watch(self) -> XidWatch:
-        """Who hears of critical errors of all devices: for a thread of its own."""
+        """Return a receiver of critical errors of all devices, for a thread of its own."""
         return XidWatch(self._binding, Calls(self._gate, self._clock), self._count)
 
     def close(self) -> bool:
@@ -362,7 +362,7 @@ class NvmlDevice:
         return handle if isinstance(handle, Unknown) else self._processes.read(handle)
 
     def process_load(self) -> Union[Dict[int, float], Unknown]:
-        """Return SM percent by pid since the last time, or why there is none; takes 2 to 3 ms.
+        """Return SM percent by pid since the last time, or why it is unknown; takes 2 to 3 ms.
 
         Only processes that ran kernels are included. The pids are like those of :meth:`processes`.
         """
@@ -370,7 +370,7 @@ class NvmlDevice:
         return handle if isinstance(handle, Unknown) else self.load.read(handle)
 
     def idle_seconds(self) -> Reading:
-        """For how long at least no kernel ran before now, 0.0 where one runs; 2 ms."""
+        """Return the least time for which no kernel has run, 0.0 if one runs now; takes 2 ms."""
         handle = self._get_handle()
         if isinstance(handle, Unknown):
             return handle

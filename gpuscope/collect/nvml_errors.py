@@ -118,13 +118,13 @@ class NvmlCallRefused(Exception):
 
 
 def return_code(error: BaseException) -> int:
-    """The nvmlReturn_t in a pynvml error, or -1 when it carries none."""
+    """Return the nvmlReturn_t in a pynvml error, or -1 if it has none."""
     value = getattr(error, "value", None)
     return value if isinstance(value, int) else -1
 
 
 def from_return(call: str, code: int) -> Unknown:
-    """A failed ``nvmlReturn_t`` of ``call`` as an Unknown."""
+    """Return a failed ``nvmlReturn_t`` of ``call`` as an Unknown."""
     kind, words = _ANSWERS.get(code, (DRIVER_ERROR, f"driver error {code}"))
     return Unknown(kind, f"{call}: {words}")
 
@@ -148,6 +148,6 @@ def explain(call: str, error: BaseException) -> Unknown:
 
 
 def explain_start(call: str, error: BaseException) -> Unknown:
-    """Why NVML could not be started (``call`` is part of starting it), with the next step."""
+    """Say why NVML could not be started (``call`` is part of starting it), and the next step."""
     found = _AT_INIT.get(return_code(error))
     return Unknown(found[0], found[1]) if found else explain(call, error)

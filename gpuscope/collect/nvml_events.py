@@ -22,7 +22,7 @@ NOT_YET = Unknown(NOT_INITIALISED, f"{_REGISTER}: not registered yet")
 
 
 class XidEvent(NamedTuple):
-    """``device``: its index, -1 where the driver names one that we do not know."""
+    """An XID error. ``device`` is its index, -1 if the driver names one that we do not know."""
 
     device: int
     code: int

@@ -81,7 +81,7 @@ class GpmSampler:
         self._last: Dict[str, Reading] = self._all(FIRST)
 
     def read(self, handle: Any, now: float) -> Dict[str, Reading]:
-        """The readings since the previous call. ``now`` is monotonic seconds."""
+        """Return the readings since the previous call. ``now`` is monotonic seconds."""
         if now - self._sampled >= SHORTEST_SECONDS:
             if not _ONE_AT_A_TIME.acquire(timeout=TURN_SECONDS):
                 self._turnless = min(self._turnless, now)

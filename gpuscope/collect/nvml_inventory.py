@@ -129,7 +129,7 @@ _NOT_FOUND = 6
 
 
 def ranges(words: Sequence[int]) -> str:
-    """Bits of 64-bit words as a list: ``"0-23,48-71"``."""
+    """Return the bits of 64-bit words as a list: ``"0-23,48-71"``."""
     numbers = [
         64 * position + bit
         for position, word in enumerate(words)
@@ -256,7 +256,7 @@ def _way(
 def _remotes(
     binding: Any, calls: Calls, handle: Any, links: Sequence[int]
 ) -> Union[Dict[str, int], Unknown]:
-    """How many of the links that are up end at which PCI address."""
+    """Return how many of the links that are up end at each PCI address."""
     call = "nvmlDeviceGetNvLinkRemotePciInfo_v2"
     found: Dict[str, int] = {}
     for link in [link for link, up in enumerate(links) if up]:

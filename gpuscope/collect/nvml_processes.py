@@ -155,7 +155,7 @@ def _by_pid(rows: List[Tuple[int, int, int]]) -> Dict[int, Reading]:
 
 
 def _larger(left: Reading, right: Reading) -> Reading:
-    """The known one; of two known ones the larger."""
+    """Return the value that is known, or the larger one if both are."""
     if isinstance(left, int) and isinstance(right, int):
         return max(left, right)
     return left if isinstance(left, int) else right

@@ -50,7 +50,7 @@ def plausible(call: str, value: Any, limit: int, scale: float = 0.0, floor: int 
 
 
 def simple(column: str, call: str, limit: int, scale: float = 0.0, *arguments: int) -> Spec:
-    """One column got by one call whose wrapper has the same name and returns a number."""
+    """Return the reading of one column by one call that returns a number."""
     return Spec(
         (column,),
         ((call, lambda n, h: (plausible(call, getattr(n, call)(h, *arguments), limit, scale),)),),
@@ -183,7 +183,10 @@ _KIND_UNSIGNED = 1  # nvmlValueType_t
 
 
 def _memory_temperature(n: Any, h: Any) -> Tuple[Reading, ...]:
-    """By field value. Room for two: some drivers write one entry past the end."""
+    """Read the memory temperature by its field value.
+
+    There is room for two entries, because some drivers write one past the end.
+    """
     call = "nvmlDeviceGetFieldValues"
     values = (FieldValue * 2)()
     values[0].field = _FIELD_MEMORY_TEMPERATURE
@@ -263,7 +266,7 @@ SELDOM: Tuple[Spec, ...] = (
 
 
 def text(value: Any) -> str:
-    """A name as str; the old ``pynvml`` package answers bytes."""
+    """Return a name as str; the old ``pynvml`` package answers bytes."""
     return value.decode("utf-8") if isinstance(value, bytes) else str(value)
 
 

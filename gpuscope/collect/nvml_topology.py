@@ -117,7 +117,7 @@ def read(
 
 
 def unreachable(why: Unknown, index: int, peers: Sequence[int]) -> Topology:
-    """Of a GPU that cannot be asked at all."""
+    """Return the topology of a GPU that cannot be asked at all."""
     return Topology(why, why, why, tuple(Pair(index, peer, why, why, why) for peer in peers))
 
 

@@ -95,7 +95,7 @@ class Budget:
         self.at = now
 
     def free_at(self) -> float:
-        """The time from which on more may be taken."""
+        """Return the time from which on more may be taken."""
         return self.at if self.left > 0 else self.at + (1 - self.left) / self.rate
 
 
@@ -215,7 +215,7 @@ class ProbeLink:
 
     @property
     def has_lines(self) -> bool:
-        """A whole line waits in the buffer, which no poll of the socket would tell."""
+        """Whether a whole line waits in the buffer, which no poll of the socket would show."""
         return self._buffer.find(b"\n", self._scanned) >= 0
 
     def check(self, now: float) -> None:

@@ -42,7 +42,7 @@ _FORGET_SECONDS = 60.0
 
 
 def command_line(content: bytes) -> str:
-    """Return /proc/PID/cmdline as one would type it, "" when there is none.
+    """Return /proc/PID/cmdline as one would type it, "" if it is empty.
 
     It is cut to ``MAX_STRING_CHARS`` characters.
     """

@@ -103,7 +103,7 @@ def _freed(amount: float | None, text: str, bound: Bound = "at most") -> Effect 
 
 
 def _against(amounts: Amounts, gained: float) -> str:
-    """What the request makes of it."""
+    """Return the effect of freeing this much on the request that failed."""
     if amounts.requested is None or amounts.free is None:
         return ""
     have = gained + amounts.free
@@ -151,7 +151,7 @@ def _idle_pools(amounts: Amounts) -> Effect | None:
 
 
 def _batch(amounts: Amounts) -> Effect | None:
-    """A smaller batch makes activations smaller, and the request where it is one of them."""
+    """Predict a smaller batch: activations shrink, and the request too if it is one of them."""
     rest = amounts.rest
     if rest is not None and rest >= _LEAST_BYTES:
         return Effect(

@@ -120,7 +120,7 @@ def _repeated_options(name: str, text: str) -> Iterator[Finding]:
 
 
 def _ignored_options(name: str, text: str) -> Iterator[Finding]:
-    """Yields a finding on options that do nothing because of another option beside them."""
+    """Yields a finding on options that do nothing because of another option."""
     settings, _ = parse(text)
     last = dict(settings)
     backend = last.get("backend", "")
@@ -178,7 +178,7 @@ def _contradicting_variables(read: Mapping[str, str]) -> Finding:
 
 
 def _setting(name: str, text: str) -> Evidence:
-    """Returns the variable as it stands in the environment, as evidence."""
+    """Returns the variable and its value in the environment, as evidence."""
     return Evidence(text=f"{name}={text[:300]}", source="environment")
 
 

@@ -19,7 +19,7 @@ MORE = "gpuscope doctor --explain ID"
 
 
 def document(row: Pitfall) -> dict[str, Any]:
-    """A row as JSON. What it does not have is null."""
+    """Return a row as JSON. What it does not have is null."""
     found = {
         key: None if value == "" else value for key, value in asdict(row).items() if key != "fixes"
     }
@@ -31,7 +31,7 @@ def document(row: Pitfall) -> dict[str, Any]:
 
 
 def listed(rows: Iterable[Pitfall], width: int) -> list[Line]:
-    """One pitfall a line, and how to see more."""
+    """Return a line for each pitfall, and how to see more."""
     known = list(rows)
     column = max(len(row.id) for row in known) + 2
     out: list[Line] = []
@@ -43,7 +43,7 @@ def listed(rows: Iterable[Pitfall], width: int) -> list[Line]:
 
 
 def explained(row: Pitfall, width: int) -> list[Line]:
-    """A row in full."""
+    """Return a row in full."""
     out: list[Line] = [[(row.id, "title"), (f"  {row.title}", "text")], []]
     out += _part("How it shows", row.symptom, width)
     for number, fix in enumerate(row.fixes, 1):
@@ -115,7 +115,7 @@ This page is made from `gpuscope/doctor/pitfalls.toml` by `python -m gpuscope.do
 
 
 def page(rows: Iterable[Pitfall]) -> str:
-    """The page of the documentation, in Markdown."""
+    """Return the page of the documentation, in Markdown."""
     known = list(rows)
     index = ["| name | what is wrong, or what to do |", "|---|---|"]
     index += [f"| [`{row.id}`](#{row.id}) | {_safe(row.title)} |" for row in known]
@@ -151,7 +151,7 @@ def _section(row: Pitfall) -> str:
 
 
 def site_pages(rows: Iterable[Pitfall]) -> dict[str, str]:
-    """The pages of the documentation site by their paths: a list, and a page for each pitfall."""
+    """Return the pages of the documentation site by path: a list, and a page for each pitfall."""
     known = list(rows)
     index = ["| name | what is wrong, or what to do |", "|---|---|"]
     index += [f"| [`{row.id}`](pitfalls/{row.id}.md) | {_safe(row.title)} |" for row in known]
@@ -186,7 +186,7 @@ def _site_page(row: Pitfall) -> str:
 
 
 def _block(fix: Fix, indent: str = " " * 3) -> list[str]:
-    """What is to be copied, as fenced blocks inside of the list's item."""
+    """Return what a reader copies, as fenced blocks inside the list's item."""
     out: list[str] = []
     if fix.before:
         changed = [f"- {text}" for text in fix.before.splitlines()] + [
@@ -207,7 +207,7 @@ def _block(fix: Fix, indent: str = " " * 3) -> list[str]:
 
 
 def _safe(text: str) -> str:
-    """Prose that Markdown leaves as it is."""
+    """Return prose that Markdown leaves as it is."""
     for char in "\\`*_[]<|":
         text = text.replace(char, "\\" + char)
     return text

@@ -29,7 +29,7 @@ Severity = Literal["problem", "warning", "info"]
 class Evidence:
     """One line of evidence.
 
-    Numbers stand in the text, with their unit. ``source`` says where the evidence was read, for
+    The text has its numbers with their units. ``source`` says where the evidence was read, for
     example ``log:1204``, ``train.py:88``, ``nvml`` or ``/proc/meminfo``.
     """
 
@@ -63,7 +63,7 @@ class Pitfall:
     """One row of the pitfall table.
 
     ``id`` names its main cure. ``causes`` are the ids of the causes that the row covers; it is
-    empty where no examiner reports the pitfall. ``fixes`` stand in the order to try them, and
+    empty where no examiner reports the pitfall. ``fixes`` are in the order to try them, and
     ``now`` says what helps without a restart. ``verify`` is a command that proves the pitfall, ""
     where gpuscope has none. ``sources`` are addresses of documentation, or say in words where a
     fact is from.
@@ -179,7 +179,7 @@ class Report:
     exhibits: tuple[Exhibit, ...] = ()
 
     def __add__(self, other: Report) -> Report:
-        """Both together, in this order."""
+        """Return both reports as one, in this order."""
         return Report(
             findings=self.findings + other.findings,
             abstained=self.abstained + other.abstained,

@@ -56,7 +56,7 @@ JUDGED_ELSEWHERE = frozenset(("live.input_bound", "live.copies"))
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A cause with the finding that tells of it."""
+    """A cause of slow steps with its finding."""
 
     cause: Cause
     finding: Finding
@@ -65,7 +65,7 @@ class Judged:
 def rows(scene: LiveScene, job: JobView) -> Findings:
     """Yields a finding for each cause in a job that is worth curing.
 
-    Of several ranks it is told of the one that loses most.
+    If several ranks have the cause, the finding is about the one that loses most.
     """
     best: dict[str, Finding] = {}
     for trainer in living(job):
@@ -103,7 +103,7 @@ def known(
     look: Look | None,
     job: JobView | None = None,
 ) -> Known:
-    """Return what is known of a trainer beside its clock and the look at its device."""
+    """Return what is known of a trainer apart from its clock and the look at its device."""
     devices = scene.devices(trainer)
     return Known(
         facts=trainer.minutes[-1] if trainer.minutes else None,

@@ -67,7 +67,7 @@ def _waiting(
 ) -> tuple[float, Confidence, list[Evidence]] | Abstained | None:
     """Return the share of a step in which the device waits for input, how sure that is, and why.
 
-    The result is None where the device does not wait, and an abstention where that cannot be told.
+    The result is None where the device does not wait, and an abstention if that is not known.
     """
     share = input_share(trainer)
     if share is None or share < STARVED:

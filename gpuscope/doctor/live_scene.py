@@ -32,7 +32,7 @@ __all__ = ["MIN_STEPS", "WORDINGS", "Findings", "LiveScene", "living", "place", 
 Findings = Iterator[Finding | Abstained]
 RECENT_SECONDS = 60.0
 LOOK_SECONDS = 3600.0
-"""What a training does seldom changes within an hour; how old a look is stands beside it."""
+"""A training seldom changes within an hour; each finding says how old the look is."""
 WORDINGS = Wordings("live")
 
 

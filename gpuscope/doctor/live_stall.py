@@ -1,4 +1,4 @@
-"""Judges jobs that stand still: which rank, line or collective keeps them, and who ended."""
+"""Judges jobs that make no steps: which rank, line or collective holds them up, and who ended."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LOADER = re.compile(
 
 
 def standstill(scene: LiveScene, job: JobView) -> Findings:
-    """Yields a finding on a job that takes no steps, with the rank that keeps it and where."""
+    """Yields a finding on a job that makes no steps, with the rank that holds it up and where."""
     if not living(job):
         return
     stall = find_stall(living(job))

@@ -50,7 +50,7 @@ def told(scene: LiveScene, trainer: TrainerView, look: Look, row: LookRow) -> Ev
 def of_cause(
     scene: LiveScene, trainer: TrainerView, look: Look, cause: Cause
 ) -> Iterator[Evidence]:
-    """Yield what else a look or the card tells of a cause."""
+    """Yield further evidence of a cause, from a look or from the card."""
     row = cause.row
     if cause.name in ("products-plain", "products-double"):
         yield from _tensor_cores(scene, trainer, cause)

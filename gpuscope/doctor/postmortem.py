@@ -27,7 +27,7 @@ MAX_SOURCES = 16
 MAX_LINES = 400_000
 _KEY = "past"
 _ENDING = (b'"gone"', b'"hello"', b'"bye"')
-"""What stands in a line by which a trainer may end."""
+"""A part of a line that a trainer may print last."""
 
 
 def examine(path: str | Path, kind: str) -> Report:

@@ -43,7 +43,7 @@ class DocumentRedactor:
             self.hide(kind, name)
 
     def hide(self, kind: str, name: str) -> None:
-        """From now on replace this name, unless it is a word that is the same everywhere."""
+        """Replace this name from now on, unless it is a word that names nobody."""
         if len(name) > 2 and name not in ("root", "localhost") and not _PROGRAM.fullmatch(name):
             self._redactor.hide(kind, name)
 
@@ -57,7 +57,7 @@ class DocumentRedactor:
             self._redactor.hide("path", str(job["name"]))
 
     def everything(self, value: Any) -> Any:
-        """A JSON value with its strings redacted; keys are ours and stay."""
+        """Return a JSON value with its strings redacted; keys are ours and stay."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, Mapping):

@@ -105,7 +105,7 @@ def _fix(fix: Fix) -> Fix:
 
 
 def _strings(one: Made, made: dict[str, Any]) -> Made:
-    """``one`` with its strings cleaned, and what is ``made`` put in."""
+    """Return ``one`` with its strings cleaned and the fields ``made`` replaced."""
     values: dict[str, Any] = {field.name: getattr(one, field.name) for field in fields(one)}
     values = {
         name: _clean(value) if isinstance(value, str) else value for name, value in values.items()
@@ -125,7 +125,7 @@ def _code(text: str) -> str:
 
 
 def document(report: Report, code: int) -> dict[str, Any]:
-    """The JSON document of a settled report. What a finding does not have is null."""
+    """Return the JSON document of a settled report. What a finding does not have is null."""
     jobs = [exhibit.document for exhibit in report.exhibits]
     return ({"jobs": jobs} if jobs else {}) | {
         "findings": [_plain_finding(finding) for finding in report.findings],
@@ -152,7 +152,7 @@ def _plain_finding(finding: Finding) -> dict[str, Any]:
 
 
 def _plain_fix(fix: Fix) -> dict[str, Any]:
-    """What a reader of one finding needs; which causes a fix is for has been settled by then."""
+    """Return the fields of a fix that a reader of one finding needs."""
     return {
         key: None if value == "" else value for key, value in asdict(fix).items() if key != "causes"
     }
@@ -211,7 +211,7 @@ def _checked(examined: Sequence[str], width: int) -> list[Line]:
 
 
 def _finding_lines(finding: Finding, width: int, shown: set[Evidence]) -> list[Line]:
-    """Evidence that stands under an earlier finding (``shown``) is not told again."""
+    """Return the lines of a finding; evidence of an earlier finding (``shown``) is not repeated."""
     sign, token = _SIGNS[finding.severity]
     tail = f"  {finding.confidence}" + (f", {finding.where}" if finding.where else "")
     parts = wrap(finding.title, max(width - 2, 20))
@@ -343,7 +343,7 @@ def _count(number: int, thing: str) -> str:
 
 
 def in_ascii(text: str) -> str:
-    """``text`` for an encoding without our signs."""
+    """Return ``text`` for an encoding that lacks our signs."""
     for sign, plain in _PLAIN.items():
         text = text.replace(sign, plain)
     return text

@@ -1,6 +1,6 @@
 """The pitfall table: what can be wrong, how it shows, and what to do.
 
-It is read from ``pitfalls.toml`` beside this file. ``python -m gpuscope.doctor.table`` prints the
+It is read from ``pitfalls.toml`` in this folder. ``python -m gpuscope.doctor.table`` prints the
 documentation page that is made of it.
 """
 
@@ -25,7 +25,7 @@ FILE = Path(__file__).with_name("pitfalls.toml")
 
 @cache
 def load() -> dict[str, Pitfall]:
-    """All rows by their id, in the order of the file. Raises :class:`TableError`."""
+    """Return all rows by their id, in the order of the file. Raises :class:`TableError`."""
     return checked_rows.load(FILE, "pitfall", _pitfall)
 
 

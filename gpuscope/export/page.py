@@ -34,7 +34,7 @@ class Limits:
 
 
 class Memory:
-    """What lasts from view to view: stalls by trainer."""
+    """Counts what must not be lost between two views: the stalls of each trainer."""
 
     def __init__(self) -> None:
         self.stalls: dict[int, int] = defaultdict(int)
@@ -64,7 +64,7 @@ class Page:
     )
 
     def add(self, metric: Metric, labels: Iterable[object], value: object) -> None:
-        """A sample, unless the value is no number: a reading that is unknown has no series."""
+        """Add a sample if the value is a number, so that an unknown reading has no series."""
         if isinstance(value, bool):
             value = int(value)
         if not isinstance(value, (int, float)) or not math.isfinite(value):
@@ -73,14 +73,14 @@ class Page:
         self.samples[metric.name][key] = value * metric.scale
 
     def readings(self, metrics: Iterable[Metric], labels: Iterable[object], entity: Entity) -> None:
-        """The samples of all metrics that are a column of ``entity``."""
+        """Add the samples of all metrics that are columns of ``entity``."""
         labels = tuple(labels)
         for metric in metrics:
             self.add(metric, labels, entity.readings.get(metric.column))
 
 
 def draw(view: View, memory: Memory, limits: Limits) -> Page:
-    """All samples of ``view``."""
+    """Return the page with all samples of ``view``."""
     page = Page()
     for host in view.hosts:
         name = host.name
@@ -192,7 +192,7 @@ def _allocator(page: Page, host: HostView, of: tuple[str, ...], allocator: Alloc
 
 
 def _stalls(page: Page, host: HostView, memory: Memory) -> None:
-    """Of the trainers that have series."""
+    """Add the stalls of the trainers that have series."""
     shown = page.samples[table.PROBE_UP.name]
     for trainer in host.trainers:
         if trainer.gone is not None:

@@ -39,7 +39,7 @@ FIRST_SECONDS = 10.0
 
 
 class CannotExport(UserError):
-    """It cannot be served or written. The text says what, why and the next command."""
+    """The metrics cannot be served or written. The text says why, and the next command."""
 
     def __init__(self, what: str) -> None:
         # The text repeats words of the command line, which may contain line ends.
@@ -47,7 +47,7 @@ class CannotExport(UserError):
 
 
 class ExportMisused(CannotExport):
-    """The command line cannot mean anything: a fault of usage, wherever it is run."""
+    """The command line is wrong on every machine: an error of usage."""
 
     exit_status = ExitStatus.USAGE
 
@@ -71,7 +71,7 @@ class Exporter(Collector):
         self.registry.register(self)
 
     def collect(self) -> Iterator[Family]:
-        """For prometheus_client, in any thread."""
+        """Yield the metrics of the latest view; prometheus_client calls this in any thread."""
         with self._lock:
             page = draw(self._view, self._memory, self._limits)
         yield from families(page)
@@ -80,18 +80,18 @@ class Exporter(Collector):
         return []
 
     def text(self) -> bytes:
-        """The whole page in Prometheus's text format."""
+        """Return the whole page in Prometheus's text format."""
         return generate_latest(self.registry)
 
     def say(self) -> str:
-        """Why the source is not live, in words; "" when it is."""
+        """Return why the source is not live, "" if it is."""
         host = self._view.host
         return (
             "" if host is None or host.link.state == "live" else host.link.text or host.link.state
         )
 
     async def follow(self) -> None:
-        """Until :meth:`close`, or until the source ends for good."""
+        """Follow the source until :meth:`close`, or until it ends for good."""
         key = self._source.key
 
         def sink(frame: Frame, received: float) -> None:
@@ -123,7 +123,7 @@ class Exporter(Collector):
 
 
 def families(page: Page) -> Iterator[Family]:
-    """As prometheus_client has them, in the table's order, only those that have samples."""
+    """Yield prometheus_client's metrics in the order of the table, those that have samples."""
     for name, metric in METRICS.items():
         samples = page.samples.get(name)
         if not samples:
@@ -139,7 +139,7 @@ def families(page: Page) -> Iterator[Family]:
 
 
 def address(text: str, allow_remote: bool) -> tuple[str, int]:
-    """Return host and port of ``HOST:PORT``.
+    """Return the host and the port of ``HOST:PORT``.
 
     Raises :class:`ExportMisused` for text of another form. Raises :class:`CannotExport` for an
     unknown host, and for an address that other machines can reach unless the user has allowed that.
@@ -213,7 +213,7 @@ async def write(exporter: Exporter, path: Path, interval: float) -> None:
 
 
 async def once(exporter: Exporter) -> bytes:
-    """The page after the first reading. Raises :class:`CannotExport` when none comes."""
+    """Return the page after the first reading. Raises :class:`CannotExport` if none comes."""
     following = asyncio.ensure_future(exporter.follow())
     try:
         await _first(exporter, following)
@@ -262,7 +262,7 @@ async def _write_until_signal(exporter: Exporter, path: Path | None, interval: f
 
 
 async def _first(exporter: Exporter, following: asyncio.Future[None]) -> None:
-    """Wait for readings: two looks at them, so that rates are there too."""
+    """Wait for two samples, so that the page has rates too."""
     for _ in range(int(FIRST_SECONDS / 0.1)):
         if exporter.samples_seen >= 2 or following.done():
             return

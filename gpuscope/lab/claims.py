@@ -222,7 +222,7 @@ CLAIMS = tuple(BY_ID.values())
 
 
 def in_words(found: Verdict | None) -> str:
-    """Return a verdict as people read it, a dash where there is none."""
+    """Return a verdict as people read it, a dash for None."""
     words = (found or DASH).replace("_", " ")
     return f"{words} here" if found == "cannot_be_tested" else words
 

@@ -297,7 +297,7 @@ def _efficiency(a: list[Entry], b: list[Entry]) -> list[Row]:
 def _models(side: list[Entry]) -> str | None:
     """Return what was trained; None if it is not known.
 
-    It is the preset that a family's name stood for, or a user's own model.
+    It is the preset that a family's name meant, or a user's own model.
     """
     preset = side[0].document.get("preset")
     return str(preset) if preset else side[0].config.model if side[0].config else None

@@ -129,7 +129,7 @@ class LabConfig:
         return self.parallel in ("ddp", "fsdp")
 
     def preset(self, device_type: str) -> str:
-        """Return the preset that ``model`` stands for on ``device_type`` (``cpu`` or ``cuda``)."""
+        """Return the preset that ``model`` means on ``device_type`` (``cpu`` or ``cuda``)."""
         return PRESETS[self.model][device_type] if self.model in PRESETS else self.model
 
     def flags(self) -> list[str]:

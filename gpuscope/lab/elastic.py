@@ -32,7 +32,7 @@ GRACE_SECONDS = 5
 After that it ends without them.
 """
 AGENT_SECONDS = GRACE_SECONDS + 3
-"""How long the agent waits for its ranks after it has told them to end; then it kills them."""
+"""How long the agent waits for its ranks after it has asked them to end; then it kills them."""
 MONITOR_SECONDS = 0.1
 _PEER = re.compile(
     r"connection (closed|reset|refused)|peer|socket timeout|broken pipe|remote process|nccl ?"
@@ -99,7 +99,7 @@ def _end_with_parent() -> None:
 def _run_agent(config: LabConfig, folder: str, processes: int) -> dict[int, Any]:
     """Run the ranks until all have ended, and return the agent's failures by rank.
 
-    There are none if all ended well or were told to end.
+    There are none if all ended well or were asked to end.
     """
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError

@@ -130,8 +130,8 @@ class LabRun:
     ):
         """Prepare a run; nothing is started yet. Callbacks come in the event loop.
 
-        ``environment`` holds variables that the worker is started with, beside this process's
-        own.
+        ``environment`` holds variables that the worker is started with, in addition to this
+        process's own.
         """
         self.config = config
         self.state: State = "idle"

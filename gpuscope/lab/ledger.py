@@ -336,7 +336,7 @@ def _entry(row: tuple[Any, ...]) -> Entry:
 
 
 def _mapping(text: object) -> tuple[dict[str, Any], str]:
-    """Return a JSON object out of the file, and why there is none."""
+    """Return a JSON object out of the file, or why it has none."""
     if not isinstance(text, str):
         return {}, "its document is larger than the ledger keeps, or no text"
     try:

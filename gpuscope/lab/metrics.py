@@ -53,7 +53,7 @@ class Started:
 class Step:
     """The newest step and the speed since the previous record.
 
-    None stands for values that were not measured, or are not finite.
+    None means that a value was not measured, or is not finite.
     """
 
     kind: ClassVar[str] = "step"

@@ -32,7 +32,7 @@ class CannotJoin(Exception):
 
 @dataclass
 class World:
-    """Where this process stands among those that train together.
+    """The place of this process among those that train together.
 
     ``backend`` is "" in a world of one.
     """

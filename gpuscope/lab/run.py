@@ -182,7 +182,7 @@ class Run:
             self._validate()
 
     def finish(self) -> None:
-        """Report what is left after the last step, the peaks and the ranks."""
+        """Report what is still to be sent after the last step: the peaks and the ranks."""
         if self._pending is not None:
             self._emit()
         if self._losses:

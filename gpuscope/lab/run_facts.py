@@ -31,7 +31,7 @@ CPU_PROCESSES = 2
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """What is known about the machine and the model; None stands for unknown."""
+    """What is known about the machine and the model; None means unknown."""
 
     device_type: str
     """``cpu`` or ``cuda``: where the run would train."""

@@ -230,8 +230,8 @@ class Sweep:
     ) -> None:
         """Prepare the sweep; nothing is run yet.
 
-        ``environment`` holds variables that the workers are started with, beside this process's
-        own.
+        ``environment`` holds variables that the workers are started with, in addition to this
+        process's own.
         """
         self.plan = plan
         self.ledger = ledger

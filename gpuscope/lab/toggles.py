@@ -20,11 +20,11 @@ PRESETS: dict[str, dict[str, str]] = {
     "conv": {"cpu": "conv-small", "cuda": "conv-large"},
     "gpt": {"cpu": "gpt-tiny", "cuda": "gpt-small"},
 }
-"""A family's name stands for the preset that suits the device: a CPU step of 10–50 ms, or enough
+"""A family's name means the preset that suits the device: a CPU step of 10–50 ms, or enough
 work for a GPU.
 """
 MORE_PRESETS = ("mlp-tiny", "gpt-medium", "gpt-large", "gpt-1.3b")
-"""Presets that no family's name stands for: some are so small that a GPU has nothing to do, others
+"""Presets that no family's name means: some are so small that a GPU has nothing to do, others
 so large that they fill one.
 """
 EVERY_PRESET = (*(preset for sizes in PRESETS.values() for preset in sizes.values()), *MORE_PRESETS)
@@ -375,8 +375,8 @@ STEPS = Toggle(
     maximum=1_000_000_000,
     unset="until stopped",
 )
-"""This is not a switch of the training but its length. On the command line and in JSON it stands
-beside the toggles.
+"""This is not a switch of the training but its length. On the command line and in JSON it is
+listed with the toggles.
 """
 BY_NAME = {toggle.name: toggle for toggle in (*TOGGLES, STEPS)}
 

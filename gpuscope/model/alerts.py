@@ -36,7 +36,7 @@ MARGINS = {"temperature": 3.0, "memory": 2.0}
 EVENT_SECONDS = 300.0
 """The alert of a single event (an XID, an end, a change point) clears after this time."""
 FAST_SECONDS = 60.0
-"""A trainer that was slower has its pace again after so long."""
+"""A trainer that was slower must have its old pace for this long before the alert clears."""
 MAX_ALERTS = 1000
 STATES = {
     "lost": frozenset(("lost", "hung", "failed", "gone", "remap failed")),
@@ -55,7 +55,7 @@ class Alert:
     """``state`` is fired or cleared.
 
     ``value`` and ``threshold`` are in the unit that ``kind`` has: °C, percent, a count; None where
-    it has none. ``at`` is wall seconds, None where the host told none.
+    it has none. ``at`` is wall seconds, None if the host sent none.
     """
 
     kind: str
@@ -295,8 +295,8 @@ class Alerts:
     ) -> Iterable[_Now]:
         """Yield the alert that steps take longer since a moment, one for each such moment.
 
-        A change point that is found again, a little earlier or later, is the same one: another is
-        told only once the steps are slower still, or after they were as fast as before.
+        A change point that is found again, a little earlier or later, is the same one: the next
+        is reported only once the steps are slower still, or after they were as fast as before.
         """
         key = (host.key, trainer.key)
         reported = self._slower.get(key)

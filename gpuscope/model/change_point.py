@@ -1,8 +1,8 @@
 """Find the moment since when a series is different: the change point of step times.
 
 Pure functions over histories: pairs of a moment and a value, the oldest first. The step time of
-each stretch of time is its median, and two spans are told apart by their medians over the spread
-within them. What comes about once, as a pause, moves no median.
+each stretch of time is its median, and two spans differ if their medians do, compared with the
+spread within them. A single pause moves no median.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from math import sqrt
 from .ranks import median
 
 STRETCHES = 60
-"""A history is cut into so many stretches of equal length at most."""
+"""The most stretches of equal length into which a history is cut."""
 LEAST_SECONDS = 10.0
-"""A stretch is at least so long: readings a second apart are medians of mostly the same steps."""
+"""The shortest stretch: readings a second apart are medians of mostly the same steps."""
 SPAN = 4
-"""Each side of a change has at least so many stretches."""
+"""The fewest stretches on each side of a change."""
 DISTANCE = 6.0
-"""How many standard errors the medians lie apart at least.
+"""The fewest standard errors between the medians.
 
 So far that drifting noise, whose neighbours are alike, seldom gets there: the test that draws
 noise of five kinds has the rate of false alarms.
 """
 APART = 0.9
-"""In so many pairs of stretches, one before and one after, the later one is the slower."""
+"""The share of the pairs of stretches, one before and one after, in which the later is slower."""
 FLOOR = 0.005
 """The spread of a median is at least this share of it: clocks and rounding."""
 
@@ -50,7 +50,7 @@ class Change:
 
 
 def change_of(series: Series) -> Change | None:
-    """Return the most distinct lasting change of a series, None where there is none."""
+    """Return the most distinct lasting change of a series, None if it has none."""
     parts = _stretches(series)
     values = [value for _, value in parts]
     cuts = range(SPAN, len(parts) - SPAN + 1)

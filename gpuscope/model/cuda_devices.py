@@ -8,7 +8,8 @@ entries are read. For those this module follows torch, whose developers compared
 the driver, and a test compares this module with torch:
 
 - A list that begins with ``GPU-`` holds UUIDs as NVML writes them, upper and lower case apart, and
-  no spaces. Any other is a list of numbers: ``1gpu`` is GPU 1, ``+1`` too, and ``gpu-1a`` is none.
+  no spaces. Any other is a list of numbers: ``1gpu`` is GPU 1, ``+1`` too, and ``gpu-1a`` is no
+  GPU.
 - An entry that names a GPU again leaves no GPU at all, and so does one that repeats a number which
   no GPU has.
 - ``-1``, words and empty entries end the list.
@@ -134,7 +135,7 @@ def visible_devices(
 ) -> list[DeviceView]:
     """Return the devices of a host that a process with this environment sees.
 
-    They are in CUDA's order as far as that can be told. Where :func:`order_known` is false they are
+    They are in CUDA's order as far as that is known. Where :func:`order_known` is false they are
     only candidates.
     """
     here = _living(devices)
@@ -166,9 +167,9 @@ class Ordinal(NamedTuple):
 
 
 def ordinals(environment: Mapping[str, str], gpus: Sequence[GpuDef]) -> list[Ordinal] | Unknown:
-    """What a process with this environment sees, by its own numbers; [] where it sees none.
+    """Return the GPUs that a process with this environment sees, by its own numbers; [] for none.
 
-    ``gpus``: those of its host, as NVML tells them to a process beside it.
+    ``gpus``: those of its host, as NVML reports them to another process there.
     """
     ranked = sorted(gpus, key=lambda gpu: gpu.index)
     if not order_known([gpu.name for gpu in gpus], environment):

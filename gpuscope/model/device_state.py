@@ -120,9 +120,9 @@ def hardware_faults(
 ) -> list[DeviceState]:
     """What is wrong with the memory of a card, the gravest first.
 
-    None stands for what the driver does not tell.
+    None means that the driver does not report it.
 
-    The count of uncorrected errors is NVML's volatile one, which begins anew each time the driver
+    The count of uncorrected errors is NVML's volatile one, which begins at 0 each time the driver
     is loaded. Such an error ends the program that meets it. The card goes on working, and the row
     is replaced at the next reset: that is a warning. A row that could not be replaced leaves the
     card with memory that fails: no program can rely on it.
@@ -251,7 +251,7 @@ def listed_on(device: DeviceView) -> tuple[UseView, ...] | None:
 
 
 def unowned_on(device: DeviceView, used: float | None = None) -> float | None:
-    """:func:`unowned` of a device of the store. ``used`` stands for its own reading."""
+    """Return :func:`unowned` of a device of the store. ``used`` replaces its own reading."""
     readings = device.readings if used is None else {**device.readings, "used_bytes": used}
     return unowned(readings, held_on(device))
 

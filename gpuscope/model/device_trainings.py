@@ -21,8 +21,8 @@ from .step_time import input_share, warmed_up
 STARVED = 0.2
 """A training that waits for input for this share of a step is starved."""
 STARVED_CPU, STARVED_BUSY_CPU, BUSY_HOST = 0.50, 0.75, 90.0
-"""The share that is a fault on a CPU, and where its cores are busy for so many percent: there the
-loader needs them, and costs more than the training.
+"""The share that is a fault on a CPU, and the share if its cores are busy for this many percent:
+then the loader needs them, and costs more than the training.
 """
 LATELY_SECONDS = 60.0
 LASTING_SECONDS = 10.0
@@ -36,7 +36,7 @@ WORKING_PERCENT, FULL_POWER = 50.0, 0.6
 """SMs that are active for this share of the time, at this share of the power limit, compute."""
 BANDWIDTH_PERCENT, FP32_PERCENT, FP64_PERCENT = 60.0, 25.0, 20.0
 """Memory that is busy for more of the time is what kernels wait for. Float32 units that are busy
-for less, or float64 units for more, say that the work is none for tensor cores.
+for less, or float64 units for more, mean that tensor cores cannot do the work.
 """
 
 OTHERS_PERCENT, OTHERS_BYTES = 5.0, float(1 << 30)
@@ -233,9 +233,9 @@ class TensorIdle:
 
 
 def _others_compute(host: HostView, device: DeviceView) -> bool:
-    """Tell whether a process that is none of the device's trainers may keep its SMs busy.
+    """Tell whether a process other than the device's trainers may keep its SMs busy.
 
-    One that holds little memory, and of which the driver does not tell the SMs, is a desktop or a
+    One that holds little memory, and whose SMs the driver does not report, is a desktop or a
     monitor.
     """
     here = {allocator.definition.trainer for allocator in living(device)}

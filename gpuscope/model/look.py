@@ -22,7 +22,7 @@ from ..text.units import duration_text
 FILE = Path(__file__).with_name("kernels.toml")
 MAX_ROWS, MAX_KERNELS = 256, 6
 LEAST_SHARE = 0.05
-"""A row that is worth curing takes at least so much of the clock."""
+"""The least share of the clock of a row that is worth curing."""
 OTHER = "other"
 OTHER_WORDS = "other kernels"
 UNATTRIBUTED = "unattributed"
@@ -64,7 +64,7 @@ class LookRow:
     ``kernels`` are names with their seconds, the longest first; ``place`` is the line of code at
     which most of the time of an idle row or of copies went, "" where it is not known. ``share``
     lies between ``low`` and ``high`` with 95 % confidence, as the steps of the look differ; both
-    are None where they were too few, or an older probe told of the whole alone.
+    are None if there were too few, or if an older probe sent only the whole.
     """
 
     name: str
@@ -83,9 +83,9 @@ class LookRow:
 class Look:
     """What a look has found; ``rows`` add up to ``seconds``, the longest first.
 
-    ``start_seconds`` and ``stop_seconds`` the training stood still; ``waited_seconds`` its thread
-    waited for a device that worked, which loses nothing. ``lost_seconds`` is by how much the steps
-    around took longer, None where that cannot be told. ``communication`` and ``copies`` are the
+    For ``start_seconds`` and ``stop_seconds`` the training was paused. For ``waited_seconds`` its
+    thread waited for a device that worked, which loses nothing. ``lost_seconds`` is by how much the
+    steps around took longer, None if that is not known. ``communication`` and ``copies`` are the
     whole seconds, hidden ones included. ``began`` is in seconds since the epoch.
     """
 

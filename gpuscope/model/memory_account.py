@@ -70,8 +70,8 @@ class Part:
 class Account:
     """The account of a device's bytes.
 
-    ``parts`` add up to ``total``, nvidia-smi's number, as far as all are known; ``beside`` is what
-    that number leaves out. ``notes`` say what is not exact, or cannot be known, and why.
+    ``parts`` add up to ``total``, nvidia-smi's number, as far as all are known; ``beside`` has the
+    parts that this number leaves out. ``notes`` say what is not exact, or cannot be known, and why.
     """
 
     parts: list[Part]
@@ -440,7 +440,7 @@ def _nobodys(host: HostView, device: DeviceView, room: float) -> Part:
 def _skew(device: DeviceView, own: UseView | None, allocator: AllocView | None) -> Iterable[str]:
     """Say how far apart the readings that are compared were taken.
 
-    It says so only where that is more than they stand for.
+    It says so only if that is more than the readings' own interval.
     """
     entities: list[Entity] = [device, *(one for one in (own, allocator) if one is not None)]
     moments = [one.sampled_seconds for one in entities if one.sampled_seconds is not None]

@@ -1,8 +1,8 @@
 """Sum up where the bytes of a device are.
 
-Where a part was not measured, the reason stands for it.
+A part that was not measured has the reason in its place.
 
-``used`` is what nvidia-smi shows; the driver's own reserve is beside it, not in it. Readings of the
+``used`` is what nvidia-smi shows; it does not include the driver's own reserve. Readings of the
 driver and of the allocator are taken at slightly different moments, so a difference below zero is
 shown as zero.
 """
@@ -28,7 +28,7 @@ def layers(host: HostView, device: DeviceView) -> dict[str, float]:
 
     They add up to the card; empty while its use is unknown.
 
-    What cannot be told apart (other users' bytes hidden by a container, say) counts as ``other``.
+    What nobody can attribute (other users' bytes hidden by a container, say) counts as ``other``.
     """
     used, total = device.number("used_bytes"), device.definition.total_bytes
     if used is None:

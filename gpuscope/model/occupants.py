@@ -1,4 +1,4 @@
-"""Tell whose jobs are on a GPU, so that nobody trains beside them by accident.
+"""Tell whose jobs are on a GPU, so that nobody shares it with them by accident.
 
 The result contains only what the agent saw. What it could not see is unknown, never free.
 """
@@ -17,9 +17,8 @@ from .device_state import listed_on, unowned_on
 IDLE_BYTES = 64 << 20
 """A process that holds less memory is no job: it is a monitor, or a context that ends."""
 HIDDEN_JOB_BYTES = 1 << 30
-"""Memory that no process holds which can be seen is taken for a job from here on. Less may be a
-desktop, of which the driver names no process under WSL: that is told elsewhere, and keeps nobody
-from training.
+"""Memory without a visible holder counts as a job from this size on. Less may be a desktop, of
+which the driver names no process under WSL: other places say so, and nobody is kept from training.
 """
 DISPLAYS = frozenset(
     ("Xorg", "Xwayland", "gnome-shell", "kwin_x11", "kwin_wayland", "plasmashell", "sway", "weston")
@@ -31,7 +30,7 @@ UNSEEN = "a process that is not visible here"
 class Occupant:
     """A process on a GPU that a run would take.
 
-    None stands for what is not told: ``pid`` of a process that is not visible here,
+    None means that it is not known: ``pid`` of a process that is not visible here,
     ``used_bytes`` where the driver does not say.
     """
 

@@ -2,9 +2,9 @@
 
 A multiplication and an addition are two FLOPs. Only products count: of matrices, convolutions,
 attention, recurrent layers. Elementwise operators, norms and optimizers have bytes alone, as in
-every convention for model FLOPs: on a GPU their arithmetic costs nothing beside their memory. An
-operator whose FLOPs cannot be told (a Fourier transform, a decomposition, a kernel of another
-library) is named as unknown, and never counted as 0.
+every convention for model FLOPs: on a GPU their arithmetic costs nothing compared with their
+memory. An operator whose FLOPs are not known (a Fourier transform, a decomposition, a kernel of
+another library) is named as unknown, and never counted as 0.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _tensors(value: Any) -> list[list[int]]:
 
 
 def read_call(text: str) -> Call:
-    """Return the call that a probe has written down. Raises NoFormula where it is none."""
+    """Return the call that a probe has written down. Raises NoFormula if it is not a call."""
     try:
         found = json.loads(text)
         args, kwargs, out = found["args"], found["kwargs"], found["out"]
@@ -408,8 +408,8 @@ OPTIMIZERS = ("_foreach_", "_fused_adam", "_fused_sgd", "_fused_adagrad", "_amp_
 def flops_of(name: str, text: str) -> Flops | None:
     """Return the FLOPs of a call of an operator (``aten::mm``), None where it has only bytes.
 
-    ``text`` is what the probe wrote down of its arguments. Raises NoFormula where there are FLOPs
-    which cannot be told.
+    ``text`` is what the probe wrote down of its arguments. Raises NoFormula if its FLOPs are not
+    known.
     """
     space, _, own = name.rpartition("::")
     formula = FORMULAS.get(own) if space == "aten" else OF_PACKAGES.get(name)

@@ -14,8 +14,8 @@ from ..text.units import age_text, duration_text
 from .stalls import find_stall, is_overdue, is_stalled
 
 MEDIAN_STEPS, PARTS_STEPS = 64, 32
-"""The step time is the median of so many last steps, and the parts of a step are the mean of so
-many measured ones: ``WINDOW`` of ``probe/steps.py`` and of ``probe/split.py``.
+"""How many recent steps give the median step time, and how many measured ones give the mean parts
+of a step: ``WINDOW`` of ``probe/steps.py`` and of ``probe/split.py``.
 """
 STEP_CELLS = 9
 """Cells of a column of step counts."""

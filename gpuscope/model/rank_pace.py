@@ -14,9 +14,9 @@ from math import exp, log, sqrt
 from .ranks import median
 
 LATEST = 3
-"""A rank is judged by so many windows, the latest ones."""
+"""How many of the latest windows a rank is judged by."""
 MOST = 15
-"""By so many windows the noise is told."""
+"""How many windows the noise is estimated from."""
 LEAST = 1.07
 """How many times as long as the others it works at least, over the latest windows."""
 LEAST_EACH = 1.03

@@ -17,7 +17,7 @@ from .time_ledger import Row, TimeLedger, interval
 WAITING = frozenset(("communication", "backward", "read", "unattributed", "collection"))
 """Rows in which a rank may wait for others."""
 LEAST_SHARE = 0.05
-"""A rank is odd where a row takes so much more of its time than of the others'."""
+"""A rank is odd if a row takes this much more of its time than of the others'."""
 
 
 @dataclass(frozen=True, slots=True)

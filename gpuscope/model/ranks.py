@@ -8,7 +8,7 @@ from math import fsum
 from ..store.view import TrainerView
 
 IMBALANCED = 1.15
-"""A job whose fullest rank holds so many times the mean is worth a word."""
+"""A job is called imbalanced if its fullest rank holds this many times the mean."""
 
 
 def name_of(trainer: TrainerView) -> str:

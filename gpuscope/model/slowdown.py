@@ -17,9 +17,9 @@ from .change_point import LEAST_SECONDS, Change, Series, change_of, changed_at
 from .step_time import SLOWER, SPLIT
 
 PART_SHARE = 0.25
-"""A part of the step is named where it explains so much of what the step became longer."""
+"""A part of the step is named if it explains this share of the added time."""
 NEAR_SECONDS = 40.0
-"""What begins so near to the change is told with it."""
+"""Something that begins this close to the change is reported with it."""
 LEAST_POINTS = 16
 MAX_JUDGED = 1024
 _Format = Callable[[float], str]
@@ -129,7 +129,7 @@ def of_trainers(
 ) -> Slowdown | None:
     """Return the worst of some trainers, each judged again at most every ten seconds.
 
-    A screen asks many times a second, and no change can be told sooner.
+    A screen asks many times a second, and no change is visible sooner.
     """
     found = []
     for trainer in trainers:

@@ -38,7 +38,7 @@ class Stall:
 
 
 def place(trainer: TrainerView) -> tuple[str, str]:
-    """Return where a trainer's main thread stands.
+    """Return the line that a trainer's main thread executes.
 
     That is (``data.py:88``, ``__getitem__``), empty where it is not known.
 
@@ -60,7 +60,7 @@ def is_overdue(trainer: TrainerView) -> bool:
 
 
 def is_late(age_seconds: float | None, usual_seconds: float | None) -> bool:
-    """Whether a step that should take ``usual_seconds`` is overdue so long after the last."""
+    """Whether a step is overdue ``age_seconds`` after the last, if it takes ``usual_seconds``."""
     if age_seconds is None or usual_seconds is None:
         return False
     return age_seconds > STALL_SECONDS and age_seconds > STEPS_LATE * usual_seconds
@@ -81,8 +81,8 @@ def is_stalled(trainer: TrainerView) -> bool:
 def find_stall(ranks: Sequence[TrainerView]) -> Stall | None:
     """Who keeps a standing job; None while it steps.
 
-    The rank that launched fewest collectives is the one the others wait for; where all launched as
-    many, the one that stands outside a collective.
+    The rank that launched fewest collectives is the one the others wait for; if all launched as
+    many, the one that is outside a collective.
     """
     living = [t for t in ranks if t.gone is None]
     late = [t for t in living if is_stalled(t)]
@@ -170,10 +170,11 @@ def _wait(waiting: Sequence[TrainerView]) -> str:
 
 
 def worst_rank(ranks: Sequence[TrainerView]) -> tuple[TrainerView | None, str]:
-    """The running rank that keeps the others, and why in words; None when all are alike.
+    """Return the running rank that holds the others up, and why in words; None if all are alike.
 
-    A job that stands: see :func:`find_stall`. Else the rank whose last step is oldest against its
-    usual step time, if that is more than three usual steps and two seconds behind the other ranks.
+    In a stalled job see :func:`find_stall`. Else it is the rank whose last step is oldest against
+    its usual step time, if that is more than three usual steps and two seconds behind the other
+    ranks.
     """
     stall = find_stall(ranks)
     if stall is not None and stall.behind:

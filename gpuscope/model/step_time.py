@@ -27,7 +27,7 @@ def warmed_up(trainer: TrainerView) -> bool:
 
 
 def split_of(trainer: TrainerView) -> dict[str, float]:
-    """Seconds of a step by :data:`SPLIT`, of those that are known; empty where none is."""
+    """Return the seconds of a step by :data:`SPLIT`, as far as they are known."""
     found = {name: trainer.number(f"{name}_seconds") for name in SPLIT}
     return {name: value for name, value in found.items() if value is not None}
 
@@ -37,7 +37,7 @@ def measured_step(trainers: Iterable[TrainerView]) -> float | None:
 
     None where the parts are not known.
 
-    Show this step time beside its parts or shares, because it is the
+    Show this step time together with its parts or shares, because it is the
     mean of the same steps. The column ``step_seconds`` is the median of other steps, and says how
     fast a training usually is.
     """
@@ -52,7 +52,7 @@ def measured_step(trainers: Iterable[TrainerView]) -> float | None:
 def shares_of(trainers: Iterable[TrainerView]) -> dict[str, float]:
     """Return the mean share of each part of a step over these ranks.
 
-    The shares add up to 1; empty where none is known.
+    The shares add up to 1; empty if no part is known.
     """
     sums: dict[str, float] = {}
     for trainer in trainers:
@@ -77,7 +77,8 @@ def input_wait(trainer: TrainerView) -> tuple[float | None, float | None]:
 
     Both are means over the same steps.
 
-    Probes of earlier versions do not send the mean of the recent steps: their median stands for it.
+    Probes of earlier versions do not send the mean of the recent steps: their median is used
+    instead.
     """
     measured = trainer.number("input_seconds")
     if measured is not None and "compute" in split_of(trainer):

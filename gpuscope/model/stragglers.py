@@ -18,8 +18,8 @@ from .step_time import OWN, SPLIT, split_of
 STRAGGLES = 1.15
 """A rank that works this many times as long as the others makes them wait.
 
-This holds if each rank has a GPU of its own. What lasts is told from 1.07 times on, on a CPU too,
-where the ranks are steadier than that: :mod:`.rank_pace`.
+This holds if each rank has a GPU of its own. A lasting difference is reported from 1.07 times on,
+on a CPU too, if the ranks are steadier than that: :mod:`.rank_pace`.
 """
 STRAGGLES_ON_CPU = 1.5
 """The same where no rank uses CUDA. There the ranks share cores, and what they wait for each other
@@ -31,7 +31,7 @@ times in 18, up to 4.2 times and for up to 25 s at a stretch; in all of :data:`W
 none of 59. With twice the work on one rank: in 15 of 20.
 """
 STRAGGLES_MUCH = 1.30
-"""From so many times as long on, a rank with a GPU is a warning."""
+"""A rank with a GPU that works this many times as long is a warning."""
 HOST_PACED_SM, HOST_PACED_LOAD = 40.0, 85.0
 """SM activity and utilization (%) below which the CPU of a slow rank is its bottleneck.
 
@@ -136,7 +136,7 @@ def straggler(
 
 @dataclass(frozen=True, slots=True)
 class HostPaced:
-    """The GPU of a slow rank waits too: its SMs, or any kernel, run so much of the time."""
+    """The GPU of a slow rank waits too: its SMs, or any kernel, run ``percent`` of the time."""
 
     device: DeviceView
     percent: float
@@ -251,7 +251,7 @@ def _judge(
         return None
     since = None
     if slower.since is not None:
-        # A window is told by the steps before it: it is slower some seconds after the rank is.
+        # A window has the steps before it: it is slower some seconds after the rank is.
         since = now - (len(windows) - 1 - slower.since + 0.5) * apart
     return ranks[slower.place].key, since
 

@@ -14,7 +14,7 @@ from .time_ledger import WORDS as ROW_WORDS
 from .time_ledger import Row
 
 LEAST_LOW = 0.5
-"""Of its bar a cause must reach so much by the lower end of its interval too."""
+"""The share of its bar that the lower end of a cause's interval must reach too."""
 MANY_RECOMPILES = 4
 """A training is compiled in its first minutes, once more if sizes turn out to vary, and once for
 evaluation. Only what is compiled beyond that is worth curing."""
@@ -22,7 +22,7 @@ evaluation. Only what is compiled beyond that is worth curing."""
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """From which share of the wall clock a cause is told of, and from which it is a warning."""
+    """The shares of the wall clock from which a cause is reported, and is a warning."""
 
     told: float
     warned: float
@@ -83,8 +83,8 @@ class Cause:
 
     Its cure saves ``share`` of the wall clock at most, between ``low`` and ``high`` with 95 %
     confidence. ``clock`` is the row of the thread and ``row`` that of the look which belong to it,
-    None where there is none. ``late`` is what of the share are late launches. ``by`` says who has
-    seen it: ``clock``, ``look`` or ``both``.
+    None if there is no such row. ``late`` is the part of the share that is late launches. ``by``
+    says who has seen it: ``clock``, ``look`` or ``both``.
     """
 
     name: str
@@ -108,7 +108,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known beside the clock and the look.
+    """What is known of a trainer apart from the clock and the look.
 
     ``facts`` are those of the trainer's last minute. ``cost_seconds`` is what looks have cost in
     the window of the clock. ``faster`` is how many times as fast tensor cores multiply as plain

@@ -25,8 +25,8 @@ from .time_ledger import Row, TimeLedger
 from .time_look import Sums
 
 BESIDE = ("read", "logging", "other", "copy")
-"""Rows that a GPU works beside, where it has something to do. Of its idle time they have what the
-rows before them leave."""
+"""Rows during which a GPU goes on working if it has something to do. They get the part of its idle
+time that the rows before them leave."""
 WAITING = ("input", "compile", "checkpoint", "validation", "collection")
 """Rows in which a GPU has nothing to do, whatever else the thread does."""
 
@@ -58,10 +58,10 @@ def _reaches(cause: Cause) -> bool:
 
 
 def _by_clock(ledger: TimeLedger, known: Known) -> Iterator[Cause]:
-    """Yield what the clock alone tells of: each row is what its cure brings at most.
+    """Yield the causes that the clock alone shows: each row is the most that its cure brings.
 
-    Reads wait for what the GPU has to do anyway. Nothing is told of them where nobody knows how
-    long it was idle.
+    Reads wait for what the GPU has to do anyway. They are left out if it is not known how long the
+    GPU was idle.
     """
     rows = {row.name: row for row in ledger.rows}
     names = {**{name: name for name in (*THREAD, *PAUSES, "release")}, "copy": "copies-in"}

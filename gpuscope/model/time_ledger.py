@@ -153,7 +153,7 @@ def read(answer: Mapping[str, Any], window_seconds: float | None = None) -> Time
 def of_trainer(trainer: TrainerView, window_seconds: float | None = None) -> TimeLedger:
     """Return the ledger of what is known of a trainer, back from its last minute.
 
-    So of one that has ended, its last minutes are told.
+    For a trainer that has ended these are its last minutes.
     """
     ends = [
         minute["m"] / 1e9 + (amount(minute.get("seconds")) or 0.0) for minute in trainer.minutes

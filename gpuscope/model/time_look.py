@@ -32,14 +32,14 @@ SHORT_GAP_SECONDS = 50e-6
 """Shorter gaps on average in other code of the script are those between its launches."""
 LEAST_SHORT = 0.01
 FOLLOWS = 0.25
-"""Late launches follow from a cause that has so many of their gaps, and so much of their time."""
+"""Late launches follow from a cause that has this share of their gaps, and of their time."""
 MANY_READS = 10
-"""In a step: so many reads are no accident of the few steps of a look."""
+"""Reads in a step; this many are no accident of the few steps of a look."""
 MOST_COMPILING = 0.5
 """Where compiling takes more than this, the late launches are those of new kernels."""
 LEAST_STEPS = 3
 MOST_COST = 0.5
-"""What looks have cost is at most this share of the clock, or it is not told of it."""
+"""At most this share of the clock is taken off for what looks have cost."""
 IDLE: Mapping[str, tuple[str, ...]] = {
     "input": ("idle-input",),
     "compile": ("idle-compile",),
@@ -74,7 +74,7 @@ class _Part:
 
 
 class Sums:
-    """The rows of a look as shares of a usual step, and what the clock has beside them."""
+    """The rows of a look as shares of a usual step, and what the clock has in addition."""
 
     def __init__(self, ledger: TimeLedger, look: Look, known: Known) -> None:
         self.ledger, self.look, self.known = ledger, look, known
@@ -261,8 +261,8 @@ class Sums:
     def _missed(self, clock: Row, inside: float = 0.0, free: float = 0.0) -> _Part:
         """Return what a row of the thread may take of the pauses that the look has not met.
 
-        That is no more than the clock has booked for it beside what the look has seen. ``free`` is
-        idle time that it may have at most, inside and outside of the look's steps.
+        It is no more than the clock has for the row beyond what the look has seen. ``free`` is the
+        most idle time that it may have, inside and outside of the look's steps.
         """
         if not self.ledger.sure:
             return _Part()

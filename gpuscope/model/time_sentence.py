@@ -22,8 +22,8 @@ def sentence(ledger: TimeLedger, found: tuple[Cause, ...]) -> str:
         return f"{seen}{each} were seen: nothing but the training itself takes much of the time."
     worst = found[0]
     row = worst.clock
-    # Where it is what the clock says, it is told with the clock's interval, as its row is. That of
-    # the cause is wider: it also says what a cure may win.
+    # A share that comes from the clock is shown with the clock's interval, as in its row. The
+    # interval of the cause is wider: it also says what a cure may win.
     about = row if row is not None and row.share == worst.share else worst
     low, high = percent_text(about.low), percent_text(about.high)
     between = f" ({low} to {high})" if low != high else ""

@@ -12,10 +12,10 @@ LONGEST_STEP_SECONDS = 600.0
 
 
 def while_it_steps(history: History, steps: History) -> History:
-    """Return a history that is unknown where for long no step had ended.
+    """Return a history that is unknown wherever no step had ended for long.
 
-    A reading of a trainer that stands is that of its last step: a chart of it would go on as if
-    it trained. What is missing for a moment only stays as it was.
+    A reading of a stalled trainer is that of its last step: its chart would go on as if it trained.
+    A gap of a moment stays as it was.
     """
     values: list[float | None] = []
     last: float | None = None

@@ -2,7 +2,7 @@
 
 The HTML is self-contained: styles are inline, and there is no script and no link. Text has the
 colour of the page, and the colours of bars stand out on white and on black, so one output suits a
-light and a dark notebook. The value of each bar is also written beside it.
+light and a dark notebook. The value of each bar is also written next to it.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ _FORM = "r=16, or with more: r=16,dropout=0.05,targets=q_proj+v_proj"
 
 @dataclass(frozen=True, slots=True)
 class Lora:
-    """Low-rank adapters of rank ``rank`` beside the layers whose names end with a target.
+    """Low-rank adapters of rank ``rank`` next to the layers whose names end with a target.
 
     ``targets`` is (``all``,) for every linear layer but the output layer.
     """

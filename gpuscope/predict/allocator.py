@@ -79,8 +79,8 @@ class Fragmentation:
 
     reserved − active = releasable + split.
 
-    *Releasable* bytes are in whole free segments and pages, *split* bytes beside live blocks.
-    ``percent`` = 100 × (1 − largest free piece ÷ free), None if nothing is free.
+    *Releasable* bytes are in whole free segments and pages, *split* bytes share one with live
+    blocks. ``percent`` = 100 × (1 − largest free piece ÷ free), None if nothing is free.
     """
 
     free_bytes: int

@@ -192,7 +192,7 @@ class Asking:
         return self.answer
 
     def find_largest(self) -> None:
-        """Add the largest batch to the answer, or why there is none."""
+        """Add the largest batch to the answer, or why it is not known."""
         answer, room = self.answer, self.room
         del answer.why_not["largest_batch"]
         if room is None:

@@ -61,7 +61,7 @@ def _live(trace: Trace, event: int) -> tuple[set[int], int]:
 
 
 def _with_weight(trace: Trace, sizes: list[int], parts: set[int], losses: set[int]) -> Trace:
-    """Add the weight's gradient beside each gradient of the output.
+    """Add the weight's gradient to each gradient of the output.
 
     It is one block as large as the largest parameter.
     """

@@ -19,7 +19,7 @@ BELOW = 8
 """How many smaller batches must fit as well, at most; usually it is a tenth of the answer."""
 
 Fits = Callable[[Trace, int], bool]
-"""Replays a trace against the limit plus so many bytes, or less if negative."""
+"""Replays a trace against the limit plus this many bytes, which may be negative."""
 Error = Callable[[Trace], tuple[int, int]]
 """Returns by how many bytes the demand of a trace may be higher, and by how many lower."""
 

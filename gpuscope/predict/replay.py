@@ -4,7 +4,8 @@ The question is whether the training would have fit under the other settings. Th
 replayed unchanged, with the addresses that the driver gave. The simulation should then reach the
 recorded peak of reserved memory, and the difference is taken as the error of the other replay.
 Under other settings the requests are the same, but the addresses are not. Blocks that were live
-before the first entry are then placed anew, because the history does not show how they came there.
+before the first entry are then placed by the simulator, because the history does not show how they
+came there.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ class Recorded:
 
     @property
     def before_free_bytes(self) -> int:
-        """Return how much of it was free, between and beside live blocks."""
+        """Return how much of it was free, between and around live blocks."""
         return sum(held.size - sum(block.size for block in held.blocks) for held in self.before)
 
     @property

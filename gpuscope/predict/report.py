@@ -122,7 +122,7 @@ def _verb(judged: Verdict) -> str:
 
 
 def spare(judged: Verdict) -> str:
-    """Return in words what is left over, or missing."""
+    """Return in words how much memory remains, or is missing."""
     if judged.outcome == "too_close":
         return (
             f", {bytes_text(abs(judged.spare_bytes))} "

@@ -46,7 +46,7 @@ SHARDINGS = ("none", "ddp", "zero1", "zero2", "fsdp")
 class Request:
     """One configuration of one model.
 
-    ``None`` stands for the choice of the model's own code, or of torch.
+    ``None`` means the choice of the model's own code, or of torch.
 
     The switches of :mod:`gpuscope.lab.toggles` check and describe most fields; their ``predicts``
     names the field. If a default differs from that of the switch, the model is not one of the Lab's
@@ -85,7 +85,7 @@ class Request:
     lora: str = ""
     """How adapters are added to a transformers config, as :func:`adapters.parse_lora` reads it."""
     quantize: str = ""
-    """The layout of the base weights beside adapters, one of ``adapters.LAYOUTS``."""
+    """The layout of the base weights under adapters, one of ``adapters.LAYOUTS``."""
     serve: str = ""
     """The cache with which a transformers config generates text, one of ``serving.CACHES``, instead
     of training; "" for training. ``sequence`` is then the context: prompt and answer."""

@@ -1,4 +1,4 @@
-"""Where a thread stands: its stack in words, and which of its lines is the user's own."""
+"""Describe what a thread executes: its stack, and which of its lines is the user's own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _kinds: Dict[str, str] = {}
 
 
 class CodePlace(NamedTuple):
-    """The place in the code where a thread stands.
+    """The place in the code that a thread executes.
 
     ``at`` is the innermost line of the user's own code, else of a package. ``inner`` is the
     innermost line of all, "" if that is the same. ``own`` says whether any line is the user's own.
@@ -72,7 +72,7 @@ def rows(frame: Any, limit: int = MAX_FRAMES) -> List[List[Any]]:
 
 
 def place(frame: Any) -> Optional[CodePlace]:
-    """Return where ``frame``, the innermost one of a thread, stands.
+    """Return the place in the code of ``frame``, the innermost one of a thread.
 
     None if all its frames are the probe's.
     """

@@ -32,7 +32,7 @@ EVERY_SECONDS, ON_CPU_SECONDS = 2.0, 0.5
 COST_SHARE = 2000
 """After a reading, this many times its duration passes before the next one."""
 WINDOW_SECONDS = 16.0
-"""The reading is the median of the measurements of so long."""
+"""The reading is the median of the measurements of this many seconds."""
 WARM_UP = 3
 """The first iterations are not used: connections are made in the first collectives, and the rank
 that compiles or loads its kernels last delays the others.
@@ -42,7 +42,7 @@ ENOUGH = 3
 figure, and one iteration proves nothing.
 """
 DDP_RATE = 100
-"""By itself DDP measures one iteration of so many."""
+"""How many iterations pass between two that DDP measures, unless we ask for more."""
 COUNTED = 500
 """After this many iterations of DDP it is known how many of them make a step."""
 _NO_SAMPLE = Unknown(NOT_INITIALISED, "DistributedDataParallel has not measured an iteration yet")

@@ -1,6 +1,6 @@
 """Print the doctor's diagnosis under the traceback of a trainer that ``gpuscope run`` started.
 
-The trainer is not supervised: no parent stands between it and the terminal, so pid, signals, exit
+The trainer is not supervised: there is no parent between it and the terminal, so pid, signals, exit
 code and both outputs stay its own. Instead, when Python ends with an exception that it has printed,
 a child (gpuscope's own Python) gets the traceback on its standard input and writes its findings to
 the same standard error. A trainer that ends well, ends by a signal or catches its error is not

@@ -2,7 +2,7 @@
 
 ``sys.excepthook`` is not touched. Before any hook runs, Python stores an uncaught exception of the
 main program in ``sys.last_value``, where it is looked for once a second and at the end. So
-tracebacks and exit codes stay as they are, whoever owns the hook. For threads there is no such
+tracebacks and exit codes stay as they are, no matter whose hook is installed. Threads have no such
 variable, so ``threading.excepthook`` is chained. There is no signal handler either: it would keep a
 trainer that hangs in C code from dying of SIGTERM. If a signal kills the process, its black box has
 no mark of an end, and the reader concludes that.

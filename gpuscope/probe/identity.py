@@ -1,4 +1,4 @@
-"""Who this trainer is: rank, job, script, versions.
+"""Describe this trainer: its rank, job, script and versions.
 
 From torch.distributed where initialised, else the environment.
 """
@@ -36,12 +36,12 @@ _MAX_LEVELS = 32
 
 
 def environment() -> Dict[str, str]:
-    """The variables of the allow-list that are set, each value cut to 1024 characters."""
+    """Return the variables of the allow-list that are set, each value cut to 1024 characters."""
     return {name: os.environ[name][:1024] for name in ENVIRONMENT if name in os.environ}
 
 
 def describe(start: int, origin: str) -> TrainerDef:
-    """The trainer's definition as far as it is known now; no CUDA or collective call is made."""
+    """Return the trainer's definition, as far as it is known without a CUDA or collective call."""
     torch: Any = sys.modules.get("torch")
     rank, local_rank, world_size = place(os.environ, _distributed())
     return TrainerDef(
@@ -76,7 +76,7 @@ def cores() -> Optional[float]:
 
 @lru_cache(maxsize=1)
 def _quota(root: str = "/") -> float:
-    """The least CPU quota from this process's cgroup up, in cores; infinite where there is none.
+    """Return the smallest CPU quota of this process's cgroups, in cores; infinite without a quota.
 
     Read once.
     """
@@ -104,7 +104,7 @@ def _quota(root: str = "/") -> float:
 def place(
     env: Mapping[str, str], distributed: Optional[Tuple[int, int]] = None
 ) -> Tuple[Optional[int], Optional[int], Optional[int]]:
-    """(rank, local rank, world size).
+    """Return rank, local rank and world size.
 
     ``distributed`` is what torch.distributed says, and wins over the environment.
 
@@ -160,7 +160,7 @@ def pod(env: Mapping[str, str]) -> Optional[str]:
 
 
 def _distributed() -> Optional[Tuple[int, int]]:
-    """(rank, world size) once torch.distributed is initialised.
+    """Return rank and world size once torch.distributed is initialised.
 
     Both are local look-ups, no communication.
     """

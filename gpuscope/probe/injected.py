@@ -1,4 +1,4 @@
-"""Start the probe that was put into a running trainer, and leave when nobody looks.
+"""Start the probe that was injected into a running trainer, and remove it when nobody uses it.
 
 It starts at once.
 """
@@ -12,10 +12,9 @@ from .core import GUARD, arm
 
 
 def begin(farewell: Callable[[], None], idle_seconds: float) -> str:
-    """Start this process's probe; why nobody can see it, "" where all is well.
+    """Start this process's probe. Return why it cannot be reached, "" if it can.
 
-    ``farewell`` is called once it has been taken out again, which it does by itself after
-    ``idle_seconds`` without a client.
+    After ``idle_seconds`` without a client the probe removes itself and calls ``farewell``.
     """
     probe: Any = getattr(sys, GUARD, None)
     if probe is None:

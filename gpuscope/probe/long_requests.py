@@ -1,4 +1,4 @@
-"""Requests that take a while: each on a short-lived thread of its own, so that samples go on.
+"""Serve requests that take a while, each in a short-lived thread, so that samples go on.
 
 What such an act has to say waits here until the probe's thread, the only one that writes to
 sockets, takes it: progress, the chunks of a blob (a few ahead at most, on the receiver's credit),
@@ -29,7 +29,7 @@ _LOOK_SECONDS = 0.25
 
 
 class Refusal(Exception):
-    """A handler's way to say no.
+    """Raised by a handler that refuses a request.
 
     ``code`` as in :class:`~gpuscope.wire.frames.Error`, ``reason`` in words.
     """
@@ -41,9 +41,9 @@ class Refusal(Exception):
 
 
 class Stopped(Exception):
-    """Raised when the act is over already, so that the handler cleans up and leaves.
+    """Raised when the request has already ended, so that its handler cleans up and returns.
 
-    It was cancelled, is too late, or its client is gone.
+    It was cancelled, it took too long, or its client is gone.
     """
 
 
@@ -63,7 +63,7 @@ Handler = Callable[["LongRequest"], Answer]
 
 
 class LongRequest:
-    """One request under way.
+    """One request in progress.
 
     Handlers use ``args``, ``deadline`` (monotonic seconds), :meth:`progress`, :meth:`check` and
     :meth:`wait`; ``stage`` says in words what is being done, for the error when time runs out.
@@ -166,9 +166,9 @@ class LongRequest:
     # ── for the probe's thread ──
 
     def end(self, last: Frame) -> bool:
-        """Decide how it ends, unless that is decided.
+        """Set the last answer, unless it is already set.
 
-        What was to be sent before an error is not sent any more.
+        If that is an error, everything that still waits to be sent is dropped.
         """
         try:
             line = codec.encode(last)
@@ -200,9 +200,9 @@ class LongRequest:
 
     @property
     def is_finished(self) -> bool:
-        """Nothing more will come of it.
+        """Whether there is nothing left to do or to send.
 
-        Its thread is done a moment before it has said how it ended.
+        Its thread is done a moment before its last answer is set.
         """
         with self._lock:
             return self.done and self.over and not self._lines
@@ -214,16 +214,16 @@ class LongRequest:
         return line
 
     def forget(self) -> None:
-        """Nobody listens any more."""
+        """End the request, because its client is gone."""
         self.end(Error(self.id, "gone"))
         with self._lock:
             self._lines.clear()
 
 
 class Acts:
-    """All acts of a trainer.
+    """All long requests of a trainer.
 
-    Methods are the probe's thread's; ``wake`` is called from the acts' threads.
+    Only the probe's thread calls its methods; ``wake`` is called from the requests' threads.
     """
 
     def __init__(self, handlers: Mapping[str, Handler], wake: Callable[[], None]) -> None:
@@ -232,7 +232,7 @@ class Acts:
         self._acts: List[LongRequest] = []
 
     def begin(self, request: Request, client: object, pid: int) -> Frame:
-        """Start it, and what to tell at once: ack, or why not."""
+        """Start a request, and return the immediate answer: an ack, or an error."""
         running = [act for act in self._acts if not act.done]
         other = next((act for act in running if act.name in EXCLUSIVE), None)
         if request.r in EXCLUSIVE and other is not None:
@@ -254,14 +254,14 @@ class Acts:
         return Ack(request.id)
 
     def blocking(self) -> Optional[LongRequest]:
-        """The exclusive act under way, if any."""
+        """Return the exclusive request in progress, if any."""
         return next((act for act in self._acts if not act.done and act.name in EXCLUSIVE), None)
 
     def of(self, client: object) -> List[LongRequest]:
         return [act for act in self._acts if act.client is client]
 
     def cancel(self, client: object, number: object) -> bool:
-        """Give up a request of this client; False when there is none (any more)."""
+        """Cancel a request of this client; False if there is no such request, or it has ended."""
         return any(
             act.end(Error(act.id, "cancelled", "cancelled on request"))
             for act in self.of(client)
@@ -273,7 +273,7 @@ class Acts:
             act.forget()
 
     def due(self) -> float:
-        """The next deadline, in monotonic seconds."""
+        """Return the next deadline, in monotonic seconds."""
         return min([act.deadline for act in self._acts if not act.over] or [float("inf")])
 
     def expire(self, now: float) -> None:
@@ -294,9 +294,9 @@ class Acts:
         return any(not act.done for act in self._acts)
 
     def abandon(self) -> None:
-        """In a forked child: the threads did not come along, and their locks may be held for ever.
+        """In a forked child, close the descriptors of the parent's requests and forget the rest.
 
-        Only descriptors are closed.
+        Their threads do not exist here, and their locks may be held for ever.
         """
         acts, self._acts = self._acts, []
         for act in acts:
@@ -304,7 +304,7 @@ class Acts:
                 act.file.close()
 
     def close(self, why: str) -> None:
-        """End all, and wait a while for their threads."""
+        """End all requests, and wait a while for their threads."""
         for act in self._acts:
             act.end(Error(act.id, "cancelled", f"the probe stops: {why}"))
         until = time.monotonic() + CLOSE_SECONDS
@@ -314,6 +314,6 @@ class Acts:
 
 
 def busy(act: LongRequest) -> str:
-    """Who keeps the trainer busy, in words."""
+    """Say in words which request keeps the trainer busy, and for whom."""
     who = f"pid {act.pid}" if act.pid else "a client of another pid namespace"
     return f"busy with {act.name} for {who}" + (", which is being stopped" if act.over else "")

@@ -29,26 +29,27 @@ from .time_ledger import TimeLedger
 
 LEAST_STEPS, MAX_STEPS = 3, 50
 LEAST_SECONDS, ENOUGH_SECONDS = 0.03, 0.1
-"""Short steps are looked at for so long: a few of them would tell little. What the training loses
-grows with the number of events, so it is the shorter time where the process computed for so long,
-which launches take, or where there are :data:`ENOUGH_STEPS`. Nothing is lost where the device is a
-whole step behind."""
+"""How long short steps are traced, because a few of them would say little. The training loses more
+with each event, so the shorter time applies if the process itself computed that long, which is what
+launches take, or after :data:`ENOUGH_STEPS`. Nothing is lost if the device is a whole step behind.
+"""
 ENOUGH_STEPS = 10
 SETTLES, SETTLES_SECONDS = 3.0, 0.1
 """After the search for other profilers, which holds the interpreter, this many times as long passes
 before the trace begins: what loaders had ready meanwhile is used up."""
 LONGEST_SECONDS = 20.0
-"""After so long it ends with the step under way, however many steps that were."""
+"""After this time the trace ends with the step in progress, however few steps it has."""
 LONGEST_WAIT_SECONDS = 2.0
-"""For a step that shows what the look has cost, or in which an older torch ends it."""
+"""How long to wait for one more step: it shows what the trace has cost, and an older torch can end
+the trace only there."""
 LATE_STEPS = 16
-"""So many steps more are waited for a device that lies behind."""
+"""How many more steps to wait for a device that is behind the host."""
 NEEDED_BYTES = 256 << 20
-"""Host memory asked for: CUPTI's buffers, and some hundred bytes for each event."""
+"""Host memory that must be free: for CUPTI's buffers, and some hundred bytes for each event."""
 STAND_SECONDS, STAND_SHARE = 0.005, 0.01
-"""Between two looks at where the training thread stands; a longer trace needs fewer."""
+"""The time between two readings of the training thread's stack; a longer trace needs fewer."""
 SPREAD = 0.25
-"""Where half of the steps before differ by more than this share, what the look cost is unknown."""
+"""If half of the earlier steps differ by more than this share, the cost of the trace is unknown."""
 NO_CUDA = "no CUDA here: nothing to look at"
 QUIET_LEVEL = 99
 _LEVEL = "_ZN9libkineto6Logger14severityLevel_E"
@@ -57,13 +58,13 @@ _SPEAKS_SINCE = (2, 12)
 
 
 def serve(act: LongRequest, steps: Steps, ledger: TimeLedger) -> Answer:
-    """Arg ``steps``: 3 to 50, how many at least.
+    """Serve the request: trace at least ``steps`` steps, from 3 to 50.
 
     The value is that of :func:`.look_rows.summary` with ``began`` (seconds since the epoch),
     ``first_step``, ``events``, ``start_seconds`` and ``stop_seconds`` (the training thread stood
     still for them), ``waited_seconds`` (before the stop it waited for a device that worked),
     ``read_seconds`` and ``lost_seconds``: by how much the steps around took longer than before,
-    null where that cannot be told. Raises :class:`Refusal`.
+    null where that is not known. Raises :class:`Refusal`.
     """
     wanted = count_of(act.args, "steps", LEAST_STEPS, MAX_STEPS, LEAST_STEPS)
     torch: Any = sys.modules.get("torch")
@@ -96,7 +97,7 @@ def refuse_thread(steps: Steps) -> None:
 
 
 def take(act: LongRequest, trace: Trace, steps: Steps, ledger: TimeLedger) -> Dict[str, Any]:
-    """Have ``trace`` recorded over the next steps, and return what it tells."""
+    """Record ``trace`` over the next steps, and return what it shows."""
     stack_samples: List[Stand] = []
     collections: List[Span] = []
     inputs: List[Tuple[float, float]] = []
@@ -221,7 +222,7 @@ class Trace:
         return self._state == "runs"
 
     def __call__(self, steps: Steps) -> None:
-        """In the training thread, at the end of a step."""
+        """Start or end the trace; called in the training thread at the end of each step."""
         try:
             if self._state == "waits":
                 if not self._captures():
@@ -286,7 +287,7 @@ class Trace:
             self.stop()
 
     def _enough(self, seconds: float) -> bool:
-        """Whether the steps so far tell enough."""
+        """Whether the steps so far are enough for a result."""
         behind = self._behind()
         if len(self.marks) <= self._wanted or seconds < LEAST_SECONDS:
             return False
@@ -296,14 +297,14 @@ class Trace:
         return not behind and (computed >= LEAST_SECONDS or len(self.marks) > ENOUGH_STEPS)
 
     def _behind(self) -> bool:
-        """Whether the device has not done the step before the one that ends now."""
+        """Whether the device is still busy with the step before the one that ends now."""
         before, self._before = self._before, self._entries.event()
         return before not in (None, True) and not before.query()
 
     def _drain(self) -> None:
-        """Wait for the device, as ending the trace would: it works on, and nothing is lost by it.
+        """Wait for the device, as ending the trace would; it goes on working meanwhile.
 
-        The interpreter is free meanwhile, and the time can be told from that of the end itself.
+        The interpreter is free for other threads, and this wait is timed apart from the end itself.
         """
         event = self._entries.event()
         if event is not True:
@@ -312,7 +313,10 @@ class Trace:
             self.waited_seconds = time.perf_counter() - begin
 
     def stop(self) -> None:
-        """End the trace, wherever it is; from any thread, once."""
+        """End the trace in whatever state it is.
+
+        Any thread may call this; the second call does nothing.
+        """
         with self._lock:
             if self._state == "waits":
                 self._state = "over"
@@ -337,9 +341,9 @@ class Trace:
             self._level.value = self._level_before
 
     def leave(self, steps: Steps) -> None:
-        """End it where nobody waits any more.
+        """End the trace because nobody waits for it any more.
 
-        An older torch can end it in the training thread only: there it ends with the next step.
+        An older torch can end it only in the training thread, at the end of the next step.
         """
         if self._state == "waits" or self._entries.anywhere:
             self.stop()
@@ -393,7 +397,7 @@ class _Entries:
         return self._disable()
 
     def event(self) -> Any:
-        """Return what tells when the device has done what was launched so far; True: at once."""
+        """Return an event behind all that was launched so far; True: the device is done."""
         if not cuda.initialised():
             return True
         event = self._torch.cuda.Event()
@@ -402,7 +406,7 @@ class _Entries:
 
 
 def _level(torch: Any) -> Any:
-    """Return how grave a message must be that the profiler writes to stderr, to be changed.
+    """Return the profiler's log level, by which it decides what it writes to stderr.
 
     Raises :class:`Refusal` where the profiler would write and cannot be kept from it.
     """
@@ -424,7 +428,7 @@ def _level(torch: Any) -> Any:
 
 
 def _follow(act: LongRequest, trace: Trace, ledger: TimeLedger, stack_samples: List[Stand]) -> None:
-    """Note where the training thread stands, until the trace is over."""
+    """Note what the training thread executes, again and again, until the trace is over."""
     act.stage = "waiting for the end of a step"
     last, begun = 0, 0
     pause = STAND_SECONDS

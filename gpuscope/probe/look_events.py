@@ -10,8 +10,8 @@ from .look_rows import SLICE, Activity, Call
 
 MAX_EVENTS = 400_000
 BREATH_SECONDS, BREATH_SHARE, LONGEST_BREATH_SECONDS = 0.0005, 3.0, 0.05
-"""While a trace is read, the interpreter is left to others for so long, and so many times as long
-as it was held."""
+"""While a trace is read, other threads get the interpreter for at least this long, and for this
+many times as long as it was held; the last is the longest time."""
 
 
 def events_of(

@@ -11,17 +11,17 @@ from bisect import bisect_left, bisect_right
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 MAX_NAMES = 64
-"""Kernels that are told of by name; the rest is one sum."""
+"""How many kernels are reported by name; the others are added up in one row."""
 MAX_TEXT = 200
 MAX_PARTS = 10
-"""The window is cut into so many parts of whole steps at most: how they differ tells how sure the
-whole is (batch means)."""
+"""The most parts of whole steps into which the window is cut. Their differences show how certain
+the figures of the whole window are (batch means)."""
 MAX_PLACES = 4
 SLICE = 400
 """Events that are worked on before the trainer's threads get the interpreter again."""
 COMPUTE, COMMUNICATION, COPY = "compute", "communication", "copy"
 BLOCKING_COPY_NS = 20_000
-"""An asynchronous copy that holds its caller for longer is none: the memory is not pinned."""
+"""A copy that holds its caller for longer is not asynchronous: its memory is not pinned."""
 Span = Tuple[int, int]
 SYNCS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy",
          "cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize",
@@ -53,7 +53,7 @@ class Call(NamedTuple):
 
 
 class Stand(NamedTuple):
-    """Where the training thread stood from ``start`` to ``end``.
+    """What the training thread executed from ``start`` to ``end``.
 
     ``row`` is of the time ledger, ``place`` a line of code, "" where it is not known.
     """
@@ -65,7 +65,7 @@ class Stand(NamedTuple):
 
 
 class Host(NamedTuple):
-    """What the host did: when it waited in loaders, collected garbage, and where it stood."""
+    """What the host did: when it waited in loaders or collected garbage, and what it executed."""
 
     inputs: Sequence[Span] = ()
     collections: Sequence[Span] = ()
@@ -205,7 +205,7 @@ def step_begins(
 
 
 def union(spans: Sequence[Span]) -> List[Span]:
-    """Return the spans as few that do not touch, in order."""
+    """Return the spans merged into as few as possible, in order."""
     out: List[Span] = []
     for start, end in sorted(spans):
         if out and start <= out[-1][1]:
@@ -217,7 +217,7 @@ def union(spans: Sequence[Span]) -> List[Span]:
 
 
 def gaps(covered: Sequence[Span], begin: int, end: int) -> List[Span]:
-    """Return what of the window is not covered."""
+    """Return the parts of the window that no span covers."""
     out, until = [], begin
     for start, stop in covered:
         if start >= end:
@@ -241,7 +241,7 @@ def _own_times(
     where: Optional[_Layer],
     breathe: Callable[[], None],
 ) -> Tuple[List[int], List[Span]]:
-    """Book the activities of one kind; return their sums and the union of ``above`` and them.
+    """Add up the activities of one kind; return their sums and the union of ``above`` and them.
 
     The sums are whole time, own time and count. Of items that run together the first owns the
     time; what ``above`` covers is nobody's here. ``items`` are in the order of their starts,
@@ -296,7 +296,7 @@ def _own_times(
 
 
 _IDLE = "idle: "
-"""Before a cause of idle time, where it stands beside names of kernels."""
+"""The prefix of a cause of idle time in a list that also has names of kernels."""
 
 
 class _Parts:
@@ -440,12 +440,12 @@ def _idle(
 
 
 def _places(host: Host) -> _Layer:
-    """Return where the training thread stood, moment by moment."""
+    """Return which line the training thread executed, moment by moment."""
     return _Layer([(one.start, one.end, one.row, one.place) for one in host.stack_samples])
 
 
 def _holding(calls: Sequence[Call], threads: Set[int]) -> List[Tuple[int, int, str]]:
-    """Return the calls of some threads that hold them: ``(start, end, what it is)``."""
+    """Return the calls during which these threads had to wait: ``(start, end, cause)``."""
     causes: Dict[str, str] = {}
     found = []
     for name, start, end, _, thread in calls:
@@ -458,7 +458,7 @@ def _holding(calls: Sequence[Call], threads: Set[int]) -> List[Tuple[int, int, s
 
 
 def _cause_of(call: str) -> str:
-    """Return why a runtime's call holds its thread, "" where it does not."""
+    """Return why a call of the runtime makes its thread wait, "" if it does not."""
     if call.startswith(SYNCS) and not call.startswith("cudaMemcpyAsync"):
         return "sync"
     if call.startswith(ALLOCATES):

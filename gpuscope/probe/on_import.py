@@ -88,7 +88,7 @@ class OnImport:
 
 
 def _arm():  # type: () -> None
-    """Load the probe from the zip beside this file, after torch, and let it install its hooks."""
+    """Load the probe from the zip next to this file, after torch, and let it install its hooks."""
     here = os.path.dirname(os.path.abspath(__file__))
     if os.lstat(here).st_uid != os.geteuid():
         return  # code of another user: not ours to run

@@ -1,6 +1,6 @@
 """Answer requests at once, on the probe's thread.
 
-They are for allocator statistics in full, and for where all threads stand.
+They ask for all allocator statistics, and for the stacks of all threads.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OURS = "gpuscope-"
 
 
 def statistics(args: Dict[str, Any], allocators: cuda.Allocators) -> Dict[str, Any]:
-    """Arg ``device``: torch's ordinal (may be left out where only one is in use).
+    """Return the allocator's statistics of ``device``, torch's ordinal.
 
     Value: ``statistics`` with the keys of ``torch.cuda.memory_stats``, ``seconds`` that the one
     call took, ``backend``, ``device``; ``host_statistics`` of the pinned host pool, or null with
@@ -116,7 +116,7 @@ def growth(memory: StepMemory) -> Dict[str, Any]:
 
 
 def stacks(steps: Steps) -> Dict[str, Any]:
-    """Return where all threads stand, and the collectives of this rank.
+    """Return the stacks of all threads, and the collectives of this rank.
 
     The value has ``threads`` (``name``, ``ident``, ``main``, ``training``: whether it made the last
     optimizer step, ``frames`` ``[file, line, function]`` innermost first), ``collectives`` and

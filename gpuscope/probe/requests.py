@@ -19,9 +19,9 @@ _POLL_SECONDS = 0.02
 
 
 class Requests:
-    """Answers for one trainer.
+    """Answers the requests to one trainer.
 
-    Methods are the probe's thread's; ``wake`` is called when an act has news.
+    Only the probe's thread calls its methods; ``wake`` is called when a long request has news.
     """
 
     def __init__(self, steps: Steps, gauges: Gauges) -> None:
@@ -53,9 +53,9 @@ class Requests:
         """For ``hello.requests``."""
 
     def answer(self, request: Request, client: object, pid: int) -> Frame:
-        """What to tell at once: the result, an ack, or why not.
+        """Return the immediate answer: the result, an ack, or an error.
 
-        ``pid`` is the client's, 0 where unknown.
+        ``pid`` is the client's, 0 if it is unknown.
         """
         if request.r in self._handlers:
             return self.acts.begin(request, client, pid)
@@ -74,13 +74,13 @@ class Requests:
             return Error(request.id, "failed", f"{type(error).__name__}: {str(error)[:300]}")
 
     def cancel(self, request: Request, client: object) -> Frame:
-        """Arg ``id``: the request of the same client to give up."""
+        """Cancel the request with the argument ``id`` of the same client."""
         if self.acts.cancel(client, request.args.get("id")):
             return Result(request.id, {})
         return Error(request.id, "gone", "no such request is in progress")
 
     def abandon(self) -> None:
-        """In a forked child: let go of what came along."""
+        """In a forked child, drop what belongs to the parent."""
         self.time.close()
         self.acts.abandon()
         profiling.abandon()
@@ -93,7 +93,7 @@ class Requests:
         self.time.end()
 
     def _modules(self, act: LongRequest) -> Answer:
-        """Value: see :meth:`ModuleTree.poll`.
+        """Serve the request ``modules``; its value is that of :meth:`ModuleTree.poll`.
 
         The tree is walked a slice at a time, for one client after the other.
         """

@@ -1,4 +1,4 @@
-"""Notices that steps have stopped, and where the thread that made them stands.
+"""Notices that steps have stopped, and what the thread that made them executes.
 
 It runs in the probe's thread.
 
@@ -133,7 +133,7 @@ class Stall:
             self._had_own = True
 
     def _look(self, now: float) -> Union[code_place.CodePlace, Unknown]:
-        """Find where the thread that trained stands, and since when."""
+        """Find what the thread that trained executes, and since when."""
         if not hasattr(sys, "_current_frames"):
             return _HIDDEN
         frame = _frame_of(self._steps.thread)

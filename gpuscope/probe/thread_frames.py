@@ -1,4 +1,4 @@
-"""Reads where each thread of the trainer stands, in a way that cannot block the trainer."""
+"""Reads what each thread of the trainer executes, in a way that cannot block the trainer."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ class TimeLedger:
             self._tell()
 
     def stand(self) -> Optional[RowPlace]:
-        """Return what the training thread does now; None if there is none."""
+        """Return what the training thread does now; None if there is no such thread."""
         frames = current_frames()
         try:
             frame = frames.get(self._steps.thread or 0)

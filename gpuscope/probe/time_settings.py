@@ -20,7 +20,7 @@ def settings(optimizers: Iterable[Any]) -> Dict[str, Scalar]:
     """Return those that are on, each as 1.
 
     ``launch_blocking``: CUDA waits after each launch. ``anomaly_detection``: autograd checks each
-    gradient. ``uncached_memory``: each tensor allocates device memory anew. ``optimizer_on_host``:
+    gradient. ``uncached_memory``: each tensor calls cudaMalloc. ``optimizer_on_host``:
     ``optimizers``, weak references, step weights in host memory while CUDA is in use.
     """
     torch: Any = sys.modules.get("torch")

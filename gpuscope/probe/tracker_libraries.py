@@ -2,8 +2,8 @@
 
 The libraries are the trainer's own: they are looked up among the modules that it has imported, and
 nothing is imported here. No run is ever opened or closed. Everything here may raise, and
-``trackers.py`` catches it. All this runs in a thread beside the trainer's; each class says why that
-is safe.
+``trackers.py`` catches it. All this runs in another thread than the trainer's; each class says why
+that is safe.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ STOP_SECONDS = 1.0
 overlap with what the library does at the end.
 """
 FINDINGS = frozenset(("stall", "resumed", "retry", "oom"))
-"""Events whose sentence is written beside the numbers."""
+"""Events whose sentence is written together with the numbers."""
 _SIZES = ("allocated", "reserved", "peak_allocated")
 _COUNTS = ("alloc_retries", "ooms")
 

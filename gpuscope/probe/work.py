@@ -2,7 +2,7 @@
 
 A dispatch mode of torch is entered in the training thread at the end of a step and left at the end
 of the next one. It calls each operator as it comes and keeps its name, the shapes and the types: no
-tensor, no value, nothing that waits for the device. What the shapes come to is told by the viewer
+tensor, no value, nothing that waits for the device. The viewer computes the work from the shapes
 (``model/operator_work.py``). Where a mode could change what the training does, nothing is counted:
 under ``torch.compile``, in a CUDA graph, below another mode, inside a backward pass.
 """
@@ -27,7 +27,7 @@ from .steps import Steps
 from .work_rows import Noted, add_tensors, added_up, bytes_of, plan_of, shapes_of
 
 MAX_OPERATORS = 200_000
-"""Of one step. One with more is not counted."""
+"""The most operators of one step; a step with more is not counted."""
 NEEDED_BYTES = 128 << 20
 LONGEST_SHARE, LONGEST_MORE_SECONDS = 4.0, 1.0
 """A step that takes this many times as long as usual, and a second more, did something else too:
@@ -42,11 +42,11 @@ GRAPHS = "the training replays CUDA graphs, and what is in them passes no mode"
 REPLICAS = "nn.DataParallel computes in threads of its own, which a mode does not see"
 
 _entered: List[Counter] = []
-"""Whose mode is in."""
+"""The counters whose dispatch mode is active."""
 
 
 def serve(act: LongRequest, steps: Steps) -> Answer:
-    """No args.
+    """Serve the request: count the operators of one step. It has no arguments.
 
     The value has ``operators``, rows of ``[name, recomputed, count, bytes read, bytes written,
     type, shapes]`` (bytes of all of them together; ``shapes`` is JSON of the arguments where FLOPs
@@ -128,7 +128,7 @@ def _holds_any(found: Any) -> bool:
 
 
 def follow(act: LongRequest, counter: Counter, steps: Steps) -> None:
-    """Have a step counted.
+    """Count the next step that can be counted.
 
     A mode that is in is taken out by the training thread alone: until then nobody else is served,
     even where nobody waits for the answer any more.
@@ -153,7 +153,7 @@ def follow(act: LongRequest, counter: Counter, steps: Steps) -> None:
 class Counter:
     """Counts one step, called at the end of each in the training thread.
 
-    ``usual`` is what a step takes of late in seconds, 0 where that is not known.
+    ``usual`` is how many seconds a step takes at present, 0 if that is not known.
     """
 
     def __init__(self, torch: Any, usual: float) -> None:
@@ -185,7 +185,7 @@ class Counter:
         return self._state == "runs"
 
     def __call__(self, steps: Steps) -> None:
-        """In the training thread, at the end of a step."""
+        """Begin or end the count; called in the training thread at the end of each step."""
         try:
             if self._state == "runs":
                 self._end(steps)
@@ -196,16 +196,16 @@ class Counter:
             self._fail(f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}")
 
     def give_up(self) -> None:
-        """From another thread: count nothing more; a mode that is in lets everything through."""
+        """Stop counting, from another thread; an active mode lets everything through."""
         self._given_up, self._counts = True, False
         with self._lock:
             if self._state == "waits":
                 self._finish()
 
     def leave(self, seconds: float) -> None:
-        """Have the mode taken out before the hooks are, which takes until the end of the step.
+        """Remove the mode before the hooks are removed: at the end of the step.
 
-        In the training thread that is done at once.
+        If this is the training thread, it is removed at once.
         """
         self.give_up()
         if threading.get_ident() == self._thread:
@@ -215,7 +215,7 @@ class Counter:
             self.over.wait(seconds)
 
     def _take_out(self) -> bool:
-        """In the training thread: whether the mode is out, which it is unless it is below one."""
+        """Remove the mode, in the training thread; False if another mode lies above it."""
         if _top(self._torch) is not self._mode:
             return False
         self._mode.__exit__(None, None, None)
@@ -228,7 +228,7 @@ class Counter:
         self.over.set()
 
     def _fail(self, why: str) -> None:
-        """Count no more; while the mode is in, only the end of a step may end this."""
+        """Stop counting. While the mode is active, only the end of a step removes it."""
         self.problem = self.problem or why
         self._counts = False
         if self._state != "runs":
@@ -331,13 +331,13 @@ class Counter:
 
 
 def leave(seconds: float) -> None:
-    """Before the hooks are taken out: have a mode that is in leave, within so many seconds."""
+    """Remove an active mode within ``seconds``; called before the hooks are removed."""
     for counter in list(_entered):
         counter.leave(seconds)
 
 
 def abandon() -> None:
-    """In a forked child, in the thread that came along: no operator passes a mode of the parent."""
+    """In a forked child, remove the parent's modes, so that no operator passes through them."""
     while _entered:
         counter = _entered.pop()
         counter.give_up()
@@ -382,8 +382,8 @@ def _top(torch: Any) -> Any:
 def in_checkpoint() -> bool:
     """Whether this thread recomputes what a checkpoint has dropped, inside a backward pass.
 
-    The innermost of its frames tells: a function of a module about checkpointing, or the call of
-    the backward pass.
+    The innermost of two kinds of frames decides: a function of a module about checkpointing, or the
+    call of the backward pass.
     """
     frame: Any = sys._getframe(2)
     for _ in range(MAX_FRAMES):

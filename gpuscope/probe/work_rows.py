@@ -15,13 +15,13 @@ FLOPS_IN = (
     "mm", "mv", "dot", "matmul", "conv", "attention", "linear", "rnn", "lstm", "gru", "einsum",
     "addr", "ger",
 )  # fmt: skip
-"""Operators with one of these in their name are told with all their shapes, others by bytes."""
+"""Operators with one of these in their name are reported with all shapes, the others by bytes."""
 
 
 def plan_of(func: Any) -> Tuple[bool, bool, Tuple[int, ...]]:
     """Return whether an operator moves nothing, may have FLOPs, and what it writes.
 
-    The last are places of arguments, for an operator that returns nothing.
+    What it writes are positions of arguments; they matter for an operator that returns nothing.
     """
     schema = getattr(func, "_schema", None)
     if schema is None:

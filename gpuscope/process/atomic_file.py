@@ -46,7 +46,7 @@ def write_text(
 
 
 def put_in_place(written: Path, path: Path) -> None:
-    """Rename a file that was written beside ``path`` to ``path``, replacing a file that is there.
+    """Rename a file that was written next to ``path`` to ``path``, replacing a file that is there.
 
     Raises OSError.
     """

@@ -96,7 +96,7 @@ class Stat(NamedTuple):
 def parse_stat(content: bytes) -> Stat:
     """Parse the content of /proc/PID/stat. Raises ValueError for any other text.
 
-    The process's name stands in parentheses and may hold any character, parentheses and line ends
+    The process's name is in parentheses and may hold any character, parentheses and line ends
     included, so the fields begin after the last closing parenthesis.
     """
     opened, closed = content.find(b"("), content.rfind(b")")

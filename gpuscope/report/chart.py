@@ -21,11 +21,11 @@ BAR_HEIGHT, MAP_HEIGHT = 12, 16
 EDGE = 2
 """Free above and below the plot of a strip, so that a line at the end of the scale is whole."""
 STRIP_HEIGHT, TALL_HEIGHT = 46, 120
-"""A strip that stands alone has room to be tall."""
+"""A strip that is the only one of its timeline is taller."""
 UNITS = 100
 """Units of a strip's view box from its bottom to its top."""
 TICKS = 6
-"""At most so many times stand below a timeline."""
+"""The most times below a timeline."""
 """Seconds between two times of an axis; ``page.js`` gets the same ones."""
 
 
@@ -166,7 +166,7 @@ def _runs(curve: Curve, bottom: float, span: float) -> Iterator[tuple[int, list[
 def _outline(start: int, run: Sequence[tuple[int, int]]) -> str:
     """Return a part of a curve in relative commands, which are the shortest.
 
-    A bucket is as wide as 1, so that one that stands alone is seen.
+    A bucket is as wide as 1, so that a single one is visible.
     """
     highs = [high for high, _ in run]
     lows = [low for _, low in run]
@@ -242,7 +242,7 @@ def scale_of(rows: Sequence[Interval]) -> tuple[float, float]:
 
 
 def interval(row: Interval, ends: tuple[float, float]) -> Element:
-    """Return a ratio as a dot on its interval, beside a line at 1."""
+    """Return a ratio as a dot on its interval, and a line at 1."""
     low, high = ends
 
     def place(value: float) -> str:

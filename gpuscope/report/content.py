@@ -208,7 +208,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Intervals(Origin):
-    """Ratios beside one another on one scale, with a line at 1."""
+    """Several ratios on one scale, with a line at 1."""
 
     title: str
     rows: Sequence[Interval]

@@ -13,7 +13,7 @@ from ..text.numbers import number
 from ..text.units import DASH
 
 MAX_ROWS = 2000
-"""So many rows of a list are read at most."""
+"""The most rows of a list that are read."""
 Document = Mapping[str, Any]
 
 
@@ -29,7 +29,7 @@ def count(value: Any) -> str:
 
 
 def said(value: Any, form: Callable[[float], str], unknown: str = DASH) -> str:
-    """Return a number in the words of ``form``, and ``unknown`` where it is none."""
+    """Return a number in the words of ``form``, and ``unknown`` for any other value."""
     found = number(value)
     return form(found) if found is not None else unknown
 

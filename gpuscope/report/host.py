@@ -41,7 +41,7 @@ MAX_JOBS = 24
 MAX_RANKS = 64
 MAX_EVENTS = 300
 BEFORE_THE_END_SECONDS = 0.5
-"""A trainer that has ended is looked at so long before its end."""
+"""How long before its end a trainer that has ended is shown."""
 TOLD = frozenset(
     ("oom", "retry", "stall", "resumed", "problem", "gap", "dropped", "skip", "note", "gone")
 )

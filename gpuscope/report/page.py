@@ -230,7 +230,7 @@ def _map(part: Map) -> Element:
 
 
 def _legend(names: Mapping[str, str]) -> Element:
-    """Return what the colours stand for, by their token."""
+    """Return the meaning of the colours by their token."""
     entries = [
         element("span", element("i", class_=f"c-{token}"), name) for token, name in names.items()
     ]

@@ -25,7 +25,7 @@ MAX_JOBS = 6
 HEADROOM = 0.05
 """Of a scale that ends above the highest value."""
 HOLD_SECONDS = 15.0
-"""A reading stays valid for so long without a newer one, as on the screens."""
+"""How long a reading stays valid without a newer one, as on the screens."""
 MARKED: Mapping[str, Tone] = {
     "oom": "bad",
     "retry": "warn",
@@ -184,7 +184,7 @@ OF_HOST = Chart("CPU of the host", "/proc", (Column("cpu_percent", "series6"),),
 
 
 def buckets_for(host: HostView, history: HistoryOf, hosts: int = 1) -> int:
-    """Return in how many parts the time of a host is cut, on a page of so many hosts.
+    """Return into how many parts the time of a host is cut on a page with this many hosts.
 
     They are no more than the samples, and fewer the more curves there are.
     """
@@ -255,7 +255,7 @@ def timeline(
 
 
 def _while_valid(found: History, other: Entity, history: HistoryOf) -> History:
-    """Return a history without what is no longer so: of a trainer that stands, of a lost device."""
+    """Return a history without the stale values of a stalled trainer or a lost device."""
     if not isinstance(other, DeviceView):
         return while_it_steps(found, history(other.id, "step", None))
     if mute(other) is None:

@@ -55,7 +55,7 @@ def chapter(document: Document, name: str) -> Chapter:
 
 
 def speed_of(value: Any) -> Speed | None:
-    """Return a ratio of a document with its interval, None where there is none."""
+    """Return a ratio of a document with its interval, None if it has no ratio."""
     found = read.mapping(value)
     ratio = number(found.get("ratio"))
     if ratio is None:

@@ -1,6 +1,6 @@
 """Run an agent behind ssh, srun, kubectl or any other command.
 
-The agent's code is sent through the pipe, and its frames are told apart from what a login prints.
+The agent's code is sent through the pipe, and its frames are separated from what a login prints.
 
 ``attach`` decides what is started and sent, and what an exit code means. This module decides when:
 how many connections are made at once, how long somebody may take to type a password, and when

@@ -1,6 +1,6 @@
 """The glossary: what the words on the screens mean.
 
-It is read from ``glossary.toml`` beside this file. ``python -m gpuscope.text.glossary`` prints the
+It is read from ``glossary.toml`` in this folder. ``python -m gpuscope.text.glossary`` prints the
 glossary page of the documentation.
 """
 

@@ -27,7 +27,7 @@ CHUNK_BYTES = 32 * 1024
 WINDOW_CHUNKS = 8
 MAX_BLOB_BYTES = 4 << 30
 """Limit of the uncompressed size, enough for a snapshot of millions of events. Both ends refuse
-more unless they are told otherwise.
+more unless a caller asks for another limit.
 """
 FLUSH_BYTES = 4 << 20
 """After this many uncompressed bytes a sender closes a chunk, however small they became."""

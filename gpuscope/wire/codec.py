@@ -155,7 +155,7 @@ def decode(line: bytes) -> Frame:
     """Return the frame in ``line``. Raises :class:`WireError` and nothing else.
 
     The line may end with a newline. Strings are cut at ``MAX_STRING_CHARS``, and lone surrogates
-    become U+FFFD. Control characters are kept; whoever shows text to people must clean it (see
+    become U+FFFD. Control characters are kept; code that shows text to people must clean it (see
     ``store/decode.py``).
     """
     if len(line) > MAX_LINE_BYTES:

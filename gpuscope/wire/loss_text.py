@@ -1,4 +1,4 @@
-"""Finds the training loss in a line of a log or in the text beside a progress bar."""
+"""Finds the training loss in a line of a log or in the text of a progress bar."""
 
 from __future__ import annotations
 

@@ -33,7 +33,8 @@ def examine(
 
     - ``source``: a path, an open stream, or lines. ``name`` is how evidence calls it
       (``log:1204``).
-    - ``symptom``: what the user says about the failure in plain words, alone or beside the log.
+    - ``symptom``: what the user says about the failure in plain words, alone or together with a
+      log.
 
     A text without any known message gives no findings. Raises OSError where a path cannot be read.
     """

@@ -2,7 +2,7 @@
 
 Arithmetic decides only a few things, but those reliably: a tensor larger than the device, a memory
 limit of the process itself, memory that another process holds, and fragmentation in its strict
-form. torch's own hint about fragmentation stands in every message and is ignored. What remains is a
+form. torch's own hint about fragmentation is in every message and is ignored. What remains is a
 job too large for its device; there, the phase of the training ranks the fixes.
 """
 

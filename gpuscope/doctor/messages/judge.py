@@ -24,7 +24,7 @@ def judge(
 ) -> tuple[tuple[Finding, ...], tuple[Abstained, ...]]:
     """Return the findings, best first, and the abstentions, of a log, of a symptom, or of both.
 
-    The symptom is in the user's own words. Beside a log it adds circumstances; by itself it
+    The symptom is in the user's own words. Together with a log it adds circumstances; alone it
     supports a warning at most.
     """
     says = tables.circumstances()

@@ -81,7 +81,7 @@ class OutOfMemory:
 
 
 def size(number: str | None, unit: str | None) -> int | None:
-    """Return the bytes of ``1.05`` and ``gib``; None for a number that stands for unknown."""
+    """Return the bytes of ``1.05`` and ``gib``; None for torch's number for "unknown"."""
     if number is None or unit is None or len(number) > 30:
         return None
     shift = 0 if unit in ("b", "byte", "bytes") else _UNITS[unit[0]]

@@ -73,7 +73,7 @@ def abstentions(name: str = ABSTENTIONS) -> dict[str, Abstained]:
 
 @cache
 def circumstances(name: str = CIRCUMSTANCES) -> dict[str, str]:
-    """Return what is said of each circumstance, by its id. Raises :class:`TableError`."""
+    """Return the text of each circumstance by its id. Raises :class:`TableError`."""
     rows = _read_rows(
         name, "circumstances", lambda row, _: _Circumstance(**checked(row, _Circumstance))
     )

@@ -120,7 +120,7 @@ class Log:
         return None
 
     def where(self, hit: Hit) -> str:
-        """Return where the hit stands: ``log:1204``."""
+        """Return the file and the line of the hit: ``log:1204``."""
         return f"{self.source}:{self.lines[hit.line][0]}"
 
     def quote(self, hit: Hit, most: int = 300) -> str:

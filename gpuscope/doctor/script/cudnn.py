@@ -13,7 +13,7 @@ _CONVOLUTIONS = {"Conv2d", "Conv3d", "ConvTranspose2d"}
 
 
 def find_cudnn_conflict(s: Script) -> Iterator[ScriptMatch]:
-    """Find ``benchmark`` beside what asks for reproducible results."""
+    """Find ``benchmark`` in a script that also asks for reproducible results."""
     settings: dict[str, ast.Assign] = {}
     for node in s.nodes:
         if isinstance(node, ast.Assign) and len(node.targets) == 1:

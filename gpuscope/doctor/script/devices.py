@@ -100,7 +100,7 @@ def _is_rebound(s: Script, name: str, loop: ast.AST) -> bool:
 
 
 def _find_loss(s: Script, name: str, loop: ast.AST) -> ast.Call | None:
-    """Return the call of a loss that takes ``name`` beside something else."""
+    """Return the call of a loss that takes ``name`` and something else."""
     for call in s.calls:
         if not s.is_inside(call, loop) or len(call.args) < 2 or is_open_ended(call):
             continue

@@ -1,4 +1,4 @@
-"""Find the Python files that a path stands for, and read their text, within limits.
+"""Find the Python files at a path, and read their text, within limits.
 
 Nothing is imported or executed.
 """

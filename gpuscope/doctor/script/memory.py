@@ -223,7 +223,7 @@ def _detaches_output(s: Script, use: ast.Call) -> bool:
 
 
 def find_emptied_caches(s: Script) -> Iterator[ScriptMatch]:
-    """Find ``empty_cache()`` in every step, and beside a list that keeps outputs on the GPU."""
+    """Find ``empty_cache()`` in every step, and with a list that keeps outputs on the GPU."""
     for call in s.calls_to("torch.cuda.empty_cache"):
         loops = s.loops(call)
         if not loops:

@@ -297,7 +297,7 @@ def find_missing_samplers(s: Script) -> Iterator[ScriptMatch]:
 
 
 def _add_sampler(s: Script, call: ast.Call) -> tuple[str, str]:
-    """Return what stands there, and the same with a sampler of its own."""
+    """Return the source of the loader, and the same with a sampler added."""
     given = call.args[0] if call.args else keyword(call, "dataset")
     shuffled = next(item for item in call.keywords if item.arg == "shuffle")
     if given is None:

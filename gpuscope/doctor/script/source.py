@@ -313,7 +313,7 @@ class Source:
 
     @cached_property
     def _suppressions(self) -> dict[int, frozenset[str]]:
-        """Return what a comment suppresses on each line; line 0 stands for the whole file.
+        """Return what a comment suppresses on each line; line 0 is the whole file.
 
         An empty set means every check.
         """

@@ -129,7 +129,7 @@ def _holds_numbers_only(s: Script, call: ast.Call) -> bool:
 def _find_slow_read(s: Script, call: ast.Call) -> ast.Call | None:
     """Return the call in the dataset's ``__getitem__`` that reads a file or waits.
 
-    The result is None where there is none, or where another file defines the dataset.
+    The result is None if it has no dataset, or if another file defines the dataset.
     """
     data = call.args[0] if call.args else keyword(call, "dataset")
     if isinstance(data, ast.Name):

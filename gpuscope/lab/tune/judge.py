@@ -20,7 +20,7 @@ from ..measures import Curve, loss_by_step, loss_curve
 WORTH = 0.01
 """A gain below this share is not worth a switch."""
 CLEAR = 0.03
-"""Two runs of one configuration differ by up to so much from one process to the next. A smaller
+"""Two runs of one configuration differ by up to this share from one process to the next. A smaller
 difference is measured again before it counts.
 """
 LOSS_SHARE = 4
@@ -88,7 +88,7 @@ def first_look(found: Speed | None) -> Decision:
 def after_repeats(a: Sequence[Entry], b: Sequence[Entry]) -> Decision:
     """Decide by a few pairs of runs: "faster" where each pair says so, and all together clearly.
 
-    A wrong "faster" costs little, because whoever wins is compared with the baseline again.
+    A wrong "faster" costs little, because the winner is compared with the baseline again.
     """
     ratios = [found.ratio for pair in zip(a, b, strict=True) if (found := in_turns(*zip(pair)))]
     if len(ratios) < len(a) or not ratios:

@@ -33,7 +33,7 @@ SOURCE = "tune"
 WINDOW_SECONDS = 3.0
 """How long the steps of a trial are timed after its warm-up."""
 STEADY_STEPS = 12
-"""At least so many steps are timed, however long they take: the least that give an interval."""
+"""The fewest steps that are timed, however long they take: fewer give no interval."""
 LIMIT_SECONDS = 900.0
 """The longest time for one trial, with what it compiles."""
 
@@ -92,7 +92,7 @@ class Job:
 
 
 def new_job(ledger: Ledger, baseline: LabConfig, options: Mapping[str, Any], anew: bool) -> Job:
-    """Return the job of a search: the unfinished one of the same work, unless ``anew``."""
+    """Return the job of a search: the unfinished one of the same work, or a new one if ``anew``."""
     job = Job(time.strftime("tune-%m%d-%H%M-") + secrets.token_hex(2), baseline, options)
     if not anew:
         for group, _, values in ledger.unfinished():

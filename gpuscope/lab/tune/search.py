@@ -7,7 +7,7 @@ search. So a search that was killed continues where it was, by being sent what t
 It climbs: each change of switches is tried on the best configuration so far, and kept if it is
 certainly faster, learns as well and fits. This is repeated until a whole round has kept nothing.
 Then each switch that was changed is taken back alone, and what brings nothing is dropped. At the
-end the winner and the baseline are run anew, in turns, in fresh processes: only these runs, which
+end the winner and the baseline are run again, in turns, in fresh processes: only these runs, which
 nobody has chosen by their result, say how much faster it is. Only the standard library is needed.
 """
 
@@ -29,7 +29,7 @@ from .judge import Decision, Speed
 from .space import changes
 
 STALE_TRIALS = 4
-"""After so many trials of others the best configuration is run again, so that a machine that has
+"""After this many trials of others the best configuration is run again, so that a machine that has
 become slower does not make the candidates look worse."""
 FINAL_PAIRS, MOST_FINAL_PAIRS = 3, 6
 """Interleaved pairs of the winner and the baseline at the end. There are more where the winner is
@@ -201,7 +201,7 @@ class Search:
     def _try(
         self, best: LabConfig, change: Mapping[str, Value], postpone: bool
     ) -> Generator[Trial, Entry, bool]:
-        """Run one candidate beside the best so far, and say whether it replaces it."""
+        """Run one candidate and the best so far in turns, and say whether it replaces it."""
         config = self._with(best, change)
         if isinstance(config, str) or config in self._rows or config == best:
             return False

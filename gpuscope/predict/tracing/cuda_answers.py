@@ -18,7 +18,7 @@ from ...text.units import bytes_text
 from ..request import Doubt
 
 ANSWERED_BYTES = 80 << 30
-"""The device memory that a program is told. A program may use it in a decision, so reading it is a
+"""The device memory that the program sees. A program may use it in a decision, so reading it is a
 doubt.
 """
 ANSWERED_PERCENT = 5.0

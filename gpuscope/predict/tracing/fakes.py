@@ -22,7 +22,7 @@ from . import known_values, value_statistics
 from .recorder import BACKWARD, Recorder
 
 DEVICE = torch.device("cpu", 0)
-"""The device that stands for the GPU."""
+"""The device that takes the GPU's place."""
 HOST = torch.device("cpu")
 _META = torch.device("meta")
 SPARSE_PERCENT, MOVED_PERCENT = 3.0, 15.0

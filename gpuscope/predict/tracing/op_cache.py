@@ -103,7 +103,7 @@ class Quick(Fakes):
     """:class:`Fakes` with a cache that all trainings of a process share."""
 
     recipes: dict[Any, _Recipe | None] = {}  # noqa: RUF012  # shared on purpose
-    """None stands for an operator that torch must answer each time."""
+    """None marks an operator that torch must answer each time."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

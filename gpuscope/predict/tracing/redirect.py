@@ -1,4 +1,4 @@
-"""Redirect a program that uses ``cuda`` to the device that stands for it.
+"""Redirect a program that uses ``cuda`` to the device in its place.
 
 Its queries to CUDA are answered too.
 """
@@ -25,7 +25,7 @@ from .known_values import Unsure
 from .replaced import Replaced
 
 CUDA = torch.device("cuda")
-"""The device on which a factory is told to build."""
+"""The device on which a factory is asked to build."""
 
 
 def stand_in(device: Any) -> Any:
@@ -75,7 +75,7 @@ def _cuda(mode: Redirect, func: Any, args: Any, kwargs: Any) -> Any:
 def _seen_device(tensor: Any) -> torch.device:
     """Return ``FakeTensor.device``.
 
-    The program gets a GPU as the answer; torch and our own code get the device that stands for it.
+    The program gets a GPU as the answer; torch and our own code get the device in its place.
     """
     if tensor.fake_mode.in_kernel_invocation:
         return _META
@@ -185,7 +185,7 @@ def _is_cuda(mode: Redirect, func: Any, args: Any, kwargs: Any) -> Any:
 FIRST = torch.device("cuda", 0)
 _META = torch.device("meta")
 _INSIDE = ("torch.", "gpuscope.predict.")
-"""Modules that get the device which stands for a GPU."""
+"""Modules that get the device in the GPU's place."""
 
 
 _SPECIAL = {

@@ -1,7 +1,7 @@
 """Compute the scratch memory of CUDA's sums and means.
 
 A reduction whose outputs are too few to fill the GPU is split over thread blocks, which leave
-partial results in a buffer in global memory with a counter (semaphore) beside it. The launch is
+partial results in a buffer in global memory with a counter (semaphore) behind it. The launch is
 chosen as in torch's ``Reduce.cuh`` (``setReduceConfig``); the arithmetic below gives the same
 sizes, to the byte on an H200.
 """

@@ -306,7 +306,7 @@ class Inputs:
         return torch.tensor([row] * self.batch, device=self.device)
 
     def _picture(self) -> list[int]:
-        """Return the tokens that stand for an image in a model of images and text.
+        """Return the tokens that represent an image in a model of images and text.
 
         There are as many as the image has patches.
         """

@@ -24,7 +24,7 @@ NAME = "likely_fact"
 
 
 class Fact(NamedTuple):
-    """What is likely about a tensor's values; None stands for unknown."""
+    """What is likely about a tensor's values; None means unknown."""
 
     share: float | None = None
     """The share of the elements that are True, or 1 if all are 0 or 1."""
