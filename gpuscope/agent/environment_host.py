@@ -1,4 +1,4 @@
-"""The host's facts for ``gpuscope doctor``: /proc, /sys, cgroup, limits.
+"""Read the host's facts for ``gpuscope doctor``: /proc, /sys, cgroup, limits.
 
 Nothing here calls a driver.
 """

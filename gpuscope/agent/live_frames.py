@@ -61,7 +61,7 @@ class LiveFrames:
         return self._search.pending
 
     def link_of(self, trainer: int) -> Optional[int]:
-        """The name of the link to the probe of a trainer, which has this id in the frames."""
+        """Return the name of the link to the probe of the trainer with this id in the frames."""
         return self._assembler.trainers.get(trainer)
 
     def ask(self, link: int, request: Request) -> int:

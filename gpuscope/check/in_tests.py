@@ -1,4 +1,4 @@
-"""What the tests of a project ask for: a predicted peak, and the budgets of a marker."""
+"""Serve the tests of a project: a predicted peak, and the budgets of a marker."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHOWN = 5
 
 
 class BadMarker(UserError):
-    """What a test asks for means nothing."""
+    """The marker of a test is wrong."""
 
 
 class TooClose(UserWarning):

@@ -46,7 +46,7 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """What the lock says of one training."""
+    """The entry of one training in the lock."""
 
     training: str
     """The model and its switches, in words."""

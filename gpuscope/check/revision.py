@@ -52,7 +52,7 @@ class Hunk:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What lies between a revision and the working tree."""
+    """The differences between a revision and the working tree."""
 
     hunks: tuple[Hunk, ...]
     new_files: tuple[str, ...]

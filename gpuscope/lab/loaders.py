@@ -1,4 +1,4 @@
-"""Where the Lab's micro-batches come from.
+"""Provide the Lab's micro-batches.
 
 They are made on the device beforehand, or come from a DataLoader, or from a slow one. All of them
 use the samples of the same pool. On one rank they do so in the same order, so that runs which

@@ -1,4 +1,4 @@
-"""What the lab's worker says on its stdout, one JSON object a line, and the last document.
+"""Define what the lab's worker writes to stdout: a JSON object in each line, the document last.
 
 | kind | when | fields |
 |---|---|---|
@@ -156,7 +156,7 @@ def document(
     skipped: int = 0,
     error: Failure | None = None,
 ) -> dict[str, Any]:
-    """The document of ``gpuscope lab --headless --json``, the same keys whatever happened.
+    """Return the document of ``gpuscope lab --headless --json``, with the same keys in every case.
 
     ``values`` holds what was measured, by key; every other key of ``MEASURED`` is null, with the
     (code, text) that ``reasons`` gives for it, or for ``""`` as the reason for all that have none

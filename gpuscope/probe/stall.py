@@ -55,7 +55,7 @@ def limit_seconds(p95: Optional[float]) -> float:
 
 
 class Stall:
-    """Notices that no step ends.
+    """Notices that steps no longer end.
 
     ``announce(kind, text, data)`` is called for ``stall``, once, and for ``resumed``.
     ``collectives()`` returns the number of collectives launched so far, or an :class:`Unknown`. The

@@ -80,7 +80,7 @@ class MapRow:
 
 @dataclass(frozen=True, slots=True)
 class Map(Origin):
-    """What lies where: rows on one scale. ``legend`` names each token.
+    """A map of what is where: rows on one scale. ``legend`` names each token.
 
     ``head`` names the columns of labels, values and details.
     """
@@ -217,7 +217,7 @@ class Intervals(Origin):
 
 @dataclass(frozen=True, slots=True)
 class Findings(Origin):
-    """Findings of the doctor, the gravest first."""
+    """Findings of the doctor, the most severe first."""
 
     findings: Sequence[Finding]
     notes: Sequence[str] = ()
@@ -237,7 +237,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Chapter:
-    """What one file or source has to tell; ``kind`` says what it is.
+    """The report of one file or source; ``kind`` says what it is.
 
     ``facts`` are pairs of a name and a value. ``problems`` are sentences on what could not be read.
     """

@@ -36,12 +36,12 @@ DEFAULT_POOL = "default"
 
 
 def whole(value: Any, limit: int = SIZE_LIMIT) -> int | None:
-    """A size (or an address) that makes sense, or None."""
+    """Return a size or an address that makes sense, or None."""
     return value if type(value) is int and 0 <= value < limit else None
 
 
 class TooManyBlocks(Exception):
-    """The file names the same lists again and again."""
+    """The file refers to the same lists again and again, so its blocks have no end."""
 
 
 @dataclass
@@ -60,7 +60,7 @@ class LiveTable:
 
 @dataclass
 class DeviceBlocks:
-    """What the segments of one device say."""
+    """The figures of one device's segments."""
 
     device: int
     totals: Totals = field(default_factory=Totals)
@@ -288,7 +288,7 @@ def buckets(sizes: dict[int, list[int]]) -> list[Bucket]:
 
 
 def device_view(here: DeviceBlocks, stacks: StackTable, top: int) -> SnapshotDevice:
-    """The view of one device without its trace."""
+    """Return the view of one device without its trace."""
     found = here.fragmentation
     if found.free_bytes:
         found.percent = round(100.0 * (1 - found.largest_free_bytes / found.free_bytes), 2)
@@ -329,7 +329,7 @@ def _draw(segment: Segment, active: list[tuple[int, int, bool]], cells: int) -> 
 
 
 def _split(begin: int, end: int, width: int) -> Iterator[tuple[int, int]]:
-    """The bytes of [begin, end) in each cell that they touch."""
+    """Yield the bytes of [begin, end) in each cell that they touch."""
     while begin < end:
         cell = begin // width
         stop = min(end, (cell + 1) * width)

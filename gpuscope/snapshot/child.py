@@ -48,7 +48,7 @@ class Child:
         self.snapshot: Snapshot | None = None
 
     def cap(self) -> None:
-        """Before each file: the soft limit low again, and processor time for one more file."""
+        """Lower the soft limit again, and allow processor time for one more file."""
         if resource is not None and self.limit:
             resource.setrlimit(resource.RLIMIT_AS, (int(self.limit * HEADROOM), self.limit))
         self.allow(self.seconds)
@@ -66,7 +66,7 @@ class Child:
             )
 
     def answer(self, question: dict[str, Any]) -> None:
-        """One question, one answer; what goes wrong is an answer too."""
+        """Answer one question; an error is an answer too."""
         try:
             say("ok", self._answer(question))
         except Unreadable as error:

@@ -41,7 +41,7 @@ ASCII = Glyphs(".", "-=+", "#", "o", "|", "    ####", " #", "<-", "-", "...", "X
 
 
 def glyphs_for(encoding: str | None) -> Glyphs:
-    """Block elements where the encoding has them."""
+    """Return block elements if the encoding has them, otherwise ASCII characters."""
     try:
         "".join(vars(BLOCKS).values()).encode(encoding or "ascii")
     except (UnicodeError, LookupError):

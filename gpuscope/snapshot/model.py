@@ -130,7 +130,10 @@ class Totals:
 
 @dataclass
 class Pool:
-    """``name``: "default", or a private pool's id such as "0, 3" (CUDA graphs, user pools)."""
+    """A memory pool.
+
+    ``name`` is "default", or a private pool's id such as "0, 3" (CUDA graphs, user pools).
+    """
 
     name: str
     private: bool
@@ -375,7 +378,10 @@ class Diff:
 
 @dataclass
 class Failure:
-    """``code``: missing, unreadable, foreign, hostile, truncated, too_big, unusable, usage."""
+    """Why a file was not read.
+
+    ``code`` is missing, unreadable, foreign, hostile, truncated, too_big, unusable or usage.
+    """
 
     code: str
     text: str

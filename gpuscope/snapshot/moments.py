@@ -158,7 +158,7 @@ class Moments:
             self.peak_index = index
 
     def _set_levels(self, allocated: int, active: int, reserved: int) -> None:
-        """Lifts the lines from "since the start" to bytes."""
+        """Add the bytes at the start to lines that count changes since the start."""
         line = self.timeline
         if (
             max(map(abs, (*line.allocated.high, *line.active.high, *line.reserved.high, 0)))
@@ -199,7 +199,7 @@ class Moments:
     # ── moments ───────────────────────────────────────────────────────────────────────────────────
 
     def resolve(self, moment: int | str) -> int:
-        """The entry that a moment (``model.MOMENTS``) names. Raises :class:`NoSuchMoment`."""
+        """Return the entry of a moment (``model.MOMENTS``). Raises :class:`NoSuchMoment`."""
         total = len(self.columns)
         word = str(moment).strip().lower().removeprefix("#")
         if word in ("start", "end", "peak"):

@@ -127,7 +127,7 @@ class Reading:
 
     @property
     def pid(self) -> int:
-        """Of the child."""
+        """The pid of the child."""
         return self._process.pid
 
     # ── questions ─────────────────────────────────────────────────────────────────────────────────
@@ -141,7 +141,7 @@ class Reading:
         return self._ask({"ask": "at", "device": device, "moment": moment, "top": top}, At)
 
     def between(self, device: int, first: int | str, last: int | str, top: int = 20) -> Between:
-        """What was allocated after ``first`` and is still live after ``last``, by stack."""
+        """Return what was allocated after ``first`` and is still live after ``last``, by stack."""
         return self._ask(
             {"ask": "between", "device": device, "first": first, "last": last, "top": top}, Between
         )
@@ -260,7 +260,7 @@ class Reading:
                 return _decode(content, kind)
 
     def _answer(self, deadline: float) -> tuple[str, bytes]:
-        """One line of the child: the word before the first space, and the JSON after it."""
+        """Return the word before the first space of the child's line, and the JSON after it."""
         try:
             line = self._process.read_line(deadline)
         except ChildError as error:

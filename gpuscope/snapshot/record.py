@@ -56,7 +56,7 @@ def read_record(about: Any, summary: Summary) -> bool:
 
 
 def _place(row: Any) -> Place:
-    """A frame of a record: [file, line, function]."""
+    """Return a frame of a record: [file, line, function]."""
     file, line, function = (
         (*row[:3], None, None, None)[:3] if isinstance(row, (list, tuple)) else (row, None, None)
     )

@@ -50,7 +50,7 @@ class StackTable:
         self._place: dict[int, Place] = {}
 
     def next(self, frames: object) -> int:
-        """As :meth:`index`, for the stacks of a trace in their order."""
+        """Return what :meth:`index` does, for the stacks of a trace in their order."""
         guess = self._follows.get(self._last)
         if guess is not None and guess[1] == frames:
             self._last = guess[0]
@@ -96,7 +96,7 @@ class StackTable:
         return place
 
     def row(self, stack: int, size: int, count: int) -> StackRow:
-        """For an answer: strings clean, at most ``MAX_FRAMES`` frames."""
+        """Return a stack for an answer, with clean strings and at most ``MAX_FRAMES`` frames."""
         places = self.places[stack] if stack >= 0 else ()
         return StackRow(
             size,
@@ -107,7 +107,7 @@ class StackTable:
         )
 
     def top(self, sums: Mapping[int, Iterable[int]], count: int) -> Stacks:
-        """``sums``: stack → (bytes, blocks). The ``count`` largest as rows, the rest summed."""
+        """Return the ``count`` largest ``sums`` (stack → bytes, blocks) as rows, and the rest."""
         rows = sorted(
             ((size, number, stack) for stack, (size, number) in sums.items()),
             key=lambda row: (-row[0], row[2]),

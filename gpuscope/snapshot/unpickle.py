@@ -37,7 +37,7 @@ class ForbiddenPickle(Exception):
 
 
 class Unreadable(Exception):
-    """``code`` as in :class:`gpuscope.snapshot.model.Failure`."""
+    """A file cannot be read. ``code`` is as in :class:`gpuscope.snapshot.model.Failure`."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
@@ -182,7 +182,7 @@ def _attempt(
 
 
 def _refuse_foreign(head: bytes) -> None:
-    """Files that people mistake for snapshots: what they are, and what to do."""
+    """Refuse files that people mistake for snapshots, with what they are and what to do."""
     begin = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     lower = begin[:512].lower()
     what = ""

@@ -1,4 +1,4 @@
-"""What a search asks for, what it keeps to, and what it finds.
+"""Define the runs that a search asks for, its settings, and its result.
 
 Only the standard library is needed.
 """
@@ -53,7 +53,7 @@ class Trial:
 
 @dataclass(slots=True)
 class Row:
-    """A candidate and what became of it.
+    """A candidate and its result.
 
     ``speed`` is measured against the best configuration of that moment, ``against``. ``reason``
     says in words why it was not kept.
@@ -101,7 +101,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a search has to keep to.
+    """The settings that bind a search.
 
     ``keep_loss`` is how much higher the loss may be, as a share. ``capacity`` is the memory in
     bytes that a run may reserve on each device; None: whatever runs. ``time_left`` returns the

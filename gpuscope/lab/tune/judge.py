@@ -100,7 +100,7 @@ def after_repeats(a: Sequence[Entry], b: Sequence[Entry]) -> Decision:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """How far the loss of B lies above that of A at equal ``unit``, as a share of A's.
+    """How much higher the loss of B is than that of A at equal ``unit``, as a share of A's.
 
     ``excess`` is None where it is unknown, and ``reason`` says why.
     """
