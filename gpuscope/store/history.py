@@ -1,6 +1,6 @@
 """The readings of one entity over time, all columns of a tick side by side in one flat array.
 
-The newest ticks are kept as they came, older ones as means of ten seconds, for hours. Appending a
+The newest ticks are kept unchanged, older ones as means of ten seconds, for hours. Appending a
 tick is one C call, and a column is a strided slice. NaN inside the array means unknown and becomes
 ``None`` when it is read. Times are seconds on the host's monotonic clock, so they only grow, and
 setting the wall clock does not affect them.
@@ -19,7 +19,7 @@ from ..wire.frames import Row
 from .view import History
 
 POINTS = 3600
-"""Ticks of one entity that are kept as they came: half an hour at 2 Hz."""
+"""Ticks of one entity that are kept unchanged: half an hour at 2 Hz."""
 MEAN_SECONDS = 10.0
 MEANS = 4320
 """Means that are kept of older ticks: 12 hours."""
@@ -97,7 +97,7 @@ class Ring:
             self._ticks = earlier + self._ticks
 
     def _fold(self) -> None:
-        """Average the oldest ticks until there are no more than there should be."""
+        """Average the oldest ticks until there are few enough."""
         width, ticks = self._width, self._ticks
         while len(ticks) > self._points * width:
             end = (floor(ticks[0] / MEAN_SECONDS) + 1) * MEAN_SECONDS
@@ -128,7 +128,7 @@ class Ring:
 
     @property
     def first_seconds(self) -> float:
-        """Return the oldest moment that was seen and is kept, infinity if there is none."""
+        """Return the oldest moment that was seen and is kept, infinity if nothing is kept."""
         oldest = next((kept[0] for kept in (self._means, self._ticks) if kept), inf)
         return max(oldest, self._own_from)
 

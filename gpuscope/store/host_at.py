@@ -1,7 +1,7 @@
 """A host as it was at an earlier moment, put together from its history.
 
 Numbers and words are kept over time. Why something was unknown is not kept, and the reason says so.
-An entity that ended later is alive again, and one that came later is absent.
+An entity that ended later is shown alive, and one that began later is left out.
 """
 
 from __future__ import annotations

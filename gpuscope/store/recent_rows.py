@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 MAX_ROWS, MAX_DEVICES, MAX_COLUMNS = 1024, 64, 32
-"""The limits of what is read from an answer, whatever it holds."""
+"""The most that is read from an answer, however much it contains."""
 MAX_M = 1 << 62
 Rows = tuple[list[int], dict[str, list[float | None]]]
 """Times on the host's monotonic clock in nanoseconds, and for each column as many values."""

@@ -60,7 +60,7 @@ class Recorder:
         return time.monotonic() - self._began
 
     def begin_at(self, received_seconds: float) -> None:
-        """Let the recording begin with a frame that came at this moment.
+        """Let the recording begin with a frame that was received at this moment.
 
         The time to connect to a far host is not part of the recording.
         """
@@ -68,7 +68,7 @@ class Recorder:
             self._began = received_seconds
 
     def attach(self, source: Source) -> None:
-        """Record ``source`` from now on, beginning with the definitions and reasons that hold."""
+        """Record ``source`` from now on, beginning with its current definitions and reasons."""
 
         def tap(line: bytes, frame: Frame, received_seconds: float) -> None:
             if isinstance(frame, _RECORDED):

@@ -1,6 +1,6 @@
 """Let a recording stand in for the agent.
 
-The same lines go through the same decoder, at the times at which they once came.
+The recorded lines go through the same decoder, at the intervals at which they were received.
 
 A file may hold several sources. Each is a :class:`ReplaySource` of its own, and all share one
 :class:`ReplayClock`, so that pause, speed and seek act on all of them.

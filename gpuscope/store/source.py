@@ -65,11 +65,11 @@ MAX_NOISE_BYTES = 64 << 10
 MAX_BAD_LINES = 100
 MAX_DEFINITIONS = 16384
 MAX_DEFINITION_BYTES = 16 << 20
-"""Definitions are kept as they came, for a recorder that starts later. These are the limits of
+"""Definitions are kept unchanged, for a recorder that starts later. These are the limits of
 their number and their total size.
 """
 MAX_REASON_CHARS = 4 << 20
-"""Limit of all reasons that hold, which are kept for the same recorder."""
+"""Limit of all current reasons, which are kept for the same recorder."""
 REASONS_A_LINE = 16
 """A reason has at most 4096 characters of at most 12 bytes each; this many fit into a line."""
 FRAMES_PER_SECOND = 1000.0
@@ -443,7 +443,7 @@ class AgentSource:
         return result
 
     def prelude(self) -> list[bytes]:
-        """Return hello, key frame, all definitions and reasons that hold; none before a hello."""
+        """Return hello, key frame, all definitions and current reasons; nothing before a hello."""
         if self._hello is None:
             return []
         m = self._last_sample.m if self._last_sample is not None else self._hello.m

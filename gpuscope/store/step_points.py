@@ -1,7 +1,7 @@
 """Keep what an allocator held right after each step, from step to step.
 
 ``step_allocated_bytes`` is read right after ``optimizer.step()``: one fixed point of the step,
-where activations are gone and what is left should be the same every time. Nothing here judges it.
+where activations are freed and the rest should be the same every time. Nothing here judges it.
 """
 
 from __future__ import annotations

@@ -293,7 +293,7 @@ def _count(row: Row, own: float, total: float) -> None:
 def _count_nested(rows: list[Row], spans: Spans) -> None:
     """Count the time that each call of one thread spent itself.
 
-    Calls lie inside each other: a call's own time is its time without that of its children.
+    Calls are nested: a call's own time is its time without that of its children.
     """
     ordered = sorted(_triples(spans), key=lambda span: (span[0], -span[1]))
     open_calls: list[list[float]] = []  # end, length, number, seconds of children

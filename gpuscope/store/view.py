@@ -280,7 +280,7 @@ class Capabilities:
     """What a source can do.
 
     ``actions`` maps the name of an action to "", or to the reason why it is not possible (which the
-    screen shows beside it).
+    screen shows next to it).
     """
 
     actions: Mapping[str, str] = field(default_factory=dict)

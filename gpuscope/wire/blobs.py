@@ -90,7 +90,7 @@ class BlobSender:
 
     @property
     def wants_turn(self) -> bool:
-        """Whether :meth:`next_line` may be called now: there is more to send, and credit for it."""
+        """Whether :meth:`next_line` may be called: there is more to send, and credit for it."""
         return not self.done and self._sent < self._allowed
 
     def allow(self, chunks: int) -> None:
@@ -183,7 +183,7 @@ class BlobReceiver:
         self._file = os.fdopen(fd, "wb")
 
     def feed(self, blob: Blob) -> bool:
-        """Take the next chunk; True when the blob is complete and has been moved to ``path``.
+        """Take the next chunk. True if the blob is complete and has been moved to ``path``.
 
         Raises :class:`BlobError` for invalid or damaged data; nothing is left on disk then.
         """

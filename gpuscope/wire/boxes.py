@@ -70,7 +70,7 @@ def header_offset(generation: int) -> int:
 
 
 def read_header(data: bytes) -> Optional[bytes]:
-    """Return the payload of the newest header copy that is whole, or None if none is."""
+    """Return the payload of the newest undamaged header copy, or None if both are damaged."""
     best: Optional[Tuple[int, bytes]] = None
     for number in range(HEADERS):
         copy = data[number * HEADER_BYTES : (number + 1) * HEADER_BYTES]

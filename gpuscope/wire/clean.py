@@ -82,7 +82,7 @@ def _visible(match: re.Match[str]) -> str:
 def _limit_marks(match: re.Match[str]) -> str:
     """Return a run of characters in which no letter has more than ``MAX_MARKS`` marks.
 
-    Where there are more, one U+FFFD stands for all.
+    If there are more, one U+FFFD replaces all of them.
     """
     kept: list[str] = []
     marks = 0

@@ -1,4 +1,4 @@
-"""The codec of the standard library: it encodes for all, and decodes for agents and probes.
+"""Encode frames for everybody, and decode them for agents and probes, with the standard library.
 
 The viewer decodes with ``store/decode.py`` instead. ``decode`` is safe for hostile input: line
 length, integer width, nesting and types are checked before anything is built, and the only

@@ -154,7 +154,7 @@ class ProcDef:
 
     ``start`` is its kernel start time in clock ticks since boot; another process that gets the same
     pid has another start time. For processes of other users the agent cuts ``command`` to the
-    program's name, unless it is told not to.
+    program's name, unless it is asked not to.
     """
 
     pid: int

@@ -1,4 +1,4 @@
-"""Finds the files that injections left behind in a user's private directory.
+"""Removes the files that injections left behind in a user's private directory.
 
 An injector removes its files when it is done, but one that is killed cannot do so, and its files
 would stay forever. So the next injector in that directory, and every probe that starts there,

@@ -38,7 +38,7 @@ class Stop(Exception):
 
 
 def until_damage(member: Any, data: bytes) -> bytes:
-    """Return all data that can be unpacked before the damage.
+    """Return all data before the damage, unpacked.
 
     ``decompress`` alone returns nothing for a piece of data that ends in an error.
     """

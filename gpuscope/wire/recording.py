@@ -62,7 +62,7 @@ class Problem:
 
 
 class Member(NamedTuple):
-    """A place where reading can begin.
+    """A part of the file where reading can begin.
 
     It has its offset in the file, and the first line's time and source.
     """

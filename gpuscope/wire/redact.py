@@ -26,7 +26,7 @@ _NUMBERS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}\b")
 
 
 class Redactor:
-    """Remembers what it replaced: a user is the same ``user-1`` everywhere in a recording."""
+    """Replaces names and remembers them: a user is ``user-1`` everywhere in a recording."""
 
     def __init__(self) -> None:
         self._names: Dict[str, Dict[str, str]] = {}

@@ -56,7 +56,7 @@ def says_ranks(part: bytes) -> bool:
 def examine(paths: Sequence[Path], name: str, here: bool = True) -> Report:
     """Return the verdict on the job that left these files and folders.
 
-    ``here`` says that they stay where they are, so that the user can be told to read them.
+    ``here`` says that the files stay, so that the report can tell the user to read them.
     """
     from . import ranks_table, verdict
     from .collect import read_files, read_job
@@ -108,7 +108,7 @@ def _finding(suspect: Suspect, index: int, root: Path | None) -> Finding:
 
 
 def _of_attempt(suspect: Suspect, job: Job, root: Path | None) -> Finding:
-    """Return what ended the attempt before the last one, after which torchrun started anew."""
+    """Return what ended the last attempt but one, after which torchrun started again."""
     finding = _finding(suspect, 1, root)
     return replace(finding, where=f"attempt {job.attempts - 1} of {job.attempts}", rank=1.0)
 

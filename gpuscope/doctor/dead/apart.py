@@ -102,8 +102,8 @@ def _is_at_its_end(scene: Scene, difference: Difference, odd: list[int]) -> bool
 def _usual_group(scene: Scene, difference: Difference, odd: int) -> str | None:
     """Return the group in which other ranks make the odd call at other times, if they make it.
 
-    In the same group, the odd rank is ahead or behind, and its tensor is none of a wrong size. In
-    another group, it used the wrong one.
+    If that is the same group, the odd rank is ahead or behind, and the size of its tensor is right.
+    If it is another group, the rank used the wrong one.
     """
     mine = difference.sides[-1][1]
     found = set()
@@ -223,7 +223,7 @@ _Pair = tuple[int, dict[str, str], int, dict[str, str]]
 
 
 def _of_fingerprints(pairs: list[_Pair], shown: list[Evidence]) -> Suspects:
-    """Yield the rank whose collective differs, by what each rank said of itself and another.
+    """Yield the rank whose collective differs, from what each rank said of itself and of another.
 
     A rank names the first rank that differs from it, so the odd one is in every pair.
     """

@@ -318,7 +318,8 @@ def _add_exit(job: Job, moment: Moment) -> None:
 def _add_tasks(job: Job, listed: Sequence[Listed]) -> None:
     """Add how srun saw its tasks end, where each task is a rank.
 
-    That is so where no torchrun started the ranks. What ends after srun aborted the step was told.
+    This is the case if no torchrun started the ranks. Tasks that end after srun has aborted the
+    step were made to end.
     """
     ends = [one for one in job.moments if one.rule in ("slurm-exit", "aborting")]
     if listed or any(rank.local is not None for rank in job.ranks.values()):

@@ -16,7 +16,7 @@ from .scene import Scene, code_text, host_of, names, of_failure, of_moment, shor
 
 Suspects = Iterator[Suspect]
 STANDSTILL_SECONDS, STANDSTILL_TIMES = 20.0, 10.0
-"""A job that made no step for so long, and for so many times as long as usual, stood still."""
+"""A job is stalled if it made no step for this long, and for this many times as long as usual."""
 
 
 def find(scene: Scene) -> Suspects:
@@ -26,7 +26,7 @@ def find(scene: Scene) -> Suspects:
 
 
 def exits(scene: Scene) -> Suspects:
-    """Yield ranks that a signal or an exit code ended, without an exception or being told to."""
+    """Yield ranks that a signal or an exit code ended, unless the launcher made them end."""
     groups: defaultdict[tuple[int, bool], list[int]] = defaultdict(list)
     for number, rank in scene.ranks.items():
         left = rank.exit
@@ -86,7 +86,7 @@ _CRASHES = tuple(-one for one in _FAULTS)
 
 
 def _of_exits(scene: Scene, code: int, waited: bool, ranks: list[int]) -> Suspect:
-    """Return the ranks that ended with one code. Where all did, none is the culprit."""
+    """Return the ranks that ended with one code. If all did, no rank is the culprit."""
     lead = scene.get(ranks[0])
     cause = "dead.silent-exit"
     if code < 0:

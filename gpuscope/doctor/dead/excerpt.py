@@ -52,7 +52,7 @@ class Excerpt:
 
 
 def tail_bytes(logs: int) -> int:
-    """Return how much of the end of each log is kept when a job has so many of them."""
+    """Return how much of the end of each log is kept if a job has this many logs."""
     return max(LEAST_TAIL_BYTES, min(MOST_TAIL_BYTES, ALL_TAILS_BYTES // max(logs, 1)))
 
 

@@ -62,7 +62,7 @@ class Found:
 
 
 def is_of_a_job(folder: Path) -> bool:
-    """Return whether a folder holds what a job left, and not scripts with a log beside them.
+    """Return whether a folder holds the files of a job, and not scripts with a log among them.
 
     It stops at the first file that nothing but a job leaves.
     """

@@ -46,9 +46,9 @@ _TIMES = re.compile(
 _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
 FIRST_LINES = 50
 LOOK_BACK = 60
-"""So many lines before a line are looked at for its time."""
+"""How many lines before a line are searched for its time."""
 TIME_CHARS = 120
-"""A time is looked for in so many characters at the beginning of a line."""
+"""How many characters at the beginning of a line are searched for a time."""
 _ANYWHERE = re.compile(r" (?:AT|at) \d{4}-\d\d-\d\dT")
 
 

@@ -57,7 +57,7 @@ class Failure:
 
     ``chain`` holds "Type: message" of each exception, the first one that was raised first.
     ``frames`` are those of the exception at ``first`` in the chain, the innermost last.
-    ``source`` is the file and the line where it stands. ``rank`` is the rank that the text itself
+    ``source`` is its file and line. ``rank`` is the rank that the text itself
     names as the one that raised it. ``fatal`` says that it is known to have ended the process:
     torch's hook for uncaught exceptions wrote it, or torchrun's error file has it.
     """
@@ -211,7 +211,7 @@ class Call:
 
 @dataclass(slots=True)
 class Rank:
-    """All that the files tell of one rank.
+    """Everything that the files say of one rank.
 
     ``step_seconds`` is the time between the last two lines about steps. ``last_lines`` are the last
     lines that are of no exception, and ``complaints`` those that name a cause, with their sources.

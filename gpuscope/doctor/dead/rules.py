@@ -84,8 +84,9 @@ def fields(match: re.Match[str]) -> dict[str, str]:
 def classify(failure: Failure) -> None:
     """Decide what an exception means, and which one of its chain decides it.
 
-    The first exception decides, because those after it came of its handling. One that no rule knows
-    gives way to a known cause after it, and one that programs catch as a matter of course to any.
+    The first exception decides, because the later ones were raised while it was handled. If no rule
+    knows it, a later one with a known cause decides. If programs usually catch it, any later one
+    does.
     """
     ruled = [_of_exception(text) for text in failure.chain]
     first = 0

@@ -1,4 +1,4 @@
-"""Prepare a job for judgement: who failed by itself, who waited, who was told, who kept silent."""
+"""Sort the ranks of a job before it is judged: failed, waiting, made to end, or silent."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Scene:
 
     @cached_property
     def aborted(self) -> list[int]:
-        """The ranks that ended by SIGABRT without being told to."""
+        """The ranks that ended by SIGABRT although nobody made them end."""
         return [
             number
             for number, rank in self.ranks.items()

@@ -34,7 +34,7 @@ _OF_OTHERS = re.compile(
 _OF_ANYTHING = re.compile(r"(?:RuntimeError|OSError|Exception|SystemError|PermissionError)\b")
 """Exceptions that may be of the system as well as of the program."""
 SOONER_SECONDS = 2.0
-"""An exception that is known to come so much sooner than another one comes first."""
+"""An exception is ranked first if it is known to come this many seconds before another one."""
 
 
 def find(scene: Scene) -> Suspects:
