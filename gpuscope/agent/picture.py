@@ -25,8 +25,9 @@ from ..collect.nvml_process_load import NO_SAMPLE
 from ..collect.unowned import unowned_bytes
 from ..wire import frames
 from ..wire.frames import NOT_INITIALISED, GpuDef, HostDef, ProcDef, Reading, Unknown
-from .device_workers import DeviceWorker, NvmlWorker
+from .device_workers import DeviceWorker
 from .host_workers import HostWorker, ProcessWorker
+from .nvml_workers import NvmlWorker
 from .ticker import Bell
 from .worker import hung
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ..text.units import bytes_text
+from ..text.units import bytes_text, count_text
 from . import metrics
 from .config import LabConfig
 from .run_facts import (
@@ -118,11 +118,6 @@ def _refuse(what: str, why: str, config: LabConfig | None, **changes: object) ->
 
 def _warn(what: str, why: str, config: LabConfig, **changes: object) -> RuleVerdict:
     return RuleVerdict("warn", what, why, replace(config, **changes))  # type: ignore[arg-type]
-
-
-def _count(number: int, thing: str) -> str:
-    plural = thing + ("es" if thing.endswith("s") else "s")
-    return f"{number:,} {thing if number == 1 else plural}"
 
 
 # ── the rules ─────────────────────────────────────────────────────────────────────────────────────
@@ -318,7 +313,7 @@ def _loader(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
         yield _warn(
             "There are more workers than cores.",
             f"{config.workers} workers{f' in each of {count} ranks' if count > 1 else ''} share "
-            f"{_count(facts.cores, 'core')}.",
+            f"{count_text(facts.cores, 'core')}.",
             config,
             workers=most,
         )
@@ -369,7 +364,7 @@ def _parallel_gpus(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
     if there is not None and wanted > there > 0:
         what = "process" if config.processes else "GPU"
         why = "each process needs its own GPU" if config.processes else "torch finds no more"
-        refused = _count(wanted, what) + f" on {_count(there, 'GPU')} cannot be."
+        refused = count_text(wanted, what) + f" on {count_text(there, 'GPU')} cannot be."
         yield _refuse(refused, f"{why}.", config, nproc=there)
     elif wanted == 1 and there is not None and ranks(config, facts) == 1:
         does = {"dp": "splits no batch", "ddp": "reduces nothing", "fsdp": "shards nothing"}[
@@ -388,7 +383,7 @@ def _parallel_gpus(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
         and config.batch < wanted <= (there or wanted)
     ):
         yield _warn(
-            f"{_count(wanted - config.batch, 'GPU')} will have nothing to do.",
+            f"{count_text(wanted - config.batch, 'GPU')} will have nothing to do.",
             f"DataParallel splits a micro-batch of {config.batch} among {wanted} GPUs.",
             config,
             batch=wanted,
@@ -400,15 +395,15 @@ def _parallel_cpu(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
     most = max(8, 4 * facts.cores)
     if count > most and facts.processes is None:
         yield _refuse(
-            f"{_count(count, 'process')} on {_count(facts.cores, 'core')} would mostly wait for "
-            f"each other.",
+            f"{count_text(count, 'process')} on {count_text(facts.cores, 'core')} would mostly "
+            "wait for each other.",
             f"each loads torch, about 300 MiB; the limit here is {most}.",
             config,
             nproc=max(2, facts.cores),
         )
     elif count > max(facts.cores, CPU_PROCESSES):
         yield _warn(
-            f"{_count(count, 'process')} share {_count(facts.cores, 'core')}.",
+            f"{count_text(count, 'process')} share {count_text(facts.cores, 'core')}.",
             "a step takes longer than with fewer; this shows how it works, not how fast it is.",
             config,
             nproc=max(CPU_PROCESSES, facts.cores),

@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 from ..store.view import AllocView, DeviceView, HistoryOf, HostView
 from ..text.units import MIB, bytes_text
+from .allocator_account import on_cpu
 from .fullest import at_the_fullest, seconds_of
-from .memory_account import Account, account, on_cpu
+from .memory_account import Account, account
 from .memory_layers import trainer_of
 
 WORTH_SAYING_BYTES = 64 * MIB

@@ -20,14 +20,11 @@ from ..store.view import (
     Entity,
     HostView,
     ProcView,
-    TrainerView,
     UseView,
 )
-from ..text.units import bytes_text, duration_text
-from ..wire.columns import rewrite_sizes
+from ..text.units import duration_text
 from ..wire.frames import HIDDEN_BY_CONTAINER, Unknown
-from .allocator_settings import grows_segments
-from .allocator_split import COLUMNS, POOL_COLUMNS, Counters, Split, categories, split
+from .allocator_account import Part, inside_torch, size_of
 from .device_state import unowned_on
 from .memory_layers import trainer_of
 
@@ -40,30 +37,6 @@ CLEARLY = 1.25
 """Another row becomes the advice if it is this many times as large as the former one."""
 TOLERATED_BYTES, TOLERATED_SHARE = 8 << 20, 0.005
 """Share of the used memory that needs no row, although no process is known to hold it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One row.
-
-    ``size`` in bytes, or the reason it is unknown; ``token`` its layer; ``inside`` names the row it
-    is a part of, "" for the rows that add up to the total. ``about``: an estimate, or counted at
-    another moment. ``free_by`` says how it can be given back, "" if it cannot, and ``now`` whether
-    without another run.
-    """
-
-    name: str
-    token: str
-    size: float | Unknown
-    inside: str = ""
-    free_by: str = ""
-    now: bool = False
-    about: bool = False
-
-    @property
-    def known(self) -> float:
-        """Bytes, 0 where unknown: for sums that say what they leave out."""
-        return self.size if isinstance(self.size, (int, float)) else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,196 +53,6 @@ class Account:
     notes: list[str] = field(default_factory=list)
 
 
-COUNTED = (
-    ("parameters", "parameter_bytes", "a smaller dtype or sharding (next run)"),
-    ("optimizer state", "optimizer_state_bytes", "an 8-bit or sharded optimizer (next run)"),
-    ("gradients", "gradient_bytes", "zero_grad(set_to_none=True) before the peak"),
-)
-OTHER_MODELS = "other models"
-AWAY = (
-    "move untrained models to the CPU or a smaller dtype, or compute their output once (next run)"
-)
-WORKSPACES, REST, LIVE = "cuBLAS workspaces", "activations + temp", "live tensors"
-LESS = "a smaller micro-batch, activation checkpointing, fewer kept references"
-
-
-def inside_torch(trainer: TrainerView | None, allocator: AllocView) -> tuple[list[Part], list[str]]:
-    """Return a trainer's own rows on one device, and what is not exact.
-
-    The rows are allocated and cached, with what they are made of.
-    """
-    allocated, reserved = _size(allocator, "allocated_bytes"), _size(allocator, "reserved_bytes")
-    if isinstance(allocated, Unknown) or isinstance(reserved, Unknown):
-        why = allocated if isinstance(allocated, Unknown) else reserved
-        return [Part("allocated", "allocated", allocated), Part("cached", "cached", why)], []
-    columns = [allocator.number(column) for column in COLUMNS]
-    if any(value is None for value in columns):
-        return _unsplit(trainer, allocator, allocated, reserved)
-    notes: list[str] = []
-    idle = _pools(allocator, notes)
-    reserve, live, active, requested, inactive = (int(value or 0) for value in columns)
-    whole = split(Counters(reserve, live, active, requested, inactive, *idle))
-    if whole.torn:
-        notes.append(
-            "the allocator's counters contradict each other: parts were capped at their maximum"
-        )
-    parts = [Part("allocated", "allocated", whole.live + whole.rounding)]
-    parts += _live(allocator, whole.live, notes)
-    parts.append(Part("rounding", "allocated", whole.rounding, "allocated", about=whole.error > 0))
-    if whole.error:
-        notes.append(
-            "rounding of blocks awaiting free is not known separately: live tensors may be "
-            f"up to {bytes_text(whole.error)} more"
-        )
-    return parts + _cached(trainer, whole, notes), notes
-
-
-def _unsplit(
-    trainer: TrainerView | None, allocator: AllocView, allocated: float, reserved: float
-) -> tuple[list[Part], list[str]]:
-    """Return the rows where the allocator keeps no finer figures.
-
-    That is so for the driver's pool, or a torch that lacks a counter.
-    """
-    notes: list[str] = []
-    parts = [Part("allocated", "allocated", allocated), *_live(allocator, int(allocated), notes)]
-    parts.append(
-        Part(
-            "cached", "cached", max(0.0, reserved - allocated), "", "torch.cuda.empty_cache()", True
-        )
-    )
-    backend = trainer.definition.backend if trainer else None
-    if backend == "cudaMallocAsync":
-        notes.append(
-            "cudaMallocAsync: the pool is the driver's; torch cannot see its split, rounding or "
-            "fragmentation"
-        )
-    else:
-        missing = next(c for c in COLUMNS if allocator.number(c) is None)
-        reason = allocator.reading(missing)
-        notes.append(
-            f"cached is not split: {reason.text if isinstance(reason, Unknown) else missing}"
-        )
-    return parts, notes
-
-
-def _pools(allocator: AllocView, notes: list[str]) -> tuple[int, int]:
-    """Return the idle bytes of private pools, and those of them in partly used segments.
-
-    (0, 0) where there are none or where nobody can tell, which is noted.
-    """
-    idle, part = (allocator.number(column) for column in POOL_COLUMNS)
-    if idle is not None:
-        return int(idle), int(part or 0)
-    held = allocator.number("private_pool_bytes")
-    if held:
-        notes.append(
-            f"private pools (CUDA graphs) hold {bytes_text(held)}; their idle part is not known "
-            f"separately; releasable and inactive split include it"
-        )
-    return 0, 0
-
-
-def _live(allocator: AllocView, live: int, notes: list[str]) -> list[Part]:
-    """What the live tensors are, as far as the probe counted them."""
-    sizes = [_size(allocator, column) for _, column, _ in COUNTED]
-    if all(isinstance(size, Unknown) for size in sizes):
-        why = sizes[0]
-        assert isinstance(why, Unknown)
-        notes.append(f"live tensors by category: {why.text}")
-        return [
-            Part(
-                LIVE, "allocated", live, "allocated", "fewer kept references, a smaller batch", True
-            )
-        ]
-    workspaces = allocator.number("workspace_bytes") or 0.0
-    others = allocator.number("other_model_bytes") or 0.0
-    known = [int(size) if not isinstance(size, Unknown) else 0 for size in sizes]
-    found = categories(live, known[0], known[2], known[1], int(workspaces), int(others))
-    by_category = {
-        "parameters": found.parameters,
-        "optimizer state": found.optimizer_state,
-        "gradients": found.gradients,
-    }
-    parts = [
-        Part(
-            name,
-            "allocated",
-            size if isinstance(size, Unknown) else by_category[name],
-            "allocated",
-            free_by,
-            about=found.cut and name == "gradients",
-        )
-        for (name, _, free_by), size in zip(COUNTED, sizes, strict=True)
-    ]
-    if others:
-        parts.append(Part(OTHER_MODELS, "allocated", found.other_models, "allocated", AWAY))
-        names = allocator.reading("other_models")
-        if isinstance(names, str):
-            notes.append(
-                f"other models, which no optimizer trains: {rewrite_sizes(names, bytes_text)}"
-            )
-    if any(isinstance(size, Unknown) for size in sizes):
-        parts.append(Part("uncategorized", "allocated", found.rest, "allocated", LESS))
-    else:
-        parts.append(
-            Part(REST, "allocated", found.rest, "allocated", LESS, about=found.gradients > 0)
-        )
-        if found.cut:
-            notes.append("gradients were counted after the step; part of them is freed by now")
-    if workspaces:
-        parts.append(Part(WORKSPACES, "allocated", found.workspaces, "allocated", about=True))
-    return parts
-
-
-def _cached(trainer: TrainerView | None, whole: Split, notes: list[str]) -> list[Part]:
-    """What is reserved and not allocated."""
-    cached = whole.awaiting + whole.inactive_split + whole.releasable + whole.pool_idle
-    expandable = expandable_segments(trainer)
-    cure = "expandable_segments:True in the next run"
-    if expandable:
-        cure = ""
-        notes.append(
-            "expandable segments: idle pages inside them count as releasable, though only whole "
-            "free pages can be returned; inactive split excludes them"
-        )
-    elif expandable is None and whole.inactive_split == 0 and cached:
-        notes.append(
-            "this probe does not say whether expandable segments are on: inactive split excludes "
-            "them"
-        )
-    parts = [
-        Part("cached", "cached", cached),
-        Part(
-            "releasable",
-            "cached",
-            whole.releasable,
-            "cached",
-            "torch.cuda.empty_cache()",
-            True,
-            bool(expandable),
-        ),
-        Part("inactive split", "cached", whole.inactive_split, "cached", cure),
-    ]
-    if whole.pool_idle:
-        cure = "drop CUDA graphs that are no longer replayed: fewer captured shapes"
-        parts.append(
-            Part("private pools, idle", "cached", whole.pool_idle, "cached", cure, True, True)
-        )
-    if whole.awaiting:
-        parts.append(Part("awaiting free", "cached", whole.awaiting, "cached"))
-    return parts
-
-
-def expandable_segments(trainer: TrainerView | None) -> bool | None:
-    """Tell whether the allocator was started with expandable segments.
-
-    None where the probe does not say.
-    """
-    settings = trainer.definition.allocator_settings if trainer else None
-    return None if settings is None else grows_segments(settings)
-
-
 # ── the device around it ──
 
 
@@ -282,7 +65,7 @@ def account(host: HostView, device: DeviceView, allocator: AllocView | None) -> 
     A process's bytes are read after the card's: while they grow, the rows end at the total all the
     same.
     """
-    used = _size(device, "used_bytes")
+    used = size_of(device, "used_bytes")
     trainer = trainer_of(host, allocator) if allocator else None
     parts, notes = inside_torch(trainer, allocator) if allocator else ([], [])
     held = sum(part.known for part in parts if not part.inside)
@@ -303,7 +86,7 @@ def account(host: HostView, device: DeviceView, allocator: AllocView | None) -> 
         others_parts, room = _others(host, others, room, notes)
         parts += others_parts
     if not isinstance(used, Unknown) and room > min(TOLERATED_BYTES, used * TOLERATED_SHARE):
-        parts.append(_nobodys(host, device, room))
+        parts.append(_unattributed(host, device, room))
     notes += _skew(device, own, allocator)
     driver = device.reading("driver_reserved_bytes")
     reserve = [Part("driver reserve", "driver", driver)] if isinstance(driver, (int, float)) else []
@@ -428,7 +211,7 @@ def _program(name: str | None, command: str | None) -> str:
     return (script or module or name or (words[0] if words else "process")).rsplit("/", 1)[-1]
 
 
-def _nobodys(host: HostView, device: DeviceView, room: float) -> Part:
+def _unattributed(host: HostView, device: DeviceView, room: float) -> Part:
     """Return what is used on the card although no process is known to hold it."""
     if host.definition.container and unowned_on(device):
         return Part("owners hidden by the container", "other", room)
@@ -450,15 +233,6 @@ def _skew(device: DeviceView, own: UseView | None, allocator: AllocView | None) 
             f"rows outside torch are approximate: allocator and driver were read "
             f"{duration_text(apart)} apart"
         )
-
-
-def on_cpu(allocator: AllocView) -> list[Part]:
-    """Return only what the probe counted, because torch has no caching allocator for the CPU."""
-    tokens = ("allocated", "outside", "cached")
-    return [
-        Part(n, token, _size(allocator, c))
-        for (n, c, _), token in zip(COUNTED, tokens, strict=True)
-    ]
 
 
 # ── advice ──
@@ -486,8 +260,3 @@ def largest_freeable(parts: list[Part], now: bool = False, before: str = "") -> 
     ):
         return found
     return last
-
-
-def _size(entity: AllocView | DeviceView, column: str) -> float | Unknown:
-    reading = entity.reading(column)
-    return NOT_SENT if isinstance(reading, str) else reading

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..model.allocator_account import Part, inside_torch, on_cpu
 from ..model.fullest_account import WORTH_SAYING_BYTES, account_at_the_fullest
-from ..model.memory_account import Account, Part, inside_torch, largest_freeable, on_cpu
+from ..model.memory_account import Account, largest_freeable
 from ..model.memory_layers import of_the_card
 from ..model.ranks import name_of
 from ..store.view import AllocView, DeviceView, HistoryOf, HostView, JobView, TrainerView

@@ -1,36 +1,37 @@
-"""A snapshot as lines of styled text, for the verb and for the screen."""
+"""Write a snapshot as lines of styled text, for the verb and for the screen."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..text import styled
 from ..text.clock import DATE_AND_SECOND, clock_text
 from ..text.styled import Line
-from ..text.units import bytes_text, count_text, signed_bytes_text
-from ..text.width import cells, cut
+from ..text.units import bytes_text
+from ..text.width import cut
 from .drawing import BLOCKS, Glyphs, area, bar, column_of, flow_map
 from .model import (
     At,
     Between,
     Bucket,
-    DeviceDiff,
-    Diff,
-    DiffRow,
-    Frame,
-    Note,
     SnapshotDevice,
-    StackRow,
     Stacks,
     Summary,
     Totals,
     Trace,
 )
+from .report_pieces import (
+    LABEL_CELLS,
+    MORE_FRAMES,
+    amount_line,
+    blocks_text,
+    frame_lines,
+    headline,
+    note_lines,
+    pair,
+)
 
 MAP_ROWS = 8
 AREA_ROWS = 6
-LABEL_CELLS = 11
-MORE_FRAMES = 3
 _PROGRAM = (
     ("step", "step"),
     ("pid", "pid"),
@@ -43,7 +44,7 @@ _PROGRAM = (
 def summary_lines(
     summary: Summary, width: int, glyphs: Glyphs = BLOCKS, device: int | None = None
 ) -> list[Line]:
-    """The whole report, ``width`` cells wide; ``device`` leaves out the others."""
+    """Return the whole report, ``width`` cells wide; ``device`` leaves out the others."""
     lines = header(summary, glyphs)
     for one in summary.devices:
         if device is None or one.device == device:
@@ -52,7 +53,7 @@ def summary_lines(
 
 
 def header(summary: Summary, glyphs: Glyphs = BLOCKS) -> list[Line]:
-    """What the file is, when it was written, the allocator's settings, what is missing."""
+    """Say what the file is, when it was written, the allocator's settings, and what is missing."""
     kind = "record of an out-of-memory error" if summary.record else "allocator snapshot"
     packed = f", compressed from {bytes_text(summary.read_bytes)}" if summary.compressed else ""
     lines: list[Line] = [
@@ -63,16 +64,16 @@ def header(summary: Summary, glyphs: Glyphs = BLOCKS) -> list[Line]:
     ]
     if summary.taken_us is not None:
         moment = clock_text(summary.taken_us / 1e6, DATE_AND_SECOND)
-        lines.append(_pair("newest entry", moment))
+        lines.append(pair("newest entry", moment))
     plain = {
         key: value for key, value in summary.settings.items() if value not in ("", "{}", "None")
     }
     conf = [value for key, value in plain.items() if "ALLOC_CONF" in key]
     if conf:
-        lines.append(_pair("settings", conf[0]))
+        lines.append(pair("settings", conf[0]))
     elif plain:
         lines.append(
-            _pair("settings", ", ".join(f"{key}={value}" for key, value in list(plain.items())[:6]))
+            pair("settings", ", ".join(f"{key}={value}" for key, value in list(plain.items())[:6]))
         )
     return lines + record_lines(summary, glyphs) + note_lines(summary.notes)
 
@@ -102,20 +103,20 @@ def record_lines(summary: Summary, glyphs: Glyphs = BLOCKS) -> list[Line]:
     frames = summary.stack[summary.headline : summary.headline + 1 + MORE_FRAMES]
     if frames:
         places = [f"{frame.function} {frame.place}" for frame in frames]
-        lines.append(_pair("raised at", f"  {glyphs.arrow} ".join(places)))
+        lines.append(pair("raised at", f"  {glyphs.arrow} ".join(places)))
     if "statistics.allocated_bytes.all.current" in record:
         allocated, reserved = (
             amount(f"statistics.{name}_bytes.all.current") for name in ("allocated", "reserved")
         )
         lines.append(
-            _pair(
+            pair(
                 "statistics",
                 f"{allocated} allocated, {reserved} reserved, as the allocator counts them",
             )
         )
     known = [(name, record[key]) for key, name in _PROGRAM if record.get(key) not in (None, "")]
     if known:
-        lines.append(_pair("program", ", ".join(f"{name} {value}" for name, value in known)))
+        lines.append(pair("program", ", ".join(f"{name} {value}" for name, value in known)))
     return lines
 
 
@@ -138,7 +139,7 @@ def device_lines(device: SnapshotDevice, width: int, glyphs: Glyphs = BLOCKS) ->
 
 
 def totals_lines(device: SnapshotDevice, width: int, glyphs: Glyphs = BLOCKS) -> list[Line]:
-    """Reserved, and what it consists of."""
+    """Return the reserved bytes and their parts."""
     totals = device.totals
     cells = max(10, min(40, width - 74))
     room = width - LABEL_CELLS - 12 - cells - 2
@@ -154,14 +155,14 @@ def totals_lines(device: SnapshotDevice, width: int, glyphs: Glyphs = BLOCKS) ->
             ]
         )
     rounding = totals.active_bytes - totals.requested_bytes
-    lines.append(_pair("rounding", f"{bytes_text(rounding)} more than requested"))
+    lines.append(pair("rounding", f"{bytes_text(rounding)} more than requested"))
     for pool in device.pools:
         if pool.private:
             words = (
                 f"{bytes_text(pool.reserved_bytes)} reserved, "
                 f"{bytes_text(pool.allocated_bytes)} allocated"
             )
-            lines.append(_pair("pool " + pool.name, f"{words}, {pool.segments} segments"))
+            lines.append(pair("pool " + pool.name, f"{words}, {pool.segments} segments"))
     return lines
 
 
@@ -172,12 +173,12 @@ def rows_of_totals(totals: Totals) -> list[tuple[str, int, str, str]]:
     """
     rows = [
         ("reserved", totals.reserved_bytes, "text", f"{totals.segments:,} segments"),
-        ("allocated", totals.allocated_bytes, "allocated", _blocks(totals.allocated_blocks)),
+        ("allocated", totals.allocated_bytes, "allocated", blocks_text(totals.allocated_blocks)),
         (
             "pending",
             totals.pending_bytes,
             "warn",
-            f"{_blocks(totals.pending_blocks)}, freed but in use by a stream",
+            f"{blocks_text(totals.pending_blocks)}, freed but in use by a stream",
         ),
         (
             "split",
@@ -199,7 +200,7 @@ def rows_of_totals(totals: Totals) -> list[tuple[str, int, str, str]]:
 def fragmentation_lines(
     device: SnapshotDevice, width: int, glyphs: Glyphs = BLOCKS, rows: int = MAP_ROWS
 ) -> list[Line]:
-    """The map of the default pool, then of the private ones, and the largest free run."""
+    """Draw the map of the default pool, then of the private ones, and the largest free run."""
     found = device.fragmentation
     lines: list[Line] = []
     for private, title in ((False, ""), (True, "private pools")):
@@ -230,18 +231,18 @@ def fragmentation_lines(
             if found.percent is not None
             else ""
         )
-        lines.append(_pair("largest run", text + percent))
+        lines.append(pair("largest run", text + percent))
         by_size = ", ".join(
             f"{row.count:,} of {bytes_text(row.low_bytes)}+" for row in reversed(found.by_size[-6:])
         )
-        lines.append(_pair("free runs", by_size))
+        lines.append(pair("free runs", by_size))
     elif device.totals.reserved_bytes:
-        lines.append(_pair("largest run", "nothing is free"))
+        lines.append(pair("largest run", "nothing is free"))
     return lines
 
 
 def histogram_lines(buckets: Sequence[Bucket], width: int, glyphs: Glyphs = BLOCKS) -> list[Line]:
-    """One bar a power of two, its length by bytes."""
+    """Draw a bar for each power of two, its length by bytes."""
     most = max((bucket.bytes for bucket in buckets), default=0)
     cells = max(10, min(50, width - 40))
     return [
@@ -265,7 +266,7 @@ def stack_lines(
     lines: list[Line] = []
     for row in stacks.rows:
         lines.append(
-            _headline(
+            headline(
                 f"{bytes_text(row.bytes):>10}",
                 f"{row.count:>7,}",
                 row.frames,
@@ -274,13 +275,13 @@ def stack_lines(
                 glyphs,
             )
         )
-        lines += _frames(row, width, glyphs, full)
+        lines += frame_lines(row, width, glyphs, full)
     if stacks.other_stacks:
         text = f"{stacks.other_stacks:,} other stacks"
-        lines.append(_amount(bytes_text(stacks.other_bytes), f"{stacks.other_count:,}", text))
+        lines.append(amount_line(bytes_text(stacks.other_bytes), f"{stacks.other_count:,}", text))
     if stacks.unknown_count:
         lines.append(
-            _amount(
+            amount_line(
                 bytes_text(stacks.unknown_bytes),
                 f"{stacks.unknown_count:,}",
                 "without a recorded stack",
@@ -292,7 +293,7 @@ def stack_lines(
 def trace_lines(
     trace: Trace, width: int, glyphs: Glyphs = BLOCKS, rows: int = AREA_ROWS
 ) -> list[Line]:
-    """Allocated as an area, marks below it, reserved and the peak in words."""
+    """Draw the allocated bytes as an area, marks below it, reserved bytes and the peak in words."""
     line = trace.timeline
     top = max([*line.allocated.high, 1])
     columns = max(10, min(width - LABEL_CELLS - 2, 160))
@@ -309,13 +310,13 @@ def trace_lines(
     span = ""
     if trace.first_us is not None and trace.last_us is not None:
         span = f" in {(trace.last_us - trace.first_us) / 1e6:,.3f} s"
-    lines.append(_pair("trace", f"{trace.entries:,} entries{span}; requested bytes"))
+    lines.append(pair("trace", f"{trace.entries:,} entries{span}; requested bytes"))
     if line.reserved.high:
         low, high = min(line.reserved.low), max(line.reserved.high)
-        lines.append(_pair("reserved", f"{bytes_text(low)} to {bytes_text(high)}"))
+        lines.append(pair("reserved", f"{bytes_text(low)} to {bytes_text(high)}"))
     if line.active.high and max(line.active.high) > top:
         lines.append(
-            _pair(
+            pair(
                 "active",
                 f"up to {bytes_text(max(line.active.high))} with blocks awaiting free",
             )
@@ -332,7 +333,7 @@ def trace_lines(
 
 
 def at_lines(at: At, width: int, glyphs: Glyphs = BLOCKS, rows: int | None = None) -> list[Line]:
-    """What was live at a moment."""
+    """Return what was live at a moment."""
     total = bytes_text(at.allocated_bytes) if at.allocated_bytes is not None else "an unknown total"
     words = f"after entry {at.index:,}: {total} in {at.count:,} blocks"
     if at.reserved_bytes is not None:
@@ -352,7 +353,7 @@ def at_lines(at: At, width: int, glyphs: Glyphs = BLOCKS, rows: int | None = Non
 
 
 def between_lines(between: Between, width: int, glyphs: Glyphs = BLOCKS) -> list[Line]:
-    """What a range left behind."""
+    """Return what was allocated in a range and is still live after it."""
     span = f" ({between.seconds:,.3f} s)" if between.seconds is not None else ""
     words = (
         f"entries {between.first:,} to {between.last:,}{span}: {bytes_text(between.bytes)} in "
@@ -360,144 +361,3 @@ def between_lines(between: Between, width: int, glyphs: Glyphs = BLOCKS) -> list
         f"of the earlier live blocks is freed"
     )
     return [[(words, "text")], *stack_lines(between.stacks, width, glyphs)]
-
-
-def diff_lines(
-    diff: Diff, width: int, glyphs: Glyphs = BLOCKS, device: int | None = None
-) -> list[Line]:
-    """What grew from one snapshot to the other, by stack or by size."""
-    lines: list[Line] = [
-        [
-            (diff.after.rsplit("/", 1)[-1], "title"),
-            (" against ", "muted"),
-            (diff.before.rsplit("/", 1)[-1], "title"),
-        ],
-        *note_lines(diff.notes),
-    ]
-    for one in diff.devices:
-        if device is None or one.device == device:
-            lines += [[], *_device_diff(one, width, glyphs)]
-    return lines
-
-
-def _device_diff(one: DeviceDiff, width: int, glyphs: Glyphs) -> list[Line]:
-    change = one.after.allocated_bytes - one.before.allocated_bytes
-    lines: list[Line] = [
-        [(f"device {one.device}", "title")],
-        _pair(
-            "allocated",
-            f"{bytes_text(one.before.allocated_bytes)} before, "
-            f"{bytes_text(one.after.allocated_bytes)} after, {signed_bytes_text(change)}",
-        ),
-        _pair(
-            "reserved",
-            f"{bytes_text(one.before.reserved_bytes)} before, "
-            f"{bytes_text(one.after.reserved_bytes)} after",
-        ),
-        _pair(
-            "survivors",
-            f"{bytes_text(one.survivor_bytes)} in {one.survivor_count:,} blocks at the same "
-            "address",
-        ),
-        _pair("new", f"{bytes_text(one.new_bytes)} in {one.new_count:,} blocks"),
-        _pair("gone", f"{bytes_text(one.gone_bytes)} in {one.gone_count:,} blocks"),
-    ]
-    if one.rows:
-        lines += [[], [(f"change by {one.by}", "accent")]]
-    for row in one.rows:
-        lines += _diff_row(row, width, glyphs)
-    if one.other_rows:
-        lines.append(
-            _amount(
-                signed_bytes_text(one.other_bytes),
-                "",
-                f"{one.other_rows:,} other rows, most of them unchanged",
-            )
-        )
-    return lines
-
-
-def _diff_row(row: DiffRow, width: int, glyphs: Glyphs) -> list[Line]:
-    change = f"{signed_bytes_text(row.after_bytes - row.before_bytes):>10}"
-    counts = f"{row.after_count - row.before_count:>+7,}"
-    if row.block_bytes is not None:
-        first: Line = [
-            (change, "text"),
-            (counts, "muted"),
-            (f"  blocks of {bytes_text(row.block_bytes)}", "text"),
-        ]
-    else:
-        first = _headline(change, counts, row.frames, row.headline, width, glyphs)
-    was = (
-        f"{bytes_text(row.before_bytes)} in {row.before_count:,} before, "
-        f"{bytes_text(row.after_bytes)} in {row.after_count:,} after"
-    )
-    return [
-        first,
-        [(" " * 19, ""), (was, "muted")],
-        *_frames(StackRow(0, 0, row.frames, row.headline), width, glyphs, False),
-    ]
-
-
-# ── pieces ────────────────────────────────────────────────────────────────────────────────────────
-
-
-def note_lines(notes: Sequence[Note]) -> list[Line]:
-    return [[("! ", "warn"), (note.text, "text")] for note in notes]
-
-
-def _pair(name: str, text: str) -> Line:
-    return [(f"{name:<{LABEL_CELLS}} ", "muted"), (text, "text")]
-
-
-def _blocks(count: int) -> str:
-    return count_text(count, "block")
-
-
-def _amount(amount: str, count: str, text: str) -> Line:
-    return [(f"{amount:>10}", "text"), (f"{count:>7}", "muted"), (f"  {text}", "muted")]
-
-
-def _headline(
-    amount: str, count: str, frames: Sequence[Frame], number: int, width: int, glyphs: Glyphs
-) -> Line:
-    if not frames:
-        return [(amount, "text"), (count, "muted"), ("  without a recorded stack", "muted")]
-    frame = frames[min(number, len(frames) - 1)]
-    place = frame.place
-    room = max(10, width - 21 - cells(place))
-    line = [
-        (amount, "text"),
-        (count, "muted"),
-        (f"  {cut(frame.function, room, glyphs.ellipsis)}", "text"),
-        (f"  {place}", "accent"),
-    ]
-    room = width - styled.cells(line) - 2
-    # The innermost call is named, too, because one line calls many things.
-    if frame is not frames[0] and room > 12:
-        called = f"in {frames[0].function} {frames[0].place}"
-        line.append((f"  {cut(called, room, glyphs.ellipsis)}", "muted"))
-    return line
-
-
-def _frames(row: StackRow, width: int, glyphs: Glyphs, full: bool) -> list[Line]:
-    """The frames outside the headline, in one line; or all of them, one a line."""
-    margin = " " * 19
-    if full:
-        return [
-            [
-                (margin, ""),
-                (
-                    cut(
-                        f"{frame.function}  {frame.file}:{frame.line}", width - 19, glyphs.ellipsis
-                    ),
-                    "muted",
-                ),
-            ]
-            for frame in row.frames
-        ]
-    outer = row.frames[row.headline + 1 : row.headline + 1 + MORE_FRAMES]
-    if not outer:
-        return []
-    text = "  ".join(f"{glyphs.arrow} {frame.function} {frame.place}" for frame in outer)
-    return [[(margin, ""), (cut(text, width - 19, glyphs.ellipsis), "muted")]]

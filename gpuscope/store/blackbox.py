@@ -43,7 +43,7 @@ from ..wire.recording import Member, Problem
 
 PROC_ID = 1_000_000
 GPU_ID = PROC_ID + 1
-"""Ids of what is defined around the trainer. They are far from the probe's own ids, which count
+"""Ids of the entities around the trainer. They are far from the probe's own ids, which count
 from 1.
 """
 MAX_GPUS = 64
@@ -172,7 +172,7 @@ class _Stream:
         elif isinstance(frame, (Sample, Event)):
             self._flush()
             if self._begin is None:
-                return  # what came before the first whole key frame cannot be understood by itself
+                return  # frames before the first whole key frame cannot be read without it
             self._clock(frame.m)
             if isinstance(frame, Sample):
                 # Every sample has a row of the host, although nothing is known of it, because times
@@ -277,7 +277,7 @@ def trainer_of(path: str | Path) -> TrainerDef | None:
         nonce = bytes.fromhex(about["nonce"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    for line in _lines_as_they_lie(data, nonce):
+    for line in _lines_in_file_order(data, nonce):
         if b'"trainer":{' in line:
             with contextlib.suppress(codec.WireError):
                 trainer = getattr(codec.decode(line), "trainer", None)
@@ -286,7 +286,7 @@ def trainer_of(path: str | Path) -> TrainerDef | None:
     return None
 
 
-def _lines_as_they_lie(data: bytes, nonce: bytes) -> Iterator[bytes]:
+def _lines_in_file_order(data: bytes, nonce: bytes) -> Iterator[bytes]:
     """Yield lines in the order in which they become whole in the file."""
     records: dict[int, dict[int, bytes]] = {}
     for at in range(boxes.SLOTS_OFFSET, min(len(data), boxes.FILE_BYTES), boxes.SLOT_BYTES):

@@ -166,8 +166,9 @@ def short_age_text(seconds: float) -> str:
 
 
 def count_text(count: int, thing: str) -> str:
-    """Return how many things there are: ``1 run``, ``1,204 runs``."""
-    return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
+    """Return how many things there are: ``1 run``, ``1,204 runs``, ``2 processes``."""
+    plural = thing + ("es" if thing.endswith("s") else "s")
+    return f"{count:,} {thing if count == 1 else plural}"
 
 
 ROUND_SECONDS = (

@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from gpuscope.agent import device_workers
-from gpuscope.agent.device_workers import NvmlWorker
+from gpuscope.agent import device_workers, nvml_workers
+from gpuscope.agent.nvml_workers import NvmlWorker
 from gpuscope.collect.nvml import Nvml
 from gpuscope.wire import frames
 from tests.fakes import agents, probe_process
@@ -126,7 +126,7 @@ def test_opening_that_hangs_leaves_the_host(fake):
 
 
 def test_a_driver_that_comes_later_is_found(fake, monkeypatch):
-    monkeypatch.setattr(device_workers.Backoff, "FIRST", 0.2)
+    monkeypatch.setattr(nvml_workers.Backoff, "FIRST", 0.2)
     fake.fail("nvmlInitWithFlags", None, "DriverNotLoaded")
     with agents.inside("--hz", "5") as viewer:
         viewer.wait(lambda: "modprobe" in viewer.reasons(0).get("nvml", ("", ""))[1], "reason")
@@ -137,7 +137,7 @@ def test_a_driver_that_comes_later_is_found(fake, monkeypatch):
 
 
 def test_a_reloaded_driver_is_opened_again_and_the_devices_are_the_same(fake, monkeypatch):
-    monkeypatch.setattr(device_workers.Backoff, "FIRST", 0.2)
+    monkeypatch.setattr(nvml_workers.Backoff, "FIRST", 0.2)
     with agents.inside("--hz", "5") as viewer:
         first, second = device(viewer, 0), device(viewer, 1)
         viewer.wait(lambda: watts(viewer, first), "power")

@@ -12,13 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuscope.model.memory_account import (
-    TOLERATED_BYTES,
-    Account,
-    account,
-    expandable_segments,
-    largest_freeable,
-)
+from gpuscope.model.allocator_account import expandable_segments
+from gpuscope.model.memory_account import TOLERATED_BYTES, Account, account, largest_freeable
 from gpuscope.store.view import HostView
 from gpuscope.wire import frames as f
 from tests.fakes import inside, views

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from gpuscope.model.allocator_account import Part
 from gpuscope.model.fullest import at_the_fullest
-from gpuscope.model.memory_account import Part, largest_freeable
+from gpuscope.model.memory_account import largest_freeable
 from gpuscope.model.memory_room import rooms
 from gpuscope.store.decode import decode
 from gpuscope.store.store import Store

@@ -5,8 +5,8 @@ It knows no widget and asks nobody.
 
 from __future__ import annotations
 
+from ...model.allocator_account import inside_torch
 from ...model.job_state import broken_below
-from ...model.memory_account import inside_torch
 from ...model.pace import pace_of
 from ...model.stalls import is_stalled, waits_for_others
 from ...model.step_parts import step_parts

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ....agent.device_workers import NvmlWorker
+from ....agent.nvml_workers import NvmlWorker
 from ....lab import device_selection, metrics
 from ....lab.config import LabConfig
 from ....lab.rules import RunFacts

@@ -224,16 +224,17 @@ def _fail(args: argparse.Namespace, error: SnapshotError) -> int:
 def _report(
     args: argparse.Namespace, summary: Summary, moments: list[At | Between], diff: Diff | None
 ) -> list[Line]:
-    from ....snapshot import report
+    from ....snapshot import diff_report, report
     from ....snapshot.drawing import glyphs_for
     from ....snapshot.model import At
+    from ....snapshot.report_pieces import note_lines
 
     glyphs = glyphs_for(getattr(sys.stdout, "encoding", None))
     width = output.page_width(MIN_WIDTH, MAX_WIDTH)
     if diff is not None:
         return [
-            *report.diff_lines(diff, width, glyphs, args.device),
-            *report.note_lines(summary.notes),
+            *diff_report.diff_lines(diff, width, glyphs, args.device),
+            *note_lines(summary.notes),
         ]
     if moments:
         lines = report.header(summary, glyphs)
@@ -251,10 +252,11 @@ def _report(
 def _what_if(summary: Summary, replayed: list[snapshot_what_if.Answer]) -> list[Line]:
     from ....snapshot import report
     from ....snapshot.drawing import glyphs_for
+    from ....snapshot.report_pieces import note_lines
 
     glyphs = glyphs_for(getattr(sys.stdout, "encoding", None))
     found = snapshot_what_if.lines(replayed, output.page_width(MIN_WIDTH, MAX_WIDTH))
-    return [*report.header(summary, glyphs), [], *found, *report.note_lines(summary.notes)]
+    return [*report.header(summary, glyphs), [], *found, *note_lines(summary.notes)]
 
 
 # ── JSON ──────────────────────────────────────────────────────────────────────────────────────────
