@@ -284,6 +284,15 @@ def writes_moments(nodes: Nodes) -> bool:
     )
 
 
+def cuts_text(nodes: Nodes) -> bool:
+    """Cuts a text to a number of characters and sets an ellipsis behind it."""
+    return any(
+        isinstance(node, ast.IfExp)
+        and re.search(r"\[:.*\] \+ '…'", ast.unparse(node.orelse)) is not None
+        for node in nodes
+    )
+
+
 # Each entry says why it stands. The probe's have one reason: only the wire goes into a trainer with
 # it.
 ALLOWED: list[tuple[Callable[[Nodes], bool], tuple[str, ...], dict[str, int]]] = [
@@ -356,6 +365,7 @@ ALLOWED: list[tuple[Callable[[Nodes], bool], tuple[str, ...], dict[str, int]]] =
     ),
     (reads_links, ("store/view.py",), {}),
     (writes_ratios, ("lab/intervals.py",), {}),
+    (cuts_text, ("wire/clean.py",), {"attach/attach_options.py": 1}),  # has only the library
     (steps_of_time, ("text/units.py",), {"tui/log/activity.py": 1}),  # the length of a column
     (writes_moments, ("text/clock.py",), {}),
     (
@@ -404,6 +414,7 @@ def test_what_is_looked_for_is_found():
         writes_ranges: 'text = ",".join(str(a) if a == b else f"{a}-{b}" for a, b in found)',
         reads_numbers: "ok = isinstance(one, (int, float)) and not isinstance(one, bool)",
         reads_links: 'lost = "trying again" in host.link.text',
+        cuts_text: "short = line if len(line) <= most else line[: most - 1] + '…'",
         writes_ratios: 'text = f"{ratio:.2f} × [{low:.2f}, {high:.2f}]"',
         steps_of_time: "STEPS = (60, 300, 900, 3600, 43200)",
         writes_moments: "at = time.strftime('%H:%M', time.localtime(wall))",

@@ -9,6 +9,7 @@ from typing import Any, Dict, List, Optional
 
 from ..attach import attach_options
 from ..collect import attachable
+from ..wire.clean import limited
 
 MAX_PIDS = 256
 MAX_COMMAND_CHARS = 200
@@ -40,7 +41,7 @@ def listing(pids: object, redact: bool = True) -> Dict[str, Any]:
             "start": definition.start,
             "user": definition.user,
             "mine": definition.mine,
-            "command": _cut(definition.command),
+            "command": definition.command and limited(definition.command, MAX_COMMAND_CHARS),
             "name": definition.name,
             "parent": definition.ppid,
             "torch": one.torch,
@@ -75,14 +76,6 @@ def look(pid: int, start: Optional[int], redact: bool = True) -> Dict[str, objec
         command = seen.command.split(" ", 1)[0].rsplit("/", 1)[-1]
         seen = attach_options.Ladder(seen.pid, seen.start, seen.uid, seen.user, command, seen.rungs)
     return seen.data()
-
-
-def _cut(text: Optional[str]) -> Optional[str]:
-    return (
-        text
-        if text is None or len(text) <= MAX_COMMAND_CHARS
-        else text[: MAX_COMMAND_CHARS - 1] + "…"
-    )
 
 
 def _digits(text: Optional[str]) -> Optional[str]:

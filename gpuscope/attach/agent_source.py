@@ -52,7 +52,7 @@ def zip_to_send() -> bytes:
 
 
 def _read_cached(path: str) -> bytes:
-    """Return what an earlier viewer made and cached; b"" if it has none that can be trusted.
+    """Return what an earlier viewer made and cached; b"" if that cannot be trusted.
 
     The file must be our own, complete, and not writable by anybody else.
     """

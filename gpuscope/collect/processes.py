@@ -13,6 +13,7 @@ import time
 from typing import Dict, FrozenSet, NamedTuple, Optional, Tuple
 
 from ..process.procfs import Stat, read, stat_of, status_values, why_process
+from ..wire.clean import limited
 from ..wire.frames import (
     LOST,
     MAX_STRING_CHARS,
@@ -51,7 +52,7 @@ def command_line(content: bytes) -> str:
         line = arguments[0]
     else:
         line = " ".join(shlex.quote(argument) for argument in arguments)
-    return line if len(line) <= MAX_STRING_CHARS else line[: MAX_STRING_CHARS - 1] + "…"
+    return limited(line, MAX_STRING_CHARS)
 
 
 _users: Dict[int, str] = {}

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import UsageError
+from ..wire.clean import limited
 
 Value = str | int | bool | None
 
@@ -129,8 +130,7 @@ def _whole(value: object) -> int | None:
 
 
 def short_repr(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:59] + "…"
+    return limited(repr(value), 60)
 
 
 def _yes_no(

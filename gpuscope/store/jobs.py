@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
 
+from ..wire.clean import limited
 from .view import JobView, ProcView, TrainerView
 
 MAX_TITLE_CHARS = 60
@@ -60,7 +61,7 @@ def _of_trainers(key: str, members: list[TrainerView], by_id: dict[int, ProcView
     )
     script = ranks[0].definition.script
     title = (
-        _short(script.rsplit("/", 1)[-1])
+        limited(script.rsplit("/", 1)[-1], MAX_TITLE_CHARS)
         if script
         else (_title(processes[0]) if processes else f"pid {ranks[0].definition.pid}")
     )
@@ -118,13 +119,9 @@ def short_command(command: str) -> str:
     if _PYTHON.match(program):
         for before, word in pairwise(words):
             if before == "-m":
-                return _short(word)
+                return limited(word, MAX_TITLE_CHARS)
             if before == "-c" or word == "-":
                 break
             if word.endswith(".py"):
-                return _short(word.rsplit("/", 1)[-1])
-    return _short(program)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= MAX_TITLE_CHARS else text[: MAX_TITLE_CHARS - 1] + "…"
+                return limited(word.rsplit("/", 1)[-1], MAX_TITLE_CHARS)
+    return limited(program, MAX_TITLE_CHARS)

@@ -14,6 +14,7 @@ from dataclasses import fields, replace
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
+from ..wire.clean import limited
 from ..wire.frames import (
     HOST_ID,
     AllocDef,
@@ -194,7 +195,10 @@ class Registry:
             or not reason.code
             or (before < MAX_REASONS and self._reasons < MAX_ALL_REASONS)
         ):
-            record.explain(_cut(column), Unknown(_cut(reason.code), reason.text[:MAX_REASON_CHARS]))
+            record.explain(
+                limited(column, MAX_TEXT_CHARS),
+                Unknown(limited(reason.code, MAX_TEXT_CHARS), reason.text[:MAX_REASON_CHARS]),
+            )
             self._reasons += len(record.why) - before
 
     def _name(self, frame: Def) -> tuple[Kind, str, Any, Record | None, Record | None] | None:
@@ -327,10 +331,6 @@ class Registry:
             del self.by_wire[record.wire_id]
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= MAX_TEXT_CHARS else text[: MAX_TEXT_CHARS - 1] + "…"
-
-
 def _trimmed(definition: Definition) -> Definition:
     """Return the definition with its strings cut to a limited length.
 
@@ -340,7 +340,7 @@ def _trimmed(definition: Definition) -> Definition:
     for name in _TEXTS[type(definition)]:
         text = getattr(definition, name)
         if text is not None and len(text) > MAX_TEXT_CHARS:
-            changed[name] = _cut(text)
+            changed[name] = limited(text, MAX_TEXT_CHARS)
     start_time = getattr(definition, "start_time", None)
     if start_time is not None and not is_wall_time(start_time):
         changed["start_time"] = None

@@ -52,15 +52,19 @@ def clean(text: str, limit: int = MAX_STRING_CHARS) -> str:
     Control characters become ``\\xNN``, invisible and reordering ones U+FFFD, and no letter has
     more than ``MAX_MARKS`` accents. What was cut ends with "…". Clean text comes back as it is.
     """
-    if len(text) > limit:
-        text = text[: max(limit - 1, 0)] + "…"[:limit]
+    text = limited(text, limit)
     if text.isascii() and text.isprintable():
         return text
     safe = _UNSAFE.sub(_visible, text)
     safe = _MAYBE_MARKS.sub(_limit_marks, safe)
     if safe == text:
         return text
-    return safe if len(safe) <= limit else safe[: max(limit - 1, 0)] + "…"[:limit]
+    return limited(safe, limit)
+
+
+def limited(text: str, limit: int) -> str:
+    """Return at most ``limit`` characters of a text; the last one is "…" if it was cut."""
+    return text if len(text) <= limit else text[: max(limit - 1, 0)] + "…"[:limit]
 
 
 def clean_lines(text: str) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 from ...text.ranges import named_ranges
+from ...wire.clean import limited
 from ..finding import Evidence
 from . import rules
 from .collect import LOOSE
@@ -238,8 +239,7 @@ def of_moment(moment: Moment) -> Evidence:
 
 def short(text: str, most: int = 240) -> str:
     """Return the beginning of a text in one line, without the source files of torch's C++."""
-    line = _SOURCE_FILE.sub("", " ".join(text.split()))
-    return line if len(line) <= most else line[: most - 1] + "…"
+    return limited(_SOURCE_FILE.sub("", " ".join(text.split())), most)
 
 
 def host_of(scene: Scene, ranks: list[int]) -> str:

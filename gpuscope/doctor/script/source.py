@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from itertools import accumulate
 
+from ...wire.clean import limited
 from .nodes import is_main_guard, key, line, position, targets_of
 
 Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.Module
@@ -287,7 +288,7 @@ class Source:
         parts[-1] = parts[-1][: getattr(node, "end_col_offset", None)]
         parts[0] = parts[0][getattr(node, "col_offset", 0) :]
         joined = " ".join(part.decode("utf-8", "replace").strip() for part in parts)
-        return joined if len(joined) <= _MAX_CODE else joined[: _MAX_CODE - 1] + "…"
+        return limited(joined, _MAX_CODE)
 
     @cached_property
     def encoded(self) -> bytes:

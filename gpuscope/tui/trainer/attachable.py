@@ -15,7 +15,7 @@ from ...store.jobs import short_command
 from ...text.numbers import whole
 from ...text.ranges import ranges_text
 from ...text.styled import Line
-from ...wire.clean import clean
+from ...wire.clean import clean, limited
 from ..shell.keymap import key_of
 from ..widgets.table import Column, TableRow
 
@@ -386,7 +386,7 @@ def about(item: Item) -> Iterable[Line]:
 
 def short(command: str) -> str:
     """Return as much of a command as helps to know it again."""
-    return command if len(command) <= SHOWN_COMMAND else command[: SHOWN_COMMAND - 1] + "…"
+    return limited(command, SHOWN_COMMAND)
 
 
 def question(items: Sequence[Item]) -> Iterable[Line]:
