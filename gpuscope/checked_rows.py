@@ -110,7 +110,7 @@ _IN_FILES: dict[Any, tuple[type, ...]] = {
     Mapping: (dict,),
     Path: (str,),
 }
-"""What stands in a file for a field's type, where it is not the type itself."""
+"""The types that a file may have for a field's type, if it is not the type itself."""
 
 
 def _types_for(hint: Any) -> tuple[type, ...]:

@@ -93,7 +93,7 @@ class Questions:
         self.label = label
         self.pending = 0
         self.refused_seconds: Optional[float] = None
-        """When somebody refused, on the monotonic clock; None if nobody has."""
+        """The monotonic time at which somebody refused; None if nobody has."""
         self._count = 0
         self._answered: Set[str] = set()
         self._lock = threading.Lock()

@@ -62,7 +62,7 @@ class Rung:
 
 @dataclass(frozen=True)
 class Consent:
-    """What a confirmation must name before anything is written to a trainer."""
+    """The facts that a confirmation must name before anything is written to a trainer."""
 
     pid: int
     start: int

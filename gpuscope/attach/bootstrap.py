@@ -42,7 +42,7 @@ class BadPython(ValueError):
 
 @dataclass(frozen=True)
 class Preamble:
-    """What starts one agent.
+    """The words and the code that start one agent.
 
     ``data`` is written to standard input first. Frames begin after the line ``marker``.
     """

@@ -47,7 +47,7 @@ class HookState:
 
 @dataclass(frozen=True)
 class Plan:
-    """What :func:`apply` would do. ``before`` is the present state."""
+    """The changes that :func:`apply` would make. ``before`` is the present state."""
 
     target: Target
     before: HookState

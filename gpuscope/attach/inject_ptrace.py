@@ -20,7 +20,7 @@ CALL_SECONDS = 1.0
 """The call takes microseconds. If it waits this long for a lock, it is given up."""
 STOP_SECONDS = 2.0
 WORKER_SECONDS = 150.0
-"""Longer than all limits of the worker together."""
+"""The limit for the whole worker: longer than all its own limits together."""
 _LOADER = "import sys;exec(sys.stdin.readline())"
 _PENDING_MAX, _PENDING_SCAN_BYTES = 32, 1 << 16
 _CALL_BYTES, _CALLS = 24, 300

@@ -17,7 +17,7 @@ from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 from .targets import BadTarget, checked_host
 
 MAX_BYTES = 256 * 1024
-"""Of one file; what follows is not looked at."""
+"""The most bytes that are read of one file."""
 MAX_FILES = 64
 MAX_DEPTH = 16
 """How deep files may include each other, as in OpenSSH."""

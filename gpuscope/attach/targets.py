@@ -45,7 +45,7 @@ class BadTarget(UsageError):
 
 @dataclass(frozen=True)
 class Target:
-    """Where an agent is to run, and the process there, if one is meant.
+    """The place where an agent is to run, and the process there, if one is meant.
 
     ``host`` is what ssh gets, with its user; for Slurm it is the login node, "" for this one.
     ``via`` holds the words that are put in front of the command.

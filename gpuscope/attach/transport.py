@@ -39,7 +39,7 @@ _CONTAINERS = frozenset(("docker", "podman", "nerdctl", "kubectl", "oc"))
 
 @dataclass(frozen=True)
 class Route:
-    """How to reach a place.
+    """The way to reach a place.
 
     ``argv`` starts an agent there; ``batch_argv`` does so without asking anybody anything. ``key``
     is the place's name in the store, ``label`` its name for people, and ``program`` the name of the

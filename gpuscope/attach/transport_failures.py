@@ -15,7 +15,7 @@ from .bootstrap import DAMAGED, NO_PYTHON, OLD_PYTHON
 
 @dataclass(frozen=True)
 class FailureKind:
-    """What the end of a route's command means.
+    """The meaning of the end of a route's command.
 
     ``kind`` is one word; ``text`` says what happened, and the next command. ``again`` says whether
     another try may succeed.

@@ -129,7 +129,7 @@ def _most(sizes: Mapping[str, int]) -> list[tuple[str, int]]:
 
 @dataclass(frozen=True)
 class Budgets:
-    """What ``@pytest.mark.gpuscope`` asks for; None: nothing."""
+    """The budgets of ``@pytest.mark.gpuscope``; None means that there is no budget."""
 
     peak: int | None = None
     leak: int | None = None

@@ -56,7 +56,7 @@ class Baseline:
     reserved_bytes: int
     modules: Mapping[str, int]
     times: Mapping[str, Timed]
-    """By machine."""
+    """The times by machine."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What a check has found: one verdict for each budget of each training, and what has changed."""
+"""Define the result of a check: a verdict for each budget of each training, and the changes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What differs from the revision, or from the baseline in the lock, that is compared with."""
+    """A difference from the revision, or from the baseline in the lock, that is compared with."""
 
     since: str
     """The revision or the file, in words."""

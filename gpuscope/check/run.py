@@ -23,7 +23,7 @@ from .settings import Configuration, Training
 SOURCE_FOLDER = "src"
 """A folder next to the configuration in which modules are looked for, if it exists."""
 GROWN = 0.01
-"""From this share of growth on, its line is looked for, if the training has no budget for it."""
+"""The growth from which its line is searched for, if the training has no budget for it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,7 @@ class Training:
     """How much the tensors' peak may grow over the baseline."""
     step_seconds: float | None
     slower: float | None
-    """By which share a step may take longer than in the baseline of the same machine."""
+    """The share by which a step may take longer than in the baseline of the same machine."""
     lines: Mapping[str, int]
     """The line of each key in the file; "" is the line of the table's head."""
 
@@ -125,7 +125,7 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """What the file may say of one training besides its switches."""
+    """The keys of one training in the file, except its switches."""
 
     factory: str
     card: str = ""

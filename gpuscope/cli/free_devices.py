@@ -17,7 +17,7 @@ MAX_HOLDERS = 4
 
 
 def idle_seconds(host: HostView, device: DeviceView) -> Reading:
-    """For how long at least no kernel ran on it, 0.0 while one does."""
+    """Return the least time for which no kernel has run on it, 0.0 while one does."""
     since = device.readings.get("idle_since_seconds")
     if isinstance(since, (int, float)):
         now = device.sampled_seconds if host.sampled_seconds is None else host.sampled_seconds

@@ -28,7 +28,7 @@ NEXT: tuple[tuple[str, str], ...] = (
     (OLDER, "gpuscope run train.py    starts it with this gpuscope's probe"),
     ("no step", "the same again, after the first steps"),
 )  # fmt: skip
-"""By what stands in the reason why nobody could look: what to do next."""
+"""Words of a reason why a look was not possible, and what to do next."""
 BAR_CELLS = 24
 LEAST_SHARE = 0.001
 """The lower levels of the stack that are shown as one row."""

@@ -275,7 +275,7 @@ _COLOURS = re.compile(r"(\x1b\[[0-9;]*m)")
 
 
 def _silence() -> None:
-    """What is still in the buffer goes nowhere: the flush at exit must not fail again."""
+    """Discard what is still in the buffer, so that the flush at exit does not fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

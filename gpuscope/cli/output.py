@@ -202,7 +202,7 @@ def unanswered(problems: Sequence[Mapping[str, Any]], timeout: float) -> list[di
 
 
 def exit_code(problems: Sequence[Mapping[str, Any]]) -> int:
-    """What was found outweighs what could not be looked at, and that outweighs a warning."""
+    """Return the exit code: a finding outweighs what could not be checked, and that a warning."""
     found = {row["severity"] for row in problems}
     if "problem" in found:
         return ExitStatus.PROBLEMS

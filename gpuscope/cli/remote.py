@@ -161,7 +161,7 @@ def _terminal() -> bool:
 
 
 def ask_on_terminal(question: Question) -> str | None:
-    """What ssh asks, asked here. A notice waits for nothing."""
+    """Ask the user here what ssh asks. A notice waits for no answer."""
     sys.stderr.write("\r\x1b[K")
     if question.notice:
         sys.stderr.write(question.prompt + "\n")

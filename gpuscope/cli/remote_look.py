@@ -44,7 +44,7 @@ This includes the connection, ssh's questions, and an agent on a busy host.
 
 
 class NoLook(UserError):
-    """Nothing came from another host."""
+    """Another host sent nothing."""
 
 
 @dataclass
@@ -198,7 +198,7 @@ def without_ended(host: HostView) -> HostView:
 
 
 async def _holders(watched: RemoteWatch) -> dict[str, Any] | Unknown:
-    """Who has the devices there open."""
+    """Return which processes have the devices there open."""
     minors = [
         d.definition.minor
         for d in watched.host.devices
@@ -218,7 +218,7 @@ async def _holders(watched: RemoteWatch) -> dict[str, Any] | Unknown:
 async def _environments(
     watched: RemoteWatch, host: HostView
 ) -> dict[int, Mapping[str, str] | Unknown]:
-    """What the processes on the GPUs there were started with, of an allow-list."""
+    """Return the allow-listed variables of the processes on the GPUs there."""
     from .cuda_order import processes_on_gpus
 
     async def one(process: ProcDef) -> Mapping[str, str] | Unknown:

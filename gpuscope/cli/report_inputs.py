@@ -40,7 +40,7 @@ MAX_HOSTS = 8
 DATE = "%Y-%m-%d %H:%M:%S"
 MAX_DOCUMENT_BYTES = 64 * MIB
 ALL_SECONDS = 7 * 86400.0
-"""Of a recording, so much is read at most; the store keeps 12 hours of it."""
+"""The most that is read of a recording; the store keeps 12 hours of it."""
 WINDOW_SECONDS = 3600.0
 TIMEOUT_SECONDS = 60.0
 _GROUP = re.compile(r"[A-Za-z0-9][\w.-]{2,199}")

@@ -51,7 +51,7 @@ class TrainerTime:
     work: tuple[UsefulWork | None, str] | None = None
     """What a step of it computes, or None and why that is not known; None where nobody asked."""
     judged: tuple[Judged, ...] = ()
-    """What makes it slow, what brings most first."""
+    """The causes that make it slow, the one whose cure brings most first."""
     settings: tuple[str, ...] = ()
     """Settings for debugging and the like that are on in it."""
     stopped: str = ""

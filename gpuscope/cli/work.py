@@ -15,7 +15,7 @@ from .look import DEADLINE_SECONDS
 from .one_trainer import ProbedTrainer, answer_of
 
 STEPS = 4
-"""So many steps may pass until one was counted: slow ones take their time."""
+"""How many steps may pass until one is counted, so that slow ones have enough time."""
 PRICE = (
     "Counting the FLOPs of one step makes that step longer, once: by about 0.1 s for 5,000 "
     "operators (--no-look: none)."

@@ -77,7 +77,7 @@ class ProcessLists:
         )
         self._rooms: Dict[str, Any] = {}
         self.gap: Optional[Unknown] = None
-        """What the last result of :meth:`read` lacks, if anything.
+        """The part that the last result of :meth:`read` lacks, if any.
 
         This may be a secondary list that failed, or processes without a pid.
         """

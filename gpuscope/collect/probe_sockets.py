@@ -31,7 +31,7 @@ BASES = (
     ("/tmp", re.compile(r"^gpuscope-([1-9][0-9]{0,9})$"), ""),
     ("/run/user", re.compile(r"^([1-9][0-9]{0,9})$"), "gpuscope"),
 )
-"""Where users have their directories: parent, name with the uid in it, and the path inside."""
+"""The places of users' directories: parent, name with the uid in it, and the path inside."""
 _SOCKET_NAME = re.compile(r"^([1-9][0-9]{0,9})-([0-9]{1,19})\.sock$")
 _SO_PEERCRED = getattr(socket, "SO_PEERCRED", 17)
 

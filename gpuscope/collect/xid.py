@@ -109,7 +109,7 @@ def xid_cause(code: int) -> str:
 
 
 def xid_advice(code: int) -> str:
-    """What to do; "" where nothing is known."""
+    """Return what to do about an XID; "" if nothing is known."""
     known = XIDS.get(code)
     if known is None:
         return ""

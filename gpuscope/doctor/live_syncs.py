@@ -10,7 +10,7 @@ from .live_causes import MIN_LOOKS, gain
 from .live_scene import MIN_STEPS, WORDINGS, Findings, LiveScene, living, place
 
 WARNED = 0.10
-"""From which share of the wall clock on the reductions that one would save are a warning."""
+"""The share of the wall clock from which the reductions that one would save are a warning."""
 
 
 def syncs_in_each_micro_batch(scene: LiveScene, job: JobView) -> Findings:

@@ -31,7 +31,7 @@ CURES = {
     "idle-allocate": "look.allocates",
     "communication": "live.syncs_each_micro_batch",
 }
-"""By row of a look the finding whose fix helps."""
+"""The finding whose fix helps, by row of a look."""
 
 
 def told(scene: LiveScene, trainer: TrainerView, look: Look, row: LookRow) -> Evidence:

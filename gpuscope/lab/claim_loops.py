@@ -44,7 +44,7 @@ Without workers the device is therefore idle for two thirds of its time.
 
 @dataclass(frozen=True)
 class Bench:
-    """Where a loop measures, how often, and whether it only checks that it works."""
+    """The device of a loop, its number of repeats, and whether it only checks that it works."""
 
     device: torch.device
     repeats: int

@@ -126,7 +126,7 @@ def _different_samples(a: list[Entry], b: list[Entry]) -> bool:
 # ── ratios ────────────────────────────────────────────────────────────────────────────────────────
 
 _Values = Mapping[int, float | None]
-"""By ``id()`` of the entry."""
+"""Values by ``id()`` of the entry."""
 _Figures = tuple[float | None, float | None]
 
 

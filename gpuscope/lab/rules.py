@@ -54,7 +54,7 @@ FIRST_FUSED = {
 
 @dataclass(frozen=True, slots=True)
 class RuleVerdict:
-    """What is wrong with a combination.
+    """A fault of a combination of toggles.
 
     ``nearest`` is one that is not refused; None if there is none.
     """

@@ -45,7 +45,7 @@ class SweepError(UserError):
 
 @dataclass(frozen=True, slots=True)
 class Objection:
-    """What was known to be wrong with a combination before anything started.
+    """A fault of a combination that was known before anything started.
 
     Either it cannot run, or a toggle has no effect. ``nearest`` is the command of the nearest
     combination without this fault, "" if there is none.
@@ -59,7 +59,7 @@ class Objection:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a sweep does. ``digest`` is the same for the same work on the same host."""
+    """The work of a sweep. ``digest`` is the same for the same work on the same host."""
 
     group: str
     cells: list[LabConfig]

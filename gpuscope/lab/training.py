@@ -32,9 +32,9 @@ class Work(Protocol):
     """What is trained. :meth:`loss` runs the forward pass of the next micro-batch."""
 
     model: nn.Module
-    """As it was built, for the probe."""
+    """The model as it was built, for the probe."""
     net: nn.Module
-    """As it is trained: wrapped for several processes."""
+    """The model as it is trained: wrapped for several processes."""
     optimizer: Any
     warm_up: WarmUp | None
     batch: int

@@ -71,7 +71,7 @@ class Alert:
     pid: int | None = None
 
     def data(self) -> dict[str, Any]:
-        """As JSON for ``on_alert``."""
+        """Return the alert as JSON for ``on_alert``."""
         return {
             "alert": self.kind,
             "state": self.state,
@@ -117,7 +117,7 @@ class _Known:
 
 
 class Alerts:
-    """What is wrong now, by the settings."""
+    """Finds what is wrong now, by the settings."""
 
     def __init__(self, settings: AlertSettings) -> None:
         self._settings = settings
@@ -130,11 +130,11 @@ class Alerts:
 
     @property
     def active(self) -> list[Alert]:
-        """Those that have fired and not cleared, the latest last."""
+        """Return the alerts that have fired and not cleared, the latest last."""
         return [known.alert for known in self._known.values() if known.alert is not None]
 
     def look(self, host: HostView, history: HistoryOf = no_history) -> list[Alert]:
-        """What has fired or cleared since the last picture of this host.
+        """Return what has fired or cleared since the last picture of this host.
 
         ``history`` has the readings before, for what only they tell.
         """

@@ -133,7 +133,7 @@ def _pools(allocator: AllocView, notes: list[str]) -> tuple[int, int]:
 
 
 def _live(allocator: AllocView, live: int, notes: list[str]) -> list[Part]:
-    """What the live tensors are, as far as the probe counted them."""
+    """Return the rows of the live tensors, as far as the probe counted them."""
     sizes = [size_of(allocator, column) for _, column, _ in COUNTED]
     if all(isinstance(size, Unknown) for size in sizes):
         why = sizes[0]
@@ -185,7 +185,7 @@ def _live(allocator: AllocView, live: int, notes: list[str]) -> list[Part]:
 
 
 def _cached(trainer: TrainerView | None, whole: Split, notes: list[str]) -> list[Part]:
-    """What is reserved and not allocated."""
+    """Return the rows of what is reserved and not allocated."""
     cached = whole.awaiting + whole.inactive_split + whole.releasable + whole.pool_idle
     expandable = expandable_segments(trainer)
     cure = "expandable_segments:True in the next run"

@@ -31,7 +31,7 @@ class Setting(NamedTuple):
 
 
 class Broken(NamedTuple):
-    """What torch refuses: the setting (or the rest of the text), and why."""
+    """A setting (or the rest of the text) that torch refuses, and why."""
 
     setting: str
     why: str
@@ -62,7 +62,7 @@ def parse(text: str) -> tuple[list[Setting], list[Broken]]:
 
 
 def _end(tokens: list[str], at: int) -> int:
-    """Where the setting that begins at ``at`` ends: at the next comma outside brackets."""
+    """Return the end of the setting that begins at ``at``: the next comma outside brackets."""
     depth = 0
     for position in range(at, len(tokens)):
         if tokens[position] == "[":
@@ -240,7 +240,7 @@ class BadSettings(UsageError):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What decides where blocks lie; bytes. What only changes its speed is not here."""
+    """The settings that decide where blocks are placed, in bytes. Others are left out."""
 
     expandable: bool = False
     max_split_bytes: int | None = None
@@ -265,7 +265,7 @@ class Settings:
     """False: ``backend:cudaMallocAsync``, which is the driver's own pool and is not simulated."""
 
     def text(self) -> str:
-        """As PYTORCH_ALLOC_CONF has it; "" for the defaults."""
+        """Return the text for PYTORCH_ALLOC_CONF; "" for the defaults."""
         parts = []
         if not self.native:
             parts.append("backend:cudaMallocAsync")
@@ -334,7 +334,7 @@ def recorded(pairs: Mapping[str, str]) -> Settings:
 
 
 def _meaning(values: Mapping[str, str], base: Settings) -> Settings:
-    """Of values that were checked."""
+    """Return the settings of values that were checked."""
     change: dict[str, object] = {}
     if "expandable_segments" in values:
         change["expandable"] = values["expandable_segments"] == "True"

@@ -52,7 +52,7 @@ class Visible:
 
 
 def visible(value: str | None, uuids: Sequence[str]) -> Visible:
-    """What a process sees that was started with this value, None for unset.
+    """Return what a process sees that was started with this value, None for unset.
 
     ``uuids``: of the host's GPUs by number.
     """
@@ -160,7 +160,7 @@ def _living(devices: Sequence[DeviceView]) -> list[DeviceView]:
 
 
 class Ordinal(NamedTuple):
-    """What ``cuda:<number>`` is."""
+    """The device behind ``cuda:<number>``."""
 
     number: int
     gpu: GpuDef

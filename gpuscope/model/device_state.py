@@ -43,9 +43,9 @@ Readings = Mapping[str, Reading]
 Kind = Literal["ok", "idle", "shared", "warn", "bad"]
 
 NEARLY_FULL = 0.95
-"""Of a device's memory. What is in use beyond is drawn in the colour of a warning."""
+"""The share of a device's memory from which use is drawn in the colour of a warning."""
 FULL = 0.97
-"""Of a device's memory. Beyond, the next allocation of a training may fail: the state "full"."""
+"""The share of a device's memory from which its state is "full": the next allocation may fail."""
 HANGS = frozenset(("stalled", "spinning", "waits"))
 """States of a device whose job hangs."""
 NO_PROGRESS = HANGS | {"starved"}
@@ -53,7 +53,7 @@ NO_PROGRESS = HANGS | {"starved"}
 OF_TRAININGS = NO_PROGRESS | {"tensor idle", "filling"}
 """States of a device that is well itself, and whose training is not."""
 IDLE_PERCENT = 1.0
-"""Below this utilisation no kernel runs: NVML tells whole percents."""
+"""Below this utilisation no kernel runs, because NVML reports whole percents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def hardware_faults(
     remap_pending: bool | None,
     pages_pending: bool | None,
 ) -> list[DeviceState]:
-    """What is wrong with the memory of a card, the gravest first.
+    """Return what is wrong with the memory of a card, the most severe first.
 
     None means that the driver does not report it.
 
@@ -173,7 +173,7 @@ def slowed(readings: Readings) -> tuple[str, ...]:
 
 
 def full(definition: GpuDef, readings: Readings) -> str:
-    """How little memory is left where the device is full, else ""."""
+    """Say how little memory is left if the device is full, else ""."""
     used, total = _number(readings, "used_bytes"), definition.total_bytes
     if used is None or not total or used <= FULL * total:
         return ""
@@ -227,7 +227,7 @@ def unaccounted(readings: Readings, held: Sequence[Reading]) -> float | None:
 
 
 def held_on(device: DeviceView) -> list[Reading]:
-    """What each living process on a device holds."""
+    """Return what each living process on a device holds."""
     return [use.reading("used_bytes") for use in device.uses if use.gone is None]
 
 
@@ -241,7 +241,7 @@ def list_gap(device: DeviceView) -> Unknown | None:
 
 
 def listed_on(device: DeviceView) -> tuple[UseView, ...] | None:
-    """Who is on a device, None where the driver gives no list.
+    """Return the users of a device, None if the driver gives no list.
 
     A list is there, and may be empty, where it only leaves out processes of which the driver tells
     no pid in this container.

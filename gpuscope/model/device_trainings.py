@@ -129,7 +129,7 @@ def works_through(busy_percent: float, share: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """How much of the time a trainer's busiest GPU works.
+    """The share of the time that a trainer's busiest GPU works.
 
     By its SMs, or where these are unknown by the time in which any kernel runs, which is no less.
     """

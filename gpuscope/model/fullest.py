@@ -46,7 +46,7 @@ def peak_text(seconds: float) -> str:
 
 
 def seconds_of(trainer: TrainerView | None) -> float:
-    """How far to look back for this trainer."""
+    """Return how far to look back for this trainer."""
     step = trainer.number("step_seconds") if trainer is not None else None
     return min(max(LEAST_SECONDS, STEPS * (step or 0.0)), MOST_SECONDS)
 

@@ -28,14 +28,14 @@ from ..store.view import AllocView
 from ..text.units import age_text
 
 MIN_POINTS = 30
-"""After the warm-up. Fewer are no evidence."""
+"""The fewest points after the warm-up that are evidence."""
 WINDOWS = (40, 80, 160, 240)
 """Windows of recent points, so that a late start is found soon; the last one is all that is kept.
 """
 BLOCKS = 12
 LOW = 0.25
 LARGEST_RISE = 0.4
-"""From one block to the next at most this share of the whole rise: more is a jump, not growth."""
+"""The largest share of the whole rise from one block to the next; more is a jump, not growth."""
 FALLS = 0.1
 """All falls between blocks together may be at most this share of the whole rise."""
 FADING = 0.6

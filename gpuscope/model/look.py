@@ -42,7 +42,7 @@ IDLE_WORDS: Mapping[str, str] = {
     "logging": "idle: logging",
     "other": "idle: other code of the script",
 }
-"""By cause. One that is not here is shown as ``not attributed``."""
+"""The words for each cause. One that is not here is shown as ``not attributed``."""
 LEAST_PARTS = 3
 T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """Two-sided 95 % points of Student's t, from one degree of freedom on."""

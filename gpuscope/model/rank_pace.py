@@ -24,7 +24,7 @@ LEAST_EACH = 1.03
 DISTANCE = 5.5
 """How many standard errors it lies from the others at least, where many windows are known."""
 FEW = 10.0
-"""That many more in proportion, over the number of differences that the noise is known by."""
+"""If the noise is estimated from n differences, the distance must be 1 + FEW / n times as large."""
 FLOOR = 0.005
 """The noise of a window is at least this share of it."""
 STILL = 0.5

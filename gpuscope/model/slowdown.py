@@ -34,7 +34,7 @@ _DEVICE: Mapping[str, tuple[str, float, _Format]] = {
     "power_limit_watts": ("power limit of GPU {}", 0.98, _with(" W")),
     "temperature_celsius": ("temperature of GPU {}", 1.1, _with(" °C")),
 }
-"""By column: what it is called, the ratio from which on it slows (below 1: where it falls)."""
+"""For each column: its name, and the ratio from which it slows a step (below 1 if a fall does)."""
 _HOST: Mapping[str, tuple[str, float, _Format]] = {
     "load_1m": ("load of the host", 1.5, _with("")),
     "cpu_percent": ("CPU of the host", 1.3, _with(" %")),

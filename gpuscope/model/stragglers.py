@@ -45,7 +45,7 @@ Parts are means of 32 measured steps, two of them a second.
 """
 MEASURED_STEPS = 32
 JUDGED_SECONDS = 10.0
-"""What lasts is judged again so often: a screen asks many times a second."""
+"""How often a lasting difference is judged again; a screen asks many times a second."""
 MAX_RANKS, MAX_JUDGED = 64, 256
 
 

@@ -22,7 +22,7 @@ JUDGED_SECONDS = 300.0
 """The window to judge: pauses come every few minutes, and older ones may be over."""
 MAX_KEPT = 1024
 FEW_LOOKS = 25
-"""With fewer looks no share is worth telling: its interval is wider than half the clock."""
+"""With fewer looks no share is shown, because its interval is wider than half the clock."""
 
 WORDS: Mapping[str, str] = {
     "input": "waiting for input",

@@ -86,9 +86,9 @@ class Sums:
         usual = self._usual_step() or looked
         busy = look.busy_share * looked
         self.missed = self._explained(max(0.0, 1 - looked / usual))
-        """What of a usual step lies in pauses that the look has not met."""
+        """The share of a usual step in pauses that the look has not met."""
         self.longer = max(0.0, 1 - looked / usual) - self.missed
-        """By what share a usual step is longer and nothing says why: its work may be more."""
+        """The share by which a usual step is longer for no known reason; it may have more work."""
         if looked > usual:
             self._per_row = looked / max(usual, busy)
             room = max(0.0, usual - busy) / max(looked - busy, 1e-9)
@@ -96,7 +96,7 @@ class Sums:
         else:
             self._per_row = self._idle_factor = 1 - self.missed
         self.idle = max(0.0, 1 - busy / usual - self.longer)
-        """Of a usual step: for how long the GPU is idle."""
+        """The share of a usual step for which the GPU is idle."""
 
     def _explained(self, longer: float) -> float:
         """Return what of a usual step, which is longer than those of the look, lies in pauses."""

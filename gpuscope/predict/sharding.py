@@ -1,4 +1,4 @@
-"""What one rank of several allocates, worked out from the trace of a training on one GPU.
+"""Compute what one rank of several allocates, from the trace of a training on one GPU.
 
 Standard library only.
 

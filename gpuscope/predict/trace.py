@@ -30,7 +30,7 @@ tensor. *unknown*: a recorded trace does not say.
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """What a block is for.
+    """The use of a block.
 
     ``category`` is one of ``CATEGORIES``; ``module`` the qualified name of the innermost module
     that was running ("" outside of all); ``operation`` the operator that made the block, "" where

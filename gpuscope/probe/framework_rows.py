@@ -1,4 +1,4 @@
-"""What frameworks do themselves: their functions that validate, save and log.
+"""List the functions of frameworks that validate, save and log.
 
 Rules as in :mod:`.time_rows`: ``(row, module or package, functions)``; None stands for all its
 functions. Names of modules are those of the released packages; one that is not imported costs

@@ -32,7 +32,7 @@ _RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
 _LOCAL = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
 _WORLD = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")
 _MAX_LEVELS = 32
-"""Of cgroups one above the other."""
+"""The most levels of cgroups that are read."""
 
 
 def environment() -> Dict[str, str]:

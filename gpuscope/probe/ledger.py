@@ -20,7 +20,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 SLICE_SECONDS, LONGEST_SLICE_SECONDS = 200e-6, 20e-3
 SLICE_SHARE = 0.005
-"""Of a step, between these two."""
+"""The share of a step that a slice may take, between the shortest and the longest slice."""
 REFRESH_SECONDS = 60.0
 CPU = -1
 PARAMETERS, GRADIENTS, STATE, OTHERS = 0, 1, 2, 3

@@ -1,4 +1,4 @@
-"""What a viewer may ask of this trainer: the table of requests and who answers them."""
+"""The table of requests that a viewer may make of this trainer, and who answers them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Requests:
         self.wake: Callable[[], None] = lambda: None
         self.acts = Acts(self._handlers, lambda: self.wake())
         self.names = list(dict.fromkeys((*ALWAYS, *self._questions, *self._handlers)))
-        """For ``hello.requests``."""
+        """The names of all requests, for ``hello.requests``."""
 
     def answer(self, request: Request, client: object, pid: int) -> Frame:
         """Return the immediate answer: the result, an ack, or an error.

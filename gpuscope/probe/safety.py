@@ -95,7 +95,7 @@ class Safety:
         self.box.remove()
 
     def abandon(self) -> None:
-        """In a forked child."""
+        """In a forked child, forget what belongs to the parent."""
         self.endings.remove()
         self.oom.remove()
         self.box.abandon()

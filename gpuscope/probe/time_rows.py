@@ -126,7 +126,7 @@ _CALLS = ("CALL", "PRECALL", "CALL_KW", "CALL_METHOD", "CALL_FUNCTION", "CALL_FU
 """Python 3.11 may call a C function in the instruction before its call."""
 _TRUTHS = ("TO_BOOL", "UNARY_NOT", "POP_JUMP_IF", "POP_JUMP_FORWARD_IF", "JUMP_IF_")
 _BACK = 96
-"""So many instructions and caches before a call are searched for the name that is called."""
+"""How many instructions and caches before a call are searched for the name that is called."""
 _KEPT = 512
 
 

@@ -1,4 +1,4 @@
-"""What a counted step keeps of each operator, and the rows that equal ones become."""
+"""Read what is kept of each operator of a counted step, and add equal ones up to rows."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ MAX_STRIPS = 16
 MAX_JOBS = 6
 """Jobs with charts of their own."""
 HEADROOM = 0.05
-"""Of a scale that ends above the highest value."""
+"""The share by which a scale ends above the highest value."""
 HOLD_SECONDS = 15.0
 """How long a reading stays valid without a newer one, as on the screens."""
 MARKED: Mapping[str, Tone] = {

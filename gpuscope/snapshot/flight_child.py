@@ -28,7 +28,7 @@ except ImportError:  # not a Unix: there is no limit, and the parent still kills
     resource = None  # type: ignore[assignment]
 
 MOST_ENTRIES = 20_000
-"""Of a longer dump, only the last entries are read."""
+"""The most entries that are read of a dump, the last ones."""
 MOST_JSON_BYTES = 256 << 20
 MOST_GROUPS = 1024
 MOST_MEMBERS = 1 << 17

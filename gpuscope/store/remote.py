@@ -52,7 +52,7 @@ class Sent(Protocol):
 
 
 class CommandEnd(Protocol):
-    """What the end of a command means."""
+    """The meaning of the end of a command."""
 
     @property
     def text(self) -> str: ...

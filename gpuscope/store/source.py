@@ -81,7 +81,7 @@ END_OF_OUTPUT = "the agent closed its output"
 
 
 class Source(Protocol):
-    """What the viewer needs of a source.
+    """The interface of a source for the viewer.
 
     ``key`` names it in the store. ``badge`` is shown where its numbers are not live.
     """

@@ -1,4 +1,4 @@
-"""What one source has said so far: frames go in, records change.
+"""Keep what one source has sent so far: frames go in, records change.
 
 It handles the clock, restarts, joining at key frames, and the ends of entities.
 

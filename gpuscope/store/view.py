@@ -46,7 +46,7 @@ class Gone:
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """What all entities share.
+    """The fields that all entities share.
 
     ``key`` is stable across reconnects and recordings (a device's UUID, a process's ``pid:start``);
     ``id`` is the small integer of this stream, also the handle for ``Store.history``.

@@ -130,7 +130,7 @@ def describe(target: Target) -> str:
 
 
 def failed(error: OSError) -> str:
-    """What the system refused, in words."""
+    """Say in words what the system refused."""
     at = f"{error.filename}: " if error.filename else ""
     return clean(f"{at}{error.strerror or error}. For one training:  gpuscope run SCRIPT")
 

@@ -361,7 +361,7 @@ class Events:
             )
 
     def close(self) -> None:
-        """Nothing is left to be tidied up."""
+        """Do nothing: there is nothing to tidy up."""
 
 
 def write_event(kind: str, **values: object) -> None:

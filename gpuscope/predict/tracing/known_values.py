@@ -317,4 +317,4 @@ def by_operator(
 
 
 RULES = dict(by_operator(_RULES))
-"""By operator."""
+"""The rules by operator."""

@@ -226,7 +226,7 @@ def _pids(host: HostView) -> set[int]:
 
 
 def _question(facts: Mapping[str, Any]) -> str:
-    """What the agent there would do, in the words of an injection here."""
+    """Describe what the agent there would do, in the words of an injection here."""
     from ....attach.attach_options import Consent
 
     names = ("command", "user", "method", "effect", "price", "undo")

@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _columns() -> int:
-    """How wide the terminal is; 0 where nobody looks at one, and nothing has to fit."""
+    """Return the width of the terminal; 0 if the output is no terminal, and nothing has to fit."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
 
 

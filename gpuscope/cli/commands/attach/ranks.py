@@ -78,7 +78,7 @@ def rank_name(row: Mapping[str, Any]) -> str:
 
 
 def here(pid: int) -> Launched | None:
-    """What the process has launched on this machine; None where it is no launcher."""
+    """Return what the process has launched on this machine; None if it is no launcher."""
     from ....agent.attachable import listing
 
     return of(listing("", redact=False), pid)

@@ -246,7 +246,7 @@ def _one_shot(args: argparse.Namespace, place: Target) -> str:
 
 
 def _attached(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """What was done, where no screen opens on it."""
+    """Return lines that say what was done, if no screen opens on it."""
     from ....attach.inject_payload import IDLE_SECONDS
 
     lines = []

@@ -20,7 +20,7 @@ COMMAND_CHARS = 60
 
 
 def of_this_machine(host: HostView) -> dict[str, Any] | None:
-    """As another host's agent tells it; None where no device has a number."""
+    """Return the holders as an agent of another host does; None if no device has a number."""
     from ....collect.holders import holders_document
     from ....config import load
 
@@ -81,7 +81,7 @@ def unknown(look: LocalLook, path: str, found: Mapping[str, Any] | None) -> list
 
 
 def lines(look: LocalLook, found: Mapping[int, Mapping[str, Any]]) -> list[str]:
-    """For people: a line per device and process, and at last why this may not be all."""
+    """Return a line for each device and process, and at the end why there may be more."""
     out = []
     for index, one in found.items():
         if not one["processes"]:

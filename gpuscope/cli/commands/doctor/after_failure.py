@@ -31,7 +31,7 @@ HEAD = "gpuscope doctor on this failure (to skip it: gpuscope run --no-doctor)"
 
 
 def examine(text: bytes, pid: str, start: str) -> Report:
-    """What the rules say of a traceback, and of the record that the same process left."""
+    """Return the findings on a traceback, and on the record that the same process left."""
     from gpuscope.doctor import postmortem, postmortem_end
 
     found = postmortem_end.examine_text(text, "traceback")

@@ -28,7 +28,7 @@ from ....wire.clean import clean
 SECONDS = 600.0
 ASK_SECONDS = 30.0
 MOST_BYTES = 200 * MIB
-"""So much of the answer is taken, which is packed by gzip."""
+"""The most bytes that are taken of the answer, which gzip has packed."""
 MOST_UNPACKED = 600 * MIB
 _PLACE = re.compile(r"(?P<host>[^@/\s:]+(?:@[^@/\s:]+)?):(?P<folder>[/~.].*)")
 _PATH = re.compile(r"^\s*(StdOut|StdErr|WorkDir|LogDir)=(\S.*?)\s*$", re.M)

@@ -185,7 +185,7 @@ class LocalWatch:
         return trainers
 
     def history(self, entity: int, column: str, seconds: float | None) -> History:
-        """What was seen of a column."""
+        """Return the recorded values of a column."""
         return self.store.history(_KEY, entity, column, seconds)
 
     def stop(self) -> None:

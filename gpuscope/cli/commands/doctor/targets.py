@@ -108,7 +108,7 @@ def examine(
 
 
 def _described(symptom: str) -> Report:
-    """What the user's words speak for by themselves."""
+    """Return the findings that the user's words alone support."""
     return (
         _ask("The symptom", "gpuscope.doctor.messages:of_symptom", symptom) if symptom else Report()
     )

@@ -51,7 +51,7 @@ def look() -> HostView:
 
 
 def devices_of_run(config: LabConfig, seen: Sequence[DeviceView]) -> list[DeviceView]:
-    """Those of the visible devices that a run with these toggles takes."""
+    """Return the visible devices that a run with these toggles takes."""
     return [] if config.device == "cpu" else device_selection.devices_for_run(config, seen)
 
 
@@ -66,7 +66,7 @@ def occupants(device: DeviceView, host: HostView) -> list[Occupant]:
 def facts(
     config: LabConfig, host: HostView | None, environ: Mapping[str, str] = os.environ
 ) -> RunFacts | None:
-    """What is known without torch, for the rules; None where not even the kind of device is."""
+    """Return what is known without torch, for the rules; None if not even the kind of device is."""
     cores = device_selection.cores()
     if config.device == "cpu":
         return RunFacts("cpu", cores=cores)

@@ -104,7 +104,7 @@ def trainings(path: Path, samples: int | None = None) -> list[Training]:
 
 @dataclass(slots=True)
 class _Rank:
-    """What was seen of one trainer."""
+    """The recorded figures of one trainer."""
 
     key: str
     definition: TrainerDef

@@ -47,7 +47,7 @@ def card(args: argparse.Namespace) -> Card | None:
 
 
 def gpus_here() -> int | None:
-    """How many GPUs this host has; None where there are none."""
+    """Return how many GPUs this host has; None if it has no GPU."""
     return len(_here()) or None
 
 

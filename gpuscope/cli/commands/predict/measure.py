@@ -35,7 +35,7 @@ MODULE = "gpuscope.predict.tracing.context"
 
 
 class ContextNotMeasured(UserError):
-    """What a training takes beside its tensors could not be measured."""
+    """The memory that a training takes in addition to its tensors could not be measured."""
 
 
 def run(args: argparse.Namespace) -> int:

@@ -44,7 +44,7 @@ class TrainerNotMeasured(UserError):
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What was measured of one trainer on one device, in bytes.
+    """The measurements of one trainer on one device, in bytes.
 
     ``outside_bytes`` is what its process holds outside of torch's allocator, None where the driver
     does not report it. ``device_bytes`` is the card's memory minus the driver's reserve.
@@ -199,7 +199,7 @@ def _allocators(trainer: TrainerView) -> list[AllocView]:
 
 
 def _largest(pairs: list[tuple[HostView, TrainerView]], name: str) -> Measured:
-    """Of all ranks and devices the one with the highest peak: it runs out first."""
+    """Return the rank and the device with the highest peak: it runs out of memory first."""
     every = [(host, trainer, one) for host, trainer in pairs for one in _allocators(trainer)]
     if not every:
         cpu = all(not trainer.definition.cuda for _, trainer in pairs)
@@ -240,7 +240,7 @@ def _largest(pairs: list[tuple[HostView, TrainerView]], name: str) -> Measured:
 
 
 def _outside(device: DeviceView | None, trainer: TrainerView, allocator: AllocView) -> int | None:
-    """What the process holds of the card beside what torch has reserved, at the last reading."""
+    """Return what the process held of the card outside torch's reserve, at the last reading."""
     uses = device.uses if device is not None else ()
     own = next((one for one in uses if one.process == trainer.process), None)
     used, reserved = own.number("used_bytes") if own else None, allocator.number("reserved_bytes")
@@ -379,7 +379,7 @@ def _context_bytes(found: Measured) -> tuple[int, int]:
 
 
 def _capacity(args: argparse.Namespace, found: Measured) -> tuple[int | None, int | None, str]:
-    """Of the card in question: what its driver leaves, its total, its name."""
+    """Return what the driver of the card leaves, the card's total, and its name."""
     if args.gpu is None and args.capacity is None:
         total = None if found.device_bytes is None else found.device_bytes + found.driver_bytes
         return found.device_bytes, total, found.gpu

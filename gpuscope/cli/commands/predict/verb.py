@@ -226,7 +226,7 @@ def _ask(args: argparse.Namespace, model: str, tracer: Tracer) -> int:
 
 
 def _look_ahead(progress: ProgressLine, args: argparse.Namespace, asking: Any) -> None:
-    """What takes more than one trace."""
+    """Answer the questions that take more than one trace."""
     if args.largest_batch:
         progress.say("searching the largest batch")
         asking.find_largest()
@@ -302,7 +302,7 @@ def request_of(args: argparse.Namespace, model: str, card: Card | None) -> Reque
 
 
 def doubts_of(args: argparse.Namespace) -> list[Doubt]:
-    """What the toggles ask for and no trace shows."""
+    """Return doubts about toggles whose effect no trace shows."""
     from ....predict import from_switches
 
     return from_switches.doubts_of(vars(args))

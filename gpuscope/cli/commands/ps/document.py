@@ -53,7 +53,7 @@ _UNSAID = {
 
 
 def find_problems(host: HostView) -> list[dict[str, Any]]:
-    """What could not be looked at: the driver, some of the probes, or the list of a device."""
+    """Return what could not be read: the driver, some of the probes, or the list of a device."""
     unchecked = [reason for reason in (host.nvml, host.unread) if reason is not None]
     problems = [problem(None, "unchecked", reason.text) for reason in unchecked]
     for device in host.devices:
@@ -235,7 +235,7 @@ def _allocator(
 
 
 def _split(unknowns: Unknowns, path: str, readings: Mapping[str, Reading]) -> dict[str, Any] | None:
-    """What ``reserved_bytes`` consists of; the parts but ``error_bytes`` add up to it."""
+    """Return the parts of ``reserved_bytes``; all but ``error_bytes`` add up to it."""
     values = [readings.get(column, NO_SAMPLE) for column in COLUMNS]
     counts = [value for value in values if isinstance(value, int)]
     if len(counts) < len(values):

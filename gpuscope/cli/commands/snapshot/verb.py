@@ -380,5 +380,5 @@ def _rows(stacks: Stacks) -> list[dict[str, Any]]:
 
 
 def _rest(stacks: Stacks) -> dict[str, int]:
-    """What the rows leave out, and what has no recorded stack."""
+    """Return the sums of what the rows leave out, and of what has no recorded stack."""
     return {key: value for key, value in asdict(stacks).items() if key != "rows"}
