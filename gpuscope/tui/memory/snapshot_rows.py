@@ -21,6 +21,7 @@ from ...text.styled import Line, Piece
 from ...text.units import bytes_text, percent_text, signed_bytes_text
 from ..charts.moments import Curve
 from ..theme import Glyphs
+from ..trainer.stack_text import frame_pieces
 from ..widgets.bars import Bar
 from ..widgets.table import Cell, Column, TableRow
 
@@ -251,15 +252,8 @@ def stack_text(row: StackRow | DiffRow) -> Iterable[Line]:
     if not row.frames:
         yield [(NO_STACK, "muted")]
     for index, frame in enumerate(row.frames):
-        mark = "▸ " if index == row.headline else "  "
-        folder, _, name = frame.file.rpartition("/")
-        folder = folder.rpartition("site-packages/")[2]
-        yield [
-            (mark, "accent"),
-            (f"{frame.function}  ", "text" if index == row.headline else "muted"),
-            (f"{name}:{frame.line}", "title" if index == row.headline else "text"),
-            (f"  {folder}" if folder else "", "faint"),
-        ]
+        found = (frame.file, frame.line, frame.function)
+        yield list(frame_pieces(found, index == row.headline))
     if row.cut_frames:
         yield [(f"  {row.cut_frames} outer frames are left out", "faint")]
 

@@ -69,14 +69,14 @@ def _list(value: Mapping[str, Any], key: str) -> list[Any]:
     return found if isinstance(found, list) else []
 
 
-def frame_pieces(frame: Sequence[object], first: bool) -> Iterable[Piece]:
-    """Yield one frame of a stack: its function and its line; ``first`` marks the innermost."""
+def frame_pieces(frame: Sequence[object], marked: bool) -> Iterable[Piece]:
+    """Yield one frame of a stack: its function, its line and its folder."""
     file, line, function = str(frame[0]), frame[1], str(frame[2])
     folder, _, name = file.rpartition("/")
     folder = folder.rpartition("site-packages/")[2]
-    yield ("▸ " if first else "  ", "accent")
-    yield (f"{function}  ", "text" if first else "muted")
-    yield (f"{name}:{line}", "title" if first else "text")
+    yield ("▸ " if marked else "  ", "accent")
+    yield (f"{function}  ", "text" if marked else "muted")
+    yield (f"{name}:{line}", "title" if marked else "text")
     yield (f"  {folder}" if folder else "", "faint")
 
 
