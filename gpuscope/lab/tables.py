@@ -13,7 +13,7 @@ from typing import Any
 
 from ..text.clock import DATE_AND_MINUTE, clock_text
 from ..text.numbers import number
-from ..text.units import bytes_text, duration_text
+from ..text.units import bytes_text, duration_text, pace_text
 from .compare import Comparison, Row, compare, mean
 from .intervals import ratio_text
 from .ledger import Entry
@@ -92,7 +92,7 @@ def figure(key: str, value: float | None) -> str:
         return f"{value:.1f} %"
     if key in ("loss", "validation_loss", "efficiency"):
         return f"{value:.4f}"
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return pace_text(value)
 
 
 def _times(row: Row | None) -> str:

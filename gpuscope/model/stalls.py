@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..store.view import JobView, TrainerView
-from ..text.units import age_text
+from ..text.units import age_text, duration_text
 from ..wire.frames import NOT_SUPPORTED, Unknown
 from .ranks import median, name_of, names_of
 
@@ -197,4 +197,4 @@ def worst_rank(ranks: Sequence[TrainerView]) -> tuple[TrainerView | None, str]:
     where, function = place(worst)
     at = f" at {where}{_in(function)}" if where else ""
     text = f"{name_of(worst)}{at}: last step {age:.1f} s ago, the others {others:.1f} s"
-    return worst, f"{text}; a step usually takes {usual:.3g} s"
+    return worst, f"{text}; a step usually takes {duration_text(usual)}"

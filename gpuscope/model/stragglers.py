@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ..store.view import DeviceView, History, HistoryOf, HostView, TrainerView, no_history
 from ..text.clock import MINUTE, clock_text
-from ..text.units import percent_text
+from ..text.units import duration_text, percent_text
 from ..wire.frames import TrainerDef
 from .device_trainings import STARVED, recent_mean
 from .rank_pace import MOST, Slower, slower_rank
@@ -77,7 +77,7 @@ class Straggler:
     @property
     def text(self) -> str:
         """One line for people, without a full stop."""
-        own, usual = _ms(self.own_seconds), _ms(self.usual_seconds)
+        own, usual = duration_text(self.own_seconds), duration_text(self.usual_seconds)
         work = f"its own work takes {own} a step without waits, theirs {usual}"
         return f"{self.brief}: {work}, mostly {self.mostly}"
 
@@ -128,7 +128,7 @@ def straggler(
         living[worst],
         own[worst],
         usual,
-        f"{most} (+{_ms(excess[most])})",
+        f"{most} (+{duration_text(excess[most])})",
         since,
         _wall(host, since),
     )
@@ -317,7 +317,3 @@ def _split_before(trainer: TrainerView, history: HistoryOf, seconds: float) -> d
     if now is None:
         now = max((max(one.seconds, default=0.0) for one in course.values()), default=0.0)
     return _split_at(course, now - seconds)
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"

@@ -165,6 +165,11 @@ def short_age_text(seconds: float) -> str:
     return "now"
 
 
+def pace_text(per_second: float) -> str:
+    """Return how many samples a second a training takes, without the unit: ``0.42``, ``1,204``."""
+    return f"{per_second:,.0f}" if abs(per_second) >= 99.95 else f"{per_second:.3g}"
+
+
 def count_text(count: int, thing: str) -> str:
     """Return how many things there are: ``1 run``, ``1,204 runs``, ``2 processes``."""
     plural = thing + ("es" if thing.endswith("s") else "s")

@@ -30,7 +30,7 @@ from ...predict import from_switches
 from ...predict.fits import Fits
 from ...predict.request import CONFIG, OPTIONS, SEQUENCE, TASK, TASKS, TRANSFORMERS
 from ...process.atomic_file import write_text
-from ...text.units import MIB, duration_text
+from ...text.units import MIB, duration_text, pace_text
 from ...wire.clean import clean, clean_lines
 from .. import args as types
 from .. import output
@@ -314,7 +314,9 @@ class Shown:
         spent = duration_text(progress.spent_seconds)
         if entry is not None:
             pace = entry.document.get("samples_per_second")
-            outcome = f"{pace:,.1f} samples/s" if isinstance(pace, (int, float)) else entry.failure
+            outcome = (
+                f"{pace_text(pace)} samples/s" if isinstance(pace, (int, float)) else entry.failure
+            )
             self._line.finished(clean(f"{spent}  {progress.label}  {outcome}  ({trial.purpose})"))
         elif self._line.live and time.monotonic() - self._drawn_at >= DRAW_SECONDS:
             self._drawn_at = time.monotonic()

@@ -14,7 +14,7 @@ from ...lab.compare import mean
 from ...lab.config import LabConfig
 from ...text.numbers import number
 from ...text.styled import Line
-from ...text.units import bytes_text, duration_text, short_age_text
+from ...text.units import bytes_text, duration_text, pace_text, short_age_text
 from ..widgets.table import Cell, Column, TableRow
 from .choices import SWITCHES
 from .run import Run
@@ -192,7 +192,7 @@ def _figures(
     steps: int,
     token: str = "text",
 ) -> None:
-    cells["pace"] = [(f"{pace:,.0f}" if pace >= 100 else f"{pace:.3g}", token)] if pace else DASH
+    cells["pace"] = [(pace_text(pace), token)] if pace else DASH
     cells["step"] = [(duration_text(step), token)] if step else DASH
     cells["peak"] = [(bytes_text(peak), token)] if peak else DASH
     cells["loss"] = (

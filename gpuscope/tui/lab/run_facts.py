@@ -7,7 +7,15 @@ from typing import Any
 
 from ...text import styled
 from ...text.styled import Line, Piece
-from ...text.units import age_text, bytes_text, count_text, duration_text, percent_text, sides_text
+from ...text.units import (
+    age_text,
+    bytes_text,
+    count_text,
+    duration_text,
+    pace_text,
+    percent_text,
+    sides_text,
+)
 from ...text.width import cells as text_cells
 from ..cells import fit
 from .run import Run
@@ -42,9 +50,7 @@ def facts_of(run: Run) -> list[Fact]:
         add("last step", f"{age_text(rates.stopped_seconds)} ago", "warn")
     else:
         pace, step = rates.samples_per_second, rates.step_seconds
-        add(
-            "samples/s", f"{pace:,.0f}" if pace and pace >= 100 else f"{pace:.3g}" if pace else None
-        )
+        add("samples/s", pace_text(pace) if pace else None)
         add("per step", duration_text(step) if step else None)
     if run.config.compile != "off":
         add("compile", *_compile(run))

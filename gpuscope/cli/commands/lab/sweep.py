@@ -45,7 +45,7 @@ from ....lab.sweep import (
 )
 from ....model.cuda_devices import visible_in_order
 from ....model.occupants import Occupant
-from ....text.units import age_text
+from ....text.units import age_text, pace_text
 from ....wire.clean import clean, clean_lines
 from ... import args as types
 from ... import output as cli_output
@@ -389,4 +389,4 @@ def _ended(entry: Entry) -> str:
     if entry.failure:
         return f"{what}  failed: {entry.failure}"
     pace = entry.document.get("samples_per_second")
-    return f"{what}  {pace:,.0f} samples/s" if isinstance(pace, (int, float)) else what
+    return f"{what}  {pace_text(pace)} samples/s" if isinstance(pace, (int, float)) else what

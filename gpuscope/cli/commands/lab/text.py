@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ....lab import metrics
-from ....text.units import DASH, bytes_text, count_text, duration_text, percent_text
+from ....text.units import DASH, bytes_text, count_text, duration_text, pace_text, percent_text
 
 PROGRESS_SECONDS = 1.0
 NAMED_BREAKS = 5
@@ -55,7 +55,7 @@ def introduction(record: metrics.Started) -> str:
 def step(record: metrics.Step) -> str:
     """Return the line of the newest step."""
     loss = "not finite" if record.loss is None else f"{record.loss:.4f}"
-    pace = DASH if record.samples_per_second is None else f"{record.samples_per_second:,.0f}"
+    pace = DASH if record.samples_per_second is None else pace_text(record.samples_per_second)
     parts = [
         f"step {record.step:,}",
         f"loss {loss}",
@@ -102,7 +102,7 @@ def in_words(document: Mapping[str, Any]) -> str:
         )
     if document["step_seconds"]:
         lines.append(_steps(document["step_seconds"]))
-        lines.append(f"throughput    {document['samples_per_second']:,.0f} samples/s")
+        lines.append(f"throughput    {pace_text(document['samples_per_second'])} samples/s")
     if document.get("input_seconds") is not None and document["step_seconds"]:
         share = document["input_seconds"] / document["step_seconds"]["median"]
         lines.append(
