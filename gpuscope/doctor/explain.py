@@ -117,9 +117,13 @@ This page is made from `gpuscope/doctor/pitfalls.toml` by `python -m gpuscope.do
 def page(rows: Iterable[Pitfall]) -> str:
     """Return the page of the documentation, in Markdown."""
     known = list(rows)
-    index = ["| name | what is wrong, or what to do |", "|---|---|"]
-    index += [f"| [`{row.id}`](#{row.id}) | {_safe(row.title)} |" for row in known]
-    return _INTRODUCTION + "\n".join(index) + "\n\n" + "\n".join(map(_section, known))
+    return _INTRODUCTION + _index(known, "#{}") + "\n" + "\n".join(map(_section, known))
+
+
+def _index(rows: Iterable[Pitfall], place: str) -> str:
+    lines = ["| name | what is wrong, or what to do |", "|---|---|"]
+    lines += [f"| [`{row.id}`]({place.format(row.id)}) | {_safe(row.title)} |" for row in rows]
+    return "\n".join(lines) + "\n"
 
 
 def _section(row: Pitfall) -> str:
@@ -131,33 +135,22 @@ def _section(row: Pitfall) -> str:
         f"*How it shows.* {_safe(row.symptom)}",
         "",
     ]
-    for number, fix in enumerate(row.fixes, 1):
-        now = " *Helps without a restart.*" if fix.now else ""
-        lines += [f"{number}. {_safe(fix_sentences(fix))}{now}", "", *_block(fix)]
-    for head, text in (
-        ("Now", row.now),
-        ("Skip if", row.not_when),
-        ("Trade-off", row.cost),
-    ):
+    lines += _fixes(row, " " * 3)
+    for head, text in _advice(row):
         lines += [f"*{head}.* {_safe(text)}", ""]
     if row.verify:
         lines += [f"*Reproduce it here:* `{row.verify}`", ""]
     if row.causes:
         lines += ["*Found as:* " + ", ".join(f"`{cause}`" for cause in row.causes), ""]
-    sources = [
-        f"<{source}>" if source.startswith("https://") else _safe(source) for source in row.sources
-    ]
-    return "\n".join([*lines, f"*Sources:* {'; '.join(sources)}", ""])
+    return "\n".join([*lines, f"*Sources:* {'; '.join(map(_source, row.sources))}", ""])
 
 
 def site_pages(rows: Iterable[Pitfall]) -> dict[str, str]:
     """Return the pages of the documentation site by path: a list, and a page for each pitfall."""
     known = list(rows)
-    index = ["| name | what is wrong, or what to do |", "|---|---|"]
-    index += [f"| [`{row.id}`](pitfalls/{row.id}.md) | {_safe(row.title)} |" for row in known]
     introduction = _INTRODUCTION.replace(", as below", "").partition("This page is made from")[0]
     return {
-        "pitfalls.md": introduction + "\n".join(index) + "\n",
+        "pitfalls.md": introduction + _index(known, "pitfalls/{}.md"),
         **{f"pitfalls/{row.id}.md": _site_page(row) for row in known},
     }
 
@@ -165,27 +158,34 @@ def site_pages(rows: Iterable[Pitfall]) -> dict[str, str]:
 def _site_page(row: Pitfall) -> str:
     lines = [f"# {_safe(row.title)}", "", f"`{row.id}` · [all pitfalls](../pitfalls.md)", ""]
     lines += ["## How it shows", "", _safe(row.symptom), "", "## Fixes", ""]
-    for number, fix in enumerate(row.fixes, 1):
-        now = " *Helps without a restart.*" if fix.now else ""
-        lines += [f"{number}. {_safe(fix_sentences(fix))}{now}", "", *_block(fix, " " * 4)]
-    for head, text in (
-        ("Now", row.now),
-        ("Skip if", row.not_when),
-        ("Trade-off", row.cost),
-    ):
+    lines += _fixes(row, " " * 4)
+    for head, text in _advice(row):
         lines += [f"## {head}", "", _safe(text), ""]
     if row.verify:
         lines += ["## How to reproduce it", "", "```sh", row.verify, "```", ""]
     if row.causes:
         lines += ["## Found as", "", ", ".join(f"`{cause}`" for cause in row.causes), ""]
-    lines += ["## Sources", ""]
-    lines += [
-        f"- <{one}>" if one.startswith("https://") else f"- {_safe(one)}" for one in row.sources
-    ]
-    return "\n".join([*lines, ""])
+    lines += ["## Sources", "", *(f"- {_source(one)}" for one in row.sources), ""]
+    return "\n".join(lines)
 
 
-def _block(fix: Fix, indent: str = " " * 3) -> list[str]:
+def _fixes(row: Pitfall, indent: str) -> list[str]:
+    lines = []
+    for number, fix in enumerate(row.fixes, 1):
+        now = " *Helps without a restart.*" if fix.now else ""
+        lines += [f"{number}. {_safe(fix_sentences(fix))}{now}", "", *_block(fix, indent)]
+    return lines
+
+
+def _advice(row: Pitfall) -> tuple[tuple[str, str], ...]:
+    return ("Now", row.now), ("Skip if", row.not_when), ("Trade-off", row.cost)
+
+
+def _source(text: str) -> str:
+    return f"<{text}>" if text.startswith("https://") else _safe(text)
+
+
+def _block(fix: Fix, indent: str) -> list[str]:
     """Return what a reader copies, as fenced blocks inside the list's item."""
     out: list[str] = []
     if fix.before:
