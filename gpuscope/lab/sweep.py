@@ -13,22 +13,21 @@ import hashlib
 import os
 import platform
 import secrets
-import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from ..errors import UserError
 from ..wire.clean import clean
 from . import metrics
 from .config import ConfigError, LabConfig
-from .launch import LabRun
 from .ledger import Entry, Ledger
 from .ledger_file import explain
 from .matrix import MAX_CELLS, MAX_REPEATS, interleaved, label, varying
+from .run_series import RunSeries, Watcher
 from .toggles import BY_NAME
 
 SOURCE = "sweep"
@@ -206,17 +205,7 @@ def seeded(cell: LabConfig, repeat: int) -> LabConfig:
     return cell.changed("seed", (cell.seed + repeat) % (BY_NAME["seed"].maximum + 1))
 
 
-class Watcher(Protocol):
-    """Watches one run from outside, and measures what the worker cannot know."""
-
-    def record(self, record: metrics.Record) -> None:
-        """Take a record that the worker has just written."""
-
-    def finish(self, document: dict[str, Any]) -> dict[str, Any]:
-        """Return the document of the run, which has ended, completed with these measurements."""
-
-
-class Sweep:
+class Sweep(RunSeries):
     """Makes the runs of the plan that are not in the ledger yet."""
 
     def __init__(
@@ -233,16 +222,12 @@ class Sweep:
         ``environment`` holds variables that the workers are started with, in addition to this
         process's own.
         """
+        super().__init__(watch, environment)
         self.plan = plan
         self.ledger = ledger
         self._on_change = on_change
-        self._watch = watch
-        self._environment = environment
         self._limit = limit_seconds
         self._keys = [cell_key(cell) for cell in plan.cells]
-        self._stopped = ""
-        self._run: LabRun | None = None
-        self._stopping: asyncio.Future[None] | None = None
 
     def run(self) -> Outcome:
         """Make all runs that are left in the plan.
@@ -264,17 +249,8 @@ class Sweep:
                 self.ledger.finish_plan(self.plan.group)
             return outcome
 
-    def stop(self, why: str) -> None:
-        """End the run in progress and then the sweep."""
-        self._stopped = self._stopped or why
-        if self._run is not None:
-            self._stopping = asyncio.ensure_future(self._run.stop())
-
     async def _all(self) -> Outcome:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup wants it ignored
-                loop.add_signal_handler(number, self.stop, signal.Signals(number).name)
+        self._stop_on_signals()
         written = self.ledger.entries(limit=None, group=self.plan.group)
         done = {(entry.cell, entry.repeat) for entry in written}
         failed = {entry.cell for entry in written if entry.failure}
@@ -315,33 +291,15 @@ class Sweep:
         Both are None if the run was stopped.
         """
         config = seeded(self.plan.cells[state.cell], state.repeat)
-        watcher = self._watch() if self._watch is not None else None
 
         def take(record: metrics.Record) -> None:
-            if watcher is not None:
-                watcher.record(record)
             if isinstance(record, metrics.Step):
                 state.step = record.step
                 self._on_change(state, None)
 
-        run = self._run = LabRun(config, take, environment=self._environment)
-        late = False
-        await run.start()
-        try:
-            await asyncio.wait_for(run.wait(), self._limit)
-        except (asyncio.TimeoutError, TimeoutError):
-            late = True
-            await run.stop()
-        finally:
-            self._run = None
-        document = document_of(run, self._late(config) if late else None)
-        if watcher is not None:  # also of a run that is dropped: it may have threads to end
-            document = await asyncio.to_thread(watcher.finish, document)
-        if self._stopped:
-            await run.stop()
-            return None, None
-        if run.no_torch:
-            return None, run.failure
+        document, failure = await self._make(config, take, self._limit, self._late(config))
+        if document is None:
+            return None, failure
         label_ = self.plan.labels[state.cell]
         return self.ledger.add(
             document,
@@ -358,27 +316,6 @@ class Sweep:
             "it did not end in time (to wait longer: gpuscope lab sweep --timeout SECONDS).",
             config.command() + " --headless    shows its progress",
         )
-
-
-def document_of(run: LabRun, failure: metrics.Failure | None = None) -> dict[str, Any]:
-    """Return the worker's document, or one that says why there is none.
-
-    ``failure`` is a failure that the worker does not know about.
-    """
-    failure = failure or run.failure
-    if run.summary and (failure is None or run.summary.get("error")):
-        return run.summary
-    reason = failure.what if failure else "the run was stopped before its first step"
-    document = metrics.document(
-        run.config.to_mapping(),
-        {},
-        {"": ("not_initialised", reason)},
-        started=run.started,
-        error=failure,
-    )
-    if run.summary:  # it ended in an orderly way, when it was told to
-        document = {**document, **run.summary, "error": document["error"]}
-    return document
 
 
 @contextmanager

@@ -12,7 +12,6 @@ import hashlib
 import json
 import platform
 import secrets
-import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,11 +19,11 @@ from typing import Any
 
 from .. import metrics
 from ..config import LabConfig
-from ..launch import LabRun
 from ..ledger import Entry, Ledger
 from ..machine import MEMORY_VARIABLE
 from ..matrix import label
-from ..sweep import Watcher, alone, cell_key, document_of
+from ..run_series import RunSeries, Watcher
+from ..sweep import alone, cell_key
 from ..toggles import BY_NAME
 from .findings import Found, Trial
 from .search import CannotTune, Search
@@ -101,7 +100,7 @@ def new_job(ledger: Ledger, baseline: LabConfig, options: Mapping[str, Any], ane
     return job
 
 
-class Runner:
+class Runner(RunSeries):
     """Makes the trials of one search. ``spent_seconds`` is known to the search's budget.
 
     On a GPU no trial may reserve more than ``capacity`` bytes. One that a prediction was wrong
@@ -118,6 +117,7 @@ class Runner:
         watch: Callable[[], Watcher] | None = None,
         capacity: int | None = None,
     ) -> None:
+        super().__init__(watch, {} if capacity is None else {MEMORY_VARIABLE: str(capacity)})
         self.job = job
         self.ledger = ledger
         self.spent_seconds = 0.0
@@ -125,11 +125,6 @@ class Runner:
         self._on_progress = on_progress
         self._window = window_seconds
         self._limit = limit_seconds
-        self._watch = watch
-        self._environment = {} if capacity is None else {MEMORY_VARIABLE: str(capacity)}
-        self._stopped = ""
-        self._run: LabRun | None = None
-        self._stopping: asyncio.Future[None] | None = None
 
     def run(self, search: Search) -> Outcome:
         """Run the search to its end, or until SIGINT, SIGTERM or SIGHUP stops it.
@@ -149,17 +144,8 @@ class Runner:
                 self.ledger.finish_plan(self.job.group)
             return outcome
 
-    def stop(self, why: str) -> None:
-        """End the trial in progress and then the search."""
-        self._stopped = self._stopped or why
-        if self._run is not None:
-            self._stopping = asyncio.ensure_future(self._run.stop())
-
     async def _all(self, search: Search) -> Outcome:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                loop.add_signal_handler(number, self.stop, signal.Signals(number).name)
+        self._stop_on_signals()
         known = {
             (entry.cell, entry.repeat): entry
             for entry in self.ledger.entries(limit=None, group=self.job.group)
@@ -195,13 +181,10 @@ class Runner:
         self, trial: Trial, progress: Progress
     ) -> tuple[Entry | None, metrics.Failure | None]:
         """Make one trial and return its entry, or the failure with which no run can succeed."""
-        watcher = self._watch() if self._watch is not None else None
         enough = asyncio.Event()
         timed: list[float] = []  # when the warm-up was over
 
         def take(record: metrics.Record) -> None:
-            if watcher is not None:
-                watcher.record(record)
             if not isinstance(record, metrics.Step):
                 return
             progress.step = record.step
@@ -217,31 +200,10 @@ class Runner:
                 enough.set()
 
         began = time.monotonic()
-        run = self._run = LabRun(trial.config, take, environment=self._environment)
-        late = False
-        await run.start()
-        if self._stopped:  # it came while the worker was being started
-            await run.stop()
-        ended = asyncio.create_task(run.wait())
-        timer = asyncio.create_task(enough.wait())
-        try:
-            done, _ = await asyncio.wait(
-                (ended, timer), timeout=self._limit, return_when=asyncio.FIRST_COMPLETED
-            )
-            late = not done
-            if ended not in done:
-                await run.stop()
-        finally:
-            timer.cancel()
-            self._run = None
-        document = document_of(run, _late(trial.config, self._limit) if late else None)
-        if watcher is not None:
-            document = await asyncio.to_thread(watcher.finish, document)
-        if self._stopped:
-            await run.stop()
-            return None, None
-        if run.no_torch:
-            return None, run.failure
+        late = _late(trial.config, self._limit)
+        document, failure = await self._make(trial.config, take, self._limit, late, enough)
+        if document is None:
+            return None, failure
         entry = self.ledger.add(
             document,
             source=SOURCE,

@@ -269,7 +269,7 @@ def _others(plan: Plan, force: bool) -> list[Occupant]:
 
 
 class Tensors:
-    """A :class:`~gpuscope.lab.sweep.Watcher` that asks the driver for the tensor share."""
+    """A :class:`~gpuscope.lab.run_series.Watcher` that asks the driver for the tensor share."""
 
     def __init__(self, others: Sequence[Occupant]) -> None:
         self._share = lab_devices.TensorShare(others)
