@@ -15,6 +15,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -136,6 +137,22 @@ def test_it_goes_on_where_it_was(ledger: Ledger, log: Path) -> None:
         "what is complete is complete at once"
     )
     assert len(made(log)) == 4
+
+
+def test_a_stop_before_the_first_record_does_not_wait_for_the_run(
+    ledger: Ledger, log: Path
+) -> None:
+    one = sweep(new_plan(cells(HANGS), 1), ledger, limit_seconds=20.0)
+
+    def change(state, entry):
+        one._on_change = lambda state, entry: None
+        one.stop("a test")  # the worker is not started yet
+
+    one._on_change = change
+    began = time.monotonic()
+    assert one.run().stopped == "a test"
+    assert time.monotonic() - began < 15.0
+    assert ledger.entries(limit=None) == []
 
 
 def test_the_watcher_sees_every_run_and_fills_in(ledger: Ledger, log: Path) -> None:
