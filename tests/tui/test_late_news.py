@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from gpuscope.tui.log.pane import LogPane
 from gpuscope.tui.shell.app import GpuscopeApp
 from gpuscope.tui.shell.main_screen import MainScreen, ViewChanged
 from gpuscope.tui.widgets.filter import FilterLine
@@ -163,3 +164,19 @@ async def test_a_recording_that_was_read_leaves_who_types_another_path_alone(mon
         assert app.focused is dialog._input
         await dialog._read("b")
         assert app.focused is dialog._table
+
+
+@in_loop
+async def test_a_log_that_is_left_before_it_was_drawn_does_not_turn_in_circles(monkeypatch):
+    asked = []
+    show = LogPane._show_chosen
+    monkeypatch.setattr(LogPane, "_show_chosen", lambda pane: (asked.append(1), show(pane)))
+    app = make_app(views.training(4.0))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "Devices")
+        await app.action_do("log")
+        await app.action_do("overview")
+        await pilot.pause(0.3)
+        assert 0 < len(asked) < 20
+        await app.action_do("log")
+        await until(pilot, "WHAT", "probe of pid 48213 answers")

@@ -39,6 +39,8 @@ FRAMED_ROWS = 20
 """Fewer rows have no frames."""
 AROUND_ROWS = 4
 """Status line, tabs, groups and footer."""
+LAYOUT_SECONDS = 0.05
+"""How long to wait for a layout before the place of the event is asked for again."""
 EVENT_ROWS, EVENT_SHARE, EVENT_MOST = 6, 0.36, 0.6
 """Of the event where it stands below the list: the fewest rows, their share, and the most."""
 FRAME_ROWS, HEADED_ROWS, LIST_ROWS = 2, 3, 5
@@ -76,6 +78,7 @@ class LogPane(Pane):
         self._counts: dict[str, int] = {}
         self._entries: dict[str, Entry] = {}
         self._seen: object = None
+        self._waits = False
         self._until: float | None = None
         """The end of what is shown where the past is looked at."""
 
@@ -199,11 +202,22 @@ class LogPane(Pane):
         """Only what is of the kind before."""
         self._turn(-1)
 
+    def _try_again(self) -> None:
+        """Show the chosen event a little later, once.
+
+        It has no place before it is laid out: not as long as something covers it, or the tab is
+        left.
+        """
+        if not self._waits:
+            self._waits = True
+            self.set_timer(LAYOUT_SECONDS, self._show_chosen)
+
     def _show_chosen(self) -> None:
         """Show the event under the cursor in full, and mark it among the events over time."""
+        self._waits = False
         cells, height = self._event.content_size
         if not cells:  # it was not laid out yet
-            self.call_after_refresh(self._show_chosen)
+            self._try_again()
             return
         entry = self._entries.get(self._table.cursor_key or "")
         self._show_activity(entry)
