@@ -14,16 +14,18 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gpuscope.lab import compiling, metrics  # noqa: E402
+from gpuscope.lab import metrics  # noqa: E402
 from gpuscope.lab.advice import explain  # noqa: E402
-from gpuscope.lab.compiling import a_break, a_recompile  # noqa: E402
 from gpuscope.lab.config import LabConfig  # noqa: E402
 from gpuscope.lab.run import Run  # noqa: E402
 
-needs_compiler = pytest.mark.skipif(
-    not shutil.which("g++") or " " in torch.__file__,
-    reason="torch.compile needs g++ on a CPU, and torch in a folder without a blank in its name",
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not shutil.which("g++") or " " in torch.__file__,
+        reason="torch.compile needs g++ on a CPU, and torch in a folder whose name has no blank",
+    ),
+]
 MODULE = """
 import torch
 from torch import nn
@@ -72,8 +74,6 @@ def finished(**toggles: object) -> tuple[list[metrics.Record], dict[str, object]
     return heard, run.tally.document()
 
 
-@pytest.mark.slow
-@needs_compiler
 def test_a_preset_is_one_graph_and_its_first_step_is_apart() -> None:
     heard, document = finished(
         model="mlp-tiny", batch=4, compile="default", fullgraph=True, steps=12
@@ -89,8 +89,6 @@ def test_a_preset_is_one_graph_and_its_first_step_is_apart() -> None:
     assert (last.graphs, last.graph_breaks, last.recompiles) == (1, 0, 0)
 
 
-@pytest.mark.slow
-@needs_compiler
 def test_breaks_are_counted_and_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     _, document = finished(model="breaks:make", compile="default", steps=4)
     (row,) = document["compile"]["graph_breaks"]
@@ -102,8 +100,6 @@ def test_breaks_are_counted_and_named(tmp_path: Path, capfd: pytest.CaptureFixtu
     assert "Graph break" not in capfd.readouterr().err
 
 
-@pytest.mark.slow
-@needs_compiler
 def test_recompiles_are_counted_and_named_and_belong_to_the_warm_up() -> None:
     _, document = finished(model="breaks:growing", compile="default", steps=14)
     found = document["compile"]
@@ -114,8 +110,6 @@ def test_recompiles_are_counted_and_named_and_belong_to_the_warm_up() -> None:
     assert document["step_seconds"]["p95"] < found["first_step_seconds"]
 
 
-@pytest.mark.slow
-@needs_compiler
 def test_a_graph_break_under_fullgraph_is_an_error_that_says_what_to_do() -> None:
     config = LabConfig(model="breaks:make", device="cpu", compile="default", fullgraph=True)
     run = Run(config, lambda record: None)
@@ -124,49 +118,3 @@ def test_a_graph_break_under_fullgraph_is_an_error_that_says_what_to_do() -> Non
     failure = explain(error.value, config, run.tally)
     assert failure.what == "The model cannot be compiled as one graph (at step 1)."
     assert failure.next == "gpuscope lab --model breaks:make --device cpu --compile default"
-
-
-BREAK = """Graph break in user code at /home/ada/train.py:12
-Graph Break Reason: Encountered graph break when attempting to trace CALL: a function call, e.g. f(x, y):
-
-Failed to trace builtin operator
-  Explanation: Dynamo does not know how to trace builtin operator `print`.
-  Hint: Avoid calling builtin `print`.
-"""  # noqa: E501
-OLDER_BREAK = """Graph break in user code at /home/ada/train.py:12
-Reason: Unsupported: call_function BuiltinVariable(print) [ConstantVariable()] {}
-User code traceback:
-"""
-RECOMPILE = """Recompiling function forward in /home/ada/train.py:8
-    triggered by the following guard failure(s):
-    - 0/1: tensor 'x' size mismatch at index 0. expected 5, actual 6
-    - 0/0: tensor 'x' size mismatch at index 0. expected 4, actual 6"""
-
-
-@pytest.mark.slow
-def test_what_torch_logs_is_read() -> None:
-    assert a_break(BREAK) == (
-        "/home/ada/train.py:12",
-        "Failed to trace builtin operator: Dynamo does not know how to trace builtin operator "
-        "`print`.",
-    )
-    assert a_break(OLDER_BREAK) == (
-        "/home/ada/train.py:12",
-        "Unsupported: call_function BuiltinVariable(print) [ConstantVariable()] {}",
-    )
-    assert a_recompile(RECOMPILE) == (
-        "forward (/home/ada/train.py:8)",
-        "tensor 'x' size mismatch at index 0. expected 5, actual 6",
-    )
-    assert a_break("nothing of the kind") is None
-    assert a_recompile("nothing of the kind") is None
-    assert len(a_break(BREAK.replace("operator", "operator" * 200))[1]) <= compiling.MOST_CHARACTERS
-
-
-def test_names_are_bounded() -> None:
-    listener = compiling.Compilation("default", False)
-    for line in range(200):
-        listener._count_log_line("graph_breaks", BREAK.replace(":12", f":{line}"))
-    rows = listener.summary()["graph_breaks"]
-    assert len(rows) == compiling.MOST_NAMED + 1
-    assert sum(row["count"] for row in rows) == 200
