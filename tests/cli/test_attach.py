@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +18,7 @@ from gpuscope.cli.commands.attach import verb as attach_verb
 from gpuscope.store.store import Store
 from gpuscope.tui.hosts.sources import Hosts
 from gpuscope.wire.frames import Def, Hello, ProcDef
+from tests.fakes.in_process import command
 from tests.fakes.probe_client import TRAINING, sockets, trainer, wait_for
 
 
@@ -52,14 +52,10 @@ def test_what_a_process_without_a_probe_needs_is_told():
 
 
 @pytest.mark.parametrize("words", [["attach", "h"], ["attach", "--via", "docker exec -i c"]])
-def test_without_a_terminal_it_says_what_needs_none(words):
-    done = subprocess.run(
-        [sys.executable, "-m", "gpuscope", *words],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+def test_without_a_terminal_it_says_what_needs_none(words, monkeypatch):
+    with open(os.devnull) as nothing:
+        monkeypatch.setattr(sys, "stdin", nothing)
+        done = command(*words)
     assert done.returncode == 3
     assert "needs a terminal" in done.stderr
     assert "gpuscope devices" in done.stderr

@@ -31,7 +31,7 @@ from gpuscope.export.page import Limits, Memory, Page, draw
 from gpuscope.store.store import Store
 from gpuscope.store.view import Capabilities, Link
 from gpuscope.wire import frames as f
-from tests.fakes import shim, wire
+from tests.fakes import in_process, shim, wire
 from tests.fakes.probe_client import TRAINING, environment, wait_for
 
 LIVE = Link("live", "", 0.0)
@@ -378,7 +378,7 @@ def test_a_training_on_a_port_from_its_first_step_to_its_end():
 
 
 def refused(*words: str) -> str:
-    done = subprocess.run(command(*words), capture_output=True, text=True, timeout=60)
+    done = in_process.command("export", *words)
     assert done.returncode == 3, done.stderr
     assert done.stdout == ""
     return done.stderr

@@ -37,6 +37,7 @@ from gpuscope.wire.frames import (
     UseDef,
 )
 from gpuscope.wire.recording import RecordingReader, RecordingWriter
+from tests.fakes.in_process import command
 from tests.fakes.waiting import until
 from tests.fakes.wire import SECOND, definitions, hello, sample
 
@@ -261,7 +262,7 @@ def test_record_refuses_what_it_would_destroy_and_says_how_to_go_on(tmp_path):
 def test_record_says_why_a_place_will_not_do(tmp_path, where, words):
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "fifo")
-    done = gpuscope("record", "--force", "--duration", "1", tmp_path / where)
+    done = command("record", "--force", "--duration", "1", tmp_path / where)
     assert done.returncode == 3
     assert words in done.stderr
     assert "Traceback" not in done.stderr
