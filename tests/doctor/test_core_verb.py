@@ -23,6 +23,7 @@ from gpuscope.cli.commands.doctor import verb as doctor_verb
 from gpuscope.cli.main import perform
 from gpuscope.doctor import table
 from gpuscope.doctor.finding import Evidence, Finding, Fix, Report
+from tests.fakes.in_process import command
 
 MIXED = (
     "RuntimeError: Expected all tensors to be on the same device, but found at least two "
@@ -295,16 +296,11 @@ def test_a_log_is_examined_without_torch_screen_or_driver():
 
 @pytest.mark.parametrize("content", [b"", os.urandom(5000), b"\xff" * 100])
 def test_bad_input_ends_with_3_and_a_document(content):
-    done = subprocess.run(
-        [sys.executable, "-m", "gpuscope", "doctor", "--json", "-"],
-        input=content,
-        capture_output=True,
-        timeout=60,
-    )
+    done = command("doctor", "--json", "-", stdin=content)
     document = json.loads(done.stdout)
     assert done.returncode == document["exit_code"] == 3
     assert document["problems"][0]["reason"].startswith("standard input: ")
-    assert done.stderr == b""
+    assert done.stderr == ""
 
 
 def test_a_terminal_without_our_signs_gets_others(tmp_path):

@@ -23,6 +23,7 @@ from gpuscope.doctor import table
 from gpuscope.probe import blackbox, records
 from gpuscope.probe.sampler import TRAINER_ID
 from gpuscope.wire import frames
+from tests.fakes.in_process import command
 from tests.fakes.probe_client import PLACE_APART, environment
 from tests.fakes.watched import WATCHED
 
@@ -219,12 +220,7 @@ OOM = (
     ],
 )
 def test_the_exit_code_of_the_program(words, text, code):
-    done = subprocess.run(
-        [sys.executable, "-m", "gpuscope", "doctor", *words],
-        input=text,
-        capture_output=True,
-        timeout=60,
-    )
+    done = command("doctor", *words, stdin=text)
     assert done.returncode == code, done.stdout + done.stderr
 
 

@@ -18,6 +18,7 @@ from gpuscope.lab import metrics
 from gpuscope.lab.config import LabConfig
 from gpuscope.lab.launch import PYTHON_VARIABLE
 from gpuscope.lab.ledger import Ledger
+from tests.fakes.in_process import command
 
 ROOT = Path(__file__).resolve().parents[2]
 KEYS = {
@@ -218,14 +219,14 @@ def test_everything_that_was_measured_is_told() -> None:
     [(("--model", "resnet"), "mlp, conv, gpt"), (("--amp", "half"), "off, bf16, fp16")],
 )
 def test_a_value_that_does_not_exist_is_a_usage_error(words: tuple[str, ...], choices: str) -> None:
-    done = lab(*words, "--json")
+    done = command("lab", *words, "--json")
     assert done.returncode == 64
     assert choices in done.stderr
     assert done.stdout == ""
 
 
 def test_a_toggle_that_does_not_exist_is_a_usage_error() -> None:
-    done = lab("--warp", "9")
+    done = command("lab", "--warp", "9")
     assert done.returncode == 64
     assert "--warp" in done.stderr
 

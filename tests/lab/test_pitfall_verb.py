@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from gpuscope.lab import pitfalls
+from tests.fakes.in_process import command
 from tests.fakes.probe_client import ROOT, Reader, environment, sockets, wait_for
 
 PITFALLS = {one.id: one for one in pitfalls.load()}
@@ -43,13 +44,14 @@ def finished(*words: str, **variables: str | None) -> tuple[int, str, str]:
 
 
 def test_the_list_names_every_pitfall_in_one_line():
-    code, out, err = finished()
-    assert (code, err) == (0, "")
-    lines = out.splitlines()
+    done = command("lab", "pitfall")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
     assert [line.split()[0] for line in lines[: len(PITFALLS)]] == [*PITFALLS]
     assert max(map(len, lines)) <= 100
-    code, out, _ = finished("--json")
-    document: list[dict[str, Any]] = json.loads(out)["pitfalls"]
+    document: list[dict[str, Any]] = json.loads(command("lab", "pitfall", "--json").stdout)[
+        "pitfalls"
+    ]
     assert [one["id"] for one in document] == [*PITFALLS]
     for one in document:
         assert Path(one["faulty"]["script"]).is_file()
@@ -58,10 +60,10 @@ def test_the_list_names_every_pitfall_in_one_line():
 
 def test_no_such_pitfall_and_json_of_one_are_usage_errors():
     for words in (["no\x1bsuch"], ["slow-input", "--json"]):
-        code, out, err = finished(*words)
-        assert (code, out) == (64, "")
-        assert "gpuscope lab pitfall" in err
-        assert "\x1b" not in err
+        done = command("lab", "pitfall", *words)
+        assert (done.returncode, done.stdout) == (64, "")
+        assert "gpuscope lab pitfall" in done.stderr
+        assert "\x1b" not in done.stderr
 
 
 @pytest.mark.slow

@@ -118,9 +118,9 @@ def test_replay_of_a_file_that_may_not_be_read(tmp_path):
 
 
 def test_replay_without_a_file_or_of_an_option_is_a_usage_error():
-    assert gpuscope("replay").returncode == 64
-    assert gpuscope("replay", "--speed", "0", "x.gsr").returncode == 64
-    assert gpuscope("record", "--hz", "1000", "x.gsr").returncode == 64
+    assert command("replay").returncode == 64
+    assert command("replay", "--speed", "0", "x.gsr").returncode == 64
+    assert command("record", "--hz", "1000", "x.gsr").returncode == 64
 
 
 # ── damage ────────────────────────────────────────────────────────────────────────────────────────

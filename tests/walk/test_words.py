@@ -5,8 +5,6 @@ That is figures as the screens write them, and exit codes that a script can rely
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 import time
 
@@ -14,6 +12,7 @@ import pytest
 
 from gpuscope.probe.stall import Stall
 from gpuscope.probe.steps import Steps
+from tests.fakes.in_process import command
 
 
 @pytest.mark.parametrize(
@@ -52,7 +51,6 @@ def test_a_stall_is_told_in_the_unit_of_the_screens(monkeypatch, usual, written)
 def test_an_address_that_is_none_is_a_fault_of_usage():
     pytest.importorskip("prometheus_client", reason="needs the extra export")
     for wrong in ("999", "localhost:", "127.0.0.1:x", "127.0.0.1:70000"):
-        words = [sys.executable, "-m", "gpuscope", "export", "--listen", wrong]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+        done = command("export", "--listen", wrong)
         assert (done.returncode, done.stdout) == (64, ""), done.stderr
         assert "HOST:PORT" in done.stderr
