@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
 
 # What is imported and collected stays to the end. The collector looks at none of it, neither now
 # nor, once it is frozen, while tests run: that is a sixth of their time.
@@ -56,8 +57,15 @@ settings.register_profile("quick", max_examples=30, deadline=None)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Try fewer examples in the quick tests; ``make test-all`` tries as many as are usual."""
-    settings.load_profile("quick" if "not slow" in config.option.markexpr else "all")
+    """Try fewer examples in the quick tests; ``make test-all`` tries as many as are usual.
+
+    Nor are the constants of all modules among the quick examples: each worker would read all
+    modules for them.
+    """
+    quick = "not slow" in config.option.markexpr
+    settings.load_profile("quick" if quick else "all")
+    if quick:
+        providers._get_local_constants = lambda: providers._local_constants
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -37,10 +37,8 @@ def nodes_of(text: str) -> Nodes:
 @collector_off()
 def modules() -> dict[str, Nodes]:
     """Every module, by its path below the package."""
-    return {
-        str(path.relative_to(ROOT)): nodes_of(path.read_text())
-        for path in sorted(ROOT.rglob("*.py"))
-    }
+    texts = {str(path.relative_to(ROOT)): path.read_text() for path in sorted(ROOT.rglob("*.py"))}
+    return {name: nodes_of(text) for name, text in texts.items()}
 
 
 def names_of(target: ast.AST) -> Iterator[str]:

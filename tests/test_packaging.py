@@ -73,6 +73,7 @@ def about(wheel: Path) -> Message:
         return Parser().parsestr(archive.read(name).decode())
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_every_module_and_style_and_nothing_else(wheel):
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
@@ -314,6 +315,7 @@ def give(python: Path, name: str, content: str, *requires: str) -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_machines_own_torch_is_shared(tmp_path):
     machine, venv = make_venv(tmp_path / "machine"), make_venv(tmp_path / "new one")
     give(

@@ -149,6 +149,7 @@ def test_half_of_it_is_said_and_mended(site, capsys):
     assert listing(site) == {}
 
 
+@pytest.mark.slow
 def test_another_version_is_renewed_whole(site, capsys, monkeypatch):
     with monkeypatch.context() as old:
         old.setattr(enable_files, "__version__", "0.0.9")
@@ -498,6 +499,7 @@ def test_under_every_python(minor, tmp_path, capsys):
         assert ended(inside, *words, "-c", first, **more) == (0, "False []\n", "")
 
 
+@pytest.mark.slow
 def test_a_copied_environment_works_and_run_goes_first(site, capsys, tmp_path):
     fake_torch(tmp_path)
     (site / "lib.pth").write_text(f"{tmp_path / 'lib'}\n")

@@ -149,6 +149,7 @@ def test_a_script_that_can_open_nothing_says_so_at_once():
         assert not files_of_injections(running.pid)
 
 
+@pytest.mark.slow
 def test_what_a_trainer_traces_of_its_threads_is_not_the_probe():
     """What a trainer traces of its threads does not include the probe.
 

@@ -126,6 +126,7 @@ def test_what_a_load_leaves_is_little_beside_what_torch_has():
     assert 0 < more < 0.0135 * before, (before, more)
 
 
+@pytest.mark.slow
 @collector_off()
 def test_the_pieces_of_each_module_are_the_module():
     for name, content in probe_sources().items():

@@ -142,6 +142,7 @@ def test_python_in_front_of_a_script_is_the_one_that_the_script_alone_gets(tmp_p
     assert run.command([on_path, "train.py"], inside) == [on_path, "train.py"]
 
 
+@pytest.mark.slow
 def test_python_in_front_of_a_script_has_the_environments_packages(tmp_path):
     """Both forms give the same where the environment is not in PATH."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
@@ -154,7 +155,13 @@ def test_python_in_front_of_a_script_has_the_environments_packages(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "words", [[], ["--"], ["-m"], ["-X", "dev"], ["missing.py"], ["--", "missing-program"]]
+    "words",
+    [
+        [],
+        ["missing.py"],
+        ["--", "missing-program"],
+        *(pytest.param(words, marks=pytest.mark.slow) for words in (["--"], ["-m"], ["-X", "dev"])),
+    ],
 )
 def test_what_cannot_run_is_a_usage_error_in_two_lines(words):
     """For a script that is not here a line between them says what to do."""

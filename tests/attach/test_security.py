@@ -238,6 +238,7 @@ def asked(environment: dict[str, str], prompt: str) -> str | None:
     return done.stdout if done.returncode == 0 else None
 
 
+@pytest.mark.slow
 def test_a_server_that_asks_without_end_is_answered_so_often():
     questions: list[Question] = []
 

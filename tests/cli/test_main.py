@@ -88,6 +88,7 @@ def test_closed_streams_are_no_accident(words, closed):
     assert (done.returncode, "Traceback" in done.stderr) == (whole, False)
 
 
+@pytest.mark.slow
 def test_run_leaves_closed_streams_closed():
     code = "import os; os.fstat(1)"
     line = f"{PYTHON} -m gpuscope run -- {PYTHON} -c '{code}' >&-"

@@ -8,6 +8,8 @@ import re
 from itertools import groupby
 from pathlib import Path
 
+import pytest
+
 from bench.dead_jobs import large
 from bench.dead_jobs.score import DATA, Answer, causes, jobs, right_culprit, score
 
@@ -50,6 +52,7 @@ def test_names_alone_decided_which_half_a_job_is_in():
         assert [halves[name] for name in names] == [HALVES[n % 2] for n in range(len(names))]
 
 
+@pytest.mark.slow
 def test_the_data_shows_no_path_of_a_users_machine():
     for path in files(DATA):
         data = path.read_bytes()

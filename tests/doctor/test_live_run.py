@@ -84,6 +84,7 @@ def test_a_signal_ends_it_as_before(tmp_path):
     assert HEAD not in err
 
 
+@pytest.mark.slow
 def test_a_program_whose_output_the_trainer_reads_stays_as_it_is(tmp_path):
     """Its standard error is not the one that `run` had: nothing of ours may stand in it."""
     inner = write(tmp_path / "inner.py", FAILS)
@@ -208,6 +209,7 @@ def test_marks_of_launchers_that_are_gone_are_removed(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {own, "7-8.box"}
 
 
+@pytest.mark.slow
 def test_on_a_terminal_it_stands_below_the_traceback_too(tmp_path):
     script = write(
         tmp_path / "train.py",

@@ -37,6 +37,7 @@ FORBIDDEN = (
 )
 
 
+@pytest.mark.slow
 def test_no_control_byte_of_a_hostile_name_reaches_the_terminal(tmp_path):
     size = {"COLUMNS": "160", "LINES": "45"}  # pytest-xdist exports others
     env = {

@@ -257,6 +257,7 @@ def test_a_viewer_that_dies_leaves_no_agent_and_no_file(server, tmp_path, how):
     assert left - others == set()
 
 
+@pytest.mark.slow
 def test_a_lost_connection_is_made_again(server):
     async def check() -> None:
         links: list[Link] = []

@@ -222,6 +222,7 @@ def test_a_session_can_be_recorded_and_replayed(terminal, tmp_path):
     screen.wait("EXIT=0")
 
 
+@pytest.mark.slow
 def test_what_is_no_recording_is_refused_with_what_to_do(tmp_path):
     path = tmp_path / "nonsense"
     path.write_bytes(b"\x00\x1b]0;evil\x07" * 50)

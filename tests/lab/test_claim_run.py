@@ -32,7 +32,7 @@ TOLD = {
     "cxx": True,
     "cuda_compiler": False,
 }
-HEAD = """#!{python}
+HEAD = """#!{python} -IS
 import json, os, signal, sys, time
 words = sys.argv[1:]
 if words[0] == "-c":
@@ -244,6 +244,7 @@ def test_the_json_document(program: Any, capsys: pytest.CaptureFixture[str]):
     } in document["unknown"]
 
 
+@pytest.mark.slow
 def test_exit_code_1_where_something_is_undecided(program: Any, capsys: pytest.CaptureFixture[str]):
     program("median = pace * (config['seed'] + 0.5 if config['checkpoint'] else 1.0)")
     assert verb("--only", "checkpointing-tradeoff", "--repeats", "3") == 1

@@ -318,6 +318,7 @@ def test_a_signal_ends_it_in_order(ledger: Ledger, tmp_path: Path, number: int) 
     assert [path.name for path in tmp_path.glob(".*.lock")] == []
 
 
+@pytest.mark.slow
 def test_the_same_sweep_is_not_run_twice_at_once(ledger: Ledger, tmp_path: Path) -> None:
     python, log = stand_in(tmp_path, seconds=30)
     environ = {PYTHON_VARIABLE: str(python)}

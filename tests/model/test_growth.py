@@ -30,6 +30,7 @@ def trend_in(track: Track) -> Trend | None:
     return None if points is None else trend_of_points(points)
 
 
+@pytest.mark.slow
 @each("kind", HEALTHY)
 def test_no_healthy_training_is_said_to_run_out(kind):
     """No healthy training is said to run out of memory.

@@ -31,6 +31,7 @@ def rows(name):
     return [json.loads(line) for line in gzip.decompress((DATA / name).read_bytes()).splitlines()]
 
 
+@pytest.mark.slow
 def test_most_scratch_memory_is_as_it_was_measured():
     """Shapes of all kinds, most of which no model has.
 

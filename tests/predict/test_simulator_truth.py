@@ -57,6 +57,7 @@ def test_replayed_as_it_was_it_comes_out_to_the_byte(path: Path) -> None:
     assert told.after.peak_reserved_bytes == pytest.approx(found.peak_reserved_bytes, rel=0.06)
 
 
+@pytest.mark.slow
 def test_without_the_drivers_addresses_nearly_all_are_within_a_percent() -> None:
     missed = []
     for path in TRACES:

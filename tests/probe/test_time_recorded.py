@@ -29,6 +29,7 @@ def ledger():
     made.close()
 
 
+@pytest.mark.slow
 def test_rows_add_up_to_the_clock_with_the_time_of_collections(ledger):
     ledger._look()
     began = ledger._last

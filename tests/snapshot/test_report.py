@@ -213,6 +213,7 @@ def test_null_has_its_reason(tmp_path):
     assert {row["path"] for row in document["unknown"]} == {"newest_entry_time", "devices[0].trace"}
 
 
+@pytest.mark.slow
 def test_moments_and_ranges(files):
     at = json.loads(gpuscope(files[1], "--json", "--at", "peak").stdout)["at"][0]
     assert at["allocated_bytes"] > 0
@@ -269,6 +270,7 @@ def test_two_files_where_the_first_is_hostile(files, tmp_path):
     assert (done.returncode, "import" in done.stderr) == (3, True)
 
 
+@pytest.mark.slow
 def test_colours_on_a_terminal_only_where_wanted(files):
     words = [sys.executable, "-m", "gpuscope", "snapshot", "--text", "--top", "1", files[1]]
     for env, coloured in (

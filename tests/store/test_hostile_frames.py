@@ -310,6 +310,7 @@ def test_a_flood_of_the_worst_frames_leaves_memory_bounded():
     assert most < 260
 
 
+@pytest.mark.slow
 def test_history_stays_within_its_budget_while_entities_come_and_go(monkeypatch):
     monkeypatch.setattr("gpuscope.store.stream._RECOUNT_CELLS", 2_000)
     monkeypatch.setattr("gpuscope.store.store.MAX_HISTORY_CELLS", 20_000)

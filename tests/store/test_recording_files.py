@@ -339,6 +339,7 @@ def test_a_file_that_is_removed_while_it_is_written_is_no_crash(tmp_path):
     assert asyncio.run(check()) > 0
 
 
+@pytest.mark.slow
 def test_two_hours_of_eight_devices_are_a_small_file(tmp_path):
     """Two hours of eight devices are a small file.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import functools
 import os
 import string
 import time
@@ -16,6 +17,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from rich.cells import cell_len
 from rich.style import Style
 from textual._context import visible_screen_stack
@@ -26,6 +28,12 @@ from textual.strip import Strip
 FOLDER = Path(__file__).parent / "snapshots"
 WAIT_SECONDS = 15.0
 """How long a screen may take to look as it is stored: parts of it are drawn later than others."""
+SIZES = [
+    (80, 24),
+    pytest.param((120, 40), marks=pytest.mark.slow),
+    pytest.param((200, 60), marks=pytest.mark.slow),
+]
+"""Sizes of the terminals in which screens are stored; quick tests look at the smallest."""
 LETTERS = (
     string.ascii_lowercase + string.ascii_uppercase + string.digits + "!$%&()*+,-/:;<=>?@[]^_{|}~"
 )
@@ -80,6 +88,7 @@ def describe(app: App[Any]) -> str:
     return f"{text(app)}\n\n──── styles\n" + "\n".join(styles) + f"\n\n──── key\n{key}\n"
 
 
+@functools.cache
 def _name(style: Style) -> str:
     words = [
         word for word in ("bold", "dim", "italic", "underline", "reverse") if getattr(style, word)

@@ -171,6 +171,7 @@ def test_idle_tensor_cores_are_not_over_because_the_card_is_full():
     assert world.tick(7) == [("tensor_idle", "cleared")]
 
 
+@pytest.mark.slow
 def test_steps_that_become_slower_are_told_once_for_each_change_and_not_again():
     world, dice = World(slower=True), random.Random(5)
 

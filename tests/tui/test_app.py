@@ -448,6 +448,7 @@ async def test_a_replay_wears_its_badge_and_moves_in_time(recording):
 RECORDINGS = Path(__file__).parents[2] / "demos" / "recordings"
 
 
+@pytest.mark.slow
 @in_loop
 async def test_a_fast_replay_that_is_paused_shows_the_charts_of_that_moment(monkeypatch):
     from gpuscope.store.replay import ReplaySource

@@ -285,8 +285,8 @@ async def test_escape_at_the_question_leaves_it_alone():
     ("how", "taking_out"),
     [
         ("closed", False),
-        ("answered as it closes", False),
-        ("program leaves", False),
+        pytest.param("answered as it closes", False, marks=pytest.mark.slow),
+        pytest.param("program leaves", False, marks=pytest.mark.slow),
         ("answered as it closes", True),
     ],
 )
@@ -367,6 +367,7 @@ async def test_what_is_closed_cannot_be_agreed_to():
         assert source.injected == []
 
 
+@pytest.mark.slow
 @in_loop
 async def test_an_injected_probe_is_taken_out_after_a_question_and_others_stay(logged):
     source = Host([process(701), *ranks(1)], jobs.ranks(1, 2.0))
@@ -444,6 +445,7 @@ def test_the_first_refusal_or_harm_ends_it_and_says_what_was_done(fate, words):
         monkey.undo()
 
 
+@pytest.mark.slow
 @in_loop
 async def test_escape_cancels_the_rank_under_way_and_keeps_what_was_done():
     source = Host(ranks(3))

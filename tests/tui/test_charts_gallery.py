@@ -11,14 +11,12 @@ import pytest
 from gpuscope.tui import theme
 from tests.tui.gallery import Gallery
 from tests.tui.picture import picture
-from tests.tui.snapshots import run, snapshot, text
-
-SIZES = [(80, 24), (120, 40), (200, 60)]
+from tests.tui.snapshots import SIZES, run, snapshot, text
 
 
-@pytest.mark.parametrize(("width", "height"), SIZES)
-def test_dark(width: int, height: int) -> None:
-    snapshot(Gallery, "gallery-dark", width, height)
+@pytest.mark.parametrize("size", SIZES)
+def test_dark(size: tuple[int, int]) -> None:
+    snapshot(Gallery, "gallery-dark", *size)
 
 
 def test_light() -> None:

@@ -7,6 +7,7 @@ import pytest
 from gpuscope.tui.doctor.dead_job_dialog import DeadJobDialog
 from tests.fakes import views
 from tests.tui.pilot import in_loop, make_app, until
+from tests.tui.snapshots import SIZES
 
 ERROR = 'Traceback (most recent call last):\n  File "/a/train.py", line 12, in main\n'
 
@@ -19,7 +20,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+@pytest.mark.parametrize("size", SIZES[:2])
 def test_the_folder_that_is_typed_is_read_and_the_culprits_row_is_marked(folder, size):
     @in_loop
     async def run():

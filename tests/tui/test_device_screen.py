@@ -98,6 +98,7 @@ async def test_enter_opens_it_and_keys_work():
         await until(pilot, "Devices", absent="Load")
 
 
+@pytest.mark.slow
 @in_loop
 async def test_the_load_of_a_minute_is_drawn_once_and_its_figures_are_named():
     app = make_app(devices.training(60.0))
@@ -291,6 +292,7 @@ def test_a_link_that_is_down_and_a_blocked_peer_are_seen():
     assert "PHB GPU 1 · SYS without peer access GPU 2" in said
 
 
+@pytest.mark.slow
 @in_loop
 async def test_charts_begin_with_what_the_driver_sampled_and_say_so():
     frames = devices.whole(views.training(20.0))

@@ -33,10 +33,9 @@ from gpuscope.wire import frames as f
 from tests.fakes import jobs, remembering, views
 from tests.tui.doctor_home import at_home
 from tests.tui.pilot import feed, in_loop, make_app, until
-from tests.tui.snapshots import check, text
+from tests.tui.snapshots import SIZES, check, text
 
 RECORDINGS = Path(__file__).parents[2] / "demos" / "recordings"
-SIZES = [(80, 24), (120, 40), (200, 60)]
 
 
 def growing(count: int = 80) -> list[f.Frame]:
@@ -115,6 +114,7 @@ async def test_growth_is_known_at_once_by_what_the_trainer_remembers(tmp_path):
         assert "MiB per step" in screen
 
 
+@pytest.mark.slow
 @in_loop
 async def test_the_recorded_stall_is_the_worst_with_rank_and_line_and_is_marked_as_replayed():
     replay = ReplaySource(RECORDINGS / "h200x2-stall.gsr")
@@ -419,6 +419,7 @@ async def with_proof(
     await pilot.press("r")
 
 
+@pytest.mark.slow
 @in_loop
 async def test_r_lays_the_proof_ready_in_the_lab_and_starts_nothing():
     app = make_app(views.cpu_only(), "doctor")

@@ -109,6 +109,7 @@ def test_what_would_only_say_why_not_is_left_out_and_time_leads_where_the_screen
 # ── on screen ──
 
 
+@pytest.mark.slow
 @in_loop
 async def test_full_screens_and_dialogs_keep_host_time_and_the_three_keys():
     """What opens from a key is opened; the help over a tab and over a screen is one of them."""
@@ -154,6 +155,7 @@ async def test_full_screens_and_dialogs_keep_host_time_and_the_three_keys():
                 await pilot.pause()
 
 
+@pytest.mark.slow
 @in_loop
 async def test_what_a_replay_cannot_do_is_not_offered_and_says_why_when_its_key_is_pressed():
     replay = ReplaySource(RECORDINGS / "h200x2-ddp.gsr")

@@ -113,6 +113,7 @@ async def test_a_rank_that_hangs_is_asked_for_its_stack_and_one_that_steps_is_no
     assert quiet.asked == []
 
 
+@pytest.mark.slow
 @in_loop
 async def test_where_no_stack_comes_the_line_of_the_probe_and_the_reason_stand():
     app, _ = asked_app(jobs.ranks(stalled=True), stacks=fails("busy", "busy with profile"))
@@ -151,6 +152,7 @@ async def test_what_is_missing_has_its_reason():
         await until(pilot, "Diagnosis", "Loss", "Memory of the process", "Step time over", "p95")
 
 
+@pytest.mark.slow
 @in_loop
 async def test_a_chart_can_come_first_and_show_another_time():
     app = make_app(jobs.ranks())
@@ -173,6 +175,7 @@ async def test_the_charts_are_of_the_rank_under_the_cursor():
         await until(pilot, "Parts of a step of rank 1")
 
 
+@pytest.mark.slow
 @in_loop
 async def test_where_a_rank_is_stuck_is_not_cut_while_columns_can_give_way():
     app = make_app(jobs.ranks(stalled=True))
@@ -186,6 +189,7 @@ async def test_where_a_rank_is_stuck_is_not_cut_while_columns_can_give_way():
         assert all("waits in all_reduce distributed_c10d.py:2810" in row for row in rows)
 
 
+@pytest.mark.slow
 @in_loop
 async def test_when_it_goes_on_the_stack_gives_way_to_what_happened():
     frames = jobs.ranks(stalled=True)
@@ -200,6 +204,7 @@ async def test_when_it_goes_on_the_stack_gives_way_to_what_happened():
         assert "resumed" in text(app)
 
 
+@pytest.mark.slow
 @in_loop
 async def test_a_job_without_a_loss_has_no_panel_for_it():
     for stalled, wanted in ((False, "What happened"), (True, "Stack of rank 3")):

@@ -25,7 +25,7 @@ from gpuscope.tui.trainer.next_step import next_lines
 from gpuscope.wire import frames as f
 from tests.fakes import jobs, views
 from tests.tui.pilot import at_the_jobs, feed, in_loop, make_app, until
-from tests.tui.snapshots import check, grid, text
+from tests.tui.snapshots import SIZES, check, grid, text
 
 STALLED = "rank 3 is stuck at data.py:88 in __getitem__; ranks 0–2 wait in all_reduce"
 
@@ -163,7 +163,7 @@ async def test_a_calm_job_names_who_has_least_room():
     await job_screen(jobs.ranks(), (120, 30), "rank 3 has the least headroom")
 
 
-@pytest.mark.parametrize("size", [(80, 24), (200, 60)])
+@pytest.mark.parametrize("size", [(80, 24), pytest.param((200, 60), marks=pytest.mark.slow)])
 def test_sixty_four_ranks_the_worst_and_the_others_summed_up(size):
     @in_loop
     async def body():
@@ -202,6 +202,7 @@ async def test_enter_among_the_jobs_before_there_is_one_opens_no_gpu():
         assert isinstance(app.screen, JobScreen)
 
 
+@pytest.mark.slow
 @in_loop
 async def test_all_ranks_can_be_asked_for():
     app = make_app(jobs.ranks(64, 20.0))
@@ -265,7 +266,7 @@ async def test_without_a_source_an_act_says_why_not():
         await until(pilot, "snapshot: no host is connected yet")
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+@pytest.mark.parametrize("size", SIZES[:2])
 def test_pictures_of_the_job_screen(size):
     @in_loop
     async def body():
@@ -292,6 +293,7 @@ def test_a_breakdown_that_is_not_there_is_a_line_only_where_a_reason_is_known(wh
     assert [plain(line) for line in time_lines(None, [rank], pace, no_history)] == shown
 
 
+@pytest.mark.slow
 @in_loop
 async def test_a_job_that_waits_for_data_is_not_called_healthy():
     shown = await job_screen(jobs.ranks(slow=2), (120, 40), "input: rank 2 waits for data 34 %")

@@ -309,6 +309,7 @@ async def test_help_on_a_tab_begins_with_the_keys_of_its_list_that_no_action_has
         assert any("Slower" in line and "only in a replay" in line for line in impossible)
 
 
+@pytest.mark.slow
 @in_loop
 async def test_a_wide_help_has_two_columns():
     for width, two in ((119, False), (120, True), (200, True)):

@@ -12,11 +12,10 @@ from gpuscope.tui.lab.choices import SWITCHES, note
 from gpuscope.tui.lab.text import notes_of
 from tests.fakes import views
 from tests.tui.pilot import in_loop, make_app, until
-from tests.tui.snapshots import text
+from tests.tui.snapshots import SIZES, text
 
 THREE = LabConfig(device="cpu", amp="fp16", tf32=True, loader="slow", workers=64)
 """Three things speak against it on a CPU of few cores, and fp16 has another that is better."""
-SIZES = [(80, 24), (120, 40), (200, 60)]
 
 
 @pytest.fixture(autouse=True)
@@ -35,6 +34,7 @@ def said(rows: list[str]) -> str:
     return " ".join(" ".join(rows).split())
 
 
+@pytest.mark.slow
 @in_loop
 async def test_the_whole_text_of_every_switch_stands_below_notes_and_nothing_moves():
     app = make_app(views.cpu_only(), "lab", lab=THREE)

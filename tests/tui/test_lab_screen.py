@@ -35,13 +35,12 @@ from tests.fakes import views
 from tests.fakes.waiting import alive
 from tests.tui import lab_data
 from tests.tui.pilot import feed, in_loop, make_app, until
-from tests.tui.snapshots import check, text
+from tests.tui.snapshots import SIZES, check, text
 
 CPU, CUDA = DeviceChoice("cpu"), DeviceChoice("cuda")
 GIB = 1 << 30
 RECORDING = Path(__file__).parents[2] / "demos" / "recordings" / "h200-lab.gsr"
 """Of two trainings on a real H200."""
-SIZES = [(80, 24), (120, 40), (200, 60)]
 needs_torch = pytest.mark.skipif(
     not importlib.util.find_spec("torch"), reason="needs torch to train"
 )

@@ -89,6 +89,7 @@ async def test_the_offer_of_all_hosts_leaves_who_types_a_filter_on_the_tab():
         assert not line.is_attached
 
 
+@pytest.mark.slow
 @in_loop
 async def test_a_process_that_was_sought_waits_until_nobody_types_or_is_asked():
     app = make_app(views.training())

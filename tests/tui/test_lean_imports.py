@@ -17,6 +17,7 @@ SCREEN = (
 AGENT = "import gpuscope.agent.main\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loads", [SCREEN, AGENT], ids=["screen", "agent"])
 def test_openssl_is_not_loaded_and_still_can_be(loads: str, tmp_path) -> None:  # type: ignore[no-untyped-def]
     code = loads + (

@@ -53,6 +53,7 @@ async def test_what_is_wrong_with_a_job_is_told_to_its_end_on_the_smallest_termi
         )
 
 
+@pytest.mark.slow
 @in_loop
 async def test_notes_are_cut_where_devices_need_the_rows():
     frames = jobs.ranks(8, leaks=2)
@@ -85,6 +86,7 @@ async def test_while_a_filter_is_typed_the_footer_names_the_keys_that_are_no_let
         await until(pilot, "space Pause", absent="Esc drop it")
 
 
+@pytest.mark.slow
 @in_loop
 async def test_the_same_on_the_screen_of_processes():
     app = make_app(views.training())
@@ -116,6 +118,7 @@ async def test_no_key_is_promised_that_a_session_cannot_carry_out():
 # ── dialogs ──
 
 
+@pytest.mark.slow
 @in_loop
 async def test_a_small_terminal_shows_who_gets_a_signal_and_scrolls_to_the_last():
     app = make_app(views.training())

@@ -18,9 +18,7 @@ from gpuscope.tui.shell.state import ViewState
 from gpuscope.wire import frames as f
 from tests.fakes import inside, jobs, views
 from tests.tui.pilot import feed, in_loop, make_app, until
-from tests.tui.snapshots import check, grid, text
-
-SIZES = [(80, 24), (120, 40), (200, 60)]
+from tests.tui.snapshots import SIZES, check, grid, text
 
 
 def asked(frames: list[f.Frame] | None = None, **answers: Any) -> tuple[GpuscopeApp, inside.Asked]:
@@ -163,6 +161,7 @@ async def test_there_is_no_zoom_where_there_is_no_history():
         await until(pilot, "the timeline covers less than 1 min so far")
 
 
+@pytest.mark.slow
 @in_loop
 async def test_a_replay_moves_its_marks_and_zooms_over_what_was_recorded(tmp_path):
     from gpuscope.store.replay import ReplaySource

@@ -40,6 +40,7 @@ def changes(looks: list[Any]) -> int:
     return sum(before != after for before, after in pairwise(looks))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["h200x2-ddp.gsr", "h200-lab.gsr"])
 @in_loop
 async def test_rows_and_advice_stand_still_through_a_recorded_training(name):

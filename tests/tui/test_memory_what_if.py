@@ -26,9 +26,7 @@ from gpuscope.wire import frames as f
 from tests.fakes import inside, jobs, views
 from tests.predict.hand_made import traced
 from tests.tui.pilot import in_loop, make_app, until
-from tests.tui.snapshots import check, text
-
-SIZES = [(80, 24), (120, 40), (200, 60)]
+from tests.tui.snapshots import SIZES, check, text
 
 
 @pytest.fixture(autouse=True)
@@ -280,11 +278,11 @@ def test_each_fix_is_a_switch_or_has_none(key, changed):
         assert found == LabConfig(**{"model": "gpt", "batch": 8, "tf32": True, **changed})
 
 
-@pytest.mark.parametrize(("width", "height"), SIZES)
+@pytest.mark.parametrize("size", SIZES)
 @in_loop
-async def test_how_it_looks(labs, width, height):
+async def test_how_it_looks(labs, size):
     app = memory()
-    async with app.run_test(size=(width, height)) as pilot:
+    async with app.run_test(size=size) as pilot:
         await look(pilot)
         await until(pilot, "fused optimizer", "r: try it", "cost: the output")
         await pilot.pause(0.3)  # until the panes have shared out their rows

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from textual import events
 from textual.pilot import Pilot
 from textual.widget import Widget
@@ -35,6 +36,7 @@ async def turn(pilot: Pilot[Any], widget: Widget, down: bool) -> None:
     await pilot.pause()
 
 
+@pytest.mark.slow
 @in_loop
 async def test_headings_rows_and_wheel_of_the_process_screen():
     app = make_app(views.training(4.0))
@@ -103,6 +105,7 @@ async def test_wheel_and_click_on_the_jobs():
         assert jobs.current == second
 
 
+@pytest.mark.slow
 @in_loop
 async def test_columns_filters_and_sorting_survive_a_restart():
     first = make_app(views.training(4.0), state=shell_state.load()[0])

@@ -5,6 +5,7 @@ It also has what CUDA calls its GPUs, its history, and who has a GPU open.
 
 from __future__ import annotations
 
+import pytest
 from rich.cells import cell_len
 
 from gpuscope.tui.overview.detail_screen import DetailScreen
@@ -83,6 +84,7 @@ def test_what_cuda_calls_the_gpus():
     )
 
 
+@pytest.mark.slow
 @in_loop
 async def test_no_line_is_too_long_at_any_size_and_why_not_is_said():
     app, _ = made(
@@ -131,6 +133,7 @@ async def test_keys_zoom_charts_and_all_readings():
 # ── who has a GPU open ──
 
 
+@pytest.mark.slow
 @in_loop
 async def test_who_has_a_gpu_open_is_asked_for_and_hostile_names_do_no_harm():
     rows = [

@@ -201,6 +201,7 @@ async def test_the_large_overview_of_a_host_without_gpu_has_loss_memory_and_proc
         )
 
 
+@pytest.mark.slow
 @in_loop
 async def test_a_chart_that_has_nothing_to_show_gives_its_place_to_one_that_has():
     app = make_app(_without_trainer(views.cpu_only()))

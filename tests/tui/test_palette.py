@@ -276,6 +276,7 @@ async def test_enter_is_explained_for_the_tab_that_is_shown():
         assert "ranks side by side" not in shown_now
 
 
+@pytest.mark.slow
 @in_loop
 async def test_a_saved_picture_stands_in_the_log_with_its_path(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
@@ -294,6 +295,7 @@ async def test_a_saved_picture_stands_in_the_log_with_its_path(tmp_path, monkeyp
         assert path.name in current.text
 
 
+@pytest.mark.slow
 @in_loop
 async def test_an_action_of_a_tab_leaves_the_screens_above_the_tabs():
     app = make_app(views.training(4.0))

@@ -27,7 +27,7 @@ from gpuscope.wire import frames as f
 from tests.fakes import jobs, views
 from tests.fakes.asked import AskedSource, fails, gives
 from tests.tui.pilot import in_loop, make_app, until
-from tests.tui.snapshots import text
+from tests.tui.snapshots import SIZES, text
 
 SIZE = (120, 40)
 GIB = views.GIB
@@ -109,7 +109,9 @@ def test_the_state_tells_who_hangs_and_who_waits_and_what_has_no_probe():
     ("size", "wanted"),
     [
         ((80, 24), ("step time   901 ms", "command     python train.py")),
-        ((120, 40), ("parameters 6.97 GiB", "GPU-Util %", "of 140 GiB")),
+        pytest.param(
+            (120, 40), ("parameters 6.97 GiB", "GPU-Util %", "of 140 GiB"), marks=pytest.mark.slow
+        ),
         ((200, 60), ("What it does", "peak        53", "Loss, 1 min", "Step ms, 1 min")),
     ],
     ids=["80x24", "120x40", "200x60"],
@@ -341,6 +343,7 @@ async def test_a_heading_of_several_ranks_takes_no_signal():
     assert source.asked == []
 
 
+@pytest.mark.slow
 @in_loop
 async def test_the_first_process_and_threads_of_the_kernel_are_never_asked_about():
     init = f.ProcDef(1, 9, views.WALL, "root", "init", "init", 0, True)
@@ -401,6 +404,7 @@ async def test_the_environment_is_asked_for_when_somebody_looks():
     assert source.asked == [("environment", {"pid": 51120, "start": 9})]
 
 
+@pytest.mark.slow
 @in_loop
 async def test_my_slurm_job_is_that_of_the_agent_and_its_absence_has_a_reason():
     app, _ = made(
@@ -418,6 +422,7 @@ async def test_my_slurm_job_is_that_of_the_agent_and_its_absence_has_a_reason():
         await until(pilot, "does not run in a Slurm job")
 
 
+@pytest.mark.slow
 @in_loop
 async def test_with_ascii_in_the_config_nothing_else_is_drawn():
     app = make_app(views.training(4.0), settings=Settings(ascii=True, theme="colour-blind"))
@@ -436,7 +441,7 @@ async def test_with_ascii_in_the_config_nothing_else_is_drawn():
         assert "".join(segment.text for segment in drawn).isascii()
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
+@pytest.mark.parametrize("size", SIZES)
 def test_it_fits_and_no_line_is_longer_than_the_terminal(size: tuple[int, int]):
     @in_loop
     async def body():
@@ -482,7 +487,7 @@ async def test_a_real_process_ends_by_a_real_agent():
         child.wait()
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+@pytest.mark.parametrize("size", SIZES[:2])
 @in_loop
 async def test_who_hangs_is_told_before_idle_times_and_owners(size):
     app = make_app(jobs.ranks(stalled=True))

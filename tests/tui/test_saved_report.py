@@ -44,6 +44,7 @@ async def test_the_report_of_a_host_has_the_figures_of_the_screens(tmp_path):
         assert sentence.rpartition(" % of the time")[0][-2:].strip().isdigit()
 
 
+@pytest.mark.slow
 @in_loop
 async def test_on_the_labs_tab_the_report_has_its_runs(tmp_path):
     Ledger().add({"device": "cpu", "samples_per_second": 5.0, "steps": 3}, label="mine <b>")
@@ -59,6 +60,7 @@ async def test_on_the_labs_tab_the_report_has_its_runs(tmp_path):
         assert "mine <b>" in text
 
 
+@pytest.mark.slow
 @in_loop
 async def test_the_report_of_a_snapshot_on_the_screen_is_of_that_file(tmp_path):
     app = make_app(views.training(4.0))

@@ -15,9 +15,8 @@ from gpuscope.tui.theme import Tokens
 from gpuscope.wire import frames as f
 from tests.fakes import views
 from tests.tui.pilot import feed, in_loop, make_app, until
-from tests.tui.snapshots import check, grid, text
+from tests.tui.snapshots import SIZES, check, grid, text
 
-SIZES = [(80, 24), (120, 40), (200, 60)]
 SCENARIOS = {
     "training": views.training,
     "crowd": views.crowd,
@@ -127,6 +126,7 @@ def test_hidden_is_what_no_process_accounts_for():
     )
 
 
+@pytest.mark.slow
 @in_loop
 async def test_a_recording_from_a_virtual_machine_with_docker_hides_nothing():
     from pathlib import Path
@@ -301,8 +301,17 @@ async def test_a_wide_log_tells_the_line_under_the_cursor_in_full_beside_it():
 @pytest.mark.parametrize(
     ("scenario", "size"),
     [
-        *((one, (40, 10)) for one in SCENARIOS),
-        *(("crowd", size) for size in ((60, 16), (80, 24), (200, 60))),
+        ("crowd", (40, 10)),
+        ("crowd", (200, 60)),
+        ("hung", (40, 10)),
+        *(
+            pytest.param(*one, marks=pytest.mark.slow)
+            for one in (
+                *((name, (40, 10)) for name in ("training", "vacant", "cpu")),
+                ("crowd", (60, 16)),
+                ("crowd", (80, 24)),
+            )
+        ),
     ],
     ids=str,
 )
@@ -335,6 +344,7 @@ async def test_sixteen_devices_fit_a_small_terminal():
         assert len(rows) >= 15, screen
 
 
+@pytest.mark.slow
 @in_loop
 async def test_charts_give_way_to_lists_and_take_what_they_leave():
     assert "Utilisation" in await shown(views.training(), size=(120, 40), wanted="Utilisation")
@@ -344,6 +354,7 @@ async def test_charts_give_way_to_lists_and_take_what_they_leave():
     assert "CPU %" in await shown(views.cpu_only(), size=(80, 24), wanted="CPU %")
 
 
+@pytest.mark.slow
 @in_loop
 async def test_on_a_narrow_terminal_the_timeline_stands_below_where_there_is_room():
     assert "Timeline, MiB" in await shown(

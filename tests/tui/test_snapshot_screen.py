@@ -100,6 +100,7 @@ async def test_two_files_are_compared_by_stack(folder):
         await until(pilot, "Compare with an older snapshot")
 
 
+@pytest.mark.slow
 @in_loop
 async def test_a_second_device_has_views_of_its_own(tmp_path):
     path = synthetic.write(synthetic.training(400, devices=2), tmp_path / "two.pickle")

@@ -25,7 +25,7 @@ from tests.fakes import clocks, jobs, paces, views
 from tests.fakes.asked import AskedSource, gives
 from tests.fakes.probe_client import TRAINING, trainer
 from tests.tui.pilot import feed, in_loop, make_app, until
-from tests.tui.snapshots import check, text
+from tests.tui.snapshots import SIZES, check, text
 
 RECORDINGS = Path(__file__).parents[2] / "demos" / "recordings"
 
@@ -57,6 +57,7 @@ async def test_the_rank_that_the_others_wait_for_is_shown_first_with_the_answer_
         assert "Saving checkpoints takes" in screen
 
 
+@pytest.mark.slow
 @in_loop
 async def test_a_rank_that_is_a_tenth_slower_is_named_here_on_the_overview_and_by_the_doctor():
     app = make_app(paces.job(minutes=5), "time")
@@ -119,6 +120,7 @@ async def test_enter_tells_the_lines_of_a_row_and_its_kernels():
         await until(pilot, "Longest kernels", "sm90_xmma_gemm")
 
 
+@pytest.mark.slow
 @in_loop
 async def test_what_a_look_has_found_is_a_finding_of_the_tab_and_says_its_cure():
     app = make_app(clocks.of_ranks(), "time")
@@ -320,7 +322,7 @@ def test_the_made_up_look_is_one():
 # ── pictures ──
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
+@pytest.mark.parametrize("size", SIZES)
 def test_the_tab_looks_as_it_did(size: tuple[int, int]) -> None:
     @in_loop
     async def run() -> None:

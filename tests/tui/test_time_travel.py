@@ -83,6 +83,7 @@ async def test_back_shows_what_was_while_data_keeps_coming_and_space_returns():
         assert load_shown(await until(pilot, "34 %")) == "34 %"
 
 
+@pytest.mark.slow
 @in_loop
 async def test_charts_and_log_say_how_far_back_they_end():
     ended = f.Event(0, "dropped", int((views.END - 3600 + 1499) * 1e9), "12 samples")
@@ -107,6 +108,7 @@ async def test_charts_and_log_say_how_far_back_they_end():
         await until(pilot, "PAUSED", "90s ago")
 
 
+@pytest.mark.slow
 @in_loop
 async def test_the_screens_that_fill_the_terminal_say_that_they_show_the_past():
     app = make_app(climbing(0, 600))
@@ -302,6 +304,7 @@ def place_of(screen: str, words: str) -> tuple[int, int]:
     return screen.splitlines()[y].index(words), y
 
 
+@pytest.mark.slow
 @in_loop
 async def test_click_wheel_and_headings_on_the_overview():
     app = make_app(views.training())

@@ -167,6 +167,7 @@ async def test_history_is_measured_first_and_turned_on_only_after_a_second_enter
         assert [args["trial_steps"] for _, args in source.asked] == [20, 0]
 
 
+@pytest.mark.slow
 @in_loop
 async def test_history_that_is_declined_stays_off():
     app, source = make(history=gives({"cost_percent": 19.0, "steps": 20}))
@@ -202,9 +203,19 @@ async def test_progress_is_shown_and_escape_cancels_at_the_other_end():
     ("code", "reason", "wanted"),
     [
         ("busy", "busy with snapshot for pid 7", "Busy: busy with snapshot for pid 7"),
-        ("unsupported", "another profiler runs", "Not possible here: another profiler runs"),
-        ("timeout", "no answer within 10 s", "No answer in time: no answer within 10 s"),
-        ("gone", "it ended", "No answer: it ended"),
+        pytest.param(
+            "unsupported",
+            "another profiler runs",
+            "Not possible here: another profiler runs",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "timeout",
+            "no answer within 10 s",
+            "No answer in time: no answer within 10 s",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param("gone", "it ended", "No answer: it ended", marks=pytest.mark.slow),
         ("surprise", "a new code", "It failed: a new code"),
     ],
 )
@@ -276,6 +287,7 @@ async def test_a_stalled_trainer_is_not_silently_profiled():
 # ── steps, trainers ──
 
 
+@pytest.mark.slow
 @in_loop
 async def test_the_number_of_steps_and_the_trainer_can_be_chosen():
     app, source = make(

@@ -6,6 +6,7 @@ import asyncio
 import time
 import unicodedata
 
+import pytest
 from textual import events
 from textual.keys import _character_to_key
 
@@ -40,6 +41,7 @@ async def test_what_is_typed_behind_a_slash_is_typed_and_not_carried_out():
         assert not any(isinstance(screen, SignalDialog) for screen in app.screen_stack)
 
 
+@pytest.mark.slow
 @in_loop
 async def test_keys_for_a_screen_that_a_key_before_them_opens():
     app = make_app(views.training())

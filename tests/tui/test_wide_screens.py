@@ -30,6 +30,7 @@ def heading(screen: str, first: str) -> list[str]:
 # ── processes ──
 
 
+@pytest.mark.slow
 @in_loop
 async def test_a_wide_list_of_processes_has_the_training_and_says_the_pace_once():
     app = make_app(views.training())
@@ -46,6 +47,7 @@ async def test_a_wide_list_of_processes_has_the_training_and_says_the_pace_once(
         assert "PEAK GiB" not in small
 
 
+@pytest.mark.slow
 @in_loop
 async def test_charts_leave_the_list_of_processes_no_blank_rows():
     app = make_app(views.training())
@@ -61,6 +63,7 @@ async def test_charts_leave_the_list_of_processes_no_blank_rows():
 # ── memory ──
 
 
+@pytest.mark.slow
 @in_loop
 async def test_a_wide_memory_tab_says_what_the_allocator_counts_and_what_would_help():
     app = make_app(views.training(), "memory")
@@ -172,6 +175,7 @@ async def test_a_wide_fleet_has_the_jobs_of_all_hosts_and_charts_of_one(size):
         await until(pilot, "Devices of", absent="Utilisation by GPU")
 
 
+@pytest.mark.slow
 @in_loop
 async def test_a_host_that_becomes_quiet_while_looked_at_waits_a_minute_before_it_says_so():
     app = make_app(views.vacant(60.0))

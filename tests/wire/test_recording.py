@@ -246,6 +246,7 @@ def test_a_missing_file_is_a_problem_not_an_exception(tmp_path):
     assert RecordingReader(tmp_path).problem.code == "unreadable"
 
 
+@pytest.mark.slow
 def test_bombs_are_stopped(tmp_path):
     path = tmp_path / "a.gsr"
     began = time.monotonic()
