@@ -166,7 +166,7 @@ def test_where_the_wall_clock_goes_has_one_answer(ranks: int) -> None:
     process = next(one for one in host.processes if one.id == trainer.process)
     for name, text in {
         "jobs": flat([split_pieces(line.split, 500)]),
-        "job page": flat(standing_out(host, job, False, history)),
+        "job page": flat(standing_out(host, job, history)),
         "process page": flat(training_lines(host, process, Idle(0.0, False), 500)),
     }.items():
         assert shares[0] in text, f"{name}: {text}"
