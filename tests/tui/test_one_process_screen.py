@@ -179,3 +179,25 @@ async def test_who_has_a_gpu_open_is_asked_for_and_hostile_names_do_no_harm():
             await pilot.press("o")
             await until(pilot, says)
             await pilot.press("escape", "escape")
+
+
+@in_loop
+async def test_a_small_terminal_has_all_of_a_training_with_a_chart_on_one_page():
+    app, _ = made(frames_of(sm_percent=7))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, "live", "train.py")
+        await pilot.press("P", "j", "enter")
+        screen = await until(pilot, "Process 48213", "torch now", "GPU memory GiB, 1 min", "now")
+        assert "4,003 of 20,000 · 4h 00m left · loss 2.000" in screen
+        assert "CUDA's numbers" not in screen, "the line of the GPU has them"
+        assert "━ GPU 0" in screen.splitlines()[-2], "the chart ends where the page does"
+
+
+@in_loop
+async def test_a_large_terminal_has_charts_below_the_texts_as_well():
+    app, _ = made(frames_of(sm_percent=7))
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, "live", "train.py")
+        await pilot.press("P", "j", "enter")
+        screen = await until(pilot, "Process 48213", "Tensor cores %", "Loss, 1 min")
+        assert sum(not line[:60].strip() for line in screen.splitlines()) == 0

@@ -101,7 +101,7 @@ class ProcessDetails(Vertical):
         uses = words.use_lines(host, process, cells) + memory_lines(host, process, cells, glyphs)
         does = training_lines(host, process, idle, cells, glyphs)
         if columns < 3:
-            about = about + does if columns == 2 else does + about
+            about = about + does if columns == 2 else does + about + uses
         set_title(self._about, f"Process {process.definition.pid}")
         self._told = [about, uses, does][:columns]
         for panel, lines in zip(

@@ -18,7 +18,7 @@ from ...text.styled import Line
 from ...text.units import window_text
 from ..charts.line import LineChart
 from ..shell.keymap import bindings_of
-from ..widgets.charted_screen import WINDOWS, ChartedScreen
+from ..widgets.charted_screen import CHART_ROWS, WINDOWS, ChartedScreen
 from ..widgets.pane import set_title
 from ..widgets.program import program
 from ..widgets.question_dialog import ask
@@ -36,6 +36,10 @@ ASK_SECONDS = 5.0
 MOST_CHARTS = 9
 WIDEST = 160
 """From so many columns on there are two charts side by side."""
+LEAST_CHART_ROWS, BELOW_ROWS, MOST_BELOW = 6, 11, 3
+"""A chart below the texts of a narrow screen, and of the widest, has so many rows at least; on the
+widest there are so many at most.
+"""
 
 
 class OneProcessScreen(ChartedScreen):
@@ -43,6 +47,7 @@ class OneProcessScreen(ChartedScreen):
 
     DEFAULT_CSS = """
     OneProcessScreen.-widest #right { width: 2fr; layout: grid; grid-size: 2; grid-rows: 1fr; }
+    OneProcessScreen #left > .chart { height: 1fr; min-height: 11; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("OneProcessScreen")]
 
@@ -52,6 +57,7 @@ class OneProcessScreen(ChartedScreen):
         self._does, self._about, self._uses, self._order = (
             Lines(classes="panel") for _ in range(4)
         )
+        self._below = [LineChart(classes="panel chart") for _ in range(MOST_BELOW)]
         self._order_said: list[Line] = [[("asking …", "muted")]]
         self._asking: asyncio.Task[None] | None = None
 
@@ -69,6 +75,9 @@ class OneProcessScreen(ChartedScreen):
             with VerticalScroll(id="left", can_focus=False):
                 for panel, _ in panels:
                     yield panel
+                for chart in self._below:
+                    chart.display = False
+                    yield chart
             with Vertical(id="right"):
                 yield from self._charts
         yield self.foot
@@ -106,13 +115,22 @@ class OneProcessScreen(ChartedScreen):
         )
         glyphs = self._does.tokens.glyphs
         does = training_lines(host, process, idle, cells, glyphs)
-        self._does.show(does)
-        self._does.display = bool(does)
         trains = words.trainer_in(host, process) is not None
-        self._about.show(words.about_lines(host, process, None if trains else idle, cells))
+        about = words.about_lines(host, process, None if trains else idle, cells)
+        # a narrow screen has no rows to spare for another frame
+        self._does.show(does if self.wide else [])
+        self._does.display = self.wide and bool(does)
+        self._about.show(about if self.wide else does + about)
         memory = memory_lines(host, process, cells, glyphs)
         self._uses.show(words.use_lines(host, process, cells) + memory)
         self._order.show(styled.hang_lines(self._order_said, cells))
+        # what the probe says is in the line of each GPU already
+        self._order.display = self.wide or not words.cuda_names(host, process)
+
+    def _left_rows(self) -> int:
+        """Return the rows that the charts can have below the texts."""
+        panels = (self._does, self._about, self._uses, self._order)
+        return self.terminal[1] - 2 - sum(one.rows + 2 for one in panels if one.display)
 
     async def _ask_order(self) -> None:
         from ...store.pending_requests import SourceError
@@ -159,13 +177,29 @@ class OneProcessScreen(ChartedScreen):
             chart.show(found, window, least, top, now=now, ago=ago)
 
     def _visible(self, rows: int) -> Sequence[tuple[LineChart, int]]:
+        """Return the charts with the numbers of their histories, those below the texts last."""
+        if not self.wide:
+            left = self._left_rows()
+            fills = left >= LEAST_CHART_ROWS
+            self._charts[0].styles.height = left if fills else CHART_ROWS
         across = 2 if self.terminal[0] >= WIDEST else 1
-        found = super()._visible(rows * across)[: self._histories]
+        below = self._below[: self._count_below()] if across > 1 else []
+        for chart in self._below:
+            chart.display = chart in below
+        found = super()._visible(rows * across)[: self._histories - len(below)]
         if len(found) % across and len(found) > 1:
             found = found[:-1]
         for chart in self._charts[len(found) :]:
             chart.display = False
-        return found
+        first = self._chart + len(found)
+        numbers = ((first + at) % self._histories for at in range(len(below)))
+        return [*found, *zip(below, numbers, strict=False)]
+
+    def _count_below(self) -> int:
+        """Return how many charts stand below the texts: what is left fills rows of two."""
+        left, count = self._left_rows(), self._histories
+        fits = (n for n in range(MOST_BELOW, 0, -1) if n * BELOW_ROWS <= left)
+        return next((n for n in fits if n < count and (count - n) % 2 == 0), 0)
 
     # ── keys ──
 

@@ -105,9 +105,10 @@ def rank_lines(host: HostView, process: ProcView) -> Iterable[Line]:
         others = f"the other {ranks - 1} ranks" if ranks > 2 else "the other rank"
         waits = "wait" if ranks > 2 else "waits"
         yield [("Job      ", "muted"), (f"{name_of(trainer)} of {ranks} of {job.title}", "title")]
+        # which backend the job communicates with is not known, nor how long that waits
         text = (
-            f"if it ends or pauses, {others} {waits} for it: until torchrun ends the job, or until "
-            "the timeout of NCCL (10 minutes unless set)"
+            f"if it ends or pauses, {others} {waits} for it at the next collective: until the "
+            "launcher ends the job, or the collective times out"
         )
         yield [("         ", "muted"), (text, "warn")]
 

@@ -60,13 +60,13 @@ def about_lines(host: HostView, process: ProcView, idle: Idle | None, cells: int
     owner = [
         (d.user, "text" if d.mine else "muted") if d.user else why(process.readings.get("user"))
     ]
-    lines.append(fact("user", [*owner, (", mine" if d.mine else "", "muted")]))
+    owner.append((", mine" if d.mine else "", "muted"))
+    if old is not None:
+        owner += [(" · started ", "muted"), (old, "text"), (" ago", "muted")]
+    owner.append((f" · child of pid {d.ppid}" if d.ppid else "", "muted"))
+    lines.append(fact("user", owner))
     if any(where):
         lines.append(fact("belongs to", [(" · ".join(part for part in where if part), "text")]))
-    if old is not None:
-        lines.append(
-            fact("age", [(old, "text"), (f" · child of pid {d.ppid}" if d.ppid else "", "muted")])
-        )
     cpu, rss = process.number("cpu_percent"), process.number("rss_bytes")
     host_words = [
         f"{percent_text(cpu / 100)} of one core" if cpu is not None else "",

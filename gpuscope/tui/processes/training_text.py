@@ -65,26 +65,30 @@ def _course(trainer: TrainerView) -> list[Line]:
     lines: list[Line] = []
     step, total = n("step"), n("progress_total")
     eta = n("eta_seconds") if not pace.stopped else None
+    loss = n("loss")
     if step is not None:
         of = f" of {total:,.0f}" if total else ""
         left = f" · {age_text(eta)} left" if eta is not None else ""
-        lines.append(fact("step", [(f"{step:,.0f}{of}", "text"), (left, "muted")]))
+        words: Line = [(f"{step:,.0f}{of}", "text"), (left, "muted")]
+        words += [(" · loss ", "muted"), (loss_text(loss), "text")] if loss is not None else []
+        lines.append(fact("step", words))
+    elif loss is not None:
+        lines.append(fact("loss", [(loss_text(loss), "text")]))
+    parts = step_parts([trainer]) if not pace.stopped else None
+    share = input_share(trainer) if not pace.stopped and parts is None else None
+    waits: Line = []
+    if share is not None:
+        waits = [(" · input ", "muted"), (percent_text(share), "text")]
     slow = n("step_seconds_p95")
     if pace.seconds is not None:
         p95 = f" · p95 {brief_duration_text(slow)}" if slow is not None else ""
         median = f"{brief_duration_text(pace.seconds)} median"
-        lines.append(fact("step time", [(median, "text"), (p95, "muted")]))
+        lines.append(fact("step time", [(median, "text"), (p95, "muted"), *waits]))
     elif pace.text:
         lines.append(fact("step time", [(pace.text_with_past, "warn")]))
-    if pace.stopped:
-        pass
-    elif (parts := step_parts([trainer])) is not None:
+    if parts is not None:
         name = "clock" if parts.of_ledger else "parts"
         lines.append(fact(name, split_pieces(parts, 60)))
-    elif (share := input_share(trainer)) is not None:
-        lines.append(fact("parts", [(f"input {percent_text(share)}", "text")]))
-    if (loss := n("loss")) is not None:
-        lines.append(fact("loss", [(loss_text(loss), "text")]))
     return lines
 
 
