@@ -11,8 +11,11 @@ NEXT_TO_NOTHING = 0.05
 """Of a step: less than this share is no length that a cure could be promised to leave."""
 
 
-def sentence(ledger: TimeLedger, found: tuple[Cause, ...]) -> str:
-    """Return what there is to say of a training in one sentence."""
+def sentence(ledger: TimeLedger, found: tuple[Cause, ...], brief: bool = False) -> str:
+    """Return what there is to say of a training in one sentence.
+
+    A ``brief`` one leaves out what a table of the ledger has too, and the folder of a file.
+    """
     step = ledger.step_seconds
     seen = f"{duration_text(ledger.seconds)} and {ledger.steps:,} steps"
     if not found and not ledger.sure:
@@ -26,8 +29,12 @@ def sentence(ledger: TimeLedger, found: tuple[Cause, ...]) -> str:
     # interval of the cause is wider: it also says what a cure may win.
     about = row if row is not None and row.share == worst.share else worst
     low, high = percent_text(about.low), percent_text(about.high)
-    between = f" ({low} to {high})" if low != high else ""
-    place = f", at {clean(worst.place, 120)}" if worst.place else ""
+    between = f" ({low} to {high})" if low != high and not brief else ""
+    where = clean(worst.place, 120)
+    if brief:
+        path, space, function = where.partition(" ")
+        where = path.rpartition("/")[2] + space + function
+    place = f", at {where}" if where else ""
     rest = ""
     if step is not None:
         left = (
@@ -35,5 +42,6 @@ def sentence(ledger: TimeLedger, found: tuple[Cause, ...]) -> str:
             if 1 - worst.share < NEXT_TO_NOTHING
             else f"{duration_text(step * (1 - worst.share))} or more"
         )
-        rest = f" Without it a step of {duration_text(step)} would take {left}."
+        each = "" if brief else f" of {duration_text(step)}"
+        rest = f" Without it a step{each} would take {left}."
     return f"{percent_text(worst.share)} of the time{between} goes into {worst.words}{place}.{rest}"

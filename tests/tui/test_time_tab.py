@@ -260,7 +260,7 @@ async def test_a_ledger_is_computed_once_for_each_minute():
 async def test_without_a_trainer_it_says_how_to_get_one():
     app = make_app(views.vacant(), "time")
     async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, "gpuscope run train.py", "attach one", "Load of its GPUs")
+        await until(pilot, "gpuscope run train.py", "attach one", "Load of the GPUs")
         await pilot.resize_terminal(120, 40)
         await until(pilot, "gpuscope run train.py", "GPU 1", "51120")
 
@@ -330,7 +330,7 @@ def test_the_tab_looks_as_it_did(size: tuple[int, int]) -> None:
         async with app.run_test(size=size) as pilot:
             await until(pilot, "waiting for input", "wall clock")
             looked_at(app)
-            await until(pilot, "24 % to 29 %")  # what the look knows is in the sentence
+            await until(pilot, "26 % of the time")  # what the look knows is in the sentence
             if size[0] > 80:
                 await until(
                     pilot, "On the GPU", "Saving checkpoints takes", "Wall clock a step over 10 min"
@@ -451,3 +451,24 @@ async def test_on_a_small_terminal_all_rows_stay_and_the_chart_has_the_rest():
         screen = await until(pilot, "wall clock", "backward pass")
         assert "250 steps of 1.20 s" in screen
         assert "…" not in next(line for line in screen.splitlines() if "(pid " in line)
+
+
+@in_loop
+async def test_a_small_terminal_shows_the_course_of_each_row_beside_its_share():
+    app = make_app(clocks.of_ranks(), "time")
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await until(pilot, "10 MIN", "saving checkpoints ◆")
+        row = next(line for line in screen.splitlines() if "saving checkpoints" in line)
+        course = row.split(" % ")[-1].strip("│ ")
+        assert course[0] == "▁", "it took no time at first"
+        assert course[-1] > "▃", "and a fifth of it now"
+        assert "at data.py:31 __getitem__." in screen, "the folder is in the details"
+
+
+def test_a_minute_that_is_missing_is_a_gap_in_the_courses():
+    minutes = [of_event(clocks.minute(1, n, 10).data or {}) for n in range(10)]
+    whole = history.courses(minutes, 10)
+    gap = history.courses([*minutes[:-3], *minutes[-2:]], 10)
+    for name, values in gap.items():
+        assert values[-3] is None
+        assert values[-2:] == whole[name][-2:]

@@ -25,7 +25,7 @@ MEAN_CELLS = 6
 """At the right of a lane: the mean of what it shows."""
 IDLE_PERCENT = 1.0
 BLANK: Piece = (" ", "text")
-MOST_ROWS, FEW_LANES, MOST_ROWS_OF_FEW = 4, 3, 6
+MOST_ROWS, FEW_LANES, MOST_ROWS_OF_FEW = 4, 3, 9
 """A higher lane says no more: only its wall of colour grows. Few lanes may be a little higher."""
 
 

@@ -14,7 +14,7 @@ from ..charts.stacked import Layer
 WINDOW_SECONDS = 600.0
 POINT_SECONDS = 5.0
 """A minute is drawn as points so far apart: the chart takes a longer pause for a gap."""
-NANOSECONDS = 1e9
+NANOSECONDS, MINUTE_SECONDS = 1e9, 60.0
 HUES = ("allocated", "series3", "outside", "cached", "series5", "series6")
 """Colours that rows may have; all others share that of ``other``."""
 USUAL = {
@@ -77,6 +77,25 @@ def layers(minutes: Sequence[Minute], tokens: Mapping[str, str]) -> tuple[list[L
     if rest:
         out.append(Layer(REST, "the rest", [_sum(one) for one in zip(*rest, strict=True)]))
     return out, moments
+
+
+def courses(minutes: Sequence[Minute], count: int) -> dict[str, list[float | None]]:
+    """Return the seconds a step of each row in the last ``count`` minutes.
+
+    It is None for a minute without a step, and for one that is missing between others.
+    """
+    starts = [minute["m"] / NANOSECONDS for minute in minutes]
+    ages = [round((starts[-1] - start) / MINUTE_SECONDS) for start in starts]
+    shown = [(age, read({"minutes": [m]})) for age, m in zip(ages, minutes, strict=True)]
+    shown = [(age, ledger) for age, ledger in shown if 0 <= age < count]
+    names = {row.name for _, ledger in shown for row in ledger.whole}
+    length = max((age for age, _ in shown), default=-1) + 1
+    out: dict[str, list[float | None]] = {name: [None] * length for name in names}
+    for age, ledger in shown:
+        each = {row.name: row.seconds / ledger.steps for row in ledger.whole if ledger.steps}
+        for name, values in out.items():
+            values[length - 1 - age] = each.get(name, 0.0) if ledger.steps else None
+    return out
 
 
 def _sum(values: Sequence[float | None]) -> float | None:

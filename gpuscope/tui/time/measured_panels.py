@@ -20,6 +20,7 @@ from .panels import (
     FRAME_ROWS,
     HEAD_EDGES,
     MOST_CHART_ROWS,
+    TALL,
     TimePanels,
 )
 from .rows import GPU, split_rows, with_names
@@ -82,7 +83,9 @@ class MeasuredPanels(TimePanels):
         self._clear()
         self._head.show(styled.hang_lines(head, max(40, self._terminal[0] - HEAD_EDGES)))
         used = {u.gpu for job in host.jobs for p in job.processes for u in p.uses}
-        self._devices = [d for d in host.devices if d.id in used] or host.devices
+        roomy = self._terminal[1] >= TALL
+        busy = [d for d in host.devices if d.id in used] if not roomy else []
+        self._devices = busy or host.devices
         self._steps_known = False
         replay = host.link.state == "replay"
         self._more_title, self._more = PROBE_TITLE, [] if replay else ways_to_a_probe()
@@ -158,6 +161,8 @@ class MeasuredPanels(TimePanels):
         body = max(tables + at_left, chart) if below_tables else max(tables, chart + at_right)
         lanes = lanes_of(self._devices, self._drawn_ranks)
         load, processes, events = self._share_below(max(room - body, 0), lanes)
+        if chart:  # it says more when it is higher than what happened does with empty rows
+            events = min(events, max(self._events.rows, 1) + 2)
         body = room - load - processes - events
         self._body.display = bool(body)
         self._spread(body)

@@ -32,11 +32,13 @@ from ..widgets.pane import WAITING, set_title
 from ..widgets.program import program
 from ..widgets.table import LiveTable
 from .answers import Answers
-from .history import WINDOW_SECONDS, tokens_of
+from .history import WINDOW_SECONDS, courses, tokens_of
 from .measured_panels import MeasuredPanels
 from .panels import HEAD_EDGES, WIDE
 from .rows import (
     CLOCK,
+    COURSE_CELLS,
+    NARROW_CLOCK,
     SPLIT,
     TOTAL,
     clock_rows,
@@ -194,13 +196,16 @@ class TimePane(MeasuredPanels):
         shown_odd = odd if len(ranks) > 1 else None
         weight = of_ranks(told)
         token = "text" if weight == "info" else SEVERITY_TOKENS[weight]
-        sentence = answer(ledger, shown_odd, slow, slower, useful, causes, look, token)
+        narrow = self._terminal[0] < WIDE
+        sentence = answer(ledger, shown_odd, slow, slower, useful, causes, look, token, narrow)
         width = max(40, self._terminal[0] - HEAD_EDGES)
         self._head.show([subject, *styled.hang_lines([*stopped, *sentence], width)])
         glyphs = self._clock.tokens.glyphs
-        self._clock.show_columns(with_names((row.words for row in ledger.whole), CLOCK))
+        columns = NARROW_CLOCK if narrow else CLOCK
+        self._clock.show_columns(with_names((row.words for row in ledger.whole), columns))
         curable = of_rows(self._judged, told)
-        self._clock.show(clock_rows(ledger, tokens_of(ledger), glyphs, curable))
+        course = courses(trainer.minutes, COURSE_CELLS) if narrow else {}
+        self._clock.show(clock_rows(ledger, tokens_of(ledger), glyphs, curable, course))
         if len(ranks) > 1:
             by_key = {t.key: recent(t) for t in ranks}
             names = {t.key: name_of(t) for t in ranks}

@@ -16,6 +16,7 @@ from ...text.ranges import interval_text
 from ...text.units import DASH, duration_text, percent_text
 from ...text.width import cells
 from ...wire.clean import clean
+from ..charts.spark import spark
 from ..doctor.text import SEVERITY_TOKENS, glyph_of
 from ..overview.step_split import SPLIT_TOKENS
 from ..theme import Glyphs
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from ...doctor.finding import Severity
 
 NOTHING_CURABLE: Mapping[str, Severity] = MappingProxyType({})
+NO_COURSES: Mapping[str, Sequence[float | None]] = MappingProxyType({})
 TOTAL, SPLIT = "total", "split "
 """The key of the row that the others add up to, and what keys of parts of a step begin with."""
 CLOCK = (
@@ -36,7 +38,11 @@ CLOCK = (
     Column("part", "WHEN", 5, priority=3),
     Column("bar", "", 5, flex=1, priority=1),
 )
-"""The columns of the clock beside the names of its rows, and those of the GPU."""
+COURSE_CELLS = 10
+NARROW_CLOCK = (*CLOCK[:3], Column("course", f"{COURSE_CELLS} MIN", COURSE_CELLS + 2, priority=1))
+"""The columns of the clock beside the names of its rows. A narrow terminal has the course of each
+row over so many minutes instead of a bar: there is no room for the chart.
+"""
 GPU = (
     Column("step", "A STEP", 8, align="right"),
     Column("share", "SHARE", 6, align="right"),
@@ -99,16 +105,30 @@ def clock_rows(
     tokens: Mapping[str, str],
     glyphs: Glyphs,
     curable: Mapping[str, Severity] = NOTHING_CURABLE,
+    courses: Mapping[str, Sequence[float | None]] = NO_COURSES,
 ) -> list[TableRow]:
     """Return the rows of the ledger, and the wall clock that they add up to.
 
     ``curable`` has those that a cure would shorten, each with how grave the doctor takes it.
+    ``courses`` has the seconds a step of each row over time; all are drawn on one scale.
     """
     if not ledger.rows:
         return []
     step = ledger.step_seconds
+    known = [value for values in courses.values() for value in values if value is not None]
+    drawn_courses = {
+        name: spark(values, COURSE_CELLS, max(known, default=0.0), glyphs)
+        for name, values in courses.items()
+    }
     rows = [
-        _clock_row(row, step, tokens.get(row.name, REST), glyphs, curable.get(row.name))
+        _clock_row(
+            row,
+            step,
+            tokens.get(row.name, REST),
+            glyphs,
+            curable.get(row.name),
+            drawn_courses.get(row.name, ""),
+        )
         for row in ledger.whole
     ]
     parts = tuple((row.share, tokens.get(row.name, REST)) for row in ledger.whole)
@@ -116,13 +136,25 @@ def clock_rows(
         "row": [("wall clock", "title")],
         "step": [(duration_text(step) if step is not None else DASH, "title")],
         "share": [("100 %", "title")],
+        "course": [(spark(_sums(courses), COURSE_CELLS, None, glyphs), "title")],
         "bar": Bar(parts, 1.0),
     }
     return [*rows, TableRow(TOTAL, drawn)]
 
 
+def _sums(courses: Mapping[str, Sequence[float | None]]) -> list[float | None]:
+    """Return the wall clock a step in each minute: what all rows of that minute add up to."""
+    minutes = zip(*courses.values(), strict=True)
+    return [None if None in each else sum(one or 0.0 for one in each) for each in minutes]
+
+
 def _clock_row(
-    row: Row, step: float | None, token: str, glyphs: Glyphs, severity: Severity | None
+    row: Row,
+    step: float | None,
+    token: str,
+    glyphs: Glyphs,
+    severity: Severity | None,
+    course: str,
 ) -> TableRow:
     """Return a row of the ledger; one that could be saved has the mark that the doctor gives it."""
     grave = SEVERITY_TOKENS[severity] if severity not in (None, "info") else ""
@@ -137,6 +169,7 @@ def _clock_row(
         "share": [(percent_text(row.share), figure)],
         "interval": [(between if row.looks else "", "faint")],
         "part": [(PART[row.inside], "muted")],
+        "course": [(course, token)],
         "bar": Bar(((row.share, token),), 1.0),
     }
     return TableRow(row.name, drawn)

@@ -106,14 +106,16 @@ def answer(
     causes: tuple[Cause, ...] = (),
     look: Look | None = None,
     of_ranks: str = "text",
+    brief: bool = False,
 ) -> Iterable[Line]:
     """Return what there is to say on top, one sentence a line.
 
     ``useful_work`` says what of the step's time the arithmetic of the model needs, "" while that
     is not known. ``causes`` are what makes it slow, what brings most first. ``of_ranks`` is the
-    token of how grave the doctor takes it that a rank is slower than the others.
+    token of how grave the doctor takes it that a rank is slower than the others. With ``brief`` it
+    does not repeat the table.
     """
-    yield [(sentence(ledger, causes), "text" if ledger.sure or causes else "muted")]
+    yield [(sentence(ledger, causes, brief), "text" if ledger.sure or causes else "muted")]
     if odd is not None:
         yield [(odd_sentence(odd), of_ranks)]
     told = slow is not None and (odd is None or slow.wall is not None)

@@ -176,7 +176,12 @@ def loads(
     lanes += host_lanes(session, host, window, bool(lanes))[: room - len(lanes)]
     if not devices:
         lanes += process_lanes(session, host, ranks, window)[: room - len(lanes)]
-    what = "Load of its GPUs and of the host" if devices else "Load of the host's cores and memory"
+    whose = "its" if ranks else "the"
+    what = (
+        f"Load of {whose} GPUs and of the host"
+        if devices
+        else "Load of the host's cores and memory"
+    )
     return Charted(lanes, f"{what}, {window_text(window)}, mean at right")
 
 
