@@ -305,7 +305,8 @@ async def test_a_job_that_waits_for_data_is_not_called_healthy():
 @in_loop
 async def test_every_way_in_which_its_gpus_are_broken_has_a_line():
     shown = await job_screen(views.hung(), (120, 40), "hung: GPU 3 of rank 3", "lost: GPU 5")
-    assert "do first: Start again from the last checkpoint" in shown
+    assert "do first: End the job on it" in shown
+    assert "then:     Start again from the last checkpoint" in shown
 
 
 @in_loop
@@ -338,3 +339,19 @@ def test_what_to_do_first_about_a_hang_are_keys_where_the_job_can_be_asked():
     first = [[plain(line) for line in next_lines(None, job, [case], live)] for live in (1, 0)]
     assert first[0] == ["do first: S shows the stacks of its threads, K ends the job"]
     assert first[1] == ["do first: Find it · how: tab 4, Doctor"]
+
+
+@in_loop
+async def test_a_lost_gpu_says_since_when_what_to_do_and_shows_its_load_first():
+    app = make_app(jobs.lose(jobs.ranks(4), 2))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, "train.py", "lost")
+        await at_the_jobs(pilot)
+        await pilot.press("enter")
+        screen = await until(pilot, "lost: GPU 2 of rank 2", "do first: End the job on it")
+        assert "no reading of it for 30 s" in screen
+        assert "then:     Start again from the last checkpoint" in screen
+        load = next(line for line in screen.splitlines() if line.startswith("│ GPU 2 "))
+        assert "┄┄" in load
+        assert load.rstrip(" │").endswith("lost")
+        assert "least headroom" not in screen

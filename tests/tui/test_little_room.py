@@ -260,3 +260,12 @@ def test_the_pcie_link_stands_with_the_traffic_of_pcie():
     moved, link = "out 3.00 MiB/s · in 3.00 MiB/s", "gen 5 ×16"
     assert told(**both) == [["PCIe", f"{moved} · {link}"], ["NVLink", moved]]
     assert told() == [["PCIe", link]]
+
+
+@in_loop
+async def test_the_memory_of_a_lost_gpu_has_all_steps_of_its_cure():
+    app = make_app(jobs.lose(jobs.ranks(4), 2), "memory")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, "Where the bytes are")
+        await pilot.press("n", "n")
+        await until(pilot, "1. Check the kernel log", "2. End the job", "3. Start again", "4. Let")

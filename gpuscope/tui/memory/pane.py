@@ -42,6 +42,8 @@ CHART_ROWS = 7
 AROUND_ROWS = 4
 """Of the terminal: status line, tabs, the subject's line, footer."""
 FRAME_ROWS = 5
+ROWS_FOR_A_CURE = 3
+"""What to do about a lost device is worth the free rows of the waterfall, and its smallest part."""
 """Of the waterfall besides its parts: border, rule, total and what it is a part of."""
 COURSE_SECONDS = 600.0
 
@@ -185,13 +187,16 @@ class MemoryPane(Pane, can_focus=True):
         diagnosis = worst_of(subject, cases)
         lines = advice(host, subject, found, finding, diagnosis, self._said[1], seen)
         width = max(30, (columns if columns < WIDE else columns // 2) - 4)
-        shown = fit_lines(lines, width, rows - AROUND_ROWS - needed - len(found.beside) - 1)
+        spare = rows - AROUND_ROWS - needed - len(found.beside) - 1
+        if columns < WIDE and alarm_of(subject, self._waterfall.tokens.glyphs):
+            spare += ROWS_FOR_A_CURE
+        shown = fit_lines(lines, width, spare)
         self._advice.show(shown)
         left = rows - AROUND_ROWS - needed - len(found.beside) - 1 - len(shown)
         high = rows_of(everything, left) if columns >= WIDE else 0
         self._others.display = high > 0
-        spare = left - high if columns >= WIDEST and self._view == "waterfall" else 0
-        more = self._more.show(host, subject, width - 2, spare, is_growth(diagnosis))
+        more_rows = left - high if columns >= WIDEST and self._view == "waterfall" else 0
+        more = self._more.show(host, subject, width - 2, more_rows, is_growth(diagnosis))
         self._others.styles.height = high if more else "1fr"
         self._waterfall.styles.height = needed + len(found.beside) if high or more else "1fr"
         if high:

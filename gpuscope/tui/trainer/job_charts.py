@@ -80,7 +80,7 @@ def arrange(width: int, height: int, order: Sequence[str], first: int = 0) -> li
     if across == 2 and height >= TALL_ROWS:
         charts = [name for name in order if name != "events"]
         if width >= WIDEST:
-            across, charts = 3, [*charts, *MORE]
+            across, charts = 3, [*charts, *(name for name in MORE if name not in charts)]
         if len(charts) < 2 * across:
             return [charts[:across], [*charts[across:], "events"]]
         turned = [charts[(place + first) % len(charts)] for place in range(len(charts))]
@@ -186,6 +186,7 @@ class JobCharts(Grid):
             kept = [name for name in self._order if name in known or name not in ("stack", "step")]
             self._order = kept if "pace" in kept else [*kept, "pace"]
         if telling:
+            self._order = [*self._order, *([telling] if telling not in self._order else [])]
             before = {"stack": 0, telling: 1}
             self._order = sorted(self._order, key=lambda name: before.get(name, 2))
         lines = arrange(width, height, self._order, self._first % len(self._order))

@@ -112,7 +112,7 @@ class JobScreen(FullScreen):
         live = not self.session.why_not("stacks")
         first = next_lines(host, job, self.session.doctor.cases, live)
         brief = self.size.height < BRIEF_ROWS
-        found = standing_out(host, job, self.session.history, first, sent, brief)
+        found = standing_out(host, job, self.session.history, first, sent, brief, cells)
         notes = styled.hang_lines(found, cells)
         self._notes.show(notes)
         # the lines at the top and at the bottom; panels have frames, the table a header

@@ -10,7 +10,7 @@ from ...doctor.live_scene import LiveScene
 from ...model.device_trainings import tensor_idle
 from ...model.growth import trend_of
 from ...model.job_ends import NOTHING_SENT, end_of
-from ...model.job_state import broken_states
+from ...model.job_state import broken_states, living_members, on_broken
 from ...model.memory_room import rooms
 from ...model.pace import Pace, pace_of
 from ...model.ranks import IMBALANCED, imbalance, name_of
@@ -22,7 +22,7 @@ from ...model.stragglers import is_warning, straggler
 from ...store.stream import NO_REASON
 from ...text.ranges import ranges_text
 from ...text.styled import Line
-from ...text.units import bytes_text, duration_text
+from ...text.units import age_text, bytes_text, duration_text
 from ...wire.clean import clean
 from ...wire.frames import Unknown
 from ..overview.job_rows import end_notes, growth_lines, input_lines, state_lines
@@ -30,6 +30,12 @@ from ..overview.step_split import split_pieces
 
 if TYPE_CHECKING:
     from ...store.view import HistoryOf, HostView, JobView, TrainerView
+
+
+MANY_CELLS, ONE_LINE_CELLS, AROUND_PARTS = 200, 100, 48
+"""More than all parts of a step take; from so many cells on they stand in one line, with so many
+for the words around them.
+"""
 
 
 def head_of(job: JobView) -> Line:
@@ -65,6 +71,7 @@ def standing_out(
     first: Iterable[Line] = (),
     sent: Mapping[int, str] = NOTHING_SENT,
     brief: bool = False,
+    cells: int = MANY_CELLS,
 ) -> Iterable[Line]:
     """Return what stands out of a job in sentences, the worst first.
 
@@ -78,7 +85,9 @@ def standing_out(
         return
     living = [t for t in job.trainers if t.gone is None]
     pace = pace_of(living)
-    lines = [line for state in broken_states(host, job) for line in state_lines(state)]
+    broken = broken_states(host, job)
+    lines = [line for state in broken for line in state_lines(state)]
+    lines += _silent_lines(host, job, history)
     lines += _wrong(host, living, history)
     lines += [] if pace.stopped else list(_uneven(host, living, history))
     lines += _imbalance(living)
@@ -89,22 +98,44 @@ def standing_out(
         lines = [[("no step: ", "warn"), (pace.text or "none has ended yet", "text")]]
     yield from lines or [[("● ", "ok"), *well]]
     yield from first
-    brief = brief and bool(lines)
-    if not brief:
+    brief = bool(lines) and (brief or bool(broken))
+    if not brief and find_stall(living) is None:
         yield from _headroom(host, living, history)
-    yield from time_lines(host, living, pace, history, brief)
+    yield from time_lines(host, living, pace, history, brief, cells)
 
 
 def telling_chart(host: HostView, job: JobView, history: HistoryOf) -> str:
-    """Return the chart of a job that runs out of memory, "" where the usual one tells most."""
+    """Return the chart that shows what is wrong with a job, "" where the usual one tells most.
+
+    That is the memory of a job that runs out of it, and the load where a GPU is lost.
+    """
     living = [t for t in job.trainers if t.gone is None]
     if end_of(job) is not None or not living:
         return ""
+    if broken_states(host, job):
+        return "load"
     found = rooms(host.devices, living, history)
     trend = trend_of(found[0].allocator) if found else None
     if found and (found[0].runs_out is not None or (trend is not None and trend.grows)):
         return "memory"
     return ""
+
+
+def _silent_lines(host: HostView, job: JobView, history: HistoryOf) -> list[Line]:
+    """Say for how long the driver has given no reading of the lost devices of a job."""
+    found = on_broken(host, living_members(job)).values()
+    lost = [device for device, state, _ in found if state.word == "lost"]
+    ages = []
+    for device in lost:
+        past = history(device.id, "used_bytes", None)
+        known = (at for at in range(len(past) - 1, -1, -1) if past.values[at] is not None)
+        last = next(known, None)
+        if last is not None and host.sampled_seconds is not None:
+            ages.append(host.sampled_seconds - past.seconds[last])
+    if not ages:
+        return []
+    text = f"no reading of {'it' if len(lost) == 1 else 'them'} for {age_text(max(ages))}"
+    return [[(" " * len("lost: "), "text"), (text, "muted")]]
 
 
 def time_lines(
@@ -113,15 +144,18 @@ def time_lines(
     pace: Pace,
     history: HistoryOf,
     brief: bool = False,
+    cells: int = MANY_CELLS,
 ) -> Iterable[Line]:
     """Say where the time of a step goes, of which steps and ranks that is, and whether now.
 
     It is the wall clock, pauses included, where a rank has a ledger; with ``brief`` nothing else.
+    The smallest parts are left out where they would not fit into ``cells``.
     """
     parts = step_parts(living, host, history)
     if brief and (parts is None or not parts.of_ledger):
         return
-    pieces = split_pieces(parts, 200) if parts is not None else []
+    room = cells - AROUND_PARTS if cells >= ONE_LINE_CELLS else MANY_CELLS
+    pieces = split_pieces(parts, room) if parts is not None else []
     if pace.stopped and pace.usual_seconds:
         before = f"a median step took {duration_text(pace.usual_seconds)}"
         own: Line = [(": ", "muted"), *pieces] if parts is not None and not parts.of_ledger else []

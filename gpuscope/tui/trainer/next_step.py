@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def next_lines(host: HostView, job: JobView, cases: Sequence[Case], live: bool) -> Iterable[Line]:
-    """Return the line that says what to do first, none where nothing is wrong.
+    """Return what to do first, and after it where a job has to end; nothing where all is well.
 
     ``live`` says that the job can still be asked: a recording has no stacks to read.
     """
@@ -34,6 +34,11 @@ def next_lines(host: HostView, job: JobView, cases: Sequence[Case], live: bool) 
             (" ends the job", "text"),
         ]
         return
+    ending = next((fix for fix in fixes if fix.now and fix.command.startswith("kill ")), None)
+    if ending is not None:
+        key = key_of("signal", "JobScreen")
+        how = f" · {key}: end it, asks first" if live else f": {ending.command}"
+        yield [("do first: ", "accent"), (ending.title.rstrip("."), "text"), (how, "muted")]
     others = [fix for fix in fixes if not STACKS.fullmatch(fix.command)]
     if not others:
         return
@@ -41,7 +46,7 @@ def next_lines(host: HostView, job: JobView, cases: Sequence[Case], live: bool) 
     words = next((fix for fix in others if not fix.code), others[0])
     fix = words if marked is None else fixes[marked]
     yield [
-        ("do first: ", "accent"),
+        ("do first: " if ending is None else "then:     ", "accent"),
         (fix.title.rstrip("."), "text"),
         (f" · how: tab {key_of('doctor')}, Doctor", "muted"),
     ]
