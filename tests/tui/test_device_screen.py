@@ -407,3 +407,15 @@ async def test_in_a_recording_the_cure_names_no_key_for_what_ran_then():
         assert "rank 1 (pid 781) is stuck, rank 0 waits for it" in shown
         assert "S: its stacks" not in shown
         assert "kill " not in shown
+
+
+@in_loop
+async def test_a_small_terminal_has_the_last_minute_beside_each_gauge():
+    app = make_app(views.training())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, "live", "train.py")
+        await pilot.press("home", "enter")
+        screen = await until(pilot, "GPU 0", "over the last minute", "unreported:")
+        gauge = next(line for line in screen.splitlines() if "│ tensor" in line)
+        assert "━─" in gauge
+        assert "▄▄▄" in gauge, "a half of the time"

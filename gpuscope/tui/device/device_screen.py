@@ -16,8 +16,10 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from ...model.device_state import judge, mute, processes_on
 from ...model.device_trainings import hung_since
 from ...text.units import GIB, window_text
+from ..charts.bins import Bins
 from ..charts.line import LineChart, Series
-from ..charts.load_strips import Lane, LoadStrips
+from ..charts.load_strips import Lane, LoadStrips, binned
+from ..charts.spark import spark
 from ..shell.keymap import bindings_of
 from ..trainer.trainer_actions import open_act
 from ..widgets.charted_screen import CHART_ROWS, TOKENS, WINDOWS, ChartedScreen
@@ -27,7 +29,7 @@ from ..widgets.text import Lines
 from . import text as words
 from .beside_text import peer_lines, training_here
 from .inventory_text import inventory_lines
-from .load_text import load_lines
+from .load_text import GAUGES, load_lines
 
 if TYPE_CHECKING:
     from ...store.view import DeviceView, History, HostView, TrainerView
@@ -42,6 +44,8 @@ strip of the load has room as well.
 """
 BESIDE_ROWS = 44
 """So high a broad terminal has room for the training and the other GPUs above the charts."""
+COURSE_CELLS = 15
+"""Of a course beside its gauge, where there is no room for a chart: four seconds each."""
 STRIP_WINDOWS = (60.0, 300.0, 900.0)
 MEMORY, POWER, TEMPERATURE = "Memory GiB", "Power W", "Temperature °C"
 LOADS = (
@@ -190,7 +194,9 @@ class DeviceScreen(ChartedScreen):
         glyphs = self._load.tokens.glyphs
         small = height < TALL
         state = judge(host, device, self.session.history)
-        self._load.show(load_lines(device, cells, 6 if small else 12, glyphs, state))
+        courses = {} if self.wide else self._courses(host, device)
+        self._load.show(load_lines(device, cells, 6 if small else 12, glyphs, state, courses))
+        set_title(self._load, "Load" if self.wide else "Load, now and over the last minute")
         set_title(self._state, "Then" if self.session.frozen_text() else "Now")
         history = self.session.history
         self._state.show(words.state_lines(host, device, cells, history, glyphs))
@@ -212,6 +218,17 @@ class DeviceScreen(ChartedScreen):
         left = height - 2 - self._cure_rows()
         left -= sum(panel.rows + 2 for panel in texts if panel.display)
         self._strip.display = self.wide and left >= STRIP_ROWS
+
+    def _courses(self, host: HostView, device: DeviceView) -> dict[str, str]:
+        """Return the last minute of each part of the load, for a screen too small for charts."""
+        now, glyphs = host.sampled_seconds or 0.0, self._load.tokens.glyphs
+        bins, out = Bins.ending(now, WINDOWS[0], COURSE_CELLS), {}
+        for _, column, _ in GAUGES:
+            past = self.session.history(device.id, column, WINDOWS[0])
+            loads = binned(past, bins, now)
+            first = next((at for at, load in enumerate(loads) if load is not None), len(loads))
+            out[column] = spark(loads[first:], COURSE_CELLS, 100.0, glyphs)
+        return out
 
     def _show_cure(self, host: HostView, device: DeviceView) -> None:
         """Show what the doctor says of the device in its first rows, where that is a problem."""

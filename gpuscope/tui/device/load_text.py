@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from ...model.device_state import HANGS, NO_PROGRESS, DeviceState
 from ...model.device_trainings import TENSOR_IDLE_PERCENT
 from ...store.view import DeviceView
@@ -33,18 +36,26 @@ PIPES = (
     ("INT", "integer_active_percent"),
 )
 """Pipes of the SMs beside the tensor cores: one line for all."""
+NO_COURSES: Mapping[str, str] = MappingProxyType({})
 
 
 def load_lines(
-    device: DeviceView, cells: int, rows: int, glyphs: object, state: DeviceState | None = None
+    device: DeviceView,
+    cells: int,
+    rows: int,
+    glyphs: object,
+    state: DeviceState | None = None,
+    courses: Mapping[str, str] = NO_COURSES,
 ) -> list[Line]:
     """Return what the load means, then gauges of what works how much, the most telling first.
 
     What a GPU does not tell is one line with its reason. ``state`` is the device's on its host.
+    ``courses`` has the last minute of a column where there is no room for a chart.
     """
     out: list[Line] = []
     missing: dict[str, list[str]] = {}
-    bar = max(6, min(30, cells - LABEL - 6 - 22))
+    drawn = max((len(course) for course in courses.values()), default=0)
+    bar = max(6, min(30, cells - LABEL - 6 - 22) - drawn)
     for label, column, words in GAUGES:
         value = device.number(column)
         if value is None:
@@ -58,6 +69,7 @@ def load_lines(
             token = "warn" if state is not None and state.word in NO_PROGRESS else "series1"
         pieces = [
             *meter(value, bar, token, glyphs, slim=True),  # type: ignore[arg-type]
+            *([(f" {courses[column]}", token)] if column in courses else []),
             (f" {percent_text(value / 100):>6}", "text"),
         ]
         out.append(fact(label, [*pieces, (f" {words}", "faint")]))
@@ -127,7 +139,7 @@ def what_it_means(device: DeviceView, state: DeviceState | None = None) -> str:
         )
     if tensor < WORKING:
         return f"SMs busy, tensor cores {multiplies} of the time: the rest is other work or waiting"
-    return f"tensor cores busy {multiplies} of the time: most of the work is matrix products"
+    return f"tensor cores busy {multiplies} of the time: mostly matrix products"
 
 
 def in_few_words(device: DeviceView) -> str:
