@@ -74,7 +74,7 @@ class Dialog(ClosesOnce, ModalScreen[None]):
     Dialog .dialog {
         width: 90; max-width: 96%; height: auto; max-height: 92%; padding: 0 1;
         border: round $gs-accent; background: $surface;
-        border-title-color: $gs-title; scrollbar-gutter: stable;
+        border-title-color: $gs-title; scrollbar-gutter: stable; scrollbar-size-horizontal: 0;
     }
     """
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("Dialog")]
