@@ -23,7 +23,8 @@ from ...store.view import DeviceView, HistoryOf, HostView, JobView, no_history
 from ...text.units import bytes_text
 from ...wire.frames import NOT_INITIALISED
 from ..device.device_state_text import in_short
-from ..overview.job_rows import devices_of, growth_lines
+from ..overview.job_notes import growth_lines
+from ..overview.job_rows import devices_of
 from ..shell.keymap import key_of
 from .runs import Run, run_of
 

@@ -39,7 +39,7 @@ from ..widgets.dialog import Dialog
 from ..widgets.full_screen import absent, footer_keys, not_now
 from ..widgets.program import program
 from ..widgets.text import Lines
-from .job_rows import end_word
+from .job_notes import end_word
 from .sparklines import course_lines
 
 NAME_CELLS = 30

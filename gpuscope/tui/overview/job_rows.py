@@ -10,20 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ...model.device_state import Kind
-from ...model.device_trainings import starving, starving_warns
-from ...model.growth import trend_of
-from ...model.job_ends import NOTHING_SENT, end_of, job_end, last_state
-from ...model.job_state import WELL, JobState, broken_state, job_state
-from ...model.memory_room import TIGHT_BYTES, MemoryRoom, alarm, rooms
+from ...model.job_ends import NOTHING_SENT, end_of
+from ...model.job_state import JobState, broken_state, job_state
+from ...model.memory_room import TIGHT_BYTES, MemoryRoom, rooms
 from ...model.pace import Pace, pace_of
-from ...model.ranks import name_of
-from ...model.slowdown import of_trainers
-from ...model.stalls import find_stall, is_overdue, worst_rank
+from ...model.stalls import is_overdue, worst_rank
 from ...model.step_parts import StepParts, step_parts
-from ...model.step_time import SLOWER, input_share, slower_than_before
-from ...model.stragglers import is_warning, straggler
-from ...store.view import Entity, Gone, HistoryOf, HostView, JobView, TrainerView, no_history
-from ...text.clock import clock_text
+from ...model.step_time import input_share
+from ...store.view import Entity, HistoryOf, HostView, JobView, TrainerView, no_history
 from ...text.ranges import ranges_text
 from ...text.styled import Line, Piece
 from ...text.units import (
@@ -40,11 +34,17 @@ from ...text.units import (
 from ...wire.frames import Unknown
 from ..shell.keymap import key_of
 from ..widgets.text import DASH
+from .job_notes import (
+    end_notes,
+    input_token,
+    log_lines,
+    running_notes,
+    state_lines,
+)
 from .wide_job_cells import wide_cells
 
 USER = "user:"
 """Begins the key of a line that stands for all jobs of another user."""
-IDLE_SECONDS, OLD_LOG_SECONDS = 60.0, 60.0
 LOSS_CELLS = 8
 NO_STEP = "no step"
 """Stands for the step time while no step ends; how long ago the last one did is the step age."""
@@ -174,7 +174,7 @@ def _line(host: HostView, job: JobView, history: HistoryOf, sent: Mapping[int, s
     }
     if not trainers:
         process = job.processes[0] if job.processes else None
-        notes = end_notes(job, sent) or [*state_lines(broken, False), *_from_its_log(job)]
+        notes = end_notes(job, sent) or [*state_lines(broken, False), *log_lines(job)]
         kind = _gravest(state.kind, notes)
         return JobLine(
             job.key,
@@ -188,12 +188,12 @@ def _line(host: HostView, job: JobView, history: HistoryOf, sent: Mapping[int, s
         )
     found = rooms(host.devices, trainers, history, ended=True)
     pace = pace_of(trainers)
-    cells |= _trainer_cells(host, trainers, pace, history) | _memory(found)
+    cells |= _trainer_cells(host, trainers, pace, state, history) | _memory(found)
     if gone:
         cells = {name: (text, "faint") for name, (text, _) in cells.items()}
     notes = end_notes(job, sent)
     if not notes:
-        notes = [*state_lines(broken, False), *_notes(host, trainers, found, history)]
+        notes = [*state_lines(broken, False), *running_notes(host, trainers, found, history)]
         if not notes and state.kind == "warn":
             notes = state_lines(state, False)
     worst, _ = worst_rank(job.trainers)
@@ -215,43 +215,17 @@ def _gravest(kind: Kind, notes: Sequence[Line]) -> Kind:
     return "bad" if "bad" in (kind, *tokens) else "warn" if "warn" in (kind, *tokens) else kind
 
 
-def state_lines(state: JobState | None, why: bool = True) -> list[Line]:
-    """Return in a line what is wrong with a job, none where it is well.
-
-    Without ``why`` it does not repeat what a device says in its own row.
-    """
-    if state is None or state == WELL:
-        return []
-    return [[(f"{state.word}: ", state.kind), (state.text if why else state.where, "text")]]
-
-
-def end_notes(job: JobView, sent: Mapping[int, str] = NOTHING_SENT) -> list[Line]:
-    """Return when and why a job ended, in a line; none where it has not.
-
-    ``sent`` holds, by pid, what was done here to end a process.
-    """
-    gone, end = end_of(job), job_end(job, sent)
-    if gone is None or end is None:
-        return []
-    at = "" if gone.wall_seconds is None else f" {clock_text(gone.wall_seconds)}"
-    return [
-        [
-            (end.word, end.kind),
-            (f"{at}{f': {end.text}' if end.text else ''}", "muted"),
-            ("".join(f" · {part}" for part in last_state(job)), "faint"),
-        ]
-    ]
-
-
-def end_word(gone: Gone) -> str:
-    """Return what became of it: a process without a GPU is out of sight, and has not ended."""
-    return "left" if gone.reason.startswith("runs on") else "ended"
-
-
 def _trainer_cells(
-    host: HostView, trainers: list[TrainerView], pace: Pace, history: HistoryOf
+    host: HostView,
+    trainers: list[TrainerView],
+    pace: Pace,
+    state: JobState,
+    history: HistoryOf,
 ) -> dict[str, Piece]:
-    """Return what the columns say of the steps: no rate and no end in sight while none ends."""
+    """Return what the columns say of the steps.
+
+    There is no rate while no step ends, and no ETA for a job that will not get there as it is.
+    """
     etas = [n for t in trainers if (n := t.number("eta_seconds")) is not None]
     of_epoch = any(t.readings.get("progress_of") == "epoch" for t in trainers)
     losses = [n for t in trainers if (n := t.number("loss")) is not None]
@@ -259,7 +233,9 @@ def _trainer_cells(
     late = pace.stopped or any(is_overdue(t) for t in trainers)
     step, age = pace.seconds, pace.age_seconds
     if pace.stopped:
-        etas, shares = [], []
+        shares = []
+    if pace.stopped or state.kind == "bad":
+        etas = []
     cells: dict[str, Piece] = {
         "step": (pace.steps_text, "text") if pace.steps_text else DASH,
         "pace": (NO_STEP, "warn")
@@ -270,7 +246,7 @@ def _trainer_cells(
         "age": (step_age_text(age), "warn" if late else "muted") if age is not None else DASH,
         "eta": (_eta_text(max(etas), of_epoch), "muted") if etas else DASH,
         "loss": (loss_text(losses[0]), "text") if losses else DASH,
-        "input": (_input(shares), _input_token(host, trainers, history)) if shares else DASH,
+        "input": (_input(shares), input_token(host, trainers, history)) if shares else DASH,
     }
     return cells | wide_cells(trainers)
 
@@ -322,107 +298,6 @@ def _memory(found: Sequence[MemoryRoom]) -> dict[str, Piece]:
     }
 
 
-def _notes(
-    host: HostView,
-    trainers: list[TrainerView],
-    found: Sequence[MemoryRoom],
-    history: HistoryOf,
-) -> list[Line]:
-    """Return what a user should know of a running job, the worst first.
-
-    What is only slow waits for what is wrong.
-    """
-    notes: list[Line] = []
-    stall = find_stall(trainers)
-    if stall is not None:
-        notes.append(
-            [("waiting: ", "muted") if stall.busy else ("stalled: ", "bad"), (stall.text, "text")]
-        )
-    else:
-        worst, reason = worst_rank(trainers)
-        if worst is not None:
-            notes.append([("worst: ", "muted"), (reason, "muted")])
-    notes += [line for room in found[:1] for line in growth_lines(host, room, len(trainers))]
-    return notes or _slow(host, trainers, history)
-
-
-def growth_lines(host: HostView, room: MemoryRoom, ranks: int) -> list[Line]:
-    """Return two lines that say when a rank's memory runs out, and what that rests on.
-
-    There are none where it cannot be told.
-    """
-    ends, trend = room.runs_out, trend_of(room.allocator)
-    if ends is None or trend is None or room.headroom_bytes is None:
-        return []
-    definition = room.trainer.definition
-    device = next((d for d in host.devices if d.id == room.allocator.gpu), None)
-    on = f"GPU {device.definition.index}, " if device else ""
-    who = name_of(room.trainer) if ranks > 1 else f"pid {definition.pid}"
-    place = f" ({on}pid {definition.pid})" if ranks > 1 else ""
-    pace = f"{bytes_text(room.headroom_bytes)} headroom, +{bytes_text(trend.slope)} per step"
-    pace += f" (over {trend.steps:.0f} steps)."
-    live = "Live tensors grow: empty_cache() cannot help."
-    return [
-        [
-            ("memory: ", alarm(room) or "muted"),
-            (f"{who} runs out in {ends.text}", "text"),
-            (place, "muted"),
-        ],
-        [("        ", "text"), (f"{pace} {live}", "muted")],
-    ]
-
-
-def input_lines(host: HostView, trainers: Sequence[TrainerView], history: HistoryOf) -> list[Line]:
-    """Return who waits for data how long, in a line; none where nobody does."""
-    found = most_starving(host, trainers, history)
-    if found is None:
-        return []
-    share, trainer = found
-    name = f"{name_of(trainer)} " if len(trainers) > 1 else ""
-    text = f"{name}waits for data {percent_text(share)} of the step"
-    return [[("input: ", _input_token(host, trainers, history)), (text, "muted")]]
-
-
-def most_starving(
-    host: HostView, trainers: Sequence[TrainerView], history: HistoryOf
-) -> tuple[float, TrainerView] | None:
-    """Return the trainer that waits for the largest share of its step, with that share."""
-    shares = [(share, t) for t in trainers if (share := starving(host, t, history)) is not None]
-    return max(shares, key=lambda entry: entry[0], default=None)
-
-
-def _input_token(host: HostView, trainers: Sequence[TrainerView], history: HistoryOf) -> str:
-    """Return how grave the wait for input is, as the doctor takes it."""
-    found = most_starving(host, trainers, history)
-    return "warn" if found and starving_warns(host, found[1], found[0], history) else "muted"
-
-
-def _slow(host: HostView, trainers: list[TrainerView], history: HistoryOf) -> list[Line]:
-    """Return what keeps a job slower than it need be, the first that applies.
-
-    It has the colour of a warning only where the doctor warns of it.
-    """
-    waiting = input_lines(host, trainers, history)
-    if waiting:
-        return waiting
-    slow = straggler(trainers, history, host)
-    if slow is not None:
-        token = "warn" if is_warning(slow, host, history) else "muted"
-        return [[("straggler: ", token), (slow.brief, "muted")]]
-    slowdown = of_trainers(trainers, host, history)
-    if slowdown is not None:
-        return [[("pace: ", "muted"), (slowdown.brief, "muted")]]
-    times = slower_than_before(trainers)
-    if times is not None and times >= SLOWER:
-        return [[("pace: ", "muted"), (f"{times:.1f}× slower than an hour ago", "muted")]]
-    ooms = sum(a.number("ooms") or 0 for t in trainers for a in t.allocators)
-    if ooms:
-        text = f"torch counted {ooms:.0f} out-of-memory errors"
-        return [[("memory: ", "muted"), (text, "muted")]]
-    phases = {phase for t in trainers if isinstance(phase := t.reading("phase"), str)}
-    return [[("phase: ", "faint"), ("evaluating", "muted")]] if phases == {"eval"} else []
-
-
 def _outside(host: HostView, job: JobView) -> Line:
     """Return what can be said of a job without a probe: memory, load, age."""
     out: Line = []
@@ -439,32 +314,6 @@ def _outside(host: HostView, job: JobView) -> Line:
     if starts and host.wall_seconds is not None:
         out.append((f" · since {age_text(max(0.0, host.wall_seconds - min(starts)))}", "muted"))
     return out
-
-
-def _from_its_log(job: JobView) -> list[Line]:
-    """Return what the end of a job's log says, and since when nothing was computed.
-
-    The line says that it comes from the log.
-    """
-    out: Line = []
-    for process in job.processes[:1]:
-        step, total, loss = (process.number(name) for name in ("log_step", "log_total", "log_loss"))
-        words = (
-            [f"step {step:,.0f}" + (f" of {total:,.0f}" if total is not None else "")]
-            if step is not None
-            else []
-        )
-        words += [f"loss {loss:.4g}"] if loss is not None else []
-        epoch = process.number("log_epoch")
-        words[:0] = [f"epoch {epoch:,.0f}"] if words and epoch is not None else []
-        if words:
-            age = process.number("log_age_seconds")
-            ago = f", {age_text(age)} ago" if age is not None and age >= OLD_LOG_SECONDS else ""
-            out.append((f"{', '.join(words)} (from its log{ago})", "text"))
-        idle = process.number("idle_seconds")
-        if idle is not None and idle >= IDLE_SECONDS:
-            out.append((f"{' · ' if out else ''}idle for at least {age_text(idle)}", "warn"))
-    return [out] if out else []
 
 
 def bytes_on_devices(job: JobView) -> float | None:

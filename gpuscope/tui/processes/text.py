@@ -16,7 +16,7 @@ from ...text.units import age_text, bytes_text, percent_text
 from ...wire.frames import Unknown
 from ..cells import fit
 from ..device.fact_lines import fact, why
-from ..overview.job_rows import end_word
+from ..overview.job_notes import end_word
 from .idle import Idle
 
 UUID_CHARS = 12

@@ -25,7 +25,7 @@ from ...text.styled import Line
 from ...text.units import age_text, bytes_text, duration_text
 from ...wire.clean import clean
 from ...wire.frames import Unknown
-from ..overview.job_rows import end_notes, growth_lines, input_lines, state_lines
+from ..overview.job_notes import end_notes, growth_lines, input_lines, state_lines
 from ..overview.step_split import split_pieces
 
 if TYPE_CHECKING:

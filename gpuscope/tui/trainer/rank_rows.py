@@ -16,7 +16,8 @@ from ...text import styled
 from ...text.ranges import compact_ranges
 from ...text.styled import Piece
 from ...text.units import amount_text, duration_text
-from ..overview.job_rows import end_word, most_starving, step_age_text
+from ..overview.job_notes import end_word, most_starving
+from ..overview.job_rows import step_age_text
 from ..overview.step_split import split_bar, tokens_of
 from ..shell.keymap import key_of
 from ..widgets.table import GUTTER, Cell, Column, TableRow, lay_out

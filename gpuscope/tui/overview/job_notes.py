@@ -1,0 +1,182 @@
+"""The lines below a job: what a user should know of it, and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ...model.device_trainings import starving, starving_warns
+from ...model.growth import trend_of
+from ...model.job_ends import NOTHING_SENT, end_of, job_end, last_state
+from ...model.job_state import WELL, JobState
+from ...model.memory_room import MemoryRoom, alarm
+from ...model.ranks import name_of
+from ...model.slowdown import of_trainers
+from ...model.stalls import find_stall, worst_rank
+from ...model.step_time import SLOWER, slower_than_before
+from ...model.stragglers import is_warning, straggler
+from ...store.view import Gone, HistoryOf, HostView, JobView, TrainerView
+from ...text.clock import clock_text
+from ...text.styled import Line
+from ...text.units import age_text, bytes_text, percent_text
+
+IDLE_SECONDS, OLD_LOG_SECONDS = 60.0, 60.0
+
+
+def state_lines(state: JobState | None, why: bool = True) -> list[Line]:
+    """Return in a line what is wrong with a job, none where it is well.
+
+    Without ``why`` it does not repeat what a device says in its own row.
+    """
+    if state is None or state == WELL:
+        return []
+    return [[(f"{state.word}: ", state.kind), (state.text if why else state.where, "text")]]
+
+
+def end_notes(job: JobView, sent: Mapping[int, str] = NOTHING_SENT) -> list[Line]:
+    """Return when and why a job ended, in a line; none where it has not.
+
+    ``sent`` holds, by pid, what was done here to end a process.
+    """
+    gone, end = end_of(job), job_end(job, sent)
+    if gone is None or end is None:
+        return []
+    at = "" if gone.wall_seconds is None else f" {clock_text(gone.wall_seconds)}"
+    return [
+        [
+            (end.word, end.kind),
+            (f"{at}{f': {end.text}' if end.text else ''}", "muted"),
+            ("".join(f" · {part}" for part in last_state(job)), "faint"),
+        ]
+    ]
+
+
+def end_word(gone: Gone) -> str:
+    """Return what became of it: a process without a GPU is out of sight, and has not ended."""
+    return "left" if gone.reason.startswith("runs on") else "ended"
+
+
+def running_notes(
+    host: HostView,
+    trainers: list[TrainerView],
+    found: Sequence[MemoryRoom],
+    history: HistoryOf,
+) -> list[Line]:
+    """Return what a user should know of a running job, the worst first.
+
+    What is only slow waits for what is wrong.
+    """
+    notes: list[Line] = []
+    stall = find_stall(trainers)
+    if stall is not None:
+        notes.append(
+            [("waiting: ", "muted") if stall.busy else ("stalled: ", "bad"), (stall.text, "text")]
+        )
+    else:
+        worst, reason = worst_rank(trainers)
+        if worst is not None:
+            notes.append([("worst: ", "muted"), (reason, "muted")])
+    notes += [line for room in found[:1] for line in growth_lines(host, room, len(trainers))]
+    return notes or _slow(host, trainers, history)
+
+
+def growth_lines(host: HostView, room: MemoryRoom, ranks: int) -> list[Line]:
+    """Return two lines that say when a rank's memory runs out, and what that rests on.
+
+    There are none where it cannot be told.
+    """
+    ends, trend = room.runs_out, trend_of(room.allocator)
+    if ends is None or trend is None or room.headroom_bytes is None:
+        return []
+    definition = room.trainer.definition
+    device = next((d for d in host.devices if d.id == room.allocator.gpu), None)
+    on = f"GPU {device.definition.index}, " if device else ""
+    who = name_of(room.trainer) if ranks > 1 else f"pid {definition.pid}"
+    place = f" ({on}pid {definition.pid})" if ranks > 1 else ""
+    pace = f"{bytes_text(room.headroom_bytes)} headroom, +{bytes_text(trend.slope)} per step"
+    pace += f" (over {trend.steps:.0f} steps)."
+    live = "Live tensors grow: empty_cache() cannot help."
+    return [
+        [
+            ("memory: ", alarm(room) or "muted"),
+            (f"{who} runs out in {ends.text}", "text"),
+            (place, "muted"),
+        ],
+        [("        ", "text"), (f"{pace} {live}", "muted")],
+    ]
+
+
+def input_lines(host: HostView, trainers: Sequence[TrainerView], history: HistoryOf) -> list[Line]:
+    """Return who waits for data how long, in a line; none where nobody does."""
+    found = most_starving(host, trainers, history)
+    if found is None:
+        return []
+    share, trainer = found
+    name = f"{name_of(trainer)} " if len(trainers) > 1 else ""
+    text = f"{name}waits for data {percent_text(share)} of the step"
+    return [[("input: ", input_token(host, trainers, history)), (text, "muted")]]
+
+
+def most_starving(
+    host: HostView, trainers: Sequence[TrainerView], history: HistoryOf
+) -> tuple[float, TrainerView] | None:
+    """Return the trainer that waits for the largest share of its step, with that share."""
+    shares = [(share, t) for t in trainers if (share := starving(host, t, history)) is not None]
+    return max(shares, key=lambda entry: entry[0], default=None)
+
+
+def input_token(host: HostView, trainers: Sequence[TrainerView], history: HistoryOf) -> str:
+    """Return how grave the wait for input is, as the doctor takes it."""
+    found = most_starving(host, trainers, history)
+    return "warn" if found and starving_warns(host, found[1], found[0], history) else "muted"
+
+
+def _slow(host: HostView, trainers: list[TrainerView], history: HistoryOf) -> list[Line]:
+    """Return what keeps a job slower than it need be, the first that applies.
+
+    It has the colour of a warning only where the doctor warns of it.
+    """
+    waiting = input_lines(host, trainers, history)
+    if waiting:
+        return waiting
+    slow = straggler(trainers, history, host)
+    if slow is not None:
+        token = "warn" if is_warning(slow, host, history) else "muted"
+        return [[("straggler: ", token), (slow.brief, "muted")]]
+    slowdown = of_trainers(trainers, host, history)
+    if slowdown is not None:
+        return [[("pace: ", "muted"), (slowdown.brief, "muted")]]
+    times = slower_than_before(trainers)
+    if times is not None and times >= SLOWER:
+        return [[("pace: ", "muted"), (f"{times:.1f}× slower than an hour ago", "muted")]]
+    ooms = sum(a.number("ooms") or 0 for t in trainers for a in t.allocators)
+    if ooms:
+        text = f"torch counted {ooms:.0f} out-of-memory errors"
+        return [[("memory: ", "muted"), (text, "muted")]]
+    phases = {phase for t in trainers if isinstance(phase := t.reading("phase"), str)}
+    return [[("phase: ", "faint"), ("evaluating", "muted")]] if phases == {"eval"} else []
+
+
+def log_lines(job: JobView) -> list[Line]:
+    """Return what the end of a job's log says, and since when nothing was computed.
+
+    The line says that it comes from the log.
+    """
+    out: Line = []
+    for process in job.processes[:1]:
+        step, total, loss = (process.number(name) for name in ("log_step", "log_total", "log_loss"))
+        words = (
+            [f"step {step:,.0f}" + (f" of {total:,.0f}" if total is not None else "")]
+            if step is not None
+            else []
+        )
+        words += [f"loss {loss:.4g}"] if loss is not None else []
+        epoch = process.number("log_epoch")
+        words[:0] = [f"epoch {epoch:,.0f}"] if words and epoch is not None else []
+        if words:
+            age = process.number("log_age_seconds")
+            ago = f", {age_text(age)} ago" if age is not None and age >= OLD_LOG_SECONDS else ""
+            out.append((f"{', '.join(words)} (from its log{ago})", "text"))
+        idle = process.number("idle_seconds")
+        if idle is not None and idle >= IDLE_SECONDS:
+            out.append((f"{' · ' if out else ''}idle for at least {age_text(idle)}", "warn"))
+    return [out] if out else []
