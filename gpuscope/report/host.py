@@ -15,6 +15,7 @@ from ..model.device_state import judge, mute
 from ..model.job_ends import end_of, job_end
 from ..model.ranks import name_of
 from ..model.slowdown import PARTS
+from ..model.step_colours import SPLIT_TOKENS
 from ..model.step_time import SPLIT, input_share, measured_step, shares_of
 from ..store.view import HistoryOf, HostView, JobView, TrainerView
 from ..text.clock import clock_text
@@ -49,14 +50,6 @@ TOLD = frozenset(
 TONES: dict[str, Tone] = {"problem": "bad", "warning": "warn"}
 STACK = ("at ", "called at ")
 """How notes of a black box begin that are lines of the trainer's last stack."""
-SPLIT_TOKENS = {
-    "input": "cached",
-    "h2d": "series2",
-    "compute": "allocated",
-    "optimizer": "series3",
-    "communication": "series4",
-    "other": "outside",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

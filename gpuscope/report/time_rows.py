@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ..model.look import words_of
+from ..model.step_colours import REST, tokens_of_rows
 from ..model.time_ledger import WORDS
 from ..text.numbers import number
 from ..text.units import DASH, duration_text, percent_text
@@ -26,15 +27,6 @@ from .documents import Document
 from .findings import of_cause
 
 SOURCE = "looks at the training thread's stack"
-TOKENS = {
-    "input": "cached",
-    "forward": "allocated",
-    "backward": "series2",
-    "optimizer": "series3",
-    "communication": "series4",
-    "unattributed": "driver",
-}
-"""Colours of rows; every other row is waste or code of the script."""
 LOOK_TOKENS = {
     "kernels": "allocated",
     "communication": "series4",
@@ -125,7 +117,8 @@ def _figures(document: Document, when: str) -> Figures:
 def _clock(document: Document, source: str, when: str) -> Waterfall:
     step, window = (number(document.get(f"{key}_seconds")) for key in ("step", "window"))
     rows = read.rows(document.get("rows"))
-    bars = [bar for row in rows if (bar := _row(row, step)) is not None]
+    tokens = tokens_of_rows([read.text(row.get("row")) for row in rows])
+    bars = [bar for row in rows if (bar := _row(row, step, tokens)) is not None]
     whole = duration_text(step) if step is not None else read.said(window, duration_text)
     total = Bar("wall clock", whole, 1.0, detail="100 %" if bars else "")
     notes = ["The line on a bar is the 95 % interval of its share."] if bars else []
@@ -140,7 +133,7 @@ def _clock(document: Document, source: str, when: str) -> Waterfall:
     )
 
 
-def _row(row: Document, step: float | None) -> Bar | None:
+def _row(row: Document, step: float | None, tokens: Mapping[str, str]) -> Bar | None:
     share = number(row.get("share"))
     if share is None:
         return None
@@ -151,7 +144,7 @@ def _row(row: Document, step: float | None) -> Bar | None:
     places = [text for one in read.rows(row.get("places")) if (text := read.text(one.get("place")))]
     detail += f" · {places[0]}" if places else ""
     words = WORDS.get(name, WORDS["unattributed"])
-    return Bar(words, each, share, TOKENS.get(name, "outside"), False, detail, low, high)
+    return Bar(words, each, share, tokens.get(name, REST), False, detail, low, high)
 
 
 def _ranks(trainers: Sequence[Document], when: str) -> Table:

@@ -15,12 +15,11 @@ from textual.app import App
 from textual.theme import BUILTIN_THEMES, Theme
 
 import gpuscope.tui
+from gpuscope.model import step_colours
 from gpuscope.tui import theme
 from gpuscope.tui.memory import tables
 from gpuscope.tui.overview import charts as overview_charts
-from gpuscope.tui.overview import step_split
 from gpuscope.tui.theme import Tokens
-from gpuscope.tui.time import history as time_history
 from gpuscope.tui.time import rows as time_rows
 from gpuscope.tui.trainer import job_charts
 from gpuscope.tui.widgets import charted_screen
@@ -108,10 +107,9 @@ def distance(one: Triplet, other: Triplet, eyes: str) -> float:
 
 CHARTS = {
     "memory": (*theme.LAYERS[:-1], "warn"),
-    "the clock of a training": (*time_history.HUES, time_history.REST, "driver"),
+    "the clock of a training": (*step_colours.HUES, step_colours.REST, "driver"),
     "a look at the GPU": tuple(time_rows.LOOK_TOKENS.values()),
-    "a step in the Time tab": tuple(time_rows.SPLIT_TOKENS.values()),
-    "a step of a job": tuple(step_split.SPLIT_TOKENS.values()),
+    "a step of a job": tuple(step_colours.SPLIT_TOKENS.values()),
     "the pace of ranks": job_charts.PACE_TOKENS,
     "curves of the Overview": (*overview_charts.TOKENS, "other"),
     "loads of the only GPU": tuple(token for *_, token in overview_charts.LOADS),

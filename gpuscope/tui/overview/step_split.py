@@ -4,21 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ...model.step_colours import SPLIT_TOKENS, tokens_of_rows
 from ...model.step_parts import StepParts
-from ...model.step_time import SPLIT
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import percent_text
 from ..theme import Glyphs
-from ..time.history import tokens_of_rows
 from ..widgets.bars import Bar
-
-SPLIT_TOKENS = dict(
-    zip(SPLIT, ("cached", "outside", "allocated", "series3", "series6", "other"), strict=True)
-)
-"""The colours of series 2, 4 and 1 under their names as layers, which have patterns of their own
-without colour.
-"""
 
 
 def tokens_of(parts: StepParts) -> Mapping[str, str]:

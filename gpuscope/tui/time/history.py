@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ...model.step_colours import REST, tokens_of_rows
 from ...model.time_ledger import WORDS, TimeLedger, read
 from ...store.time_minutes import Minute
 from ..charts.stacked import Layer
@@ -15,18 +16,6 @@ WINDOW_SECONDS = 600.0
 POINT_SECONDS = 5.0
 """A minute is drawn as points so far apart: the chart takes a longer pause for a gap."""
 NANOSECONDS, MINUTE_SECONDS = 1e9, 60.0
-HUES = ("allocated", "series3", "outside", "cached", "series5", "series6")
-"""Colours that rows may have; all others share that of ``other``."""
-USUAL = {
-    "forward": "allocated",
-    "backward": "series3",
-    "optimizer": "outside",
-    "input": "cached",
-    "communication": "series5",
-    "read": "series6",
-    "unattributed": "driver",
-}
-REST = "other"
 
 
 def tokens_of(ledger: TimeLedger) -> dict[str, str]:
@@ -35,18 +24,6 @@ def tokens_of(ledger: TimeLedger) -> dict[str, str]:
     All others have one colour together.
     """
     return tokens_of_rows([row.name for row in ledger.whole])
-
-
-def tokens_of_rows(names: Sequence[str]) -> dict[str, str]:
-    """Return the colour of each of these rows of a ledger, the longest of which is first."""
-    named = [name for name in names if name != "unattributed"][: len(HUES)]
-    taken = {name: USUAL[name] for name in named if name in USUAL}
-    free = [hue for hue in HUES if hue not in taken.values()]
-    taken |= {name: free.pop(0) for name in named if name not in taken}
-    return {
-        name: USUAL["unattributed"] if name == "unattributed" else taken.get(name, REST)
-        for name in names
-    }
 
 
 def layers(minutes: Sequence[Minute], tokens: Mapping[str, str]) -> tuple[list[Layer], list[float]]:

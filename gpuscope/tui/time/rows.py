@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ...model.look import Look, LookRow
 from ...model.rank_times import Odd
 from ...model.slowdown import PARTS
+from ...model.step_colours import REST, SPLIT_TOKENS
 from ...model.step_time import measured_step, shares_of
 from ...model.time_ledger import Row, TimeLedger
 from ...store.view import TrainerView
@@ -18,11 +19,9 @@ from ...text.width import cells
 from ...wire.clean import clean
 from ..charts.spark import spark
 from ..doctor.text import SEVERITY_TOKENS, glyph_of
-from ..overview.step_split import SPLIT_TOKENS
 from ..theme import Glyphs
 from ..widgets.bars import Bar
 from ..widgets.table import Cell, Column, TableRow
-from .history import REST
 
 if TYPE_CHECKING:
     from ...doctor.finding import Severity

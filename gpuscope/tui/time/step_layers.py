@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from ...model.step_colours import REST, SPLIT_TOKENS
 from ...model.step_time import SPLIT
 from ...model.time_ledger import TimeLedger
 from ...model.valid_history import while_it_steps
 from ...store.view import History, TrainerView
 from ..charts.chart_series import thin
 from ..charts.stacked import Layer
-from ..overview.step_split import SPLIT_TOKENS
 from ..shell.session import Session
 from ..trainer.job_series import nanoseconds, part_of_step
-from .history import REST, layers, tokens_of
+from .history import layers, tokens_of
 
 
 class StepLayers(NamedTuple):
