@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -19,6 +21,7 @@ _WELL = ("the program has ended", "the program has come to its end", "finished")
 _REMOVED = ("it was removed", "it was taken out")
 """The words of today's probe, then those of older ones, which recordings hold."""
 _SILENT = ("without cleanup", "killed (signal")
+_SIGNAL = re.compile(r"killed by signal (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +82,21 @@ def how_it_ended(gone: Gone, sent: str = "") -> End:
         return End("left", "muted", "its probe is gone, the process continues")
     if goes_on or reason.startswith(_EXITED):
         return End("ended", "ok") if text in (*_WELL, *_REMOVED) else End("failed", "bad", text)
+    if (killed := _SIGNAL.fullmatch(reason)) is not None:
+        return End("killed", "bad", _signal_text(int(killed[1])))
     if any(words in reason for words in _SILENT):
         return End("killed", "bad", reason)
     return End("ended", "muted", reason)
+
+
+def _signal_text(number: int) -> str:
+    """Name a signal that ended a process."""
+    if number == signal.SIGKILL:
+        return "SIGKILL; often the kernel's OOM killer"
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def last_state(job: JobView) -> list[str]:
