@@ -23,7 +23,16 @@ from ...text.units import count_text
 from ..shell.keymap import key_of
 from .case_times import last_step, since_text
 from .finding_history import Case
-from .text import LABEL, SEVERITY_TOKENS, STACKS, glyph_of, paste_of, with_label
+from .text import (
+    KILL,
+    LABEL,
+    SEVERITY_TOKENS,
+    STACKS,
+    glyph_of,
+    is_for_what_runs,
+    paste_of,
+    with_label,
+)
 
 if TYPE_CHECKING:
     from ...doctor.finding import Finding, Fix, Pitfall
@@ -32,8 +41,6 @@ if TYPE_CHECKING:
 SCREEN = "DeviceScreen"
 """Whose keys the lines name."""
 ALREADY = "already so when gpuscope started"
-KILL = "kill "
-"""Begins a command that ends processes."""
 
 
 def case_of(
@@ -62,12 +69,8 @@ def steps_of(finding: Finding, replayed: bool) -> list[Fix]:
 
     In a replay nothing can be asked of what ran.
     """
-    fixes = [fix for fix in finding.fixes if not (replayed and _is_for_what_runs(fix))]
+    fixes = [fix for fix in finding.fixes if not (replayed and is_for_what_runs(fix))]
     return sorted(fixes, key=lambda fix: not fix.now)
-
-
-def _is_for_what_runs(fix: Fix) -> bool:
-    return bool(STACKS.fullmatch(fix.command)) or fix.command.startswith(KILL)
 
 
 def copied_step(finding: Finding, replayed: bool) -> int | None:

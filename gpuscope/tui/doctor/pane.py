@@ -29,6 +29,7 @@ from .text import (
     Group,
     about_row,
     columns,
+    copied_fixes,
     detail,
     group_cases,
     marked_fix,
@@ -179,10 +180,9 @@ class DoctorPane(Pane):
             if self.session.replay is not None and isinstance(proof, Proof):
                 proof = f"{proof.text}   in a live session: this is a replay"
             self.doctor.why_no_proof = proof if isinstance(proof, str) else ""
-            mark = marked_fix(group.first, self._turned)
-            self.doctor.more_fixes = (
-                sum(bool(paste_of(fix)) for fix in group.first.finding.fixes) > 1
-            )
+            replayed = bool(host.badge)
+            mark = marked_fix(group.first, self._turned, replayed)
+            self.doctor.more_fixes = len(copied_fixes(group.first.finding, replayed)) > 1
             row = (self.doctor.table or {}).get(group.first.finding.pitfall)
             tight = self._terminal[1] < ROOMY_ROWS
             stack = self._stack(group, host)
@@ -365,7 +365,8 @@ class DoctorPane(Pane):
 
         main = self.app.main  # type: ignore[attr-defined]
         group = self._group()
-        mark = marked_fix(group.first, self._turned) if group is not None else None
+        replayed = self.session.replay is not None
+        mark = marked_fix(group.first, self._turned, replayed) if group is not None else None
         if group is None or mark is None:
             copy_screen(main, self.session.notices)
         else:

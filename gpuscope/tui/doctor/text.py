@@ -49,6 +49,8 @@ LABEL = 10
 """Cells of the words in front of the lines of a finding."""
 STACKS = re.compile(r"gpuscope attach (\d+)")
 """A command that is this screen's own key."""
+KILL = "kill "
+"""Begins a command that ends processes."""
 TOLD = frozenset((
     "stall.all_in_collective", "stall.loader", "stall.ranks_differ", "stall.alone",
     "live.memory_grows", "live.input_bound", "ranks.straggler", "ranks.slow_input",
@@ -208,18 +210,31 @@ def about_row(watch: Watch, glyphs: Glyphs) -> TableRow:
 # ── one finding ──
 
 
-def marked_fix(case: Case, chosen: int) -> int | None:
+def is_for_what_runs(fix: Fix) -> bool:
+    """Tell whether a fix acts on a process that runs: in a replay there is none."""
+    return bool(STACKS.fullmatch(fix.command)) or fix.command.startswith(KILL)
+
+
+def copied_fixes(finding: Finding, replayed: bool) -> list[int]:
+    """Return the numbers of the fixes that have something to copy."""
+    return [
+        number
+        for number, fix in enumerate(finding.fixes)
+        if paste_of(fix) and not (replayed and is_for_what_runs(fix))
+    ]
+
+
+def marked_fix(case: Case, chosen: int, replayed: bool = False) -> int | None:
     """Return the number of the fix that is copied, None where there is none.
 
     It is the first of the next run that has something to copy, else the first that helps now,
     and from there ``chosen`` further.
     """
-    fixes = case.finding.fixes
-    able = [number for number, fix in enumerate(fixes) if paste_of(fix)]
+    fixes, able = case.finding.fixes, copied_fixes(case.finding, replayed)
     if not able:
         return None
     if chosen:
-        start = marked_fix(case, 0)
+        start = marked_fix(case, 0, replayed)
         assert start is not None
         return able[(able.index(start) + chosen) % len(able)]
     later = [number for number in able if not fixes[number].now]
@@ -336,12 +351,12 @@ def _fixes(
 ) -> tuple[Numbered | None, list[Numbered]]:
     """Return the fix that stands first, and the others: the marked one, else what helps now.
 
-    Keys for what still runs are left out in a replay.
+    What acts on processes that run is left out in a replay.
     """
     numbered = [
         (number, fix)
         for number, fix in enumerate(finding.fixes)
-        if not (replayed and STACKS.fullmatch(fix.command))
+        if not (replayed and is_for_what_runs(fix))
     ]
     in_order = sorted(numbered, key=lambda one: (one[0] != mark, not one[1].now))
     return (in_order[0], in_order[1:]) if in_order else (None, [])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ...model.job_state import device_ids, living_members
 from ...text.styled import Line
-from ..doctor.text import STACKS, marked_fix
+from ..doctor.text import STACKS, is_for_what_runs, marked_fix
 from ..shell.keymap import key_of
 
 if TYPE_CHECKING:
@@ -34,15 +34,16 @@ def next_lines(host: HostView, job: JobView, cases: Sequence[Case], live: bool) 
             (" ends the job", "text"),
         ]
         return
-    ending = next((fix for fix in fixes if fix.now and fix.command.startswith("kill ")), None)
+    usable = [fix for fix in fixes if live or not is_for_what_runs(fix)]
+    ending = next((fix for fix in usable if fix.now and fix.command.startswith("kill ")), None)
     if ending is not None:
         key = key_of("signal", "JobScreen")
-        how = f" · {key}: end it, asks first" if live else f": {ending.command}"
+        how = f" · {key}: end it, asks first"
         yield [("do first: ", "accent"), (ending.title.rstrip("."), "text"), (how, "muted")]
-    others = [fix for fix in fixes if not STACKS.fullmatch(fix.command)]
+    others = [fix for fix in usable if not STACKS.fullmatch(fix.command)]
     if not others:
         return
-    marked = None if hangs else marked_fix(case, 0)
+    marked = None if hangs else marked_fix(case, 0, not live)
     words = next((fix for fix in others if not fix.code), others[0])
     fix = words if marked is None else fixes[marked]
     yield [
