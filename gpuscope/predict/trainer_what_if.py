@@ -11,12 +11,47 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+COSTS = {
+    "batch-half": "fewer samples per step: noisier gradients, smaller kernels",
+    "zero1": "the communication of DDP (Rajbhandari et al., 2020); shards the optimizer state",
+    "fsdp": "1.5 times the communication of DDP (Rajbhandari et al., 2020); shards parameters, "
+    "gradients and state",
+}
+CODE = {
+    "batch-half": """\
+loader = DataLoader(dataset, batch_size=batch // 2)
+# the same samples in a step: (loss / 2).backward() twice, then optimizer.step()""",
+    "zero1": """\
+from torch.distributed.optim import ZeroRedundancyOptimizer
+optimizer = ZeroRedundancyOptimizer(model.parameters(), optimizer_class=AdamW, lr=lr)""",
+    "fsdp": """\
+from torch.distributed.fsdp import fully_shard
+for block in model.blocks:
+    fully_shard(block)
+fully_shard(model)  # and only then: optimizer = AdamW(model.parameters(), lr=lr)""",
+}
+"""Lines to paste, with the names that most scripts use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Larger:
+    """How many times as large the micro-batch could be: from ``low`` to ``high``.
+
+    ``each_low`` and ``each_high`` are the bytes that one more of the present micro-batch needs.
+    """
+
+    low: float
+    high: float
+    each_low: int
+    each_high: int
+
 
 @dataclass(frozen=True, slots=True)
 class Freed:
     """A fix and the bytes of the peak that it frees: from ``low`` to ``high``.
 
-    ``why`` says what the range is based on.
+    ``why`` says what the range is based on, ``cost`` what the fix costs, and ``code`` has lines to
+    paste.
     """
 
     key: str
@@ -25,6 +60,8 @@ class Freed:
     high: int
     change: str
     why: str
+    cost: str
+    code: str
 
     @property
     def middle(self) -> int:
@@ -60,6 +97,8 @@ def freed_by(
             grows // 2,
             "batch // 2",
             "half of everything but parameters and optimizer state; that may include gradients",
+            COSTS["batch-half"],
+            CODE["batch-half"],
         )
     ]
     if ranks is not None and ranks > 1:
@@ -72,6 +111,8 @@ def freed_by(
                 int(state * rest),
                 "ZeroRedundancyOptimizer(parameters, optimizer_class=…)",
                 "all of the state except this rank's part",
+                COSTS["zero1"],
+                CODE["zero1"],
             )
         )
         found.append(
@@ -83,6 +124,29 @@ def freed_by(
                 "fully_shard(block) for every block, then fully_shard(model)",
                 "at least the optimizer state; parameters and gradients except what is gathered "
                 "at the peak",
+                COSTS["fsdp"],
+                CODE["fsdp"],
             )
         )
     return sorted((one for one in found if one.high > 0), key=lambda one: -one.middle)
+
+
+def larger_batch(
+    peak_allocated: int,
+    parameters: int | None,
+    gradients: int | None,
+    optimizer: int | None,
+    headroom: float | None,
+) -> Larger | None:
+    """Return how much larger the micro-batch could be, None where that cannot be said.
+
+    ``headroom`` are the bytes that torch can still get at its peak. What is neither parameters nor
+    optimizer state grows with the micro-batch; gradients, which may be part of it, do not.
+    """
+    if parameters is None or headroom is None or headroom <= 0:
+        return None
+    most = peak_allocated - parameters - (optimizer or 0)
+    least = most - (gradients or 0)
+    if least <= 0:
+        return None
+    return Larger(1 + headroom / most, 1 + headroom / least, least, most)

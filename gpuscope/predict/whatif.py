@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from ..model.allocator_settings import Settings
 from .flags import changed_flags
 from .request import Request
+from .trainer_what_if import COSTS
 
 RANKS = 8
 """The number of ranks for which sharding is tried if it is not known: the GPUs of a usual node."""
@@ -109,7 +110,7 @@ def _batch(request: Request, batch: int, _: int | None) -> _Some:
             "batch-half",
             f"micro-batch {half} instead of {batch}",
             changed_flags(request, alone),
-            "fewer samples per step: noisier gradients, smaller kernels",
+            COSTS["batch-half"],
             request=alone,
         ),
         Fix(
@@ -290,14 +291,13 @@ def _sharding(request: Request, _: int, default_ranks: int | None) -> _Some:
             "zero1",
             "ZeRO-1",
             "ZeroRedundancyOptimizer(parameters, optimizer_class=…)",
-            "the communication of DDP (Rajbhandari et al., 2020); shards the optimizer state",
+            COSTS["zero1"],
         ),
         (
             "fsdp",
             "FSDP2",
             f"--parallel fsdp --nproc {ranks}",
-            "1.5 times the communication of DDP (Rajbhandari et al., 2020); shards parameters, "
-            "gradients and state",
+            COSTS["fsdp"],
         ),
     ):
         title = f"{name} over {ranks} ranks"

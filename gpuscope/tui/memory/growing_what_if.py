@@ -6,9 +6,9 @@ the growth needs to take the freed bytes again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...model.growth import Trend, trend_of
 from ...model.memory_room import room_of
@@ -16,10 +16,11 @@ from ...store.view import HistoryOf, HostView
 from ...text.styled import Line
 from ...text.units import bytes_text
 from ..widgets.table import TableRow
+from .cure_list import Cure
 from .subjects import Subject
 
 if TYPE_CHECKING:
-    from ...doctor.finding import Fix
+    from ...doctor.finding import Fix, Pitfall
     from ...predict.trainer_what_if import Freed
     from ..doctor.finding_history import Case
 
@@ -52,9 +53,17 @@ def growing(host: HostView, subject: Subject, history: HistoryOf) -> Growing | N
     return Growing(trend, ends.text if ends is not None else "")
 
 
-def stopping(cases: Iterable[Case], pid: int) -> list[tuple[Fix, str]]:
-    """Return the doctor's fixes that stop the growth, with how sure each is, the surest first."""
-    found: dict[str, tuple[Fix, str]] = {}
+class Stop(NamedTuple):
+    """A fix of the doctor that stops the growth, how sure it is, and the id of its pitfall."""
+
+    fix: Fix
+    sure: str
+    pitfall: str
+
+
+def stopping(cases: Iterable[Case], pid: int) -> list[Stop]:
+    """Return the doctor's fixes that stop the growth, the surest first."""
+    found: dict[str, Stop] = {}
     for case in cases:
         finding = case.finding
         if case.past or case.dead or finding.cause != CAUSE or case.pid != pid:
@@ -62,7 +71,7 @@ def stopping(cases: Iterable[Case], pid: int) -> list[tuple[Fix, str]]:
         sure = "a guess" if finding.confidence == "prior" else finding.confidence
         for fix in finding.fixes:
             if not fix.now:
-                found.setdefault(fix.title, (fix, sure))
+                found.setdefault(fix.title, Stop(fix, sure, finding.pitfall))
     return list(found.values())
 
 
@@ -71,9 +80,7 @@ def steps_won(one: Freed, trend: Trend) -> float:
     return one.high / trend.low
 
 
-def rows_of(
-    stops: Sequence[tuple[Fix, str]], others: Sequence[Freed], now: Growing
-) -> list[TableRow]:
+def rows_of(stops: Sequence[Stop], others: Sequence[Freed], now: Growing) -> list[TableRow]:
     """Return a row for each fix that stops the growth, and one for all that only delay the end."""
     rows = [
         TableRow(
@@ -85,7 +92,7 @@ def rows_of(
                 "change": [(_change(fix), "muted")],
             },
         )
-        for fix, sure in stops
+        for fix, sure, _ in stops
     ]
     if others:
         most = max(steps_won(one, now.trend) for one in others)
@@ -104,12 +111,10 @@ def rows_of(
     return rows
 
 
-def about(
-    stops: Sequence[tuple[Fix, str]], others: Sequence[Freed], now: Growing
-) -> dict[str, list[Line]]:
+def about(stops: Sequence[Stop], others: Sequence[Freed], now: Growing) -> dict[str, list[Line]]:
     """Return what is said below the table of each row."""
     out: dict[str, list[Line]] = {}
-    for fix, sure in stops:
+    for fix, sure, _ in stops:
         change = _change(fix) or fix.title
         out[fix.title] = [
             [("how: ", "muted"), (change, "text")],
@@ -127,6 +132,37 @@ def about(
         ]
         for one in others
     ]
+    return out
+
+
+def cures_of(
+    stops: Sequence[Stop],
+    others: Sequence[Freed],
+    now: Growing,
+    table: Mapping[str, Pitfall] | None,
+) -> list[Cure]:
+    """Return every fix in full, with the costs that the table of pitfalls names."""
+    out = []
+    for fix, sure, pitfall in stops:
+        row = (table or {}).get(pitfall)
+        lines = "\n".join(
+            [
+                *(f"- {line}" for line in fix.before.splitlines()),
+                *(f"{'+ ' * bool(fix.before)}{line}" for line in fix.code.splitlines()),
+                *filter(None, (fix.environment, fix.command)),
+            ]
+        )
+        facts = [("sure", f"{sure}; the Doctor says why, and how to find the line")]
+        if cost := fix.cost or (row.cost if row is not None else ""):
+            facts.append(("costs", cost))
+        if row is not None:
+            facts.append(("skip if", row.not_when))
+        out.append(Cure(fix.title, fix.title, "", lines, facts))
+    pace = bytes_text(now.trend.slope)
+    for one in others:
+        won = f"by {steps_won(one, now.trend):,.0f} steps at most; each still adds {pace}"
+        facts = [("delays", won), ("costs", one.cost)]
+        out.append(Cure(DELAYS, one.title, one.change, one.code, facts))
     return out
 
 

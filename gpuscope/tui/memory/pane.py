@@ -144,6 +144,7 @@ class MemoryPane(Pane, can_focus=True):
     def show(self, host: HostView | None) -> None:
         everything, place = self._current(host) if host else ([], 0)
         if host is not None and self._view == "what_if":
+            self._what_if.rows = self._terminal[1] - AROUND_ROWS
             self._what_if.show(host, everything[place] if everything else None)
         if host is None or not everything:
             self._subject.show(nothing_lines(host, self.session.state.filter))

@@ -16,7 +16,8 @@ from ..shell.session import Session
 from ..widgets.pane import set_title
 from ..widgets.table import Cell, Column, LiveTable, TableRow
 from ..widgets.text import Lines
-from .growing_what_if import Growing, about, growing, rows_of, stopping
+from .cure_list import Cure, cure_lines
+from .growing_what_if import Growing, about, cures_of, growing, rows_of, stopping
 from .subjects import Subject
 
 if TYPE_CHECKING:
@@ -45,6 +46,9 @@ LEAST = MIB
 """Less than this is nothing."""
 ABOUT_ROWS = 4
 """Below the table, for the fix under the cursor."""
+FRAME_ROWS, TABLE_FRAME_ROWS = 2, 3
+LEAST_IN_FULL = 8
+"""Rows below the table from which on every fix stands there in full, in a panel."""
 
 
 class WhatIfView:
@@ -60,6 +64,8 @@ class WhatIfView:
         self.table.border_title = "What if"
         self.about = Lines(id="about-fix")
         """How the fix under the cursor is made, and what it costs, in full."""
+        self.rows = 0
+        """Rows for the table and what is below it."""
         self._prediction: Question | None = None
         self._top: str | None = None
         """The key of the first row, as last shown."""
@@ -97,7 +103,7 @@ class WhatIfView:
             self.table.show_empty(" ".join(found.problem[:2]) or f"{found.doing} …")
             set_title(self.table, f"What if: {name}")
             self.table.subtitle([(found.problem[2], "accent")] if len(found.problem) > 2 else [])
-            self.about.show([])
+            self._tell({}, None, ())
             return
         tried_ones = answer.what_if or ()
         rows = [_row(one) for one in tried_ones]
@@ -129,14 +135,31 @@ class WhatIfView:
         self._tell(
             {one.fix.key: _about(one) for one in tried_ones},
             tried.fix.key if tried is not None else None,
+            [
+                Cure(one.fix.key, one.fix.title, one.fix.change, "", [("costs", one.fix.cost)])
+                for one in tried_ones
+            ],
         )
 
-    def _tell(self, abouts: Mapping[str, Sequence[Line]], key: str | None) -> None:
-        """Show the lines about the fix ``key``, in as many rows as the longest of all takes.
+    def _tell(
+        self, abouts: Mapping[str, Sequence[Line]], key: str | None, cures: Sequence[Cure]
+    ) -> None:
+        """Show every fix in full where the table leaves room, else the lines about ``key``.
 
-        So the table stands still while the cursor moves.
+        Those take as many rows as the longest of all, so that the table stands still while the
+        cursor moves.
         """
-        cells = max(30, self.about.size.width or 76)
+        cells = max(30, self.about.content_size.width or 76)
+        high = len(self.table.rows) + TABLE_FRAME_ROWS
+        left = self.rows - high - FRAME_ROWS
+        in_full = bool(cures) and left >= LEAST_IN_FULL
+        self.about.set_class(in_full, "panel")
+        self.about.styles.height = "1fr" if in_full else "auto"
+        self.table.styles.height = high if in_full else "1fr"
+        set_title(self.about, "How each is done, and what it costs" if in_full else "")
+        if in_full:
+            self.about.show(cure_lines(cures, key, cells, left, self.about.tokens.glyphs))
+            return
         broken = {one: styled.hang_lines(lines, cells) for one, lines in abouts.items()}
         rows = min(ABOUT_ROWS, max(map(len, broken.values()), default=0))
         shown = styled.first_rows(
@@ -200,6 +223,16 @@ class WhatIfView:
         self._tell(
             {one.key: [[("how: ", "muted"), (one.change, "text")]] for one in rows},
             self.table.cursor_key,
+            [
+                Cure(
+                    one.key,
+                    one.title,
+                    one.change,
+                    one.code,
+                    [("frees", one.why), ("costs", one.cost)],
+                )
+                for one in rows
+            ],
         )
         why = (
             "torch counts no memory on a CPU"
@@ -218,7 +251,8 @@ class WhatIfView:
         set_title(self.table, now.title)
         self.table.show(rows_of(stops, freed, now))
         self.table.show_empty("the doctor has not judged it yet")
-        self._tell(about(stops, freed, now), self.table.cursor_key)
+        cures = cures_of(stops, freed, now, self.session.doctor.table)
+        self._tell(about(stops, freed, now), self.table.cursor_key, cures)
         self.table.subtitle([(f"{key_of('doctor')}: the evidence, and what helps now", "faint")])
 
 
