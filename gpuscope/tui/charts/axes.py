@@ -110,13 +110,15 @@ def value_ticks(low: float, high: float, height: int) -> list[tuple[float, str]]
 def share_ticks(top: float, height: int) -> list[tuple[float, str]]:
     """Return the ticks of an axis that ends at a given capacity.
 
-    They are 0, the capacity, and quarters or halves of it where they fit.
+    They are 0, the capacity, and quarters or halves of it where they fit. Labels are rounded by
+    less than a hundredth of the capacity.
     """
     parts = 4 if height >= 9 else 2 if height >= 5 else 1
+    values = [top * part / parts for part in range(parts + 1)]
     digits = 0 if top >= 10 else 1 if top >= 1 else 2
-    return [
-        (top * part / parts, label_of(top * part / parts, digits)) for part in range(parts + 1)
-    ][: max(height, 0)]
+    if any(abs(value - round(value, digits)) > top / 100 for value in values):
+        digits += 1
+    return [(value, label_of(value, digits)) for value in values][: max(height, 0)]
 
 
 def label_of(value: float, digits: int) -> str:

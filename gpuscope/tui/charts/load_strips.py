@@ -99,7 +99,8 @@ class LoadStrips(Painted):
         free = (over // (groups - 1) if groups > 1 else 0) > 0
         if over > 0 and rows == 1 and not groups:  # lines that no lane can have alone
             means = [mean_of(values) for values in zip(*(c for _, c in courses), strict=True)]
-            out += _lane("mean", means, min(over, MOST_ROWS), names + 1, tokens.glyphs)
+            out += _lane("mean", means, 1, names + 1, tokens.glyphs)
+            out += [[]] if over > 1 else []
         for lane, (label, values) in list(zip(lanes, courses, strict=True))[: height - axis]:
             out += [[]] if lane.first and free and out else []
             begin = bins.count if lane.wasted_since is None else bins.index(lane.wasted_since)

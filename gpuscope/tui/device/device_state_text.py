@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 from ...model.device_state import IDLE_PERCENT, DeviceState, Kind, judge
+from ...store.stream import NO_REASON
 from ...store.view import History, HostView
 from ...text.ranges import ranges_text
 from ...text.units import age_text
@@ -63,6 +64,8 @@ def in_short(reason: str) -> str:
 
 def why_unread(reason: str) -> str:
     """Return why a driver gives no reading: what it said, or for how long it says nothing."""
+    if reason == NO_REASON.text:
+        return "not read"
     hangs = _CALL_HANGS.fullmatch(reason)
     return f"no answer for {hangs[2]}" if hangs else in_short(reason)
 

@@ -223,7 +223,7 @@ class Charts(Vertical):
             title, top, unit = f"CPU %, {host.definition.cpu_count or '?'} cores", 100.0, " %"
             series = [self._one("all cores", "series1", host.id, "cpu_percent")]
         elif kind == "host_memory":
-            title, total = "Host memory in use GiB", host.definition.memory_total_bytes
+            title, total = "Host memory in use, GiB", host.definition.memory_total_bytes
             series, top = self._host_memory(host), total / GIB if total else None
         elif kind == "power" and device is not None:
             title, unit, top = "Power, W", "W", device.number("power_limit_watts")
