@@ -23,6 +23,8 @@ from tests.fakes.views import (
 )
 
 FIRST_PID = 48200
+OUTSIDE, RESERVE = 10.0, 0.6
+"""GiB of a card that are not allocated tensors, and that the driver keeps for itself."""
 SPLIT = {
     "input": 0.04,
     "h2d": 0.02,
@@ -73,13 +75,16 @@ def ranks(
     """Return a job of ``count`` ranks, one on each device.
 
     ``stalled``: rank 3 sleeps in its loader for 48 s, and the others wait. ``leaks``: the memory of
-    that rank grows by 0.18 GiB a step until 3.4 GiB are left. ``slow``: the input of that rank is
-    slow.
+    that rank grows by 0.18 GiB a step until 3.4 GiB are left; all ranks then begin as large as
+    that takes. ``slow``: the input of that rank is slow.
     """
     out: list[f.Frame] = [hello(), host_def(), *(gpu(i) for i in range(count))]
     for rank in range(count):
         out += trainer(FIRST_PID + rank, rank, count, "ada", True, "job-r")
-    total = views.TOTAL
+    total, base = views.TOTAL / GIB, 60.0
+    if leaks is not None:
+        grown = 0.18 * max(0, int(seconds * 2) - 21)
+        base = total - RESERVE - 3.4 - OUTSIDE - leaks * 0.2 - grown
     for q, at, s in ticks(seconds):
         sample = f.Sample(q, int(at * 1e9), h=[host_row()])
         for rank in range(count):
@@ -104,10 +109,9 @@ def ranks(
                     more |= {"stall_at": at_line, "step_age_seconds": s - 12}
             more |= {"collectives": launched, "step_seconds_hour_ago": 0.49, "phase": "train"}
             grown = 0.18 * max(0, q - 20) if leaks == rank else 0.0
-            allocated = 60.0 + rank * 0.2 + grown
-            used = allocated + 10.0
-            end = 70.0 + rank * 0.2 + 0.18 * max(0, int(seconds * 2) - 21)
-            free = (3.4 + end - used) if leaks == rank else total / GIB - used - 0.6
+            allocated = base + rank * 0.2 + grown
+            used = allocated + OUTSIDE
+            free = total - used - RESERVE
             sample.g.append(views.device_row(rank, used, 95.0, free_bytes=int(free * GIB)))
             sample.p.append(row("p", 100 + rank, cpu_percent=101.0, rss_bytes=9 * GIB))
             sample.u.append(row("u", 200 + rank, used_bytes=int((used - 0.02) * GIB)))
