@@ -30,12 +30,17 @@ GRAVE = ("bad", "warn")
 
 
 def activity(
-    entries: Sequence[Entry], now: float, chosen: Entry | None, glyphs: Glyphs, cells: int
+    entries: Sequence[Entry],
+    now: float,
+    chosen: Entry | None,
+    glyphs: Glyphs,
+    cells: int,
+    high: int = 1,
 ) -> tuple[str, list[Line]]:
-    """Return what a column stands for, and a line for each kind of event with an axis below.
+    """Return what a column stands for, and a lane for each kind of event with an axis below.
 
-    ``chosen`` is the event under the cursor, which the axis marks. Each line ends with the number
-    of its events in sight, and the time of the last of them.
+    A lane is ``high`` lines. ``chosen`` is the event under the cursor, which the axis marks. Each
+    lane ends with the number of its events in sight, and the time of the last of them.
     """
     count = cells - AROUND_CELLS
     if not entries or cells < LEAST_CELLS:
@@ -45,7 +50,11 @@ def activity(
     groups = {group: found for group, found in groups.items() if found}
     counts = {group: _counts(found, bins) for group, found in groups.items()}
     top = max(max(row) for row in counts.values())
-    out = [_line(group, row, groups[group], top, glyphs, bins) for group, row in counts.items()]
+    out = [
+        line
+        for group, row in counts.items()
+        for line in _lane(group, row, groups[group], top, glyphs, bins, high)
+    ]
     out.append(_axis(bins, chosen, glyphs))
     out.append(_times(bins))
     older = len(entries) - sum(map(sum, counts.values()))
@@ -53,9 +62,9 @@ def activity(
     return f"{what} · {older} older" if older else what, out
 
 
-def rows_of(entries: Iterable[Entry]) -> int:
-    """Return how many lines the events may take: one for each kind, and the axis."""
-    return len({one.group for one in entries}) + 2
+def rows_of(entries: Iterable[Entry], high: int = 1) -> int:
+    """Return how many lines the events take: a lane of ``high`` for each kind, and the axis."""
+    return len({one.group for one in entries}) * high + 2
 
 
 def _bins(moments: Sequence[float], now: float, count: int) -> Bins:
@@ -75,11 +84,16 @@ def _counts(found: Sequence[Entry], bins: Bins) -> list[int]:
     return row
 
 
-def _line(
-    group: str, row: Sequence[int], found: Sequence[Entry], top: int, glyphs: Glyphs, bins: Bins
-) -> Line:
+def _lane(
+    group: str,
+    row: Sequence[int],
+    found: Sequence[Entry],
+    top: int,
+    glyphs: Glyphs,
+    bins: Bins,
+    high: int,
+) -> list[Line]:
     """Return the events of one kind; a column has the colour of the gravest of them."""
-    drawn = spark([float(n) if n else None for n in row], len(row), float(top), glyphs)
     by_place: dict[int, list[Entry]] = {}
     for one in found:
         by_place.setdefault(bins.index(one.wall_seconds), []).append(one)
@@ -87,21 +101,26 @@ def _line(
     # without colours an alarm is drawn inverted, which turns a column into its opposite
     plain = bool(glyphs.patterns)
     worst = _token(seen)
-    return [
-        (fit(GROUPS[group], NAME_CELLS), "muted"),
-        *(
+    lines: list[Line] = []
+    for above in reversed(range(high)):  # of the lines of the lane that are below this one
+        over = [n * high / top - above for n in row]
+        drawn = spark([n if n > 0 else None for n in over], len(row), 1.0, glyphs)
+        groove = glyphs.groove if above == 0 else " "
+        line: Line = [(fit("" if above else GROUPS[group], NAME_CELLS), "muted")]
+        line += [
             (drawn[place], "series1" if plain else _token(by_place[place]))
-            if n
-            else (glyphs.groove, "border")
-            for place, n in enumerate(row)
-        ),
+            if n > 0
+            else (groove, "border")
+            for place, n in enumerate(over)
+        ]
+        lines.append(line)
+    alarm = worst in GRAVE
+    lines[-1] += [
         (f" {len(seen):>3} ", "text"),
-        (
-            f"{sign(worst, glyphs)} " if worst in GRAVE else "  ",
-            worst if worst in GRAVE else "text",
-        ),
+        (f"{sign(worst, glyphs)} " if alarm else "  ", worst if alarm else "text"),
         (_last(found).rjust(LAST_CELLS), "faint"),
     ]
+    return lines
 
 
 def _last(found: Sequence[Entry]) -> str:

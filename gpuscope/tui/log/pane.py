@@ -35,6 +35,8 @@ WIDE = 160
 """Columns from which on the event under the cursor stands at the right of the list."""
 HIGH = 36
 """Rows from which on there are the events over time as well."""
+ROOMY, FEW, LANE_ROWS = 50, 12, 3
+"""Rows from which on so few events leave room for the event below them, and for high lanes."""
 FRAMED_ROWS = 20
 """Fewer rows have no frames."""
 AROUND_ROWS = 4
@@ -74,6 +76,7 @@ class LogPane(Pane):
         self._event = Lines(id="event", classes="panel")
         self._activity = Lines(id="activity", classes="panel")
         self._terminal = (120, 40)
+        self._lane_rows = 1
         self._group = ALL
         self._counts: dict[str, int] = {}
         self._entries: dict[str, Entry] = {}
@@ -95,7 +98,6 @@ class LogPane(Pane):
 
     def fit_to(self, width: int, height: int) -> None:
         self._terminal = (width, height)
-        self.set_class(width >= WIDE, "wide")
         self._share_out()
         self._show_chosen()
 
@@ -104,9 +106,13 @@ class LogPane(Pane):
         width, height = self._terminal
         found = list(self._entries.values())
         self._activity.display = height >= HIGH and len(found) > 1
-        below = rows_of(found) + FRAME_ROWS if self._activity.display else 0
+        few = height >= ROOMY and len(found) <= FEW
+        self._lane_rows = LANE_ROWS if few else 1
+        below = rows_of(found, self._lane_rows) + FRAME_ROWS if self._activity.display else 0
         self._activity.styles.height = max(below, 1)
-        if width >= WIDE:
+        beside = width >= WIDE and not few
+        self.set_class(beside, "wide")
+        if beside:
             self._event.styles.height = "1fr"
             return
         room = height - AROUND_ROWS
@@ -236,7 +242,7 @@ class LogPane(Pane):
         cells = self._activity.content_size.width or self._table.content_size.width
         if self._activity.display and cells:
             glyphs = self._activity.tokens.glyphs
-            what, lines = activity(found, now, chosen, glyphs, cells)
+            what, lines = activity(found, now, chosen, glyphs, cells, self._lane_rows)
             self._activity.show(lines)
             self._activity.subtitle([(what, "faint")])
 
