@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from ...text.styled import Line
 from ...text.units import duration_text
 from ..log.rows import event_lines
 from ..shell.keymap import key_of
+from .checked_courses import course_line
 from .checked_figures import AREAS, area_of
 from .text import NOTHING, SEVERITY_TOKENS, UNEXAMINED, glyph_of, with_label
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from ..log.entry import Entry
     from ..theme import Glyphs
     from .finding_history import Case
-    from .watch import Watch
+    from .watch import DeadTrainer, Watch
 
 MOST_ENDED = 4
 COMMAND_CELLS = 26
@@ -32,7 +34,7 @@ ELSEWHERE = (
 )
 """What the doctor examines that does not run here."""
 AREA_CELLS = 13
-HISTORY_LINES = 10
+HISTORY_LINES, PAST_LINES = 10, 24
 MOST_RELATED = 5
 
 
@@ -44,11 +46,14 @@ def about(
     glyphs: Glyphs,
     cells: int,
     tight: bool = False,
+    over: Sequence[Entry] = (),
+    roomy: bool = False,
 ) -> list[Line]:
     """Return what was looked at, with its figures, and what could not be decided or checked.
 
     For what could not be decided it says what would decide it. ``opened`` has the findings that
-    were opened and closed, the newest first. ``tight`` leaves out what the rules look for.
+    were opened and closed, ``over`` the jobs that ended, the newest first. ``tight`` leaves out
+    what the rules look for, ``roomy`` adds how the figures went.
     """
     report = watch.report
     holds = [case for case in watch.cases if not case.past]
@@ -77,7 +82,7 @@ def about(
     for number, text in enumerate(watch.unexplained[:MOST_ENDED]):
         out += with_label("Ended" if number == 0 else "", [(text, "muted")], cells)
     if report.examined:
-        out += [[], *_areas(host, readings, holds, glyphs, cells, tight)]
+        out += [[], *_areas(host, readings, holds, glyphs, cells, tight, roomy)]
     out += _abstained_lines(report, cells)
     if report.problems:
         out += [[], [("Could not be checked", "warn")]]
@@ -87,6 +92,9 @@ def about(
     if opened:
         out += [[], [("Findings so far, the newest first", "accent")]]
         out += event_lines(opened, glyphs, HISTORY_LINES, cells)
+    if over:
+        out += [[], [("Jobs that ended, the newest first", "accent")]]
+        out += event_lines(over, glyphs, HISTORY_LINES, cells)
     return out
 
 
@@ -108,10 +116,12 @@ def _areas(
     glyphs: Glyphs,
     cells: int,
     tight: bool,
+    roomy: bool,
 ) -> list[Line]:
     """Return what each group of rules judges: its figures now, and what it looks for.
 
-    The sign is that of the gravest finding there, or says that nothing was found.
+    The sign is that of the gravest finding there, or says that nothing was found. With ``roomy``
+    there is a line that shows how its main reading went.
     """
     out: list[Line] = [[("What the rules see now", "accent")]]
     hangs = any(area_of(case.finding.cause) == "hangs" for case in holds)
@@ -132,6 +142,10 @@ def _areas(
         if not tight:
             rules = [(f"rules: {area.rules}", "faint")]
             out += styled.hang([(" " * AREA_CELLS, "text")], rules, cells)
+        if roomy:
+            went = course_line(area.name, host, readings, glyphs) if figures else None
+            out += [[(" " * AREA_CELLS, "text"), *went]] if went else []
+            out += [[]] if area is not AREAS[-1] else []
     return out
 
 
@@ -145,6 +159,25 @@ def elsewhere(cells: int) -> list[Line]:
     out.append([])
     for key, text in keys:
         out += styled.hang([(f"{key:{COMMAND_CELLS}}", "bold accent")], [(text, "muted")], cells)
+    return out
+
+
+def happened(
+    deaths: Sequence[DeadTrainer], events: Sequence[Entry], glyphs: Glyphs, cells: int
+) -> list[Line]:
+    """Return the trainers that died here in the last day, and what happened while this ran."""
+    out: list[Line] = []
+    if deaths:
+        out += [[], [("Died in the last day, from their black boxes", "accent")]]
+        for one in deaths[:HISTORY_LINES]:
+            at = time.strftime("%H:%M:%S", time.localtime(one.ended))
+            finding = next(iter(one.report.findings), None)
+            text = finding.title if finding is not None else one.words
+            head: Line = [(f"{at} ", "faint"), (f"pid {one.pid}  ", "muted")]
+            out += styled.hang(head, [(text or "of an unknown cause", "text")], cells)
+    if events:
+        out += [[], [("What happened here, the newest first", "accent")]]
+        out += event_lines(events, glyphs, PAST_LINES, cells)
     return out
 
 

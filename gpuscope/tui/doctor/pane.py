@@ -20,7 +20,7 @@ from ..widgets.pane import WAITING, Pane, set_title
 from ..widgets.program import program
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines
-from .checked_text import about, elsewhere, related
+from .checked_text import about, elsewhere, happened, related
 from .proof import Proof, proof_of
 from .text import (
     ABOUT,
@@ -45,11 +45,13 @@ if TYPE_CHECKING:
 EXAMINED, ELSEWHERE = "What was checked", "What else can be checked"
 WIDE = 160
 """Columns from which on a finding stands beside the list."""
+KINDS_OF_PAST = ("jobs", "memory", "gpu", "probe")
+"""What happened besides findings, which the other panel has."""
 STACK_SECONDS = 5.0
 """How often a trainer that hangs is asked where it stands, while that is shown."""
 AROUND_ROWS = 3
 """Status line, tabs and footer."""
-ROOMY_ROWS = 30
+ROOMY_ROWS, COURSE_ROWS = 30, 50
 LIST_SHARE, LIST_ROWS = 0.34, 3
 """Of the rows that the list may take above a finding, and how many it has in any case."""
 
@@ -206,7 +208,10 @@ class DoctorPane(Pane):
         cells = self._examined_cells()
         set_title(self._examined, EXAMINED if group is not None else ELSEWHERE)
         if group is None:
-            self._examined.show(elsewhere(cells))
+            events = self.session.happened.on(host).newest(KINDS_OF_PAST)
+            lines = elsewhere(cells)
+            lines += happened(self.doctor.deaths, events, self._table.tokens.glyphs, cells)
+            self._examined.show(lines)
             return
         lines, table = self._about(host, cells), self.doctor.table or {}
         if (row := table.get(group.first.finding.pitfall)) is not None:
@@ -215,7 +220,9 @@ class DoctorPane(Pane):
 
     def _about(self, host: HostView, cells: int) -> list[Line]:
         """Return what was checked, and the findings that there were until now."""
-        opened = self.session.happened.on(host).of_group("findings")
+        journal = self.session.happened.on(host)
+        opened = journal.of_group("findings")
+        over = [one for one in journal.of_group("jobs") if one.serial.endswith("/end")]
         tight = self._terminal[1] < ROOMY_ROWS
         return about(
             self.doctor,
@@ -225,6 +232,8 @@ class DoctorPane(Pane):
             self._table.tokens.glyphs,
             cells,
             tight,
+            over,
+            self._terminal[0] >= WIDE and self._terminal[1] >= COURSE_ROWS,
         )
 
     def _background(self, group: Group, row: Pitfall, above: int, cells: int) -> list[Line]:

@@ -300,7 +300,7 @@ def detail(
             out += styled.hang([(head, "accent")], line, cells)
     out += gap
     out += _other_fixes(finding, row, others, case.past, bool(host.badge), cells)
-    if row is not None:
+    if row is not None and not case.dead:  # of a dead job they would advise on the next one
         out += gap
         out += with_label("Skip if", [(row.not_when, "muted")], cells)
         out += with_label("Trade-off", [(row.cost, "muted")], cells)

@@ -245,7 +245,11 @@ class Journal:
 
     def of_group(self, group: str) -> list[Entry]:
         """Return what happened of one kind, the newest first."""
-        own = [one for one in self.entries.values() if one.group == group]
+        return self.newest((group,))
+
+    def newest(self, groups: Sequence[str]) -> list[Entry]:
+        """Return what happened of these kinds, the newest first."""
+        own = [one for one in self.entries.values() if one.group in groups]
         return sorted(own, key=lambda entry: entry.wall_seconds, reverse=True)
 
     def like(self, entry: Entry) -> list[Entry]:

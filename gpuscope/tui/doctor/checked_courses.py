@@ -1,0 +1,92 @@
+"""How the readings that the Doctor's rules judge went in the last minutes, one for each area."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
+
+from ...model.memory_room import rooms
+from ...model.ranks import name_of
+from ...model.step_time import input_columns, input_share
+from ...store.view import Entity, HistoryOf, HostView, TrainerView
+from ...text.styled import Line
+from ...text.units import bytes_text, duration_text, percent_text, window_text
+from ..charts.bins import Bins
+from ..charts.load_strips import binned
+from ..charts.spark import spark
+from ..theme import Glyphs
+
+LEAST_SECONDS, SECONDS = 10.0, 300.0
+CELLS = 40
+_One = TypeVar("_One", bound=Entity)
+
+
+class _Course(NamedTuple):
+    """A reading with a name, its words, and the top of its scale where that is fixed."""
+
+    name: str
+    entity: Entity
+    column: str
+    text: Callable[[float], str]
+    top: float | None = None
+
+
+def course_line(area: str, host: HostView, history: HistoryOf, glyphs: Glyphs) -> Line | None:
+    """Return the course of what an area judges, None where nothing is known of it."""
+    found = _course(area, host, history)
+    now = host.sampled_seconds
+    if found is None or now is None:
+        return None
+    past = history(found.entity.id, found.column, SECONDS)
+    known = [value for value in past.values if value is not None]
+    if len(known) < 2:
+        return None
+    span = max(LEAST_SECONDS, min(SECONDS, now - past.seconds[0]))
+    values = binned(past, Bins.ending(now - span / CELLS, span, CELLS), now)
+    top = found.top if found.top is not None else max(known) * 8 / 7
+    drawn = spark(values, CELLS, top, glyphs).replace(glyphs.unknown, " ")
+    low, high = found.text(min(known)), found.text(max(known))
+    between = high if low == high else f"{low} to {high}"
+    return [
+        (drawn, "series1"),
+        (f"  {found.name}, last {window_text(span)}: {between}", "muted"),
+    ]
+
+
+def _course(area: str, host: HostView, history: HistoryOf) -> _Course | None:
+    ranks = [t for job in host.jobs for t in job.trainers if t.gone is None]
+    devices = [d for d in host.devices if d.gone is None]
+    if area == "step time" and (slowest := _most(ranks, "step_seconds")) is not None:
+        return _Course(_of("step", slowest, ranks), slowest, "step_seconds", duration_text)
+    waits = [t for t in ranks if input_share(t) is not None]
+    if area == "input" and waits:
+        most = max(waits, key=lambda t: input_share(t) or 0.0)
+        return _Course(_of("wait", most, ranks), most, input_columns(most)[0], duration_text)
+    used = [d for d in devices if d.id in {a.gpu for t in ranks for a in t.allocators}]
+    if area == "GPU use" and used:
+        least = min(used, key=lambda d: d.number("tensor_active_percent") or 0.0)
+        name = f"tensor cores of GPU {least.definition.index}"
+        return _Course(name, least, "tensor_active_percent", _percent, 100.0)
+    if area == "memory" and used:
+        known = [r for r in rooms(devices, ranks, history) if r.headroom_bytes is not None]
+        gpu = min(known, key=lambda r: r.headroom_bytes or 0.0).allocator.gpu if known else None
+        device = next((d for d in used if d.id == gpu), used[0])
+        name, total = f"in use on GPU {device.definition.index}", device.definition.total_bytes
+        return _Course(name, device, "used_bytes", bytes_text, total)
+    if area == "GPUs" and (hottest := _most(devices, "temperature_celsius")) is not None:
+        name = f"GPU {hottest.definition.index}"
+        return _Course(name, hottest, "temperature_celsius", lambda degrees: f"{degrees:.0f} °C")
+    return _Course("CPU", host, "cpu_percent", _percent, 100.0) if area == "host" else None
+
+
+def _most(found: Sequence[_One], column: str) -> _One | None:
+    known = [one for one in found if one.number(column) is not None]
+    return max(known, key=lambda one: one.number(column) or 0.0, default=None)
+
+
+def _of(what: str, one: TrainerView, ranks: Sequence[TrainerView]) -> str:
+    return f"{what} of {name_of(one)}" if len(ranks) > 1 else what
+
+
+def _percent(value: float) -> str:
+    return percent_text(value / 100, whole=True)
