@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ...store.view import Entity, HostView
 from ...text.styled import Line
 from ...text.units import GIB, window_text
+from ..shell.keymap import key_of
 from ..shell.session import Session
 from ..theme import SERIES
 from ..widgets.pane import set_title
@@ -17,12 +18,15 @@ from .subjects import Subject, process_of
 if TYPE_CHECKING:
     from ...store.step_points import Point
     from ..charts.line import LineChart, Series
+    from .module_tree import Tree
 
 LEAST_ROWS, FRAME = 5, 2
 SECONDS, CHART_SECONDS, MOST_CURVES = 1.0, 4.0, 4
 """So often the counts are written anew, and the chart is drawn, of so many GPUs at most."""
 CHART_ROWS = 8
 """With its frame: a chart is no lower."""
+LEAST_MODULE_ROWS, MOST_MODULE_ROWS, MODULES_SECONDS = 4, 13, 600.0
+"""Lines of the largest modules, and how often a trainer is asked for them: a walk takes time."""
 LEAST_POINTS = 20
 """So many steps make a curve."""
 
@@ -37,7 +41,9 @@ class More:
         self.session = session
         self.counts = Lines(id="counts", classes="panel")
         self.fixes = Lines(id="fixes", classes="panel")
-        self.counts.display = self.fixes.display = False
+        self.modules = Lines(id="largest", classes="panel")
+        self.counts.display = self.fixes.display = self.modules.display = False
+        self._trees: tuple[object, Tree | None] = (None, None)
         self._chart: LineChart | None = None
         self._charted = False
         """Whether there is room for the chart."""
@@ -57,7 +63,7 @@ class More:
         if rows < LEAST_ROWS:
             self.hide()
             return False
-        from .more_text import fix_lines
+        from .more_text import fix_lines, larger_lines
 
         counts = self._counts(host, subject, cells)[: rows - FRAME]
         self.counts.display = bool(counts)
@@ -65,12 +71,20 @@ class More:
             set_title(self.counts, "Allocator and process" if subject.device else "Process")
             self.counts.show(counts)
             rows -= len(counts) + FRAME
+        modules = self._module_lines(subject, rows - FRAME - CHART_ROWS, cells)
+        self.modules.display = bool(modules)
+        if modules:
+            set_title(self.modules, f"Largest modules · {key_of('modules')}: all")
+            self.modules.show(modules)
+            self.modules.styles.height = len(modules) + FRAME
+            rows -= len(modules) + FRAME
         more = subject.allocator is not None or len(host.devices) > 1
         self._charted = rows >= CHART_ROWS and more
         self.counts.styles.height = len(counts) + FRAME if self._charted else "1fr"
         if self._chart is not None:
             self._chart.display = self._charted
         fixes = [] if grows else fix_lines(host, subject, cells)
+        fixes += larger_lines(host, subject, self.session.history, cells) if fixes else []
         self.fixes.display = bool(fixes)
         if fixes:
             set_title(self.fixes, "What would free memory, from what was measured")
@@ -88,9 +102,29 @@ class More:
             self._counted = due, count_lines(host, subject, past, cells, glyphs)
         return self._counted[1]
 
+    def _module_lines(self, subject: Subject, rows: int, cells: int) -> list[Line]:
+        """Return the largest modules, for which the trainer is asked seldom; none without them."""
+        if rows < LEAST_MODULE_ROWS or subject.trainer is None or subject.allocator is None:
+            return []
+        from .largest_modules import module_lines
+        from .module_tree import tree_of
+
+        asker = self.session.asker
+        if self.session.paused_seconds is not None:
+            answer = asker.seen(subject.trainer, "modules", {})
+        else:
+            answer = asker.latest(subject.trainer, "modules", {}, MODULES_SECONDS)
+        if answer.value is None:
+            return []
+        if self._trees[0] is not answer.value:
+            self._trees = answer.value, tree_of(answer.value)
+        tree = self._trees[1]
+        glyphs = self.modules.tokens.glyphs
+        return module_lines(tree, min(rows, MOST_MODULE_ROWS), cells, glyphs) if tree else []
+
     def hide(self) -> None:
         """Show none of it: the terminal is narrow, or a table is looked at."""
-        self.counts.display = self.fixes.display = False
+        self.counts.display = self.fixes.display = self.modules.display = False
         if self._chart is not None:
             self._chart.display = False
 
@@ -104,7 +138,7 @@ class More:
             from ..charts.line import LineChart
 
             self._chart = LineChart(id="more-chart", classes="panel")
-            self.counts.parent.mount(self._chart, after=self.counts)  # type: ignore[attr-defined]
+            self.counts.parent.mount(self._chart, after=self.modules)  # type: ignore[attr-defined]
         moment = int((host.sampled_seconds or 0.0) / CHART_SECONDS)
         drawn = (subject.key, moment, self.session.ago_seconds, window, self._chart.size)
         if drawn == self._drawn:

@@ -9,9 +9,11 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ...model.growth import trend_of
-from ...predict.trainer_what_if import Freed, freed_by
+from ...model.memory_room import room_of
+from ...predict.trainer_what_if import Freed, freed_by, larger_batch
 from ...store.view import AllocView, Entity, HistoryOf, HostView
 from ...text import styled
+from ...text.ranges import interval_text
 from ...text.styled import Line
 from ...text.units import MIB, bytes_text, percent_text, signed_bytes_text
 from ..cells import fit
@@ -24,6 +26,8 @@ from .subjects import Subject, process_of
 SECONDS = 60.0
 NAME, SIZE, MOST_SPARK = 20, 11, 48
 FREES = 12
+WORTH_TELLING = 1.1
+"""So many times the micro-batch at least, before it is told that a larger one fits."""
 BELOW_THE_LINE = 8 / 7
 """The highest of a course is an eighth lower than its line, so that lines stay apart."""
 
@@ -155,6 +159,35 @@ def fix_lines(host: HostView, subject: Subject, cells: int) -> list[Line]:
             [(" " * FREES, "text"), (one.change, "accent")],
         ]
     return [styled.cut(line, cells) for line in lines]
+
+
+def larger_lines(host: HostView, subject: Subject, history: HistoryOf, cells: int) -> list[Line]:
+    """Return how much larger the micro-batch could be, by what was measured; none if it could not.
+
+    The room is that at the peak since the start, which may have been higher than the last steps.
+    """
+    allocator, trainer = subject.allocator, subject.trainer
+    if allocator is None or trainer is None:
+        return []
+    room = room_of(host.devices, trainer, allocator, history)
+    names = ("peak_allocated", "parameter", "gradient", "optimizer_state")
+    peak, parameters, gradients, state = (
+        None if (n := allocator.number(f"{name}_bytes")) is None else int(n) for name in names
+    )
+    held = room.fullest.number("allocated_bytes")
+    if peak is None or held is None or room.headroom_bytes is None:
+        return []
+    left = room.headroom_bytes - max(0.0, peak - held)
+    found = larger_batch(peak, parameters, gradients, state, left)
+    if found is None or found.low < WORTH_TELLING:
+        return []
+    each, error = (found.each_low + found.each_high) // 2, (found.each_high - found.each_low) // 2
+    times = interval_text(f"{found.low:.1f}", f"{found.high:.1f}", " to ")
+    about = f"at the peak {bytes_text(left)} are left, and each more takes {bytes_text(each)}"
+    about += f" ±{bytes_text(error)}" if error >= MIB else ""
+    head: Line = [("≈ ", "muted"), ("larger: ", "muted")]
+    text: Line = [(f"{times} times the micro-batch fits", "text"), (f": {about}", "muted")]
+    return [[], *styled.hang(head, text, cells)]
 
 
 @lru_cache(maxsize=32)
