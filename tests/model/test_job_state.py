@@ -22,6 +22,7 @@ from gpuscope.tui.processes.rows import Choice, listing
 from gpuscope.tui.theme import THEMES, Tokens
 from gpuscope.tui.trainer.job_text import standing_out
 from gpuscope.tui.trainer.rank_rows import rank_rows
+from gpuscope.tui.widgets.text import DASH
 from gpuscope.wire import frames as f
 from tests.fakes import jobs, views
 
@@ -166,3 +167,11 @@ def test_what_is_drawn_of_a_lost_device_ends_when_it_was_lost() -> None:
     everything = subjects(host)
     table = side_by_side(host, everything, everything[0], history, 80)
     assert [" lost " in flat([line]) for line in table] == [False, False, True, False, False]
+
+
+def test_a_job_that_runs_out_of_memory_first_has_no_eta() -> None:
+    for frames, known in ((jobs.ranks(), True), (jobs.ranks(leaks=2), False)):
+        host, history = seen(frames)
+        (line,) = job_lines(host, history=history)
+        assert (line.cells["eta"] != DASH) == known
+        assert line.cells["pace"] != DASH, "it steps"

@@ -127,6 +127,7 @@ async def test_the_recorded_stall_is_the_worst_with_rank_and_line_and_is_marked_
         assert "collectives launched: rank 1 55, rank 0 56" in screen
         assert "· replayed" in screen
         assert "not in a recording" not in screen
+        assert "kill " not in screen, "nothing of it runs any more"
         await pilot.press("r")
         await until(pilot, "Repro: the Lab trains here and now")
         await pilot.press("1")
