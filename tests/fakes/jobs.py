@@ -23,6 +23,7 @@ from tests.fakes.views import (
 )
 
 FIRST_PID = 48200
+SMALL_CARD = "NVIDIA H100 80GB HBM3", 81559 << 20
 OUTSIDE, RESERVE = 10.0, 0.6
 """GiB of a card that are not allocated tensors, and that the driver keeps for itself."""
 SPLIT = {
@@ -75,13 +76,14 @@ def ranks(
     """Return a job of ``count`` ranks, one on each device.
 
     ``stalled``: rank 3 sleeps in its loader for 48 s, and the others wait. ``leaks``: the memory of
-    that rank grows by 0.18 GiB a step until 3.4 GiB are left; all ranks then begin as large as
-    that takes. ``slow``: the input of that rank is slow.
+    that rank grows by 0.18 GiB a step until 3.4 GiB are left of its card, which is a smaller one.
+    ``slow``: the input of that rank is slow.
     """
-    out: list[f.Frame] = [hello(), host_def(), *(gpu(i) for i in range(count))]
+    card = ("NVIDIA H200", views.TOTAL) if leaks is None else SMALL_CARD
+    out: list[f.Frame] = [hello(), host_def(), *(gpu(i, *card) for i in range(count))]
     for rank in range(count):
         out += trainer(FIRST_PID + rank, rank, count, "ada", True, "job-r")
-    total, base = views.TOTAL / GIB, 60.0
+    total, base = card[1] / GIB, 60.0
     if leaks is not None:
         grown = 0.18 * max(0, int(seconds * 2) - 21)
         base = total - RESERVE - 3.4 - OUTSIDE - leaks * 0.2 - grown

@@ -141,7 +141,7 @@ async def test_the_rank_that_is_behind_stands_first_and_the_others_wait():
 
 @in_loop
 async def test_the_rank_that_dies_first_stands_first():
-    screen = await job_screen(jobs.ranks(leaks=2), (120, 30), "~19 steps", "imbalance: ", "1.21×")
+    screen = await job_screen(jobs.ranks(leaks=2), (120, 30), "~19 steps", "imbalance: ", "1.26×")
     row = screen[screen.index("RUNS OUT") :].splitlines()[1]
     assert row.split()[2] == "2"
 
