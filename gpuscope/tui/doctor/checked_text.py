@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ...text import styled
+from ...text.clock import clock_text
 from ...text.styled import Line
 from ...text.units import duration_text
 from ..log.rows import event_lines
@@ -170,7 +170,7 @@ def happened(
     if deaths:
         out += [[], [("Died in the last day, from their black boxes", "accent")]]
         for one in deaths[:HISTORY_LINES]:
-            at = time.strftime("%H:%M:%S", time.localtime(one.ended))
+            at = clock_text(one.ended)
             finding = next(iter(one.report.findings), None)
             text = finding.title if finding is not None else one.words
             head: Line = [(f"{at} ", "faint"), (f"pid {one.pid}  ", "muted")]
