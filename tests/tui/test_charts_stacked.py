@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from collections import Counter
+
+import pytest
+from hypothesis import example, given
 from hypothesis import strategies as st
 from textual.app import App, ComposeResult
 
 from gpuscope.store.view import History
+from gpuscope.text.styled import Piece
 from gpuscope.text.units import GIB
 from gpuscope.tui.charts.marks import Tick
 from gpuscope.tui.charts.stacked import (
@@ -19,10 +23,11 @@ from gpuscope.tui.charts.stacked import (
     stack_columns,
     unit_of,
 )
-from gpuscope.tui.theme import MONOCHROME, UNICODE, Tokens
+from gpuscope.tui.theme import MONOCHROME, UNICODE, Glyphs, Tokens
 from tests.tui.snapshots import grid, run, text
 
 UP = UNICODE.up
+LAYERS = ("allocated", "cached", "outside", "other", "driver")
 
 
 def columns(
@@ -71,20 +76,68 @@ def test_columns_stay_where_they_are_while_time_passes() -> None:
     assert later[:-2] == early[1:-1]
 
 
-@given(
-    st.lists(
-        st.tuples(st.floats(0, 200), st.sampled_from(["allocated", "cached", "outside", "driver"])),
-        max_size=5,
-    ),
-    st.integers(1, 24),
-)
-def test_the_drawn_height_is_the_sum_to_an_eighth_of_a_cell(
-    stack: list[tuple[float, str]], rows: int
+SIZES = st.one_of(st.floats(0, 1), st.floats(0, 8), st.floats(0, 60))
+"""Of layers, in eighths of a cell."""
+
+
+def drawn_eighths(column: list[Piece]) -> dict[str, int]:
+    """How many eighths of cells each layer has in a column that was drawn."""
+    found: Counter[str] = Counter()
+    for glyph, spec in column:
+        front, _, back = spec.partition(" on ")
+        found[front] += UP.index(glyph)
+        if back:
+            found[back] += 8 - UP.index(glyph)
+    return found
+
+
+@given(st.lists(SIZES, max_size=5), st.integers(1, 24))
+@example([11, 2], 4)
+@example([5, 1], 4)
+@example([2.4, 2.4, 2.4], 1)
+def test_each_layer_has_its_share_of_a_column_to_half_a_cell(sizes: list[float], rows: int) -> None:
+    stack = tuple(zip(sizes, LAYERS, strict=False))
+    one, other = _draw([stack, tuple(stack)], rows, rows * 8.0, UNICODE)
+    assert one == other, "equal data, equal columns"
+    drawn, total = drawn_eighths(one), 0.0
+    for size, token in stack:
+        shown = min(total + size, rows * 8) - min(total, rows * 8)
+        assert abs(drawn[token] - shown) <= 4, token
+        total += size
+    height = sum(drawn[token] for token in LAYERS)
+    assert abs(height - min(total, rows * 8)) <= 3.5
+    if len(sizes) == 1:
+        assert abs(height - min(total, rows * 8)) <= 0.51, "one layer is exact to an eighth"
+
+
+@given(st.lists(SIZES, min_size=1, max_size=5), st.integers(1, 24))
+def test_without_colour_each_layer_has_its_share_of_a_column_to_a_cell(
+    sizes: list[float], rows: int
 ) -> None:
-    (column,) = _draw([tuple(stack)], rows, 140.0, UNICODE)
-    height = sum(8 if " on " in spec else UP.index(glyph) for glyph, spec in column)
-    total = sum(amount for amount, _ in stack)
-    assert abs(height - min(total / 140 * rows * 8, rows * 8)) <= 0.51
+    stack = tuple(zip(sizes, LAYERS, strict=False))
+    (column,) = _draw([stack], rows, rows * 8.0, MONOCHROME)
+    total = 0.0
+    for size, token in stack:
+        shown = min(total + size, rows * 8) - min(total, rows * 8)
+        cells = column.count((MONOCHROME.fill(token), token))
+        assert abs(cells - shown / 8) < 1
+        total += size
+    blank = column.count((" ", "text"))
+    assert abs(rows - blank - min(total / 8, rows)) <= 0.57
+
+
+@pytest.mark.parametrize("glyphs", [UNICODE, MONOCHROME])
+def test_a_thin_layer_stays_while_the_one_below_it_grows(glyphs: Glyphs) -> None:
+    """It is drawn wherever its edges fall, and the layer below never jumps above it."""
+    thin = 2.0 if glyphs is UNICODE else 6.0
+    grown = [((16 + n / 4, "allocated"), (thin, "cached")) for n in range(64)]
+    for column in _draw(grown, 8, 64.0, glyphs):
+        tokens = [
+            token for _, spec in column for token in dict.fromkeys(spec.split(" on ")) if token
+        ]
+        kept = [token for token in tokens if token != "text"]
+        assert "cached" in kept
+        assert kept == sorted(kept)
 
 
 def test_edges_are_clipped_at_the_capacity() -> None:

@@ -19,6 +19,7 @@ from ...text.units import GIB, KIB, MIB, bytes_text, percent_text
 from ..theme import Glyphs, Tokens
 from .axes import nice_step, share_ticks, time_axis, value_ticks
 from .bins import Bins, first_at, hold_seconds
+from .cell_fit import Edges, fit_cells, in_whole_cells
 from .marks import Tick, event_row, step_row
 from .strips import Painted, empty_strips, strip_of
 
@@ -339,7 +340,8 @@ def _draw(
     Equal columns are drawn once; what lies before the first one stays blank. What a column has
     beyond ``warned`` has the colour of a warning.
     """
-    drawn: dict[tuple[tuple[int, str], ...] | None, Line] = {
+    whole = in_whole_cells(glyphs)
+    drawn: dict[Edges | None, Line] = {
         None: [(glyphs.unknown, "faint")] + [(" ", "text")] * (rows - 1)
     }
     first = next((place for place, stack in enumerate(stacks) if stack is not None), len(stacks))
@@ -349,7 +351,8 @@ def _draw(
             stack = _warn_beyond(stack, warned)
         edges = None if stack is None else _edges(stack, rows * 8 / top, rows * 8)
         if edges not in drawn:
-            drawn[edges] = [_cell(edges or (), row * 8, glyphs) for row in range(rows)]
+            fitted = fit_cells(edges or (), whole, WARNING)
+            drawn[edges] = [_cell(fitted, row * 8, glyphs) for row in range(rows)]
         columns.append(drawn[edges])
     return columns
 
@@ -384,7 +387,7 @@ def _draw_line(columns: list[Line], row: int, glyphs: Glyphs) -> None:
         columns[place] = [*column[:row], drawn, *column[row + 1 :]]
 
 
-def _edges(stack: Stack, scale: float, most: int) -> tuple[tuple[int, str], ...]:
+def _edges(stack: Stack, scale: float, most: int) -> Edges:
     """Tops in eighths of a cell."""
     edges, total = [], 0.0
     for amount, token in stack:
@@ -393,35 +396,21 @@ def _edges(stack: Stack, scale: float, most: int) -> tuple[tuple[int, str], ...]
     return tuple(edges)
 
 
-def _cell(edges: Sequence[tuple[int, str]], bottom: int, glyphs: Glyphs) -> Piece:
-    """One cell that begins ``bottom`` eighths above zero."""
-    shares: list[tuple[int, str]] = []
-    start = bottom
-    for end, token in edges:
-        if end > start:
-            stop = min(end, bottom + 8)
-            shares.append((stop - start, token))
-            start = stop
-            if stop == bottom + 8:
-                break
+def _cell(edges: Edges, bottom: int, glyphs: Glyphs) -> Piece:
+    """One cell that begins ``bottom`` eighths above zero, of a stack that fits into cells."""
+    shares = [
+        (min(end, bottom + 8) - bottom, token)
+        for start, (end, token) in zip((0, *(end for end, _ in edges)), edges, strict=False)
+        if start < bottom + 8 and end > max(start, bottom)
+    ]
     if not shares:
         return " ", "text"
-    filled = start - bottom
-    if shares[-1][1] == WARNING and glyphs.eighths and not glyphs.patterns:
-        filled = 8  # the rest of the cell is no more than what rounding leaves out
-    token = max(shares, key=_eighths)[1]
-    if shares[-1][1] == WARNING and WARNING in glyphs.patterns:
-        return glyphs.patterns[WARNING], WARNING
-    if token in glyphs.patterns or not glyphs.eighths:
-        return (glyphs.fill(token), token) if filled >= 4 else (" ", "text")
+    filled, token = shares[0]
+    if in_whole_cells(glyphs):
+        return glyphs.fill(token), token
+    if len(shares) > 1:
+        return glyphs.up[filled], f"{token} on {shares[1][1]}"
     if filled < 8:
         return glyphs.up[filled], token
-    if len(shares) == 1:
-        # both, so that no seam shows where a font leaves one
-        return glyphs.up[8], f"{token} on {token}"
-    above = max(shares[1:], key=_eighths)[1]
-    return glyphs.up[shares[0][0]], f"{shares[0][1]} on {above}"
-
-
-def _eighths(share: tuple[int, str]) -> int:
-    return share[0]
+    # both, so that no seam shows where a font leaves one
+    return glyphs.up[8], f"{token} on {token}"

@@ -1,0 +1,127 @@
+"""This module moves the edges of a stack so that every cell can show what is in it.
+
+A cell has two colours, so it can show two layers; where the stack ends above it, the second
+colour is the empty ground, and it can show one. Without colour a cell shows one layer. Edges
+are moved by as little as that takes, and no layer of an eighth of a cell or more is left out
+where it need not be.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import pairwise
+
+from ..theme import Glyphs
+
+Edges = tuple[tuple[int, str], ...]
+"""A column, bottom up: (top of a layer in eighths of a cell, token)."""
+
+CELL = 8
+REACH = 4
+"""Eighths by which an edge may move, besides to the nearest edges of cells."""
+ROUNDED_UP_FROM = 5
+"""Eighths of the topmost cell from which on it may be drawn full, and so with two layers."""
+MOST_OFF = 3
+"""Eighths by which a layer may be drawn too large or too small: with rounding half a cell."""
+TOO_FAR, LEFT_OUT = 1000.0, 100.0
+"""What an eighth beyond that costs, and what a layer costs that is not drawn."""
+
+
+def in_whole_cells(glyphs: Glyphs) -> bool:
+    """Tell whether a cell belongs to one layer as a whole."""
+    return bool(glyphs.patterns) or not glyphs.eighths
+
+
+@lru_cache(maxsize=4096)
+def fit_cells(edges: Edges, whole: bool = False, filled: str = "") -> Edges:
+    """Return the nearest stack whose layers can all be drawn.
+
+    In each full cell it has one edge at most, in a topmost cell that is not full it has none,
+    and with ``whole`` all edges are edges of cells. A stack whose last layer is ``filled`` ends
+    with a full cell.
+    """
+    layers, start = [], 0
+    for end, token in edges:
+        if end > start:
+            layers.append((end, end - start, token))
+            start = end
+    if not layers:
+        return ()
+    ends = [end for end, _, _ in layers]
+    full = layers[-1][2] == filled
+    if not whole and not (full and start % CELL) and _can_be_drawn(ends):
+        return edges
+    found = min(
+        (_placed(layers, top, whole) for top in _tops(start, whole, full)),
+        key=_cost,
+    )
+    return tuple((end, token) for end, (_, _, token) in zip(found[1], layers, strict=True))
+
+
+def _can_be_drawn(ends: list[int]) -> bool:
+    """Tell whether no cell has more edges than two colours show."""
+    if len(ends) > 1 and ends[-2] > ends[-1] // CELL * CELL:
+        return False
+    return not any(_share_a_cell(one, other) for one, other in pairwise(ends[:-1]))
+
+
+def _tops(top: int, whole: bool, full: bool) -> list[int]:
+    """Return where a stack may end, in eighths."""
+    below, over = top - top % CELL, -(-top // CELL) * CELL
+    if full:
+        return [over]
+    if whole:
+        return [over if top - below >= CELL // 2 else below]
+    return [top, over] if top - below >= ROUNDED_UP_FROM else [top]
+
+
+Placed = tuple[float, tuple[int, ...]]
+"""What it costs to draw layers with these tops."""
+
+
+def _placed(layers: list[tuple[int, int, str]], top: int, whole: bool) -> Placed:
+    """Return the tops of layers that cost the least, in a stack that ends at ``top``."""
+    off = top - layers[-1][0]
+    best: dict[int, Placed] = {0: (off * off / 4, ())}
+    for at, (end, size, _) in enumerate(layers):
+        ends = {top} if at == len(layers) - 1 else _ends(end, top, whole)
+        best = {
+            place: min(
+                (
+                    (cost + _off(place - before, size), (*path, place))
+                    for before, (cost, path) in best.items()
+                    if before <= place and not _share_a_cell(before, place)
+                ),
+                key=_cost,
+                default=(float("inf"), ()),
+            )
+            for place in sorted(ends)
+        }
+        best = {place: found for place, found in best.items() if found[1]}
+    return best[top]
+
+
+def _ends(end: int, top: int, whole: bool) -> set[int]:
+    """Return where a layer that ends at ``end`` may be drawn to end."""
+    last = top - top % CELL  # above there is no second colour
+    below = min(end, top) // CELL * CELL
+    found = {below, min(below + CELL, top), top} if top - end <= CELL else {below, below + CELL}
+    if not whole:
+        found.update(range(max(end - REACH, 0), min(end + REACH, last) + 1))
+    return found
+
+
+def _share_a_cell(one: int, other: int) -> bool:
+    """Tell whether two edges lie inside the same cell, and apart."""
+    return one != other and bool(one % CELL and other % CELL) and one // CELL == other // CELL
+
+
+def _off(drawn: int, size: int) -> float:
+    """Return what it costs to draw so much of a layer of ``size``: most where it is small."""
+    off = abs(drawn - size)
+    beyond = max(off - MOST_OFF, 0) * TOO_FAR
+    return off * off / (size + 1) + beyond + (0.0 if drawn else LEFT_OUT)
+
+
+def _cost(placed: Placed) -> float:
+    return placed[0]
