@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from textual.app import App, ComposeResult
 from textual.geometry import Size
 from textual.pilot import Pilot
 
+from gpuscope.text.styled import cells
 from gpuscope.tui import theme
-from gpuscope.tui.charts.axes import round_end, share_ticks, time_axis, time_ticks, value_ticks
+from gpuscope.tui.charts.axes import even_ticks, round_end, time_axis, time_ticks, value_ticks
 from gpuscope.tui.charts.line import LARGEST, LineChart, Series, limits, values_between
 from tests.tui.snapshots import grid, run, text
 
@@ -86,10 +88,29 @@ def test_only_the_window_counts_for_the_axis() -> None:
 def test_ticks() -> None:
     assert [label for _, label in value_ticks(0, 100, 12)] == ["0", "25", "50", "75", "100"]
     assert [label for _, label in value_ticks(0, 1, 6)] == ["0", "0.5", "1.0"]
-    assert [label for _, label in share_ticks(139.8, 12)] == ["0", "35", "70", "105", "140"]
+    ticks, taken = even_ticks(0, 139.8, 13, True)
+    assert [label for _, label in ticks] == ["0", "35", "70", "105", "140"]
+    assert taken == 12, "a row is given up for quarters of as many rows"
     assert [label for _, label in time_ticks(60, 70)] == ["-60s", "-45s", "-30s", "-15s", "now"]
     assert [label for _, label in time_ticks(3600, 40)] == ["-60m", "-30m", "now"]
     assert time_ticks(math.nan, 70) == time_ticks(1e308, 70) == [(0.0, "now")]
+
+
+@given(st.sampled_from([0.0, 1.95, 2.2]), st.floats(1e-3, 1e6), st.integers(1, 40))
+@example(0.0, 600.0, 7)
+@example(0.0, 140.0, 11)
+@example(1.95, 0.1, 8)
+def test_ticks_are_equally_many_rows_apart(low: float, span: float, rows: int) -> None:
+    for shares in (False, True):
+        ticks, taken = even_ticks(low, low + span, rows, shares)
+        assert rows - 1 <= taken <= rows
+        assert ticks[0][0] == low
+        assert ticks[-1][0] == low + span, "an axis always names its end"
+        places = [(value - low) / span * taken for value, _ in ticks]
+        assert places == pytest.approx([round(place) for place in places], abs=1e-5)
+        apart = {round(b) - round(a) for a, b in pairwise(places)}
+        assert len(apart) == 1
+        assert len(ticks) == 2 or apart.pop() >= 2
 
 
 def test_a_growing_axis_ends_at_a_round_number_close_behind_its_newest_point() -> None:
@@ -109,7 +130,7 @@ def test_time_ticks_stand_any_window(window: float, width: int) -> None:
 @given(st.integers(1, 10**6), st.integers(0, 8), st.integers(8, 200))
 def test_the_time_axis_is_as_wide_as_the_chart(window: int, margin: int, inner: int) -> None:
     axis, labels = time_axis(window, margin, inner)
-    assert len(axis[0][0]) == len(labels[0][0]) == margin + 1 + inner
+    assert cells(axis) == cells(labels) == margin + 1 + inner
     assert labels[0][0].endswith("now")
 
 
@@ -160,10 +181,13 @@ def test_what_is_unknown_since_its_last_reading_is_drawn_so_and_what_ended_is_no
         async def bottom(*series: Series) -> str:
             chart.show(series, 60, 0, 100, now=60.0)
             await pilot.pause()  # type: ignore[attr-defined]
-            return next(row for row in text(app).splitlines() if " 0┤" in row)
+            rows = text(app).splitlines()
+            lowest = next(at for at, row in enumerate(rows) if " 0┤" in row)
+            assert "┄" not in rows[lowest], "it would be a value"
+            return rows[lowest + 1]
 
         lost = Series("GPU 1", "series1", seconds, [50.0] * 60 + [None] * 61)
-        assert (await bottom(lost)).count("┄") in (34, 35), "half of the plot"
+        assert (await bottom(lost)).count("┄") in (32, 33), "half of the axis, but for its ticks"
         assert "┄" not in await bottom(lost, Series("GPU 2", "series2", seconds, [50.0] * 121))
         assert "┄" not in await bottom(Series("x", "series1", seconds[:60], [50.0] * 60))
         late = Series("x", "series1", seconds, [None] * 60 + [50.0] * 61)

@@ -181,7 +181,8 @@ def test_the_widget_draws_axis_capacity_and_time() -> None:
         shown = text(pilot.app)  # type: ignore[attr-defined]
         lines = shown.splitlines()
         assert lines[0].startswith("140┤")
-        assert any(line.startswith("  0┤██") for line in lines)
+        assert lines[-2].startswith("  0└"), "zero is where the areas begin"
+        assert lines[-3].startswith("   │██")
         assert lines[-1].lstrip().startswith("-60s")
         assert lines[-1].endswith("now")
         filled = sum("█" in line for line in lines)

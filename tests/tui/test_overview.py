@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuscope.store.replay import ReplaySource
 from gpuscope.store.view import History
 from gpuscope.text.units import brief_duration_text
-from gpuscope.tui.charts.axes import value_ticks
 from gpuscope.tui.charts.bins import Bins
 from gpuscope.tui.charts.load_strips import binned, lane_rows
 from gpuscope.tui.device.device_screen import DeviceScreen
@@ -444,14 +442,6 @@ def test_durations_and_losses_fit_their_columns(value: float) -> None:
     assert len(brief_duration_text(value)) <= 8
     assert len(loss_text(value)) <= LOSS_CELLS
     assert len(loss_text(-value)) <= LOSS_CELLS
-
-
-@given(st.floats(1e-3, 1e6), st.integers(2, 40))
-@example(999999.0, 2)
-def test_an_axis_always_names_its_end(high: float, rows: int) -> None:
-    ticks = value_ticks(0.0, high, rows)
-    assert ticks[-1][0] == pytest.approx(high)
-    assert all(a < b for (a, _), (b, _) in pairwise(ticks))
 
 
 @in_loop

@@ -6,8 +6,9 @@ They are the same for every chart, so that neighbours line up.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
-from ...text.styled import Line
+from ...text.styled import Line, merged
 from ...text.units import age_text, round_seconds
 
 
@@ -91,9 +92,7 @@ def value_ticks(low: float, high: float, height: int) -> list[tuple[float, str]]
     if not span > SMALLEST or not math.isfinite(span):
         return []
     step = nice_step(span, max(min((height - 1) // 2, 4), 1))
-    digits = max(0, -math.floor(math.log10(step) + 1e-9))
-    if abs(step * 10**digits - round(step * 10**digits)) > 1e-6:  # 2.5 and its like
-        digits += 1
+    digits = _digits(step)
     ticks = []
     value = math.ceil(low / step - 1e-9) * step
     while value <= high + step * 1e-9:
@@ -107,18 +106,49 @@ def value_ticks(low: float, high: float, height: int) -> list[tuple[float, str]]
     return ticks
 
 
-def share_ticks(top: float, height: int) -> list[tuple[float, str]]:
-    """Return the ticks of an axis that ends at a given capacity.
+ROUND = (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0)
+"""Leading digits of a step that is easy to count in."""
 
-    They are 0, the capacity, and quarters or halves of it where they fit. Labels are rounded by
-    less than a hundredth of the capacity.
+
+def even_ticks(
+    low: float, high: float, rows: int, shares: bool = False
+) -> tuple[list[tuple[float, str]], int]:
+    """Return ticks that are whole rows apart, and how many of ``rows`` the axis then takes.
+
+    They are ``[(value, label)]`` from bottom to top: the ends, ``rows`` apart, and as many round
+    values between them as are equally many rows apart, at least two. An axis gives up one row
+    where only then there are any between. ``shares`` are halves or quarters of a capacity,
+    whatever their values, with labels rounded by less than a hundredth of it.
     """
-    parts = 4 if height >= 9 else 2 if height >= 5 else 1
-    values = [top * part / parts for part in range(parts + 1)]
-    digits = 0 if top >= 10 else 1 if top >= 1 else 2
-    if any(abs(value - round(value, digits)) > top / 100 for value in values):
+    span = high - low
+    if not span > SMALLEST or not math.isfinite(span):
+        return [], rows
+    best = (0, 0, 1)
+    for taken in (rows, rows - 1):
+        for parts in (4, 2) if shares else range(min(taken // 2, 5), 1, -1):
+            if taken >= parts * 2 and taken % parts == 0 and (shares or _is_round(span / parts)):
+                best = max(best, (1, taken, parts))
+    between, taken, parts = best
+    digits, ends = _digits(span / parts), (low, high)
+    if shares:
+        digits = 0 if high >= 10 else 1 if high >= 1 else 2
+        quarters = [high * part / parts for part in range(parts + 1)]
+        digits += any(abs(value - round(value, digits)) > high / 100 for value in quarters)
+    while not shares and digits < 9 and any(abs(x - round(x, digits)) > span / 1e6 for x in ends):
         digits += 1
-    return [(value, label_of(value, digits)) for value in values][: max(height, 0)]
+    ticks = [low + span * part / parts for part in range(parts)] + [high]
+    return [(value, label_of(value, digits)) for value in ticks], taken if between else rows
+
+
+def _is_round(step: float) -> bool:
+    leading = step / 10.0 ** math.floor(math.log10(step) + 1e-9)
+    return any(abs(leading - one) < 1e-6 for one in ROUND)
+
+
+def _digits(step: float) -> int:
+    """Return how many digits after the point the multiples of a step have, two of its own."""
+    digits: int = max(0, -math.floor(math.log10(step) + 1e-9))
+    return digits + int(abs(step * 10**digits - round(step * 10**digits)) > 1e-6)
 
 
 def label_of(value: float, digits: int) -> str:
@@ -131,11 +161,11 @@ def label_of(value: float, digits: int) -> str:
 
 
 def time_axis(
-    window_seconds: float, margin: int, inner: int, ago_seconds: float = 0.0
+    window_seconds: float, margin: int, inner: int, ago_seconds: float = 0.0, base: str = ""
 ) -> list[Line]:
     """Return the two lines under a chart: the axis with its ticks, and the labels.
 
-    The labels at the left of the chart take ``margin`` cells.
+    The labels at the left of the chart take ``margin`` cells; ``base`` is the one of the axis.
     """
     axis = ["─"] * inner
     labels = [" "] * (margin + 1 + inner)
@@ -149,6 +179,15 @@ def time_axis(
             axis[at] = "┬"
             labels[first : first + len(label)] = label
     return [
-        [(" " * margin + "└" + "".join(axis), "faint")],
+        [(base.rjust(margin), "muted"), ("└" + "".join(axis), "faint")],
         [("".join(labels), "muted")],
     ]
+
+
+def mark_unknown(line: Line, places: Collection[int], marker: str) -> Line:
+    """Return a line with a marker in those of its cells that are blank or axis."""
+    chars = [(char, spec) for text, spec in line for char in text]
+    return merged(
+        (marker, "faint") if place in places and char in " ─" else (char, spec)
+        for place, (char, spec) in enumerate(chars)
+    )

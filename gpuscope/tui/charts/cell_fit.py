@@ -82,7 +82,7 @@ Placed = tuple[float, tuple[int, ...]]
 def _placed(layers: list[tuple[int, int, str]], top: int, whole: bool) -> Placed:
     """Return the tops of layers that cost the least, in a stack that ends at ``top``."""
     off = top - layers[-1][0]
-    best: dict[int, Placed] = {0: (off * off / 4, ())}
+    best: dict[int, Placed] = {0: (float(off * off), ())}
     for at, (end, size, _) in enumerate(layers):
         ends = {top} if at == len(layers) - 1 else _ends(end, top, whole)
         best = {

@@ -12,9 +12,10 @@ from typing import Any, ClassVar, Literal
 
 from textual.strip import Strip
 
+from ...text.styled import Line
 from ..theme import Tokens, soft
 from . import plotext_adapter as adapter
-from .axes import label_of, nice_step, time_ticks, value_ticks
+from .axes import even_ticks, label_of, nice_step, time_ticks, value_ticks
 from .bins import Bins, first_at
 from .strips import Painted, empty_strips, strip_of
 
@@ -110,23 +111,24 @@ class LineChart(Painted):
         axis = 2 if height >= 7 else 1 if height >= 4 else 0
         if not self._known or width < 12 or height < 2:
             return empty_strips(self._empty, width, height, tokens)
-        frame = self._frame(width, height - axis)
+        frame, above = self._frame(width, height - axis)
         glyphs = tokens.glyphs
         lines = [
             adapter.PlottedLine(one.token, glyphs.line(i)[0], one.seconds, one.values)
             for i, one in enumerate(self._series)
         ]
-        if self._x == "time":
-            lines.append(adapter.unknown_line(lines, frame, width, glyphs.unknown))
-        drawn = adapter.draw(lines, frame, width, height, self._area(tokens))
-        return [strip_of(line, width, tokens) for line in drawn]
+        unknown = glyphs.unknown if self._x == "time" else ""
+        drawn = adapter.draw(lines, frame, width, height - above, self._area(tokens), unknown)
+        blank: list[Line] = [[]] * above
+        return [strip_of(line, width, tokens) for line in (*blank, *drawn)]
 
     def _area(self, tokens: Tokens) -> str:
         """Return the background below a line that is alone and above zero, "" for none."""
         alone = len(self._series) == 1 and self._low == 0
         return soft(self._series[0].token) if alone and tokens.tints else ""
 
-    def _frame(self, width: int, rows: int) -> adapter.Frame:
+    def _frame(self, width: int, rows: int) -> tuple[adapter.Frame, int]:
+        """Return the axes, and how many rows stay blank above them."""
         start, end = self._start, self._now
         # whole columns on the clock, so that the picture moves and does not shimmer
         if self._scrolls:
@@ -139,13 +141,15 @@ class LineChart(Painted):
                 (end + before, label)
                 for before, label in time_ticks(end - start, width - MARGIN, self._ago)
             ]
-        y_ticks = value_ticks(self._low, self._high, rows)
+        y_ticks, taken = even_ticks(self._low, self._high, rows - 1)
         if y_ticks and self._unit:
             blank = " " * len(self._unit)
             y_ticks = [
                 (y, label + (self._unit if y == y_ticks[-1][0] else blank)) for y, label in y_ticks
             ]
-        return adapter.Frame(start, end, self._low, self._high, x_ticks, y_ticks, x_axis=rows >= 5)
+        low, high = self._low, self._high
+        frame = adapter.Frame(start, end, low, high, x_ticks, y_ticks, x_axis=rows >= 5)
+        return frame, rows - 1 - taken
 
 
 def values_between(series: Sequence[Series], start: float, end: float) -> list[float]:

@@ -18,6 +18,7 @@ from functools import lru_cache
 from typing import Any
 
 from ...text.styled import Line, Piece
+from .axes import mark_unknown
 from .bins import Bins, first_at, hold_seconds
 from .canvas import Canvas
 
@@ -104,25 +105,23 @@ def runs_of(line: PlottedLine, frame: Frame, columns: int) -> list[Run]:
     return runs[-MAX_RUNS:]
 
 
-def unknown_line(
-    lines: Sequence[PlottedLine], frame: Frame, width: int, marker: str
-) -> PlottedLine:
-    """Return a line along the bottom of the plot for as long as no line is known any more.
+def _unknown_columns(lines: Sequence[PlottedLine], frame: Frame, columns: int) -> list[int]:
+    """Return the columns of the plot in which no line is known any more.
 
     A reading that is unknown since its last value is not the same as none: before the first value,
-    and where readings have stopped, nothing is drawn.
+    and where readings have stopped, there are no such columns.
     """
-    columns = max(width - margin_of(frame.y_ticks), 1)
     each = (frame.x_high - frame.x_low) / columns
-    centres = [frame.x_low + (column + 0.5) * each for column in range(columns)]
-    told = [line for line in lines if any(value is not None for value in line.ys)]
-    gaps = [_gaps(line, frame.x_low, each) for line in told if None in line.ys]
-    if not told or len(gaps) < len(told):
-        return PlottedLine("faint", marker, (), ())
-    inside = [all(_within(moment, found) for found in gaps) for moment in centres]
-    return PlottedLine(
-        "faint", marker, centres, [frame.y_low if unknown else None for unknown in inside]
-    )
+    known = [line for line in lines if any(value is not None for value in line.ys)]
+    gaps = [_gaps(line, frame.x_low, each) for line in known if None in line.ys]
+    if not known or len(gaps) < len(known):
+        return []
+    centres = (frame.x_low + (column + 0.5) * each for column in range(columns))
+    return [
+        column
+        for column, moment in enumerate(centres)
+        if all(_within(moment, found) for found in gaps)
+    ]
 
 
 def _gaps(line: PlottedLine, start: float, each: float) -> list[tuple[float, float]]:
@@ -149,12 +148,18 @@ def _value(point: tuple[float, float]) -> float:
 
 
 def draw(
-    lines: Sequence[PlottedLine], frame: Frame, width: int, height: int, area: str = ""
+    lines: Sequence[PlottedLine],
+    frame: Frame,
+    width: int,
+    height: int,
+    area: str = "",
+    unknown: str = "",
 ) -> list[Line]:
     """Return the chart with its axes as ``height`` lines of pieces, each ``width`` cells.
 
     The first of ``lines`` is drawn last, on top of the others. What lies below it has the
-    background of the token ``area``, if there is one.
+    background of the token ``area``, if there is one. Where nothing is known any more, the axis
+    (without one, the lowest row) consists of ``unknown``: a line in the plot would be a value.
     """
     around = _around(frame, width, height)
     margin = margin_of(frame.y_ticks)
@@ -170,10 +175,14 @@ def draw(
     if width <= margin or rows <= 0:
         return [list(pieces) for pieces in around]
     painted = canvas.pieces("faint")
-    return [
+    drawn = [
         [(pieces[0][0][:margin], "faint"), *painted[y]] if y < rows else list(pieces)
         for y, pieces in enumerate(around)
     ]
+    if unknown and (found := _unknown_columns(lines, frame, columns)):
+        base = rows if frame.x_axis else rows - 1
+        drawn[base] = mark_unknown(drawn[base], {margin + column for column in found}, unknown)
+    return drawn
 
 
 def margin_of(ticks: Sequence[tuple[float, str]]) -> int:

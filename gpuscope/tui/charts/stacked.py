@@ -17,7 +17,7 @@ from ...store.view import History
 from ...text.styled import Line, Piece
 from ...text.units import GIB, KIB, MIB, bytes_text, percent_text
 from ..theme import Glyphs, Tokens
-from .axes import nice_step, share_ticks, time_axis, value_ticks
+from .axes import even_ticks, mark_unknown, nice_step, time_axis
 from .bins import Bins, first_at, hold_seconds
 from .cell_fit import Edges, fit_cells, in_whole_cells
 from .marks import Tick, event_row, step_row
@@ -166,23 +166,21 @@ class StackedChart(Painted):
         if not top >= 1 or width < 10:
             return empty_strips(self._empty, width, height, tokens)
         _, unit = unit_of(top, self.UNITS)
-        ticks = (
-            share_ticks(top / unit, rows)
-            if top == self._capacity
-            else value_ticks(0.0, top / unit, rows)
-        )
+        above, (ticks, rows) = rows, even_ticks(0.0, top / unit, rows, top == self._capacity)
+        above -= rows
         margin = max((len(label) for _, label in ticks), default=0)
         inner = width - margin - 1
         stacks = stack_columns(self._layers, self._seconds, self._window, self._now, inner)
         if not any(stacks):
             return empty_strips(self._empty, width, height, tokens)
         bottom = self._below(inner, height, tokens.glyphs)
-        marks = {round(value * unit / top * (rows - 1)): label for value, label in ticks}
+        # a label is in the row whose top it names, and so that of 0 on the axis
+        marks = {round(value * unit / top * rows) - 1: label for value, label in ticks}
         warned = top * NEARLY_FULL if self._warns else math.inf
         columns = _draw(stacks, rows, top, tokens.glyphs, warned)
         if self._peak is not None and 0 < self._peak.value <= top:
             _draw_line(columns, min(int(self._peak.value / top * rows), rows - 1), tokens.glyphs)
-        lines = []
+        lines = [strip_of((), width, tokens)] * above
         for row in range(rows - 1, -1, -1):
             label = marks.get(row)
             pieces = [("".rjust(margin) if label is None else label.rjust(margin), "muted")]
@@ -190,6 +188,8 @@ class StackedChart(Painted):
             text, spec = "", ""
             for column in columns:
                 glyph, style = column[row]
+                if axis and glyph == tokens.glyphs.unknown:
+                    glyph = " "  # it is on the axis, where it is no amount
                 if style != spec:
                     pieces.append((text, spec))
                     text, spec = glyph, style
@@ -197,7 +197,11 @@ class StackedChart(Painted):
                     text += glyph
             pieces.append((text, spec))
             lines.append(strip_of([piece for piece in pieces if piece[0]], width, tokens))
-        below = time_axis(self._window, margin, inner, self._ago)[2 - axis :]
+        below = time_axis(self._window, margin, inner, self._ago, marks.get(-1, ""))[2 - axis :]
+        if below:
+            unknown = tokens.glyphs.unknown
+            lost = {margin + 1 + at for at, cells in enumerate(columns) if cells[0][0] == unknown}
+            below[0] = mark_unknown(below[0], lost, unknown)
         if "events" in bottom:
             below.insert(0, [(" " * (margin + 1), "text"), *bottom["events"]])
         if "steps" in bottom:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ...store.view import History
 from ...wire.frames import Unknown
+from ..charts.axes import nice_step
 
 if TYPE_CHECKING:
     from ...store.view import Entity
@@ -47,8 +48,9 @@ def loss_axis(values: Sequence[float | None]) -> tuple[float | None, float | Non
     least = LEAST_SPAN * max(abs(low), abs(high))
     if not 0 < least < math.inf or high - low >= least:
         return None, None
-    middle = (low + high) / 2
-    return middle - least / 2, middle + least / 2
+    middle, step = (low + high) / 2, nice_step(least, 2)
+    ends = math.floor((middle - least / 2) / step), math.ceil((middle + least / 2) / step)
+    return ends[0] * step, ends[1] * step
 
 
 def part_of_step(part: History, compute: Sequence[float | None]) -> list[float | None]:

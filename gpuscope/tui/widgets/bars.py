@@ -23,6 +23,9 @@ Part = tuple["float | Unknown | None", str]
 LEAST_SHARE = 1 / 8
 """A part smaller than this share of a bar does not give its colour to a bar of one cell."""
 
+LEAST_CELL = 1 / 3
+"""A part of at least this share of a cell is drawn, as one cell."""
+
 
 def stacked_bar(
     parts: Sequence[Part],
@@ -117,15 +120,16 @@ def _share_out(sizes: Sequence[float], cells: int) -> list[int]:
     """Return how many of the cells each part has, by its size in cells.
 
     A part has as many as its own size says, wherever it begins, so that equal parts look equal in
-    bars whose other parts differ. The largest part makes up for the rounding, by less than a cell.
+    bars whose other parts differ, and one where it is a good part of a cell, so that it is seen
+    in bars of any width. The largest part makes up for the rounding, by less than a cell.
     """
-    counts = [round(size) for size in sizes]
+    counts = [1 if LEAST_CELL <= size < 1 else round(size) for size in sizes]
     most = max(range(len(sizes)), key=lambda at: sizes[at])
     counts[most] += cells - sum(counts)
     others = [at for at in range(len(sizes)) if at != most]
     while others and abs(over := counts[most] - sizes[most]) >= 1:
         by = 1 if over > 0 else -1
-        other = max(others, key=lambda at: (sizes[at] - counts[at]) * by)
+        other = max(others, key=lambda at: ((sizes[at] - counts[at]) * by, -at * by))
         counts[other] += by
         counts[most] -= by
     return counts
