@@ -10,6 +10,7 @@ from ..doctor.live_causes import of_ledger
 from ..doctor.live_scene import LiveScene
 from ..model import slowdown, time_ledger
 from ..model.pace import pace_of
+from ..model.rank_times import Odd, odd_rank
 from ..model.ranks import name_of
 from ..model.stragglers import straggler
 from ..model.time_cause import settings_of
@@ -38,6 +39,11 @@ def with_straggler(
     ]
 
 
+def odd_of(trainers: Sequence[TrainerView], window: float) -> Odd | None:
+    """Return the rank that spends longer on a row than the others in the last seconds."""
+    return odd_rank({one.key: time_ledger.of_trainer(one, window) for one in trainers})
+
+
 def _of_its_gpu(trainer: TrainerView) -> str:
     """Say that nothing is known of the GPU of a trainer, "" where something is."""
     used = [one for one in trainer.allocators if one.gone is None and one.definition.ordinal >= 0]
@@ -56,10 +62,12 @@ def of_trainer(
     window: float,
     again: str,
     note: str = "",
+    odd: Odd | None = None,
 ) -> TrainerTime:
     """Return what is known of the time of one trainer in the last ``window`` seconds.
 
-    ``again`` is the command that asks for it again.
+    ``again`` is the command that asks for it again. ``odd`` is the rank of its job that the others
+    wait for.
     """
     definition, ledger = trainer.definition, time_ledger.of_trainer(trainer, window)
     pace = pace_of([trainer])
@@ -79,7 +87,13 @@ def of_trainer(
         note=note or _of_its_gpu(trainer),
         stopped=late,
         settings=settings_of(trainer.minutes[-1] if trainer.minutes else {}),
-        judged=tuple(of_ledger(LiveScene(host, history), trainer, ledger)),
+        judged=tuple(
+            of_ledger(
+                LiveScene(host, history),
+                *(trainer, ledger),
+                odd=odd if odd is not None and odd.key == trainer.key else None,
+            )
+        ),
     )
 
 
@@ -87,7 +101,8 @@ def of_job(
     job: JobView, host: HostView, history: HistoryOf, window: float, again: str
 ) -> list[TrainerTime]:
     """Return what is known of the time of each rank of a job."""
-    found = [of_trainer(one, host, history, window, again) for one in job.trainers]
+    odd = odd_of(job.trainers, window)
+    found = [of_trainer(one, host, history, window, again, odd=odd) for one in job.trainers]
     return with_straggler(found, job.trainers, host, history)
 
 

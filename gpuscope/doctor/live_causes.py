@@ -10,8 +10,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import inf
 
+from ..model.device_trainings import STARVED
 from ..model.look import Look
+from ..model.rank_times import Odd, evened_out, odd_rank
 from ..model.ranks import name_of
+from ..model.step_time import input_share
 from ..model.time_cause import SETTINGS, Cause, Known
 from ..model.time_causes import ranked
 from ..model.time_ledger import TimeLedger, recent
@@ -68,13 +71,18 @@ def rows(scene: LiveScene, job: JobView) -> Findings:
     If several ranks have the cause, the finding is about the one that loses most.
     """
     best: dict[str, Finding] = {}
+    ledgers = {trainer.key: recent(trainer) for trainer in living(job)}
+    odd = odd_rank(ledgers)
     for trainer in living(job):
-        ledger = recent(trainer)
+        ledger = ledgers[trainer.key]
         enough = ledger.looks >= MIN_LOOKS and ledger.steps >= MIN_STEPS
-        for one in of_ledger(scene, trainer, ledger, job):
+        for one in of_ledger(scene, trainer, ledger, job, _if_it_is(trainer, odd)):
             found, clock = one.finding, one.cause.clock
             timed = clock is not None and clock.timed and ledger.steps >= MIN_STEPS
-            if found.cause in JUDGED_ELSEWHERE or not (enough or timed or one.cause.by == "look"):
+            judged_elsewhere = found.cause in JUDGED_ELSEWHERE
+            if judged_elsewhere and one.cause.usual_share is not None and enough:
+                yield from _kept_waiting(trainer, one)
+            if judged_elsewhere or not (enough or timed or one.cause.by == "look"):
                 continue
             if found.cause not in best or found.rank > best[found.cause].rank:
                 best[found.cause] = found
@@ -82,18 +90,48 @@ def rows(scene: LiveScene, job: JobView) -> Findings:
 
 
 def of_ledger(
-    scene: LiveScene, trainer: TrainerView, ledger: TimeLedger, job: JobView | None = None
+    scene: LiveScene,
+    trainer: TrainerView,
+    ledger: TimeLedger,
+    job: JobView | None = None,
+    odd: Odd | None = None,
 ) -> list[Judged]:
     """Return what makes a trainer slow, what brings most first.
 
     With its ``job``, for where a history of the driver's readings is known, rows that a GPU works
-    beside cost no more than it was idle.
+    beside cost no more than it was idle. ``odd`` says how this rank differs from the others: its
+    cure wins no more than that.
     """
     look = scene.look(trainer)
     return [
         Judged(cause, _finding(scene, trainer, ledger, look, cause))
-        for cause in ranked(ledger, look, known(scene, trainer, ledger, look, job))
+        for cause in evened_out(ranked(ledger, look, known(scene, trainer, ledger, look, job)), odd)
     ]
+
+
+def _if_it_is(trainer: TrainerView, odd: Odd | None) -> Odd | None:
+    return odd if odd is not None and odd.key == trainer.key else None
+
+
+def _kept_waiting(trainer: TrainerView, one: Judged) -> Findings:
+    """Yield the finding that the others wait for a rank's input, as the ledger shows it.
+
+    Where the probe's own timings show that the rank waits for input, they have the word.
+    """
+    share = input_share(trainer)
+    if one.cause.name != "input" or (share is not None and share >= STARVED):
+        return
+    yield WORDINGS.finding(
+        "ranks.slow_input",
+        {"who": name_of(trainer).capitalize()},
+        [*WORDINGS.fixes(["equal-work"], {})],
+        severity="warning" if one.cause.warns and trainer.definition.cuda else "info",
+        confidence="likely",
+        evidence=one.finding.evidence,
+        where=one.finding.where,
+        rank=one.cause.share,
+        effect=one.finding.effect,
+    )
 
 
 def known(
@@ -187,8 +225,14 @@ def _finding(
         evidence=tuple(evidence),
         where=place(scene, trainer),
         rank=cause.share,
-        effect=gain(cause.share, (cause.low, cause.high), step, f"all of {what}"),
+        effect=gain(cause.share, (cause.low, cause.high), step, _what_a_cure_wins(cause, what)),
     )
+
+
+def _what_a_cure_wins(cause: Cause, what: str) -> str:
+    if cause.usual_share is None:
+        return f"all of {what}"
+    return f"all of {what} beyond the {percent_text(cause.usual_share)} of the other ranks"
 
 
 def _evidence(

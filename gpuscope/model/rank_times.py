@@ -7,11 +7,12 @@ say who is waited for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from ..text.units import duration_text, percent_text
 from .ranks import median
+from .time_cause import Cause
 from .time_ledger import Row, TimeLedger, interval
 
 WAITING = frozenset(("communication", "backward", "read", "unattributed", "collection"))
@@ -25,13 +26,21 @@ class Odd:
     """A rank that spends longer on a row than the others, which wait for it.
 
     ``seconds`` of a step go into that row, of the others ``usual_seconds``; None without steps.
+    The shares of the others are between ``least_share`` and ``most_share`` with 95 % confidence.
     """
 
     key: str
     row: Row
     usual_share: float
+    least_share: float
+    most_share: float
     seconds: float | None
     usual_seconds: float | None
+
+    @property
+    def excess_share(self) -> float:
+        """How much more of its time goes into the row: this is what the others wait for."""
+        return self.row.share - self.usual_share
 
 
 def odd_rank(ledgers: Mapping[str, TimeLedger]) -> Odd | None:
@@ -54,7 +63,8 @@ def odd_rank(ledgers: Mapping[str, TimeLedger]) -> Odd | None:
                 step = ledger.step_seconds
                 seconds = step * row.share if step is not None else None
                 usual_seconds = step * usual if step is not None else None
-                best = excess, Odd(key, row, usual, seconds, usual_seconds)
+                least, most = min(one.low for one in same), max(one.high for one in same)
+                best = excess, Odd(key, row, usual, least, most, seconds, usual_seconds)
     return best[1] if best is not None else None
 
 
@@ -82,11 +92,31 @@ def odd_sentence(odd: Odd) -> str:
         spent = f"{duration_text(odd.seconds)} a step"
         usual = duration_text(odd.usual_seconds)
         longer = duration_text(odd.seconds - odd.usual_seconds)
-        each = f" A step could be {longer} shorter at most."
+        each = f" A step could be up to {longer} ({percent_text(odd.excess_share)}) shorter."
     return (
         f"The others wait for {odd.key}: it spends {spent} on {odd.row.words}, the others "
         f"{usual}.{each}"
     )
+
+
+def evened_out(causes: Iterable[Cause], odd: Odd | None) -> tuple[Cause, ...]:
+    """Return the causes of a job's odd rank, what brings most first.
+
+    The other ranks spend time on the odd row too, so a cure of this rank wins no more than the
+    difference.
+    """
+    out = [_evened(cause, odd) if odd is not None else cause for cause in causes]
+    return tuple(sorted(out, key=lambda one: (-one.share, one.name)))
+
+
+def _evened(cause: Cause, odd: Odd) -> Cause:
+    row = cause.clock
+    if row is None or row.name != odd.row.name or cause.share <= odd.excess_share:
+        return cause
+    low = max(0.0, min(cause.low, odd.row.low) - odd.most_share)
+    high = max(odd.excess_share, min(cause.high, odd.row.high) - odd.least_share)
+    share, usual = odd.excess_share, odd.usual_share
+    return replace(cause, share=share, low=min(low, share), high=high, usual_share=usual)
 
 
 def _row(ledger: TimeLedger, name: str) -> Row:

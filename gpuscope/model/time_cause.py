@@ -84,7 +84,8 @@ class Cause:
     Its cure saves ``share`` of the wall clock at most, between ``low`` and ``high`` with 95 %
     confidence. ``clock`` is the row of the thread and ``row`` that of the look which belong to it,
     None if there is no such row. ``late`` is the part of the share that is late launches. ``by``
-    says who has seen it: ``clock``, ``look`` or ``both``.
+    says who has seen it: ``clock``, ``look`` or ``both``. ``usual_share`` is what the other ranks
+    of its job spend on it, where they wait for this one: ``share`` is the difference.
     """
 
     name: str
@@ -96,6 +97,7 @@ class Cause:
     row: LookRow | None = None
     late: float = 0.0
     by: str = "look"
+    usual_share: float | None = None
 
     @property
     def words(self) -> str:

@@ -27,7 +27,8 @@ def sentence(ledger: TimeLedger, found: tuple[Cause, ...], brief: bool = False) 
     row = worst.clock
     # A share that comes from the clock is shown with the clock's interval, as in its row. The
     # interval of the cause is wider: it also says what a cure may win.
-    about = row if row is not None and row.share == worst.share else worst
+    evened = worst.usual_share is not None
+    about = row if row is not None and (row.share == worst.share or evened) else worst
     low, high = percent_text(about.low), percent_text(about.high)
     between = f" ({low} to {high})" if low != high and not brief else ""
     where = clean(worst.place, 120)
@@ -43,5 +44,6 @@ def sentence(ledger: TimeLedger, found: tuple[Cause, ...], brief: bool = False) 
             else f"{duration_text(step * (1 - worst.share))} or more"
         )
         each = "" if brief else f" of {duration_text(step)}"
-        rest = f" Without it a step{each} would take {left}."
-    return f"{percent_text(worst.share)} of the time{between} goes into {worst.words}{place}.{rest}"
+        cured = "Without what the other ranks do not spend on it" if evened else "Without it"
+        rest = f" {cured} a step{each} would take {left}."
+    return f"{percent_text(about.share)} of the time{between} goes into {worst.words}{place}.{rest}"

@@ -8,11 +8,15 @@ from typing import Any
 
 import pytest
 
+from gpuscope.cli.trainer_times import of_job
 from gpuscope.config import Settings
+from gpuscope.doctor.finding import Finding
+from gpuscope.doctor.live import examine
 from gpuscope.model.look import read as read_look
 from gpuscope.model.time_ledger import of_trainer, read, recent
 from gpuscope.store.replay import ReplaySource
 from gpuscope.store.time_minutes import of_event
+from gpuscope.store.view import no_history
 from gpuscope.tui.shell.app import GpuscopeApp
 from gpuscope.tui.shell.launch import local_source
 from gpuscope.tui.shell.session import Session
@@ -48,13 +52,37 @@ def looked_at(app: GpuscopeApp, look: dict[str, Any] = clocks.LOOK) -> None:
 async def test_the_rank_that_the_others_wait_for_is_shown_first_with_the_answer_on_top():
     app = make_app(clocks.of_ranks(), "time")
     async with app.run_test(size=(120, 40)) as pilot:
-        screen = await until(pilot, "goes into waiting for input", "○ rank 2", "Doctor ◆1")
+        screen = await until(pilot, "goes into saving checkpoints", "◆ rank 2", "Doctor ◆2")
         assert "saving checkpoints ◆" in screen, "the doctor warns of it"
-        assert "waiting for input ○" in screen, "it could be saved, and the doctor does not warn"
+        assert "waiting for input ◆" in screen, "the doctor warns that the others wait for it"
+        assert "◆ the doctor warns" in screen, "the marks are explained"
         assert "train.py rank 2" in screen
-        assert "at /data/train/data.py:31 __getitem__" in screen
+        assert "at /data/train/train.py:91 save" in screen
         assert "The others wait for rank 2" in screen
         assert "Saving checkpoints takes" in screen
+        assert "Rank 2 keeps the others waiting" in screen
+
+
+@in_loop
+async def test_what_the_other_ranks_spend_too_is_no_gain_of_the_rank_they_wait_for():
+    app = make_app(clocks.of_ranks(), "time")
+    async with app.run_test(size=(160, 45)) as pilot:
+        screen = await until(pilot, "A step could be up to 210 ms (17 %) shorter", "Doctor ◆2")
+        assert "883 ms" not in screen, "that is a step without any wait, on all ranks"
+        await pilot.press("enter")
+        await until(pilot, "up to 210 ms (17 %) of a step", "the other ranks spend 107 ms on it")
+    store = views.store_of(clocks.of_ranks())
+    host = store.view().host
+    assert host is not None
+    found = {one.cause: one for one in examine(host).findings if isinstance(one, Finding)}
+    told = found["ranks.slow_input"]
+    assert told.severity == "warning"
+    assert told.effect is not None
+    assert told.effect.text.startswith("at most 17 % of the wall clock")
+    assert "beyond the 9 % of the other ranks" in told.effect.text
+    ranks = of_job(host.jobs[0], host, no_history, 300.0, "")
+    (cause,) = (c for one in ranks for c in one.causes if c.usual_share is not None)
+    assert (cause.name, told.effect.saved_share) == ("input", round(cause.share, 4))
 
 
 @pytest.mark.slow
@@ -178,7 +206,7 @@ async def test_a_replay_shows_the_same_and_cannot_be_asked(tmp_path):
             writer.write("0", at, encode(frame))
     app = GpuscopeApp(Session(replay=ReplaySource(path)), "time")
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "REPLAY", "goes into waiting for input", "rank 2 (pid")
+        await until(pilot, "REPLAY", "goes into saving checkpoints", "rank 2 (pid")
         await pilot.press("l")
         await until(pilot, "GPU trace: only a live trainer answers this")
 
@@ -330,7 +358,7 @@ def test_the_tab_looks_as_it_did(size: tuple[int, int]) -> None:
         async with app.run_test(size=size) as pilot:
             await until(pilot, "waiting for input", "wall clock")
             looked_at(app)
-            await until(pilot, "26 % of the time")  # what the look knows is in the sentence
+            await until(pilot, "21 % of the time", "A step could be up")
             if size[0] > 80:
                 await until(
                     pilot, "On the GPU", "Saving checkpoints takes", "Wall clock a step over 10 min"

@@ -210,6 +210,8 @@ def _time_reports(
     assert host is not None
     now = {trainer.id: trainer for trainer in host.trainers}
     history = trainer_times.history_of(there.store, key)
+    living = [now.get(one.trainer.id, one.trainer) for one in ranks]
+    odd = trainer_times.odd_of(living, args.window)
     reports = []
     for one, problem in zip(ranks, problems, strict=True):
         trainer = now.get(one.trainer.id, one.trainer)
@@ -222,9 +224,8 @@ def _time_reports(
             note = "It has ended meanwhile, or its probe was detached."
             if not reason.startswith("runs on"):
                 note = f"It has ended meanwhile: {reason}."
-        told = trainer_times.of_trainer(trainer, host, history, args.window, again, note)
+        told = trainer_times.of_trainer(trainer, host, history, args.window, again, note, odd)
         reports.append(replace(told, tune=tune))
-    living = [now.get(one.trainer.id, one.trainer) for one in ranks]
     reports = trainer_times.with_straggler(reports, living, host, history)
     if not any(one.ledger.looks for one in reports):
         raise _unknown(next(filter(None, problems), ""), reports[0].pid)

@@ -92,6 +92,7 @@ class MeasuredPanels(TimePanels):
 
     def _clear(self) -> None:
         self._look = None
+        self._clock.subtitle(())
         self._more = ()
         self._devices, self._drawn_ranks = (), ()
         for table in (self._clock, self._steps, self._ranks, self._gpu):

@@ -47,7 +47,7 @@ from .rows import (
     row_of,
     with_names,
 )
-from .severities import of_ranks, of_rows, severities
+from .severities import marks_line, of_ranks, of_rows, severities
 from .step_layers import of_ledger as of_ledger_layers
 from .text import (
     TIME,
@@ -191,7 +191,10 @@ class TimePane(MeasuredPanels):
         key, odd = (first.trainer.key, first.odd) if first is not None else (trainer.key, None)
         useful = work_sentence(work, ledger.step_seconds) if work is not None else ""
         job = next((job for job in host.jobs if any(t.key == key for t in job.trainers)), None)
-        self._judged = of_ledger(LiveScene(host, self.session.history), trainer, ledger, job)
+        self._judged = of_ledger(
+            LiveScene(host, self.session.history),
+            *(trainer, ledger, job, odd if key == trainer.key else None),
+        )
         causes = tuple(one.cause for one in self._judged)
         shown_odd = odd if len(ranks) > 1 else None
         weight = of_ranks(told)
@@ -204,6 +207,7 @@ class TimePane(MeasuredPanels):
         columns = NARROW_CLOCK if narrow else CLOCK
         self._clock.show_columns(with_names((row.words for row in ledger.whole), columns))
         curable = of_rows(self._judged, told)
+        self._clock.subtitle(marks_line(curable.values(), glyphs))
         course = courses(trainer.minutes, COURSE_CELLS) if narrow else {}
         self._clock.show(clock_rows(ledger, tokens_of(ledger), glyphs, curable, course))
         if len(ranks) > 1:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from ...text.styled import Line
+from ..doctor.text import SEVERITY_TOKENS, glyph_of
+from ..theme import Glyphs
 from .text import OF_RANKS
 
 if TYPE_CHECKING:
@@ -41,6 +44,17 @@ def of_rows(judged: Iterable[Judged], found: Mapping[str, Severity]) -> dict[str
             names = (one.finding.cause, *ALSO.get(one.finding.cause, ()))
             told = (found.get(name, "info") for name in names)
             out[one.cause.clock.name] = _worst(*told, out.get(one.cause.clock.name, "info"))
+    return out
+
+
+def marks_line(marked: Iterable[Severity], glyphs: Glyphs) -> Line:
+    """Return what the marks of the rows mean, nothing without a mark."""
+    here = set(marked)
+    out: Line = []
+    for one in reversed(ORDER):
+        if one in here:
+            words = "could be shorter" if one == "info" else "the doctor warns"
+            out += [(f" {glyph_of(one, glyphs)}", SEVERITY_TOKENS[one]), (f" {words} ", "faint")]
     return out
 
 

@@ -45,6 +45,8 @@ LEDGER = (
     "A time ledger divides the wall clock, pauses included, into rows that add up to it, names the "
     "lines of code behind them, and says what each fix saves at most."
 )
+LEDGER_OVERDUE_SECONDS = 60.0
+"""The first ledger comes after 10 s of steps."""
 PLACE_CELLS = 160
 LEAST_IDLE = 0.10
 """A gap that takes less of the GPU's time is not told on top."""
@@ -185,9 +187,17 @@ def no_minutes(host: HostView, trainer: TrainerView) -> list[Line]:
         text = "This recording has no time ledger of this trainer up to here."
     elif trainer.gone is not None:
         text = "It ended before its time ledger was first reported."
+    elif _is_overdue(trainer):
+        text = "No time ledger has come from this trainer: an older probe sends none."
     else:
         text = "No time ledger yet: it comes 10 s after the first step."
     return [[(text, "muted")]]
+
+
+def _is_overdue(trainer: TrainerView) -> bool:
+    """Return whether its steps took far longer than a probe needs for its first ledger."""
+    steps, each = trainer.number("step"), trainer.number("step_seconds")
+    return steps is not None and each is not None and steps * each > LEDGER_OVERDUE_SECONDS
 
 
 def ledger_lines(host: HostView, trainer: TrainerView) -> list[Line]:
@@ -197,6 +207,9 @@ def ledger_lines(host: HostView, trainer: TrainerView) -> list[Line]:
         how += "the first step: gpuscope record"
     elif trainer.gone is not None:
         how = "The next run has one 10 s after its first step: gpuscope run train.py"
+    elif _is_overdue(trainer):
+        how = "End the training and start it again with gpuscope run train.py: the probe of this "
+        how += "version sends a ledger 10 s after the first step."
     else:
         how = "It comes 10 s after the first step. An older probe sends none: then end the "
         how += "training and start it again with gpuscope run train.py"
@@ -265,12 +278,18 @@ def _cure(one: Judged, step: float | None) -> Iterable[Line]:
     from ...doctor.live_causes import fix_of
 
     cause, fix = one.cause, fix_of(one.finding)
-    left = f": a step would take {duration_text(step * (1 - cause.share))} or more" if step else ""
+    share, won = percent_text(cause.share), f"{percent_text(cause.share)} at most"
+    if step and cause.usual_share is not None:
+        others = duration_text(step * cause.usual_share)
+        won = f"up to {duration_text(step * cause.share)} ({share}) of a step: the other ranks "
+        won += f"spend {others} on it too"
+    elif step:
+        won += f": a step would take {duration_text(step * (1 - cause.share))} or more"
     if fix is not None:
         yield [("Fix      ", "muted"), (fix.title, "text")]
         for line in (fix.code or fix.environment or fix.command).splitlines()[:2]:
             yield [("         ", "muted"), (line, "text")]
-    yield [("Gain     ", "muted"), (f"{percent_text(cause.share)} at most{left}", "text")]
+    yield [("Gain     ", "muted"), (won, "text")]
 
 
 def _on_gpu(row: Row, look: Look) -> Iterable[Line]:
