@@ -68,6 +68,12 @@ def broken_devices(host: HostView) -> dict[int, DeviceState]:
     return {d.id: state for d in host.devices if (state := broken(d)) is not None}
 
 
+def on_sound_devices(host: HostView, trainers: Sequence[TrainerView]) -> list[TrainerView]:
+    """Return the trainers on no broken device: what the others last reported is not of now."""
+    states = broken_devices(host).keys()
+    return [trainer for trainer in trainers if not device_ids(trainer) & states]
+
+
 def broken_below(
     host: HostView, *entities: TrainerView | ProcView | None
 ) -> tuple[int, DeviceState] | None:

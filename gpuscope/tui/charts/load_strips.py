@@ -92,13 +92,17 @@ class LoadStrips(Painted):
         most = MOST_ROWS_OF_FEW if len(lanes) <= FEW_LANES else MOST_ROWS
         rows = min(max((height - axis) // len(lanes), 1), most)
         bins = Bins.ending(self._now, self._window, inner)
-        courses = [(lane.label, binned(lane.history, bins, self._now)) for lane in lanes]
+        courses = [
+            (lane.label, binned(lane.history, bins, self._now, hold_last=not lane.alarm))
+            for lane in lanes
+        ]
         over = height - axis - rows * len(lanes)
         out: list[Line] = []
         groups = sum(lane.first for lane in lanes)
         free = (over // (groups - 1) if groups > 1 else 0) > 0
         if over > 0 and rows == 1 and not groups:  # lines that no lane can have alone
-            means = [mean_of(values) for values in zip(*(c for _, c in courses), strict=True)]
+            sound = [c for lane, (_, c) in zip(lanes, courses, strict=True) if not lane.alarm]
+            means = [mean_of(values) for values in zip(*sound, strict=True)]
             out += _lane("mean", means, 1, names + 1, tokens.glyphs)
             out += [[]] if over > 1 else []
         for lane, (label, values) in list(zip(lanes, courses, strict=True))[: height - axis]:
@@ -110,10 +114,11 @@ class LoadStrips(Painted):
         return [strip_of(line, width, tokens) for line in out]
 
 
-def binned(history: History, bins: Bins, now: float) -> list[float | None]:
+def binned(history: History, bins: Bins, now: float, hold_last: bool = True) -> list[float | None]:
     """Return the mean load of each bin, None where nothing is known.
 
-    A bin between two samples repeats the older one, unless they are far apart.
+    A bin between two samples repeats the older one, unless they are far apart. So does a bin after
+    the last sample, unless ``hold_last`` is off: nothing is known of a device that is silent.
     """
     sums, counts = [0.0] * bins.count, [0] * bins.count
     seconds, values = history.seconds, history.values
@@ -137,6 +142,8 @@ def binned(history: History, bins: Bins, now: float) -> list[float | None]:
         elif last is not None and since < hold and bins.start + place * bins.width <= now:
             since += 1
             found[place] = last
+    if not hold_last:
+        found[bins.count - since :] = [None] * since
     return found
 
 

@@ -57,6 +57,8 @@ TOLD = frozenset((
     "live.slower",
 ))  # fmt: skip
 """Causes that a job's line on the Overview names too."""
+OF_A_DEVICE = frozenset(("device.lost",))
+"""Causes that the row of a device says as fully, where it is on the screen."""
 SEVERITY_TOKENS = {"problem": "bad", "warning": "warn", "info": "muted"}
 
 

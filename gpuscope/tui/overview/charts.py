@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from textual.containers import Horizontal, Vertical
 
+from ...model.device_state import mute
 from ...model.ranks import name_of
 from ...model.stalls import is_stalled
 from ...model.step_time import input_columns, input_share
@@ -270,7 +271,8 @@ class Charts(Vertical):
             name += " (least busy)" if len(host.devices) > 2 else ""
             found.append(self._one(name, "series2", least.id, "utilization_percent"))
         if len(host.devices) > 2:
-            mean_of = mean_over(self.session, host.devices, "utilization_percent", self._span)
+            sound = [one for one in host.devices if mute(one) is None]
+            mean_of = mean_over(self.session, sound, "utilization_percent", self._span)
             found.append(Series("mean", "other", mean_of.seconds, mean_of.values))
         return found
 
@@ -285,7 +287,8 @@ class Charts(Vertical):
             for one, token in zip(host.devices if few else [device], SERIES, strict=False)
         ]
         if not few:
-            mean = mean_over(self.session, host.devices, "power_watts", self._span)
+            sound = [one for one in host.devices if mute(one) is None]
+            mean = mean_over(self.session, sound, "power_watts", self._span)
             found.append(Series("mean", "other", mean.seconds, mean.values))
         return found
 

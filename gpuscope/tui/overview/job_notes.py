@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from ...model.device_trainings import starving, starving_warns
 from ...model.growth import trend_of
 from ...model.job_ends import NOTHING_SENT, end_of, job_end, last_state
-from ...model.job_state import WELL, JobState
+from ...model.job_state import WELL, JobState, on_sound_devices
 from ...model.memory_room import MemoryRoom, alarm
 from ...model.ranks import name_of
 from ...model.slowdown import of_trainers
@@ -20,6 +20,17 @@ from ...text.styled import Line
 from ...text.units import age_text, bytes_text, percent_text
 
 IDLE_SECONDS, OLD_LOG_SECONDS = 60.0, 60.0
+
+
+def broken_line(states: Sequence[JobState]) -> list[Line]:
+    """Return in a line which devices of a job are broken, and how; none where none is.
+
+    It does not repeat what a device says in its own row.
+    """
+    out: Line = []
+    for state in states:
+        out += [(f"{' · ' if out else ''}{state.word}: ", state.kind), (state.where, "text")]
+    return [out] if out else []
 
 
 def state_lines(state: JobState | None, why: bool = True) -> list[Line]:
@@ -76,7 +87,7 @@ def running_notes(
         if worst is not None:
             notes.append([("worst: ", "muted"), (reason, "muted")])
     notes += [line for room in found[:1] for line in growth_lines(host, room, len(trainers))]
-    return notes or _slow(host, trainers, history)
+    return notes or _slow(host, on_sound_devices(host, trainers), history)
 
 
 def growth_lines(host: HostView, room: MemoryRoom, ranks: int) -> list[Line]:
@@ -130,7 +141,7 @@ def input_token(host: HostView, trainers: Sequence[TrainerView], history: Histor
     return "warn" if found and starving_warns(host, found[1], found[0], history) else "muted"
 
 
-def _slow(host: HostView, trainers: list[TrainerView], history: HistoryOf) -> list[Line]:
+def _slow(host: HostView, trainers: Sequence[TrainerView], history: HistoryOf) -> list[Line]:
     """Return what keeps a job slower than it need be, the first that applies.
 
     It has the colour of a warning only where the doctor warns of it.

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field, replace
 
 from ...model.device_state import Kind
 from ...model.job_ends import NOTHING_SENT, end_of
-from ...model.job_state import JobState, broken_state, job_state
+from ...model.job_state import JobState, broken_states, job_state, on_sound_devices
 from ...model.memory_room import TIGHT_BYTES, MemoryRoom, rooms
 from ...model.pace import Pace, pace_of
 from ...model.stalls import is_overdue, worst_rank
 from ...model.step_parts import StepParts, step_parts
 from ...model.step_time import input_share
 from ...store.view import Entity, HistoryOf, HostView, JobView, TrainerView, no_history
-from ...text.ranges import ranges_text
+from ...text.ranges import interval_text, ranges_text
 from ...text.styled import Line, Piece
 from ...text.units import (
     GIB,
@@ -35,6 +35,7 @@ from ...wire.frames import Unknown
 from ..shell.keymap import key_of
 from ..widgets.text import DASH
 from .job_notes import (
+    broken_line,
     end_notes,
     input_token,
     log_lines,
@@ -45,7 +46,7 @@ from .wide_job_cells import wide_cells
 
 USER = "user:"
 """Begins the key of a line that stands for all jobs of another user."""
-LOSS_CELLS = 8
+LOSS_CELLS, INPUT_CELLS = 8, 6
 NO_STEP = "no step"
 """Stands for the step time while no step ends; how long ago the last one did is the step age."""
 ENDED_SHOWN = 3
@@ -156,7 +157,7 @@ def _by_user(host: HostView, jobs: Iterable[JobView]) -> Iterable[JobLine]:
 
 
 def _line(host: HostView, job: JobView, history: HistoryOf, sent: Mapping[int, str]) -> JobLine:
-    gone, state, broken = end_of(job), job_state(host, job, history), broken_state(host, job)
+    gone, state, broken = end_of(job), job_state(host, job, history), broken_states(host, job)
     trainers = [t for t in job.trainers if t.gone is None] or list(job.trainers)
     indices = devices_of(host, job)
     where = (
@@ -174,7 +175,7 @@ def _line(host: HostView, job: JobView, history: HistoryOf, sent: Mapping[int, s
     }
     if not trainers:
         process = job.processes[0] if job.processes else None
-        notes = end_notes(job, sent) or [*state_lines(broken, False), *log_lines(job)]
+        notes = end_notes(job, sent) or [*broken_line(broken), *log_lines(job)]
         kind = _gravest(state.kind, notes)
         return JobLine(
             job.key,
@@ -184,7 +185,7 @@ def _line(host: HostView, job: JobView, history: HistoryOf, sent: Mapping[int, s
             _outside(host, job),
             over=gone is not None,
             kind=kind,
-            broken=broken is not None,
+            broken=bool(broken),
         )
     found = rooms(host.devices, trainers, history, ended=True)
     pace = pace_of(trainers)
@@ -193,7 +194,7 @@ def _line(host: HostView, job: JobView, history: HistoryOf, sent: Mapping[int, s
         cells = {name: (text, "faint") for name, (text, _) in cells.items()}
     notes = end_notes(job, sent)
     if not notes:
-        notes = [*state_lines(broken, False), *running_notes(host, trainers, found, history)]
+        notes = [*broken_line(broken), *running_notes(host, trainers, found, history)]
         if not notes and state.kind == "warn":
             notes = state_lines(state, False)
     worst, _ = worst_rank(job.trainers)
@@ -204,9 +205,13 @@ def _line(host: HostView, job: JobView, history: HistoryOf, sent: Mapping[int, s
         worst or trainers[0],
         over=gone is not None,
         kind=_gravest(state.kind, notes),
-        broken=broken is not None,
+        broken=bool(broken),
     )
-    return line if pace.stopped else replace(line, split=step_parts(trainers, host, history))
+    return (
+        line
+        if pace.stopped
+        else replace(line, split=step_parts(on_sound_devices(host, trainers), host, history))
+    )
 
 
 def _gravest(kind: Kind, notes: Sequence[Line]) -> Kind:
@@ -229,7 +234,8 @@ def _trainer_cells(
     etas = [n for t in trainers if (n := t.number("eta_seconds")) is not None]
     of_epoch = any(t.readings.get("progress_of") == "epoch" for t in trainers)
     losses = [n for t in trainers if (n := t.number("loss")) is not None]
-    shares = [s for t in trainers if (s := input_share(t)) is not None]
+    sound = on_sound_devices(host, trainers)
+    shares = [s for t in sound if (s := input_share(t)) is not None]
     late = pace.stopped or any(is_overdue(t) for t in trainers)
     step, age = pace.seconds, pace.age_seconds
     if pace.stopped:
@@ -246,15 +252,16 @@ def _trainer_cells(
         "age": (step_age_text(age), "warn" if late else "muted") if age is not None else DASH,
         "eta": (_eta_text(max(etas), of_epoch), "muted") if etas else DASH,
         "loss": (loss_text(losses[0]), "text") if losses else DASH,
-        "input": (_input(shares), input_token(host, trainers, history)) if shares else DASH,
+        "input": (_input(shares), input_token(host, sound, history)) if shares else DASH,
     }
     return cells | wide_cells(trainers)
 
 
 def _input(shares: Sequence[float]) -> str:
-    """Return the share of the rank that waits longest, marked as the most where ranks differ."""
+    """Return the shares of the ranks, from the least to the most where they differ."""
     most, least = percent_text(max(shares)), percent_text(min(shares))
-    return most if most == least else f"≤{most}"
+    between = interval_text(least, most).replace(" %–", "–")
+    return between if len(between) <= INPUT_CELLS else most
 
 
 def loss_text(loss: float) -> str:

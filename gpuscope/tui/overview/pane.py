@@ -25,7 +25,16 @@ from ..widgets.table import Column, LiveTable
 from .finding_list import FindingList, go_to_finding
 from .foot import Foot
 from .job_list import JobList
-from .panel_rows import ROOMY_ROWS, SPLIT_COLUMNS, TINY_ROWS, WIDE, Given, Needs, share_out
+from .panel_rows import (
+    MOST_DEVICE_ROWS,
+    ROOMY_ROWS,
+    SPLIT_COLUMNS,
+    TINY_ROWS,
+    WIDE,
+    Given,
+    Needs,
+    share_out,
+)
 from .quiet import Quiet, QuietPanels
 
 if TYPE_CHECKING:
@@ -158,12 +167,14 @@ class OverviewPane(Pane):
         if all(map(is_, state, self._told)):
             return
         self._told = state
-        from ..doctor.text import top
+        from ..doctor.text import OF_A_DEVICE, TOLD, top
 
         height = self._terminal[1]
         bare = height < ROOMY_ROWS
         rows = 0 if height < TINY_ROWS else 1 if bare else TOP_FINDINGS
-        lines = top(*state[:2], rows)
+        host = self.session.host
+        in_rows = host is not None and len(host.devices) < MOST_DEVICE_ROWS
+        lines = top(*state[:2], rows, TOLD | OF_A_DEVICE if in_rows else TOLD)
         self._findings.show_findings(lines)
         self._findings.set_class(not bare, "panel")
         taken = len(lines) + (2 if lines and not bare else 0)
