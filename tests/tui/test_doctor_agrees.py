@@ -13,12 +13,13 @@ from gpuscope.doctor.order import rank
 from gpuscope.model.device_state import judge
 from gpuscope.model.memory_account import account
 from gpuscope.store.store import Store
-from gpuscope.store.view import HostView
+from gpuscope.store.view import HostView, no_history
 from gpuscope.tui.hosts.summary import Grade, summarise
 from gpuscope.tui.memory.advice import MEMORY, advice
 from gpuscope.tui.memory.subjects import subjects
 from gpuscope.tui.overview.job_rows import job_lines
 from gpuscope.tui.trainer.job_text import standing_out
+from gpuscope.tui.trainer.rank_rows import columns_for, rank_rows
 from gpuscope.wire import frames as f
 from tests.doctor.test_live import one, put
 from tests.fakes import clocks, jobs, paces, views
@@ -207,3 +208,21 @@ def test_nothing_warns_of_a_job_that_the_doctor_does_not_warn_of(scene: str) -> 
     grade = summarise(host, (), history).grade
     worst = {Grade.PROBLEM: "problem", Grade.STALLED: "problem", Grade.WARNING: "warning"}
     assert worst.get(grade, "info") in {*told, "info"}
+
+
+def test_a_rank_on_a_broken_device_gives_no_advice_and_all_broken_devices_are_named():
+    host, _, _, notes = told(views.hung())
+    assert notes == "hung:  GPU 3 of rank 3  · lost:  GPU 5 of rank 5"
+    assert "waits for data" in told(views.training())[3], "rank 5 starves as long as it can tell"
+    assert job_lines(host)[0].cells["input"][0] == "4 %"
+
+
+def test_the_rank_that_waits_for_data_is_marked_with_its_wait_among_the_ranks():
+    host, _, _, notes = told(views.training())
+    rows = rank_rows(host, host.jobs[0], None, no_history)
+    assert "rank 5 waits for data 31 %" in notes
+    assert [row.cells["rank"] for row in rows][:2] == [[("◆ 5", "warn")], [("0", "text")]]
+    assert rows[0].cells["input"] == [("31 %", "warn")]
+    keys = [column.key for column in columns_for(rows, 120)]
+    assert keys.index("input") < keys.index("pid")
+    assert "rank 3 holds 1.57× the mean" in str(list(standing_out(host, host.jobs[0], no_history)))

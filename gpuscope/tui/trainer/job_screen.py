@@ -138,13 +138,13 @@ class JobScreen(FullScreen):
         A few ranks leave the charts most of it. Of many, the worst have half of it, and those that
         are alike have one row where the chart would be low.
         """
-        few = max(LEAST_RANKS, height // 2)
+        few, glyphs = max(LEAST_RANKS, height // 2), self._ranks.tokens.glyphs
         count, history = len(job.trainers), self.session.history
         fold = not self._all and (count > few or height - count < LOW_ROWS)
-        rows = rank_rows(host, job, few if fold else None, history, fold)
+        rows = rank_rows(host, job, few if fold else None, history, fold, glyphs)
         charts = not self._all and height - len(rows) >= LEAST_ROWS
         if fold and not charts:
-            rows = rank_rows(host, job, max(LEAST_RANKS, height), history)
+            rows = rank_rows(host, job, max(LEAST_RANKS, height), history, glyphs=glyphs)
         known = ["stack"] if self.session.replay is None else []
         known += ["loss"] if any(t.number("loss") is not None for t in job.trainers) else []
         known += ["step"] if step_parts(job.trainers) is not None else []

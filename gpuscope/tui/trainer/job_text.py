@@ -13,7 +13,7 @@ from ...model.job_ends import NOTHING_SENT, end_of
 from ...model.job_state import broken_states, living_members, on_broken
 from ...model.memory_room import rooms
 from ...model.pace import Pace, pace_of
-from ...model.ranks import IMBALANCED, imbalance, name_of
+from ...model.ranks import IMBALANCED, fullest, imbalance, name_of
 from ...model.slowdown import of_trainers
 from ...model.stalls import find_stall, worst_rank
 from ...model.step_parts import reported, step_parts
@@ -180,7 +180,7 @@ def _slowest_line(host: HostView, ranks: Sequence[TrainerView], history: History
     found = reported(ranks, slow)
     if found is None:
         return ""
-    judged = of_ledger(LiveScene(host, history), found.trainer, found.ledger)
+    judged = of_ledger(LiveScene(host, history), found.trainer, found.ledger, odd=found.odd)
     place = judged[0].cause.place if judged else ""
     return f"; most to gain at {clean(place, 160)}" if place else ""
 
@@ -241,7 +241,8 @@ def _headroom(host: HostView, living: Sequence[TrainerView], history: HistoryOf)
 def _imbalance(living: Sequence[TrainerView]) -> Iterable[Line]:
     share = imbalance(living)
     if share is not None and share >= IMBALANCED:
-        text = f"the fullest rank holds {share:.2f}× the mean, and limits the whole job"
+        who = name_of(fullest(living))
+        text = f"{who} holds {share:.2f}× the mean, and limits the whole job"
         yield [("imbalance: ", "muted"), (text, "text")]
 
 

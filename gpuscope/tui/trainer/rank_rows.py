@@ -6,20 +6,23 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ...model.device_state import DeviceState
+from ...model.device_trainings import starving_warns
 from ...model.job_state import broken_below
 from ...model.memory_room import TIGHT_BYTES, MemoryRoom, rooms
 from ...model.pace import has_stopped, pace_of
 from ...model.stalls import find_stall, is_overdue, place, waits_in_collective, worst_rank
 from ...model.step_parts import step_parts
+from ...model.step_time import input_share
 from ...model.stragglers import is_warning, straggler
 from ...text import styled
 from ...text.ranges import compact_ranges
 from ...text.styled import Piece
-from ...text.units import amount_text, duration_text
+from ...text.units import amount_text, duration_text, percent_text
 from ..overview.job_notes import end_word, most_starving
 from ..overview.job_rows import step_age_text
 from ..overview.step_split import split_bar, tokens_of
 from ..shell.keymap import key_of
+from ..theme import UNICODE, Glyphs
 from ..widgets.table import GUTTER, Cell, Column, TableRow, lay_out
 from .rank_cells import wide_cells
 
@@ -47,6 +50,8 @@ COLUMNS = (
     Column("split", "STEP BREAKDOWN", 14, flex=2, most=60, priority=6),
     Column("at", "STUCK AT", 14, flex=3, most=60, priority=2, whole=True),
 )
+INPUT = Column("input", "INPUT", 6, align="right", priority=2)
+"""The column of the wait for input, where that is the trouble of a rank."""
 WIDE = ("rss", "p95", "power", "cpu", "loss", "input", "load")
 """Columns that only a panel of so many cells has; the first one gives its cells away first."""
 WIDE_CELLS = 150
@@ -65,6 +70,16 @@ RANK_CELLS = 11
 """RANK is at most so wide, where a row names the ranks that it stands for."""
 
 
+def _with_input(columns: Sequence[Column], rows: Sequence[TableRow]) -> Sequence[Column]:
+    """Return the columns with the wait for input before the pid, where that is the trouble."""
+    pieces = [cell for row in rows if isinstance(cell := row.cells.get("input"), list)]
+    if not any(token == "warn" for cell in pieces for _, token in cell):
+        return columns
+    others = [column for column in columns if column.key != "input"]
+    at = next(place for place, column in enumerate(others) if column.key == "pid")
+    return [*others[:at], INPUT, *others[at:]]
+
+
 def columns_for(rows: Sequence[TableRow], cells: int) -> list[Column]:
     """Return the columns that say something, for a panel of ``cells`` cells.
 
@@ -73,8 +88,8 @@ def columns_for(rows: Sequence[TableRow], cells: int) -> list[Column]:
     """
     shown = [
         column
-        for column in COLUMNS
-        if (column.key not in WIDE or cells >= WIDE_CELLS)
+        for column in _with_input(COLUMNS, rows)
+        if (column.key not in WIDE or column is INPUT or cells >= WIDE_CELLS)
         and (
             column.key not in OPTIONAL
             or any(row.cells.get(column.key) not in (NOTHING, "", None) for row in rows)
@@ -116,6 +131,7 @@ def rank_rows(
     most: int | None,
     history: HistoryOf,
     fold: bool = False,
+    glyphs: Glyphs = UNICODE,
 ) -> list[TableRow]:
     """Return a row for each rank, the worst first.
 
@@ -129,6 +145,9 @@ def rank_rows(
     slow = found.trainer if found is not None else None
     starved = most_starving(host, living, history)
     warns = found is not None and is_warning(found, host, history)
+    hungry = (
+        starved[1] if starved and starving_warns(host, starved[1], starved[0], history) else None
+    )
     worst, _ = worst_rank(living)
     by_trainer: dict[str, MemoryRoom] = {}
     for room in rooms(host.devices, living, history):
@@ -160,7 +179,7 @@ def rank_rows(
             by_trainer.get(t.key),
             broken.get(t.key),
             t.key in behind,
-            warns and t is slow,
+            glyphs.warn if (warns and t is slow) or t is hungry else "",
             t.key == first,
             ends,
             tokens,
@@ -201,7 +220,7 @@ def _rank_row(
     room: MemoryRoom | None,
     broken: tuple[int, DeviceState] | None,
     behind: bool,
-    slow: bool,
+    mark: str,
     first: bool,
     ends: bool,
     tokens: Mapping[str, str],
@@ -211,9 +230,9 @@ def _rank_row(
     device = next(
         (d for d in host.devices if room is not None and d.id == room.allocator.gpu), None
     )
-    bad = "bad" if behind or broken is not None else "warn" if slow else "text"
+    bad = "bad" if behind or broken is not None else "warn" if mark else "text"
     cells: dict[str, Cell] = {
-        "rank": NOTHING if rank is None or alone else [(str(rank), bad)],
+        "rank": NOTHING if rank is None or alone else [(f"{mark} {rank}".strip(), bad)],
         "gpu": str(device.definition.index)
         if device is not None
         else "cpu"
@@ -302,6 +321,7 @@ def _group_row(
     left = [room.headroom_bytes for room in found if room.headroom_bytes is not None]
     ages = [n for t in ranks if (n := t.number("step_age_seconds")) is not None]
     steps = [] if pace.stopped else [n for t in ranks if (n := t.number("step_seconds"))]
+    shares = [n for t in ranks if (n := input_share(t)) is not None]
     places = {place(t): t for t in ranks}
     cells: dict[str, Cell] = {
         "rank": [(_ranks_text(ranks), "text")],
@@ -309,6 +329,7 @@ def _group_row(
         "pace": _most([duration_text(n) for n in sorted(steps)], "text"),
         "age": _most([step_age_text(n) for n in sorted(ages)], "muted"),
         "split": split_bar(parts, tokens) if parts is not None else "",
+        "input": _most([percent_text(n, whole=True) for n in sorted(shares)], "muted"),
         "at": _at(ranks[0])
         if len(places) == 1
         else [(f"{len(places)} places, {key_of('all', 'JobScreen')}: all ranks", "muted")],
