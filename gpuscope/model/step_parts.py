@@ -16,7 +16,7 @@ from ..text.units import window_text
 from .pace import PARTS_STEPS
 from .rank_times import Odd, rank_to_report
 from .ranks import name_of
-from .step_time import measured_step, shares_of
+from .step_time import SPLIT_WORDS, measured_step, shares_of
 from .stragglers import Straggler, straggler
 from .time_ledger import WORDS, TimeLedger, recent
 
@@ -81,5 +81,6 @@ def step_parts(
         return None
     of = f", mean of {len(ranks)} ranks" if len(ranks) > 1 else ""
     ranked = dict(sorted(shares.items(), key=lambda one: -one[1]))
-    names = {name: name for name in ranked}
-    return StepParts(ranked, names, measured_step(ranks), f"last {PARTS_STEPS} steps{of}", False)
+    return StepParts(
+        ranked, SPLIT_WORDS, measured_step(ranks), f"last {PARTS_STEPS} steps{of}", False
+    )

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ...model.step_colours import REST, SPLIT_TOKENS
-from ...model.step_time import SPLIT
+from ...model.step_time import SPLIT, SPLIT_WORDS
 from ...model.time_ledger import TimeLedger
 from ...model.valid_history import while_it_steps
 from ...store.view import History, TrainerView
@@ -71,7 +71,7 @@ def measured(session: Session, trainer: TrainerView, window: float) -> StepLayer
     found = StepLayers(
         "Parts of a step",
         [
-            Layer(SPLIT_TOKENS[name], name, values)
+            Layer(SPLIT_TOKENS[name], SPLIT_WORDS[name], values)
             for name, one in parts.items()
             if len(values := part_of_step(while_it_steps(one, steps), compute)) == len(moments)
         ],
@@ -84,5 +84,5 @@ def measured(session: Session, trainer: TrainerView, window: float) -> StepLayer
     whole = history("step_seconds")
     values = nanoseconds(while_it_steps(whole, steps))
     return StepLayers(
-        "Step time", [Layer("other", "not broken down", values)], whole.seconds, steps
+        "Step time", [Layer("faint", "not broken down", values)], whole.seconds, steps
     )

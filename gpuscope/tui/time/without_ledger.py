@@ -34,7 +34,7 @@ STRIP_FRAME = 4
 LEAST_STRIP_ROWS = 5
 SHORT_PARTS = {
     "input": "INPUT",
-    "h2d": "H2D",
+    "h2d": "COPY",
     "compute": "COMPUTE",
     "optimizer": "OPTIM",
     "communication": "COMM",
