@@ -84,5 +84,5 @@ def measured(session: Session, trainer: TrainerView, window: float) -> StepLayer
     whole = history("step_seconds")
     values = nanoseconds(while_it_steps(whole, steps))
     return StepLayers(
-        "Step time", [Layer("faint", "not broken down", values)], whole.seconds, steps
+        "Step time", [Layer("driver", "not broken down", values)], whole.seconds, steps
     )
