@@ -23,6 +23,7 @@ from ..process.child import how_it_ended
 from . import machine, metrics, rules
 from .config import LabConfig
 from .device_selection import cores
+from .keeping import Keeper
 from .launch import FOLDER_VARIABLE
 from .rank_output import Relay
 
@@ -42,7 +43,7 @@ _PEER = re.compile(
 """Error messages of a rank that fails only because another one has ended."""
 
 
-def main(config: LabConfig, stream: BinaryIO, stop_on_eof: bool) -> int:
+def main(config: LabConfig, stream: BinaryIO, stop_on_eof: bool, keeper: Keeper) -> int:
     """Train ``config`` in its ranks and return the exit code, 0 or 2.
 
     Records go to ``stream``. On SIGTERM, SIGINT, and with ``stop_on_eof`` at the end of stdin,
@@ -63,7 +64,7 @@ def main(config: LabConfig, stream: BinaryIO, stop_on_eof: bool) -> int:
             threading.Thread(target=_end_with_parent, name="lab-parent", daemon=True).start()
         failures = _run_agent(config, folder, processes)
         relay.finish()
-        return _conclude(config, relay, failures, processes)
+        return _conclude(config, relay, failures, processes, keeper)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -144,8 +145,13 @@ def _run_agent(config: LabConfig, folder: str, processes: int) -> dict[int, Any]
 # ── how it ended ──────────────────────────────────────────────────────────────────────────────────
 
 
-def _conclude(config: LabConfig, relay: Relay, failures: dict[int, Any], processes: int) -> int:
+def _conclude(
+    config: LabConfig, relay: Relay, failures: dict[int, Any], processes: int, keeper: Keeper
+) -> int:
     """Write the last record, and return the exit code."""
+    ended = metrics.decode(relay.ended) if relay.ended is not None else None
+    if isinstance(ended, metrics.Ended) and keeper.keep(ended.summary):
+        return 0
     if relay.ended is not None:
         # nothing that a rank does after its summary changes that summary
         relay.write(relay.ended)

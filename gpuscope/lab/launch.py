@@ -22,6 +22,7 @@ from ..errors import UserError
 from ..process import child
 from . import metrics
 from .config import LabConfig
+from .keeping import KEEP
 
 PYTHON_VARIABLE = "GPUSCOPE_LAB_PYTHON"
 FOLDER_VARIABLE = "GPUSCOPE_LAB_FOLDER"
@@ -45,6 +46,9 @@ _QUESTION = (
     "import importlib.util as u, sys; s = u.find_spec('torch');"
     "print(sys.version_info[0], sys.version_info[1], int(bool(s and s.origin)))"
 )
+
+_LEFT: list[asyncio.subprocess.Process] = []
+"""Workers that may outlive this process: asyncio kills one that nothing refers to."""
 
 State = Literal["idle", "starting", "running", "stopping", "stopped", "failed"]
 
@@ -127,11 +131,13 @@ class LabRun:
         on_record: Callable[[metrics.Record], None] | None = None,
         on_state: Callable[[LabRun], None] | None = None,
         environment: Mapping[str, str] | None = None,
+        keep: bool = False,
     ):
         """Prepare a run; nothing is started yet. Callbacks come in the event loop.
 
         ``environment`` holds variables that the worker is started with, in addition to this
-        process's own.
+        process's own. With ``keep`` the worker writes its run down in the ledger where this
+        process has ended before.
         """
         self.config = config
         self.state: State = "idle"
@@ -146,6 +152,8 @@ class LabRun:
         """The number of lines that workers have written there, including earlier ones."""
         self._on_record, self._on_state = on_record, on_state
         self._environment = dict(environment or {})
+        self._keeps = keep
+        self._left = False
         self._process: asyncio.subprocess.Process | None = None
         self._following: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
@@ -182,9 +190,17 @@ class LabRun:
             await asyncio.shield(self._following)
 
     def let_go(self) -> None:
-        """Tell the worker to end, and wait for nothing, because this program quits at once."""
+        """Tell the worker to end, and wait for nothing, because this program quits at once.
+
+        One that writes its run down is left to it: the end of its stdin alone says that nobody
+        reads what it reports, and it ends soon.
+        """
         if self._process and self._process.returncode is None:
-            self._process.terminate()
+            self._left = self._keeps
+            if self._left:
+                _LEFT.append(self._process)
+            else:
+                self._process.terminate()
             assert self._process.stdin is not None
             self._process.stdin.close()
 
@@ -197,7 +213,7 @@ class LabRun:
             python = await asyncio.to_thread(find_python)
             folder = only_this_package()
             self._process = await asyncio.create_subprocess_exec(
-                *command(python, self.config),
+                *command(python, self.config, self._keeps),
                 env={**environment(folder.name), **self._environment},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -261,7 +277,8 @@ class LabRun:
             status = await process.wait()
         finally:
             errors.cancel()
-            self._kill_group()
+            if not self._left:
+                self._kill_group()
             folder.cleanup()
         if self.failure is None and self.summary is None and self.state != "stopping":
             self.failure = metrics.Failure(
@@ -309,9 +326,10 @@ class LabRun:
             self._on_state(self)
 
 
-def command(python: str, config: LabConfig) -> list[str]:
+def command(python: str, config: LabConfig, keep: bool = False) -> list[str]:
     """Return the worker's argument list."""
-    return [python, "-m", "gpuscope.lab.worker", "--stop-on-eof", "--config", config.to_json()]
+    words = ["--stop-on-eof", *([KEEP] if keep else []), "--config", config.to_json()]
+    return [python, "-m", "gpuscope.lab.worker", *words]
 
 
 def environment(path: str) -> dict[str, str]:

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, BinaryIO, NoReturn
 from . import machine, metrics
 from .advice import explain, is_explained
 from .config import ConfigError, LabConfig
+from .keeping import KEEP, Keeper
 from .run_statistics import Tally
 
 if TYPE_CHECKING:
@@ -51,19 +52,21 @@ def take_stdout() -> BinaryIO:
     return stream
 
 
-def end_with_parent(stop: threading.Event) -> None:
+def end_with_parent(end: Callable[[], None], keep: Callable[[], None]) -> None:
     """End this process when its stdin ends, which happens when its parent ends.
 
-    It runs in a thread.
+    It runs in a thread. ``end`` asks the training to end; ``keep`` writes down what it has
+    measured, where a step takes longer than there is time for.
     """
     try:
         while os.read(0, 4096):
             pass
     except OSError:
         pass
-    stop.set()
+    end()
     time.sleep(GRACE_SECONDS)
     leave_unseen()
+    keep()
     os._exit(0)
 
 
@@ -85,6 +88,9 @@ def main(argv: list[str] | None = None) -> int:
         help="toggles by name; the others have their defaults",
     )
     parser.add_argument("--stop-on-eof", action="store_true", help="stop when stdin ends")
+    parser.add_argument(
+        KEEP, action="store_true", help="then also write the run down in the ledger"
+    )
     arguments = parser.parse_args(argv)
     stream = take_stdout()
     try:
@@ -101,11 +107,11 @@ def main(argv: list[str] | None = None) -> int:
     if config.processes and "RANK" not in os.environ:
         from . import elastic
 
-        return elastic.main(config, stream, arguments.stop_on_eof)
-    return work(config, stream, arguments.stop_on_eof)
+        return elastic.main(config, stream, arguments.stop_on_eof, Keeper(arguments.keep))
+    return work(config, stream, arguments.stop_on_eof, Keeper(arguments.keep))
 
 
-def work(config: LabConfig, stream: BinaryIO, stop_on_eof: bool) -> int:
+def work(config: LabConfig, stream: BinaryIO, stop_on_eof: bool, keeper: Keeper) -> int:
     """Train in this process and return the exit code.
 
     While torch is still being imported it ends at once when told to.
@@ -118,6 +124,12 @@ def work(config: LabConfig, stream: BinaryIO, stop_on_eof: bool) -> int:
             stream.flush()
         except BrokenPipeError:
             stop.set()
+
+    run: Run | None = None
+
+    def keep() -> None:
+        if run is not None:
+            keeper.keep(run.tally.document())
 
     def end(*_: object) -> None:
         if not stop.is_set():
@@ -134,14 +146,14 @@ def work(config: LabConfig, stream: BinaryIO, stop_on_eof: bool) -> int:
         signal.signal(number, end)
     if stop_on_eof:
         threading.Thread(
-            target=end_with_parent, args=(stop,), name="lab-parent", daemon=True
+            target=end_with_parent, args=(end, keep), name="lab-parent", daemon=True
         ).start()
 
     from .run import Run
 
     importing = False
     run = Run(config, report, stop)
-    code = _train(run, config, report)
+    code = _train(run, config, report, keeper)
     if run.world is not None and run.world.backend:
         from . import parallel
 
@@ -149,7 +161,9 @@ def work(config: LabConfig, stream: BinaryIO, stop_on_eof: bool) -> int:
     return code
 
 
-def _train(run: Run, config: LabConfig, report: Callable[[metrics.Record], None]) -> int:
+def _train(
+    run: Run, config: LabConfig, report: Callable[[metrics.Record], None], keeper: Keeper
+) -> int:
     """Train, and return the exit code after the last record."""
     try:
         run.train()
@@ -157,10 +171,14 @@ def _train(run: Run, config: LabConfig, report: Callable[[metrics.Record], None]
         failure = explain(error, config, run.tally, run.batch)
         if not is_explained(error):
             traceback.print_exc()
-        report(replace(failure, summary=run.tally.document(failure)))
+        document = run.tally.document(failure)
+        if not keeper.keep(document):
+            report(replace(failure, summary=document))
         return 2
     if run.world is None or run.world.rank == 0:
-        report(metrics.Ended(run.tally.document()))
+        document = run.tally.document()
+        if not keeper.keep(document):
+            report(metrics.Ended(document))
     return 0
 
 

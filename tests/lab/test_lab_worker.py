@@ -18,6 +18,7 @@ import pytest
 
 from gpuscope.lab import metrics
 from gpuscope.lab.config import LabConfig
+from gpuscope.lab.ledger import Ledger
 from tests.fakes.forking import Forked, script
 from tests.fakes.waiting import until
 
@@ -136,6 +137,38 @@ def test_the_end_of_stdin_ends_it() -> None:
         process.stdin = None
         assert isinstance(records(process)[-1], metrics.Ended)
     assert process.returncode == 0
+
+
+def test_a_run_whose_viewer_has_gone_is_written_down_by_itself(tmp_path: Path) -> None:
+    path = tmp_path / "lab.sqlite"
+    config = LabConfig(model="mlp", seed=7)
+    words = ("--stop-on-eof", "--keep")
+    with worker(config.to_json(), *words, fork=True, GPUSCOPE_LEDGER=str(path)) as process:
+        seen = first_step(process).step
+        assert process.stdin is not None
+        process.stdin.close()
+        process.stdin = None
+        assert not any(isinstance(one, metrics.Ended) for one in records(process)), "written twice"
+    (entry,) = Ledger(path).entries()
+    assert entry.source == "lab"
+    assert entry.config is not None
+    assert entry.config.seed == 7
+    assert entry.document["steps"] >= seen
+    assert entry.document["loss_curve"]
+
+
+def test_a_run_that_is_stopped_while_it_is_watched_is_left_to_its_viewer(tmp_path: Path) -> None:
+    path = tmp_path / "lab.sqlite"
+    words = ("--stop-on-eof", "--keep")
+    with worker(
+        LabConfig(model="mlp").to_json(), *words, fork=True, GPUSCOPE_LEDGER=str(path)
+    ) as process:
+        first_step(process)
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout is not None
+        ended = [metrics.decode(line) for line in process.stdout][-1]
+    assert isinstance(ended, metrics.Ended)
+    assert not path.exists()
 
 
 def test_a_reader_that_went_away_ends_it() -> None:

@@ -5,6 +5,7 @@ They ask for a switch's value, about a device that is in use, and how often to m
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import ClassVar
@@ -20,6 +21,7 @@ from ...text.styled import Line
 from ...text.units import bytes_text
 from ..cells import fit
 from ..shell.keymap import bindings_of
+from ..widgets.program import program
 from ..widgets.table import Column, LiveTable, TableRow
 from ..widgets.text_dialog import TextDialog
 from .choices import choices, does_nothing
@@ -178,6 +180,42 @@ class HeldDialog(TextDialog):
         """Start beside it."""
         self.runs.start(force=True)
         self.dismiss()
+
+
+class QuitDialog(TextDialog):
+    """The question whether to quit while a run is in progress."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("QuitDialog")]
+    WAIT_SECONDS = 2.5
+    """So long the end of the run is waited for; after that it is written down without us."""
+
+    def __init__(self, runs: LabRuns) -> None:
+        super().__init__("Quit")
+        self.runs = runs
+        self._leaving: asyncio.Task[None] | None = None
+
+    def on_mount(self) -> None:
+        self.set_interval(0.5, self.redraw)
+
+    def text(self) -> Iterable[Line]:
+        run = self.runs.current
+        name = run.preset if run is not None else self.runs.config.model
+        if self._leaving is not None:
+            yield [(f"Stopping {name} and writing the run down …", "muted")]
+        elif run is not None and run.step:
+            yield [(f"Stop {name} at step {run.step:,} and keep it as a run?", "title")]
+        else:
+            yield [(f"Stop {name}? It has made no step yet: nothing is kept.", "title")]
+
+    def action_leave(self) -> None:
+        """Stop the run and quit."""
+        if self._leaving is None:
+            self._leaving = asyncio.get_running_loop().create_task(self._stop_and_leave())
+            self.redraw()
+
+    async def _stop_and_leave(self) -> None:
+        await self.runs.end(self.WAIT_SECONDS)
+        program(self.app).leave()
 
 
 class RepeatDialog(TextDialog):

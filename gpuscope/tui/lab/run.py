@@ -81,6 +81,11 @@ class Run:
         return self.started.device if self.started else ""
 
     @property
+    def preset(self) -> str:
+        """What it trains: the preset that the family's name stands for, once that is known."""
+        return self.started.preset if self.started else self.config.model
+
+    @property
     def step(self) -> int:
         return self.last.step if self.last else 0
 

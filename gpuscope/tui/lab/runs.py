@@ -250,7 +250,7 @@ class LabRuns:
         from ...lab.launch import LabRun
 
         if self._worker is None:
-            self._worker = LabRun(config, self._record, self._became)
+            self._worker = LabRun(config, self._record, self._became, keep=True)
         await self._worker.restart(config)
         return self._worker
 
@@ -315,8 +315,25 @@ class LabRuns:
         await tuning.wait()
         self.book.open()
 
+    async def end(self, seconds: float) -> None:
+        """Stop the trainer, and wait until its run is written down, but no longer than this."""
+        self.stop()
+
+        async def written() -> None:
+            while self._tasks:
+                await asyncio.wait(set(self._tasks))
+            await self.filed()
+
+        try:
+            await asyncio.wait_for(written(), seconds)
+        except asyncio.TimeoutError:
+            pass
+
     def let_go(self) -> None:
-        """The program leaves: trainer, search and demo end by themselves."""
+        """The program leaves: trainer, search and demo end by themselves.
+
+        The trainer then writes its run down itself.
+        """
         if self.tuning is not None:
             self.tuning.let_go()
         if self.repeats is not None:

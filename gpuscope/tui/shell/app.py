@@ -54,6 +54,7 @@ class GpuscopeApp(LeanApp[int]):
         self.ascii_only = session.settings.ascii
         self._keys = TypeAhead(self, self._unanswered)
         self._connector: Connector | None = None
+        self._asked_to_quit = False
         self._start = start if start in TABS else "overview"
         register(self)
         wanted = session.state.theme or THEME_NAMES.get(session.settings.theme, DARK)
@@ -213,6 +214,18 @@ class GpuscopeApp(LeanApp[int]):
     def tab_shown(self) -> str:
         """Return the visible tab below all screens."""
         return self.main.tab
+
+    def quit(self) -> None:
+        """Leave; where a run of the Lab would end, ask first, but only once."""
+        runs = self.session.training
+        if runs is None or self._asked_to_quit:
+            self.leave()
+        else:
+            self._asked_to_quit = True
+            self.open("lab_quit", runs, then=self._stay)
+
+    def _stay(self, _: object) -> None:
+        self._asked_to_quit = False
 
     def leave(self, code: int = 0) -> None:
         """Restore the terminal and end with this exit code.

@@ -64,6 +64,10 @@ LAB_KEYS: dict[str, tuple[Key, ...]] = {
         FORCE._replace(footer=10, label="start anyway"),
         CLOSE._replace(label="cancel"),
     ),
+    "QuitDialog": (
+        one("enter", "leave", "stop and quit", "stop the run, keep it and quit", 10),
+        CLOSE._replace(label="stay"),
+    ),
     "TuneDialog": (
         one("enter", "begin", "begin", "search for the fastest settings", 10),
         one("left,h", "budget(-1)", "shorter", "a shorter search", 20),

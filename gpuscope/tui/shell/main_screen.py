@@ -505,4 +505,4 @@ class MainScreen(Screen[None], inherit_bindings=False):
         program(self.app).open("help", top, on_tab)
 
     def do_quit(self) -> None:
-        program(self.app).leave()
+        program(self.app).quit()

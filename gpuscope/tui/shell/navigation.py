@@ -56,6 +56,7 @@ PLACES: dict[str, ScreenPlace] = {
     "proof": ScreenPlace("doctor.dialogs", "CommandDialog", with_session=False),
     "lab_value": ScreenPlace("lab.dialogs", "ValueDialog", with_session=False),
     "lab_held": ScreenPlace("lab.dialogs", "HeldDialog", with_session=False),
+    "lab_quit": ScreenPlace("lab.dialogs", "QuitDialog", with_session=False),
     "lab_repeat": ScreenPlace("lab.dialogs", "RepeatDialog", with_session=False),
     "lab_pitfalls": ScreenPlace("lab.pitfalls_dialog", "PitfallsDialog", with_session=False),
     "lab_tune": ScreenPlace("lab.tune_screen", "TuneScreen"),

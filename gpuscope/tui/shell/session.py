@@ -205,10 +205,7 @@ class Session:
 
     @property
     def wanted_hz(self) -> float:
-        """The rate to ask of the source.
-
-        Several hosts begin with no more than one sample a second each.
-        """
+        """The rate to ask of the source: of several hosts at first one sample a second each."""
         hz = self.state.rate_hz or self.settings.rate_hz or USUAL_HZ
         return min(hz, USUAL_HZ) if self.many and not self._rate_chosen else hz
 
@@ -224,6 +221,11 @@ class Session:
                 lambda: self._store.view().host if self._store is not None else None,
             )
         return self._labs
+
+    @property
+    def training(self) -> LabRuns | None:
+        """The lab's runs while one is in progress, which quitting would end."""
+        return self._labs if self._labs is not None and self._labs.busy else None
 
     @property
     def predictions(self) -> Predictions:

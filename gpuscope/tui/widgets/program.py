@@ -73,6 +73,9 @@ class Program(Protocol):
     def redraw(self) -> None:
         """Write the whole screen to the terminal again."""
 
+    def quit(self) -> None:
+        """End the program, after a question where a run would end with it."""
+
     def leave(self, code: int = 0) -> None:
         """End the program."""
 
