@@ -87,6 +87,8 @@ class Comparison:
     break_even_step: int | None
     break_even_reason: str
     notes: list[str] = field(default_factory=list)
+    apart: str = ""
+    """Both models and devices where one of them differs, so that no row says what is better."""
 
     def row(self, key: str) -> Row | None:
         return next((row for row in self.rows if row.key == key), None)
@@ -106,12 +108,38 @@ def compare(a: Sequence[Entry], b: Sequence[Entry]) -> Comparison:
     if _different_samples(left, right):  # a longer step with more samples is not worse
         rows = [replace(row, better="") if row.key in _OF_A_STEP else row for row in rows]
     rows += [_loss(left, right), *_efficiency(left, right)]
+    if apart := _apart(left[0], right[0]):
+        rows = [replace(row, better="") for row in rows]
     first = next(iter(_pairs(left, right)), (left[0], right[0]))  # repeats have seeds of their own
     changes = differences(*first)
     step, reason = _break_even(left, right, rows)
     return Comparison(
-        left, right, changes, rows, step, reason, _notes((a, b), (left, right), changes, rows)
+        left,
+        right,
+        changes,
+        rows,
+        step,
+        reason,
+        _notes((a, b), (left, right), changes, rows, apart),
+        apart,
     )
+
+
+def _apart(a: Entry, b: Entry) -> str:
+    """Return ``gpt-tiny on CPU, gpt-small on H200`` where model or device differ, else ""."""
+    models = [_models([side]) for side in (a, b)]
+    devices = [_device(side) for side in (a, b)]
+    if not any(None not in pair and pair[0] != pair[1] for pair in (models, devices)):
+        return ""
+    pairs = zip(models, devices, strict=True)
+    return ", ".join(f"{m or 'unknown model'} on {d or 'unknown device'}" for m, d in pairs)
+
+
+def _device(side: Entry) -> str | None:
+    """Return what a side was trained on, CPUs without their names."""
+    if side.device == "cpu":
+        return "CPU"
+    return side.device_name.removeprefix("NVIDIA ") if side.device_name else None
 
 
 _OF_A_STEP = ("step_seconds", "step_p95_seconds", "warmup_seconds", "input_seconds")
@@ -356,7 +384,11 @@ def differences(left: Entry, right: Entry) -> list[Change]:
     if left.config and right.config:
         for name, toggle in BY_NAME.items():
             x, y = getattr(left.config, name), getattr(right.config, name)
-            if x != y:
+            models = (_models([left]), _models([right]))
+            if name == "model" and None not in models and models[0] != models[1]:
+                # the name of a family stands for another model on another device
+                changes.append(Change(name, str(models[0]), str(models[1]), True))
+            elif x != y:
                 changes.append(Change(name, toggle.text(x), toggle.text(y), True))
     around = [
         {**side.environment, **{name: side.document.get(name) for name in _SURROUNDINGS}}
@@ -379,15 +411,12 @@ def _notes(
     used: Sequence[list[Entry]],
     changes: list[Change],
     rows: list[Row],
+    apart: str,
 ) -> list[str]:
-    notes = [
+    notes = [f"not comparable: {apart}"] if apart else []
+    notes += [
         _LOUD[c.name].format(a=c.a, b=c.b) for c in changes if c.name in _LOUD and not c.toggle
     ]
-    models = [_models(side) for side in used]
-    if None not in models and models[0] != models[1]:
-        notes.append(
-            f"different models, {models[0]} and {models[1]}: no row shows which setting is better"
-        )
     for letter, side, kept in zip("AB", given, used, strict=True):
         failed = [entry for entry in side if entry.failure]
         if failed:
@@ -412,9 +441,7 @@ def _notes(
         )
     bases = {row.basis for row in rows if row.basis}
     if WITHIN in bases:
-        notes.append(
-            "the 95 % interval covers noise between steps within one run, not between runs"
-        )
+        notes.append("95 % interval: noise between steps of one run, not between runs")
     elif bases == {SINGLE}:
         notes.append("single runs: the noise between runs is unknown")
     if bases <= {WITHIN, SINGLE} and all(side[0].source != "recording" for side in used):

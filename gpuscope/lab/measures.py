@@ -105,7 +105,9 @@ PER_SAMPLE = Measure(
 different batches.
 """
 MEASURES: tuple[Measure, ...] = (
-    Measure("samples_per_second", "samples/s", "samples/s", "higher", _key("samples_per_second")),
+    Measure(
+        "samples_per_second", "samples/s, mean", "samples/s", "higher", _key("samples_per_second")
+    ),
     Measure("step_seconds", "step, median", "s", "lower", _step("median"), _median),
     Measure("step_p95_seconds", "step, p95", "s", "lower", _step("p95"), path="step_seconds"),
     PER_SAMPLE,

@@ -59,7 +59,7 @@ def test_two_runs_have_the_spread_of_their_steps() -> None:
     assert 1.016 < row.high / 0.8 < 1.024
     assert found.row("samples_per_second").basis == SINGLE
     assert found.row("samples_per_second").low is None
-    assert any("within one run" in note for note in found.notes)
+    assert any("steps of one run" in note for note in found.notes)
 
 
 def test_without_an_interval_of_the_steps_it_is_single_figures() -> None:
@@ -244,11 +244,18 @@ def test_strong_scaling_efficiency_and_neither() -> None:
     assert compare([entry(0.1)], [entry(0.2)]).row("efficiency") is None
 
 
-def test_different_models_have_no_efficiency_and_a_note() -> None:
+def test_what_differs_in_model_or_device_gets_no_verdict() -> None:
     other = entry(0.1, parallel="ddp", world=4, preset="mlp-tiny")
     found = compare([entry(0.1, preset="gpt-tiny")], [other])
     assert found.row("efficiency") is None
-    assert any("different models, gpt-tiny and mlp-tiny" in note for note in found.notes)
+    assert found.notes[0] == "not comparable: gpt-tiny on CPU, mlp-tiny on CPU"
+    assert found.row("step_seconds").ratio == pytest.approx(1)
+    assert not any(row.better for row in found.rows)
+    model = found.changes[0]
+    assert (model.name, model.a, model.b) == ("model", "gpt-tiny", "mlp-tiny")
+    alike = compare([entry(0.1)], [entry(0.2)])
+    assert alike.apart == ""
+    assert alike.row("step_seconds").better == "lower"
 
 
 # ── loss ──────────────────────────────────────────────────────────────────────────────────────────

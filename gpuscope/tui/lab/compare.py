@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 
 SHORT = {
-    "samples_per_second": "samples/s",
-    "step_seconds": "step",
+    "samples_per_second": "mean /s",
+    "step_seconds": "med. step",
     "step_p95_seconds": "step p95",
     "sample_seconds": "per sample",
     "warmup_seconds": "warm-up",
@@ -264,6 +264,8 @@ def closing_lines(comparison: Comparison) -> Iterable[Line]:
     if repeats:
         yield [("95 % ", "muted"), (f"over {repeats}", "text")]
     for text in comparison.notes:
+        if comparison.apart and text.endswith(comparison.apart):
+            continue  # the title says it
         if ADVICE in text:
             yield [
                 (f"{key_of('lab_repeat')} ", "accent"),
@@ -283,8 +285,10 @@ def comparison_lines(comparison: Comparison, cells: int, rows: int, glyphs: Glyp
     """
     head = changes_lines(comparison, cells, 2 if rows >= 8 else 1)
     table = list(table_lines(comparison, cells, glyphs))
-    closing: list[Line] = [
-        piece for line in closing_lines(comparison) for piece in styled.wrap(line, cells)
-    ]
-    room = max(0, rows - len(head) - len(table))
-    return [*head, *table, *closing[:room]][:rows]
+    lines = [*head, *table]
+    for line in closing_lines(comparison):
+        sentence = styled.wrap(line, cells)
+        if len(lines) + len(sentence) > rows:
+            break
+        lines += sentence
+    return lines[:rows]

@@ -19,6 +19,7 @@ SETTLED_SECONDS = 1.5
 """A prediction is requested once the switches have been still for so long: it starts a child with
 torch, which a walk through the values of a switch must not do at each step.
 """
+UNSETTLED = "predicted once you stop changing switches"
 
 
 class FirstRun:
@@ -55,5 +56,5 @@ class FirstRun:
         if self._config != runs.config:
             self._config, self._since = runs.config, now
         if now - self._since < SETTLED_SECONDS:
-            return Question(runs.config, card, doing="waiting until the switches are still")
+            return Question(runs.config, card, doing=UNSETTLED)
         return predictions.want(runs.config, card, fixes=False)

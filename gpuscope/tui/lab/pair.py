@@ -94,9 +94,11 @@ class Pair:
         """Return the title of the comparison, as ``A #12 → B #14 ×5``."""
         if self.a is None or self.b is None:
             return "A/B"
-        return " · ".join(
-            f"{side} {self.name(entry)}" for side, entry in (("A", self.a), ("B", self.b))
-        )
+        sides = [f"{side} {self.name(one)}" for side, one in (("A", self.a), ("B", self.b))]
+        found = self.comparison()
+        if found is not None and found.apart:
+            sides.append(f"not comparable: {found.apart}")
+        return " · ".join(sides)
 
     def name(self, entry: Entry) -> str:
         """Return a run by its number, its repeats counted."""
@@ -162,12 +164,13 @@ def curves(pair: Pair, current: Run | None) -> tuple[list[Series], str]:
         out.append(
             Series("now", "series3", [x / each for x in current.samples], list(current.losses))
         )
-    for side, token, entry in chosen:
+    equal = len(chosen) == 2 and read(chosen[0][2]) == read(chosen[1][2])
+    for side, token, entry in chosen[:1] if equal else chosen:
         points = read(entry)
         if points:
             out.append(
                 Series(
-                    f"{side} {run_name(entry.id)}",
+                    "A = B" if equal else f"{side} {run_name(entry.id)}",
                     token,
                     [x for x, _ in points],
                     [y for _, y in points],

@@ -15,7 +15,8 @@ from ...lab.config import LabConfig
 from ...text.numbers import number
 from ...text.styled import Line
 from ...text.units import bytes_text, duration_text, pace_text, short_age_text
-from ..widgets.table import Cell, Column, TableRow
+from ...text.width import cells as text_cells
+from ..widgets.table import GUTTER, Cell, Column, TableRow
 from .choices import SWITCHES
 from .run import Run
 from .runs import run_name, sides
@@ -47,7 +48,19 @@ def columns(cells: int, rows: Sequence[TableRow]) -> list[Column]:
         Column("steps", "STEPS", 6, align="right", priority=6),
     )
     silent = {name for name in ("peak", "loss") if all(row.cells.get(name) is DASH for row in rows)}
-    return [column for column in everything if column.key not in silent]
+    shown = [column for column in everything if column.key not in silent]
+    # a whole setting says more than when a run was made, from where, and of how many steps
+    others = [c for c in shown if c.key not in ("setting", "age", "source", "steps")]
+    room = cells - GUTTER - sum(column.width + 1 for column in others)
+    longest = max((_cells_of(row.cells.get("setting")) for row in rows), default=0)
+    return [
+        c._replace(width=max(c.width, min(longest, room))) if c.key == "setting" else c
+        for c in shown
+    ]
+
+
+def _cells_of(cell: Cell | None) -> int:
+    return sum(text_cells(text) for text, _ in cell) if isinstance(cell, list) else 0
 
 
 DASH: Line = [("–", "faint")]
@@ -160,12 +173,13 @@ def live_row(run: Run, state: str, against: LabConfig | None, many_devices: bool
     """Return the run in progress."""
     last, rates = run.last, run.rates
     token = "muted" if last is not None and last.warming_up else "text"
-    preset = run.started.preset if run.started else run.config.model
     cells: dict[str, Cell] = {
         "mark": [("●", "ok")],
         "run": [("now", "ok")],
         "source": [("here", "faint")],
-        "setting": setting_of(run.config, preset, against, "", run.device if many_devices else ""),
+        "setting": setting_of(
+            run.config, run.preset, against, "", run.device if many_devices else ""
+        ),
     }
     if last is None:
         cells["age"] = [(SOON.get(state, state), "muted")]
