@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -42,6 +43,8 @@ class Question:
     answer: Answer | None = None
     doing: str = "queued"
     problem: tuple[str, ...] = ()
+    since: float | None = None
+    """When the trace began, in seconds of our own clock; None before."""
 
     @property
     def done(self) -> bool:
@@ -163,7 +166,7 @@ class Predictions:
             found.doing = f"what if: {fix.title}"
             self._tell(loop)
 
-        found.doing = "tracing the model"
+        found.doing, found.since = "tracing the model", time.monotonic()
         self._tell(loop)
         try:
             asking = Asking(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...model.cuda_devices import visible_devices
@@ -87,11 +89,15 @@ class WhatIfView:
     def _config(self, subject: Subject | None) -> LabConfig:
         """Return the switches of the run where that is looked at, else those that are set.
 
-        The run is the one in progress.
+        The run is the one in progress. Its model is the preset that it trains: the name of a
+        family stands for a larger one on a GPU than on a CPU.
         """
         runs = self.session.labs
-        running = subject is not None and subject.trainer is not None and runs.current is not None
-        return runs.current.config if running and runs.current else runs.config
+        looked_at = subject is not None and subject.trainer is not None
+        run = runs.current if looked_at or runs.busy else None
+        if run is None:
+            return runs.config
+        return replace(run.config, model=run.preset) if run.started else run.config
 
     def _show_lab(self, host: HostView, subject: Subject | None) -> None:
         config = self._config(subject)
@@ -100,7 +106,8 @@ class WhatIfView:
         name = f"{config.preset('cuda')}" + (f", batch {answer.batch}" if answer else "")
         if answer is None:
             self.table.show([])
-            self.table.show_empty(" ".join(found.problem[:2]) or f"{found.doing} …")
+            waits = "" if found.done else f"{found.doing}{_for_how_long(found)}"
+            self.table.show_empty(" ".join(found.problem[:2]) or waits)
             set_title(self.table, f"What if: {name}")
             self.table.subtitle([(found.problem[2], "accent")] if len(found.problem) > 2 else [])
             self._tell({}, None, ())
@@ -321,6 +328,14 @@ def _about(one: Tried) -> list[Line]:
         [("how: ", "muted"), (one.fix.change, "text"), *verdict],
         [("cost: ", "muted"), (one.fix.cost, "muted")],
     ]
+
+
+def _for_how_long(found: Question) -> str:
+    """Return for how long the model has been traced, and the key that leaves this view."""
+    if found.since is None:
+        return " …"
+    seconds = time.monotonic() - found.since
+    return f", {seconds:.0f} s … {key_of('what_if')} stops waiting"
 
 
 def _need(answer: Answer) -> str:
