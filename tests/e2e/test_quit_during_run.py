@@ -33,9 +33,11 @@ def training(tmp_path):
         f"'echo $$ > {shlex.quote(str(tmp_path / 'pid'))}; exec {program}'"
     )
     screen = Tmux(tmp_path, command, 140, 30)
-    screen.wait(r"now .*mlp-tiny.* [1-9][\d,]* *│")
-    yield screen, path, int((tmp_path / "pid").read_text())
-    screen.close()
+    try:
+        screen.wait(r"now .*mlp-tiny.* [1-9][\d,]* *│")
+        yield screen, path, int((tmp_path / "pid").read_text())
+    finally:
+        screen.close()
 
 
 def _kept(path: Path) -> Entry:
