@@ -25,6 +25,8 @@ a trainer need not be told about its end.
 """
 _SENT = re.compile(r" signal (?!STOP|CONT)[A-Z0-9]+ to pid (\d+) \(start (\d+), .*: sent$", re.M)
 _NOTEBOOK = re.compile(r"ipykernel|colab_kernel|papermill|jupyter")
+_LAB = re.compile(r"\bgpuscope[./]lab[./](worker|rank)\b")
+"""The Lab's own processes. Stopping a run ends them, and the Lab itself says how a run failed."""
 _LOG_BYTES = 64 << 10
 
 
@@ -77,8 +79,8 @@ def was_ended_by_its_user(path: Path) -> bool:
     """Tell whether the trainer's own user ended it.
 
     Either an exception of :data:`BY_ITS_USER` ended it, or it was a notebook kernel that ended
-    without an error: restarting a kernel is no failure. Only the part of the box that is needed for
-    this is read.
+    without an error, or a run of the Lab: restarting a kernel or stopping a run is no failure. Only
+    the part of the box that is needed for this is read.
     """
     try:
         with open(path, "rb") as file:
@@ -91,7 +93,8 @@ def was_ended_by_its_user(path: Path) -> bool:
     from ..store.blackbox import trainer_of
 
     trainer = trainer_of(path)
-    return trainer is not None and _NOTEBOOK.search(trainer.script or "") is not None
+    script = (trainer.script or "") if trainer is not None else ""
+    return any(one.search(script) is not None for one in (_NOTEBOOK, _LAB))
 
 
 def line(directory: str | Path | None = None) -> str:

@@ -195,9 +195,25 @@ async def test_trainers_that_have_ended_are_one_row_below_all_that_is_true_now()
         assert screen.index("finding number 0") < screen.index("2 ended earlier")
         assert "▸ ◆ finding number 1" in screen
         await pilot.press("G", "k")
-        await until(pilot, "Also", "it ran out of memory (train.py (pid 7))")
-        await pilot.press("G")
+        await until(pilot, "2 trainers ended earlier", "it ran out of memory", "train.py (pid 7)")
+        await pilot.press("enter", "j", "j")
+        await until(pilot, "▸ ▲ it ran out of memory", "How sure")
+        await pilot.press("k", "k", "enter", "j")
         await until(pilot, "Ended", "train.py (pid 9) ended by KeyError: 7")
+
+
+@in_loop
+async def test_a_healthy_machine_says_first_that_what_runs_is_well_and_last_what_ended_earlier():
+    app = make_app(views.cpu_only(), "doctor")
+    at_home(app)
+    watch = app.session.doctor
+    for pid in (7, 8):
+        died = replace(many(1)[0], severity="problem", title="it died", where=f"a.py (pid {pid})")
+        more = {"pid": pid, "ended": time.time() - 3600.0, "name": "a.py", "how": "by a signal"}
+        watch._take_report("left", Report(findings=(died,)), more)
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await until(pilot, "▸ ● Nothing wrong: gpuscope.lab.worker, step", "What was ch")
+        assert screen.index("Nothing wrong") < screen.index("2 ended earlier")
 
 
 @in_loop
@@ -230,7 +246,8 @@ async def test_the_cursor_goes_to_what_is_graver_and_stays_with_what_is_read_oth
         await until(pilot, "Nothing wrong was found.")
         first, second, third = many(5)[0], many(5)[2], many(5)[3]
         await show(first)
-        await until(pilot, "▸ ○ finding number 0")
+        await until(pilot, "▸ ● Nothing wrong: 8 jobs train", "  ○ finding number 0")
+        await pilot.press("j")
         await show(first, second)
         await until(pilot, "  ○ finding number 2", "▸ ○ finding number 0")
         await pilot.press("g")

@@ -13,6 +13,7 @@ from ..log.rows import event_lines
 from ..shell.keymap import key_of
 from .checked_courses import course_line
 from .checked_figures import AREAS, area_of
+from .finding_history import all_well
 from .text import NOTHING, SEVERITY_TOKENS, UNEXAMINED, glyph_of, with_label
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def about(
     report = watch.report
     holds = [case for case in watch.cases if not case.past]
     out: list[Line] = []
-    if not holds:
+    if all_well(watch.cases):
         sign, text = (
             ((glyphs.ok, "ok"), NOTHING)
             if report.examined

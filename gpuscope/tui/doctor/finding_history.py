@@ -72,6 +72,16 @@ def pid_of(finding: Finding) -> int | None:
     return int(match[1]) if match else None
 
 
+def all_well(cases: Iterable[Case]) -> bool:
+    """Return whether nothing is found on what runs now, and nothing grave on this machine.
+
+    How trainers ended that no longer run does not matter.
+    """
+    return not any(
+        not case.past and (case.grave or case.kind == "live") and not case.dead for case in cases
+    )
+
+
 def sort_cases(cases: Iterable[Case]) -> tuple[Case, ...]:
     """Return the worst and surest cases first, then what no longer holds.
 

@@ -21,16 +21,19 @@ from ..widgets.program import program
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines
 from .checked_text import about, elsewhere, happened, related
+from .finding_history import all_well
 from .proof import Proof, proof_of
 from .text import (
     ABOUT,
     COLUMNS,
+    FOLDED,
     TABLE_GAP,
     Group,
     about_row,
     columns,
     copied_fixes,
     detail,
+    ended_page,
     group_cases,
     marked_fix,
     paste_of,
@@ -90,6 +93,8 @@ class DoctorPane(Pane):
         self._examined = Lines(id="examined", classes="panel")
         self._groups: dict[str, Group] = {}
         self._shown = ""
+        self._unfolded = False
+        """Whether each trainer that ended earlier has a row of its own."""
         self._turned = 0
         self._height = 0
         self._keys: tuple[object, ...] = ()
@@ -116,16 +121,19 @@ class DoctorPane(Pane):
             return
         glyphs = self._table.tokens.glyphs
         needle = self.session.state.filter.casefold()
-        groups = [
-            group for group in group_cases(self.doctor.cases) if needle in _text_of(group, host)
-        ]
+        every = group_cases(self.doctor.cases)
+        if self._unfolded and (folded := next((one for one in every if one.key == FOLDED), None)):
+            every += folded.unfolded()
+        groups = [group for group in every if needle in _text_of(group, host)]
         self._groups = {group.key: group for group in groups}
-        hidden = len(group_cases(self.doctor.cases)) - len(groups)
+        hidden = len(every) - len(groups)
         self._table.border_subtitle = (
             f"{hidden} more without {needle!r}   {key_of('back')}: all" if hidden else ""
         )
         before = self._table.rows
-        rows = [*(row_of(group, host, glyphs) for group in groups), about_row(self.doctor, glyphs)]
+        rows = [row_of(group, host, glyphs) for group in groups]
+        checked = about_row(self.doctor, host, glyphs)
+        rows = [checked, *rows] if all_well(self.doctor.cases) else [*rows, checked]
         on_top = not before or self._table.cursor_key == before[0].key
         self._table.show_columns(columns(rows, self._table.size.width or self._terminal[0] - 4))
         self._table.show(rows)
@@ -141,6 +149,8 @@ class DoctorPane(Pane):
         That one is being read.
         """
         here, there = self._group(), self._groups.get(key)
+        if key == ABOUT:
+            return here is None or here.first.dead
         if here is None or there is None or here.first.past:
             return True
         if here.first.dead != there.first.dead:
@@ -177,6 +187,10 @@ class DoctorPane(Pane):
             self.doctor.why_no_proof, self.doctor.more_fixes = "no finding is selected", False
             self._lines.show(self._about(host, cells))
             set_title(self._scroll, EXAMINED)
+        elif group.key == FOLDED:
+            self.doctor.why_no_proof, self.doctor.more_fixes = "several trainers in one row", False
+            self._lines.show(ended_page(group, host, glyphs, cells))
+            set_title(self._scroll, "Ended earlier")
         else:
             proof = self._proof(group)
             if self.session.replay is not None and isinstance(proof, Proof):
@@ -375,7 +389,10 @@ class DoctorPane(Pane):
         main = self.app.main  # type: ignore[attr-defined]
         group = self._group()
         replayed = self.session.replay is not None
-        mark = marked_fix(group.first, self._turned, replayed) if group is not None else None
+        one = group is not None and group.key != FOLDED
+        mark = (
+            marked_fix(group.first, self._turned, replayed) if group is not None and one else None
+        )
         if group is None or mark is None:
             copy_screen(main, self.session.notices)
         else:
@@ -385,8 +402,12 @@ class DoctorPane(Pane):
         main._frame()
 
     def do_open(self) -> None:
-        """The whole explanation of the pitfall."""
+        """Open the whole explanation of the pitfall, or unfold what ended earlier."""
         group = self._group()
+        if group is not None and group.key == FOLDED:
+            self._unfolded = not self._unfolded
+            self.show_findings()
+            return
         row = (
             (self.doctor.table or {}).get(group.first.finding.pitfall)
             if group is not None

@@ -18,7 +18,7 @@ from ...text.styled import Line, Piece
 from ..shell.keymap import key_of
 from ..widgets.table import GUTTER, Column, TableRow
 from .case_times import duration_of_case, since_text
-from .finding_history import Case
+from .finding_history import Case, all_well
 from .proof import Proof
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 NOTHING, UNEXAMINED = "Nothing wrong was found", "Nothing has been checked yet"
 ABOUT = "about"
-"""The key of the row that tells what was examined."""
+"""The key of the row that says what was examined."""
 FOLDED = "ended"
 """The key of the row into which trainers that have ended are folded."""
 _GPU, _NUMBER = re.compile(r"GPU (\d+)"), re.compile(r"[\d.]+")
@@ -83,6 +83,13 @@ class Group:
     def ended(self) -> int:
         """The number of ended trainers in this row, 0 for findings on what runs."""
         return len({case.pid for case in (self.first, *self.others)}) if self.first.dead else 0
+
+    def unfolded(self) -> list[Group]:
+        """Return a group for each ended trainer, in order."""
+        of_pid: dict[int | None, list[Case]] = {}
+        for case in (self.first, *self.others):
+            of_pid.setdefault(case.pid, []).append(case)
+        return [Group(first, tuple(rest)) for first, *rest in of_pid.values()]
 
 
 def group_cases(cases: Sequence[Case]) -> list[Group]:
@@ -195,21 +202,50 @@ def _times(group: Group) -> str:
     return f"{1 + len(group.others)}× " if group.others else ""
 
 
-def about_row(watch: Watch, glyphs: Glyphs) -> TableRow:
-    """Return the last row: what was looked at, and what could not be decided."""
+def about_row(watch: Watch, host: HostView, glyphs: Glyphs) -> TableRow:
+    """Return the row of what was checked.
+
+    It says that nothing is wrong, with what runs, or what could not be decided.
+    """
     report = watch.report
     parts = [f"{len(report.problems)} unchecked"] if report.problems else []
     parts += [f"{len(report.abstained)} inconclusive"] if report.abstained else []
-    well = not any(not case.past for case in watch.cases)
-    what = "What was checked" if not well else NOTHING if report.examined else UNEXAMINED
-    sign: Piece = (f"{glyphs.ok} ", "ok") if what is NOTHING else (f"{glyphs.idle} ", "muted")
+    sign: Piece = (f"{glyphs.idle} ", "muted")
+    if not all_well(watch.cases):
+        what = "What was checked"
+    elif not report.examined:
+        what = UNEXAMINED
+    else:
+        sign, what = (f"{glyphs.ok} ", "ok"), f"Nothing wrong: {_what_runs(host)}"
     pieces: Line = [sign, (what, "text")]
     return TableRow(
         ABOUT, {"what": [*pieces, (f"  {' · '.join(parts)}" if parts else "", "muted")]}, "muted"
     )
 
 
+def _what_runs(host: HostView) -> str:
+    """Return the job with a probe that runs and its step, or how many such jobs run."""
+    living = [t for job in host.jobs for t in job.trainers if t.gone is None]
+    titles = [job.title for job in host.jobs if any(t.gone is None for t in job.trainers)]
+    if len(titles) != 1:
+        return f"{len(titles)} jobs train" if titles else "no training with a probe runs"
+    step = max((s for t in living if (s := t.number("step")) is not None), default=None)
+    return titles[0] if step is None else f"{titles[0]}, step {step:,.0f}"
+
+
 # ── one finding ──
+
+
+def ended_page(group: Group, host: HostView, glyphs: Glyphs, cells: int) -> list[Line]:
+    """Return the page of the folded row: each trainer that ended earlier in a line or two."""
+    out: list[Line] = [[(f"{group.ended} trainers ended earlier", "title")], []]
+    for one in group.unfolded():
+        case = one.first
+        sign: Piece = (f"{glyph_of(case.finding.severity, glyphs)} ", "muted")
+        facts = f"   {duration_of_case(case, host)}   {case.finding.where}"
+        out += styled.hang([sign], [(case.finding.title, "text"), (facts, "muted")], cells)
+    out += [[], [(key_of("open"), "bold accent"), (": list each of them, or fold them", "muted")]]
+    return out
 
 
 def is_for_what_runs(fix: Fix) -> bool:
