@@ -9,15 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import lru_cache
-from itertools import pairwise
 
-from ..wire.clean import limited
+from ..text.process_name import short_command, short_script
 from .view import JobView, ProcView, TrainerView
 
-MAX_TITLE_CHARS = 60
 _LOOPBACK = re.compile(r"(?:.*@)?(?:localhost|127\.\d+\.\d+\.\d+|\[?::1\]?|0\.0\.0\.0):\d+$", re.I)
-_PYTHON = re.compile(r"python[0-9.]*$|torchrun$")
 
 
 def group(processes: Sequence[ProcView], trainers: Sequence[TrainerView]) -> tuple[JobView, ...]:
@@ -61,7 +57,7 @@ def _of_trainers(key: str, members: list[TrainerView], by_id: dict[int, ProcView
     )
     script = ranks[0].definition.script
     title = (
-        limited(script.rsplit("/", 1)[-1], MAX_TITLE_CHARS)
+        short_script(script)
         if script
         else (_title(processes[0]) if processes else f"pid {ranks[0].definition.pid}")
     )
@@ -103,25 +99,3 @@ def _title(process: ProcView) -> str:
     definition = process.definition
     command = definition.command or definition.name
     return short_command(command) if command else f"pid {definition.pid}"
-
-
-@lru_cache(maxsize=4096)
-def short_command(command: str) -> str:
-    """Shorten a command to the name that people use.
-
-    ``/opt/bin/python -u train.py --lr 1`` becomes ``train.py``, and ``python -m a.b`` becomes
-    ``a.b``.
-    """
-    words = command.split()
-    if not words:
-        return command
-    program = words[0].rsplit("/", 1)[-1]
-    if _PYTHON.match(program):
-        for before, word in pairwise(words):
-            if before == "-m":
-                return limited(word, MAX_TITLE_CHARS)
-            if before == "-c" or word == "-":
-                break
-            if word.endswith(".py"):
-                return limited(word.rsplit("/", 1)[-1], MAX_TITLE_CHARS)
-    return limited(program, MAX_TITLE_CHARS)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from gpuscope.model.stalls import worst_rank
-from gpuscope.store.jobs import short_command
 from gpuscope.store.store import Store
 from gpuscope.store.view import JobView
+from gpuscope.text.process_name import short_command, short_script, shown_command
 from gpuscope.wire.frames import Def, Event, GpuDef, ProcDef, TrainerDef, UseDef
 from tests.fakes.wire import SECOND, hello, row, sample
 
@@ -144,7 +144,8 @@ def test_unknown_ages_and_ended_ranks_do_not_count():
     [
         ("/opt/conda/bin/python3.11 -u /data/train.py --lr 1", "train.py"),
         ("python -m pkg.train --x y.py", "pkg.train"),
-        ("python -c import_this", "python"),
+        ("python -c import_this", "python -c"),
+        ("python3 -m gpuscope.lab.worker --config {}", "gpuscope lab"),
         ("torchrun --nproc 2 train.py", "train.py"),
         ("/usr/bin/Xorg :0", "Xorg"),
         ("", ""),
@@ -153,3 +154,12 @@ def test_unknown_ages_and_ended_ranks_do_not_count():
 )
 def test_a_command_is_called_what_people_call_it(command, title):
     assert short_command(command) == title
+
+
+def test_a_process_of_the_lab_is_called_by_its_model_and_not_by_all_its_switches():
+    start = "/opt/bin/python3.12 -m gpuscope.lab.worker --stop-on-eof --config "
+    assert shown_command(start + '{"model": "gpt-small", "batch": 8}') == "gpuscope lab gpt-small"
+    assert shown_command(start + '{"batch"') == "gpuscope lab"
+    assert shown_command("grep gpuscope.lab.worker x") == "grep gpuscope.lab.worker x"
+    assert short_script("/lib/gpuscope/lab/rank.py") == "gpuscope lab"
+    assert short_script("-c") == "python -c"

@@ -5,6 +5,7 @@ The terminal is small or names are long.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,22 @@ async def test_a_small_terminal_shows_who_gets_a_signal_and_scrolls_to_the_last(
         await until(pilot, f"R  {list(SIGNALS)[-1]}", absent="pid 51120")
         await pilot.press(*["k"] * 20)
         await until(pilot, "pid 51120")
+
+
+@in_loop
+async def test_a_long_command_leaves_all_signals_in_view_and_a_key_shows_all_of_it():
+    app = make_app(views.training())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, "jupyter")
+        app.session.why_not = lambda name: ""  # type: ignore[method-assign]
+        host = app.session.host
+        assert host is not None
+        process = next(p for p in host.processes if p.definition.pid == 48213)
+        long = replace(process.definition, command="python a.py " + "--lr 1 " * 99)
+        app.open("signal", replace(process, definition=long))
+        await until(pilot, "pid 48213, python a.py", "w: whole", *SIGNALS)
+        await pilot.press("w")
+        await until(pilot, absent="w: whole")
 
 
 @in_loop

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ...model.device_state import judge
 from ...model.job_ends import end_of, last_state
+from ...text.process_name import shown_command
 from ...text.units import age_text, bytes_text, duration_text
 from .entry import Entry
 from .journal import about_job
@@ -63,7 +64,7 @@ def facts_of_job(job: JobView, host: HostView, told: str) -> list[Fact]:
     commands = (p.definition.command for p in host.processes if p.id in processes)
     command, now = next(filter(None, commands), None), _job_now(job)
     out = [("Job", about)] if about and about != told else []
-    out += [("Command", command)] if command else []
+    out += [("Command", shown_command(command))] if command else []
     return [*out, ("Now", now)] if now else out
 
 

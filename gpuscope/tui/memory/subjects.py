@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 from ...model.memory_layers import living, trainer_of
 from ...store.view import AllocView, DeviceView, Entity, HostView, ProcView, TrainerView
+from ...text.process_name import short_script
 from ...text.styled import Line
 from ..shell.keymap import key_of
 from ..widgets.pane import WAITING, ways_to_a_probe
-from ..widgets.status import short_model, short_script
+from ..widgets.status import short_model
 
 
 @dataclass(frozen=True, slots=True)

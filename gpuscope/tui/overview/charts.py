@@ -14,11 +14,11 @@ from ...model.device_state import mute
 from ...model.ranks import name_of
 from ...model.stalls import is_stalled
 from ...model.step_time import input_columns, input_share
+from ...text.process_name import short_script
 from ...text.units import GIB, window_text
 from ..charts.strips import Painted
 from ..theme import SERIES
 from ..widgets.pane import set_title
-from ..widgets.status import short_script
 
 if TYPE_CHECKING:
     from ...store.view import DeviceView, History, HostView, TrainerView

@@ -116,7 +116,7 @@ class OneProcessScreen(ChartedScreen):
         glyphs = self._does.tokens.glyphs
         does = training_lines(host, process, idle, cells, glyphs)
         trains = words.trainer_in(host, process) is not None
-        about = words.about_lines(host, process, None if trains else idle, cells)
+        about = words.about_lines(host, process, None if trains else idle, cells, True)
         # a narrow screen has no rows to spare for another frame
         self._does.show(does if self.wide else [])
         self._does.display = self.wide and bool(does)

@@ -15,6 +15,7 @@ from ...model.pace import pace_of
 from ...model.ranks import name_of
 from ...store.view import HistoryOf, HostView, ProcView
 from ...text import styled
+from ...text.process_name import short_script, shown_command
 from ...text.ranges import ranges_text
 from ...text.styled import Line, Piece
 from ...text.units import amount_text, bytes_text, percent_text, short_age_text
@@ -279,11 +280,7 @@ def _heading(key: str, members: Sequence[Entry], glyphs: Glyphs) -> TableRow:
     first = members[0]
     sizes = [entry.memory for entry in members]
     indices = sorted({d.definition.index for entry in members for d in entry.devices})
-    script = (
-        (first.trainer.definition.script or "").rsplit("/", 1)[-1]
-        if first.trainer is not None
-        else ""
-    )
+    script = first.trainer.definition.script if first.trainer is not None else ""
     cells: dict[str, Cell] = {
         "pid": [(f"{len(members)} ranks", "title")],
         "user": [(first.process.definition.user or "?", "title")],
@@ -292,7 +289,7 @@ def _heading(key: str, members: Sequence[Entry], glyphs: Glyphs) -> TableRow:
         if None not in sizes
         else NOTHING,
         "state": _worst_state(members, glyphs)[:1],
-        "command": [(f"job {script or key}", "title")],
+        "command": [(f"job {short_script(script) if script else key}", "title")],
     }
     return TableRow(f"{HEADING}{key}", cells, "title")
 
@@ -317,7 +314,7 @@ def _row(
         if entry.trainer is not None and entry.trainer.definition.rank is not None
         else ""
     )
-    command = d.command or d.name
+    command = shown_command(d.command) if d.command else d.name
     if command and not words:
         command = command[found.end() :] if (found := INTERPRETER.match(command)) else command
     indices = [one.definition.index for one in entry.devices]

@@ -17,6 +17,7 @@ from textual.containers import VerticalScroll
 
 from ...model.ranks import name_of
 from ...text import styled
+from ...text.process_name import shown_command
 from ...text.styled import Line
 from ...text.units import age_text, bytes_text
 from ..shell.keymap import bindings_of, key_of
@@ -33,6 +34,9 @@ log = logging.getLogger("gpuscope.tui")
 ASK_SECONDS = 5.0
 KEYS_OF_SIGNALS = " ".join(SIGNAL_KEYS)
 ENTER, LEAVE = key_of("enter", "SignalDialog"), key_of("dismiss", "Dialog")
+WHOLE = key_of("whole", "SignalDialog")
+_KILL = key_of("send('KILL')", "SignalDialog")
+KILL_AGAIN = f"press {_KILL} again to send KILL"
 ENDING = ("TERM", "INT", "HUP", "QUIT", "KILL")
 """Whoever gets one of these and ends then was stopped by the user."""
 SIGNALS = {
@@ -127,7 +131,9 @@ class SignalDialog(Dialog):
         self._process = process
         self._host = session.host
         self._source = session.hosts.source if session.hosts is not None else None
-        self._hint = False
+        self._hint = ""
+        self._whole = False
+        """Whether the command is shown in full, not in one line."""
         self._came: Line = []
         self._task: asyncio.Task[None] | None = None
         self._lines = Lines()
@@ -146,12 +152,11 @@ class SignalDialog(Dialog):
 
     def _show(self) -> None:
         cells = max(30, self._lines.size.width or 70)
-        lines = styled.hang_lines(self._text(), cells)
+        lines = [self._process_line(cells), *styled.hang_lines(self._text(), cells)]
         for name in SIGNALS if self.state == "asking" else ():
             lines += styled.hang_lines([self._row(name)], cells, 2)
         if self.state == "asking" and self._hint:
-            hint = f"{ENTER} sends nothing: choose a signal by its letter"
-            lines += [[], [(hint, "warn")]]
+            lines += [[(self._hint, "warn")]]
             self.keep_in_sight(len(lines) - 1)
         self._lines.show(lines)
         self.say_keys(
@@ -160,13 +165,20 @@ class SignalDialog(Dialog):
             else [(LEAVE, "close")]
         )
 
+    def _process_line(self, cells: int) -> Line:
+        """Return the process in one line; where its command is longer, with the key for all."""
+        d = self._process.definition
+        command = shown_command(d.command) if d.command else d.name or "unknown"
+        head: Line = [("Process  ", "muted"), (f"pid {d.pid}", "title"), (f", {command}", "text")]
+        if self._whole or (command == (d.command or command) and styled.cells(head) <= cells):
+            return head if not self._whole else styled.cut(head, cells)
+        key: Line = [("  ", "text"), (WHOLE, "bold accent"), (": whole", "muted")]
+        return [*styled.cut(head, cells - styled.cells(key)), *key]
+
     def _text(self) -> Iterable[Line]:
         d, host = self._process.definition, self._host
-        yield [
-            ("Process  ", "muted"),
-            (f"pid {d.pid}", "title"),
-            (f", {d.command or d.name or 'unknown'}", "text"),
-        ]
+        if self._whole and d.command:
+            yield [("         ", "muted"), (d.command, "text")]
         sizes = [use.number("used_bytes") for use in self._process.uses if use.gone is None]
         facts = [d.user or "owner unknown", host.name if host is not None else ""]
         if host is not None and host.wall_seconds is not None and d.start_time is not None:
@@ -194,8 +206,11 @@ class SignalDialog(Dialog):
         ]
 
     def action_send(self, name: str) -> None:
-        """Send this signal."""
-        if self.state == "asking":
+        """Send this signal; KILL only when its key is pressed twice."""
+        if self.state == "asking" and name == "KILL" and self._hint != KILL_AGAIN:
+            self._hint = KILL_AGAIN
+            self._show()
+        elif self.state == "asking":
             self.state, self._came = "running", [("waiting for the answer", "muted")]
             self._task = asyncio.get_running_loop().create_task(self._send(name))
             self._show()
@@ -205,8 +220,13 @@ class SignalDialog(Dialog):
         if self.state == "done":
             self.dismiss()
         elif self.state == "asking":
-            self._hint = True
+            self._hint = f"{ENTER} sends nothing: choose a signal by its letter"
             self._show()
+
+    def action_whole(self) -> None:
+        """Show the whole command, or only its first line again."""
+        self._whole = not self._whole
+        self._show()
 
     async def _send(self, name: str) -> None:
         from ...cli.commands.attach.local import audit

@@ -11,6 +11,7 @@ from ...model.cuda_devices import VISIBLE, names_by_number, ordinals
 from ...model.device_state import IDLE_PERCENT
 from ...store.view import HostView, ProcView, TrainerView, UseView
 from ...text import styled
+from ...text.process_name import shown_command
 from ...text.styled import Line, Piece
 from ...text.units import age_text, bytes_text, percent_text
 from ...wire.frames import Unknown
@@ -39,8 +40,13 @@ def trainer_in(host: HostView, process: ProcView) -> TrainerView | None:
     )
 
 
-def about_lines(host: HostView, process: ProcView, idle: Idle | None, cells: int) -> list[Line]:
-    """Return who it is and what it does; without ``idle`` not whether it works."""
+def about_lines(
+    host: HostView, process: ProcView, idle: Idle | None, cells: int, whole: bool = False
+) -> list[Line]:
+    """Return who it is and what it does; without ``idle`` not whether it works.
+
+    ``whole`` gives all switches of a run of the Lab.
+    """
     d = process.definition
     start, now = d.start_time, host.wall_seconds
     old = age_text(now - start) if start is not None and now is not None else None
@@ -52,10 +58,9 @@ def about_lines(host: HostView, process: ProcView, idle: Idle | None, cells: int
     lines: list[Line] = []
     if process.gone is not None:
         lines.append(fact(end_word(process.gone), [(process.gone.reason, "warn")]))
+    command = shown_command(d.command) if d.command and not whole else d.command
     lines.append(
-        fact(
-            "command", [(d.command, "text") if d.command else why(process.readings.get("command"))]
-        )
+        fact("command", [(command, "text") if command else why(process.readings.get("command"))])
     )
     owner = [
         (d.user, "text" if d.mine else "muted") if d.user else why(process.readings.get("user"))

@@ -392,6 +392,7 @@ KEYS: dict[str, tuple[Key, ...]] = {
             one(key, f"send('{name}')", name, f"send {name} to the process")
             for key, name in SIGNAL_KEYS.items()
         ),
+        one("w", "whole", "whole", "the whole command of the process, or one line of it"),
         one("enter", "enter", "close", "close when it was sent; never sends"),
     ),
     "ColumnDialog": (

@@ -14,13 +14,13 @@ from ...model.time_cause import Cause
 from ...model.time_ledger import Row, TimeLedger
 from ...model.time_sentence import sentence
 from ...store.view import HostView, TrainerView
+from ...text.process_name import short_script
 from ...text.ranges import interval_text
 from ...text.styled import Line
 from ...text.units import duration_text, percent_text, window_text
 from ...text.width import cells
 from ...wire.clean import clean
 from ..shell.keymap import key_of
-from ..widgets.status import short_script
 
 if TYPE_CHECKING:
     from ...doctor.live_causes import Judged

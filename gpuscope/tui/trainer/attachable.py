@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ...store.jobs import short_command
 from ...text.numbers import whole
+from ...text.process_name import short_command
 from ...text.ranges import ranges_text
 from ...text.styled import Line
 from ...wire.clean import clean, limited

@@ -15,6 +15,7 @@ from ...model.ranks import name_of
 from ...model.stalls import is_overdue
 from ...store.view import HostView, TrainerView
 from ...text.numbers import number
+from ...text.process_name import short_script
 from ...text.styled import Line
 from ...text.units import GIB, age_text, bytes_text, count_text, duration_text, percent_text
 from ...wire.frames import Scalar
@@ -169,8 +170,8 @@ def who(trainer: TrainerView) -> Line:
     """Return who a trainer is, as ``rank 3, pid 48216, train.py``."""
     definition = trainer.definition
     rank = f"{name_of(trainer)}, " if definition.rank is not None else ""
-    script = (definition.script or "").rsplit("/", 1)[-1]
-    return [(f"{rank}pid {definition.pid}", "title"), (f", {script}" if script else "", "text")]
+    script = f", {short_script(definition.script)}" if definition.script else ""
+    return [(f"{rank}pid {definition.pid}", "title"), (script, "text")]
 
 
 # ── what came ──

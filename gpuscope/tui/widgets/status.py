@@ -187,8 +187,3 @@ def short_model(name: str | None) -> str:
     """Return a model without its maker's name, which says nothing here: ``H200``."""
     words = (name or "GPU").replace("NVIDIA", "").replace("GeForce", "").split()
     return " ".join(words) or "GPU"
-
-
-def short_script(script: str | None) -> str:
-    """Return the file's name without its folders."""
-    return (script or "trainer").rsplit("/", 1)[-1] or "trainer"

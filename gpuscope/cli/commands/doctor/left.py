@@ -26,6 +26,7 @@ from ....doctor.postmortem_oom import WORDINGS
 from ....probe import blackbox, records
 from ....store.blackbox import BoxReader, how_it_ended
 from ....text.clock import SECOND, clock_text
+from ....text.process_name import short_script
 from ....text.units import age_text
 from ....wire import codec
 from ....wire.clean import clean
@@ -119,9 +120,7 @@ def deaths(
     for ended, pid, start, path, trainer, last_words in _of_boxes(since, most):
         if (pid, start) in reported:
             continue
-        script = {"-c": "python -c", "": "a trainer"}.get(trainer.script or "") or Path(
-            trainer.script or ""
-        ).name
+        script = short_script(trainer.script) if trainer.script else "a trainer"
         name = f"{script} (pid {pid})"
         if last_words is None:
             log = _kernel_lines(kernel_log) if log is None else log

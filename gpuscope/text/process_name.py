@@ -1,0 +1,60 @@
+"""This module has the short names of processes: what people call a command or a script."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import lru_cache
+from itertools import pairwise
+
+from ..wire.clean import limited
+
+MAX_TITLE_CHARS = 60
+LAB, PIECE_OF_CODE = "gpuscope lab", "python -c"
+_PYTHON = re.compile(r"python[0-9.]*$|torchrun$")
+_LAB = re.compile(r"(?:^|[\s/])gpuscope[./]lab[./](?:worker|rank)(?:\.py)?(?:\s|$)")
+_MODEL = re.compile(r'"model": ?("(?:[^"\\]|\\.){1,200}")')
+_START = re.compile(r"\S*python[0-9.]*(?: -[A-Za-z]+)* ")
+
+
+@lru_cache(maxsize=4096)
+def short_command(command: str) -> str:
+    """Shorten a command to the name that people use.
+
+    ``/opt/bin/python -u train.py --lr 1`` becomes ``train.py``, and ``python -m a.b`` becomes
+    ``a.b``.
+    """
+    words = command.split()
+    if not words:
+        return command
+    program = words[0].rsplit("/", 1)[-1]
+    if _PYTHON.match(program):
+        for before, word in pairwise(words):
+            if before == "-m":
+                return LAB if _LAB.search(word) else limited(word, MAX_TITLE_CHARS)
+            if before == "-c":
+                return PIECE_OF_CODE
+            if word == "-":
+                break
+            if word.endswith(".py"):
+                return short_script(word)
+    return limited(program, MAX_TITLE_CHARS)
+
+
+@lru_cache(maxsize=4096)
+def short_script(script: str | None) -> str:
+    """Return the name of a trainer's script without its folders; "trainer" where it has none."""
+    if script == "-c":
+        return PIECE_OF_CODE
+    if script and _LAB.search(script):
+        return LAB
+    return limited((script or "").rsplit("/", 1)[-1], MAX_TITLE_CHARS) or "trainer"
+
+
+@lru_cache(maxsize=4096)
+def shown_command(command: str) -> str:
+    """Return a command as a line shows it: of a run of the Lab its model, not all its switches."""
+    if _START.match(command) and _LAB.search(command):
+        model = _MODEL.search(command)
+        return f"{LAB} {json.loads(model[1])}" if model is not None else LAB
+    return command
