@@ -64,7 +64,7 @@ async def test_enter_opens_it_and_keys_work():
         await pilot.press("home", "enter")
         shown = await until(
             pilot,
-            "GPU 0  NVIDIA H200 · Hopper, cc 9.0",
+            "GPU 0  NVIDIA H200 · Hopper, compute 9.0",
             "NV18 GPU 1-3 · SYS GPU 4-7",
             "18 of 18 links up",
             "26 °C to slowdown",

@@ -443,7 +443,7 @@ async def test_r_lays_the_proof_ready_in_the_lab_and_starts_nothing():
     app = make_app(views.cpu_only(), "doctor")
     async with app.run_test(size=(120, 40)) as pilot:
         await with_proof(pilot, app, "gpuscope lab pitfall slow-input")
-        await until(pilot, "▸ The GPU waits for its input", "Enter faulty")
+        await until(pilot, "▸ The GPU waits for its input", "Enter with the mistake")
         assert app.session.labs.demo is None
         await pilot.press("escape", "4")
         await with_proof(pilot, app, "gpuscope lab --headless --json --steps 5 --optimizer sgd")

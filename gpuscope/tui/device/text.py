@@ -30,11 +30,14 @@ LAYERS = ("allocated", "cached", "outside", "other", "driver")
 
 
 def head(device: DeviceView) -> Line:
-    """Return the title of the screen, as ``GPU 0  NVIDIA H200 · Hopper, cc 9.0``."""
+    """Return the title of the screen, as ``GPU 0  NVIDIA H200 · Hopper, compute 9.0``."""
     d = device.definition
     kind = ", ".join(
         part
-        for part in (d.architecture, f"cc {d.compute_capability}" if d.compute_capability else "")
+        for part in (
+            d.architecture,
+            f"compute {d.compute_capability}" if d.compute_capability else "",
+        )
         if part
     )
     facts = [d.name or "", kind]

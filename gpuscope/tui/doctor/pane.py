@@ -206,7 +206,7 @@ class DoctorPane(Pane):
             if row is not None and self._terminal[0] >= WIDE:
                 lines += self._background(group, row, len(lines), cells)
             self._lines.show(lines)
-            set_title(self._scroll, group.first.finding.pitfall)
+            set_title(self._scroll, row.title if row is not None else group.first.finding.pitfall)
         self._show_examined(group, host)
         keys = (self.doctor.why_no_proof, self.doctor.more_fixes)
         if keys != self._keys:  # what the footer offers has changed

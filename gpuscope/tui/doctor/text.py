@@ -315,10 +315,16 @@ def detail(
     if first is not None:
         gain, more = finding.effect is None, sum(bool(paste_of(fix)) for _, fix in others)
         label = "Fix now" if first[1].now else "Fix"
-        out += _fix(label, first, mark, more, gain, cells)
+        best = _fix(label, first, mark, more, gain, cells)
         at_once = [one for one in others if one[1].now and not paste_of(one[1])]
-        for number, one in enumerate(at_once):
-            out += _fix("" if number else "Now", one, None, 0, gain, cells)
+        now = [
+            line
+            for number, one in enumerate(at_once)
+            for line in _fix("" if number else "Now", one, None, 0, gain, cells)
+        ]
+        # a run that hangs comes before the next run
+        hangs = finding.pitfall.startswith("hang-")
+        out += [*now, *best] if hangs else [*best, *now]
         others = [one for one in others if one not in at_once]
     out += gap
     out += with_label("How sure", [(_course(case, host), "muted")], cells)

@@ -87,15 +87,22 @@ class Joined:
 
 
 def joined(hosts: Sequence[tuple[str, Sequence[Run]]]) -> list[Joined]:
-    """Return the jobs of these hosts, mine first, then those with most GPUs."""
+    """Return the jobs of these hosts: what has a problem, what has a warning, then the rest.
+
+    Among these, mine come first, then those with most GPUs.
+    """
     found: dict[str, list[tuple[str, Run]]] = {}
     for name, runs in hosts:
         for run in runs:
             found.setdefault(run.key, []).append((name, run))
     out = [Joined(tuple(parts)) for parts in found.values()]
-    return sorted(
-        out, key=lambda one: (not one.parts[0][1].mine, -sum(run.gpus for _, run in one.parts))
-    )
+
+    def place(one: Joined) -> tuple[int, bool, int]:
+        kinds = {run.state.kind for _, run in one.parts}
+        grade = 0 if "bad" in kinds else 1 if "warn" in kinds else 2
+        return grade, not one.parts[0][1].mine, -sum(run.gpus for _, run in one.parts)
+
+    return sorted(out, key=place)
 
 
 def row_of(one: Joined, glyphs: Glyphs) -> TableRow:

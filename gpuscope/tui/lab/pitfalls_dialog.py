@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 COLUMNS = (
     Column("title", "WHAT IS WRONG", 30, flex=3, most=64),
     Column("needs", "RUNS ON", 9),
-    Column("shows", "SHOWS AS", 8, priority=2),
+    Column("shows", "SHOWS IN", 8, priority=2),
 )
+SHOWN = {"error": "an error", "warning": "warnings", "figures": "numbers"}
 
 
 def load_pitfalls() -> list[Pitfall]:
@@ -62,7 +63,7 @@ def command_of(pitfall: Pitfall, cured: bool) -> list[str]:
 
 
 class PitfallsDialog(Dialog):
-    """The list of pitfalls, each to be started faulty or cured.
+    """The list of pitfalls, each to be started with its mistake or without.
 
     A script goes on when the dialog is closed.
     """
@@ -159,7 +160,9 @@ class PitfallsDialog(Dialog):
             {
                 "title": [("● " if here else "", "ok"), (pitfall.title, token)],
                 "needs": [(needs, "faint" if off else "muted")],
-                "shows": [(pitfall.shows_as, "faint" if off else "muted")],
+                "shows": [
+                    (SHOWN.get(pitfall.shows_as, pitfall.shows_as), "faint" if off else "muted")
+                ],
             },
         )
 
