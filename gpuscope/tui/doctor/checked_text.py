@@ -11,6 +11,7 @@ from ...text.styled import Line
 from ...text.units import duration_text
 from ..log.rows import event_lines
 from ..shell.keymap import key_of
+from .case_times import duration_of_case
 from .checked_courses import course_line
 from .checked_figures import AREAS, area_of
 from .finding_history import all_well
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from ..log.entry import Entry
     from ..theme import Glyphs
     from .finding_history import Case
+    from .text import Group
     from .watch import DeadTrainer, Watch
 
 MOST_ENDED = 4
@@ -202,3 +204,15 @@ def _words_of(row: Pitfall) -> str:
     """Return all that the page of a pitfall says."""
     fixes = (f"{fix.title} {fix.cost}" for fix in row.fixes)
     return " ".join((row.symptom, row.now, row.not_when, row.cost, *fixes))
+
+
+def ended_page(group: Group, host: HostView, glyphs: Glyphs, cells: int) -> list[Line]:
+    """Return the page of the folded row: each trainer that ended earlier in a line or two."""
+    out: list[Line] = [[(f"{group.ended} trainers ended earlier", "title")], []]
+    for one in group.unfolded():
+        case = one.first
+        sign: Piece = (f"{glyph_of(case.finding.severity, glyphs)} ", "muted")
+        facts = f"   {duration_of_case(case, host)}   {case.finding.where}"
+        out += styled.hang([sign], [(case.finding.title, "text"), (facts, "muted")], cells)
+    out += [[], [(key_of("open"), "bold accent"), (": list each of them, or fold them", "muted")]]
+    return out

@@ -20,7 +20,7 @@ from ..widgets.pane import WAITING, Pane, set_title
 from ..widgets.program import program
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines
-from .checked_text import about, elsewhere, happened, related
+from .checked_text import about, elsewhere, ended_page, happened, related
 from .finding_history import all_well
 from .proof import Proof, proof_of
 from .text import (
@@ -33,7 +33,6 @@ from .text import (
     columns,
     copied_fixes,
     detail,
-    ended_page,
     group_cases,
     marked_fix,
     paste_of,

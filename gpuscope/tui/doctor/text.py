@@ -236,18 +236,6 @@ def _what_runs(host: HostView) -> str:
 # ── one finding ──
 
 
-def ended_page(group: Group, host: HostView, glyphs: Glyphs, cells: int) -> list[Line]:
-    """Return the page of the folded row: each trainer that ended earlier in a line or two."""
-    out: list[Line] = [[(f"{group.ended} trainers ended earlier", "title")], []]
-    for one in group.unfolded():
-        case = one.first
-        sign: Piece = (f"{glyph_of(case.finding.severity, glyphs)} ", "muted")
-        facts = f"   {duration_of_case(case, host)}   {case.finding.where}"
-        out += styled.hang([sign], [(case.finding.title, "text"), (facts, "muted")], cells)
-    out += [[], [(key_of("open"), "bold accent"), (": list each of them, or fold them", "muted")]]
-    return out
-
-
 def is_for_what_runs(fix: Fix) -> bool:
     """Tell whether a fix acts on a process that runs: in a replay there is none."""
     return bool(STACKS.fullmatch(fix.command)) or fix.command.startswith(KILL)
