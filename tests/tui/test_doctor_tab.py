@@ -212,7 +212,7 @@ async def test_a_healthy_machine_says_first_that_what_runs_is_well_and_last_what
         more = {"pid": pid, "ended": time.time() - 3600.0, "name": "a.py", "how": "by a signal"}
         watch._take_report("left", Report(findings=(died,)), more)
     async with app.run_test(size=(80, 24)) as pilot:
-        screen = await until(pilot, "▸ ● Nothing wrong: gpuscope.lab.worker, step", "What was ch")
+        screen = await until(pilot, "▸ ● Nothing wrong: gpuscope lab, step", "What was ch")
         assert screen.index("Nothing wrong") < screen.index("2 ended earlier")
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ...text import styled
 from ...text.clock import clock_text
-from ...text.styled import Line
+from ...text.styled import Line, Piece
 from ...text.units import duration_text
 from ..log.rows import event_lines
 from ..shell.keymap import key_of
