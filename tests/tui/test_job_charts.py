@@ -147,7 +147,7 @@ async def test_what_is_missing_has_its_reason():
     frames = views.cpu_only()
     app = make_app(frames)
     async with app.run_test(size=(160, 50)) as pilot:
-        await until(pilot, "gpuscope.lab.worker")
+        await until(pilot, "gpuscope lab")
         await pilot.press("enter")
         await until(pilot, "Diagnosis", "Loss", "Memory of the process", "Step time over", "p95")
 

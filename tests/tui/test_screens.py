@@ -235,7 +235,7 @@ async def test_the_rows_of_the_waterfall_add_up():
 @in_loop
 async def test_on_a_cpu_only_what_is_known_is_counted_and_the_rest_has_its_reason():
     screen = await shown(views.cpu_only(), keys="2")
-    assert "CPU · gpuscope.lab.worker (pid 7021)" in screen
+    assert "CPU · gpuscope lab (pid 7021)" in screen
     assert "24.0 MiB" in screen
     assert "torch keeps no allocator statistics" in screen
     assert "Resident memory of the process: 1.40 GiB" in screen
@@ -248,7 +248,7 @@ async def test_on_a_cpu_only_what_is_known_is_counted_and_the_rest_has_its_reaso
 async def test_the_list_with_the_focus_shows_its_cursor_at_once():
     app = make_app(views.cpu_only())
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "▸ gpuscope.lab.worker")
+        await until(pilot, "▸ gpuscope lab")
         await pilot.press("5")
         await until(pilot, "Demo trainer")
         row = next(row for row in grid(app) if "▸ model" in "".join(char for char, _ in row))
