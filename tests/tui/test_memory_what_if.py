@@ -314,5 +314,3 @@ async def test_under_growth_only_what_stops_it_counts_and_the_rest_says_how_long
         # the most that half a batch can free is 27 GiB, at 184 MiB a step
         screen = await until(pilot, "How each is done", "batch_size=batch // 2")
         assert "by 149 steps at most; each still adds 184 MiB" in screen
-        await pilot.resize_terminal(80, 24)
-        await until(pilot, "half the micro-batch: 149 steps at most, where each still adds")
