@@ -77,7 +77,7 @@ async def test_enter_opens_it_and_keys_work():
         assert re.search(r"NVLink +out 9\.1", shown)
         for chart in ("Memory GiB", "Power W", "Temperature °C", "Clock MHz", "Traffic GiB/s"):
             assert f"{chart}, 1 min" in shown, "all histories have room here"
-        assert re.search(r"140┤.*\n", shown), "memory is drawn below all that the GPU has"
+        assert re.search(r"139\.8┤.*\n", shown), "memory is drawn below all that the GPU has"
         assert "GPU-Util ▇" in shown or "GPU-Util █" in shown, "and the strip of its load"
         screen = app.screen
         assert isinstance(screen, DeviceScreen)
@@ -365,7 +365,7 @@ async def test_a_hung_device_says_first_what_to_do_who_is_hit_and_how_it_is_call
         await pilot.press("y")
         assert copied == ["sudo dmesg | grep -iE 'nvrm|xid'\n"]
         await pilot.press("d")
-        await until(pilot, "▸ ▲ GPU 3 does not answer", "gpu-health")
+        await until(pilot, "▸ ▲ GPU 3 does not answer", "The GPU reports hardware faults")
 
 
 @in_loop

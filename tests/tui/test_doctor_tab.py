@@ -156,9 +156,7 @@ async def test_nothing_found_says_what_was_examined_and_what_could_not_be_decide
 async def test_without_a_gpu_and_before_the_first_reading_it_says_so():
     app = make_app(views.cpu_only(), "doctor")
     async with app.run_test(size=(80, 24)) as pilot:
-        await until(
-            pilot, "Nothing wrong was found.", "gpuscope lab (pid 7021)", "of CPU time"
-        )
+        await until(pilot, "Nothing wrong was found.", "gpuscope lab (pid 7021)", "of CPU time")
     app = GpuscopeApp(Session(), "doctor")
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, "waiting for the first reading")

@@ -56,7 +56,7 @@ async def job_screen(frames: list[f.Frame], size: tuple[int, int], *wanted: str)
 async def test_a_rank_that_the_diagnosis_names_has_a_row_and_no_age_is_at_most_now():
     screen = await job_screen(views.training(), (80, 24), "rank 5 waits for data")
     ranks = screen[screen.index("RANK") :].splitlines()
-    assert ranks[1].split()[1:3] == ["▸", "5"]
+    assert ranks[1].split()[1:4] == ["▸", "◆", "5"]
     others = next(line for line in ranks if " ×5: 0-2,4,6 " in line)
     assert "901 ms   360 ms    ≤ 56.4/72.2   ≥ 54.6" in others
 

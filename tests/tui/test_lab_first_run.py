@@ -38,7 +38,7 @@ async def test_the_prediction_comes_once_the_switches_are_still(monkeypatch):
 
     app = predicting(tracer)
     async with app.run_test(size=(200, 60)) as pilot:
-        await until(pilot, "No run yet.", "waiting until the switches are still")
+        await until(pilot, "No run yet.", "predicted once you stop changing switches")
         await pilot.press("right")
         assert not asked, "nothing is computed while somebody walks through the switches"
         monkeypatch.setattr(first_run, "SETTLED_SECONDS", 0.0)

@@ -198,7 +198,7 @@ async def test_what_is_under_way_and_what_went_wrong_is_said(labs):
     app = memory(slow)
     async with app.run_test(size=(120, 40)) as pilot:
         await look(pilot)
-        await until(pilot, "tracing the model …")
+        await until(pilot, "tracing the model, ")
         go.set()
         await until(pilot, "found none. nowhere", "pip install …")
         await pilot.press("r")

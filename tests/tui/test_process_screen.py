@@ -323,11 +323,11 @@ async def test_a_signal_asks_first_and_goes_with_the_start_time(tmp_path):
         await pilot.pause()
         assert source.asked == []
         await pilot.press("9")
-        await until(pilot, "press 9 again to send KILL")
+        await until(pilot, "9 again: send KILL")
         await pilot.press("enter")
         await until(pilot, "Enter sends nothing")
         await pilot.press("9")
-        await until(pilot, "press 9 again to send KILL")
+        await until(pilot, "9 again: send KILL")
         assert source.asked == []
         await pilot.press("9")
         await until(pilot, "Sent.")

@@ -34,13 +34,13 @@ async def test_the_report_of_a_host_has_the_figures_of_the_screens(tmp_path):
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "Devices")
         await pilot.press("3")
-        await until(pilot, "goes into waiting for input")
+        await until(pilot, "goes into saving checkpoints")
         await pilot.press("R")
         await until(pilot, "report saved: ")
         text = saved(tmp_path)
         for said in ("What happened", "The wall clock of the training thread", "The screen"):
             assert said in text, said
-        sentence = next(line for line in text.split(". ") if "goes into waiting for input" in line)
+        sentence = next(line for line in text.split(". ") if "goes into saving checkpoints" in line)
         assert sentence.rpartition(" % of the time")[0][-2:].strip().isdigit()
 
 

@@ -12,6 +12,7 @@ from gpuscope.cli.trainer_times import of_job
 from gpuscope.config import Settings
 from gpuscope.doctor.finding import Finding
 from gpuscope.doctor.live import examine
+from gpuscope.model import step_colours
 from gpuscope.model.look import read as read_look
 from gpuscope.model.time_ledger import of_trainer, read, recent
 from gpuscope.store.replay import ReplaySource
@@ -297,7 +298,7 @@ async def test_without_a_trainer_it_says_how_to_get_one():
 async def test_a_trainer_without_a_step_and_one_that_told_nothing_have_a_reason():
     app = make_app(views.training(4.0), "time")
     async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, "No time ledger yet")
+        await until(pilot, "No time ledger")
     unstarted: list[Any] = []
     for frame in views.training(4.0):
         if isinstance(frame, f.Sample):
@@ -326,8 +327,8 @@ def test_rows_keep_their_colours_and_the_layers_add_up_to_the_step():
     events = [clocks.minute(1, n, 10) for n in range(10)]
     minutes = [of_event(event.data or {}) for event in events]
     tokens = history.tokens_of(read({"minutes": minutes}))
-    assert tokens["forward"] == history.USUAL["forward"]
-    assert tokens["checkpoint"] in history.HUES
+    assert tokens["forward"] == step_colours.USUAL["forward"]
+    assert tokens["checkpoint"] in step_colours.HUES
     layers, moments = history.layers(minutes, tokens)
     assert moments == sorted(moments)
     for at in range(len(moments)):
@@ -419,7 +420,7 @@ async def test_a_large_terminal_lists_the_longest_kernels_below_their_class():
 async def test_without_a_ledger_the_parts_of_the_last_steps_are_shown():
     app = make_app(jobs.ranks(1, 10.0), "time")
     async with app.run_test(size=(80, 24)) as pilot:
-        screen = await until(pilot, "No time ledger yet", "forward and backward")
+        screen = await until(pilot, "No time ledger", "forward and backward")
         row = next(line for line in screen.splitlines() if "forward and backward" in line)
         assert "350 ms" in row
         assert "70 %" in row
@@ -486,7 +487,7 @@ async def test_a_small_terminal_shows_the_course_of_each_row_beside_its_share():
     app = make_app(clocks.of_ranks(), "time")
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await until(pilot, "10 MIN", "saving checkpoints ◆")
-        row = next(line for line in screen.splitlines() if "saving checkpoints" in line)
+        row = next(line for line in screen.splitlines() if "saving checkpoints ◆" in line)
         course = row.split(" % ")[-1].strip("│ ")
         assert course[0] == "▁", "it took no time at first"
         assert course[-1] > "▃", "and a fifth of it now"

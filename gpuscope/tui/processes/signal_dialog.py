@@ -36,7 +36,7 @@ KEYS_OF_SIGNALS = " ".join(SIGNAL_KEYS)
 ENTER, LEAVE = key_of("enter", "SignalDialog"), key_of("dismiss", "Dialog")
 WHOLE = key_of("whole", "SignalDialog")
 _KILL = key_of("send('KILL')", "SignalDialog")
-KILL_AGAIN = f"press {_KILL} again to send KILL"
+KILL_AGAIN = f"{_KILL} again: send KILL"
 ENDING = ("TERM", "INT", "HUP", "QUIT", "KILL")
 """Whoever gets one of these and ends then was stopped by the user."""
 SIGNALS = {

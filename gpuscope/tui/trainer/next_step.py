@@ -34,16 +34,17 @@ def next_lines(host: HostView, job: JobView, cases: Sequence[Case], live: bool) 
             (" ends the job", "text"),
         ]
         return
-    usable = [fix for fix in fixes if live or not is_for_what_runs(fix)]
+    past = host is not None and host.link.state == "replay"
+    usable = [fix for fix in fixes if not (past and is_for_what_runs(fix))]
     ending = next((fix for fix in usable if fix.now and fix.command.startswith("kill ")), None)
     if ending is not None:
         key = key_of("signal", "JobScreen")
-        how = f" · {key}: end it, asks first"
+        how = f" · {key}: end it, asks first" if live else f": {ending.command}"
         yield [("do first: ", "accent"), (ending.title.rstrip("."), "text"), (how, "muted")]
     others = [fix for fix in usable if not STACKS.fullmatch(fix.command)]
     if not others:
         return
-    marked = None if hangs else marked_fix(case, 0, not live)
+    marked = None if hangs else marked_fix(case, 0, past)
     words = next((fix for fix in others if not fix.code), others[0])
     fix = words if marked is None else fixes[marked]
     yield [
