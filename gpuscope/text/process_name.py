@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from functools import lru_cache
-from itertools import pairwise
 
 from ..wire.clean import limited
 
@@ -29,7 +28,7 @@ def short_command(command: str) -> str:
         return command
     program = words[0].rsplit("/", 1)[-1]
     if _PYTHON.match(program):
-        for before, word in pairwise(words):
+        for before, word in zip(words, words[1:]):
             if before == "-m":
                 return LAB if _LAB.search(word) else limited(word, MAX_TITLE_CHARS)
             if before == "-c":
