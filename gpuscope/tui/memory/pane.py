@@ -37,14 +37,13 @@ if TYPE_CHECKING:
 
 WIDE, WIDEST = 100, 160
 """Columns from which on the timeline stands beside the waterfall, and tables beside it, too."""
-TALL = 20
-CHART_ROWS = 7
+TALL, CHART_ROWS = 20, 7
 AROUND_ROWS = 4
 """Of the terminal: status line, tabs, the subject's line, footer."""
 FRAME_ROWS = 5
+"""Of the waterfall besides its parts: border, rule, total and what it is a part of."""
 ROWS_FOR_A_CURE = 3
 """What to do about a lost device is worth the free rows of the waterfall, and its smallest part."""
-"""Of the waterfall besides its parts: border, rule, total and what it is a part of."""
 COURSE_SECONDS = 600.0
 
 

@@ -26,6 +26,7 @@ from ..widgets.table import THUMB, thumb
 from ..widgets.text import DASH
 
 if TYPE_CHECKING:
+    from ...store.view import HostView
     from .job_rows import JobLine
 
 HEADINGS = {
@@ -80,6 +81,11 @@ def columns_in(width: int, empty: frozenset[str] = frozenset()) -> tuple[tuple[s
     while shown and width - sum(cells + 1 for _, cells, _ in shown) < MIN_TITLE:
         shown.pop(max(range(len(shown)), key=lambda i: shown[i][2]))
     return tuple(shown)
+
+
+def has_ranks(host: HostView, key: str) -> bool:
+    """Return whether a row is a job with a probe in it, which has a page of its ranks."""
+    return any(job.key == key and job.trainers for job in host.jobs)
 
 
 class JobList(Painted, can_focus=True):

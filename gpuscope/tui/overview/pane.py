@@ -15,7 +15,6 @@ from textual.widget import Widget
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import window_text
-from ...wire.frames import NOT_INITIALISED
 from ..shell.keymap import key_of
 from ..shell.session import Session
 from ..shell.state import PROCESS_SORTS, SORTS
@@ -24,7 +23,7 @@ from ..widgets.program import program
 from ..widgets.table import Column, LiveTable
 from .finding_list import FindingList, go_to_finding
 from .foot import Foot
-from .job_list import JobList
+from .job_list import JobList, has_ranks
 from .panel_rows import (
     MOST_DEVICE_ROWS,
     ROOMY_ROWS,
@@ -35,7 +34,7 @@ from .panel_rows import (
     Needs,
     share_out,
 )
-from .quiet import Quiet, QuietPanels
+from .quiet import Quiet, QuietPanels, deviceless
 
 if TYPE_CHECKING:
     from ...store.view import DeviceView, HostView, TrainerView
@@ -285,8 +284,8 @@ class OverviewPane(Pane):
     def take_focus(self) -> None:
         """Begin where the worst is: a job that stands still, a GPU that is lost or warns."""
         host = self.session.host
-        deviceless = self._deviceless(host)
-        known = deviceless or (host is not None and bool(host.devices))
+        nothing = deviceless(host)
+        known = nothing or (host is not None and bool(host.devices))
         self._settled = known and self._shown
         worst = self._jobs.worst()
         if worst is not None:
@@ -296,17 +295,7 @@ class OverviewPane(Pane):
 
             if (key := worst_device(host, self.session.history)) is not None:
                 self._devices.move_to(key)
-        self.focus_on(self._jobs if deviceless or worst is not None else self._devices)
-
-    @staticmethod
-    def _deviceless(host: HostView | None) -> bool:
-        """Return whether it is known that there are no devices to look at."""
-        return (
-            host is not None
-            and not host.devices
-            and host.nvml is not None
-            and host.nvml.code != NOT_INITIALISED
-        )
+        self.focus_on(self._jobs if nothing or worst is not None else self._devices)
 
     def _name_panels(self) -> None:
         """Give the panels their titles; the one with the keyboard says what Enter opens."""
@@ -337,7 +326,7 @@ class OverviewPane(Pane):
 
             if line.key.startswith(USER):
                 return f"processes of {line.key.removeprefix(USER)}"
-            return "ranks" if self._has_ranks(host, line.key) else "readings"
+            return "ranks" if has_ranks(host, line.key) else "readings"
         if panel is self._findings:
             return "the finding"
         if panel is self._processes:
@@ -345,10 +334,6 @@ class OverviewPane(Pane):
             return f"pid {process.definition.pid}" if process is not None else ""
         device = self.highlighted(host) if host.devices else None
         return f"GPU {device.definition.index}" if device is not None else ""
-
-    @staticmethod
-    def _has_ranks(host: HostView, key: str) -> bool:
-        return any(job.key == key and job.trainers for job in host.jobs)
 
     def on_descendant_focus(self, _: events.DescendantFocus) -> None:
         self._name_panels()
@@ -452,7 +437,7 @@ class OverviewPane(Pane):
         if line.key.startswith(USER):
             self.session.state.process_filter = line.key.removeprefix(USER)
             program(self.app).open("processes")
-        elif self._has_ranks(host, line.key):
+        elif has_ranks(host, line.key):
             program(self.app).open("job", line.key)
         elif line.entity is not None:
             program(self.app).open("readings", line.entity.key)

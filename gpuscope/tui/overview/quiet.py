@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 
+from ...wire.frames import NOT_INITIALISED
 from ..widgets.text import Lines
 
 if TYPE_CHECKING:
@@ -22,6 +23,16 @@ QUIET_SECONDS = 60.0
 BUSY_PERCENT = 1.0
 WANTED_ROWS, LEAST_WANTED_ROWS = 21, 8
 """Lines that these panels can use, without their frame: here, and of another machine."""
+
+
+def deviceless(host: HostView | None) -> bool:
+    """Return whether it is known that there are no devices to look at."""
+    return (
+        host is not None
+        and not host.devices
+        and host.nvml is not None
+        and host.nvml.code != NOT_INITIALISED
+    )
 
 
 class Quiet:
