@@ -128,7 +128,7 @@ def test_compare(ledger: Ledger, swept: Plan, capsys) -> None:
     pace = next(line for line in out.splitlines() if line.startswith("samples/s"))
     assert (
         " ".join(pace.split())
-        == "samples/s 72.9 146 2.000 × 2.000 … 2.000 better 3 interleaved repeats"
+        == "samples/s, mean 72.9 146 2.000 × 2.000 … 2.000 better 3 interleaved repeats"
     )
     by_id = call(capsys, "compare", "1,3,5", "2,4,6")[1]
     assert by_id == out

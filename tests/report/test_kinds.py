@@ -195,7 +195,12 @@ def test_one_run_has_its_measures():
         "unknown": [{"path": "loss", "reason": "nan"}],
     }
     text = text_of(written(document))
-    for said in ("step, median 320 ms", "samples/s 100", "gpuscope lab --model gpt-small", "nan"):
+    for said in (
+        "step, median 320 ms",
+        "samples/s, mean 100",
+        "gpuscope lab --model gpt-small",
+        "nan",
+    ):
         assert said in text, said
 
 

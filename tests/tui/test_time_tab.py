@@ -491,7 +491,7 @@ async def test_a_small_terminal_shows_the_course_of_each_row_beside_its_share():
         course = row.split(" % ")[-1].strip("│ ")
         assert course[0] == "▁", "it took no time at first"
         assert course[-1] > "▃", "and a fifth of it now"
-        assert "at data.py:31 __getitem__." in screen, "the folder is in the details"
+        assert "at train.py:91 save." in screen, "the folder is in the details"
 
 
 def test_a_minute_that_is_missing_is_a_gap_in_the_courses():
