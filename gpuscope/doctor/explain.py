@@ -89,9 +89,10 @@ def _fix(number: int, fix: Fix, width: int) -> list[Line]:
         [(f"Fix {number}", "accent"), ("  helps without a restart" if fix.now else "", "muted")]
     ]
     out += [[("  " + part, "text")] for part in wrap(fix_sentences(fix), max(width - 2, 20))]
-    sign = "+ " if fix.before else ""
-    out += [[("    - " + text, "faint")] for text in fix.before.splitlines()]
-    out += [[("    " + sign + text, "text")] for text in fix.code.splitlines()]
+    out += [
+        [("    " + sign + text, "faint" if sign == "- " else "text")]
+        for sign, text in fix.signed_code()
+    ]
     out += [[("    " + text, "text")] for text in (fix.environment, fix.command) if text]
     return [*out, []]
 
@@ -189,10 +190,7 @@ def _block(fix: Fix, indent: str) -> list[str]:
     """Return what a reader copies, as fenced blocks inside the list's item."""
     out: list[str] = []
     if fix.before:
-        changed = [f"- {text}" for text in fix.before.splitlines()] + [
-            f"+ {text}" for text in fix.code.splitlines()
-        ]
-        out += ["```diff", *changed, "```", ""]
+        out += ["```diff", *(sign + text for sign, text in fix.signed_code()), "```", ""]
     elif fix.code:
         out += [
             "```python" if "volumeMounts" not in fix.code else "```yaml",

@@ -57,6 +57,17 @@ class Fix:
     cost: str = ""
     causes: tuple[str, ...] = ()
 
+    def signed_code(self) -> list[tuple[str, str]]:
+        """Return the lines of the code, each with its sign and a space, as in a diff.
+
+        The sign is "" where the code replaces nothing.
+        """
+        sign = "+ " if self.before else ""
+        return [
+            *(("- ", line) for line in self.before.splitlines()),
+            *((sign, line) for line in self.code.splitlines()),
+        ]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pitfall:

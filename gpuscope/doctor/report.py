@@ -257,11 +257,8 @@ def _evidence(evidence: Evidence, width: int) -> list[Line]:
 
 def _fix_lines(label: str, fix: Fix, width: int) -> list[Line]:
     out = _labelled(label, wrap(fix_sentences(fix), max(width - 9, 20)))
-    for text in fix.before.splitlines():
-        out.append([("         ", ""), ("- " + text, "faint")])
-    sign = "+ " if fix.before else ""
-    for text in fix.code.splitlines():
-        out.append([("         ", ""), (sign + text, "accent")])
+    for sign, text in fix.signed_code():
+        out.append([("         ", ""), (sign + text, "faint" if sign == "- " else "accent")])
     for text in filter(None, (fix.environment, fix.command)):
         out.append([("         ", ""), (text, "accent")])
     return out

@@ -53,9 +53,7 @@ def _evidence(evidence: Evidence) -> str:
 
 
 def _fix(label: str, fix: Fix) -> str:
-    before = "\n".join(f"- {line}" for line in fix.before.splitlines())
-    sign = "+ " if before else ""
-    code = "\n".join(sign + line for line in fix.code.splitlines())
-    copied = "\n".join(filter(None, (before, code, fix.environment, fix.command)))
+    code = "\n".join(sign + line for sign, line in fix.signed_code())
+    copied = "\n".join(filter(None, (code, fix.environment, fix.command)))
     shown = f'<pre style="{_CODE}">{escape(copied)}</pre>' if copied else ""
     return f'<p style="margin:2px 0">{label}: {escape(reports.fix_sentences(fix))}</p>{shown}'

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ...process import flight_settings
-from ..finding import Abstained, Evidence
+from ..finding import Abstained, Confidence, Evidence
 from ..wordings import Wordings
 from . import absent, apart, ends, partners, suspects
 from .model import Job, Suspect, Verdict
@@ -89,13 +89,7 @@ def _ended_well(scene: Scene) -> Suspect | None:
     steps = {rank.step for rank in scene.ranks.values()}
     if not done and scene.loose.finished and not scene.moments_of_trouble:
         text = f"the log ends with: {short(scene.loose.last_line, 120)}"
-        return Suspect(
-            cause="dead.finished",
-            ranks=(),
-            confidence="likely",
-            weight=0.5,
-            evidence=(Evidence(text=text, source=scene.loose.finished),),
-        )
+        return _finished(text, scene.loose.finished)
     if not done:
         launched = scene.loose.has_log and not scene.loose.moments and not scene.job.moments
         if not launched or len(steps) != 1 or None in steps or len(scene.ranks) < scene.world:
@@ -103,25 +97,21 @@ def _ended_well(scene: Scene) -> Suspect | None:
         done = list(scene.ranks)
         first = scene.get(done[0])
         text = f"{names(done)} all ended after step {first.step}, and nothing says that one failed"
-        return Suspect(
-            cause="dead.finished",
-            ranks=(),
-            confidence="likely",
-            weight=0.5,
-            evidence=(Evidence(text=text, source=first.step_source),),
-        )
+        return _finished(text, first.step_source)
     rank = scene.get(done[0])
+    text = f"{names(done)} of {scene.world} said that they were done: {rank.last_line}"
+    return _finished(text, rank.finished, 0.9, "definite" if len(done) == scene.world else "likely")
+
+
+def _finished(
+    text: str, source: str, weight: float = 0.5, confidence: Confidence = "likely"
+) -> Suspect:
     return Suspect(
         cause="dead.finished",
         ranks=(),
-        confidence="definite" if len(done) == scene.world else "likely",
-        weight=0.9,
-        evidence=(
-            Evidence(
-                text=f"{names(done)} of {scene.world} said that they were done: {rank.last_line}",
-                source=rank.finished,
-            ),
-        ),
+        confidence=confidence,
+        weight=weight,
+        evidence=(Evidence(text=text, source=source),),
     )
 
 

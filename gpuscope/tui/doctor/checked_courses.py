@@ -10,11 +10,12 @@ from ...model.ranks import name_of
 from ...model.step_time import input_columns, input_share
 from ...store.view import Entity, HistoryOf, HostView, TrainerView
 from ...text.styled import Line
-from ...text.units import bytes_text, duration_text, percent_text, window_text
+from ...text.units import bytes_text, duration_text, window_text
 from ..charts.bins import Bins
 from ..charts.load_strips import binned
 from ..charts.spark import spark
 from ..theme import Glyphs
+from .checked_figures import living, used_devices, whole_percent
 
 LEAST_SECONDS, SECONDS = 10.0, 300.0
 CELLS = 40
@@ -54,7 +55,7 @@ def course_line(area: str, host: HostView, history: HistoryOf, glyphs: Glyphs) -
 
 
 def _course(area: str, host: HostView, history: HistoryOf) -> _Course | None:
-    ranks = [t for job in host.jobs for t in job.trainers if t.gone is None]
+    ranks, used = living(host), used_devices(host)
     devices = [d for d in host.devices if d.gone is None]
     if area == "step time" and (slowest := _most(ranks, "step_seconds")) is not None:
         return _Course(_of("step", slowest, ranks), slowest, "step_seconds", duration_text)
@@ -62,11 +63,10 @@ def _course(area: str, host: HostView, history: HistoryOf) -> _Course | None:
     if area == "input" and waits:
         most = max(waits, key=lambda t: input_share(t) or 0.0)
         return _Course(_of("wait", most, ranks), most, input_columns(most)[0], duration_text)
-    used = [d for d in devices if d.id in {a.gpu for t in ranks for a in t.allocators}]
     if area == "GPU use" and used:
         least = min(used, key=lambda d: d.number("tensor_active_percent") or 0.0)
         name = f"tensor cores of GPU {least.definition.index}"
-        return _Course(name, least, "tensor_active_percent", _percent, 100.0)
+        return _Course(name, least, "tensor_active_percent", whole_percent, 100.0)
     if area == "memory" and used:
         known = [r for r in rooms(devices, ranks, history) if r.headroom_bytes is not None]
         gpu = min(known, key=lambda r: r.headroom_bytes or 0.0).allocator.gpu if known else None
@@ -76,7 +76,7 @@ def _course(area: str, host: HostView, history: HistoryOf) -> _Course | None:
     if area == "GPUs" and (hottest := _most(devices, "temperature_celsius")) is not None:
         name = f"GPU {hottest.definition.index}"
         return _Course(name, hottest, "temperature_celsius", lambda degrees: f"{degrees:.0f} °C")
-    return _Course("CPU", host, "cpu_percent", _percent, 100.0) if area == "host" else None
+    return _Course("CPU", host, "cpu_percent", whole_percent, 100.0) if area == "host" else None
 
 
 def _most(found: Sequence[_One], column: str) -> _One | None:
@@ -86,7 +86,3 @@ def _most(found: Sequence[_One], column: str) -> _One | None:
 
 def _of(what: str, one: TrainerView, ranks: Sequence[TrainerView]) -> str:
     return f"{what} of {name_of(one)}" if len(ranks) > 1 else what
-
-
-def _percent(value: float) -> str:
-    return percent_text(value / 100, whole=True)

@@ -56,7 +56,8 @@ def area_of(cause: str) -> str:
     return max(found)[1] if found else ""
 
 
-def _living(host: HostView) -> list[TrainerView]:
+def living(host: HostView) -> list[TrainerView]:
+    """Return the trainers that have not ended."""
     return [t for job in host.jobs for t in job.trainers if t.gone is None]
 
 
@@ -64,12 +65,12 @@ def _groups(host: HostView) -> list[tuple[str, list[TrainerView]]]:
     """Return the living ranks of each job by its name; many jobs are one group."""
     jobs = [(job.title, [t for t in job.trainers if t.gone is None]) for job in host.jobs]
     jobs = [(title, ranks) for title, ranks in jobs if ranks]
-    return jobs if len(jobs) <= MOST_JOBS else [(f"{len(jobs)} jobs", _living(host))]
+    return jobs if len(jobs) <= MOST_JOBS else [(f"{len(jobs)} jobs", living(host))]
 
 
-def _used(host: HostView) -> list[DeviceView]:
+def used_devices(host: HostView) -> list[DeviceView]:
     """Return the devices that a trainer with a probe uses."""
-    ids = {a.gpu for t in _living(host) for a in t.allocators}
+    ids = {a.gpu for t in living(host) for a in t.allocators}
     return [d for d in host.devices if d.id in ids and d.gone is None]
 
 
@@ -86,7 +87,8 @@ def _between(values: Sequence[float], text: Callable[[float], str]) -> str:
     return interval_text(text(min(values)), text(max(values)), " to ")
 
 
-def _percent(value: float) -> str:
+def whole_percent(value: float) -> str:
+    """Write a reading in percent, which is of 100, without decimals."""
     return percent_text(value / 100, whole=True)
 
 
@@ -138,18 +140,18 @@ def _input(host: HostView, _: HistoryOf) -> Figures:
 
 def _use(host: HostView, _: HistoryOf) -> Figures:
     out: Figures = []
-    devices = _used(host)
+    devices = used_devices(host)
     for column, name in (("sm_active_percent", "SMs"), ("tensor_active_percent", "tensor cores")):
         values = [n for d in devices if (n := d.number(column)) is not None]
         if values:
-            out.append(f"{name} active {_between(values, _percent)} of the time")
+            out.append(f"{name} active {_between(values, whole_percent)} of the time")
         elif devices:
             out.append(f"{name}: not known: {_missing(devices, column)}")
     return out
 
 
 def _memory(host: HostView, history: HistoryOf) -> Figures:
-    ranks = _living(host)
+    ranks = living(host)
     known = [
         room for room in rooms(host.devices, ranks, history) if room.headroom_bytes is not None
     ]
@@ -203,7 +205,7 @@ def _host(host: HostView, _: HistoryOf) -> Figures:
     cpu, free = host.number("cpu_percent"), host.number("memory_available_bytes")
     if cpu is not None:
         cores = f" of {d.cpu_count} cores" if d.cpu_count else ""
-        out.append(f"CPU {_percent(cpu)}{cores}")
+        out.append(f"CPU {whole_percent(cpu)}{cores}")
     if free is not None and d.memory_total_bytes:
         out.append(f"memory {bytes_text(free)} of {bytes_text(d.memory_total_bytes)} free")
     used, room = host.number("shm_used_bytes"), d.shm_total_bytes

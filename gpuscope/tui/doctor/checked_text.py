@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
 from ...text import styled
@@ -126,6 +127,7 @@ def _areas(
     The sign is that of the gravest finding there, or says that nothing was found. With ``roomy``
     there is a line that shows how its main reading went.
     """
+    readings = cache(readings)  # figures and courses ask for the same ones
     out: list[Line] = [[("What the rules see now", "accent")]]
     hangs = any(area_of(case.finding.cause) == "hangs" for case in holds)
     for area in AREAS:

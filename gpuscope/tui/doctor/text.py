@@ -433,10 +433,8 @@ def _fix(
         yield [*lines[-1], *key]
     indent: Piece = (" " * (LABEL + 2), "text")
     room = max(20, cells - LABEL - 6)
-    sign = "+ " if fix.before else ""
-    code = [("- ", text, "faint") for text in fix.before.splitlines()]
-    code += [(sign, text, "accent") for text in fix.code.splitlines()]
-    for head, text, token in code:
+    for head, text in fix.signed_code():
+        token = "faint" if head == "- " else "accent"
         own = len(text) - len(text.lstrip(" "))
         for number, line in enumerate(styled.wrap([(text[own:], token)], room - own)):
             yield [

@@ -60,6 +60,11 @@ class Stop(NamedTuple):
     sure: str
     pitfall: str
 
+    @property
+    def doubt(self) -> str:
+        """How sure it is, and where to read why."""
+        return f"{self.sure}; the Doctor says why, and how to find the line"
+
 
 def stopping(cases: Iterable[Case], pid: int) -> list[Stop]:
     """Return the doctor's fixes that stop the growth, the surest first."""
@@ -114,14 +119,11 @@ def rows_of(stops: Sequence[Stop], others: Sequence[Freed], now: Growing) -> lis
 def about(stops: Sequence[Stop], others: Sequence[Freed], now: Growing) -> dict[str, list[Line]]:
     """Return what is said below the table of each row."""
     out: dict[str, list[Line]] = {}
-    for fix, sure, _ in stops:
-        change = _change(fix) or fix.title
-        out[fix.title] = [
+    for stop in stops:
+        change = _change(stop.fix) or stop.fix.title
+        out[stop.fix.title] = [
             [("how: ", "muted"), (change, "text")],
-            [
-                ("sure: ", "muted"),
-                (f"{sure}; the Doctor says why, and how to find the line", "muted"),
-            ],
+            [("sure: ", "muted"), (stop.doubt, "muted")],
         ]
     pace = bytes_text(now.trend.slope)
     out[DELAYS] = [
@@ -143,16 +145,15 @@ def cures_of(
 ) -> list[Cure]:
     """Return every fix in full, with the costs that the table of pitfalls names."""
     out = []
-    for fix, sure, pitfall in stops:
-        row = (table or {}).get(pitfall)
+    for stop in stops:
+        fix, row = stop.fix, (table or {}).get(stop.pitfall)
         lines = "\n".join(
             [
-                *(f"- {line}" for line in fix.before.splitlines()),
-                *(f"{'+ ' * bool(fix.before)}{line}" for line in fix.code.splitlines()),
+                *(sign + line for sign, line in fix.signed_code()),
                 *filter(None, (fix.environment, fix.command)),
             ]
         )
-        facts = [("sure", f"{sure}; the Doctor says why, and how to find the line")]
+        facts = [("sure", stop.doubt)]
         if cost := fix.cost or (row.cost if row is not None else ""):
             facts.append(("costs", cost))
         if row is not None:

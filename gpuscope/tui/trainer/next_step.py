@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ...model.job_state import device_ids, living_members
 from ...text.styled import Line
-from ..doctor.text import STACKS, is_for_what_runs, marked_fix
+from ..doctor.text import KILL, STACKS, is_for_what_runs, marked_fix
 from ..shell.keymap import key_of
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def next_lines(host: HostView, job: JobView, cases: Sequence[Case], live: bool) 
         return
     past = host is not None and host.link.state == "replay"
     usable = [fix for fix in fixes if not (past and is_for_what_runs(fix))]
-    ending = next((fix for fix in usable if fix.now and fix.command.startswith("kill ")), None)
+    ending = next((fix for fix in usable if fix.now and fix.command.startswith(KILL)), None)
     if ending is not None:
         key = key_of("signal", "JobScreen")
         how = f" · {key}: end it, asks first" if live else f": {ending.command}"
