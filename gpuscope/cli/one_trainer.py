@@ -297,8 +297,9 @@ def _another_user(pid: int) -> str:
 
 def _rank(trainer: TrainerView) -> str:
     from ..model.ranks import name_of
+    from ..text.process_name import short_script
 
-    return f"{name_of(trainer)}, {(trainer.definition.script or 'trainer').rsplit('/', 1)[-1]}"
+    return f"{name_of(trainer)}, {short_script(trainer.definition.script)}"
 
 
 def _leader(pid: int) -> int:

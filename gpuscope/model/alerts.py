@@ -22,6 +22,7 @@ from ..store.view import (
     TrainerView,
     no_history,
 )
+from ..text.process_name import short_script
 from . import slowdown
 from .alerts_settings import AlertSettings
 from .change_point import Change
@@ -328,7 +329,7 @@ class Alerts:
             if trainer.gone is None and trainer.definition.job
         }
         ended: list[tuple[TrainerView | ProcView, str, str | None]] = [
-            (t, (t.definition.script or "").rsplit("/", 1)[-1], t.definition.job)
+            (t, short_script(t.definition.script), t.definition.job)
             for t in host.trainers
             if t.process in mine
         ]

@@ -22,6 +22,7 @@ from ..store.view import (
     ProcView,
     UseView,
 )
+from ..text.process_name import short_script
 from ..text.units import duration_text
 from ..wire.frames import HIDDEN_BY_CONTAINER, Unknown
 from .allocator_account import Part, inside_torch, size_of
@@ -196,7 +197,7 @@ def name_of(host: HostView, process: ProcView | None) -> str:
     trainer = next((t for t in host.trainers if t.process == process.id), None)
     name = _program(d.name, d.command)
     if trainer is not None:
-        script = (trainer.definition.script or "").rsplit("/", 1)[-1]
+        script = short_script(trainer.definition.script) if trainer.definition.script else ""
         rank = trainer.definition.rank
         name = (script or name) + (f" rank {rank}" if rank is not None else "")
     user = f" ({d.user})" if d.user and not d.mine else ""

@@ -11,6 +11,7 @@ from ...model.device_state import NEARLY_FULL, mute
 from ...model.memory_layers import layers
 from ...model.memory_room import TIGHT_BYTES, room_of
 from ...store.view import HistoryOf, HostView
+from ...text.process_name import short_script
 from ...text.styled import Line
 from ...text.units import bytes_text
 from ..cells import fit
@@ -110,7 +111,7 @@ def _name(one: Subject) -> str:
         return name
     d = one.trainer.definition
     who = f"rank {d.rank}" if d.rank is not None else f"pid {d.pid}"
-    return f"{name} {who} {(d.script or '').rsplit('/', 1)[-1]}"
+    return f"{name} {who} {short_script(d.script)}"
 
 
 def _sizes(host: HostView, one: Subject, history: HistoryOf) -> list[float | None]:

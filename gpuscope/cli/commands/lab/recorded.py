@@ -17,6 +17,7 @@ from ....store.records import Record
 from ....store.stream import NO_REASON, Stream
 from ....store.view import NOT_SENT
 from ....text.numbers import number
+from ....text.process_name import short_script
 from ....wire.clean import clean
 from ....wire.codec import WireError
 from ....wire.frames import Sample, TrainerDef, Unknown
@@ -227,7 +228,9 @@ def _training(path: Path, ranks: list[_Rank], samples: int | None) -> Training:
     ranks = sorted(ranks, key=lambda rank: (rank.definition.rank or 0, rank.key))
     lead = max(ranks, key=lambda rank: len(rank.windows))  # the rank with the most windows of steps
     definition = lead.definition
-    script = clean((definition.script or "").rsplit("/", 1)[-1], 60) or f"pid {definition.pid}"
+    script = (
+        clean(short_script(definition.script)) if definition.script else f"pid {definition.pid}"
+    )
     steps = lead.last - lead.first if lead.first is not None else 0
     document = _document(ranks, lead, steps, samples)
     environment = {

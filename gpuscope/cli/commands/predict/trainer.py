@@ -23,6 +23,7 @@ from ....predict import gpus
 from ....predict.document import EXIT_CODES, FIGURES, PARTS, figure_of
 from ....predict.errors import Figure
 from ....process.procfs import descends
+from ....text.process_name import short_script
 from ....text.units import amount_text as gib
 from ....wire.clean import clean
 from ... import output
@@ -222,7 +223,7 @@ def _largest(pairs: list[tuple[HostView, TrainerView]], name: str) -> Measured:
     parameters, gradients, optimizer = (None if size is None else int(size) for size in sizes)
     step = trainer.number("step")
     return Measured(
-        clean((definition.script or "").rsplit("/", 1)[-1] or f"pid {definition.pid}", 60),
+        clean(short_script(definition.script)) if definition.script else f"pid {definition.pid}",
         definition.pid,
         clean(definition.torch_version or "?"),
         clean((device and device.definition.name) or "its card", 60),
