@@ -16,6 +16,7 @@ from gpuscope.lab.sweep import cell_key
 from gpuscope.lab.tune.findings import Found, Settings, Trial
 from gpuscope.lab.tune.result import Result
 from gpuscope.lab.tune.search import Search
+from gpuscope.tui.lab.tune_text import step_text
 from gpuscope.tui.lab.tuning import Tuning
 from tests.fakes import views
 from tests.lab.test_tune_search import BASE, CUDA, FREE, Card, drive
@@ -60,6 +61,15 @@ def says(monkeypatch: pytest.MonkeyPatch, program: str, *words: object) -> None:
     monkeypatch.setattr(Tuning, "_words", lambda self: command)
 
 
+def test_a_candidate_is_named_by_what_is_new_in_it():
+    assert step_text("amp=bf16", "baseline") == "amp=bf16"
+    assert step_text("amp=bf16 batch=16", "amp=bf16") == "+ batch=16"
+    assert step_text("amp=bf16 batch=32", "amp=bf16 batch=16 compile=default") == (
+        "+ batch=32 without compile"
+    )
+    assert step_text("baseline", "amp=bf16") == "baseline"
+
+
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @in_loop
 async def test_a_search_is_followed_and_its_best_is_taken(events, monkeypatch, size):
@@ -72,7 +82,8 @@ async def test_a_search_is_followed_and_its_best_is_taken(events, monkeypatch, s
         await pilot.press("l")
         await until(pilot, "20 min 00 s")
         await pilot.press("enter")
-        shown = await until(pilot, "as fast: ", "kept", "To paste", "torch.autocast")
+        shown = await until(pilot, "as fast: ", "kept", "To paste", "torch.autocast(")
+        assert 'torch.autocast("cpu"' not in shown
         assert "does not fit" in shown or size == (80, 24)
         assert "t take" in shown
         await pilot.press("t")

@@ -56,6 +56,8 @@ class Result:
 
     @property
     def device(self) -> str:
+        if self.found.baseline.device != "auto":
+            return self.found.baseline.device
         return next((entry.device for entry in self.entries if entry.device), "cpu")
 
     def sentence(self) -> str:

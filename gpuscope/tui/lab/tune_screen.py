@@ -11,7 +11,7 @@ from textual.containers import Horizontal
 
 from ...text import styled
 from ...text.styled import Line
-from ..shell.keymap import bindings_of
+from ..shell.keymap import bindings_of, key_of
 from ..shell.session import Session
 from ..terminal.copying import copy_text
 from ..widgets.full_screen import FullScreen
@@ -23,8 +23,9 @@ from .tune_text import COLUMNS, detail_lines, gain_lines, rows_of, spent_text, s
 from .tuning import Tuning
 
 SHOW_SECONDS = 0.5
-MOST_LINES = 12
-"""The most lines of the panel with the lines to paste."""
+MOST_LINES, FEWEST_LINES, ROWS_OF_THE_REST = 12, 3, 19
+"""The most and the fewest lines of the panels below the table, and the rows of the screen that the
+rest needs to show at least six candidates."""
 
 
 class DetailDialog(TextDialog):
@@ -112,12 +113,18 @@ class TuneScreen(FullScreen):
         if ended:
             gains = list(gain_lines(document))
             self._gains.display = bool(gains)
-            self._gains.show(gains[:MOST_LINES])
+            most = min(MOST_LINES, max(FEWEST_LINES, self.size.height - ROWS_OF_THE_REST))
+            self._gains.show(gains[:most])
             cells = max(20, width // (2 if gains else 1) - 4)
             lines = [
                 line for text in self._lines() for line in styled.wrap([(text, "text")], cells)
             ]
-            self._paste.show(lines[:MOST_LINES])
+            if len(lines) > most:
+                copy = key_of("copy", "TuneScreen")
+                more = len(lines) - most + 1
+                lines[most - 1 :] = [[(f"{more} more lines; ", "muted"), (copy, "accent"),
+                                      (" copies all", "muted")]]  # fmt: skip
+            self._paste.show(lines)
         self.say_own_keys(self.session)
 
     def _lines(self) -> list[str]:

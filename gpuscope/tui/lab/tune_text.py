@@ -21,12 +21,13 @@ if TYPE_CHECKING:
 COLUMNS = (
     Column("label", "CONFIGURATION", 18, flex=2, most=52),
     Column("pace", "SAMPLES/S", 9, align="right"),
-    Column("speed", "AGAINST THE BEST", 19, priority=2),
+    Column("speed", "AGAINST THE BEST", 22, priority=2),
     Column("reserved", "RESERVED", 9, align="right", priority=3),
     Column("warm_up", "WARM-UP", 8, align="right", priority=4),
     Column("loss", "LOSS", 7, align="right", priority=5),
     Column("result", "RESULT", 14, flex=3),
 )
+BASELINE = "baseline"
 TOKENS = {
     "baseline": "text",
     "kept": "ok",
@@ -134,17 +135,39 @@ def speed_text(speed: Mapping[str, Any]) -> str:
 
 def rows_of(candidates: Sequence[Mapping[str, Any]], best: str) -> list[TableRow]:
     """Return a row for each candidate; ``best`` is the label of the best so far."""
-    return [_row(place, row, best) for place, row in enumerate(candidates)]
+    rows, kept = [], BASELINE
+    for place, row in enumerate(candidates):
+        rows.append(_row(place, row, best, kept))
+        if row.get("status") == "kept":
+            kept = str(row.get("label"))
+    return rows
 
 
-def _row(place: int, row: Mapping[str, Any], best: str) -> TableRow:
+def step_text(label: str, kept: str) -> str:
+    """Return by which switches a configuration differs from the best before it.
+
+    ``amp=bf16 batch=16`` after ``amp=bf16`` is ``+ batch=16``: the whole names of later candidates
+    are alike where a narrow column cuts them.
+    """
+    if BASELINE in (label, kept):
+        return label
+    before = kept.split()
+    words = label.split()
+    names = {word.partition("=")[0] for word in words}
+    added = [word for word in words if word not in before]
+    gone = [name for name in (word.partition("=")[0] for word in before) if name not in names]
+    parts = ["+", *added] if added else []
+    return " ".join(parts + (["without", *gone] if gone else [])) or label
+
+
+def _row(place: int, row: Mapping[str, Any], best: str, kept: str) -> TableRow:
     word, token = _status(row)
     label, speed, reason = str(row.get("label")), row.get("speed"), str(row.get("reason") or "")
     excess = number(row.get("loss_excess"))
     return TableRow(
         str(place),
         {
-            "label": [(label, "title" if label == best else "text")],
+            "label": [(step_text(label, kept), "title" if label == best else "text")],
             "pace": _value(row.get("samples_per_second"), "samples/s"),
             "speed": [(speed_text(speed), "text")] if isinstance(speed, dict) else "",
             "reserved": _value(row.get("peak_reserved_bytes"), "bytes"),
