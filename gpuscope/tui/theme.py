@@ -58,6 +58,14 @@ THEME_NAMES: Final = {
 }
 """Names in the config file → names of themes."""
 
+
+def next_theme(now: str) -> tuple[str, str]:
+    """Return the name in the config file and the theme that comes after the theme ``now``."""
+    names, themes = list(THEME_NAMES), list(THEME_NAMES.values())
+    place = (themes.index(now) + 1) % len(themes) if now in themes else 0
+    return names[place], themes[place]
+
+
 # token → "foreground" or "attributes foreground on background", in rich's style language
 _DARK_PALETTE: Final = {
     "allocated": "#56b4e9",

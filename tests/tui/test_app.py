@@ -26,6 +26,7 @@ from gpuscope.tui.charts.load_strips import LoadStrips
 from gpuscope.tui.charts.stacked import StackedChart
 from gpuscope.tui.shell import launch
 from gpuscope.tui.shell import session as session_module
+from gpuscope.tui.shell import state as shell_state
 from gpuscope.tui.shell.app import GpuscopeApp
 from gpuscope.tui.shell.main_screen import MainScreen, ViewChanged
 from gpuscope.tui.shell.session import Session
@@ -223,9 +224,20 @@ async def test_mine_hides_what_others_do():
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "train0.py", " lin ")
         await pilot.press("u")
-        await until(pilot, "train0.py", "mine only", absent=" lin ")
+        await until(pilot, "train0.py", "only what is mine, u: all", absent=" lin ")
+        shell_state.save(app.session.state)
+        assert not shell_state.load()[0].mine, "the next session shows all again"
+        await until(pilot, "mine only")
         await pilot.press("u")
         await until(pilot, " lin ")
+
+
+@in_loop
+async def test_the_next_theme_says_its_name():
+    app = make_app(views.training(4.0))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("t")
+        await until(pilot, "theme: light, t: the next")
 
 
 @in_loop

@@ -89,11 +89,14 @@ def test_a_fast_link_is_never_held_up_and_says_nothing() -> None:
     assert wire.link.charts_seconds(2.0) == 2.0
 
 
-def test_a_link_that_gets_better_is_not_slow_any_more() -> None:
+def test_a_link_that_gets_better_is_not_slow_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
     wire = Wire(20_000)
     wire.frame(20_000)
     wire.wait(2)
     assert wire.link.slow
+    monkeypatch.delenv("SSH_CONNECTION", raising=False)
+    assert wire.link.text(2.0).startswith("slow terminal: ")
+    monkeypatch.setenv("SSH_CONNECTION", "198.51.100.7 50022 198.51.100.8 22")
     assert wire.link.text(2.0) == "slow link: 19.1 KiB/s, charts every 2 s"
     wire.rate = 1e7
     wire.frame(2_900)

@@ -396,7 +396,9 @@ class MainScreen(Screen[None], inherit_bindings=False):
             program(self.app).open("pid", *found)
 
     def do_mine(self) -> None:
-        self.session.state.mine = not self.session.state.mine
+        state, key = self.session.state, key_of("mine")
+        state.mine = not state.mine
+        self.session.notices.say(f"only what is mine, {key}: all" if state.mine else "all users'")
         self.refresh_all()
 
     async def do_filter(self) -> None:
@@ -456,11 +458,11 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self._frame()
 
     def do_theme(self) -> None:
-        from ..theme import COLOUR_BLIND, DARK, LIGHT
+        from ..theme import next_theme
 
-        order = (DARK, LIGHT, COLOUR_BLIND, "ansi-dark")
-        now = order.index(self.app.theme) if self.app.theme in order else -1
-        self.app.theme = self.session.state.theme = order[(now + 1) % len(order)]
+        name, self.app.theme = next_theme(self.app.theme)
+        self.session.state.theme = self.app.theme
+        self.session.notices.say(f"theme: {name}, {key_of('theme')}: the next")
 
     def do_palette(self) -> None:
         self.app.action_command_palette()

@@ -26,7 +26,8 @@ class ViewState:
     ``sort`` is one of ``SORTS``; ``rate_hz`` 0 means the rate that fits the link. ``process_…``
     is of the process screen; ``process_hidden`` names the columns that are left out, with
     commas between them; ``recent`` has the names of what was last chosen in the palette, a line
-    each.
+    each. ``mine`` is of this session alone: a list that leaves out most of a machine without having
+    been asked to would mislead.
     """
 
     tab: str = "overview"
@@ -76,6 +77,8 @@ def _check(body: object) -> ViewState:
     state = ViewState()
     for field in fields(ViewState):
         value, default = body.get(field.name), getattr(state, field.name)
+        if field.name == "mine":
+            continue
         if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
         if type(value) is not type(default) or value not in _CHOICES.get(field.name, (value,)):
@@ -96,7 +99,8 @@ def save(state: ViewState, path: Path | None = None) -> str:
     path = path or state_path()
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        atomic_file.write_text(path, json.dumps(asdict(state), indent=1))
+        kept = {name: value for name, value in asdict(state).items() if name != "mine"}
+        atomic_file.write_text(path, json.dumps(kept, indent=1))
     except OSError as error:
         return f"{path}: not written ({error.strerror})"
     return ""

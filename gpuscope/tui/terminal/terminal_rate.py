@@ -11,6 +11,7 @@ for its status (DSR) behind a picture, and answers when it has come that far.
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Callable
@@ -199,13 +200,15 @@ class TerminalLink:
         )
 
     def text(self, charts_seconds: float) -> str:
-        """Return what there is to say of a slow link, "" where it is not slow.
+        """Return what there is to say of a slow terminal, "" where it is not slow.
 
-        An example is ``slow link: 29.3 KiB/s, charts every 5 s``.
+        An example is ``slow link: 29.3 KiB/s, charts every 5 s``. Without ssh there is no link: the
+        terminal or the machine is busy.
         """
         if not self.slow or self.rate is None:
             return ""
-        return f"slow link: {rate_text(self.rate)}, charts every {charts_seconds:g} s"
+        what = "link" if os.environ.get("SSH_CONNECTION") else "terminal"
+        return f"slow {what}: {rate_text(self.rate)}, charts every {charts_seconds:g} s"
 
 
 class Tap:
