@@ -265,6 +265,8 @@ def test_the_lab_with_toggles_runs_at_once(terminal):
     screen.keys("c")
     screen.wait("no allocator statistics on a CPU")
     screen.keys("q")
+    screen.wait(r"Stop mlp-small at step [\d,]+ and keep it as a run\?")
+    screen.keys("Enter")
     screen.wait("EXIT=0")
 
 
