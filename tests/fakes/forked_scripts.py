@@ -47,11 +47,13 @@ torch this would be most of the cost of a short script.
 class Ended:
     """How a script ended.
 
-    It has the exit code of each process (below 0 a signal), and what they printed.
+    It has the exit code of each process (below 0 a signal), what they printed, and the seconds of
+    the processor that each process used.
     """
 
     codes: list[int]
     text: str
+    cpu_seconds: Sequence[float] = ()
 
     def last(self, pattern: str) -> float:
         """Return the number in the last line that contains it."""
@@ -87,7 +89,7 @@ class Run:
         except subprocess.TimeoutExpired:
             self.end()
             raise AssertionError(f"not done in {seconds:g} s: {self.text[-2000:]}") from None
-        return Ended(codes, self.text)
+        return Ended(codes, self.text, [one.cpu_seconds for one in self.processes])
 
     def end(self) -> None:
         for one in self.processes:

@@ -63,9 +63,10 @@ def serve(number: int) -> Any:
                 pid, status, _ = key.data
                 waiting.unregister(key.fileobj)
                 os.close(key.fd)
-                code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+                _, ended, used = os.wait4(pid, 0)
+                code, seconds = os.waitstatus_to_exitcode(ended), used.ru_utime + used.ru_stime
                 with suppress(OSError), status:
-                    status.sendall(str(code).encode())
+                    status.sendall(f"{code} {seconds}".encode())
                 continue
             asked: Any = key.fileobj
             message, descriptors, _, _ = socket.recv_fds(asked, MESSAGE, 4)
@@ -155,6 +156,8 @@ class Forked:
             status.close()
         self._said = b""
         self.returncode: int | None = None
+        self.cpu_seconds = 0.0
+        """What it used of the processor, known when it has ended."""
         while b"\n" not in self._said:
             self._said += (part := self._status.recv(64))
             assert part, "the process that forks has ended: is torch installed?"
@@ -181,7 +184,8 @@ class Forked:
                 raise subprocess.TimeoutExpired(f"fork {self.pid}", timeout or 0.0) from None
             self._said += part
             if not part:
-                self.returncode = int(self._said)
+                code, _, seconds = self._said.partition(b" ")
+                self.returncode, self.cpu_seconds = int(code), float(seconds)
         return self.returncode
 
     def poll(self) -> int | None:
