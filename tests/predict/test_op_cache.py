@@ -131,6 +131,14 @@ def test_a_training_is_traced_as_torch_alone_would_have_it(
     assert few < len(asked) / 8
 
 
+def test_the_cpus_own_kernels_are_traced_after_cudas_too() -> None:
+    """A trace for CUDA replaces rules and kernels of the process; the next one may be of a CPU."""
+    request = Request(f"{__name__}:recurrent", batch=4, amp="bf16")
+    plain = in_order(steps.trace(request, emulate=False))
+    cuda = in_order(steps.trace(request))
+    assert in_order(steps.trace(request, emulate=False)) == plain != cuda
+
+
 # ── one operator ──────────────────────────────────────────────────────────────────────────────────
 
 

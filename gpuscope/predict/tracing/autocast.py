@@ -206,7 +206,7 @@ def _operator(name: str) -> Any:
 
 
 def install() -> None:
-    """Replace the CPU's rules by CUDA's, until this process ends."""
+    """Replace the CPU's rules by CUDA's, until :func:`uninstall`."""
     global _library
     if _library is not None:
         return
@@ -232,6 +232,14 @@ def install() -> None:
             library.impl(name, torch.library.fallthrough_kernel, _KEY)
     for name, kernel in kernels.items():
         library.impl(name, kernel, _KEY)
+
+
+def uninstall() -> None:
+    """Give the CPU its own rules back."""
+    global _library
+    if _library is not None:
+        _library._destroy()
+        _library = None
 
 
 # ── what the program asks for ─────────────────────────────────────────────────────────────────────

@@ -23,6 +23,8 @@ from .fakes import DEVICE, Around
 
 aten = torch.ops.aten
 _library: Any = None
+_flatten: Any = None
+"""torch's own ``RNNBase.flatten_parameters`` while the library is installed."""
 _composites: dict[str, Any] = {}
 """The kernels of the present training, by operator. A process traces several trainings, for GPUs of
 several architectures.
@@ -106,9 +108,9 @@ def _linear(x: Any, weight: Any, bias: Any = None) -> Any:
 def install(architecture: tuple[int, int]) -> None:
     """Replace composite operators by CUDA's choice of kernels.
 
-    This lasts until the process ends; ``architecture`` is that of the next training.
+    This lasts until :func:`uninstall`; ``architecture`` is that of the next training.
     """
-    global _library
+    global _library, _flatten
     rows = normalization.Rows(reductions.Reductions(architecture).processors)
     _composites.update(
         {
@@ -125,10 +127,18 @@ def install(architecture: tuple[int, int]) -> None:
     if _library is not None:
         return
     _library = library = torch.library.Library("aten", "IMPL")
-    rnn = torch.nn.RNNBase
-    rnn.flatten_parameters = recurrent.flattening(rnn.flatten_parameters)
+    _flatten = torch.nn.RNNBase.flatten_parameters
+    torch.nn.RNNBase.flatten_parameters = recurrent.flattening(_flatten)
     for name in _composites:
         library.impl(name, _present(name), "AutogradCPU")
+
+
+def uninstall() -> None:
+    """Give torch its own composite operators back."""
+    global _library
+    if _library is not None:
+        _library._destroy()
+        _library, torch.nn.RNNBase.flatten_parameters = None, _flatten
 
 
 def _present(name: str) -> Any:

@@ -83,6 +83,9 @@ def trace(request: Request, emulate: bool = True) -> Traced:
             autocast.install()
             kernels.install(chip)
             stack.enter_context(optimizers.as_on_cuda())
+        else:  # an earlier training of this process may have installed them
+            autocast.uninstall()
+            kernels.uninstall()
         stack.enter_context(autocast.redirected())
         switches.set_as(request)
         if request.quantize:
