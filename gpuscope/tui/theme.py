@@ -61,9 +61,8 @@ THEME_NAMES: Final = {
 
 def next_theme(now: str) -> tuple[str, str]:
     """Return the name in the config file and the theme that comes after the theme ``now``."""
-    names, themes = list(THEME_NAMES), list(THEME_NAMES.values())
-    place = (themes.index(now) + 1) % len(themes) if now in themes else 0
-    return names[place], themes[place]
+    rows, themes = list(THEME_NAMES.items()), list(THEME_NAMES.values())
+    return rows[(themes.index(now) + 1) % len(rows) if now in themes else 0]
 
 
 # token → "foreground" or "attributes foreground on background", in rich's style language

@@ -534,3 +534,19 @@ async def test_the_row_of_a_stalled_job_shows_the_rank_that_keeps_the_others():
         await until(pilot, "live", "train.py")
         await pilot.press("P")
         await until(pilot, "▸  4 ranks", "Process 48203")
+
+
+@in_loop
+async def test_what_a_trainer_is_asked_goes_to_the_rank_that_is_shown():
+    source = AskedSource(jobs.ranks(stalled=True), stacks=gives({}), snapshot=gives({}))
+    app = GpuscopeApp(Session(make_source=lambda hz: source))
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, "live", "train.py")
+        await pilot.press("P")
+        await until(pilot, "▸  4 ranks", "Process 48203")
+        await pilot.press("S")
+        await until(pilot, "Stacks of rank 3, pid 48203")
+        await pilot.press("escape")
+        await until(pilot, "Process 48203")
+        await pilot.press("s")
+        await until(pilot, "Enter take it", "rank 3")

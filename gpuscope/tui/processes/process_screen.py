@@ -14,7 +14,8 @@ from textual.widgets import Input
 
 from ...model.stalls import worst_rank
 from ...text import styled
-from ..shell.keymap import bindings_of
+from ..shell.keymap import bindings_of, key_of
+from ..trainer.trainer_actions import open_act
 from ..widgets.filter import typing_keys
 from ..widgets.full_screen import FullScreen
 from ..widgets.program import program
@@ -299,6 +300,25 @@ class ProcessScreen(FullScreen):
         elif process is not None:
             program(self.app).open("signal", process)
             self.show_now()
+
+    def action_act(self, name: str) -> None:
+        """Ask the trainer under the cursor, or of a job the rank that keeps the others."""
+        host, process = self.session.host, self.chosen()
+        if host is None or process is None or self.refused(self.session, f"act('{name}')"):
+            return
+        trainer = next((t for t in host.trainers if t.process == process.id), None)
+        if trainer is not None:
+            open_act(program(self.app), name, trainer)
+            return
+        none = f"no probe in pid {process.definition.pid}; {key_of('attach')} puts one into it"
+        self.session.notices.say(none, "warn")
+        self.show_now()
+
+    def action_attach(self) -> None:
+        """Choose how to put a probe into the process under the cursor."""
+        process = self.chosen()
+        if process is not None and not self.refused(self.session, "attach"):
+            program(self.app).open("attach", process.definition.pid)
 
     def action_environment(self) -> None:
         """What the process was started with, as far as an allow-list goes."""

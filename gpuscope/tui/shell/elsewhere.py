@@ -40,7 +40,7 @@ def elsewhere(key: str, screen: str = "", tab: str = "") -> str:
             found.append(sentence)
     if not found:
         return f"{name} does nothing here. {key_of('help')} shows what the keys do"
-    return f"not here: {name} is {', '.join(found[:MOST_PLACES])}"
+    return f"{name} is {', '.join(found[:MOST_PLACES])}, not here"
 
 
 def _uses(key: str, screen: str, tab: str) -> Iterator[tuple[str, str]]:

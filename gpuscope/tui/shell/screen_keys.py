@@ -40,6 +40,28 @@ dialog, so that pressing it twice would kill: it has its number, as in ``kill -9
 digit, because digits are the keys of the tabs.
 """
 
+ON_A_TRAINER = (
+    one(
+        "s",
+        "act('snapshot')",
+        "snapshot",
+        "every block of its allocator, in a file; asks first",
+        25,
+        "snapshot",
+        brief="snap",
+    ),
+    one(
+        "p",
+        "act('profile')",
+        "profile",
+        "some steps under torch.profiler; asks first",
+        30,
+        "profile",
+    ),
+    one("S,i", "act('stacks')", "stacks", "the stacks of all its threads", 22, "stacks"),
+)
+"""What is asked of the trainer under the cursor."""
+
 KEYS: dict[str, tuple[Key, ...]] = {
     # What all screens of a kind have; theirs come on top of it.
     "FullScreen": (
@@ -166,6 +188,8 @@ KEYS: dict[str, tuple[Key, ...]] = {
             "signal",
         ),
         ENVIRONMENT._replace(footer=30),
+        *(key._replace(footer=key.footer if key.label == "stacks" else 0) for key in ON_A_TRAINER),
+        one("a", "attach", "attach", "put a probe into the process; asks first", needs="attach"),
         one("slash", "filter", "filter", "only rows that contain the text", 35),
         one("u", "mine", "mine", "only my processes, or all", 40),
         Key(
@@ -198,24 +222,7 @@ KEYS: dict[str, tuple[Key, ...]] = {
             via="LiveTable",
             brief="readings",
         ),
-        one(
-            "s",
-            "act('snapshot')",
-            "snapshot",
-            "every block of its allocator, in a file; asks first",
-            25,
-            "snapshot",
-            brief="snap",
-        ),
-        one(
-            "p",
-            "act('profile')",
-            "profile",
-            "some steps under torch.profiler; asks first",
-            30,
-            "profile",
-        ),
-        one("S,i", "act('stacks')", "stacks", "the stacks of all its threads", 22, "stacks"),
+        *ON_A_TRAINER,
         one(
             "K,f9",
             "signal",
