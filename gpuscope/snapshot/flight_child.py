@@ -126,6 +126,7 @@ def _row(entry: dict[str, Any]) -> list[Any]:
         _number(entry.get("time_discovered_completed_ns")),
         _number(entry.get("timeout_ms")),
         _place(entry.get("frames")),
+        1 if _blocks(entry.get("frames")) else 0,
     ]
 
 
@@ -163,6 +164,16 @@ def _place(frames: Any) -> str:
             name = file.rpartition("/")[2][:200]
             return f"{name}:{frame.get('line')} in {str(frame.get('name', ''))[:100]}"
     return ""
+
+
+def _blocks(frames: Any) -> bool:
+    """Return whether ``send`` or ``recv`` made the call, and not ``isend`` or ``irecv`` alone."""
+    return any(
+        frame.get("name") in ("send", "recv")
+        and str(frame.get("filename", "")).endswith("distributed_c10d.py")
+        for frame in (frames if isinstance(frames, (list, tuple)) else ())[:8]
+        if isinstance(frame, dict)
+    )
 
 
 def main(limit: int) -> None:

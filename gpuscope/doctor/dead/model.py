@@ -176,7 +176,8 @@ class Recorded:
 class Call:
     """One collective of a rank, from its flight recorder.
 
-    Of a send or a receive, ``source`` and ``target`` are its ranks in the job.
+    Of a send or a receive, ``source`` and ``target`` are its ranks in the job, and ``blocks`` says
+    that nothing which its rank gives to the device later begins before it is done.
     """
 
     group: str
@@ -193,6 +194,7 @@ class Call:
     point_to_point: bool = False
     source: int | None = None
     target: int | None = None
+    blocks: bool = False
 
     @property
     def title(self) -> str:

@@ -39,13 +39,15 @@ class Wait:
 
 def recorded(scene: Scene) -> Suspects:
     """Yield circles of ranks, and the rank on which a chain of waiting ranks ends."""
-    pending = {number: waiting_transfers(rank) for number, rank in scene.ranks.items()}
-    yield from _unequal(scene, pending)
+    begun = {number: _begun(waiting_transfers(rank)) for number, rank in scene.ranks.items()}
+    yield from _unequal(scene, begun)
     found: dict[int, Wait] = {}
-    for number, calls in pending.items():
-        for call in () if calls and _is_elsewhere(scene.get(number), calls[-1]) else calls:
+    for number, calls in begun.items():
+        for call in calls:
             partner = call.partner(number)
-            if partner is not None and not _answer(pending.get(partner, ()), call):
+            if partner is None or _answer(begun.get(partner, ()), call):
+                continue
+            if not _is_elsewhere(scene, number, calls[-1], partner):
                 found.setdefault(number, Wait(number, partner, call))
     circle = _circle(found)
     if circle:
@@ -59,12 +61,43 @@ def recorded(scene: Scene) -> Suspects:
         yield _of_end(scene, number, direct, len(chain))
 
 
-def _is_elsewhere(rank: Rank, last: Call) -> bool:
-    """Return whether a rank started its transfers and went on: to other code, or a collective."""
-    if rank.stacks and not waits(rank):
-        return True
+def _begun(calls: list[Call]) -> list[Call]:
+    """Return those of a rank's unfinished transfers, the oldest first, that the device has begun.
+
+    NCCL queues a call: it does not begin behind one that blocks, nor behind an earlier one with
+    the same partner, and answers nobody until then. Those of a batch begin together.
+    """
+
+    def holds(first: Call, call: Call) -> bool:
+        same_group = first.group == call.group
+        if same_group and first.number == call.number:
+            return False
+        pair = {first.source, first.target} == {call.source, call.target}
+        return first.blocks or (same_group and pair)
+
+    return [
+        call
+        for index, call in enumerate(calls)
+        if not any(holds(first, call) for first in calls[:index])
+    ]
+
+
+def _is_elsewhere(scene: Scene, number: int, last: Call, partner: int) -> bool:
+    """Return whether a rank started its transfers and went on: to other code, or a collective.
+
+    A call that blocks holds the device, however far Python has come. And if the partner has nothing
+    to do and is in other code, that explains more.
+    """
+    rank, other = scene.get(number), scene.get(partner)
+    if _is_in_other_code(rank) and not last.blocks:
+        idle = other.has_flight and all(call.done for calls in other.calls.values() for call in calls)
+        return not (idle and _is_in_other_code(other))
     busy = _unfinished_collective(rank)
     return busy is not None and (busy.created or 0.0) > (last.created or 0.0)
+
+
+def _is_in_other_code(rank: Rank) -> bool:
+    return bool(rank.stacks) and not waits(rank)
 
 
 def _answer(calls: Iterable[Call], call: Call) -> Call | None:

@@ -83,28 +83,35 @@ def _dump(found: Found, answer: dict[str, Any]) -> Dump:
     dump.rank = found.rank if dump.rank is None else dump.rank
     dump.world = max((len(ranks) for _, _, ranks in answer["groups"]), default=0)
     members = {name: ranks for name, _, ranks in answer["groups"]}
-    waiting: dict[tuple[str, int], list[Call]] = {}
     for row in answer["rows"]:
         call = _call(row, members)
         if call is None:
             continue
-        if call.point_to_point:
-            together = waiting.setdefault((call.group, call.number), [])
-            if call.operation == COALESCED:  # it ends the calls of a batch, and only it has a state
-                for one in together:
-                    one.done, one.completed = call.done, call.completed
-                waiting.pop((call.group, call.number))
-                continue
-            together.append(call)
-        if call.operation != COALESCED:
-            dump.calls.setdefault(call.group, []).append(call)
+        calls = dump.calls.get(call.group, [])
+        if call.operation == COALESCED:
+            _end_batch(calls, call, collectives=row[4], transfers=row[5])
+        else:
+            dump.calls.setdefault(call.group, calls).append(call)
     return dump
+
+
+def _end_batch(calls: list[Call], end: Call, collectives: int | None, transfers: int | None) -> None:
+    """Give the calls of a batch the state of the entry that ends it, as they have none.
+
+    They are the last calls before it, and have one number: the entry has it among the numbers of
+    collectives or of sends and receives, whichever the batch is of.
+    """
+    for call in reversed(calls):
+        number = transfers if call.point_to_point else collectives
+        if call.number != number or call.point_to_point != calls[-1].point_to_point:
+            return
+        call.done, call.completed = end.done, end.completed
 
 
 def _call(row: list[Any], members: dict[str, list[int]]) -> Call | None:
     (
         name, label, backend, operation, number, p2p, is_p2p, inputs, outputs, types, done,
-        created, completed, timeout, place,
+        created, completed, timeout, place, blocks,
     ) = row  # fmt: skip
     name, label, backend, operation, inputs, outputs, types, place = map(
         intern, (name, label, backend, operation, inputs, outputs, types, place)
@@ -131,6 +138,7 @@ def _call(row: list[Any], members: dict[str, list[int]]) -> Call | None:
         point_to_point=bool(is_p2p),
         source=source,
         target=target,
+        blocks=bool(blocks),
     )
 
 
