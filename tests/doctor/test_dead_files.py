@@ -273,6 +273,29 @@ def test_a_rank_that_posted_a_receive_and_went_on_does_not_wait_in_it(tmp_path):
     assert (one.cause, one.ranks, one.where) == ("dead.code-hang", (1,), "a.py:9")
 
 
+def test_a_send_that_is_queued_behind_a_receive_answers_nobody(tmp_path):
+    """NCCL queues a call and returns: the first one that is not done is where the rank waits."""
+
+    def blocking(entry):
+        name = "send" if entry["profiling_name"].startswith("nccl:send") else "recv"
+        file = "/x/torch/distributed/distributed_c10d.py"
+        frames = [{"name": name, "filename": file, "line": 1}, *entry["frames"]]
+        return {**entry, "frames": frames}
+
+    def of(rank, waits):
+        before, after = (rank - 1) % 3, (rank + 1) % 3
+        done = [transfer(1, f"send {rank}->{after}"), transfer(2, f"recv {rank}<-{before}")]
+        queued = [transfer(3, f"recv {rank}<-{before}", WAITS, line=77)]
+        queued.append(transfer(4, f"send {rank}->{after}", WAITS))
+        return done + [waits(one) for one in queued]
+
+    one = first(left(tmp_path, [of(rank, blocking) for rank in range(3)]))
+    assert (one.cause, one.ranks) == ("dead.point-to-point", ())
+    assert "at train.py:77" in one.evidence[0].text
+    left(tmp_path, [of(rank, lambda entry: entry) for rank in range(3)])  # irecv and isend
+    assert judge(read_job([tmp_path], "job")).suspects[0].cause == "dead.unexplained-hang"
+
+
 def test_a_send_and_a_receive_of_different_sizes_are_named_with_both_sides(tmp_path):
     calls = [
         [transfer(1, "send 0->1", WAITS, size=(16, 24))],
@@ -280,7 +303,8 @@ def test_a_send_and_a_receive_of_different_sizes_are_named_with_both_sides(tmp_p
     ]
     one = first(left(tmp_path, calls))
     assert (one.cause, one.ranks) == ("dead.collective-size", (0, 1))
-    assert (one.figures["what"], one.figures["other"]) == ("16x24", "8x24")
+    title = dead.examine([tmp_path], "job").findings[0].title
+    assert title == "Rank 0 gave its send another size than rank 1 its recv: 16x24, not 8x24"
 
 
 def test_the_calls_of_a_batch_are_done_when_the_batch_is_and_groups_have_their_own_numbers(
@@ -292,7 +316,8 @@ def test_the_calls_of_a_batch_are_done_when_the_batch_is_and_groups_have_their_o
         both = [f"send {rank}->{1 - rank}", f"recv {rank}<-{1 - rank}"]
         both = both if state == "completed" or rank else both[1:]
         rows = [transfer(number, what, "scheduled", group=group) for what in both]
-        return [*rows, transfer(number, "coalesced", state, group=group)]
+        end = transfer(number, "coalesced", state, group=group)
+        return [*rows, {**end, "is_p2p": False}]  # as torch 2.11 with NCCL 2.28 marks it
 
     calls = [[call(1)] for _ in range(4)]
     for rank, member in enumerate((1, 3)):

@@ -634,7 +634,9 @@ def test_a_bundle_names_no_host_folder_or_file_of_the_job(tmp_path):
 def test_what_is_missing_is_said_with_what_to_set(folder):
     logs = {f"rank_{n}__log": steps(n) + traceback(n, LATE, 40) for n in range(4)}
     found = dead.examine([folder(**logs)], "job")
-    assert not found.findings
-    missing = " ".join(one.missing for one in found.abstained)
-    assert "ranks 0-3 waited" in missing
-    assert "TORCH_FR_BUFFER_SIZE" in missing
+    (one,) = found.findings
+    assert (one.cause, one.severity) == ("dead.unexplained-hang", "problem")
+    assert "ranks 0-3 waited for others, and nothing here says for whom" in one.title
+    assert [line.text for line in one.evidence][3].startswith("rank 3: ")
+    assert "gpuscope run --on-call train.py" in [fix.command for fix in one.fixes]
+    assert "TORCH_FR_BUFFER_SIZE" in " ".join(one.missing for one in found.abstained)

@@ -32,6 +32,8 @@ _FIGURES = {
     "who": "The job",
     "what": "",
     "other": "",
+    "call": "a collective",
+    "others": "the others",
     "waiters": "The others waited",
     "ended": "lost a process",
 }
@@ -75,7 +77,10 @@ def examine(paths: Sequence[Path], name: str, here: bool = True) -> Report:
     )
     kinds = ", ".join(f"{_KINDS[kind]}: {count}" for kind, count in sorted(job.found.items()))
     report = Report(
-        findings=tuple(_finding(one, index, root) for index, one in enumerate(judged.suspects)),
+        findings=tuple(
+            _finding(one, index, root, bool(job.flight_names))
+            for index, one in enumerate(judged.suspects)
+        ),
         abstained=judged.abstained,
         problems=tuple(f"{name}: {clean(text, 300)}" for text in job.unread[:MOST_UNREAD]),
         examined=(f"{name} ({kinds})",),
@@ -88,8 +93,11 @@ def examine(paths: Sequence[Path], name: str, here: bool = True) -> Report:
     return report
 
 
-def _finding(suspect: Suspect, index: int, root: Path | None) -> Finding:
-    """Return a suspect as a finding; only the first one counts as a problem."""
+def _finding(suspect: Suspect, index: int, root: Path | None, recorded: bool) -> Finding:
+    """Return a suspect as a finding; only the first one counts as a problem.
+
+    ``recorded`` says that there are dumps of flight recorders.
+    """
     figures = {**_FIGURES, **suspect.figures}
     figures["whom"] = figures["who"][:1].lower() + figures["who"][1:]
     harmless = index > 0 or suspect.cause == "dead.finished"
@@ -98,7 +106,7 @@ def _finding(suspect: Suspect, index: int, root: Path | None) -> Finding:
     return WORDINGS.finding(
         suspect.cause,
         figures,
-        fixes=_fixes(suspect, root),
+        fixes=_fixes(suspect, root if index == 0 else None, recorded),
         severity="info" if harmless else "problem",
         confidence=suspect.confidence,
         evidence=suspect.evidence,
@@ -109,18 +117,15 @@ def _finding(suspect: Suspect, index: int, root: Path | None) -> Finding:
 
 def _of_attempt(suspect: Suspect, job: Job, root: Path | None) -> Finding:
     """Return what ended the last attempt but one, after which torchrun started again."""
-    finding = _finding(suspect, 1, root)
+    finding = _finding(suspect, 1, root, bool(job.flight_names))
     return replace(finding, where=f"attempt {job.attempts - 1} of {job.attempts}", rank=1.0)
 
 
-def _fixes(suspect: Suspect, root: Path | None) -> list[Fix]:
+def _fixes(suspect: Suspect, root: Path | None, recorded: bool) -> list[Fix]:
     """Return where to read the first evidence in full, and what to do before the next run."""
-    source = next((one.source for one in suspect.evidence if one.source), "")
-    file, _, line = source.rpartition(":")
     fixes: list[Fix] = []
-    if root is not None and file and line.isdigit():
-        figures = {"line": line, "path": shlex.quote(str(root / file))}
-        fixes += WORDINGS.fixes(("read-in-full",), figures)
+    if root is not None:
+        fixes += _to_read(suspect, root)
     core = suspect.figures.get("core")
     if root is not None and core:
         fixes += WORDINGS.fixes(
@@ -130,10 +135,31 @@ def _fixes(suspect: Suspect, root: Path | None) -> list[Fix]:
                 "program": shlex.quote(suspect.figures.get("program") or "python3"),
             },
         )
-    row = table.load()[WORDINGS.findings[suspect.cause].pitfall]
-    if not suspect.traceback or row.id != "first-failure":
-        fixes += [fix for fix in row.fixes_for(suspect.cause) if not fix.now]
+    wording = WORDINGS.findings[suspect.cause]
+    row = table.load()[wording.pitfall]
+    fixes += WORDINGS.fixes(wording.fixes, {})
+    if suspect.traceback and row.id == "first-failure":
+        return fixes
+    of_recorder = [fix for fix in row.fixes if "TORCH_NCCL_DUMP_ON_TIMEOUT" in fix.environment]
+    fixes += [fix for fix in row.fixes_for(suspect.cause) if not fix.now and fix not in of_recorder]
+    if of_recorder and not recorded:
+        fixes += WORDINGS.fixes(("record-calls",), {})
+    elif of_recorder and not fixes:
+        fixes += WORDINGS.fixes(("stacks-next-time",), {})
     return fixes
+
+
+def _to_read(suspect: Suspect, root: Path) -> list[Fix]:
+    """Return how to open the first log that the evidence names, at its line."""
+    for one in suspect.evidence:
+        file, _, line = one.source.rpartition(":")
+        if file and line.isdigit():
+            at = f"+{line} " if int(line) > 1 else ""
+            figures = {"file": file.rpartition("/")[2], "at": at}
+            return WORDINGS.fixes(
+                ("read-in-full",), {**figures, "path": shlex.quote(str(root / file))}
+            )
+    return []
 
 
 def _of_text(suspects: Iterable[Suspect]) -> Report:

@@ -249,9 +249,11 @@ def recorded_words(rank: Rank) -> list[Evidence]:
 
 
 def _waiters(scene: Scene, ranks: list[int]) -> str:
-    """Return ``63 others waited 10 min``, as far as it is known."""
-    number = len(scene.waiting - set(ranks))
-    who = count_text(number, "other") if number else "The others"
+    """Return ``63 others waited 10 min``, or ``Rank 0 waited 10 min``, as far as it is known."""
+    waiting = scene.waiting - set(ranks)
+    who = count_text(len(waiting), "other") if waiting else "The others"
+    if len(waiting) == 1:
+        who = names(waiting).capitalize()
     limits = [
         int(match[1]) / 1e3
         for rank in scene.ranks.values()

@@ -73,6 +73,7 @@ def differences(scene: Scene) -> Suspects:
                 "who": names(ranks).capitalize(),
                 "what": _differing(difference, difference.sides[-1][1]),
                 "other": _differing(difference, difference.sides[0][1]),
+                "others": "the others" if odd else names(difference.sides[0][0]),
             },
             where=difference.sides[-1][1].place,
             time=difference.sides[-1][1].created,
@@ -137,8 +138,8 @@ def lags(scene: Scene) -> Suspects:
             ),
             *(
                 Evidence(
-                    text=f"{names([number])} launched {lag.behind[number]} collectives of it; its "
-                    f"last was {lag.last[number].title}"
+                    text=f"{names([number])} launched only {lag.behind[number]} of that group, and "
+                    f"{lag.last[number].title} as its last"
                     + (f" at {lag.last[number].place}" if lag.last[number].place else ""),
                     source=of_recorder(scene, number),
                 )

@@ -14,7 +14,7 @@ from ..finding import Evidence
 from .absent import Suspects, elsewhere
 from .model import Call, Rank, Suspect
 from .scene import POINT_TO_POINT, Scene, in_words, names, waits
-from .waiting import minority, of_recorder, waiting_places, waiting_transfers
+from .waiting import minority, of_recorder, unfinished, waiting_places, waiting_transfers
 
 _RECEIVES = frozenset(("recv", "irecv"))
 
@@ -90,7 +90,7 @@ def _is_elsewhere(scene: Scene, number: int, last: Call, partner: int) -> bool:
     """
     rank, other = scene.get(number), scene.get(partner)
     if _is_in_other_code(rank) and not last.blocks:
-        idle = other.has_flight and all(call.done for calls in other.calls.values() for call in calls)
+        idle = other.has_flight and unfinished(other) is None
         return not (idle and _is_in_other_code(other))
     busy = _unfinished_collective(rank)
     return busy is not None and (busy.created or 0.0) > (last.created or 0.0)
@@ -135,7 +135,13 @@ def _unequal(scene: Scene, pending: dict[int, list[Call]]) -> Suspects:
                     _of_call(scene, ranks[0], call),
                     _of_call(scene, ranks[1], other),
                 ),
-                figures={"who": names(ranks).capitalize(), "what": mine, "other": theirs},
+                figures={
+                    "who": names(ranks[:1]).capitalize(),
+                    "call": "its send",
+                    "others": f"{names(ranks[1:])} its recv",
+                    "what": mine,
+                    "other": theirs,
+                },
                 where=call.place,
                 time=call.created,
             )

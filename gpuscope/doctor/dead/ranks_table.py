@@ -14,6 +14,7 @@ from ...text.width import beginning, cells, pad
 from ...wire.clean import clean
 from .model import Job, Rank, Suspect, Verdict
 from .scene import Scene, code_text, fatal, own_frame, short, stands_at, waits
+from .waiting import came_later, unfinished
 
 if TYPE_CHECKING:
     from ...text.styled import Line
@@ -96,6 +97,9 @@ def _how(scene: Scene, number: int, culprit: bool) -> tuple[str, str]:
     last = fatal(rank)
     if rank.waited or waits(rank):
         frame = own_frame(last.frames, innermost_last=True) if last else None
+        call = unfinished(rank)
+        if call is not None and (last is None or came_later(last)):
+            frame, place = None, call.place.partition(" in ")[0]
         where = f" at {frame.place}" if frame else f" at {place}" if place else ""
         effect = next(rank.all_with("effect"), None)
         lost = effect is not None and not re.search("timed? ?out|timeout", effect.text, re.I)

@@ -95,11 +95,13 @@ def _dump(found: Found, answer: dict[str, Any]) -> Dump:
     return dump
 
 
-def _end_batch(calls: list[Call], end: Call, collectives: int | None, transfers: int | None) -> None:
+def _end_batch(
+    calls: list[Call], end: Call, collectives: int | None, transfers: int | None
+) -> None:
     """Give the calls of a batch the state of the entry that ends it, as they have none.
 
-    They are the last calls before it, and have one number: the entry has it among the numbers of
-    collectives or of sends and receives, whichever the batch is of.
+    They are the last calls before it, and share the number that the entry has, of collectives or of
+    transfers, whichever the batch is of.
     """
     for call in reversed(calls):
         number = transfers if call.point_to_point else collectives

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ...process import flight_settings
 from ..finding import Abstained, Confidence, Evidence
 from ..wordings import Wordings
-from . import absent, apart, ends, partners, suspects
+from . import absent, apart, ends, partners, suspects, waiting
 from .model import Job, Suspect, Verdict
 from .scene import Scene, names, short
 
@@ -35,9 +35,33 @@ def judge(job: Job) -> Verdict:
         well = _ended_well(scene)
         if well is not None:
             return Verdict(suspects=(well,))
+        found = _unexplained(scene)
     if found:
         found[0] = _without_false_certainty(found)
     return Verdict(suspects=tuple(found[:MOST_SUSPECTS]), abstained=_abstained(scene, found))
+
+
+def _unexplained(scene: Scene) -> list[Suspect]:
+    """Return that ranks waited for others, if they did: nothing says for whom."""
+    places = waiting.waiting_places(scene)
+    evidence = [found for _, (_, _, found) in sorted(places.items())]
+    for number in sorted(scene.waiting - set(places)):
+        effect = next(scene.get(number).all_with("effect"), None)
+        if effect is not None:
+            text = f"{names([number])}: {short(effect.text)}"
+            evidence.append(Evidence(text=text, source=effect.source))
+    who = names(scene.waiting | set(places))
+    if not evidence:
+        return []
+    hung = Suspect(
+        cause="dead.unexplained-hang",
+        ranks=(),
+        confidence="likely",
+        weight=0.3,
+        evidence=tuple(evidence[:6]),
+        figures={"who": who.capitalize()},
+    )
+    return [hung]
 
 
 def _merged(found: Sequence[Suspect]) -> list[Suspect]:
@@ -126,14 +150,14 @@ def _abstained(scene: Scene, found: Sequence[Suspect]) -> tuple[Abstained, ...]:
             "collective-order",
             "collective-size",
             "collective-group",
+            "unexplained-hang",
             "uneven-steps",
             "killed",
         )
         for one in found[:2]
     )
     if not found:
-        name = "nothing" if not scene.waiting else "who-is-missing"
-        out.append(WORDINGS.abstained(name, waiting=names(scene.waiting)))
+        out.append(WORDINGS.abstained("nothing"))
     if (
         (hang or not found)
         and scene.waiting
@@ -145,6 +169,7 @@ def _abstained(scene: Scene, found: Sequence[Suspect]) -> tuple[Abstained, ...]:
         out.append(WORDINGS.abstained("no-stacks"))
     if found and found[0].cause in ("dead.killed",):
         out.append(WORDINGS.abstained("who-killed"))
-    if not scene.listed and len(scene.ranks) > 1 and not sure:
+    launched = scene.listed or scene.moments("closing", "forced", "agent-signal")
+    if not launched and len(scene.ranks) > 1 and not sure:
         out.append(WORDINGS.abstained("no-exit-codes"))
     return tuple(out)

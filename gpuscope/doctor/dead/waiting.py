@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from ..finding import Evidence
-from .model import Call, Rank
+from .model import Call, Failure, Rank
 from .scene import Scene, collective_of, fatal, names, of_failure, own_frame, stands_at, waits
 
 
@@ -14,35 +14,47 @@ def waiting_places(scene: Scene) -> dict[int, tuple[str, str, Evidence]]:
     found = {}
     for number, rank in scene.ranks.items():
         failure = fatal(rank)
+        frame = None
         if failure is not None and (failure.means == "effect" or failure.kind == "size"):
             frame = own_frame(failure.frames, innermost_last=True)
-            if frame is not None:
-                operation = collective_of(failure.frames[::-1])
-                found[number] = (frame.place, operation, of_failure(failure, names([number])))
-                continue
-        if waits(rank):
+        call = unfinished(rank)
+        if failure is not None and frame is not None and (call is None or not came_later(failure)):
+            operation = collective_of(failure.frames[::-1])
+            found[number] = (frame.place, operation, of_failure(failure, names([number])))
+        elif waits(rank):
             place, function, source = stands_at(rank)
             operation = collective_of(rank.stacks[0].frames)
             text = f"{names([number])} waited in {operation} at {place} in {function}"
             found[number] = (place, operation, Evidence(text=text, source=source))
-            continue
-        call = _unfinished(rank)
-        if call is not None:
+        elif call is not None:
             at = f" at {call.place}" if call.place else ""
             text = f"{names([number])} waited in {call.title}{at}"
-            place = call.place.partition(" in ")[0]
             found[number] = (
-                place,
+                call.place.partition(" in ")[0],
                 call.operation.partition(" ")[0] if call.point_to_point else call.operation,
                 Evidence(text=text, source=of_recorder(scene, number)),
             )
     return found
 
 
-def _unfinished(rank: Rank) -> Call | None:
-    """Return the last collective of a rank, if its flight recorder says that it is not done."""
-    last = [calls[-1] for calls in rank.calls.values() if calls and not calls[-1].done]
-    return max(last, key=lambda call: call.created or 0.0, default=None)
+def came_later(failure: Failure) -> bool:
+    """Return whether an exception was raised after the wait, in the next call that the rank made.
+
+    NCCL's calls only queue work, so that Python goes on until the watchdog ends the connection.
+    """
+    return "communicator was aborted" in failure.text
+
+
+def unfinished(rank: Rank) -> Call | None:
+    """Return the oldest call of a rank that is not done, by its flight recorder: it waits there."""
+    undone = [
+        call
+        for calls in rank.calls.values()
+        if calls and not calls[-1].done
+        for call in calls
+        if not call.done
+    ]
+    return min(undone, key=lambda call: call.created or 0.0, default=None)
 
 
 def waiting_transfers(rank: Rank) -> list[Call]:
