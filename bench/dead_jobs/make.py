@@ -22,12 +22,14 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import sysconfig
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from threading import Thread
@@ -40,6 +42,10 @@ ROOT = HERE.parent.parent
 NODES = {f"node{n:02}": f"10.20.0.{10 + n}" for n in range(1, 5)}
 JOB = "4211"
 LONGEST_SECONDS = 150.0
+DUMP_WAIT_MILLISECONDS = "2500"
+"""NCCL's watchdog waits four times as long for the dumps before it ends the process."""
+KEPT = ("LD_LIBRARY_PATH", "CUDA_", "NCCL_", "NVSHMEM_", "TORCH_SYMM_MEM_")
+"""What torch may need on the host of a job: its libraries, its GPUs, and what they must not use."""
 PACKAGES = "DEAD_JOBS_PACKAGES"
 
 Job = dict[str, Any]
@@ -54,34 +60,51 @@ def main() -> None:
     parser.add_argument("--backend", choices=("gloo", "nccl"), default="gloo")
     parser.add_argument("--ranks", type=int, default=16, help="use at most so many ranks")
     parser.add_argument("--in-place", action="store_true", help="without namespaces")
+    parser.add_argument("--at-once", type=int, default=1, help="make so many jobs at a time")
+    parser.add_argument("--longest", type=float, default=LONGEST_SECONDS, help="seconds of a job")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.backend == "nccl" and not args.inside:
-        check_gpus(min(args.ranks, 2))
-    for job in chosen(args.index, args.names):
+    jobs = list(chosen(args.index, args.names))
+    if not args.inside:
+        if args.backend == "nccl":
+            check_gpus(min(args.ranks, 2))
+        with ThreadPoolExecutor(args.at_once) as pool:
+            failed = [name for name in pool.map(lambda job: start(job, args), jobs) if name]
+        raise SystemExit(f"could not be made: {', '.join(failed)}" if failed else 0)
+    for job in jobs:
         job["backend"] = args.backend
         shrink(job, args.ranks)
         out = args.out.resolve() / job["name"]
-        if args.inside or args.in_place:
-            Run(job, out, isolated=not args.in_place).make()
-            continue
+        Run(job, out, isolated=not args.in_place, longest=args.longest).make()
+
+
+def start(job: Job, args: argparse.Namespace) -> str:
+    """Make a job in a process of its own; return its name if that failed."""
+    words = []
+    if not args.in_place:
         words = ["unshare", "--mount", "--uts", "--net", "--pid", "--fork", "--kill-child"]
         words += ["--mount-proc", *([] if os.geteuid() == 0 else ["--map-root-user"])]
-        words += [sys.executable, "-m", "bench.dead_jobs.make", str(args.index.resolve())]
-        words += [job["name"], "--out", str(args.out.resolve()), "--inside"]
-        words += ["--backend", args.backend, "--ranks", str(args.ranks)]
-        begun = time.monotonic()
-        with tempfile.TemporaryDirectory() as fresh:
-            packages = fresh
-            if job.get("packages"):  # before the job, which has no network
-                packages = os.environ.get(PACKAGES, fresh)
-                pip = [sys.executable, "-m", "pip", "install", "-q", "--target", packages]
-                if not any(os.scandir(packages)):
-                    subprocess.run([*pip, *job["packages"]], check=True, cwd=ROOT)
-            done = subprocess.run(words, cwd=ROOT, env={**os.environ, PACKAGES: packages})
-        size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
-        seconds = time.monotonic() - begun
-        print(f"{job['name']}: {size / 1000:.1f} kB, {seconds:.0f} s, status {done.returncode}")
+    words += [sys.executable, "-m", "bench.dead_jobs.make", str(args.index.resolve())]
+    words += [job["name"], "--out", str(args.out.resolve()), "--inside"]
+    words += ["--backend", args.backend, "--ranks", str(args.ranks)]
+    words += ["--longest", str(args.longest), *(["--in-place"] if args.in_place else [])]
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory() as fresh:
+        packages = fresh
+        if job.get("packages"):  # before the job, which has no network
+            packages = os.environ.get(PACKAGES, fresh)
+            pip = [sys.executable, "-m", "pip", "install", "-q", "--target", packages]
+            if not any(os.scandir(packages)):
+                subprocess.run([*pip, *job["packages"]], check=True, cwd=ROOT)
+        done = subprocess.run(words, cwd=ROOT, env={**os.environ, PACKAGES: packages})
+    out = args.out.resolve() / job["name"]
+    size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
+    seconds = time.monotonic() - begun
+    print(
+        f"{job['name']}: {size / 1000:.1f} kB, {seconds:.0f} s, status {done.returncode}",
+        flush=True,
+    )
+    return job["name"] if done.returncode else ""
 
 
 def check_gpus(least: int) -> None:
@@ -115,14 +138,20 @@ def shrink(job: Job, most: int) -> None:
 class Run:
     """One job, from its empty folder to what is left of it."""
 
-    def __init__(self, job: Job, out: Path, isolated: bool) -> None:
+    def __init__(self, job: Job, out: Path, isolated: bool, longest: float) -> None:
         self.job = job
         self.out = out
         self.isolated = isolated
+        self.longest = longest
         self.base = Path("/srv")
-        if not isolated and (not os.access("/srv", os.W_OK) or any(self.base.iterdir())):
-            self.base = Path(f"/tmp/dead-job-{os.getpid()}")
+        self.port = "29500"
+        if not isolated:  # others may run beside it
+            place = "/srv" if os.access("/srv", os.W_OK) else None
+            self.base = Path(tempfile.mkdtemp(prefix=f"{job['name']}-", dir=place))
             self.job = json.loads(json.dumps(job).replace("/srv/", f"{self.base}/"))
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", 0))
+                self.port = str(free.getsockname()[1])
         self.work = self.base / "train"
         self.left = self.work / "left"
         self.tmp = self.base / "tmp"
@@ -168,9 +197,10 @@ class Run:
             "PYTHONDONTWRITEBYTECODE": "1",
             "PYTHONWARNINGS": "ignore:Failed to initialize NumPy",
         }
-        if not self.isolated:  # what torch may need there to find its libraries and its GPUs
-            kept = ("LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_HOME")
-            out |= {name: os.environ[name] for name in kept if name in os.environ}
+        if not self.isolated:
+            out |= {name: value for name, value in os.environ.items() if name.startswith(KEPT)}
+        if self.job["backend"] == "nccl":
+            out["TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC"] = DUMP_WAIT_MILLISECONDS
         out["PYTHONPATH"] = str(self.base / "packages") if self.isolated else str(ROOT)
         return {**out, **self.job.get("env", {}), **more}
 
@@ -183,7 +213,9 @@ class Run:
             words += [f"--nnodes={len(self.nodes)}", f"--node-rank={number}"]
             if len(self.nodes) > 1 or self.job.get("master"):
                 master = self.job.get("master", self.first)
-                words += [f"--master-addr={master}", "--master-port=29500"]
+                words += [f"--master-addr={master}"]
+            if len(self.nodes) > 1 or self.job.get("master") or not self.isolated:
+                words += [f"--master-port={self.port}"]
             words += self.job.get("torchrun", [])
             name = f"{node}.log" if len(self.nodes) > 1 else "job.log"
             self.start(node, [*words, *self.words], self.left / name)
@@ -202,7 +234,7 @@ class Run:
         for rank in range(self.job["ranks"]):
             node = self.nodes[rank // self.each]
             env = {"RANK": str(rank), "WORLD_SIZE": str(self.job["ranks"]), "MASTER_ADDR": master}
-            env |= {"LOCAL_RANK": str(rank % self.each), "MASTER_PORT": "29500"}
+            env |= {"LOCAL_RANK": str(rank % self.each), "MASTER_PORT": self.port}
             env |= {"SLURM_PROCID": str(rank), "SLURM_JOB_ID": JOB, "SLURM_NODELIST": self.nodes[0]}
             env |= {"SLURM_LOCALID": env["LOCAL_RANK"], "SLURM_NODEID": str(rank // self.each)}
             env |= {"SLURM_NTASKS": env["WORLD_SIZE"], "SLURM_JOB_NAME": "train"}
@@ -281,7 +313,7 @@ class Run:
                 os.kill(process, signal.SIGKILL)
 
     def wait_for_mark(self) -> None:
-        end = time.monotonic() + LONGEST_SECONDS
+        end = time.monotonic() + self.longest
         while not (self.tmp / "marked").exists() and time.monotonic() < end:
             if all(agent.poll() is not None for agent in self.agents):
                 raise SystemExit(f"{self.job['name']}: ended before its marked step")
@@ -320,8 +352,8 @@ class Run:
 
     def wait(self) -> None:
         """Wait until all have ended; srun stops the others a while after the first failure."""
-        end = time.monotonic() + LONGEST_SECONDS
-        patience = self.job.get("kill_wait", LONGEST_SECONDS)
+        end = time.monotonic() + self.longest
+        patience = self.job.get("kill_wait", self.longest)
         told: set[int] = set()
         while len(told) < len(self.agents):
             for rank, agent in enumerate(self.agents):
@@ -332,9 +364,13 @@ class Run:
                         end = min(end, time.monotonic() + patience)
             if time.monotonic() > end:
                 end += patience
+                ranks = list(self.ranks())
                 self.signal(signal.SIGTERM)
                 time.sleep(2)
                 self.signal(signal.SIGKILL)
+                for process in ranks:  # torchrun would have given them 30 seconds
+                    with suppress(ProcessLookupError):
+                        os.kill(process, signal.SIGKILL)
             time.sleep(0.1)
 
     # ── what Slurm says, which is simulated ───────────────────────────────────────────────────────
@@ -378,9 +414,8 @@ class Run:
                 data, place = gzip.compress(data, mtime=0), place.with_suffix(".box.gz")
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_bytes(data)
-        if not self.isolated:  # it was empty, or did not exist
-            for path in self.base.iterdir():
-                shutil.rmtree(path)
+        if not self.isolated:
+            shutil.rmtree(self.base)
 
     def neutral(self, data: bytes) -> bytes:
         """Return text with the paths and the host of a job in place of this machine's."""
