@@ -5,7 +5,7 @@
 cd "$(dirname "$0")/../.." || exit 1
 : "${OUT:=.}"
 python=${PYTHON:-python3}
-index=bench/dead_jobs/nccl.toml
+index=tests/data/dead_jobs/nccl.toml
 folder=$(mktemp -d)
 # the longest ones first: of these, some end only when the time of a job is over
 [ $# -gt 0 ] || set -- nccl-stages-waits-for-data nccl-stages-wide-tensor nccl-size nccl-sigkill nccl-loop-evaluate nccl-stages-circle \

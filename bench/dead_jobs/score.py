@@ -2,7 +2,7 @@
 
 Jobs that were made elsewhere, as those of ``nccl.toml`` on two GPUs, are scored by::
 
-    python -m bench.dead_jobs.score bench/dead_jobs/nccl.toml FOLDER
+    python -m bench.dead_jobs.score tests/data/dead_jobs/nccl.toml FOLDER
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gpuscope.doctor.dead.collect import read_job
 from gpuscope.doctor.dead.verdict import judge
 
 DATA = Path(__file__).parent.parent.parent / "tests" / "data" / "dead_jobs"
-Half = Literal["dev", "held_out", "other_trainers"]
+Half = Literal["dev", "held_out", "other_trainers", "nccl"]
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from bench.dead_jobs import large
 from bench.dead_jobs.score import DATA, Answer, causes, jobs, right_culprit, score
 
 HALVES = ("dev", "held_out")
-SETS = (*HALVES, "other_trainers")
-MOST_OF_A_JOB, MOST_OF_ALL = 60_000, 1_700_000
+SETS = (*HALVES, "other_trainers", "nccl")
+MOST_OF_A_JOB, MOST_OF_ALL = 60_000, 2_000_000
 PATHS = re.compile(rb"(?<![\w.])/(?:home|root|work|Users|tmp)/[\w.-]+")
 
 
@@ -25,14 +25,18 @@ def files(folder: Path) -> list[Path]:
 
 def test_each_job_of_an_index_left_something_small_and_nothing_else_is_there():
     for half in SETS:
+        left = {path.name for path in (DATA / half).iterdir()}
         index = jobs(half)
+        if half == "nccl":  # it needs cards, and not all of it has been run
+            assert left <= {job["name"] for job in index}
+            index = [job for job in index if job["name"] in left]
         for job in index:
             size = sum(path.stat().st_size for path in files(DATA / half / job["name"]))
             assert 0 < size <= MOST_OF_A_JOB, job["name"]
             assert job["cause"] in causes(), job["name"]
             assert set(job["culprit"]) <= set(range(job["ranks"])), job["name"]
             assert job["what"].endswith("."), job["name"]
-        assert {job["name"] for job in index} == {path.name for path in (DATA / half).iterdir()}
+        assert {job["name"] for job in index} == left
     assert sum(path.stat().st_size for path in files(DATA)) <= MOST_OF_ALL
 
 
