@@ -6,10 +6,14 @@ was wrong then. These bars keep what is right now.
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
-from bench.dead_jobs.score import answer_of, causes, score
+from bench.dead_jobs.score import DATA, answer_of, causes, score
 from gpuscope.doctor.dead import WORDINGS
+from gpuscope.doctor.dead.collect import read_job
+from gpuscope.doctor.dead.verdict import judge
 
 
 @pytest.mark.slow
@@ -32,3 +36,18 @@ def test_the_first_rank_and_cause_are_right_and_none_is_sure_and_wrong(half, cul
 def test_verdicts_use_the_words_of_the_test_data():
     known = {name for name in WORDINGS.findings if name.startswith("dead.")}
     assert {f"dead.{name}" for name in causes()} == known
+
+
+@pytest.mark.parametrize(
+    ("name", "cause", "ranks", "where"),
+    [
+        ("nccl-loop-evaluate", "code-hang", (1,), "train.py:337"),
+        ("nccl-stages-circle", "point-to-point", (), "pipeline.py:119"),
+        ("nccl-stages-waits-for-data", "input-hang", (0,), "pipeline.py:53"),
+    ],
+)
+def test_the_logs_of_nccl_alone_say_who_hung_and_where(tmp_path, name, cause, ranks, where):
+    """Without dumps and the launcher's output: by the watchdog's stacks and the others' own."""
+    shutil.copytree(DATA / "nccl" / name / "logs", tmp_path / "logs")
+    one = judge(read_job([tmp_path], name)).suspects[0]
+    assert (one.cause, one.ranks, one.where) == (f"dead.{cause}", ranks, where)

@@ -150,15 +150,14 @@ def _fixes(suspect: Suspect, root: Path | None, recorded: bool) -> list[Fix]:
 
 
 def _to_read(suspect: Suspect, root: Path) -> list[Fix]:
-    """Return how to open the first log that the evidence names, at its line."""
-    for one in suspect.evidence:
+    """Return how to open a log that the evidence names, at its line: the suspect's first."""
+    own = f"rank {suspect.ranks[0]} " if suspect.ranks else ""
+    for one in sorted(suspect.evidence, key=lambda one: not one.text.startswith(own)):
         file, _, line = one.source.rpartition(":")
         if file and line.isdigit():
-            at = f"+{line} " if int(line) > 1 else ""
-            figures = {"file": file.rpartition("/")[2], "at": at}
-            return WORDINGS.fixes(
-                ("read-in-full",), {**figures, "path": shlex.quote(str(root / file))}
-            )
+            figures = {"file": file.rpartition("/")[2], "line": line}
+            figures["path"] = shlex.quote(str(root / file))
+            return WORDINGS.fixes(("read-in-full",), figures)
     return []
 
 

@@ -25,6 +25,7 @@ from .scene import (
 )
 
 Suspects = Iterator[Suspect]
+_TRANSFERS = frozenset(("SEND", "RECV", "COALESCED"))
 _LIMIT = re.compile(r"(?:Timed out waiting |ran for |Timeout\(ms\)=|monitoredBarrier in )(\d+)")
 
 
@@ -54,7 +55,12 @@ def barriers(scene: Scene) -> Suspects:
 
 
 def watchdogs(scene: Scene) -> Suspects:
-    """Yield the ranks that launched fewer collectives, by what the watchdogs of NCCL printed."""
+    """Yield the ranks that launched fewer collectives, by what the watchdogs of NCCL printed.
+
+    Sends and receives are counted likewise, but ranks may well have different numbers of them.
+    """
+    if any(one.fields.get("operation") in _TRANSFERS for one in scene.moments("watchdog")):
+        return
     states: dict[tuple[str, int], Moment] = {}
     for moment in scene.moments("watchdog-state"):
         if moment.rank is not None:

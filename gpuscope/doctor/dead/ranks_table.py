@@ -98,8 +98,9 @@ def _how(scene: Scene, number: int, culprit: bool) -> tuple[str, str]:
     if rank.waited or waits(rank):
         frame = own_frame(last.frames, innermost_last=True) if last else None
         call = unfinished(rank)
-        if call is not None and (last is None or came_later(last)):
-            frame, place = None, call.place.partition(" in ")[0]
+        if last is None or came_later(last):
+            known = call.place.partition(" in ")[0] if call is not None else place
+            frame, place = (None, known) if known else (frame, place)
         where = f" at {frame.place}" if frame else f" at {place}" if place else ""
         effect = next(rank.all_with("effect"), None)
         lost = effect is not None and not re.search("timed? ?out|timeout", effect.text, re.I)

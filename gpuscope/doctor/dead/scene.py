@@ -25,7 +25,9 @@ _WAITS = re.compile(
     r"|gather\w*|scatter\w*|all_?to_?all\w*|i?send|i?recv|batch_isend_irecv|wait|synchronize"
     r"|_all_gather\w*|_reduce_scatter\w*|_engine_run_backward|run_backward)$"
 )
-_SOURCE_FILE = re.compile(r"\[?(?:enforce fail at )?/?[\w./-]+\.(?:cc|cpp|h|cu):\d+\]\s?")
+_SOURCE_FILE = re.compile(
+    r"(?:\[[EWIF]\d{4} [\d:.]+ )?\[?(?:enforce fail at )?/?[\w./-]+\.(?:cc|cpp|h|cu):\d+\]\s?"
+)
 POINT_TO_POINT = frozenset(("send", "recv", "isend", "irecv", "batch_isend_irecv"))
 """The calls of torch with which one rank gives data to another."""
 LOADER = re.compile(
@@ -182,7 +184,8 @@ def collective_of(frames: Iterable[Frame]) -> str:
         if COLLECTIVE.search(frame.file) and _WAITS.match(function):
             names.append("backward" if "backward" in function else function)
     named = [name for name in names if name not in ("wait", "synchronize", "backward")]
-    return (named or names or [""])[0]
+    first = (named or names or [""])[0]
+    return first[1:] if first in ("isend", "irecv") and first[1:] in named else first
 
 
 def waits(rank: Rank) -> bool:

@@ -37,6 +37,9 @@ _SPY_FRAME = re.compile(
     r"^\s{2,}(?P<function>.{1,200}?) \((?P<file>[^()]{1,400}?):(?P<line>\d+)\)\s*$"
 )
 _SPY_HEAD = re.compile(r"^\s*Process (?P<pid>\d+): (?P<command>.{1,300})")
+_WATCHDOG_FRAME = re.compile(
+    r"^#\d{1,3} (?P<function>.{1,200}?) from (?P<file>/?[^:]{1,400}):(?P<line>\d{1,9})\s*$"
+)
 _DEBUG_RANK = re.compile(r"^=== Rank (?P<rank>\d+): (?P<address>\S+) ===")
 _START = (
     "raceback (most",
@@ -47,8 +50,11 @@ _START = (
     "Timeout (",
     "Process ",
     "Thread ",
+    "#0 ",
 )
 """What the first line of an exception or of a stack contains."""
+WATCHDOG = "NCCL's watchdog"
+"""What a stack is called that NCCL's watchdog prints: of the call that timed out, as it began."""
 MESSAGE_LINES = 12
 """A message of more lines is cut."""
 MOST_FAILURES, MOST_STACKS = 40, 16
@@ -126,7 +132,20 @@ def read(lines: Sequence[LogLine], name: str) -> Parsed:
             if match["name"] in ("MainThread", None) or not found.stacks:
                 _add_stack(found, stack, debug_rank, match["name"] == "MainThread")
             continue
+        elif text.startswith("#0 ") and _WATCHDOG_FRAME.match(text):
+            i, stack = _stack(lines, i, name, _WATCHDOG_FRAME, WATCHDOG, found.used)
+            _add_stack(found, stack, debug_rank, blocks(stack))
+            continue
         i += 1
+
+
+def blocks(stack: Stack) -> bool:
+    """Return whether the call on top of a watchdog's stack holds the device until it is done.
+
+    A single ``isend`` or ``irecv``, or a batch of them, does not.
+    """
+    functions = [frame.function for frame in stack.frames[:3]]
+    return functions[0] not in ("isend", "irecv") or bool({"send", "recv"} & set(functions))
 
 
 def _rank_named(lines: Sequence[LogLine], begin: int) -> int | None:
@@ -235,14 +254,14 @@ def _skip_link(lines: Sequence[LogLine], i: int, used: set[int]) -> tuple[int, b
 def _stack(
     lines: Sequence[LogLine], i: int, name: str, frame: re.Pattern[str], what: str, used: set[int]
 ) -> tuple[int, Stack]:
-    """Return the stack whose head is line ``i``, and the line behind it.
+    """Return the stack whose head, or first frame, is line ``i``, and the line behind it.
 
     ``frame`` matches its lines, with ``file``, ``line`` and ``function``.
     """
     source = f"{name}:{lines[i].number}"
     used.add(lines[i].number)
     frames = []
-    i += 1
+    i += frame.match(lines[i].text) is None
     while i < len(lines):
         match = frame.match(lines[i].text)
         if match is None:

@@ -18,7 +18,8 @@ def waiting_places(scene: Scene) -> dict[int, tuple[str, str, Evidence]]:
         if failure is not None and (failure.means == "effect" or failure.kind == "size"):
             frame = own_frame(failure.frames, innermost_last=True)
         call = unfinished(rank)
-        if failure is not None and frame is not None and (call is None or not came_later(failure)):
+        known = call is not None or waits(rank)
+        if failure is not None and frame is not None and not (known and came_later(failure)):
             operation = collective_of(failure.frames[::-1])
             found[number] = (frame.place, operation, of_failure(failure, names([number])))
         elif waits(rank):
