@@ -14,6 +14,8 @@ import pytest
 
 from gpuscope.attach import on_call, run
 from gpuscope.doctor import table
+from gpuscope.doctor.dead.collect import read_job
+from gpuscope.doctor.dead.verdict import judge
 from gpuscope.errors import UsageError
 from gpuscope.process import flight_settings
 from tests.fakes.probe_client import ROOT, environment
@@ -146,16 +148,20 @@ main()
 """
 
 
-@pytest.mark.slow
-def test_torchrun_leaves_the_error_of_each_rank(tmp_path):
-    pytest.importorskip("torch")
-    (tmp_path / "ranks.py").write_text(RANKS)
+def two_ranks() -> list[str]:
+    """The words that start two ranks of ranks.py here, by a port that is free."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     words = ["--on-call=left", "--", sys.executable, "-m", "torch.distributed.run"]
-    words += ["--nproc-per-node=2", f"--master-port={port}", "ranks.py"]
-    done = gpuscope_run(*words, cwd=tmp_path)
+    return [*words, "--nproc-per-node=2", f"--master-port={port}", "ranks.py"]
+
+
+@pytest.mark.slow
+def test_torchrun_leaves_the_error_of_each_rank(tmp_path):
+    pytest.importorskip("torch")
+    (tmp_path / "ranks.py").write_text(RANKS)
+    done = gpuscope_run(*two_ranks(), cwd=tmp_path)
     assert done.returncode == 1
     files = {path.parent.name: path for path in (tmp_path / "left").rglob("error.json")}
     assert "no such token" in json.loads(files["1"].read_text())["message"]["message"]
@@ -172,7 +178,7 @@ torch.cuda.synchronize()
 if rank == 0:
     dist.all_reduce(torch.ones(1, device="cuda"))
 torch.cuda.synchronize()
-time.sleep(60)
+time.sleep(100)
 """
 
 
@@ -182,11 +188,17 @@ def test_a_timeout_of_nccl_leaves_what_each_rank_called_last(tmp_path):
     if torch.cuda.device_count() < 2:
         pytest.skip("needs two GPUs")
     (tmp_path / "ranks.py").write_text(NCCL)
-    words = ["--on-call=left", "--", sys.executable, "-m", "torch.distributed.run"]
-    words += ["--standalone", "--nproc-per-node=2", "ranks.py"]
-    done = gpuscope_run(*words, cwd=tmp_path)
+    # the watchdog waits four times as long for the dumps, by default a minute
+    soon = {"TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "2000"}
+    done = gpuscope_run(*two_ranks(), cwd=tmp_path, **soon)
     assert done.returncode != 0
-    assert (tmp_path / "left" / "nccl_trace_rank_0").stat().st_size > 0
+    assert sorted(path.name for path in (tmp_path / "left").glob("nccl_trace_rank_*")) == [
+        "nccl_trace_rank_0",
+        "nccl_trace_rank_1",
+    ], done.stderr
+    one = judge(read_job([tmp_path / "left"], "left")).suspects[0]
+    assert one.ranks == (1,), one
+    assert one.evidence[0].text.startswith("rank 0 launched all_reduce 2 at ranks.py:"), one
 
 
 def test_the_pitfall_on_hangs_names_the_variables_that_are_set_here():
