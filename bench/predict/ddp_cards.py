@@ -1,147 +1,233 @@
 """Measure what DistributedDataParallel takes on two GPUs, beside the prediction.
 
-``python -m bench.predict.ddp_cards`` trains a small transformer in two processes over NCCL: in
-float32 and bf16, with each of DDP's options, once without waiting between steps and once with a
-pause after each step. It prints the peak of allocated memory in each phase of rank 0 and the
-predicted one. The pause shows whether NCCL still keeps DDP's first bucket in the second step: its
-watchdog thread looks ten times a second.
+``python -m bench.predict.ddp_cards --out DIR`` trains an encoder, a GPT and a ResNet in two
+processes over NCCL: in float32 and bf16, with each of DDP's options, and some with a pause after
+each step. The pause shows whether NCCL still keeps DDP's first bucket in the second step: its
+watchdog thread looks ten times a second. What the actions do is said in ``cards.py``.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
-import tempfile
+import contextlib
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from gpuscope.predict.request import Request
+
+from . import families, families_vision
+from .cards import Case, Phases, Place, main
+
 STEPS, PAUSE_SECONDS = 3, 0.5
 WIDTH, TOKENS, WORDS, LAYERS = 768, 256, 32000, 12
-MIB = 1 << 20
-CASES: dict[str, dict[str, Any]] = {
+OPTIONS: dict[str, dict[str, Any]] = {
     "default": {},
     "views": {"gradient_as_bucket_view": True},
     "static": {"static_graph": True},
     "unused": {"find_unused_parameters": True},
     "hooked": {"hook": True},
 }
-_case = ""
+
+
+def size(full: int, device: Any) -> int:
+    """Return ``full`` on a GPU, and little on a CPU, which only shows that everything runs."""
+    return full if torch.device(device).type != "cpu" else min(full, 2)
 
 
 class Net(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, words: int, layers: int) -> None:
         super().__init__()
-        self.words = nn.Embedding(WORDS, WIDTH)
+        self.words = nn.Embedding(words, WIDTH)
         layer = nn.TransformerEncoderLayer(WIDTH, 12, 4 * WIDTH, 0.0, batch_first=True)
-        self.layers = nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False)
-        self.head = nn.Linear(WIDTH, WORDS, bias=False)
+        self.layers = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+        self.head = nn.Linear(WIDTH, words, bias=False)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         return self.head(self.layers(self.words(tokens)))
 
 
-def make(batch: int, device: Any, case: str) -> Any:
-    options = dict(CASES[case])
+def encoder(batch: int, device: Any) -> tuple[nn.Module, Callable[[nn.Module], torch.Tensor]]:
+    words = size(WORDS, device)
+
+    def loss(model: nn.Module) -> torch.Tensor:
+        tokens = torch.randint(words, (batch, size(TOKENS, device)), device=device)
+        return nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+
+    return Net(words, size(LAYERS, device)).to(device), loss
+
+
+def gpt(
+    batch: int, device: Any, checkpoint: bool = False
+) -> tuple[nn.Module, Callable[[nn.Module], torch.Tensor]]:
+    words, length, depth = (size(full, device) for full in (50304, 512, 12))
+    model = families.Gpt(words, length, 768, depth, 12, again=checkpoint).to(device)
+    tokens = torch.randint(words, (batch, length + 1), device=device)
+
+    def loss(model: nn.Module) -> torch.Tensor:
+        logits = model(tokens[:, :-1].contiguous())
+        return families.next_token_loss(logits, tokens[:, 1:].contiguous())
+
+    return model, loss
+
+
+def resnet(batch: int, device: Any) -> tuple[nn.Module, Callable[[nn.Module], torch.Tensor]]:
+    depths = (size(3, device), size(4, device), size(6, device), size(3, device))
+    model = families_vision.ResNet(depths, False).to(device)
+    images = torch.randn(batch, 3, 16 * size(14, device), 16 * size(14, device), device=device)
+    targets = torch.randint(1000, (batch,), device=device)
+    return model, lambda model: nn.functional.cross_entropy(model(images), targets)
+
+
+MODELS: dict[str, Callable[..., Any]] = {
+    "encoder": encoder,
+    "gpt": gpt,
+    "gpt_checkpointed": partial(gpt, checkpoint=True),
+    "resnet": resnet,
+}
+
+
+def make(batch: int, device: Any, model_name: str, option: str) -> Any:
+    """Return the wrapped model, its optimizer and the forward pass."""
+    options = dict(OPTIONS[option])
     hooked = options.pop("hook", False)
+    plain, loss = MODELS[model_name](batch, device)
     index = getattr(device, "index", None) or 0
-    model = DistributedDataParallel(Net().to(device), device_ids=[index], **options)
+    ids = [index] if torch.device(device).type == "cuda" else None
+    model = DistributedDataParallel(plain, device_ids=ids, **options)
     if hooked:
         from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
         model.register_comm_hook(None, default_hooks.bf16_compress_hook)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-
-    def loss() -> torch.Tensor:
-        tokens = torch.randint(WORDS, (batch, TOKENS), device=device)
-        return nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
-
-    return model, optimizer, loss
+    return model, optimizer, lambda: loss(model)
 
 
-def factory(batch: int, device: Any) -> Any:
-    """Make the case that is predicted."""
-    torch.distributed.init_process_group("nccl")
-    return make(batch, device, _case)
+def _factory(model_name: str, option: str) -> Callable[..., Any]:
+    def factory(batch: int, device: Any) -> Any:
+        torch.distributed.init_process_group("nccl")
+        return make(batch, device, model_name, option)
+
+    return factory
 
 
-def _rank(rank: int, store: str, amp: bool, batch: int, case: str, pause: bool) -> None:
-    torch.cuda.set_device(rank)
-    torch.distributed.init_process_group(
-        "nccl", init_method=f"file://{store}", rank=rank, world_size=2
-    )
-    _, optimizer, loss = make(batch, torch.device("cuda", rank), case)
-    found = []
+def _plain(model_name: str) -> Callable[..., Any]:
+    def factory(batch: int, device: Any) -> Any:
+        model, loss = MODELS[model_name](batch, device)
+        return model, torch.optim.AdamW(model.parameters(), lr=1e-4), lambda: loss(model)
 
-    def phase() -> None:
-        found.append(torch.cuda.max_memory_allocated())
-        torch.cuda.reset_peak_memory_stats()
+    return factory
 
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-    for _ in range(STEPS):
+
+# A request names its factory, so each is a member of this module.
+globals().update({f"{a}_{b}": _factory(a, b) for a in MODELS for b in OPTIONS})
+globals().update({f"plain_{name}": _plain(name) for name in MODELS})
+
+
+def _case(
+    model: str, option: str, batch: int, amp: str, *, accumulate: int = 1, **more: Any
+) -> Case:
+    words = [model, option, f"b{batch}", amp]
+    words += ["no_sync"] if accumulate > 1 else []
+    words += ["paused"] if more.get("pause") else []
+    request = Request(f"bench.predict.ddp_cards:{model}_{option}", batch, amp)
+    if accumulate > 1:  # the wrapper of the request leaves out all but the last micro-batch
+        request = Request(
+            f"bench.predict.ddp_cards:plain_{model}", batch, amp, accumulate=accumulate,
+            sharding="ddp", ranks=2, bucket_views=option == "views",
+        )  # fmt: skip
+    options = {"model": model, "option": option, "amp": amp, "accumulate": accumulate, **more}
+    return Case("-".join(words), request, options)
+
+
+def _cases() -> list[Case]:
+    types = ("off", "bf16")
+    found = [_case("encoder", option, 16, amp, record=True) for option in OPTIONS for amp in types]
+    found += [
+        _case(model, "default", batch, amp, record=True)
+        for model, batch in (("gpt", 4), ("gpt", 16), ("resnet", 64), ("gpt_checkpointed", 16))
+        for amp in types
+    ]
+    found += [
+        _case(model, option, 8, "bf16", accumulate=2, record=True)
+        for model in ("gpt", "resnet")
+        for option in ("default", "views")
+    ]
+    found += [
+        _case(model, option, 8, "bf16")
+        for model in ("gpt", "resnet")
+        for option in ("views", "static", "hooked")
+    ]
+    found += [
+        _case("encoder", option, 16, amp, pause=True)
+        for option in ("default", "hooked")
+        for amp in types
+    ]
+    found += [
+        _case("encoder", option, batch, amp)
+        for batch in (4, 48)
+        for option in OPTIONS
+        for amp in types
+    ]
+    return found
+
+
+CASES = _cases()
+
+
+def train(
+    optimizer: Any,
+    loss: Callable[[], torch.Tensor],
+    place: Place,
+    phases: Phases,
+    *,
+    amp: str = "off",
+    accumulate: int = 1,
+    no_sync: Callable[[], Any] = contextlib.nullcontext,
+    pause: bool = False,
+) -> None:
+    """Train three steps, and note the peaks of each phase."""
+    for step in range(1, STEPS + 1):
+        phases.begin(f"step {step}")
         optimizer.zero_grad()
-        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=amp):
-            value = loss()
-        phase()
-        value.backward()
-        phase()
+        for micro in range(accumulate):
+            last = micro == accumulate - 1
+            with contextlib.nullcontext() if last else no_sync():
+                phases.begin("forward")
+                with torch.autocast(place.device.type, torch.bfloat16, enabled=amp == "bf16"):
+                    value = loss()
+                    if accumulate > 1:
+                        value = value / accumulate
+                phases.end(step, "forward")
+                phases.begin("backward")
+                value.backward()
+                phases.end(step, "backward")
+        phases.begin("optimizer")
         optimizer.step()
-        phase()
+        phases.end(step, "optimizer")
         if pause:
-            torch.cuda.synchronize()
+            if place.device.type == "cuda":
+                torch.cuda.synchronize()
             time.sleep(PAUSE_SECONDS)
-    if rank == 0:
-        cells = " ".join(f"{size / MIB:8.1f}" for size in found)
-        print(f"  {'paused' if pause else 'on':9} {max(found) / MIB:9.1f} | {cells}", flush=True)
-    torch.distributed.destroy_process_group()
 
 
-def _predicted(amp: bool, batch: int, case: str) -> None:
-    global _case
-    from gpuscope.predict.allocator import simulate
-    from gpuscope.predict.request import Request
-    from gpuscope.predict.tracing import steps
-
-    here = sys.modules["bench.predict.ddp_cards"]
-    vars(here)["_case"] = _case = case
-    major, minor = torch.cuda.get_device_capability() if torch.cuda.is_available() else (9, 0)
-    request = Request(
-        "bench.predict.ddp_cards:factory", batch, "bf16" if amp else "off",
-        architecture=f"{major}.{minor}",
+def run(case: Case, place: Place, phases: Phases) -> None:
+    place.join()
+    options = case.options
+    phases.begin("build")
+    batch = (case.request.batch or 1) if place.device.type == "cuda" else 2
+    model, optimizer, loss = make(batch, place.device, options["model"], options["option"])
+    phases.end(0, "build")
+    train(
+        optimizer, loss, place, phases,
+        amp=options["amp"], accumulate=options["accumulate"], no_sync=model.no_sync,
+        pause=options.get("pause", False),
     )  # fmt: skip
-    traced = steps.trace(request)
-    peak = simulate(traced.trace).peak_allocated_bytes
-    error = sum(doubt.percent for doubt in traced.doubts)
-    print(f"  predicted {peak / MIB:9.1f} | doubts {error:.1f} %", flush=True)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--batch", type=int, nargs="*", default=[4, 16, 48])
-    parser.add_argument("--case", choices=CASES, nargs="*", default=list(CASES))
-    arguments = parser.parse_args()
-    cards = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    __import__("bench.predict.ddp_cards")
-    for case in arguments.case:
-        for amp in (False, True):
-            for batch in arguments.batch:
-                print(f"{case}, {'bf16' if amp else 'fp32'}, batch {batch}: MiB", flush=True)
-                if cards >= 2:
-                    for pause in (False, True):
-                        with tempfile.TemporaryDirectory() as folder:
-                            torch.multiprocessing.spawn(
-                                _rank, (f"{folder}/store", amp, batch, case, pause), nprocs=2
-                            )
-                _predicted(amp, batch, case)
-    if cards < 2:
-        print(f"Nothing was measured: this needs 2 GPUs, and torch sees {cards}.", file=sys.stderr)
-        return 3
-    return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main("ddp_cards", CASES, (__doc__ or "").splitlines()[0]))

@@ -28,6 +28,7 @@ from gpuscope.predict.request import CannotPredict, Doubt, Request, Traced
 from gpuscope.predict.trace import Mark, Owner, Trace
 
 from . import truth_rows
+from .truth_table import BLOCKS
 
 ROOM = Path(answering.__file__).parent
 CARD_BYTES = 143771 << 20
@@ -58,7 +59,8 @@ class Scored:
 
 def request_of(row: dict[str, Any]) -> Request:
     names = {found.name for found in fields(Request)}
-    return Request(**{key: value for key, value in row.items() if key in names})
+    given = {key: value for key, value in row.items() if key in names}
+    return Request(**{**given, "compile": row.get("compile", "") not in ("", BLOCKS)})
 
 
 def outside_bytes(row: dict[str, Any]) -> int:

@@ -24,11 +24,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from . import truth_table, truth_unseen
+from . import truth_compiled, truth_table, truth_unseen
 from .truth_table import Config
 
 BUDGET_GIB = 118.0
-RUN_SECONDS = 75.0
+RUN_SECONDS, COMPILED_SECONDS = 75.0, 240.0
 LARGEST = 96
 
 
@@ -60,7 +60,8 @@ class Pool:
         answer.unlink(missing_ok=True)
         log = answer.with_suffix(".txt")
         sys.stdout.flush()
-        if config.settings or not self.forks:
+        # inductor starts processes and threads, which a forked child does not survive
+        if config.settings or config.compile or not self.forks:
             words = [
                 sys.executable,
                 "-m",
@@ -93,7 +94,8 @@ class Pool:
         for pid, run in list(self.running.items()):
             ended, status = os.waitpid(pid, os.WNOHANG)
             if not ended:
-                if time.monotonic() - run.begin > RUN_SECONDS:
+                most = COMPILED_SECONDS if run.config.compile else RUN_SECONDS
+                if time.monotonic() - run.begin > most:
                     os.kill(pid, signal.SIGKILL)
                 continue
             del self.running[pid]
@@ -369,6 +371,7 @@ def main() -> int:
     parser.add_argument("--expandable", action="store_true")
     parser.add_argument("--unseen", action="store_true", help="models that nothing was tuned with")
     parser.add_argument("--blind", action="store_true", help="models that nobody has predicted")
+    parser.add_argument("--compiled", action="store_true", help="compiled trainings")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--cap", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--answer", type=Path, help=argparse.SUPPRESS)
@@ -390,11 +393,12 @@ def main() -> int:
         )
         return 0
     arguments.out.mkdir(parents=True, exist_ok=True)
-    if not arguments.expandable:
+    own_processes = arguments.expandable or arguments.compiled
+    if not own_processes:
         import_everything()
     print(f"imports: {time.monotonic() - begin:.1f} s", flush=True)
     pool = Pool(arguments.out, arguments.device, begin + arguments.seconds)
-    if not arguments.expandable:
+    if not own_processes:
         pool.try_forking()
     only = arguments.only.split(",")
 
@@ -417,6 +421,8 @@ def main() -> int:
         configs = list(truth_unseen.unseen())
     elif arguments.blind:
         configs = list(truth_unseen.blind())
+    elif arguments.compiled:
+        configs = list(truth_compiled.compiled())
     elif arguments.alone:
         configs = truth_table.alone()
     elif arguments.held_out:

@@ -133,6 +133,8 @@ class Work:
             self.loss = lambda: forward().reshape(())
         if config.optimizer is not None:
             self.optimizer = _optimizer(config, self.model)
+        if config.compiled_whole:
+            self.loss = torch.compile(self.loss, mode=config.compile)
 
 
 def _optimizer(config: Config, model: torch.nn.Module) -> torch.optim.Optimizer:
@@ -181,7 +183,8 @@ class Steps:
         self.scaler.update()
         self._phase(number, "optimizer")
         assert total is not None
-        return total
+        # the next step writes a loss that is in a pool of CUDA graphs
+        return total.clone() if self._config.compile else total
 
     def _autocast(self) -> Any:
         if self._config.amp == "off":

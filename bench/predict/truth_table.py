@@ -16,6 +16,8 @@ OWN, VISION, PUBLIC = (
 )
 HELD_OUT = "bench.predict.families_held_out"
 
+BLOCKS = "blocks"
+
 
 @dataclass(frozen=True)
 class Config:
@@ -37,6 +39,11 @@ class Config:
     tf32: bool = False
     cudnn_benchmark: bool = False
     deterministic: bool = False
+    compile: str = ""
+    """The mode in which ``torch.compile`` compiles the forward pass.
+
+    "" for none, and :data:`BLOCKS` for a factory that compiles its blocks.
+    """
     gib: float = 8.0
     """An estimate of the peak in GiB, for dividing the device among runs."""
     stacks: bool = False
@@ -54,6 +61,7 @@ class Config:
             for name in ("foreach", "fused", "tf32", "cudnn_benchmark", "deterministic")
             if getattr(self, name)
         ]
+        words += [f"compiled_{self.compile.replace('-', '_')}"] if self.compile else []
         words += [f"acc{self.accumulate}"] if self.accumulate > 1 else []
         words += [] if self.set_to_none else ["zeroed"]
         words += [] if self.record else ["unrecorded"]
@@ -61,6 +69,10 @@ class Config:
             ["".join(c if c.isalnum() else "_" for c in self.settings)] if self.settings else []
         )
         return "-".join(words)
+
+    @property
+    def compiled_whole(self) -> bool:
+        return self.compile not in ("", BLOCKS)
 
     def toggles(self) -> dict[str, Any]:
         """Return the toggles as in a row of the table."""

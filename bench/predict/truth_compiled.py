@@ -1,0 +1,62 @@
+"""List the compiled trainings whose real peaks are measured, and predict them beforehand.
+
+The models are those of ``families_compiled.py``. ``python -m bench.predict.truth --compiled --out
+DIR`` measures them. ``python -m bench.predict.truth_compiled predict --out DIR`` predicts them from
+the declaration alone, and ``score`` compares both: see ``cards.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any
+
+from gpuscope.predict.request import Request
+
+from .cards import Case, main
+from .truth_table import BLOCKS, Config
+
+COMPILED = "bench.predict.families_compiled"
+REDUCE, AUTOTUNE = "reduce-overhead", "max-autotune-no-cudagraphs"
+_SETS: list[tuple[str, int, dict[str, Any]]] = [
+    ("gpt_narrow", 16, {"amp": "bf16"}),
+    ("gated_narrow", 8, {"amp": "bf16"}),
+    ("bert_small", 32, {"amp": "bf16"}),
+    ("resnet_short", 64, {"amp": "bf16"}),
+    ("vit_small", 64, {"amp": "bf16"}),
+    ("unet_narrow", 24, {"amp": "bf16"}),
+    ("gpt_untied", 8, {}),
+    ("resnet_short", 48, {}),
+    ("gpt_narrow", 8, {"amp": "bf16", "compile": REDUCE}),
+    ("vit_small", 32, {"amp": "bf16", "compile": REDUCE}),
+    ("gpt_blocks", 12, {"amp": "bf16", "compile": BLOCKS}),
+    ("gated_deep", 6, {}),
+    ("vit_small", 48, {}),
+    ("bert_small", 16, {}),
+    ("unet_narrow", 12, {}),
+    ("gpt_untied", 16, {"amp": "bf16"}),
+    ("gpt_blocks", 6, {"compile": BLOCKS}),
+    ("gated_narrow", 12, {"amp": "bf16", "checkpoint": 1}),
+    ("resnet_short", 64, {"compile": REDUCE}),
+    ("gpt_narrow", 12, {"amp": "bf16", "compile": AUTOTUNE}),
+    ("gpt_narrow", 16, {"amp": "fp16"}),
+]
+
+
+def compiled() -> Iterator[Config]:
+    """Yield the configurations, the most informative ones first."""
+    for name, batch, toggles in _SETS:
+        given = {"optimizer": "sgd" if "resnet" in name else "adamw", "compile": "default"}
+        yield Config(f"{COMPILED}:{name}", batch, gib=9, **{**given, **toggles})
+
+
+def request_of(config: Config) -> Request:
+    names = {one.name for one in fields(Request)}
+    given = {key: value for key, value in config.toggles().items() if key in names}
+    return Request(**{**given, "compile": config.compiled_whole})
+
+
+CASES = [Case(config.name, request_of(config), ranks=1) for config in compiled()]
+
+if __name__ == "__main__":
+    raise SystemExit(main("truth_compiled", CASES, (__doc__ or "").splitlines()[0]))
