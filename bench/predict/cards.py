@@ -34,7 +34,7 @@ from typing import Any
 from gpuscope.predict.request import CannotPredict, Request
 from gpuscope.predict.trace import Trace
 
-CASE_SECONDS, CPU_SECONDS, TRACE_SECONDS = 100.0, 300.0, 200.0
+CASE_SECONDS, CPU_SECONDS, TRACE_SECONDS = 100.0, 300.0, 400.0
 ACTIONS = ("predict", "measure", "score")
 GRANULE = 512
 MIB = 1 << 20

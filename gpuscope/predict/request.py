@@ -40,6 +40,8 @@ TASKS = {
 }
 """The tasks for a model of transformers, each with the class that chooses the model."""
 SHARDINGS = ("none", "ddp", "zero1", "zero2", "fsdp")
+BUCKETED = ("ddp", "zero1")
+"""Shardings whose gradients are reduced in the buckets of DistributedDataParallel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +113,9 @@ class Request:
 def alone(request: Request) -> Request:
     """Return the training that is traced, from which the one that is asked for is derived.
 
-    It is the same training on one GPU, unless it is ddp, which is traced itself.
+    It is the same training on one GPU, or for ddp and zero1 one rank of ddp.
     """
-    return replace(request, sharding="ddp" if request.sharding == "ddp" else "none", ranks=1)
+    return replace(request, sharding="ddp" if request.sharding in BUCKETED else "none", ranks=1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,15 +4,15 @@ Standard library only.
 
 ============  =============================================================================================
 ddp           nothing: the buckets are in its trace
-zero1         gradient buckets beside the gradients, as large as these together; optimizer state and the
-              optimizer's temporaries are divided by the ranks
+zero1         as ddp, whose buckets are in its trace; the optimizer's state and temporaries are those of the
+              rank that gets most: ``ZeroRedundancyOptimizer`` gives each rank whole parameters
 zero2         gradients are divided as well; two buckets pass while the backward pass runs
 fsdp          parameters too; the parameters of two blocks, and the gradients of two in the backward pass, are there
               whole at a time, those outside of the blocks during the whole pass
 ============  =============================================================================================
 
-Except for ddp nothing of it was traced, so each adds a doubt with its share of the error bar. Memory
-of NCCL lies outside torch.
+What is divided was not traced, so each adds a doubt with its share of the error bar. Memory of NCCL
+lies outside torch.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -69,7 +69,6 @@ class _Sharding:
         self._divide()
         gradients = self._sizes("gradient")
         whole, two_blocks = self._unsharded()
-        started = False
         marks = list(old.marks)
         for at, event in enumerate([*old.events, None]):
             while marks and marks[0].at <= at:
@@ -77,12 +76,7 @@ class _Sharding:
                 if mark.name == "optimizer":
                     self._give_back()
                 new.marks.append(Mark(len(new.events), mark.name))
-                if mark.name == "step 1" and not started:
-                    started = True
-                    if self._kind == "zero1":
-                        for size in _buckets(gradients):
-                            self._allocate(size, Owner("gradient", "", "bucket"))
-                elif self._kind == "zero2" and mark.name == "backward":
+                if self._kind == "zero2" and mark.name == "backward":
                     self._take(
                         [min(BUCKET_BYTES, sum(gradients))] * 2,
                         Owner("temporary", "", "reduce_scatter"),
@@ -98,6 +92,7 @@ class _Sharding:
     def _divide(self) -> None:
         """Make blocks smaller whose content is divided among the ranks."""
         divided = _DIVIDED.get(self._kind, ())
+        part, whole = self._share()
         old, sizes = self._old, self._new.sizes
         phase = ""
         marks = list(old.marks)
@@ -110,7 +105,21 @@ class _Sharding:
             if category in divided or (
                 divided and phase == "optimizer" and category == "temporary"
             ):
-                sizes[event] = -(-sizes[event] // self._ranks)
+                sizes[event] = -(-sizes[event] * part // whole)
+
+    def _share(self) -> tuple[int, int]:
+        """Return the bytes of one rank and of all of them, which is how blocks are divided."""
+        if self._kind != "zero1":
+            return 1, self._ranks
+        loads = [0] * self._ranks
+        sizes = [
+            size
+            for block, size in enumerate(self._old.sizes)
+            if self._old.owner(block).category == "parameter"
+        ]
+        for size in sorted(sizes, reverse=True):
+            loads[loads.index(min(loads))] += size
+        return (max(loads), sum(loads)) if sizes else (1, self._ranks)
 
     def _sizes(self, category: str) -> list[int]:
         """Return the sizes of blocks of ``category`` that exist after the first backward pass."""
@@ -153,16 +162,3 @@ class _Sharding:
     def _give_back(self) -> None:
         self._new.events += [~block for block in reversed(self._passing)]
         self._passing.clear()
-
-
-def _buckets(gradients: list[int]) -> list[int]:
-    """Return the sizes of buckets that hold the gradients in their order."""
-    found: list[int] = []
-    filled = BUCKET_BYTES
-    for size in gradients:
-        if filled + size > BUCKET_BYTES and filled:
-            found.append(0)
-            filled = 0
-        found[-1] += size
-        filled += size
-    return found

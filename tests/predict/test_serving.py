@@ -11,6 +11,7 @@ from gpuscope.errors import UsageError
 from gpuscope.predict.from_switches import request_of
 from gpuscope.predict.request import CannotPredict, Request
 from gpuscope.predict.serving import Serving, parse_serving
+from gpuscope.predict.trace import Trace
 from tests.predict.test_adapters import held
 
 LLAMA = {
@@ -81,3 +82,67 @@ def test_a_model_that_generates_no_text_is_refused(tmp_path: Path):
     )
     with pytest.raises(CannotPredict, match="does not generate text"):
         steps.trace(Request(f"hf:{tmp_path}", batch=1, sequence=16, serve="dynamic"))
+
+
+SMALL = {"hidden_size": 64, "num_hidden_layers": 3, "vocab_size": 300, "intermediate_size": 96}
+KINDS = {
+    "as many heads": {
+        "model_type": "gpt2", "n_embd": 64, "n_layer": 3, "n_head": 4, "vocab_size": 300,
+    },
+    "fewer heads": {
+        **SMALL, "model_type": "llama", "num_attention_heads": 4, "num_key_value_heads": 1,
+    },
+    "window": {
+        **SMALL, "model_type": "mistral", "num_attention_heads": 4, "num_key_value_heads": 2,
+        "head_dim": 16, "sliding_window": 24,
+    },
+    "some windows": {
+        **SMALL, "model_type": "gemma3_text", "num_attention_heads": 4, "num_key_value_heads": 1,
+        "head_dim": 32, "sliding_window": 24,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    },
+    "latent": {
+        **SMALL, "model_type": "deepseek_v3", "num_attention_heads": 4, "num_key_value_heads": 4,
+        "q_lora_rank": 32, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16,
+        "v_head_dim": 24, "first_k_dense_replace": 3,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_cache_is_as_large_as_that_of_transformers(tmp_path: Path, kind: str, cache: str):
+    transformers = pytest.importorskip("transformers")
+    import torch
+
+    from gpuscope.predict.tracing import steps
+
+    batch, context = 2, 64
+    (tmp_path / "config.json").write_text(json.dumps({**KINDS[kind], "dtype": "bfloat16"}))
+    traced = steps.trace(Request(f"hf:{tmp_path}", batch=batch, sequence=context, serve=cache))
+    config = transformers.AutoConfig.for_model(**KINDS[kind])
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+    real = None
+    if cache == "static":
+        real = transformers.StaticCache(config=config, max_cache_len=context)
+    words = torch.randint(300, (batch, context - 2))
+    with torch.no_grad():
+        for _ in range(3):
+            real = model(words, past_key_values=real, use_cache=True).past_key_values
+            words = words[:, -1:]
+    storages = {
+        tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
+        for layer in real.layers
+        for tensor in (layer.keys, layer.values)
+    }
+    assert sorted(_cached(traced.trace)) == sorted(storages.values())
+
+
+def _cached(trace: Trace) -> list[int]:
+    """Return the sizes of the cache's blocks when the last token is made."""
+    events = trace.events
+    end = max(at for at, event in enumerate(events) if event >= 0)
+    live = {event for event in events[:end] if event >= 0}
+    live -= {~event for event in events[:end] if event < 0}
+    return [trace.sizes[block] for block in live if trace.owner(block).category == "cache"]

@@ -11,7 +11,7 @@ from collections import defaultdict
 import pytest
 
 from gpuscope.predict.request import CannotPredict
-from gpuscope.predict.sharding import BUCKET_BYTES, sharded
+from gpuscope.predict.sharding import sharded
 from gpuscope.predict.trace import Mark, Owner, Trace
 
 MIB = 1 << 20
@@ -89,24 +89,24 @@ def test_nothing_is_changed_without_sharding() -> None:
     assert sharded(plain, "none", 8) == (plain, [])
 
 
-def test_zero1_keeps_buckets_and_ddp_was_traced_with_them() -> None:
+def test_ddp_was_traced_with_its_buckets() -> None:
     plain = training()
     trace, doubts = sharded(plain, "ddp", 8)
     assert trace == plain
     assert [doubt.code for doubt in doubts] == ["sharding"]
-    trace, _ = sharded(plain, "zero1", 8)
-    buckets = [
-        trace.sizes[block]
-        for block in range(len(trace.sizes))
-        if trace.owner(block).operation == "bucket"
-    ]
-    assert sum(buckets) == MODEL
-    assert max(buckets) <= BUCKET_BYTES
+
+
+@pytest.mark.parametrize(("ranks", "most"), [(2, 40), (4, 24), (8, 16)])
+def test_zero1_gives_whole_parameters_to_each_rank(ranks: int, most: int) -> None:
+    # four of 16 MiB and one of 8
+    _, held = peaks(sharded(training(), "zero1", ranks)[0])
+    expected = {"parameter": MODEL, "gradient": MODEL, "optimizer": 2 * most * MIB}
+    assert held == pytest.approx(expected, abs=16)  # each block is rounded up
 
 
 @pytest.mark.parametrize(
     ("kind", "parameters", "gradients", "states"),
-    [("zero1", 1, 1 + 1, 2 / 8), ("zero2", 1, 1 / 8, 2 / 8), ("fsdp", 1 / 8, 1 / 8, 2 / 8)],
+    [("zero2", 1, 1 / 8, 2 / 8), ("fsdp", 1 / 8, 1 / 8, 2 / 8)],
 )
 def test_what_the_ranks_share_is_divided(
     kind: str, parameters: float, gradients: float, states: float

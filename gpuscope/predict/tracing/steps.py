@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..request import CannotPredict, Doubt, Request, Traced
+from ..request import BUCKETED, CannotPredict, Doubt, Request, Traced
 from ..sharding import sharded
 from ..trace import Mark
 from . import (
@@ -172,7 +172,7 @@ class _Training:
         self._model_blocks()
         self._reducer: ddp.Reducer | None = None
         wrapped = isinstance(self.subject.model, torch.nn.parallel.DistributedDataParallel)
-        if request.sharding == "ddp" and not wrapped:
+        if request.sharding in BUCKETED and not wrapped:
             views = ddp.Options(gradient_as_bucket_view=request.bucket_views)
             self._reducer = ddp.Reducer(self.subject.model, views, shelf)
 
