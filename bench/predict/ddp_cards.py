@@ -65,7 +65,7 @@ def gpt(
     batch: int, device: Any, checkpoint: bool = False
 ) -> tuple[nn.Module, Callable[[nn.Module], torch.Tensor]]:
     words, length, depth = (size(full, device) for full in (50304, 512, 12))
-    model = families.Gpt(words, length, 768, depth, 12, again=checkpoint).to(device)
+    model = families.Gpt(words, length, 64 * depth, depth, depth, again=checkpoint).to(device)
     tokens = torch.randint(words, (batch, length + 1), device=device)
 
     def loss(model: nn.Module) -> torch.Tensor:

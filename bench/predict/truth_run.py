@@ -50,7 +50,9 @@ class Memory:
 
             pynvml.nvmlInit()
             self._nvml = pynvml
-            self._handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+            first = os.environ.get("CUDA_VISIBLE_DEVICES", "").partition(",")[0]
+            index = int(first) if first.isdigit() else 0
+            self._handle = pynvml.nvmlDeviceGetHandleByIndex(index)
 
     def mark(self, name: str) -> None:
         """Begin the phase ``name``, and note how many allocations and frees came before it."""
