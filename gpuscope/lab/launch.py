@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -155,6 +155,7 @@ class LabRun:
         self._keeps = keep
         self._left = False
         self._process: asyncio.subprocess.Process | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._following: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
 
@@ -210,17 +211,7 @@ class LabRun:
         self.stderr.clear()
         self._become("starting")
         try:
-            python = await asyncio.to_thread(find_python)
-            folder = only_this_package()
-            self._process = await asyncio.create_subprocess_exec(
-                *command(python, self.config, self._keeps),
-                env={**environment(folder.name), **self._environment},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                limit=metrics.MAX_LINE_BYTES,
-                start_new_session=True,  # the terminal's Ctrl-C is for us; we end the worker
-            )
+            self._process = await self._open()
         except NoTorch as error:
             self.failure, self.no_torch = error.failure, True
             self._become("failed")
@@ -230,7 +221,14 @@ class LabRun:
             )
             self._become("failed")
         else:
-            self._following = asyncio.create_task(self._follow(self._process, folder))
+            self._following = asyncio.create_task(self._follow(self._process))
+
+    async def _open(self) -> asyncio.subprocess.Process:
+        """Start the process of the worker."""
+        python = await asyncio.to_thread(find_python)
+        self._folder = only_this_package()
+        words = command(python, self.config, self._keeps)
+        return await open_worker(words, self._folder.name, self._environment)
 
     async def _end(self) -> None:
         if self._process is None or self._following is None or self._following.done():
@@ -262,9 +260,7 @@ class LabRun:
         except (ProcessLookupError, PermissionError):
             pass
 
-    async def _follow(
-        self, process: asyncio.subprocess.Process, folder: tempfile.TemporaryDirectory[str]
-    ) -> None:
+    async def _follow(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
         assert process.stderr is not None
         errors = asyncio.create_task(self._keep(process.stderr))
@@ -279,19 +275,28 @@ class LabRun:
             errors.cancel()
             if not self._left:
                 self._kill_group()
-            folder.cleanup()
+            if self._folder is not None:
+                self._folder.cleanup()
+        self._finished(child.how_it_ended(status))
+
+    def _finished(self, how: str) -> None:
+        """Note that the worker has ended, and why it failed where it has not said so itself."""
         if self.failure is None and self.summary is None and self.state != "stopping":
             self.failure = metrics.Failure(
-                f"The lab's worker ended with {child.how_it_ended(status)}.",
+                f"The lab's worker ended with {how}.",
                 self.stderr[-1] if self.stderr else "it wrote nothing to stderr.",
                 self.config.command() + " --headless",
             )
         self._become("failed" if self.failure else "stopped")
 
     async def _keep(self, stream: asyncio.StreamReader) -> None:
-        while line := await self._next(stream):
+        while (line := await self._next(stream)) and not self._is_last(line):
             self.lines_printed += 1
             self.stderr.append(line.decode(errors="replace").rstrip()[:1000])
+
+    def _is_last(self, line: bytes) -> bool:
+        """Say whether a line of stderr ends the output of this run."""
+        return False
 
     async def _next(self, stream: asyncio.StreamReader) -> bytes:
         """Return the next line, b"" at the end; a line beyond the limit is left out.
@@ -330,6 +335,21 @@ def command(python: str, config: LabConfig, keep: bool = False) -> list[str]:
     """Return the worker's argument list."""
     words = ["--stop-on-eof", *([KEEP] if keep else []), "--config", config.to_json()]
     return [python, "-m", "gpuscope.lab.worker", *words]
+
+
+async def open_worker(
+    words: Sequence[str], path: str, variables: Mapping[str, str]
+) -> asyncio.subprocess.Process:
+    """Start a process of the Lab with this package from ``path``, and with more variables."""
+    return await asyncio.create_subprocess_exec(
+        *words,
+        env={**environment(path), **variables},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        limit=metrics.MAX_LINE_BYTES,
+        start_new_session=True,  # the terminal's Ctrl-C is for us; we end the worker
+    )
 
 
 def environment(path: str) -> dict[str, str]:

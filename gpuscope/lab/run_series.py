@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from . import metrics
 from .config import LabConfig
+from .forked import ForkedRun, Forks, can_fork
 from .launch import LabRun
 
 Made = tuple[dict[str, Any] | None, metrics.Failure | None]
@@ -27,13 +28,21 @@ class Watcher(Protocol):
 
 
 class RunSeries:
-    """Makes runs in fresh workers. A signal drops the one in progress, and no more begin."""
+    """Makes runs in fresh workers. A signal drops the one in progress, and no more begin.
+
+    With ``fork`` the workers are forked from a process that has imported torch, until
+    :meth:`_close` ends that one.
+    """
 
     def __init__(
-        self, watch: Callable[[], Watcher] | None, environment: Mapping[str, str] | None
+        self,
+        watch: Callable[[], Watcher] | None,
+        environment: Mapping[str, str] | None,
+        fork: bool = False,
     ) -> None:
         self._watch = watch
         self._environment = environment
+        self._forks = Forks(environment) if fork else None
         self._stopped = ""
         self._run: LabRun | None = None
         self._stopping: asyncio.Future[None] | None = None
@@ -69,7 +78,7 @@ class RunSeries:
                 watcher.record(record)
             take(record)
 
-        run = self._run = LabRun(config, hear, environment=self._environment)
+        run = self._run = self._new_run(config, hear)
         await run.start()
         if self._stopped:  # it came while the worker was being started
             await run.stop()
@@ -90,7 +99,20 @@ class RunSeries:
         if self._stopped:
             await run.stop()
             return None, None
+        if isinstance(run, ForkedRun) and run.refused and self._forks is not None:
+            self._forks.usable = False
+            return await self._make(config, take, limit_seconds, late, enough)
         return (None, run.failure) if run.no_torch else (document, None)
+
+    def _new_run(self, config: LabConfig, hear: Callable[[metrics.Record], None]) -> LabRun:
+        if self._forks is not None and self._forks.usable and can_fork(config):
+            return ForkedRun(config, hear, self._forks)
+        return LabRun(config, hear, environment=self._environment)
+
+    async def _close(self) -> None:
+        """End the process that forks, if there is one."""
+        if self._forks is not None:
+            await self._forks.close()
 
 
 def document_of(run: LabRun, failure: metrics.Failure | None = None) -> dict[str, Any]:
