@@ -33,3 +33,22 @@ def test_turns_begin_with_another_configuration_in_each_round():
     assert [(trial.config, trial.repeat) for trial in asked] == [
         (BASE, 0), (other, 0), (other, 1), (BASE, 1),
     ]  # fmt: skip
+
+
+def test_two_cards_share_the_rounds_of_a_plan_and_each_round_is_of_one_card():
+    other = BASE.changed("amp", "bf16")
+    plan = Plan([BASE, other], 3, "a test", whole_rounds=True)
+    cards = [plan.run(), plan.run()]
+    waiting = [next(card) for card in cards]
+    by_card: list[list[int]] = [[], []]
+    for turn in (0, 1, 1, 1, 1, 0):
+        trial = waiting[turn]
+        by_card[turn].append(trial.repeat)
+        entry = entry_of({"config": trial.config.to_mapping()}, repeat=trial.repeat)
+        try:
+            waiting[turn] = cards[turn].send(entry)
+        except StopIteration:
+            pass
+    assert by_card == [[0, 0], [1, 1, 2, 2]]
+    for config in (BASE, other):
+        assert [entry.repeat for entry in plan.entries[config]] == [0, 1, 2]

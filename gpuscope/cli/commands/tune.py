@@ -23,7 +23,7 @@ from ...lab.metrics import Record
 from ...lab.toggles import EVERY_PRESET, FACTORY, PRESETS, Value
 from ...lab.tune.findings import Found, Settings
 from ...lab.tune.result import COST_SAMPLES, Result
-from ...lab.tune.runner import Job, Progress, Runner, new_job
+from ...lab.tune.runner import Job, Progress, Runner, new_job, window_of
 from ...lab.tune.search import CannotTune, Search
 from ...lab.tune.space import Limits
 from ...predict import from_switches
@@ -136,6 +136,7 @@ def run(args: argparse.Namespace) -> int:
     0: something faster was found. 1: the baseline is the best, or the search ended early. 2: it was
     stopped. 3: nothing runs, there is no Python with torch, or the ledger cannot be used.
     """
+    began = time.monotonic()
     if args.gpu is not None:
         os.environ[VISIBLE] = str(args.gpu)
     if args.hf_config is not None:
@@ -165,7 +166,15 @@ def run(args: argparse.Namespace) -> int:
         )
 
     shown = Events(result_of) if args.events else Shown(ProgressLine(sys.stderr))
-    runner = Runner(job, ledger, shown.show, watch=lambda: Driver(others), capacity=capacity)
+    runner = Runner(
+        job,
+        ledger,
+        shown.show,
+        window_of(args.budget),
+        watch=lambda: Driver(others),
+        capacity=capacity,
+        since=began,
+    )
     known = len(ledger.entries(limit=None, group=job.group))
     _announce(job, args.budget, known)
     with Fits(facts.capability, capacity) as fits:
@@ -276,7 +285,7 @@ def _announce(job: Job, budget: float, known: int) -> None:
         )
     else:
         print(
-            f"{job.group}: at most {duration_text(budget)} of trainings, each in a fresh process. "
+            f"{job.group}: at most {duration_text(budget)}, each training in a process of its own. "
             "Ctrl-C stops it; nothing that was measured is lost.",
             file=sys.stderr,
         )

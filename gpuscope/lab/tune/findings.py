@@ -5,12 +5,12 @@ Only the standard library is needed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from ..config import LabConfig
-from ..toggles import Value
+from ..toggles import BY_NAME, Value
 from .judge import Loss, Speed
 from .space import Limits
 
@@ -44,11 +44,17 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A run that the search asks for. ``purpose`` says what it is for, in words."""
+    """A run that the search asks for. ``purpose`` says what it is for, in words.
+
+    ``seconds`` is how long it may take at most, None for any time. ``rival`` is the speed of the
+    best so far in samples per second: a run that is clearly slower may end early.
+    """
 
     config: LabConfig
     repeat: int
     purpose: str
+    seconds: float | None = None
+    rival: float | None = None
 
 
 @dataclass(slots=True)
@@ -113,3 +119,15 @@ class Settings:
     capacity: int | None = None
     time_left: Callable[[], float | None] = lambda: None
     fits: Fit = lambda config: None
+
+
+def words(change: Mapping[str, Value]) -> str:
+    """Return a change of switches in words."""
+    return " ".join(f"{name}={BY_NAME[name].text(value)}" for name, value in change.items())
+
+
+def one(values: Mapping[str, Value]) -> Value:
+    """Return the value of one switch, or the text of several."""
+    if len(values) == 1:
+        return next(iter(values.values()))
+    return ", ".join(BY_NAME[name].text(value) for name, value in values.items())

@@ -114,6 +114,13 @@ class Loss:
         """Say whether B learns as well as A. An unknown loss is no reason to doubt it."""
         return self.excess is None or self.excess <= tolerance
 
+    @property
+    def text(self) -> str:
+        """The excess in words, or why there is none."""
+        if self.excess is None or self.reason:
+            return self.reason
+        return f"its loss is {self.excess:.1%} higher after {self.at:,.0f} {self.unit}"
+
     def to_mapping(self) -> dict[str, object]:
         return {
             "excess": self.excess,

@@ -1,4 +1,4 @@
-"""Run a search: each trial in a fresh worker, for as long as its speed needs to be known.
+"""Run a search: each trial in a process of its own, for as long as its speed needs to be known.
 
 Every trial is written to the ledger when it has ended. A search that was killed is repeated from
 its beginning with the entries of the ledger in place of runs, so that it continues where it was.
@@ -30,9 +30,16 @@ from .search import CannotTune, Search
 
 SOURCE = "tune"
 WINDOW_SECONDS = 3.0
-"""How long the steps of a trial are timed after its warm-up."""
+"""How long the steps of a trial are timed after its warm-up, unless the budget is small."""
+SHORTEST_WINDOW_SECONDS = 0.5
+WINDOW_SHARE = 0.005
+"""The share of the budget that one window may take."""
 STEADY_STEPS = 12
-"""The fewest steps that are timed, however long they take: fewer give no interval."""
+"""The fewest steps that are timed, however long they take."""
+FEW_STEPS = 6
+"""The fewest steps that give an interval. They are enough for a trial that is clearly slower."""
+CLEARLY_SLOWER = 0.8
+"""A trial that runs at less than this share of the best one's speed ends early."""
 LIMIT_SECONDS = 900.0
 """The longest time for one trial, with what it compiles."""
 
@@ -48,6 +55,11 @@ class Progress:
     ran: int = 0
     replayed: int = 0
     spent_seconds: float = 0.0
+
+
+def window_of(budget: float) -> float:
+    """Return how many seconds of steps are timed in a trial of a search with this budget."""
+    return min(WINDOW_SECONDS, max(SHORTEST_WINDOW_SECONDS, WINDOW_SHARE * budget))
 
 
 OnProgress = Callable[[Progress, Entry | None], None]
@@ -103,6 +115,9 @@ def new_job(ledger: Ledger, baseline: LabConfig, options: Mapping[str, Any], ane
 class Runner(RunSeries):
     """Makes the trials of one search. ``spent_seconds`` is known to the search's budget.
 
+    With ``fork`` each trial is forked from a process that has imported torch. ``environment`` holds
+    more variables for the trials. ``since`` is the monotonic time from which seconds are counted,
+    where work was done before the first trial.
     On a GPU no trial may reserve more than ``capacity`` bytes. One that a prediction was wrong
     about fails by itself, and takes nothing from other processes on the card.
     """
@@ -116,15 +131,26 @@ class Runner(RunSeries):
         limit_seconds: float = LIMIT_SECONDS,
         watch: Callable[[], Watcher] | None = None,
         capacity: int | None = None,
+        fork: bool = True,
+        environment: Mapping[str, str] | None = None,
+        since: float | None = None,
     ) -> None:
-        super().__init__(watch, {} if capacity is None else {MEMORY_VARIABLE: str(capacity)})
+        limit = {} if capacity is None else {MEMORY_VARIABLE: str(capacity)}
+        super().__init__(watch, {**limit, **(environment or {})}, fork)
         self.job = job
         self.ledger = ledger
-        self.spent_seconds = 0.0
-        """Seconds of all trials, also of those that an earlier process has run."""
+        self._spent = 0.0
+        self._since = since
+        """When the newest trial ended: what has passed since then belongs to the next one."""
         self._on_progress = on_progress
         self._window = window_seconds
         self._limit = limit_seconds
+
+    @property
+    def spent_seconds(self) -> float:
+        """Seconds of the whole search until now, also of what an earlier process has run."""
+        passed = 0.0 if self._since is None else time.monotonic() - self._since
+        return self._spent + passed
 
     def run(self, search: Search) -> Outcome:
         """Run the search to its end, or until SIGINT, SIGTERM or SIGHUP stops it.
@@ -136,7 +162,7 @@ class Runner(RunSeries):
         with alone(self.ledger.path, self.job.group, "search", again):
             self.ledger.keep_plan(self.job.group, self.job.to_mapping())
             try:
-                outcome = asyncio.run(self._all(search))
+                outcome = asyncio.run(self._until_signal(search))
             except CannotTune:  # what is repaired meanwhile must not fail again from the ledger
                 self.ledger.finish_plan(self.job.group)
                 raise
@@ -144,8 +170,21 @@ class Runner(RunSeries):
                 self.ledger.finish_plan(self.job.group)
             return outcome
 
-    async def _all(self, search: Search) -> Outcome:
+    async def _until_signal(self, search: Search) -> Outcome:
         self._stop_on_signals()
+        return await self.follow(search)
+
+    async def follow(self, search: Search) -> Outcome:
+        """Make the trials that a search asks for, and end what they have left running."""
+        if self._since is None:
+            self._since = time.monotonic()
+        try:
+            return await self._all(search)
+        finally:
+            self._spent, self._since = self.spent_seconds, None
+            await self._close()
+
+    async def _all(self, search: Search) -> Outcome:
         known = {
             (entry.cell, entry.repeat): entry
             for entry in self.ledger.entries(limit=None, group=self.job.group)
@@ -169,7 +208,8 @@ class Runner(RunSeries):
                     if entry is None:
                         return Outcome(None, self._stopped)
                     progress.ran += 1
-                self.spent_seconds += float(entry.environment.get("tune_seconds") or 0.0)
+                self._spent += float(entry.environment.get("tune_seconds") or 0.0)
+                self._since = time.monotonic()
                 progress.spent_seconds = self.spent_seconds
                 self._on_progress(progress, entry)
                 await asyncio.sleep(0)  # a signal may be waiting
@@ -181,39 +221,72 @@ class Runner(RunSeries):
         self, trial: Trial, progress: Progress
     ) -> tuple[Entry | None, metrics.Failure | None]:
         """Make one trial and return its entry, or the failure with which no run can succeed."""
-        enough = asyncio.Event()
-        timed: list[float] = []  # when the warm-up was over
+        window = Steady(self._window, trial.rival)
+        began = time.monotonic()
+        begun = began if self._since is None else self._since
+        started: list[float] = []
 
         def take(record: metrics.Record) -> None:
-            if not isinstance(record, metrics.Step):
-                return
-            progress.step = record.step
-            self._on_progress(progress, None)
-            if record.warming_up:
-                return
-            if not timed:
-                timed.extend((time.monotonic(), record.step))
-            elif (
-                time.monotonic() - timed[0] >= self._window
-                and record.step - timed[1] >= STEADY_STEPS
-            ):
-                enough.set()
+            if isinstance(record, metrics.Started):
+                started.append(time.monotonic() - began)
+            if isinstance(record, metrics.Step):
+                progress.step = record.step
+                self._on_progress(progress, None)
+                window.take(record)
 
-        began = time.monotonic()
-        late = _late(trial.config, self._limit)
-        document, failure = await self._make(trial.config, take, self._limit, late, enough)
+        limit = min(self._limit, trial.seconds or self._limit)
+        late = _late(trial.config, limit)
+        document, failure = await self._make(trial.config, take, limit, late, window.enough)
         if document is None:
             return None, failure
+        ended = time.monotonic()
+        environment = {
+            # what was predicted before the trial is a part of its cost
+            "tune_seconds": ended - begun,
+            "trial_seconds": ended - began,
+            "start_seconds": started[-1] if started else None,
+            "end_seconds": ended - window.ended if window.ended else None,
+        }
         entry = self.ledger.add(
             document,
             source=SOURCE,
             group=self.job.group,
             repeat=trial.repeat,
             label=progress.label,
-            environment={"tune_seconds": time.monotonic() - began},
+            environment=environment,
             cell=cell_key(trial.config),
         )
         return entry, None
+
+
+class Steady:
+    """Sets ``enough`` when the steady steps of a trial have lasted long enough.
+
+    A trial that is clearly slower than ``rival``, in samples per second, needs only a few steps.
+    """
+
+    def __init__(self, seconds: float, rival: float | None) -> None:
+        self.enough = asyncio.Event()
+        self.ended: float | None = None
+        self._seconds, self._rival = seconds, rival
+        self._began: tuple[float, int] | None = None
+        self._fastest = 0.0
+
+    def take(self, record: metrics.Step) -> None:
+        """Take a report of the trial's steps."""
+        now = time.monotonic()
+        if record.warming_up:
+            return
+        if self._began is None:
+            self._began = now, record.step
+            return
+        steps = record.step - self._began[1]
+        self._fastest = max(self._fastest, record.samples_per_second or 0.0)
+        whole = now - self._began[0] >= self._seconds and steps >= STEADY_STEPS
+        slow = self._rival is not None and 0 < self._fastest < CLEARLY_SLOWER * self._rival
+        if not self.enough.is_set() and (whole or (slow and steps >= FEW_STEPS)):
+            self.ended = now
+            self.enough.set()
 
 
 def _label(baseline: LabConfig, config: LabConfig) -> str:

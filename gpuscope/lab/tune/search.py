@@ -5,15 +5,17 @@ returns what it found. It knows no clock, no process and no file: the same entri
 search. So a search that was killed continues where it was, by being sent what the ledger holds.
 
 It climbs: each change of switches is tried on the best configuration so far, and kept if it is
-certainly faster, learns as well and fits. This is repeated until a whole round has kept nothing.
-Then each switch that was changed is taken back alone, and what brings nothing is dropped. At the
-end the winner and the baseline are run again, in turns, in fresh processes: only these runs, which
-nobody has chosen by their result, say how much faster it is. Only the standard library is needed.
+certainly faster, learns as well and fits. What usually brings most for its time comes first. This
+is repeated until a whole round has kept nothing. Then each switch that was changed is taken back
+alone, and what brings nothing is dropped. At the end the winner and the baseline are run again, in
+turns, in fresh processes: only these runs, which nobody has chosen by their result, say how much
+faster it is. A budget has room for that too. Only the standard library is needed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
+from typing import TypeGuard
 
 from ...errors import UserError
 from ...text.numbers import number, whole
@@ -24,18 +26,24 @@ from ..rules import refusal
 from ..run_facts import RunFacts
 from ..toggles import BY_NAME, Value
 from . import judge
-from .findings import Found, Row, Settings, Switch, Trial
+from .budget import Costs
+from .findings import Found, Prediction, Row, Settings, Switch, Trial, one, words
 from .judge import Decision, Speed
-from .space import changes
+from .space import AXES, Axis, changes
 
-STALE_TRIALS = 4
+STALE_TRIALS = 6
 """After this many trials of others the best configuration is run again, so that a machine that has
 become slower does not make the candidates look worse."""
-FINAL_PAIRS, MOST_FINAL_PAIRS = 3, 6
+LEAST_PAIRS, FINAL_PAIRS, MOST_FINAL_PAIRS = 2, 3, 6
 """Interleaved pairs of the winner and the baseline at the end. There are more where the winner is
-less than ``SURE`` times as fast, because a few pairs agree by chance more easily there.
+less than ``SURE`` times as fast, because a few pairs agree by chance more easily there. A budget
+keeps time for the least.
 """
 SURE = 1.1
+FAR_SHARE = 0.5
+"""What is bound to reserve less than this share of the allowed memory is run without a prediction,
+which would take seconds.
+"""
 FIT_SHARE = 0.98
 """A run that reserved more than this share of the allowed memory does not fit safely."""
 
@@ -58,14 +66,15 @@ class Search:
         self._facts = facts
         self._settings = settings
         self._runs: dict[LabConfig, list[Entry]] = {}
-        self._seconds: dict[LabConfig, float] = {}
+        self._costs = Costs()
         self._rows: dict[LabConfig, Row] = {}
         self._later: list[dict[str, Value]] = []
+        self._slower: set[frozenset[tuple[str, Value]]] = set()
         self._trials_asked = 0
         self._last: dict[LabConfig, int] = {}
         self._stopped = ""
-        self._budget_seconds = settings.time_left()
         self._out_of_memory = False
+        self._unproved = ""
 
     @property
     def rows(self) -> list[Row]:
@@ -85,7 +94,9 @@ class Search:
         if speed is None or not speed.certain or speed.ratio < 1 + judge.WORTH:
             row = self._rows[best]
             row.status = "no_difference"
-            row.reason = "run again beside the baseline, it was not certainly faster"
+            row.reason = (
+                self._unproved or "run again beside the baseline, it was not certainly faster"
+            )
             return self._found(self.baseline, None, [])
         return self._found(best, speed, switches)
 
@@ -113,7 +124,7 @@ class Search:
             raise CannotTune(
                 refused.what, refused.why, refused.nearest.command() if refused.nearest else ""
             )
-        entry = yield from self._ask(self.baseline, "the baseline")
+        entry = yield from self._ask(self.baseline, "the baseline", self._settings.time_left())
         problem = self._problem(entry)
         if not problem:
             return self.baseline
@@ -126,7 +137,7 @@ class Search:
             )
         for change in self._smaller():
             config = self._with(self.baseline, change)
-            if isinstance(config, str) or self._over():
+            if isinstance(config, str) or self._over(config, config):
                 continue
             row = self._rows[config] = Row(config, dict(change), "failed")
             entry = yield from self._ask(config, "less memory, as the baseline does not run")
@@ -156,21 +167,33 @@ class Search:
     def _climb(self, best: LabConfig) -> Generator[Trial, Entry, LabConfig]:
         """Try every change on the best so far, until a whole round has kept nothing."""
         improved = True
-        while improved and not self._over():
-            improved = False
-            for change in list(self._changes(best)):
-                if self._over():
-                    break
-                if not any(getattr(best, name) != value for name, value in change.items()):
-                    continue
-                if (yield from self._try(best, change, postpone=True)):
-                    best = self._with(best, change)  # type: ignore[assignment]  # it has just run
-                    improved = True
+        while improved:
+            before = best
+            for axis in AXES:
+                best = yield from self._climb_along(axis, best)
+            improved = best != before
             if not improved:
                 best, improved = yield from self._try_close_ones(best)
-        if self._over():
-            for change in (*self._changes(best), *self._later):
-                self._leave_out(best, change)
+        for change in self._later:
+            self._leave_out(best, change)
+        return best
+
+    def _climb_along(self, axis: Axis, best: LabConfig) -> Generator[Trial, Entry, LabConfig]:
+        """Try the changes of one kind; those on a new best begin again at the first."""
+        kept = True
+        while kept:
+            kept = False
+            for change in self._changes(axis, best):
+                if frozenset(change.items()) in self._slower:
+                    continue
+                config = self._with(best, change)
+                if config in self._rows:
+                    continue
+                if self._over(config, config):
+                    self._leave_out(best, change)
+                elif (yield from self._try(best, change, postpone=True)):
+                    best, kept = self._with(best, change), True  # type: ignore[assignment]  # it ran
+                    break
         return best
 
     def _try_close_ones(self, best: LabConfig) -> Generator[Trial, Entry, tuple[LabConfig, bool]]:
@@ -178,18 +201,20 @@ class Search:
         improved = False
         waiting, self._later = self._later, []
         for changed in waiting:
-            if self._over():
-                break
             again = self._with(best, changed)
             if isinstance(again, str) or again in self._runs:
+                continue
+            if self._over(again, again):
+                self._leave_out(best, changed)
                 continue
             if (yield from self._try(best, changed, postpone=False)):
                 best, improved = self._with(best, changed), True  # type: ignore[assignment]
         return best, improved
 
-    def _changes(self, config: LabConfig) -> list[Mapping[str, Value]]:
+    def _changes(self, axis: Axis, config: LabConfig) -> list[Mapping[str, Value]]:
         return list(
             changes(
+                axis,
                 config,
                 self._batch(config),
                 self._facts(config),
@@ -213,7 +238,7 @@ class Search:
             row.reason = f"{refused.what} {refused.why}"
             self._rows[config] = row
             return False
-        row.predicted = self._settings.fits(config)
+        row.predicted = self._predicted(config, best)
         if row.predicted is not None and row.predicted.outcome == "does_not_fit":
             row.status, row.reason = "does_not_fit", row.predicted.text
             self._rows[config] = row
@@ -222,9 +247,13 @@ class Search:
             self._later.append(dict(change))
             return False
         self._rows[config] = row
-        if self._trials_asked - self._last[best] >= STALE_TRIALS:
+        if self._trials_asked - self._last[best] >= STALE_TRIALS and not self._over(
+            config, config, best
+        ):
             yield from self._ask(best, "the best so far, again")
-        entry = yield from self._ask(config, _words(change))
+        pace = judge.figure(self._runs[best][-1:], "samples_per_second")
+        left = self._left(config)
+        entry = yield from self._ask(config, words(change), left, pace)
         problem = self._problem(entry)
         if problem:
             row.status = "does_not_fit" if self._out_of_memory else "failed"
@@ -233,10 +262,15 @@ class Search:
         row.loss = self._loss(config)
         if row.loss is not None and not row.loss.within(self._settings.keep_loss):
             row.status = "loss"
-            row.reason = _loss_words(row.loss)
+            row.reason = row.loss.text
             return False
         row.speed = judge.speed(self._runs[best][-1:], self._runs[config][-1:])
         decision = judge.first_look(row.speed)
+        if row.speed and row.speed.high is not None and row.speed.high < 1 - judge.CLEAR:
+            self._slower.add(frozenset(change.items()))
+        if decision == "unclear" and self._over(config, best, config):
+            row.reason = "not repeated: the budget was used up"
+            decision = "alike"
         if decision == "unclear":
             row.speed, decision = yield from self._again(best, config)
         row.status = {"faster": "kept", "slower": "slower"}.get(decision, "no_difference")  # type: ignore[assignment]
@@ -266,7 +300,7 @@ class Search:
             after = {name: getattr(best, name) for name in names}
             without = self._with(best, before)
             name = "+".join(names)
-            row = Switch(name, _one(before), _one(after), None)
+            row = Switch(name, one(before), one(after), None)
             if isinstance(without, str):
                 row.reason = without
             elif refused := refusal(without, self._facts(without)):
@@ -274,7 +308,7 @@ class Search:
             elif without == self.baseline and self._good(without) is None:
                 row.reason = "without it the training does not run"
             else:
-                if without not in self._runs and not self._over():
+                if without not in self._runs and not self._over(best, without):
                     tried = self._rows.setdefault(
                         without, Row(without, before, "slower", against=best)
                     )
@@ -292,7 +326,9 @@ class Search:
                     row.brings = judge.speed(runs[-1:], self._runs[best][-1:])
                     self._rows[without].speed = judge.speed(self._runs[best][-1:], runs[-1:])
             decision = judge.first_look(row.brings) if row.brings else "faster"
-            if decision == "unclear" and not self._over():
+            if decision == "unclear" and self._over(best, without, best):
+                decision = "faster"  # it was when it was kept
+            if decision == "unclear":
                 row.brings, decision = yield from self._again(without, best)  # type: ignore[arg-type]
             if row.brings and decision != "faster":
                 best = without  # type: ignore[assignment]  # it has run
@@ -320,7 +356,18 @@ class Search:
         right: list[Entry] = []
         found: Speed | None = None
         for pair in range(MOST_FINAL_PAIRS):
-            if pair >= FINAL_PAIRS and (_decided(found) or self._over()):
+            if pair >= FINAL_PAIRS and _decided(found):
+                break
+            time_left, needed = self._settings.time_left(), self._pair(best)
+            if time_left is not None and time_left < needed:
+                self._stopped = self._stopped or "the budget was used up"
+                if pair < LEAST_PAIRS:
+                    more = LEAST_PAIRS * needed - time_left - pair * needed
+                    self._unproved = (
+                        f"no time was left to prove it in {LEAST_PAIRS} pairs of runs: give the "
+                        f"search {more:,.0f} s more"
+                    )
+                    return None
                 break
             sides = [(self.baseline, left), (best, right)]
             for config, side in reversed(sides) if pair % 2 else sides:
@@ -334,11 +381,17 @@ class Search:
 
     # ── helpers ───────────────────────────────────────────────────────────────────────────────────
 
-    def _ask(self, config: LabConfig, purpose: str) -> Generator[Trial, Entry, Entry]:
+    def _ask(
+        self,
+        config: LabConfig,
+        purpose: str,
+        seconds: float | None = None,
+        rival: float | None = None,
+    ) -> Generator[Trial, Entry, Entry]:
         runs = self._runs.setdefault(config, [])
-        entry = yield Trial(config, len(runs), purpose)
+        entry = yield Trial(config, len(runs), purpose, seconds, rival)
         runs.append(entry)
-        self._seconds[config] = number(entry.environment.get("tune_seconds")) or 0.0
+        self._costs.note(config, entry)
         self._trials_asked += 1
         self._last[config] = self._trials_asked
         return entry
@@ -399,17 +452,39 @@ class Search:
                 config, dict(change), "not_tried", against=best, reason="the budget was used up"
             )
 
-    def _over(self) -> bool:
-        """Say whether the budget is used up but for the proof, for which at most half is kept."""
+    def _predicted(self, config: LabConfig, best: LabConfig) -> Prediction | None:
+        """Return what is predicted of a configuration's memory, where that could matter."""
+        capacity = self._settings.capacity
+        reserved = judge.figure(self._runs.get(best, ()), "peak_reserved_bytes")
+        if capacity is not None and reserved is not None:
+            larger = max(1.0, self._batch(config) / self._batch(best))
+            if 2 * larger * reserved < FAR_SHARE * capacity:
+                return None  # copies of the weights, or graphs, do not double what is there
+        return self._settings.fits(config)
+
+    # ── the budget ────────────────────────────────────────────────────────────────────────────────
+
+    def _pair(self, best: LabConfig | str) -> float:
+        """Return how many seconds a pair of the proof is expected to take."""
+        return sum(self._costs.again(side) for side in (self.baseline, best) if _is(side))
+
+    def _left(self, best: LabConfig | str) -> float | None:
+        """Return the seconds that are left for trials, without those for the proof of ``best``."""
         left = self._settings.time_left()
-        if left is None or self._budget_seconds is None:
-            return False
-        each = list(self._seconds.values())
-        proof = FINAL_PAIRS * 2 * (sum(each) / len(each)) if each else 0.0
-        if left > min(proof, self._budget_seconds / 2):
+        return None if left is None else left - LEAST_PAIRS * self._pair(best)
+
+    def _over(self, best: LabConfig | str, *trials: LabConfig | str) -> bool:
+        """Say whether the budget has no time for these trials and then the proof of ``best``."""
+        left = self._left(best)
+        if left is None or left > sum(self._costs.next(trial) for trial in trials if _is(trial)):
             return False
         self._stopped = self._stopped or "the budget was used up"
         return True
+
+
+def _is(config: LabConfig | str) -> TypeGuard[LabConfig]:
+    """Say whether there is such a configuration, not only a reason why there is none."""
+    return isinstance(config, LabConfig)
 
 
 def _decided(found: Speed | None) -> bool:
@@ -417,20 +492,3 @@ def _decided(found: Speed | None) -> bool:
     if found is None or found.low is None:
         return False
     return found.low >= SURE or found.ratio < 1
-
-
-def _words(change: Mapping[str, Value]) -> str:
-    return " ".join(f"{name}={BY_NAME[name].text(value)}" for name, value in change.items())
-
-
-def _one(values: Mapping[str, Value]) -> Value:
-    """Return the value of one switch, or the text of several."""
-    if len(values) == 1:
-        return next(iter(values.values()))
-    return ", ".join(BY_NAME[name].text(value) for name, value in values.items())
-
-
-def _loss_words(found: judge.Loss) -> str:
-    if found.excess is None or found.reason:
-        return found.reason
-    return f"its loss is {found.excess:.1%} higher after {found.at:,.0f} {found.unit}"

@@ -48,23 +48,26 @@ class Limits:
 
 
 def changes(
-    config: LabConfig, batch: int, facts: RunFacts, limits: Limits, tight: bool = False
+    axis: Axis,
+    config: LabConfig,
+    batch: int,
+    facts: RunFacts,
+    limits: Limits,
+    tight: bool = False,
 ) -> Iterator[Change]:
-    """Yield the changes to try on ``config``, those that usually bring most first.
+    """Yield the changes of one kind to try on ``config``, those that usually bring most first.
 
     ``batch`` is the number of samples in a micro-batch of ``config``. ``tight`` says that memory
     has kept something from running. A change that sets nothing new is left out. Those of the user's
-    ``vary`` come instead of the usual ones.
+    ``vary`` come instead of the usual ones, all of them in place of the first kind.
     """
     if limits.vary:
-        yield from _named(config, batch, limits)
+        if axis is AXES[0]:
+            yield from _named(config, batch, limits)
         return
-    for axis in _AXES:
-        for change in axis(config, batch, facts, limits):
-            if any(getattr(config, name) != value for name, value in change.items()):
-                yield change
-    if tight and facts.device_type == "cuda" and not config.expandable_segments:
-        yield {"expandable_segments": True}
+    for change in axis(config, batch, facts, limits, tight):
+        if any(getattr(config, name) != value for name, value in change.items()):
+            yield change
 
 
 def _named(config: LabConfig, batch: int, limits: Limits) -> Iterator[Change]:
@@ -80,28 +83,40 @@ def _named(config: LabConfig, batch: int, limits: Limits) -> Iterator[Change]:
                 yield {name: value}
 
 
-def _precision(config: LabConfig, batch: int, facts: RunFacts, limits: Limits) -> Iterator[Change]:
+def _precision(
+    config: LabConfig, batch: int, facts: RunFacts, limits: Limits, tight: bool
+) -> Iterator[Change]:
     if config.amp == "bf16":
         return  # its products run at least as fast as in fp16 or TF32
     yield {"amp": "bf16"}
     if facts.device_type == "cuda":
-        yield {"tf32": True}
         yield {"amp": "fp16"}
+        if config.amp == "off":
+            yield {"tf32": True}
 
 
-def _compile(config: LabConfig, batch: int, facts: RunFacts, limits: Limits) -> Iterator[Change]:
-    if config.compile == "off":
+def _compile(
+    config: LabConfig, batch: int, facts: RunFacts, limits: Limits, tight: bool
+) -> Iterator[Change]:
+    if config.compile != "default":
         yield {"compile": "default"}
-        if facts.device_type == "cuda":
-            yield {"compile": "reduce-overhead"}
-    else:
-        # Autotuning takes minutes: only where compiling has already won.
+    if facts.device_type == "cuda":
+        yield {"compile": "reduce-overhead"}
+
+
+def _autotune(
+    config: LabConfig, batch: int, facts: RunFacts, limits: Limits, tight: bool
+) -> Iterator[Change]:
+    if config.compile != "off":  # it takes minutes: only where compiling has already won
         yield {"compile": "max-autotune"}
-        yield {"compile": "reduce-overhead" if config.compile == "default" else "default"}
 
 
-def _batch(config: LabConfig, batch: int, facts: RunFacts, limits: Limits) -> Iterator[Change]:
+def _batch(
+    config: LabConfig, batch: int, facts: RunFacts, limits: Limits, tight: bool
+) -> Iterator[Change]:
     total = batch * config.accumulate
+    if config.accumulate > 1 and not limits.free_batch:
+        yield {"batch": total, "accumulate": 1}
     for factor in BATCH_STEPS:
         size = int(batch * factor)
         if size < 1 or size == batch:
@@ -112,19 +127,25 @@ def _batch(config: LabConfig, batch: int, facts: RunFacts, limits: Limits) -> It
             yield {"batch": size, "accumulate": total // size}
 
 
-def _recompute(config: LabConfig, batch: int, facts: RunFacts, limits: Limits) -> Iterator[Change]:
+def _recompute(
+    config: LabConfig, batch: int, facts: RunFacts, limits: Limits, tight: bool
+) -> Iterator[Change]:
     if config.checkpoint:
         yield {"checkpoint": False}
         return
+    if not tight and not limits.free_batch:
+        return  # it pays only with what its memory is used for, and there is enough of it
     total = batch * config.accumulate
-    for size in (2 * batch, 4 * batch):  # recomputing pays only with what its memory is used for
+    for size in (2 * batch, 4 * batch):
         if limits.free_batch:
             yield {"checkpoint": True, "batch": size}
         elif total % size == 0:
             yield {"checkpoint": True, "batch": size, "accumulate": total // size}
 
 
-def _optimizer(config: LabConfig, batch: int, facts: RunFacts, limits: Limits) -> Iterator[Change]:
+def _optimizer(
+    config: LabConfig, batch: int, facts: RunFacts, limits: Limits, tight: bool
+) -> Iterator[Change]:
     if config.factory:
         return  # it brings its own optimizer
     yield {"fused": True, "foreach": None}
@@ -134,7 +155,9 @@ def _optimizer(config: LabConfig, batch: int, facts: RunFacts, limits: Limits) -
         yield {"set_to_none": True}
 
 
-def _input(config: LabConfig, batch: int, facts: RunFacts, limits: Limits) -> Iterator[Change]:
+def _input(
+    config: LabConfig, batch: int, facts: RunFacts, limits: Limits, tight: bool
+) -> Iterator[Change]:
     if config.factory or config.loader == "synthetic":
         return
     if facts.device_type == "cuda":
@@ -146,27 +169,38 @@ def _input(config: LabConfig, batch: int, facts: RunFacts, limits: Limits) -> It
         yield {"prefetch": 4}
 
 
-def _allocator(config: LabConfig, batch: int, facts: RunFacts, limits: Limits) -> Iterator[Change]:
+def _allocator(
+    config: LabConfig, batch: int, facts: RunFacts, limits: Limits, tight: bool
+) -> Iterator[Change]:
     if facts.device_type != "cuda":
         return
     if config.empty_cache:
         yield {"empty_cache": False}
     if config.has_convolutions:
         yield {"cudnn_benchmark": True}
+    if tight and not config.expandable_segments:
+        yield {"expandable_segments": True}
 
 
-def _layout(config: LabConfig, batch: int, facts: RunFacts, limits: Limits) -> Iterator[Change]:
+def _layout(
+    config: LabConfig, batch: int, facts: RunFacts, limits: Limits, tight: bool
+) -> Iterator[Change]:
     if config.has_convolutions:
         yield {"channels_last": True}
 
 
-_AXES: tuple[Callable[[LabConfig, int, RunFacts, Limits], Iterator[Change]], ...] = (
+Axis = Callable[[LabConfig, int, RunFacts, Limits, bool], Iterator[Change]]
+AXES: tuple[Axis, ...] = (
     _precision,
-    _compile,
     _layout,
     _batch,
+    _compile,
     _optimizer,
     _input,
     _allocator,
     _recompute,
+    _autotune,
 )
+"""The kinds of changes, in the order in which they are tried: what brings much for a short trial
+comes before what must be compiled first.
+"""
