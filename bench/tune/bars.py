@@ -1,25 +1,32 @@
 """Measure the bars of ``gpuscope tune`` on one model of the Lab.
 
 python -m bench.tune.bars gpt-small --batch 8 --accumulate 4 --budget 120 --out DIR [--autotune]
+    [--cards 0,1,2,3]
 
-1. ``gpuscope tune`` searches, as a user calls it.
-2. Every combination of the switches runs once: the exhaustive grid.
-3. The baseline, what tune found, the best of the grid and, with ``--autotune``, what
-   pytorch-autotune chose run in turns, each in fresh processes. Only these runs are compared:
+1. ``gpuscope tune`` searches, as a user calls it, on the first card. With ``--autotune``
+   pytorch-autotune tunes the same training with the same budget, on the last card at the same time.
+2. Every combination of the switches runs once: the exhaustive grid. The cards share it.
+3. The baseline, what tune found, the best of the grid and what pytorch-autotune chose run in turns,
+   each in a process that is started anew. The cards share the rounds. Only these runs are compared:
    the best of many single runs is partly luck.
 
-The ledger is in DIR: the same command continues where it was stopped. Seconds are those of the
-trials, with the start of their processes.
+The ledger is in DIR: the same command continues where it was stopped. A trial of the grid is made
+as one of tune is, and the seconds of all cards are added. Both compile into a cache of their own.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +36,7 @@ from gpuscope.lab.config import LabConfig
 from gpuscope.lab.ledger import Entry, Ledger
 from gpuscope.lab.models import MODELS
 from gpuscope.lab.tune import judge
-from gpuscope.lab.tune.runner import Progress, Runner, new_job
+from gpuscope.lab.tune.runner import Job, Progress, Runner, window_of
 from gpuscope.lab.tune.search import CannotTune
 
 ENOUGH_SHARE, TIME_SHARE = 0.97, 0.25
@@ -38,14 +45,43 @@ BEST_OF_GRID = 3
 """So many of the grid's fastest run again: single runs differ by some percent."""
 
 
-class GridRunner(Runner):
-    """Runs a plan as the runner of tune runs a search."""
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
-    def run_plan(self, plan: Plan) -> None:
-        """Run all of it, but for what the ledger has. Raises ``SystemExit`` if it was stopped."""
-        outcome = self.run(plan)  # type: ignore[arg-type]  # what the runner reads of a search
+
+def run_plan(
+    plan: Plan,
+    job: Job,
+    ledger: Ledger,
+    window: float,
+    cards: Sequence[str],
+    cache: str,
+    fork: bool = True,
+) -> float:
+    """Run all of a plan, one runner a card, and return the seconds of all cards.
+
+    What the ledger has is not run again. Raises ``SystemExit`` if it was stopped.
+    """
+    ledger.keep_plan(job.group, job.to_mapping())
+    runners = [
+        Runner(job, ledger, show, window, fork=fork, environment={VISIBLE: card, CACHE: cache})
+        for card in cards
+    ]
+
+    def stop(why: str) -> None:
+        for runner in runners:
+            runner.stop(why)
+
+    async def all_cards() -> list[Any]:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, stop, number.name)
+        return await asyncio.gather(*(runner.follow(plan) for runner in runners))  # type: ignore[arg-type]  # what it reads of a search
+
+    outcomes = asyncio.run(all_cards())
+    for outcome in outcomes:
         if outcome.stopped or outcome.failure is not None:
             raise SystemExit(f"stopped: {outcome.stopped or outcome.failure}")
+    return sum(runner.spent_seconds for runner in runners)
 
 
 def show(progress: Progress, entry: Entry | None) -> None:
@@ -56,26 +92,39 @@ def show(progress: Progress, entry: Entry | None) -> None:
         print(f"  {progress.spent_seconds:6.0f} s  {progress.label}: {said}", flush=True)
 
 
-def tuned(base: LabConfig, budget: float, out: Path) -> dict[str, Any]:
+def tuned(base: LabConfig, budget: float, out: Path, environ: dict[str, str]) -> dict[str, Any]:
     """Return the document of ``gpuscope tune``, which is kept in ``out``."""
     kept = out / "tune.json"
     if not kept.exists():
         words = ["tune", *base.flags(), "--budget", f"{budget:.0f}s", "-o", str(kept)]
-        subprocess.run([sys.executable, "-m", "gpuscope", *words], check=False)
+        subprocess.run(
+            [sys.executable, "-m", "gpuscope", *words], check=False, env={**os.environ, **environ}
+        )
+    if not kept.exists():
+        raise SystemExit("gpuscope tune has found nothing: its words are above")
     document = json.loads(kept.read_text())
     assert isinstance(document, dict)
     return document
 
 
-def autotuned(base: LabConfig, model: str, batch: int, seconds: float) -> dict[str, Any]:
+def autotuned(
+    base: LabConfig, model: str, batch: int, seconds: float, out: Path, environ: dict[str, str]
+) -> dict[str, Any]:
     """Return what pytorch-autotune chose, as a configuration of the Lab, and its seconds."""
-    words = ["bench.tune.autotune_child", model, str(batch), base.device, f"{seconds:.0f}"]
-    done = subprocess.run(
-        [sys.executable, "-m", *words], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        return {"error": done.stderr.strip().splitlines()[-1] if done.stderr else "no words"}
-    found = json.loads(done.stdout.splitlines()[-1])
+    kept = out / "autotune.json"
+    if not kept.exists():
+        words = ["bench.tune.autotune_child", model, str(batch), base.device, f"{seconds:.0f}"]
+        done = subprocess.run(
+            [sys.executable, "-m", *words],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, **environ},
+        )
+        if done.returncode:
+            return {"error": done.stderr.strip().splitlines()[-1] if done.stderr else "no words"}
+        kept.write_text(done.stdout.splitlines()[-1])
+    found = json.loads(kept.read_text())
     assert isinstance(found, dict)
     found["config"] = {**base.to_mapping(), **found["switches"]}
     return found
@@ -108,29 +157,43 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     base = LabConfig.from_mapping(given)
     preset = base.preset(args.device)
     batch = base.batch or MODELS[preset].batch
-    document = tuned(base, args.budget, out)
-    best = LabConfig.from_mapping(document["best"]["config"])
+    window = args.window or window_of(args.budget)
+    cards: list[str] = args.cards.split(",")
+    with tempfile.TemporaryDirectory(prefix="gpuscope-bars-") as caches:
+        environs = [
+            {VISIBLE: card, CACHE: str(Path(caches) / name)}
+            for card, name in ((cards[0], "tune"), (cards[-1], "autotune"))
+        ]
+        with ThreadPoolExecutor(2) as threads:
+            other_later = None
+            if args.autotune:
+                other_later = threads.submit(
+                    autotuned, base, preset, batch, args.budget, out, environs[1]
+                )
+                if len(cards) == 1:
+                    other_later.result()
+            document = tuned(base, args.budget, out, environs[0])
+            other = other_later.result() if other_later is not None else {}
+        best = LabConfig.from_mapping(document["best"]["config"])
+        print(document["sentence"], flush=True)
 
-    ledger = Ledger()
-    configs, refused = grid(base, batch, machine.facts)
-    plan = Plan([base, *configs], 1, "the grid")
-    runner = GridRunner(
-        new_job(ledger, base, {"bars": "grid"}, anew=False), ledger, show, args.window
-    )
-    print(f"grid: {len(plan.configs)} configurations, {refused} refused by rules", flush=True)
-    runner.run_plan(plan)
-    grid_seconds = runner.spent_seconds
-    ranked = sorted(plan.configs, key=lambda config: -pace(plan.entries[config]))
+        ledger = Ledger()
+        configs, refused = grid(base, batch, machine.facts)
+        plan = Plan([base, *configs], 1, "the grid")
+        print(f"grid: {len(plan.configs)} configurations, {refused} refused by rules", flush=True)
+        job = Job("bars-grid", base)
+        cache = str(Path(caches) / "grid")
+        grid_seconds = run_plan(plan, job, ledger, window, cards, cache)
+        entries = plan.entries
+        ranked = sorted(plan.configs, key=lambda config: -pace(entries[config]))
 
-    other = autotuned(base, preset, batch, args.budget) if args.autotune else {}
-    sides = [base, best, *ranked[:BEST_OF_GRID]]
-    if "config" in other:
-        sides.append(LabConfig.from_mapping(other["config"]))
-    turns = Plan(sides, args.rounds, "in turns, in fresh processes")
-    options = {"bars": "turns", "sides": [side.to_mapping() for side in turns.configs]}
-    GridRunner(new_job(ledger, base, options, anew=False), ledger, show, args.window).run_plan(
-        turns
-    )
+        sides = [base, best, *ranked[:BEST_OF_GRID]]
+        if "config" in other:
+            sides.append(LabConfig.from_mapping(other["config"]))
+        turns = Plan(sides, args.rounds, "in turns, in fresh processes", whole_rounds=True)
+        words = "\n".join(side.to_json() for side in turns.configs)
+        job = Job(f"bars-turns-{hashlib.sha256(words.encode()).hexdigest()[:8]}", base)
+        run_plan(turns, job, ledger, window, cards, cache, fork=False)
     top = max(ranked[:BEST_OF_GRID], key=lambda config: pace(turns.entries[config]))
     everything = ledger.entries(limit=None)
     return {
@@ -179,7 +242,8 @@ def main() -> int:
     parser.add_argument("--batch", type=int)
     parser.add_argument("--accumulate", type=int, default=4)
     parser.add_argument("--budget", type=float, default=120.0, help="seconds")
-    parser.add_argument("--window", type=float, default=2.0, help="seconds of steps timed in a run")
+    parser.add_argument("--window", type=float, help="seconds of steps timed in a run (as tune's)")
+    parser.add_argument("--cards", default=os.environ.get(VISIBLE) or "0", help="such as 0,1,2")
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--autotune", action="store_true")
     parser.add_argument("--out", type=Path, required=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Callable, Generator, Sequence
 
 from gpuscope.lab.config import ConfigError, LabConfig
@@ -19,23 +20,43 @@ class Plan:
     """Takes the place of a search: it asks for every configuration, ``repeats`` times.
 
     The repeats are in turns, and each round begins with another configuration, so that a machine
-    that becomes slower slows all of them alike.
+    that becomes slower slows all of them alike. Several runners may follow one plan, each on a card
+    of its own: whoever is free takes the next configuration, or with ``whole_rounds`` the next
+    round, whose runs can then be compared with each other.
     """
 
-    def __init__(self, configs: Sequence[LabConfig], repeats: int, purpose: str) -> None:
+    def __init__(
+        self,
+        configs: Sequence[LabConfig],
+        repeats: int,
+        purpose: str,
+        whole_rounds: bool = False,
+    ) -> None:
         self.configs = list(dict.fromkeys(configs))
         self.baseline = self.configs[0]
         self.rows: list[Row] = []
-        self.entries: dict[LabConfig, list[Entry]] = {config: [] for config in self.configs}
-        self._repeats, self._purpose = repeats, purpose
+        self._found: dict[Trial, Entry] = {}
+        rounds: list[list[Trial]] = []
+        for repeat in range(repeats):
+            first = repeat % len(self.configs)
+            turn = (*self.configs[first:], *self.configs[:first])
+            rounds.append([Trial(config, repeat, purpose) for config in turn])
+        parts = rounds if whole_rounds else [[trial] for turn in rounds for trial in turn]
+        self._waiting = deque(parts)
 
     def run(self) -> Generator[Trial, Entry, None]:
         """Ask for one run after the other, and keep their entries."""
-        for repeat in range(self._repeats):
-            first = repeat % len(self.configs)
-            for config in (*self.configs[first:], *self.configs[:first]):
-                entry = yield Trial(config, repeat, self._purpose)
-                self.entries[config].append(entry)
+        while self._waiting:
+            for trial in self._waiting.popleft():
+                self._found[trial] = yield trial
+
+    @property
+    def entries(self) -> dict[LabConfig, list[Entry]]:
+        """The entries of each configuration, by repeat."""
+        found: dict[LabConfig, list[Entry]] = {config: [] for config in self.configs}
+        for trial in sorted(self._found, key=lambda trial: trial.repeat):
+            found[trial.config].append(self._found[trial])
+        return found
 
 
 def grid(
