@@ -47,7 +47,8 @@ class Trial:
     """A run that the search asks for. ``purpose`` says what it is for, in words.
 
     ``seconds`` is how long it may take at most, None for any time. ``rival`` is the speed of the
-    best so far in samples per second: a run that is clearly slower may end early.
+    best so far in samples per second: a run that is clearly slower may end early. Its steps are
+    timed for ``windows`` times the usual time.
     """
 
     config: LabConfig
@@ -55,6 +56,7 @@ class Trial:
     purpose: str
     seconds: float | None = None
     rival: float | None = None
+    windows: int = 1
 
 
 @dataclass(slots=True)

@@ -221,7 +221,7 @@ class Runner(RunSeries):
         self, trial: Trial, progress: Progress
     ) -> tuple[Entry | None, metrics.Failure | None]:
         """Make one trial and return its entry, or the failure with which no run can succeed."""
-        window = Steady(self._window, trial.rival)
+        window = Steady(self._window * trial.windows, trial.rival)
         began = time.monotonic()
         begun = began if self._since is None else self._since
         started: list[float] = []

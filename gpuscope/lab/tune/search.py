@@ -39,6 +39,10 @@ LEAST_PAIRS, FINAL_PAIRS, MOST_FINAL_PAIRS = 2, 3, 6
 less than ``SURE`` times as fast, because a few pairs agree by chance more easily there. A budget
 keeps time for the least.
 """
+PROOF_WINDOWS = 2
+"""The proof's runs are timed longer than trials: also their power is read."""
+PROOF_TIMES = 1.2
+"""How much longer they take than trials."""
 SURE = 1.1
 FAR_SHARE = 0.5
 """What is bound to reserve less than this share of the allowed memory is run without a prediction,
@@ -371,7 +375,9 @@ class Search:
                 break
             sides = [(self.baseline, left), (best, right)]
             for config, side in reversed(sides) if pair % 2 else sides:
-                entry = yield from self._ask(config, "the proof, in fresh processes")
+                entry = yield from self._ask(
+                    config, "the proof, in fresh processes", windows=PROOF_WINDOWS
+                )
                 if entry.failure:
                     self._stopped = self._stopped or f"the proof failed: {entry.failure}"
                     return None
@@ -387,9 +393,10 @@ class Search:
         purpose: str,
         seconds: float | None = None,
         rival: float | None = None,
+        windows: int = 1,
     ) -> Generator[Trial, Entry, Entry]:
         runs = self._runs.setdefault(config, [])
-        entry = yield Trial(config, len(runs), purpose, seconds, rival)
+        entry = yield Trial(config, len(runs), purpose, seconds, rival, windows)
         runs.append(entry)
         self._costs.note(config, entry)
         self._trials_asked += 1
@@ -466,7 +473,8 @@ class Search:
 
     def _pair(self, best: LabConfig | str) -> float:
         """Return how many seconds a pair of the proof is expected to take."""
-        return sum(self._costs.again(side) for side in (self.baseline, best) if _is(side))
+        sides = (self.baseline, best)
+        return PROOF_TIMES * sum(self._costs.again(side) for side in sides if _is(side))
 
     def _left(self, best: LabConfig | str) -> float | None:
         """Return the seconds that are left for trials, without those for the proof of ``best``."""
