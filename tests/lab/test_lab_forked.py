@@ -12,7 +12,9 @@ import pytest
 
 from gpuscope.lab import metrics
 from gpuscope.lab.config import LabConfig
-from gpuscope.lab.forked import ForkedRun, Forks, can_fork, end_line, ended_with
+from gpuscope.lab.forked import BAD_FORK, ForkedRun, Forks, can_fork, end_line, ended_with
+from gpuscope.lab.launch import open_worker
+from gpuscope.lab.run_series import Made, RunSeries
 from tests.fakes.waiting import alive
 
 pytest.importorskip("torch")
@@ -146,3 +148,32 @@ def test_nothing_is_left_when_the_search_is_gone():
         assert not any(alive(pid) for pid in pids)
 
     with_forks(body)
+
+
+class Unable(Forks):
+    """Answers as the process does whose copies cannot use CUDA."""
+
+    async def process(self) -> asyncio.subprocess.Process:
+        line = end_line(BAD_FORK).decode().strip()
+        script = f"read command; echo '{line}'; echo '{line}' >&2; read end"
+        self._process = await open_worker(["sh", "-c", script], "/", {})
+        return self._process
+
+
+@pytest.mark.slow
+def test_a_trainer_that_cannot_be_forked_is_started_by_itself():
+    series = RunSeries(None, {"OMP_NUM_THREADS": "1"}, fork=True)
+    series._forks = Unable()
+    late = metrics.Failure("late", "", "")
+
+    async def whole() -> Made:
+        try:
+            return await series._make(TINY, lambda record: None, 60, late)
+        finally:
+            await series._close()
+
+    document, failure = asyncio.run(whole())
+    assert failure is None
+    assert document is not None
+    assert document["steps"] == 6
+    assert not series._forks.usable
