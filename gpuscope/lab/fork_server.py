@@ -1,9 +1,9 @@
 """The process that has imported torch and forks a trainer for each run.
 
-``python -m gpuscope.lab.fork_server`` reads commands from stdin, one a line. ``run`` with the JSON
-of a configuration starts a trainer, which writes its records to stdout; ``end`` sends it SIGTERM
-and ``kill`` kills it with all its processes. After its end comes a line of :func:`end_line`, on
-stdout and on stderr. When stdin ends, the trainer and this process end too.
+``python -m gpuscope.lab.fork_server`` says that it is ready, and reads commands from stdin, one a
+line. ``run`` with the JSON of a configuration starts a trainer, which writes its records to stdout;
+``end`` sends it SIGTERM and ``kill`` kills it with all its processes. After its end comes a line of
+:func:`end_line`, on stdout and on stderr. When stdin ends, the trainer and this process end too.
 
 Each trainer is a process of its own: what it compiles, allocates or breaks is gone with it. It only
 does not import torch again. This process never starts CUDA and has one thread, so that its copies
@@ -23,7 +23,7 @@ from typing import NoReturn
 from ..process.parent import die_with
 from . import machine, worker
 from .config import LabConfig
-from .forked import BAD_FORK, end_line
+from .forked import BAD_FORK, READY, end_line
 from .keeping import Keeper
 
 NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
@@ -146,6 +146,7 @@ def main() -> int:
 
     from . import run  # noqa: F401
 
+    os.write(1, READY)
     Server().serve()
     return 0
 

@@ -19,6 +19,8 @@ from .launch import LabRun, find_python, only_this_package, open_worker
 BAD_FORK = 75
 """The exit code of a trainer that cannot use CUDA, because importing torch has started it."""
 _ENDED = "trainer_ended"
+READY = b"ready\n"
+"""The first line of the process that forks: it has imported torch."""
 
 
 def end_line(code: int) -> bytes:
@@ -56,13 +58,18 @@ class Forks:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     async def process(self) -> asyncio.subprocess.Process:
-        """Return it, alive. Raises :class:`~gpuscope.lab.launch.NoTorch` and ``OSError``."""
+        """Return it, ready for a run.
+
+        Raises :class:`~gpuscope.lab.launch.NoTorch` and ``OSError``.
+        """
         if self._process is None or self._process.returncode is not None:
             await self.close()
             python = await asyncio.to_thread(find_python)
             self._folder = only_this_package()
             words = [python, "-m", "gpuscope.lab.fork_server"]
             self._process = await open_worker(words, self._folder.name, self._environment)
+            assert self._process.stdout is not None
+            await self._process.stdout.readline()  # READY, or nothing where it has failed
         return self._process
 
     async def close(self) -> None:

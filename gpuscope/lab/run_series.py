@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Protocol
 
 from . import metrics
 from .config import LabConfig
 from .forked import ForkedRun, Forks, can_fork
-from .launch import LabRun
+from .launch import LabRun, NoTorch
 
 Made = tuple[dict[str, Any] | None, metrics.Failure | None]
 """The document of a run, or the failure with which no run can succeed; neither if it was stopped.
@@ -108,6 +109,12 @@ class RunSeries:
         if self._forks is not None and self._forks.usable and can_fork(config):
             return ForkedRun(config, hear, self._forks)
         return LabRun(config, hear, environment=self._environment)
+
+    async def _prepare(self, config: LabConfig) -> None:
+        """Start what a run of ``config`` needs beforehand. Where it fails, the run says why."""
+        if self._forks is not None and self._forks.usable and can_fork(config):
+            with suppress(NoTorch, OSError):
+                await self._forks.process()
 
     async def _close(self) -> None:
         """End the process that forks, if there is one."""

@@ -19,40 +19,45 @@ COMPILED_SHARE = 0.5
 """The share of that time that it is expected to take again, as the compiler keeps its results."""
 
 
+GRAPH = ("amp", "tf32", "batch", "compile", "checkpoint", "channels_last")
+"""The switches on which depends what is compiled."""
+
+
 class Costs:
-    """The seconds of trials. The first trial also starts a process for all, which is left out."""
+    """The seconds of the trials of a search."""
 
     def __init__(self) -> None:
         self._first: dict[LabConfig, float] = {}
         self._newest: dict[LabConfig, float] = {}
-        self._runs: Counter[LabConfig] = Counter()
-        self._start: float | None = None
+        self._compiled: Counter[tuple[object, ...]] = Counter()
 
     def note(self, config: LabConfig, entry: Entry) -> None:
-        """Note how long a trial took: until it had started, and from then on."""
+        """Note how long a trial took, without what preceded it."""
         spent = entry.environment
-        total = number(spent.get("trial_seconds")) or number(spent.get("tune_seconds")) or 0.0
-        start = number(spent.get("start_seconds")) or 0.0
-        self._start = start if self._start is None else min(self._start, start)
-        self._newest[config] = total - start
-        self._first.setdefault(config, total - start)
-        self._runs[config] += 1
+        seconds = number(spent.get("trial_seconds")) or number(spent.get("tune_seconds")) or 0.0
+        self._newest[config] = seconds
+        self._first.setdefault(config, seconds)
+        self._compiled[_graph(config)] += 1
 
     def next(self, config: LabConfig) -> float:
         """Return how many seconds the next trial of a configuration is expected to take."""
-        start, mode = self._start or 0.0, config.compile
+        mode, runs = config.compile, self._compiled[_graph(config)]
+        share = COMPILED_SHARE if mode != "off" and runs else 1.0
         if config in self._newest:
-            share = COMPILED_SHARE if mode != "off" and self._runs[config] == 1 else 1.0
-            return start + self._newest[config] * share
-        alike = [rest for other, rest in self._first.items() if other.compile == mode]
+            return self._newest[config] * (share if runs == 1 else 1.0)
+        alike = [seconds for other, seconds in self._first.items() if other.compile == mode]
         if alike:
-            return start + max(alike)
-        plain = [rest for other, rest in self._first.items() if other.compile == "off"]
-        compiled = [rest for other, rest in self._first.items() if other.compile != "off"]
+            return max(alike) * share
+        plain = [seconds for other, seconds in self._first.items() if other.compile == "off"]
+        compiled = [seconds for other, seconds in self._first.items() if other.compile != "off"]
         longest = max(compiled) if compiled else COMPILE_TRIALS * max(plain, default=0.0)
-        return start + longest * (AUTOTUNE_TRIALS if mode == "max-autotune" else 1)
+        return longest * (AUTOTUNE_TRIALS if mode == "max-autotune" else 1)
 
     def again(self, config: LabConfig) -> float:
         """Return how many seconds a trial is expected to take after the next one."""
-        share = COMPILED_SHARE if config.compile != "off" and config not in self._newest else 1.0
-        return self.next(config) * share
+        new = config.compile != "off" and not self._compiled[_graph(config)]
+        return self.next(config) * (COMPILED_SHARE if new else 1.0)
+
+
+def _graph(config: LabConfig) -> tuple[object, ...]:
+    return tuple(getattr(config, name) for name in GRAPH)

@@ -221,9 +221,10 @@ class Runner(RunSeries):
         self, trial: Trial, progress: Progress
     ) -> tuple[Entry | None, metrics.Failure | None]:
         """Make one trial and return its entry, or the failure with which no run can succeed."""
+        begun = time.monotonic() if self._since is None else self._since
+        await self._prepare(trial.config)
         window = Steady(self._window * trial.windows, trial.rival)
         began = time.monotonic()
-        begun = began if self._since is None else self._since
         started: list[float] = []
 
         def take(record: metrics.Record) -> None:
@@ -241,7 +242,7 @@ class Runner(RunSeries):
             return None, failure
         ended = time.monotonic()
         environment = {
-            # what was predicted before the trial is a part of its cost
+            # with the predictions before it, and for the first one the import of torch
             "tune_seconds": ended - begun,
             "trial_seconds": ended - began,
             "start_seconds": started[-1] if started else None,

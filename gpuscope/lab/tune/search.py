@@ -128,7 +128,7 @@ class Search:
             raise CannotTune(
                 refused.what, refused.why, refused.nearest.command() if refused.nearest else ""
             )
-        entry = yield from self._ask(self.baseline, "the baseline", self._settings.time_left())
+        entry = yield from self._ask(self.baseline, "the baseline")
         problem = self._problem(entry)
         if not problem:
             return self.baseline
