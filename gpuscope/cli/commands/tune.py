@@ -184,6 +184,7 @@ def run(args: argparse.Namespace) -> int:
             capacity,
             lambda: args.budget - runner.spent_seconds,
             fits,
+            window_of(args.budget),
         )
         try:
             outcome = runner.run(Search(baseline, machine.facts, settings))

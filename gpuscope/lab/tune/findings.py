@@ -113,7 +113,8 @@ class Settings:
 
     ``keep_loss`` is how much higher the loss may be, as a share. ``capacity`` is the memory in
     bytes that a run may reserve on each device; None: whatever runs. ``time_left`` returns the
-    seconds of the budget that are left, or None for no budget.
+    seconds of the budget that are left, or None for no budget. ``window_seconds`` is how long the
+    steps of a trial are timed.
     """
 
     limits: Limits
@@ -121,6 +122,7 @@ class Settings:
     capacity: int | None = None
     time_left: Callable[[], float | None] = lambda: None
     fits: Fit = lambda config: None
+    window_seconds: float = 0.0
 
 
 def words(change: Mapping[str, Value]) -> str:

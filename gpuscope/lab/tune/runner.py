@@ -19,6 +19,7 @@ from typing import Any
 
 from .. import metrics
 from ..config import LabConfig
+from ..launch import STOP_SECONDS
 from ..ledger import Entry, Ledger
 from ..machine import MEMORY_VARIABLE
 from ..matrix import label
@@ -235,7 +236,9 @@ class Runner(RunSeries):
                 self._on_progress(progress, None)
                 window.take(record)
 
-        limit = min(self._limit, trial.seconds or self._limit)
+        limit = self._limit
+        if trial.seconds is not None:  # with the time in which it ends
+            limit = min(limit, max(1.0, trial.seconds - STOP_SECONDS))
         late = _late(trial.config, limit)
         document, failure = await self._make(trial.config, take, limit, late, window.enough)
         if document is None:

@@ -41,8 +41,8 @@ keeps time for the least.
 """
 PROOF_WINDOWS = 2
 """The proof's runs are timed longer than trials: also their power is read."""
-PROOF_TIMES = 1.2
-"""How much longer they take than trials."""
+MARGIN = 1.1
+"""How much longer the proof may take than expected."""
 SURE = 1.1
 FAR_SHARE = 0.5
 """What is bound to reserve less than this share of the allowed memory is run without a prediction,
@@ -362,7 +362,8 @@ class Search:
         for pair in range(MOST_FINAL_PAIRS):
             if pair >= FINAL_PAIRS and _decided(found):
                 break
-            time_left, needed = self._settings.time_left(), self._pair(best)
+            time_left = self._settings.time_left()
+            needed = sum(self._costs.next(side) for side in (self.baseline, best))
             if time_left is not None and time_left < needed:
                 self._stopped = self._stopped or "the budget was used up"
                 if pair < LEAST_PAIRS:
@@ -473,8 +474,9 @@ class Search:
 
     def _pair(self, best: LabConfig | str) -> float:
         """Return how many seconds a pair of the proof is expected to take."""
-        sides = (self.baseline, best)
-        return PROOF_TIMES * sum(self._costs.again(side) for side in sides if _is(side))
+        sides = [side for side in (self.baseline, best) if _is(side)]
+        longer = (PROOF_WINDOWS - 1) * self._settings.window_seconds
+        return sum(MARGIN * self._costs.again(side) + longer for side in sides)
 
     def _left(self, best: LabConfig | str) -> float | None:
         """Return the seconds that are left for trials, without those for the proof of ``best``."""
