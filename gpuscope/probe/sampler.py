@@ -70,6 +70,28 @@ _NOT_MEASURED = Unknown(NOT_INITIALISED, "not measured in this process yet")
 _NO_COST = Unknown(NOT_INITIALISED, "not measured yet")
 
 
+LATE_SECONDS = 0.05
+"""A breath that takes so much longer than asked for was ended late by the trainer's own code."""
+
+
+class Pause:
+    """A pause between the parts of a sample, in which the trainer gets the interpreter.
+
+    After one that lasted far longer there are no more: the trainer itself holds the interpreter for
+    longer than a whole sample does, and the sample would come seconds late.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def __call__(self) -> None:
+        if self._seconds:
+            begin = time.monotonic()
+            time.sleep(self._seconds)
+            if time.monotonic() - begin > self._seconds + LATE_SECONDS:
+                self._seconds = 0.0
+
+
 class Sampler:
     """One stream with one set of ids for all clients.
 

@@ -23,7 +23,7 @@ from .clients import ANSWER_BYTES, Client
 from .long_requests import CLOSE_SECONDS
 from .on_import import debug
 from .requests import Requests
-from .sampler import Sampler
+from .sampler import Pause, Sampler
 from .trackers import Trackers
 
 MAX_CLIENTS = 16
@@ -271,6 +271,9 @@ class Server:
         if self._held:
             until = min(until, time.monotonic() + self._look)
         events = poll.poll(max(0.0, until - time.monotonic()) * 1000 + 0.5)
+        # Before any call that lets go of the interpreter's lock: a training thread that was waiting
+        # for it would be seen at what it does afterwards.
+        self._requests.time.tick()
         if self._robbed():
             return
         if (self._wake[0], select.POLLIN) in events:
@@ -286,7 +289,6 @@ class Server:
                 self._accept()
         self._requests.acts.expire(time.monotonic())
         self._run_errands()
-        self._requests.time.tick()
         if self._running:
             self._sample()
         self._deliver()
@@ -315,8 +317,7 @@ class Server:
         if not any(client.due <= now for client in due):
             return
         begin = time.thread_time()
-        pause = min(BREATH_SECONDS, BREATH_SHARE / fastest)
-        sample, reasons = self._sampler.tick(lambda: time.sleep(pause))
+        sample, reasons = self._sampler.tick(Pause(min(BREATH_SECONDS, BREATH_SHARE / fastest)))
         self._requests.recent.note(sample, self._sampler.definitions)
         shared: Dict[bytes, bytes] = {}
         for client in due:

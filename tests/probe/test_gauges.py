@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 from gpuscope.model.growth import trend_of_points  # noqa: E402
 from gpuscope.probe import ddp_exposed_comm as exposed_module  # noqa: E402
-from gpuscope.probe import quick_requests  # noqa: E402
+from gpuscope.probe import quick_requests, sampler  # noqa: E402
 from gpuscope.probe.ddp_exposed_comm import COUNTED, Exposed  # noqa: E402
 from gpuscope.probe.gauges import MAX_POINTS, SPLIT_COLUMNS, YOUNG_READINGS, Gauges, StepMemory  # noqa: E402
 from gpuscope.probe.ledger import CPU, Ledger  # noqa: E402
@@ -323,3 +323,21 @@ def test_a_model_in_the_loop_is_found_and_its_frozen_parameters_count():
         if not tree.wanted:
             break
     assert tree.poll()["source"] == "found in the training loop"
+
+
+def test_a_sample_rests_no_more_where_the_trainer_holds_the_interpreter_for_long(monkeypatch):
+    rests: list[float] = []
+    late = 0.0
+
+    def sleep(seconds: float) -> None:
+        rests.append(seconds + late)
+
+    monkeypatch.setattr(sampler, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: sum(rests)))
+    usual = sampler.Pause(0.02)
+    for _ in range(3):
+        usual()
+    assert rests == [0.02] * 3
+    late, held = 0.2, sampler.Pause(0.02)
+    for _ in range(3):
+        held()
+    assert len(rests) == 4
