@@ -56,6 +56,8 @@ class TrainerTime:
     """Settings for debugging and the like that are on in it."""
     stopped: str = ""
     """Since when no step has ended, in a sentence; "" while steps end."""
+    median_step_seconds: float | None = None
+    """The median of its last steps, without what rare pauses add; None where it is not known."""
     tune: str = ""
     """The command that searches faster settings of it, "" where none can be named."""
 
@@ -140,6 +142,7 @@ def _trainer(one: TrainerTime) -> dict[str, Any]:
         "window_seconds": round(ledger.seconds, 6),
         "steps": ledger.steps,
         "step_seconds": ledger.step_seconds,
+        "median_step_seconds": one.median_step_seconds,
         "looks": ledger.looks,
         "enough_looks": ledger.sure,
         "sentence": one.sentence,
@@ -204,6 +207,8 @@ def look_document(look: Look | None, problem: str) -> dict[str, Any]:
         "events": look.events,
         "stood_seconds": look.stood_seconds,
         "waited_seconds": look.waited_seconds,
+        "held_seconds": look.held_seconds,
+        "paused_seconds": look.paused_seconds,
         "lost_seconds": look.lost_seconds,
     }
 

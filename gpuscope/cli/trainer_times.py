@@ -86,6 +86,7 @@ def of_trainer(
         again=again,
         note=note or _of_its_gpu(trainer),
         stopped=late,
+        median_step_seconds=trainer.number("step_seconds"),
         settings=settings_of(trainer.minutes[-1] if trainer.minutes else {}),
         judged=tuple(
             of_ledger(

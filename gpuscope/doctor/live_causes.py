@@ -15,7 +15,7 @@ from ..model.look import Look
 from ..model.rank_times import Odd, evened_out, odd_rank
 from ..model.ranks import name_of
 from ..model.step_time import input_share
-from ..model.time_cause import SETTINGS, Cause, Known
+from ..model.time_cause import PAUSES, SETTINGS, Cause, Known
 from ..model.time_causes import ranked
 from ..model.time_ledger import TimeLedger, recent
 from ..store.view import DeviceView, JobView, TrainerView
@@ -148,6 +148,7 @@ def known(
         cost_seconds=_cost(scene, ledger, look),
         faster=_faster(devices[0] if devices else None),
         idle=_idle(scene, trainer, job) if look is None else None,
+        median_step_seconds=trainer.number("step_seconds"),
     )
 
 
@@ -259,6 +260,11 @@ def _evidence(
             if spent >= 0.01 * ledger.seconds:
                 share = percent_text(spent / ledger.seconds)
                 yield Evidence(text=f"{share} of the time at {line}", source="stack")
+    median, step = trainer.number("step_seconds"), ledger.step_seconds
+    if cause.name in PAUSES and clock is not None and cause.share != clock.share and median:
+        text = f"half of the last steps took {duration_text(median)} or less"
+        text += f", a step takes {duration_text(step)} on average" if step else ""
+        yield Evidence(text=text, source="probe")
     if (look is None and cause.name in BY_THE_CLOCK) or cause.name in ("logging", "other"):
         yield from _while_idle(scene, trainer, look)
     if cause.name == "compile":

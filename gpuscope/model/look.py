@@ -86,7 +86,9 @@ class Look:
     For ``start_seconds`` and ``stop_seconds`` the training was paused. For ``waited_seconds`` its
     thread waited for a device that worked, which loses nothing. ``lost_seconds`` is by how much the
     steps around took longer, None if that is not known. ``communication`` and ``copies`` are the
-    whole seconds, hidden ones included. ``began`` is in seconds since the epoch.
+    whole seconds, hidden ones included. ``began`` is in seconds since the epoch. For
+    ``held_seconds`` the training thread waited in calls of the runtime, None where an older probe
+    does not say so. ``paused_seconds`` is what the device executed for checkpoints and validation.
     """
 
     seconds: float
@@ -100,6 +102,8 @@ class Look:
     copies: float
     began: float | None = None
     waited_seconds: float = 0.0
+    held_seconds: float | None = None
+    paused_seconds: float | None = None
 
     @property
     def step_seconds(self) -> float:
@@ -237,6 +241,8 @@ def read(answer: Mapping[str, Any]) -> Look | None:
         _first(answer.get("copies")),
         amount(answer.get("began")),
         amount(answer.get("waited_seconds")) or 0.0,
+        amount(answer.get("held_seconds")),
+        _paused(answer.get("paused")),
     )
 
 
@@ -285,6 +291,13 @@ class _Parts:
         found = [amount(value) for value in _list(row)]
         numbers = tuple(value for value in found if value is not None)
         return numbers if len(numbers) == len(found) else None
+
+
+def _paused(value: Any) -> float | None:
+    """Return for how long what was launched in pauses ran, None if an older probe does not say."""
+    if not isinstance(value, list):
+        return None
+    return sum(amount(row[1]) or 0.0 for row in _rows(value, 2))
 
 
 def _copied_at(value: Any) -> dict[str, str]:

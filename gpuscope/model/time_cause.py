@@ -115,13 +115,15 @@ class Known:
     ``facts`` are those of the trainer's last minute. ``cost_seconds`` is what looks have cost in
     the window of the clock. ``faster`` is how many times as fast tensor cores multiply as plain
     float32, None where the card has none. ``idle`` is the share of the time for which no kernel
-    ran, for where nobody has looked.
+    ran, for where nobody has looked. ``median_step_seconds`` is the median of its last steps:
+    pauses in fewer than half of them do not change it.
     """
 
     facts: Mapping[str, Any] | None = None
     cost_seconds: float = 0.0
     faster: float | None = 15.0
     idle: float | None = None
+    median_step_seconds: float | None = None
 
 
 def is_on(known: Known, name: str) -> bool:

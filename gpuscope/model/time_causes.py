@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from . import time_left
 from .look import Look
 from .time_cause import (
     BARS,
@@ -22,7 +23,7 @@ from .time_cause import (
     is_on,
 )
 from .time_ledger import Row, TimeLedger
-from .time_look import Sums
+from .time_look import MOST_COMPILING, Sums
 
 BESIDE = ("read", "logging", "other", "copy")
 """Rows during which a GPU goes on working if it has something to do. They get the part of its idle
@@ -74,16 +75,50 @@ def _by_clock(ledger: TimeLedger, known: Known) -> Iterator[Cause]:
             continue
         if name == "collection" and _is_compilers(rows):
             continue
-        yield _bounded(_of_row(cause, row), rows, known)
-    passes = sum(rows[one].share for one in ("forward", "backward", "optimizer") if one in rows)
+        found = _bounded(_of_row(cause, row), rows, known)
+        if name == "compile":
+            found = _with_what_it_starts(found, rows)
+        if name in PAUSES and not row.timed:
+            found = replace(found, high=max(found.high, _of_all_pauses(ledger, known)))
+        yield found
+    passes = _passes(rows)
     for name in SETTINGS:
         if is_on(known, name) and passes:
             yield Cause(name, min(1.0, passes), 0.0, 1.0, by="clock")
 
 
+def _passes(rows: Mapping[str, Row]) -> float:
+    return sum(rows[one].share for one in ("forward", "backward", "optimizer") if one in rows)
+
+
+def _with_what_it_starts(compiling: Cause, rows: Mapping[str, Row]) -> Cause:
+    """Return compiling with the collections of its objects.
+
+    Where it takes most of the time, the passes too may go into the first launches of new kernels.
+    """
+    garbage = rows["collection"].share if _is_compilers(rows) else 0.0
+    share = min(1.0, compiling.share + garbage)
+    first = _passes(rows) if share > MOST_COMPILING else 0.0
+    return replace(
+        compiling,
+        share=share,
+        low=min(1.0, compiling.low + garbage),
+        high=min(1.0, compiling.high + garbage + first),
+    )
+
+
 def _of_row(name: str, row: Row) -> Cause:
     place = row.places[0][0] if row.places else ""
     return Cause(name, row.share, row.low, row.high, place, clock=row, by="clock")
+
+
+def _of_all_pauses(ledger: TimeLedger, known: Known) -> float:
+    """Return the most that all pauses take, 0 where it is not known.
+
+    It is less where the host runs ahead of its GPU, which nobody has looked at.
+    """
+    step = ledger.step_seconds
+    return (time_left.pauses(known.median_step_seconds, step) or 0.0) if step else 0.0
 
 
 def _is_compilers(rows: Mapping[str, Row]) -> bool:

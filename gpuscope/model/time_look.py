@@ -9,11 +9,13 @@ launch slower. Both are corrected by the clock, which knows how long a step take
   than usual, the idle time is scaled to what a usual step has room for.
 - If they were shorter, the rest of a usual step lies in pauses that the look has not met, as far
   as rows of the thread explain it, each with what the clock has booked for it at most. What they
-  do not explain is more of the same.
+  do not explain is more of the same. Where the GPU hardly rested in the looked-at steps, more of
+  the same would be more work: then what is not explained is idle too, and the rows share it.
 
 A queue that has run empty makes the launches after it late. So the upper end of each interval has
 the idle time of late launches in it. The estimate itself has it only for a cause that empties the
-queue again and again, so that the host never gets ahead.
+queue again and again, so that the host never gets ahead. There it has no more than what
+``model.time_left`` says that the host's own work leaves.
 """
 
 from __future__ import annotations
@@ -21,8 +23,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from . import time_left
 from .look import Look, LookRow
-from .time_cause import LEAST_LOW, PAUSES, SETTINGS, THREAD, Cause, Known, compiles_again, is_on
+from .time_cause import (
+    BARS,
+    LEAST_LOW,
+    PAUSES,
+    SETTINGS,
+    THREAD,
+    Cause,
+    Known,
+    compiles_again,
+    is_on,
+)
 from .time_ledger import Row, TimeLedger
 
 SHORT_SECONDS = 20e-6
@@ -30,6 +43,11 @@ SHORT_SECONDS = 20e-6
 is that of a number, which the reading costs, not the copying."""
 SHORT_GAP_SECONDS = 50e-6
 """Shorter gaps on average in other code of the script are those between its launches."""
+LONG_GAP_SECONDS = 200e-6
+"""Late launches whose gaps are longer on average are not those of one call of Python after the
+other: the thread did something that the samples of its stack have missed."""
+FULL = 0.9
+"""A GPU that is busy for this share of a step has no more to do in the next one."""
 LEAST_SHORT = 0.01
 FOLLOWS = 0.25
 """Late launches follow from a cause that has this share of their gaps, and of their time."""
@@ -83,11 +101,15 @@ class Sums:
         self._after_reads = self._is_after_reads()
         self._short = self._between_launches()
         looked = look.step_seconds
-        usual = self._usual_step() or looked
+        self.usual = usual = self._usual_step() or looked
         busy = look.busy_share * looked
-        self.missed = self._explained(max(0.0, 1 - looked / usual))
+        longer, rows = max(0.0, 1 - looked / usual), self._in_pauses()
+        full = look.busy_share >= FULL and rows >= FOLLOWS * longer
+        self.missed = longer if full else min(longer, rows)
         """The share of a usual step in pauses that the look has not met."""
-        self.longer = max(0.0, 1 - looked / usual) - self.missed
+        self._more = max(1.0, self.missed / rows) if rows else 1.0
+        """How many times as long as the clock has booked its pauses must have been."""
+        self.longer = longer - self.missed
         """The share by which a usual step is longer for no known reason; it may have more work."""
         if looked > usual:
             self._per_row = looked / max(usual, busy)
@@ -97,11 +119,12 @@ class Sums:
             self._per_row = self._idle_factor = 1 - self.missed
         self.idle = max(0.0, 1 - busy / usual - self.longer)
         """The share of a usual step for which the GPU is idle."""
+        self._slow, self._slow_part = self._long_gaps()
 
-    def _explained(self, longer: float) -> float:
-        """Return what of a usual step, which is longer than those of the look, lies in pauses."""
+    def _in_pauses(self) -> float:
+        """Return the share of the thread's time in rows that may be pauses of its GPU."""
         names = [name for name in (*THREAD, *PAUSES, "copy") if not self._launches_in(name)]
-        return min(longer, sum(self.thread[name].share for name in names if name in self.thread))
+        return sum(self.thread[name].share for name in names if name in self.thread)
 
     def _launches_in(self, name: str) -> bool:
         """Return whether what a row of the thread does is to launch."""
@@ -189,6 +212,9 @@ class Sums:
         if one.name in ("products-plain", "products-double", "validation"):
             return one
         late = part * launches.share
+        left = time_left.without_waits(self.look, self.usual) if one.name == "read" else None
+        if left is not None:
+            late = min(late, max(0.0, 1 - left - one.share))
         share = min(1.0, one.share + late)
         high = min(1.0, max(share, one.high + launches.share))
         return replace(one, share=share, low=min(share, one.low + part * launches.low), high=high,
@@ -223,6 +249,28 @@ class Sums:
 
     # ── one by one ──
 
+    def _long_gaps(self) -> tuple[str, _Part]:
+        """Return the row of the thread to which late launches with long gaps belong, "" if none.
+
+        It is the one that the clock has most of, where it is a cause without them, and it gets no
+        more than the clock has for it.
+        """
+        launch = self.rows.get("idle-launch")
+        rows = [
+            self.thread[name]
+            for name in ("input", "logging", "other")
+            if name in self.thread and not self._launches_in(name)
+        ]
+        if launch is None or launch.seconds < LONG_GAP_SECONDS * launch.count or not rows:
+            return "", _Part()
+        row = max(rows, key=lambda one: one.share)
+        inside = self._inside(row.name).share
+        seen = inside + self._missed(row, inside, self._free(row.name)).share
+        if seen < BARS[row.name].told:
+            return "", _Part()
+        part, most = self._idle("idle-launch"), row.share - seen
+        return row.name, part.times(max(0.0, min(1.0, most / part.share)) if part.share else 0.0)
+
     def _of_the_thread(self) -> Iterator[Cause]:
         compiling, collecting = self._inside("compile"), self._inside("collection")
         for name in (*THREAD, *PAUSES):
@@ -239,21 +287,33 @@ class Sums:
                 part += collecting
             if name == "logging":
                 part += self._logged()
+            if name == self._slow:
+                part += self._slow_part
             if name == "compile" and row is None and not compiles_again(self.known):
                 continue  # the first compilation, in the minutes before
             if name in PAUSES and clock is not None and (self.ledger.sure or clock.timed):
-                part = _Part(
-                    clock.share,
-                    min(clock.low, max(part.low, clock.low)),
-                    max(clock.high, part.high),
-                )
+                share = self._paused(clock)
+                part = _Part(share, min(clock.low, share), max(clock.high, part.high, share))
             elif clock is not None:
-                part += self._missed(clock, part.share, self._free(name))
+                slow = self._slow_part.share if name == self._slow else 0.0
+                part += self._missed(clock, part.share - slow, self._free(name))
             place = (row.place if row is not None else "") or (
                 clock.places[0][0] if clock is not None and clock.places else ""
             )
             by = "both" if clock is not None and row is not None else "clock" if clock else "look"
             yield Cause(name, part.share, part.low, part.high, place, clock, row, by=by)
+
+    def _paused(self, clock: Row) -> float:
+        """Return the share of a pause: what the median says of all, shared out by the clock."""
+        if clock.timed or clock.share < BARS[clock.name].told:
+            return clock.share
+        rows = [self.thread[name] for name in PAUSES if name in self.thread]
+        timed = sum(row.share for row in rows if row.timed)
+        booked = sum(row.share for row in rows if not row.timed)
+        together = time_left.pauses(self.known.median_step_seconds, self.usual, self.look)
+        if together is None or together - timed < time_left.COUNTS * booked:
+            return clock.share
+        return (together - timed) * clock.share / booked
 
     def _inside(self, name: str) -> _Part:
         return self._idle(*IDLE.get(name, ()))
@@ -267,7 +327,8 @@ class Sums:
         if not self.ledger.sure:
             return _Part()
         most = max(self.missed, free - inside)
-        shares = (clock.share, clock.low, clock.high)
+        share = min(self._more * clock.share, clock.high)
+        shares = (share, clock.low, clock.high)
         return _Part(*(min(most, max(0.0, share - inside)) for share in shares))
 
     def _free(self, name: str) -> float:
@@ -357,16 +418,21 @@ class Sums:
         part += self._ran(*short).extra + _Part(high=self.missed + self.longer)
         row = self.rows.get("idle-launch")
         most = 1 - sum(self.thread[one].share for one in PAUSES if one in self.thread)
-        share = min(part.share, most)
+        share = min(part.share - self._slow_part.share, most)
         return Cause("launch", share, min(part.low, share), min(1.0, part.high), row=row)
 
     def _setting(self, name: str, launches: Cause) -> Cause:
         """Return a debugging setting: it makes every launch late, or waits after it."""
         waits = self._idle("idle-sync", "idle-queue", "idle-copy", "idle-allocate")
+        share = min(1.0, launches.share + waits.share)
+        left = None
+        if name == "launch-blocking":  # the others have work of their own, which goes too
+            left = time_left.without_waits(self.look, self.usual)
+        share = share if left is None else min(share, 1 - left)
         return Cause(
             name,
-            min(1.0, launches.share + waits.share),
-            min(1.0, launches.low + waits.low),
+            share,
+            min(share, launches.low + waits.low),
             min(1.0, launches.high + waits.high + self.missed),
             row=launches.row,
         )

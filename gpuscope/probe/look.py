@@ -19,8 +19,9 @@ from . import cuda
 from .blob_file import refuse_without_memory
 from .history import count_of
 from .long_requests import Answer, LongRequest, Refusal
+from .look_calls import Span
 from .look_events import Breath, events_of
-from .look_rows import Host, Span, Stand, summary
+from .look_rows import Host, Stand, summary
 from .marks import capturing
 from .on_import import debug
 from .profiling import Alone, refuse_beside_another, used_device
@@ -131,6 +132,9 @@ def take(act: LongRequest, trace: Trace, steps: Steps, ledger: TimeLedger) -> Di
             raise Refusal("refused", "the training has started a profiler of its own")
         if trace.results is None:
             raise Refusal("failed", trace.problem or "no step ended in time")
+        if len(trace.marks) < 2 and not trace.problem:
+            trace.results = None
+            raise Refusal("failed", "no whole step ended in time")
     act.stage = "the trace is being read"
     used = time.thread_time()
     first = trace.first_step

@@ -6,7 +6,8 @@ import time
 from typing import Any, Callable, Dict, List, Tuple
 
 from .long_requests import Refusal
-from .look_rows import SLICE, Activity, Call
+from .look_calls import Call
+from .look_rows import SLICE, Activity
 
 MAX_EVENTS = 400_000
 BREATH_SECONDS, BREATH_SHARE, LONGEST_BREATH_SECONDS = 0.0005, 3.0, 0.05

@@ -10,6 +10,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
+from .look_calls import Call, Span, holding, launching, waits
+
 MAX_NAMES = 64
 """How many kernels are reported by name; the others are added up in one row."""
 MAX_TEXT = 200
@@ -20,17 +22,8 @@ MAX_PLACES = 4
 SLICE = 400
 """Events that are worked on before the trainer's threads get the interpreter again."""
 COMPUTE, COMMUNICATION, COPY = "compute", "communication", "copy"
-BLOCKING_COPY_NS = 20_000
-"""A copy that holds its caller for longer is not asynchronous: its memory is not pinned."""
-Span = Tuple[int, int]
-SYNCS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy",
-         "cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize",
-         "hipStreamSynchronize", "hipDeviceSynchronize", "hipEventSynchronize")  # fmt: skip
-ALLOCATES = ("cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaHostRegister", "cuMemCreate",
-             "cuMemMap", "cuMemUnmap", "cuMemRelease", "cuMemSetAccess", "cuMemAddress",
-             "cuMemAlloc", "cuMemFree", "hipMalloc", "hipFree")  # fmt: skip
-LOADS = ("cuModuleLoad", "cuLibraryLoad", "cudaLibraryLoad", "cudaFuncGetAttributes")
-"""Kernels are loaded at their first use, which takes as long as a small compilation."""
+PAUSES = ("checkpoint", "validation")
+"""Rows of the time ledger in which the thread launches kernels that are no part of a step."""
 
 
 class Activity(NamedTuple):
@@ -40,16 +33,6 @@ class Activity(NamedTuple):
     start: int
     end: int
     correlation: int
-
-
-class Call(NamedTuple):
-    """A call of the CUDA runtime or driver; ``thread`` tells the threads apart."""
-
-    name: str
-    start: int
-    end: int
-    correlation: int
-    thread: int
 
 
 class Stand(NamedTuple):
@@ -115,8 +98,10 @@ def summary(
     ``left_out`` the same of those that are not named; ``idle`` ``[cause, seconds, gaps, place,
     seconds at it]``; ``communication`` and ``copies`` ``[seconds, own seconds, count]``;
     ``copied_at`` ``[name, place, own seconds]`` of copies, the longest first; ``calls`` ``[name,
-    count, seconds]`` of the runtime; ``parts`` ``[seconds of each part, those of each row of
-    kernels, of what is left out, of each row of idle]``. Empty where the trace has no whole step.
+    count, seconds]`` of the runtime; ``held_seconds``: for how long threads that launch waited in
+    such calls; ``paused`` ``[row, seconds]`` of what was launched in pauses; ``parts`` ``[seconds
+    of each part, those of each row of kernels, of what is left out, of each row of idle]``. Empty
+    where the trace has no whole step.
     """
     launched = {call.correlation: call.start for call in calls if call.correlation}
     ordered = sorted(activities, key=lambda one: one.start)
@@ -153,6 +138,8 @@ def summary(
             row = spent.setdefault(call.name, [0, 0.0])
             row[0] += 1
             row[1] += call.end - call.start
+    held = [(max(first, begin), min(last, end)) for first, last in waits(calls)]
+    breathe()
     return {
         "seconds": (end - begin) / 1e9,
         "steps": len(begins) - 1,
@@ -175,6 +162,8 @@ def summary(
             [name[:MAX_TEXT], row[0], _s(row[1])]
             for name, row in sorted(spent.items(), key=lambda item: -item[1][1])[:16]
         ],
+        "held_seconds": _total(held),
+        "paused": _paused(inside, launched, host, begin, end),
         "parts": [
             parts.lengths(),
             [parts.of(name) for name, _ in kept],
@@ -366,12 +355,10 @@ def _idle(
     breathe: Callable[[], None],
 ) -> List[List[Any]]:
     """Return the idle time by cause: ``[cause, seconds, gaps, place, seconds at it]``."""
-    launches = {name for name in {call[0] for call in calls} if "Launch" in name}
-    threads: Set[int] = {call[4] for call in calls if call[0] in launches}
-    holding = _holding(calls, threads)
+    held_calls = holding(calls, launching(calls))
     breathe()
-    held = _Layer([(start, end, cause, "") for start, end, cause in holding])
-    ends = sorted(end for _, end, cause in holding if cause in ("sync", "copy"))
+    held = _Layer([(start, end, cause, "") for start, end, cause in held_calls])
+    ends = sorted(end for _, end, cause in held_calls if cause in ("sync", "copy"))
     layers = [
         layer
         for layer in (
@@ -444,28 +431,24 @@ def _places(host: Host) -> _Layer:
     return _Layer([(one.start, one.end, one.row, one.place) for one in host.stack_samples])
 
 
-def _holding(calls: Sequence[Call], threads: Set[int]) -> List[Tuple[int, int, str]]:
-    """Return the calls during which these threads had to wait: ``(start, end, cause)``."""
-    causes: Dict[str, str] = {}
-    found = []
-    for name, start, end, _, thread in calls:
-        cause = causes.get(name)
-        if cause is None:
-            cause = causes[name] = _cause_of(name)
-        if cause and thread in threads and (cause != "copy" or end - start >= BLOCKING_COPY_NS):
-            found.append((start, end, cause))
-    return found
+def _paused(
+    inside: Sequence[Activity], launched: Dict[int, int], host: Host, begin: int, end: int
+) -> List[List[Any]]:
+    """Return for how long the device executed what was launched in each kind of pause."""
+    layer = _Layer(
+        [(one.start, one.end, one.row, "") for one in host.stack_samples if one.row in PAUSES]
+    )
+    spans: Dict[str, List[Span]] = {}
+    for _, start, stop, correlation in inside if layer else ():
+        moment = launched.get(correlation, start)
+        for _, _, row, _ in layer.within(moment, moment + 1):
+            spans.setdefault(row, []).append((max(start, begin), min(stop, end)))
+    return [[row, _total(found)] for row, found in sorted(spans.items())]
 
 
-def _cause_of(call: str) -> str:
-    """Return why a call of the runtime makes its thread wait, "" if it does not."""
-    if call.startswith(SYNCS) and not call.startswith("cudaMemcpyAsync"):
-        return "sync"
-    if call.startswith(ALLOCATES):
-        return "allocate"
-    if call.startswith(LOADS):
-        return "compile"
-    return "copy" if "MemcpyAsync" in call else ""
+def _total(spans: Sequence[Span]) -> float:
+    """Return the seconds that spans cover together."""
+    return _s(sum(stop - start for start, stop in union(spans)))
 
 
 def _s(nanoseconds: float) -> float:

@@ -6,10 +6,10 @@ import random
 
 import pytest
 
+from gpuscope.probe.look_calls import Call
 from gpuscope.probe.look_rows import (
     MAX_NAMES,
     Activity,
-    Call,
     Host,
     Stand,
     gaps,
@@ -176,6 +176,26 @@ def test_memory_that_is_allocated_and_copies_that_hold_the_host_have_their_names
         ],
     )
     assert idle(value) == {"allocate": 18, "sync": 5, "copy": 15, "launch": 2}
+
+
+def test_the_host_is_held_by_waits_and_by_launches_that_take_long():
+    calls = [
+        launch(1, 0),
+        call("cudaStreamSynchronize", 2, 11),
+        call("cudaLaunchKernel", 20, 30, 2),
+        call("cudaMalloc", 40, 60),
+    ]
+    value = told([kernel("a", 0, 10, 1), kernel("b", 30, 100, 2), *ENDS], calls)
+    assert value["held_seconds"] == pytest.approx(0.009 + 0.010 - 0.00001)
+
+
+def test_what_was_launched_in_a_pause_is_told_by_its_kind():
+    host = Host((), (), [Stand(10 * MS, 20 * MS, "validation", "train.py:9 evaluate"),
+                         Stand(20 * MS, 30 * MS, "forward", "train.py:5 main")])  # fmt: skip
+    activities = [kernel("a", 15, 40, 1), kernel("b", 40, 60, 2), *ENDS]
+    value = told(activities, [launch(1, 12), launch(2, 22)], host=host)
+    assert value["paused"] == [["validation", pytest.approx(0.025)]]
+    assert told(activities, [launch(1, 12), launch(2, 22)])["paused"] == []
 
 
 def test_calls_of_threads_that_launch_nothing_explain_nothing():

@@ -1,0 +1,50 @@
+"""Say what a step still has to do when a cause is cured, as shares of a usual step.
+
+A step cannot be shorter than the work of its GPU, nor than what the host needs for it where it
+waits for nothing. A look shows both: what ran on the device, and for how long the thread that
+launches was held in calls of the runtime.
+
+Pauses are rare, so that the median of the steps is one without a pause. It is sharper than the
+samples of the thread. They see few pauses, and where a pause holds the interpreter's lock they come
+late, so that its end is booked as what follows.
+"""
+
+from __future__ import annotations
+
+from .look import Look
+
+COUNTS = 0.5
+"""Of what the clock has for pauses, the median must leave this share out. Otherwise there is a
+pause in most steps, and the median has it too."""
+
+
+def without_waits(look: Look, usual: float) -> float | None:
+    """Return what is left of a step of ``usual`` seconds whose host is never held by the runtime.
+
+    None where an older probe does not say for how long it was held. A trace makes the host slower,
+    and no work of the device: the host's work is scaled to a usual step. What a usual step has
+    beyond those of the look, a cure of their waits leaves there.
+    """
+    if look.held_seconds is None or usual <= 0:
+        return None
+    looked = look.step_seconds
+    host = max(0.0, looked - look.held_seconds / look.steps) * min(1.0, usual / looked)
+    more = max(0.0, usual - looked)
+    return min(1.0, (max(host, look.busy_share * looked) + more) / usual)
+
+
+def pauses(median: float | None, usual: float, look: Look | None = None) -> float | None:
+    """Return the share of a usual step that all pauses take together, None where it is unknown.
+
+    ``median`` is that of the steps on the host, which may run ahead of its GPU: what a step without
+    a pause has to do there, it cannot be shorter than.
+    """
+    if median is None or usual <= 0:
+        return None
+    left = median
+    if look is not None:
+        if look.paused_seconds is None:
+            return None
+        busy = look.busy_share * look.seconds - look.paused_seconds
+        left = max(left, busy / look.steps)
+    return max(0.0, 1 - left / usual)
