@@ -12,8 +12,9 @@ from ..wire.clean import clean
 from .one_trainer import OLDER, ProbedTrainer, answer_of
 from .time_document import proof
 
-DEADLINE_SECONDS = 90.0
-"""Seconds to wait for slow steps: a look waits for the end of one step and for three more."""
+LEAST_SECONDS = 1.0
+"""With less time left, no look is begun."""
+NO_TIME = "the trainer answered so late that no time was left for it"
 PRICE = (
     "The look at the GPU costs this training about 0.05 s, once, or 0.15 s for each 1,000 kernels "
     "of a step if the training waits for its host (--no-look: none)."
@@ -26,6 +27,8 @@ NEXT: tuple[tuple[str, str], ...] = (
      "where torch can trace it; no other profiler may run on the GPU"),
     ("another thread", "import torch in the thread that trains"),
     (OLDER, "gpuscope run train.py    starts it with this gpuscope's probe"),
+    ("in time", "gpuscope    its tab Time waits for slow steps: l there"),
+    ("was not done within", "gpuscope    its tab Time waits for slow steps: l there"),
     ("no step", "the same again, after the first steps"),
 )  # fmt: skip
 """Words of a reason why a look was not possible, and what to do next."""
@@ -40,9 +43,11 @@ def announce(found: ProbedTrainer) -> None:
         print(PRICE, file=sys.stderr, flush=True)
 
 
-async def take(found: ProbedTrainer) -> tuple[Look | None, str]:
-    """Return a look at the trainer's device, or None and why there is none."""
-    answer, problem = await answer_of(found, "look", DEADLINE_SECONDS)
+async def take(found: ProbedTrainer, seconds: float) -> tuple[Look | None, str]:
+    """Return a look at the trainer's device within so long, or None and why there is none."""
+    if seconds < LEAST_SECONDS:
+        return None, NO_TIME
+    answer, problem = await answer_of(found, "look", seconds)
     if answer is None:
         return None, problem
     found.store.remember(found.source.key, found.trainer.id, "look", answer)

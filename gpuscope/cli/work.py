@@ -11,11 +11,12 @@ from ..model.useful_work import (
     sentence,
     unknown_text,
 )
-from .look import DEADLINE_SECONDS
+from ..text.units import duration_text
+from .look import LEAST_SECONDS
 from .one_trainer import ProbedTrainer, answer_of
 
-STEPS = 4
-"""How many steps may pass until one is counted, so that slow ones have enough time."""
+STEPS = 2
+"""Counting waits for the end of a step, and is done at the end of the next one."""
 PRICE = (
     "Counting the FLOPs of one step makes that step longer, once: by about 0.1 s for 5,000 "
     "operators (--no-look: none)."
@@ -27,10 +28,15 @@ def announce() -> None:
     print(PRICE, file=sys.stderr, flush=True)
 
 
-async def take(found: ProbedTrainer) -> tuple[UsefulWork | None, str]:
-    """Return what a step of the trainer computes, or None and why that is not known."""
-    deadline = DEADLINE_SECONDS + STEPS * (found.trainer.number("step_seconds") or 0.0)
-    value, problem = await answer_of(found, "work", deadline)
+async def take(found: ProbedTrainer, seconds: float) -> tuple[UsefulWork | None, str]:
+    """Return what a step of the trainer computes, or None and why that is not known.
+
+    ``seconds`` is the time in which a step has to be counted.
+    """
+    needed = STEPS * (found.trainer.number("step_seconds") or 0.0)
+    if seconds < needed:
+        return None, f"{STEPS} steps take {duration_text(needed)}, too long to wait for"
+    value, problem = await answer_of(found, "work", max(seconds, LEAST_SECONDS))
     if value is None:
         return None, problem
     host = found.store.view().host

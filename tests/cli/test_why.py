@@ -209,6 +209,8 @@ def test_a_probe_that_serves_no_look_is_said_to_be_old(ask):
         ),
         ("refused", "the training runs in another thread", "import torch in the thread that"),
         ("unsupported", "no step was seen yet", "after the first steps"),
+        ("failed", "no whole step ended in time", "waits for slow steps"),
+        ("timeout", "look was not done within 7 s: it is being read", "waits for slow steps"),
     ],
 )
 def test_why_nobody_could_look_is_said_with_what_to_do_next(ask, code, reason, then):
@@ -218,6 +220,17 @@ def test_why_nobody_could_look_is_said_with_what_to_do_next(ask, code, reason, t
     assert status == 1, "its wall clock is known all the same"
     assert f"The GPU was not looked at: {reason}." in said
     assert then in said.partition("Next: ")[2]
+
+
+def test_what_does_not_fit_into_the_time_is_left_out_with_a_sentence(ask, monkeypatch):
+    monkeypatch.setattr(why, "WHOLE_SECONDS", 0.0)
+    value = gives({"minutes": [minute()], "problem": ""})
+    status, out, _, asked = ask(str(os.getpid()), time=value)
+    said = " ".join(out.split())
+    assert status == 1
+    assert "not looked at: the trainer answered so late that no time was left" in said
+    assert "Useful work: not known, 2 steps take 1.00 s, too long to wait for" in said
+    assert {name for name, _ in asked} == {"time", "recent"}
 
 
 def test_a_look_of_before_is_told_where_no_other_is_wanted(ask):

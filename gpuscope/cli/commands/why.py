@@ -13,10 +13,12 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from ...errors import UserError
 from ...exit_status import ExitStatus
+from ...model.time_ledger import JUDGED_SECONDS
 from ...wire.clean import clean
 from .. import look, remote, work
 from ..args import seconds_between
@@ -29,10 +31,14 @@ if TYPE_CHECKING:
     from ..one_trainer import ProbedTrainer, WatchedHost
     from ..time_document import TrainerTime
 
-WINDOW_SECONDS = 300.0
 LOOK_SECONDS = 4.0
 """Seconds of faster sampling: some 200 samples."""
 ANSWER_SECONDS = 5.0
+WHOLE_SECONDS = 9.2
+"""Seconds until the answer, from the start or, of another host, from when it was reached. What does
+not fit into them is left out, with a sentence."""
+AFTER_LOOK_SECONDS, AFTER_WORK_SECONDS = 1.5, 0.7
+"""What is left of them for the rest when the look has to be over, and the counting of a step."""
 MAX_REQUESTS = 60
 """How many trainers of one host are asked, because a connection allows 64 requests at a time."""
 
@@ -65,9 +71,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--window",
         type=seconds_between(60.0, 3600.0),
-        default=WINDOW_SECONDS,
+        default=JUDGED_SECONDS,
         metavar="SECONDS",
-        help=f"how far to look back (default {WINDOW_SECONDS:g})",
+        help=f"how far to look back (default {JUDGED_SECONDS:g})",
     )
     remote.add_arguments(parser)
 
@@ -116,18 +122,22 @@ async def _ask(
     args: argparse.Namespace, place: remote.Target, job: str, stack: contextlib.ExitStack
 ) -> list[TrainerTime]:
     import asyncio
+    from functools import partial
 
     from .. import one_trainer
     from ..trainers_of import trainers_of
 
+    until = monotonic() + WHOLE_SECONDS
     pid = place.pid
     if pid is not None and not place.is_remote and one_trainer.is_gone(pid):
         raise NoAnswer(f"no process has pid {pid} here.\nWhich trainers run: gpuscope ps")
     async with one_trainer.host_at(args, place, stack) as there:
         trainers = await trainers_of(there, place, "why", job, NoAnswer)
         ranks = [there.reach(trainer) for trainer in trainers[:MAX_REQUESTS]]
+        if place.is_remote:
+            until = monotonic() + WHOLE_SECONDS
         close = 0.0 if args.no_look else LOOK_SECONDS
-        problems = await _request_ledgers(ranks, close)
+        problems = await _request_ledgers(ranks, close, until)
         looks: Mapping[int, tuple[Look | None, str]] = {}
         works: Mapping[int, tuple[UsefulWork | None, str]] = {}
         if close and not all(problems):
@@ -138,12 +148,15 @@ async def _ask(
             line.say(f"looking for {close:g} s")
             by_id = {one.trainer.id: one for one in ranks}
             try:
+                left = until - AFTER_LOOK_SECONDS - monotonic()
                 looks, _ = await asyncio.gather(
-                    one_trainer.of_each(by_id, look.take), asyncio.sleep(close)
+                    one_trainer.of_each(by_id, partial(look.take, seconds=left)),
+                    asyncio.sleep(close),
                 )
                 # afterwards: a trainer does one of them at a time
-                works = await one_trainer.of_each(by_id, work.take)
-                again = await _request_ledgers(ranks, 0.0)
+                left = until - AFTER_WORK_SECONDS - monotonic()
+                works = await one_trainer.of_each(by_id, partial(work.take, seconds=left))
+                again = await _request_ledgers(ranks, 0.0, until)
             finally:
                 line.clear()
             problems = [
@@ -157,20 +170,23 @@ async def _ask(
         ]
 
 
-async def _request_ledgers(ranks: Sequence[ProbedTrainer], close_seconds: float) -> list[str]:
+async def _request_ledgers(
+    ranks: Sequence[ProbedTrainer], close_seconds: float, until: float
+) -> list[str]:
     """Have trainers tell of their time, and of their readings at last. Return why each did not.
 
     Both are asked at once: a trainer whose collector holds the interpreter answers late.
     """
     import asyncio
 
-    readings = [] if close_seconds else [_remembered(one) for one in ranks]
-    times = [_ask_for_time(one, close_seconds) for one in ranks]
+    patience = min(ANSWER_SECONDS, max(1.0, until - monotonic()))
+    readings = [] if close_seconds else [_remembered(one, patience) for one in ranks]
+    times = [_ask_for_time(one, close_seconds, patience) for one in ranks]
     problems, _ = await asyncio.gather(asyncio.gather(*times), asyncio.gather(*readings))
     return problems
 
 
-async def _ask_for_time(one: ProbedTrainer, close_seconds: float) -> str:
+async def _ask_for_time(one: ProbedTrainer, close_seconds: float, patience: float) -> str:
     """Ask a trainer for its time, and store the answer. Return why there was none."""
     from ...store.pending_requests import SourceError
     from .. import one_trainer
@@ -178,7 +194,7 @@ async def _ask_for_time(one: ProbedTrainer, close_seconds: float) -> str:
     args: dict[str, Any] = {"trainer": one.number}
     args |= {"close_seconds": close_seconds} if close_seconds else {}
     try:
-        answer = await one.source.request("time", args, ANSWER_SECONDS)
+        answer = await one.source.request("time", args, patience)
     except SourceError as error:
         if error.code == "unsupported":
             return "its probe is from an older gpuscope and does not measure where the time goes"
@@ -187,12 +203,12 @@ async def _ask_for_time(one: ProbedTrainer, close_seconds: float) -> str:
     return clean(str(answer.value.get("problem") or ""), 200)
 
 
-async def _remembered(one: ProbedTrainer) -> None:
+async def _remembered(one: ProbedTrainer, patience: float) -> None:
     """Have a trainer tell its readings of the last minutes, for what changed in them."""
     from ...store.pending_requests import SourceError
 
     with contextlib.suppress(SourceError):
-        answer = await one.source.request("recent", {"trainer": one.number}, ANSWER_SECONDS)
+        answer = await one.source.request("recent", {"trainer": one.number}, patience)
         one.store.remember(one.source.key, one.trainer.id, "recent", answer.value)
 
 
