@@ -14,7 +14,6 @@ from .finding import Abstained, Effect, Finding
 from .live_scene import LiveScene, living, place
 
 _SHARES = {
-    "live.input_bound": "the waiting for input",
     "live.copies": "the copies",
     "live.communication": "the exposed communication",
 }

@@ -7,12 +7,15 @@ launched before.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ..model.device_trainings import STARVED, busy_meanwhile, starving_warns, works_through
 from ..model.ranks import name_of
 from ..model.stalls import find_stall
 from ..model.step_time import input_share, input_wait
 from ..store.view import JobView, TrainerView
 from ..text.units import duration_text, percent_text
+from . import effects
 from .finding import Abstained, Confidence, Evidence, Fix
 from .live_scene import WORDINGS, Findings, LiveScene, living, place, warmed_up
 
@@ -32,40 +35,52 @@ def steady_ranks(job: JobView) -> list[TrainerView]:
 
 def waits_for_input(scene: LiveScene, job: JobView) -> Findings:
     """Yields a finding where the device waits for the loader."""
-    found: list[tuple[float, TrainerView, Confidence, list[Evidence]]] = []
+    found: list[tuple[_Wait, TrainerView]] = []
     for trainer in steady_ranks(job):
         waiting = _waiting(scene, trainer)
         if isinstance(waiting, Abstained):
             yield waiting
         elif waiting is not None:
-            found.append((waiting[0], trainer, waiting[1], waiting[2]))
+            found.append((waiting, trainer))
     if not found:
         return
-    share, trainer, confidence, evidence = max(found, key=lambda one: one[0])
+    wait, trainer = max(found, key=lambda one: one[0].share)
+    share, evidence = wait.share, list(wait.evidence)
     if len(found) > 1:
-        names = ", ".join(f"{name_of(one[1])} {percent_text(one[0])}" for one in found[:8])
+        names = ", ".join(f"{name_of(of)} {percent_text(one.share)}" for one, of in found[:8])
         evidence.append(Evidence(text=f"waiting for input: {names}", source="probe"))
     _, step = input_wait(trainer)
-    fixes, room = workers_fixes(scene, job, trainer, (step * (1 - share), step) if step else None)
+    seconds = (step * (1 - wait.won), step) if step else None
+    fixes, room = workers_fixes(scene, job, trainer, seconds)
     if room is not None:
         evidence.append(room)
     who = name_of(trainer)
-    yield WORDINGS.finding(
+    one = WORDINGS.finding(
         "live.input_bound",
         {"who": who[:1].upper() + who[1:], "share": percent_text(share)},
         fixes,
         severity="warning" if starving_warns(scene.host, trainer, share, scene.history) else "info",
-        confidence=confidence,
+        confidence=wait.confidence,
         evidence=tuple(evidence),
         where=place(scene, trainer),
         rank=share,
     )
+    what = "the waiting for input" if wait.won == share else "the time in which no kernel runs"
+    yield effects.of_share(one, wait.won, what)
 
 
-def _waiting(
-    scene: LiveScene, trainer: TrainerView
-) -> tuple[float, Confidence, list[Evidence]] | Abstained | None:
-    """Return the share of a step in which the device waits for input, how sure that is, and why.
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    """For what ``share`` of a step a trainer waits for input, and ``won``: what its cure brings."""
+
+    share: float
+    won: float
+    confidence: Confidence
+    evidence: tuple[Evidence, ...]
+
+
+def _waiting(scene: LiveScene, trainer: TrainerView) -> _Wait | Abstained | None:
+    """Return how the device waits for input.
 
     The result is None where the device does not wait, and an abstention if that is not known.
     """
@@ -74,11 +89,11 @@ def _waiting(
         return None
     if trainer.number("input_seconds") is not None:
         text = f"the device waits for the loader {percent_text(share)} of a step, as measured"
-        return share, "definite", [Evidence(text=text, source="probe")]
+        return _Wait(share, share, "definite", (Evidence(text=text, source="probe"),))
     text = f"the training thread waits for the loader {percent_text(share)} of a step"
-    evidence = [Evidence(text=text, source="probe")]
+    waits = Evidence(text=text, source="probe")
     if not trainer.definition.cuda:
-        return share, "definite", evidence
+        return _Wait(share, share, "definite", (waits,))
     busy = busy_meanwhile(scene.host, trainer, scene.history)
     too_busy = busy is not None and works_through(busy.percent, share)
     if busy is None or (too_busy and not busy.by_sms):
@@ -86,10 +101,9 @@ def _waiting(
     if too_busy:
         return None  # the GPU meanwhile executes kernels that were launched before
     what = "the SMs are active" if busy.by_sms else "any kernel runs"
-    evidence.append(
-        Evidence(text=f"meanwhile {what} {busy.percent:.0f} % of the time", source="nvml")
-    )
-    return share, "likely", evidence
+    works = Evidence(text=f"meanwhile {what} {busy.percent:.0f} % of the time", source="nvml")
+    # A wait during which a kernel runs wins nothing.
+    return _Wait(share, min(share, 1 - busy.percent / 100), "likely", (waits, works))
 
 
 # ── how many workers ──
