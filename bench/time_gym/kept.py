@@ -40,6 +40,7 @@ def _kept(row: score.Row) -> dict[str, Any]:
         **{name: row[name] for name in ABOUT},
         "step_seconds": score.step_seconds(row),
         "settings": why.get("settings") or [],
+        "median_step_seconds": _short(why.get("median_step_seconds")),
         "clock": {
             **{name: why[name] for name in ("window_seconds", "steps", "looks")},
             "rows": [
@@ -50,8 +51,9 @@ def _kept(row: score.Row) -> dict[str, Any]:
         },
         "look": look
         and {
-            **{name: _short(look[name]) for name in
-               ("seconds", "steps", "stood_seconds", "lost_seconds")},
+            **{name: _short(look.get(name)) for name in
+               ("seconds", "steps", "stood_seconds", "lost_seconds", "held_seconds",
+                "paused_seconds")},
             "rows": [[_short(one[name]) for name in GPU] for one in look["rows"]],
         },
     }  # fmt: skip
@@ -66,7 +68,9 @@ def judged(row: dict[str, Any]) -> tuple[Cause, ...]:
     look = _look(row["look"]) if row["look"] else None
     cost = max(look.lost_seconds or 0.0, look.stood_seconds) if look else 0.0
     facts = {name.replace("-", "_"): 1 for name in row["settings"]}
-    return ranked(_clock(row["clock"]), look, Known(facts=facts, cost_seconds=cost))
+    median = row.get("median_step_seconds")
+    known = Known(facts=facts, cost_seconds=cost, median_step_seconds=median)
+    return ranked(_clock(row["clock"]), look, known)
 
 
 def _clock(told: dict[str, Any]) -> TimeLedger:
@@ -83,29 +87,44 @@ def _look(told: dict[str, Any]) -> Look:
         for name, kind, seconds, share, low, high, count, place in told["rows"]
     )
     stood, lost = told["stood_seconds"], told["lost_seconds"]
-    return Look(told["seconds"], told["steps"], rows, 0, 0.0, stood, lost, 0.0, 0.0)
+    more = told.get("held_seconds"), told.get("paused_seconds")
+    return Look(
+        told["seconds"], told["steps"], rows, 0, 0.0, stood, lost, 0.0, 0.0, None, 0.0, *more
+    )
 
 
 def as_measured(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield kept rows with the causes of now, as :mod:`.score` reads a run."""
     for row in rows:
-        causes = [
-            {
-                "row": one.name,
-                "severity": "warning" if one.warns else "info",
-                "saves_share_at_most": one.share,
-                "saves_share_at_most_low": one.low,
-                "saves_share_at_most_high": one.high,
-            }
-            for one in judged(row)
-        ]
         each = row["step_seconds"]
         yield {
             **{name: row[name] for name in ABOUT},
             "problem": None,
-            "why": {"causes": causes},
+            "why": {"causes": _causes(row)},
             "steps": [[each * number, number] for number in range(1, int(20 / each) + 20)],
         }
+
+
+def judged_again(rows: Sequence[score.Row]) -> Iterator[score.Row]:
+    """Yield the rows of a run with the causes that the rules of now find in what was seen then."""
+    for row in rows:
+        if row["problem"] or not score.step_seconds(row):
+            yield row
+        else:
+            yield {**row, "why": {**row["why"], "causes": _causes(_kept(row))}}
+
+
+def _causes(row: dict[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {
+            "row": one.name,
+            "severity": "warning" if one.warns else "info",
+            "saves_share_at_most": one.share,
+            "saves_share_at_most_low": one.low,
+            "saves_share_at_most_high": one.high,
+        }
+        for one in judged(row)
+    ]
 
 
 def read(path: Path) -> list[dict[str, Any]]:

@@ -1,7 +1,8 @@
 """Says how right ``gpuscope why`` was: the bars of a run of the gym.
 
 ``python -m bench.time_gym.score results.json [results.json …]`` prints a line for each training and
-the bars. Nothing is measured here.
+the bars. With ``--again`` the causes are those that the rules of now find in what was seen then: a
+change of the rules is judged without a card. Nothing is measured here.
 """
 
 from __future__ import annotations
@@ -267,12 +268,17 @@ def _names(names: Any) -> str:
     return f"; not: {listed}" if listed else ""
 
 
-def main(paths: Sequence[str]) -> int:
-    """0: the file was read; 64: there is none."""
+def main(words: Sequence[str]) -> int:
+    """0: the files were read; 64: there are none."""
+    paths = [word for word in words if word != "--again"]
     if not paths:
-        print("usage: python -m bench.time_gym.score results.json …", file=sys.stderr)
+        print("usage: python -m bench.time_gym.score [--again] results.json …", file=sys.stderr)
         return 64
-    rows = [row for path in paths for row in json.loads(Path(path).read_text())["rows"]]
+    rows: list[Row] = [row for path in paths for row in json.loads(Path(path).read_text())["rows"]]
+    if len(paths) < len(words):
+        from .kept import judged_again
+
+        rows = list(judged_again(rows))
     print("\n".join([*map(line_of, rows), "", *report(rows)]))
     return 0
 

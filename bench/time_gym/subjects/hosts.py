@@ -140,10 +140,14 @@ def optimizer_on_the_host(training: Training) -> None:
 
 
 def launches_block(training: Training) -> None:
-    """A training of middling kernels; what its environment says makes the difference."""
+    """A training of middling kernels; what its environment says makes the difference.
+
+    Its GPU has more work than the host needs to launch it, so that the cured one does not depend on
+    how fast the host is in that minute.
+    """
     model = deep(training, training.pick(60, 4), training.pick(2048, 16))
     optimizer = adamw(training, model)
-    inputs = rows_for(model, training.pick(4096, 4))
+    inputs = rows_for(model, training.pick(8192, 4))
     for _ in training.steps():
         model(inputs).square().mean().backward()
         optimizer.step()
