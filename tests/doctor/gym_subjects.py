@@ -87,6 +87,7 @@ SHORT = {
     "host-bound": "--steps 100",
     "synchronising-reads": "--steps 200",
     "copies-to-host": "--steps 60",
+    "allocator-retries": "--steps 60",
     "small-batch": "--steps 100",
 }
 """What makes a script end soon, for its output."""
@@ -104,6 +105,7 @@ Whoever looks ends them; on a busy machine a cause can need a minute to show.
 
 LOOKED_AT = (
     "fp32-products", "host-bound", "synchronising-reads", "copies-to-host", "small-batch",
+    "allocator-retries",
 )  # fmt: skip
 """Those that a look at the GPU names; they have the card for themselves, as their share of its time
 is what they are about."""

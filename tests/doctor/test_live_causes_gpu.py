@@ -34,6 +34,7 @@ CAUSES = {
     "synchronising-reads": "look.reads",
     "copies-to-host": "look.copies_out",
     "small-batch": "look.small_batch",
+    "allocator-retries": "look.allocates",
 }
 BOUNDED = ("fp32-products", "synchronising-reads", "copies-to-host")
 """The cures of the others make the kernels fewer too, so they bring more than the idle time."""

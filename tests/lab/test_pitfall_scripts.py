@@ -314,6 +314,14 @@ def wrong_backend(faulty: Ended, cured: Ended) -> None:
     assert faulty.last(r"([\d.]+) ms/step") > 3 * cured.last(r"([\d.]+) ms/step")
 
 
+def allocator_retries(faulty: Ended, cured: Ended) -> None:
+    """Both streams of the faulty one find the card full in each step, the cured one at no time."""
+    again = [one.last(r"([\d.]+) retries of cudaMalloc a step") for one in (faulty, cured)]
+    assert again[0] >= 1.5
+    assert again[1] < 0.1
+    shorter_steps(0.8)(faulty, cured)
+
+
 ON_GPU: dict[str, tuple[Check, str]] = {
     **{name: how for name, how in ANYWHERE.items() if name != "dataparallel-on-cpu"},
     "straggler": (fewer_milliseconds, "--steps 96"),  # who waits for a GPU uses a core
@@ -330,6 +338,7 @@ ON_GPU: dict[str, tuple[Check, str]] = {
     "host-bound": (shorter_steps(0.5), "--steps 100"),
     "synchronising-reads": (shorter_steps(0.7), "--steps 200"),
     "copies-to-host": (shorter_steps(0.7), "--steps 60"),
+    "allocator-retries": (allocator_retries, "--steps 60"),
     "small-batch": (faster(r"(\d+) samples/s", 4.0), "--steps 100"),
 }
 ON_TWO_GPUS: dict[str, tuple[Check, str]] = {
