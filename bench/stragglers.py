@@ -1,11 +1,12 @@
 """Tells how soon a rank that does a little more work is named, in real jobs over gloo.
 
-    python -m bench.stragglers [--ranks 2 4] [--times 1.1] [--seconds 75]
+    python -m bench.stragglers [--ranks 2 4] [--times 1.1] [--seconds 75] [--at-once]
 
 For each number of ranks two jobs run at the same time: in one the last rank sleeps longer in each
-step, in the other none does. ``gpuscope record`` records both, and each sample is judged as a
-screen would. Ranks sleep instead of computing, so that few cores are enough for many of them.
-Prints a line a job; exit code 1 where a rank is not named within a minute, or a wrong one is.
+step, in the other none does. With ``--at-once`` the jobs of all numbers do. ``gpuscope record``
+records them, and each sample is judged as a screen would. Ranks sleep instead of computing, so that
+few cores are enough for many of them. Prints a line a job; exit code 1 where a rank is not named
+within a minute, or a wrong one is.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ class Job:
     ranks: int
     slow: int | None
     processes: list[subprocess.Popen[bytes]]
+    errors: list[Path]
+    ended: str = ""
     began: float | None = None
     named: list[tuple[float, int | None]] | None = None
 
@@ -47,11 +50,20 @@ class Job:
     def pids(self) -> set[int]:
         return {process.pid for process in self.processes}
 
+    def note_ends(self) -> bool:
+        """Note which rank has ended, with the last line that it has written; True for any."""
+        for rank, (process, path) in enumerate(zip(self.processes, self.errors, strict=True)):
+            if process.poll() is not None:
+                last = (path.read_text(errors="replace").strip().splitlines() or ["no word"])[-1]
+                self.ended = f"rank {rank} ended with {process.returncode}: {last[-200:]}"
+                return True
+        return False
+
     def problem(self) -> str:
         """Return what is wrong with whom was named, "" for nothing."""
         first = (self.named or [(0.0, None)])[0]
         if self.began is None:
-            return "it was not recorded"
+            return f"it was not recorded: {self.ended or 'no sample has steps of all its ranks'}"
         wrong = [at for at, rank in self.named or () if rank != self.slow]
         if wrong:
             return f"a rank that is not slower was named after {wrong[0]:.0f} s"
@@ -70,16 +82,27 @@ def start(ranks: int, slow: int | None, times: float, seconds: float, folder: Pa
     """Start a job with probes inside."""
     store = folder / f"store-{ranks}-{slow}"
     words = [str(ranks), str(store), str(-1 if slow is None else slow), str(times), str(seconds)]
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "WORLD_SIZE": str(ranks),
-           "PYTHONWARNINGS": "ignore", "GPUSCOPE_BLACKBOX_DIR": str(folder / "box"),
-           "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(20000 + os.getpid() % 20000 + ranks
-                                                          + 100 * (slow is None))}  # fmt: skip
-    return Job(ranks, slow, [
-        subprocess.Popen([sys.executable, "-m", "bench.stragglers", "--as-rank", str(rank), *words],
-                         cwd=ROOT, env={**env, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-                         stderr=subprocess.DEVNULL)  # they complain when the first is killed
-        for rank in range(ranks)
-    ])  # fmt: skip
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    port = 20000 + os.getpid() % 20000 + ranks + 100 * (slow is None)
+    # All ranks are here, and gloo fails where the name of the host has no address.
+    interface = {} if os.environ.get("GLOO_SOCKET_IFNAME") else {"GLOO_SOCKET_IFNAME": "lo"}
+    env = {**os.environ, **interface, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1",
+           "WORLD_SIZE": str(ranks), "PYTHONWARNINGS": "ignore",
+           "GPUSCOPE_BLACKBOX_DIR": str(folder / "box"), "MASTER_ADDR": "127.0.0.1",
+           "MASTER_PORT": str(port)}  # fmt: skip
+    job = Job(ranks, slow, [], [])
+    for rank in range(ranks):
+        job.errors.append(folder / f"errors-{ranks}-{slow}-{rank}")
+        with job.errors[-1].open("wb") as errors:
+            job.processes.append(
+                subprocess.Popen(
+                    [sys.executable, "-m", "bench.stragglers", "--as-rank", str(rank), *words],
+                    cwd=ROOT,
+                    env={**env, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                    stderr=errors,
+                )
+            )
+    return job
 
 
 def train(rank: int, ranks: int, store: str, slow: int, times: float, seconds: float) -> None:
@@ -155,11 +178,17 @@ def run(counts: Sequence[int], times: float, seconds: float, folder: Path) -> li
         # All begin to step before anything is recorded: importing torch keeps the cores busy.
         until = time.monotonic() + START_SECONDS
         while time.monotonic() < until and not all(_steps(job) for job in jobs):
+            if any(job.note_ends() for job in jobs):
+                break
             time.sleep(0.2)
+        if any(job.ended for job in jobs):
+            return jobs
         recording = folder / "jobs.gsr"
         words = ["record", str(recording), "--force", "--duration", str(seconds)]
         subprocess.run([sys.executable, "-m", "gpuscope", *words], check=True, cwd=ROOT,
                        capture_output=True)  # fmt: skip
+        for job in jobs:
+            job.note_ends()
     finally:
         for job in jobs:
             for process in job.processes:
@@ -172,7 +201,7 @@ def run(counts: Sequence[int], times: float, seconds: float, folder: Path) -> li
 def _steps(job: Job) -> bool:
     from tests.fakes.probe_client import sockets
 
-    return all(process.poll() is None and sockets(process.pid) for process in job.processes)
+    return all(sockets(process.pid) for process in job.processes)
 
 
 def main() -> int:
@@ -180,11 +209,12 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, nargs="*", default=[2, 4])
     parser.add_argument("--times", type=float, default=1.1, help="how much longer it works")
     parser.add_argument("--seconds", type=float, default=75.0)
+    parser.add_argument("--at-once", action="store_true", help="all jobs at the same time")
     args = parser.parse_args()
     problems = []
-    for count in args.ranks:
+    for counts in [args.ranks] if args.at_once else [[count] for count in args.ranks]:
         with tempfile.TemporaryDirectory(prefix="ranks-", ignore_cleanup_errors=True) as name:
-            for job in run([count], args.times, args.seconds, Path(name)):
+            for job in run(counts, args.times, args.seconds, Path(name)):
                 print(job.line(), flush=True)
                 problems.append(job.problem())
     return int(any(problems))
