@@ -5,7 +5,7 @@ All times are nanoseconds of the host's clock.
 
 from __future__ import annotations
 
-from typing import Dict, List, NamedTuple, Sequence, Set, Tuple
+from typing import Dict, List, Sequence, Set, Tuple
 
 BLOCKING_COPY_NS = 20_000
 """A copy that holds its caller for longer is not asynchronous: its memory is not pinned."""
@@ -23,14 +23,8 @@ LOADS = ("cuModuleLoad", "cuLibraryLoad", "cudaLibraryLoad", "cudaFuncGetAttribu
 """Kernels are loaded at their first use, which takes as long as a small compilation."""
 
 
-class Call(NamedTuple):
-    """A call of the CUDA runtime or driver; ``thread`` tells the threads apart."""
-
-    name: str
-    start: int
-    end: int
-    correlation: int
-    thread: int
+Call = Tuple[str, int, int, int, int]
+"""A call of the CUDA runtime or driver: name, start, end, correlation, thread."""
 
 
 def launching(calls: Sequence[Call]) -> Set[int]:

@@ -21,18 +21,22 @@ def events_of(
     """Return what ran on the busiest device, the runtime's calls, and the number of events.
 
     The interpreter is this thread's meanwhile, so an event is asked only what is needed: whether it
-    is of the host or of a device is the same for all of one name.
+    is of the host or of a device is the same for all of one name. They are plain tuples, because
+    Python's garbage collector forgets those of texts and numbers at once, and named ones never.
     """
     on_device: Dict[int, List[Activity]] = {}
     calls: List[Call] = []
     events = results.events()
+    count = len(events)
     breathe()
-    if len(events) > MAX_EVENTS:
-        raise Refusal("refused", f"the trace has {len(events)} events: too many to read here")
+    if count > MAX_EVENTS:
+        raise Refusal("refused", f"the trace has {count} events: too many to read here")
     names: Dict[str, Tuple[str, str]] = {}
     kind = type(events[0]) if events else None
-    for first in range(0, len(events), SLICE):
-        some = events[first : first + SLICE]
+    events.reverse()
+    while events:
+        some = events[-SLICE:]
+        del events[-SLICE:]  # freed slice by slice too
         for event, name, start, length, number in zip(
             some,
             map(kind.name, some),  # type: ignore[union-attr]
@@ -45,18 +49,17 @@ def events_of(
                 known = names[name] = (name, _side(torch, event, name))
             name, side = known
             if side == "host":
-                thread = event.device_resource_id()
-                calls.append(Call(name, start, start + length, number, thread))
+                calls.append((name, start, start + length, number, event.device_resource_id()))
             elif side:
-                one = Activity(name, start, start + length, number)
                 device = event.device_index()
                 if device in on_device:
-                    on_device[device].append(one)
+                    on_device[device].append((name, start, start + length, number))
                 else:
-                    on_device[device] = [one]
+                    on_device[device] = [(name, start, start + length, number)]
+        del some, event
         breathe()
     busiest: List[Activity] = max(on_device.values(), key=len, default=[])
-    return busiest, calls, len(events)
+    return busiest, calls, count
 
 
 def _side(torch: Any, event: Any, name: str) -> str:

@@ -8,6 +8,7 @@ what is returned adds up to the window. All times are nanoseconds of the host's 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from operator import itemgetter
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from .look_calls import Call, Span, holding, launching, waits
@@ -26,13 +27,8 @@ PAUSES = ("checkpoint", "validation")
 """Rows of the time ledger in which the thread launches kernels that are no part of a step."""
 
 
-class Activity(NamedTuple):
-    """What ran on the device: a kernel, a copy, a memset."""
-
-    name: str
-    start: int
-    end: int
-    correlation: int
+Activity = Tuple[str, int, int, int]
+"""What ran on the device, a kernel, a copy, a memset: name, start, end, correlation."""
 
 
 class Stand(NamedTuple):
@@ -103,8 +99,8 @@ def summary(
     of each part, those of each row of kernels, of what is left out, of each row of idle]``. Empty
     where the trace has no whole step.
     """
-    launched = {call.correlation: call.start for call in calls if call.correlation}
-    ordered = sorted(activities, key=lambda one: one.start)
+    launched = {number: start for _, start, _, number, _ in calls if number}
+    ordered = sorted(activities, key=itemgetter(1))
     breathe()
     begins = step_begins(ordered, launched, marks)
     if len(begins) < 2 or begins[-1] <= begins[0]:
@@ -133,11 +129,13 @@ def summary(
     names = sorted(table.items(), key=lambda item: (-item[1][2], -item[1][1]))
     kept, rest = names[:MAX_NAMES], names[MAX_NAMES:]
     spent: Dict[str, List[float]] = {}
-    for call in calls:
-        if begin <= call.start < end:
-            row = spent.setdefault(call.name, [0, 0.0])
-            row[0] += 1
-            row[1] += call.end - call.start
+    for name, start, stop, _, _ in calls:
+        if begin <= start < end:
+            called = spent.get(name)
+            if called is None:
+                called = spent[name] = [0, 0.0]
+            called[0] += 1
+            called[1] += stop - start
     held = [(max(first, begin), min(last, end)) for first, last in waits(calls)]
     breathe()
     return {
@@ -239,7 +237,7 @@ def _own_times(
     """
     spans: List[Span] = []
     first = until = begin
-    whole_sum = own_sum = at = 0
+    whole_sum = own_sum = at = part = since = before = 0
     for number, (name, start, stop, _) in enumerate(items):
         if start < begin:
             start = begin
@@ -264,13 +262,15 @@ def _own_times(
             until = stop
         row = table.get(name)
         if row is None:
-            row = table[name] = [0, 0, 0]
+            row = table[name] = [0, 0, 0, parts.row(name)]
         row[0] += 1
         row[1] += whole
         row[2] += own
         whole_sum += whole
         own_sum += own
-        parts.add(name, start, own)
+        if not since <= start < before:
+            part, since, before = parts.part_of(start)
+        row[3][part] += own
         if where is not None and own:
             for begun, last, _, line in where.within(start, stop):
                 if line:
@@ -299,17 +299,21 @@ class _Parts:
         count = min(steps, MAX_PARTS)
         self._edges = [begins[number * steps // count] for number in range(count + 1)]
         self._sums: Dict[str, List[int]] = {}
-        self._at, self._from, self._until = 0, begins[0], begins[0]
-        """The part that was added to last, which is mostly that of the next moment too."""
+
+    def row(self, name: str) -> List[int]:
+        """Return the nanoseconds of a row in each part, to be added to."""
+        found = self._sums.get(name)
+        if found is None:
+            found = self._sums[name] = [0] * (len(self._edges) - 1)
+        return found
+
+    def part_of(self, moment: int) -> Tuple[int, int, int]:
+        """Return the number of the part that a moment is in, its begin and its end."""
+        at = min(max(bisect_right(self._edges, moment) - 1, 0), len(self._edges) - 2)
+        return at, self._edges[at], self._edges[at + 1]
 
     def add(self, name: str, moment: int, spent: int) -> None:
-        row = self._sums.get(name)
-        if row is None:
-            row = self._sums[name] = [0] * (len(self._edges) - 1)
-        if not self._from <= moment < self._until:
-            at = self._at = min(max(bisect_right(self._edges, moment) - 1, 0), len(row) - 1)
-            self._from, self._until = self._edges[at], self._edges[at + 1]
-        row[self._at] += spent
+        self.row(name)[self.part_of(moment)[0]] += spent
 
     def lengths(self) -> List[float]:
         return [_s(b - a) for a, b in zip(self._edges, self._edges[1:])]
@@ -334,6 +338,9 @@ class _Layer:
 
     def __bool__(self) -> bool:
         return bool(self._spans)
+
+    def spans(self) -> List[Span]:
+        return [(start, end) for start, end, _, _ in self._spans]
 
     def within(self, start: int, end: int) -> List[Tuple[int, int, str, str]]:
         found = []
@@ -375,8 +382,14 @@ def _idle(
         )
         if layer
     ]
-    starts = [one.start for one in inside]
+    starts = [one[1] for one in inside]
+    explained = union([span for layer in layers for span in layer.spans()])
+    explained_ends = [end for _, end in explained]
     seconds: Dict[str, List[int]] = {}
+    # Most gaps are short and of these two: they are added up without a call.
+    plain = {"launch": [0, 0], "queue": [0, 0]}
+    shares = {name: parts.row(_IDLE + name) for name in plain}
+    part = since = before = 0
     places: Dict[str, Dict[str, int]] = {}
     where = _places(host)
 
@@ -394,12 +407,24 @@ def _idle(
                 kept[place] = kept.get(place, 0) + last - first
 
     for number, (start, end) in enumerate(free):
-        counted: Set[str] = set()
         at = bisect_left(starts, end)
         launch: Optional[int] = None
         if at < len(inside) and starts[at] == end:
-            launch = launched.get(inside[at].correlation)
+            launch = launched.get(inside[at][3])
         until = end if launch is None else min(max(launch, start), end)
+        drained = bisect_left(ends, start) < bisect_right(ends, until)
+        spot = bisect_right(explained_ends, start)
+        if not drained and (spot == len(explained) or explained[spot][0] >= until):
+            cause = "launch" if until > start else "queue"
+            plain[cause][0] += end - start
+            plain[cause][1] += 1
+            if not since <= start < before:
+                part, since, before = parts.part_of(start)
+            shares[cause][part] += end - start
+            if number % SLICE == SLICE - 1:
+                breathe()
+            continue
+        counted: Set[str] = set()
         rest: List[Span] = [(start, until)] if until > start else []
         for layer in layers:
             left: List[Span] = []
@@ -412,13 +437,17 @@ def _idle(
                 if last > first:
                     left.append((first, last))
             rest = left
-        drained = bisect_left(ends, start) < bisect_right(ends, until)
         for first, last in rest:
             book("sync" if drained else "launch", first, last, counted)
         if end > until:  # it was launched already
             book("launch" if until > start else "queue", until, end, counted)
         if number % SLICE == SLICE - 1:
             breathe()
+    for cause, (spent, count) in plain.items():
+        if count:
+            row = seconds.setdefault(cause, [0, 0])
+            row[0] += spent
+            row[1] += count
     out = []
     for cause, (spent, count) in sorted(seconds.items(), key=lambda item: -item[1][0]):
         best = max(places.get(cause, {}).items(), key=lambda item: item[1], default=("", 0))

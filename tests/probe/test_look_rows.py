@@ -6,10 +6,8 @@ import random
 
 import pytest
 
-from gpuscope.probe.look_calls import Call
 from gpuscope.probe.look_rows import (
     MAX_NAMES,
-    Activity,
     Host,
     Stand,
     gaps,
@@ -23,11 +21,11 @@ MS = 1_000_000
 
 
 def kernel(name, start, end, correlation=0):
-    return Activity(name, int(start * MS), int(end * MS), correlation)
+    return name, int(start * MS), int(end * MS), correlation
 
 
 def call(name, start, end, correlation=0, thread=1):
-    return Call(name, int(start * MS), int(end * MS), correlation, thread)
+    return name, int(start * MS), int(end * MS), correlation, thread
 
 
 def launch(correlation, at):
