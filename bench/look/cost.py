@@ -5,7 +5,8 @@
 **Cost**: the trainings keep the moments of their steps. What a look costs is by how much the steps
 around it took longer than those before and after. **Truth**: then ``torch.profiler`` records all of
 some steps, and each row, in ms a step over all looks but the first, is compared with what that
-trace has; idle time with the step by the clock less what ran. Exit code 1 where a bar is missed.
+trace has; idle time with the step by the clock, before each look, less what ran. Exit code 1 where
+a bar is missed.
 """
 
 from __future__ import annotations
@@ -50,6 +51,17 @@ def cost_of(moments: Sequence[float], asked: float, answered: float) -> float | 
     if len(inside) < 3 or count < 3:
         return None
     return inside[-1] - inside[0] - (len(inside) - 1) * seconds / count
+
+
+def usual_seconds(moments: Sequence[float], ends: Sequence[float]) -> float:
+    """Return how long a step took right before these moments, none of them in or after a look."""
+    seconds, count = 0.0, 0
+    for end in ends:
+        found = [one for one in moments if end - APART_SECONDS + 0.4 < one < end]
+        if len(found) > 1:
+            seconds += found[-1] - found[0]
+            count += len(found) - 1
+    return seconds / count
 
 
 def own_seconds(ran: Sequence[Sequence[Any]]) -> dict[str, float]:
@@ -120,8 +132,7 @@ def measured(kind: str, looks: int, folder: Path, device: str) -> dict[str, Any]
     row: dict[str, Any] = {"kind": kind, "problems": problems, "printed": training.printed()}
     found = [(read(value), asked, answered, value) for asked, answered, value in taken]
     costs = [cost_of(moments, asked, answered) for _, asked, answered, _ in found]
-    before = [one for one in moments if traced_at - APART_SECONDS + 0.3 < one < traced_at]
-    usual = (before[-1] - before[0]) / (len(before) - 1)
+    usual = usual_seconds(moments, [*(asked for asked, _, _ in taken[1:]), traced_at])
     first_cost, usual_costs = costs[:1], [one for one in costs[1:] if one is not None]
     seen = [look for look, *_ in found[1:] or found if look is not None]
     if seen:
@@ -129,6 +140,7 @@ def measured(kind: str, looks: int, folder: Path, device: str) -> dict[str, Any]
         row |= {
             "step_ms": 1e3 * usual,
             "look_step_ms": 1e3 * mean(look.step_seconds for look in seen),
+            "slowed_ms": 1e3 * mean(look.slowed_seconds for look in seen),
             "kernels_a_step": seen[-1].kernels_a_step,
             "rows": {name: [1e3 * a, 1e3 * b] for name, (a, b) in rows.items()},
             "worst": max(abs(a - b) / usual for a, b in rows.values()),
@@ -163,7 +175,8 @@ def lines_of(row: Mapping[str, Any]) -> list[str]:
         f"{median([one['events'] for one in looks]):7.0f} events of "
         f"{median([one['steps'] for one in looks]):3.0f} steps  start {usually('start_seconds')} "
         f"waited {usually('waited_seconds')} stop {usually('stop_seconds')} "
-        f"read {usually('read_seconds')} lost as told {usually('lost_seconds')}  cost {spent}"
+        f"read {usually('read_seconds')} slowed {row['slowed_ms']:.1f} "
+        f"lost as told {usually('lost_seconds')}  cost {spent}"
     ]
     out += [
         f"    {name:18} look {a:8.3f} ms  trace {b:8.3f} ms  "

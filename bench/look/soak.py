@@ -3,8 +3,8 @@
     python -m bench.look.soak [--kinds single compiled ddp loader] [--looks 200] [--ranks N]
 
 Beside each training runs the same one without a probe. Harm is: a loss that differs by a bit, a
-thread or a descriptor that is left, anything on the outputs, an end, fewer than nine in ten looks
-taken. Prints one row a kind; exit code 1 if there was harm.
+thread or a descriptor that is left and not opened by the other one too, anything on the outputs, an
+end, fewer than nine in ten looks taken. Prints one row a kind; exit code 1 if there was harm.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 from gpuscope.wire.frames import Result
 
-from .started import Training
+from .started import CONNECTION, Training
 
 BETWEEN_SECONDS, SETTLE_SECONDS = 0.05, 3.0
 LEAST_TAKEN = 0.9
@@ -41,7 +41,7 @@ def soaked(kind: str, looks: int, folder: Path, device: str, ranks: int) -> dict
         looked.connect()
         looked.look(1)
         time.sleep(SETTLE_SECONDS)
-        before = looked.counts()
+        before, others_before = looked.left(), alone.left()
         for number in range(2, looks + 2):
             answers = looked.look(number)
             taken += all(isinstance(one, Result) for one in answers)
@@ -51,7 +51,8 @@ def soaked(kind: str, looks: int, folder: Path, device: str, ranks: int) -> dict
                 else:
                     refusals[one.reason] += 1
             time.sleep(BETWEEN_SECONDS)
-        after = _settled(looked, before)
+        left = _settled(looked, alone, before, others_before)
+        after = looked.left()
         books = looked.finish()
         others = alone.finish(len(books[0]["losses"]))
     finally:
@@ -66,9 +67,8 @@ def soaked(kind: str, looks: int, folder: Path, device: str, ranks: int) -> dict
     harm = []
     if any(one is not None for one in differs):
         harm.append(f"losses differ from step {differs} on")
-    if any(a > b for was, now in zip(before, after, strict=True)
-           for a, b in zip(now, was, strict=True)):  # fmt: skip
-        harm.append(f"threads and descriptors were {before}, are {after}")
+    if any(left):
+        harm.append(f"left: {[dict(one) for one in left]}")
     if looked.printed():
         harm.append(f"it printed {looked.printed()[:300]!r}")
     if taken < LEAST_TAKEN * looks:
@@ -89,12 +89,26 @@ def soaked(kind: str, looks: int, folder: Path, device: str, ranks: int) -> dict
     }
 
 
-def _settled(training: Training, wanted: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the threads and descriptors, once they are as before or some seconds have passed."""
+def _settled(
+    looked: Training,
+    alone: Training,
+    before: list[Counter[str]],
+    others_before: list[Counter[str]],
+) -> list[Counter[str]]:
+    """Return what each rank has more of than before, once it is nothing or seconds have passed.
+
+    What the training without a probe has more of as well is not counted, nor are connections to the
+    probe: another gpuscope on this machine may have them.
+    """
     until = time.monotonic() + SETTLE_SECONDS
-    while (found := training.counts()) != wanted and time.monotonic() < until:
+    while True:
+        pairs = zip(looked.left(), before, alone.left(), others_before, strict=True)
+        found = [(now - was) - (other - was_other) for now, was, other, was_other in pairs]
+        for one in found:
+            one.pop(CONNECTION, None)
+        if not any(found) or time.monotonic() >= until:
+            return found
         time.sleep(0.1)
-    return found
 
 
 def line_of(row: dict[str, Any]) -> str:

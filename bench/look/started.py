@@ -9,12 +9,15 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from gpuscope.wire.frames import Error, Request, Result
 from tests.fakes.probe_client import ROOT, Reader, sockets
 
+CONNECTION = "connections to the probe"
+"""Each program that watches this machine's trainings has one, not ours alone."""
 START_SECONDS, LOOK_SECONDS = 150.0, 60.0
 
 
@@ -114,15 +117,26 @@ class Training:
     def printed(self) -> str:
         return "".join(Path(f"{out}.printed").read_text(errors="replace") for out in self.outs)
 
-    def counts(self) -> list[tuple[int, int]]:
-        """Return the threads and the descriptors of each rank."""
-        return [
-            (
-                len(os.listdir(f"/proc/{process.pid}/task")),
-                len(os.listdir(f"/proc/{process.pid}/fd")),
-            )
-            for process in self.processes
-        ]
+    def left(self) -> list[Counter[str]]:
+        """Return the threads of each rank, and its descriptors by what they are of."""
+        return [_left(process.pid) for process in self.processes]
+
+
+def _left(pid: int) -> Counter[str]:
+    found = Counter(threads=len(os.listdir(f"/proc/{pid}/task")))
+    lines = Path("/proc/net/unix").read_text().splitlines()
+    paths = {row[6]: row[7] for line in lines if len(row := line.split()) > 7}
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            kind, _, number = os.readlink(link).partition(":[")
+        except OSError:
+            continue  # it has just been closed
+        if kind == "socket":
+            kind = paths.get(number.rstrip("]"), kind)
+            if kind.endswith(".sock"):
+                kind = CONNECTION
+        found[kind if kind != "anon_inode" else f"anon_inode:[{number}"] += 1
+    return found
 
 
 def _answer(reader: Reader, number: int) -> Result | Error:

@@ -6,7 +6,7 @@ import sys
 
 from ..doctor.finding import Finding
 from ..doctor.live_causes import fix_of
-from ..model.look import Look, LookRow, cost, read
+from ..model.look import PRICE, Look, LookRow, cost, notes, read
 from ..text.units import count_text, duration_text, percent_text
 from ..wire.clean import clean
 from .one_trainer import OLDER, ProbedTrainer, answer_of
@@ -15,10 +15,6 @@ from .time_document import proof
 LEAST_SECONDS = 1.0
 """With less time left, no look is begun."""
 NO_TIME = "the trainer answered so late that no time was left for it"
-PRICE = (
-    "The look at the GPU costs this training about 0.05 s, once, or 0.15 s for each 1,000 kernels "
-    "of a step if the training waits for its host (--no-look: none)."
-)
 NEXT: tuple[tuple[str, str], ...] = (
     ("another profiler", "the same again, when that profiler has ended"),
     ("a profiler of its own", "the same again, when that profiler has ended"),
@@ -40,7 +36,7 @@ LEAST_SHARE = 0.001
 def announce(found: ProbedTrainer) -> None:
     """Say on stderr, before a look, what it costs; nothing where there is no device to look at."""
     if found.trainer.definition.cuda:
-        print(PRICE, file=sys.stderr, flush=True)
+        print(f"The look at the GPU costs {PRICE} (--no-look: none).", file=sys.stderr, flush=True)
 
 
 async def take(found: ProbedTrainer, seconds: float) -> tuple[Look | None, str]:
@@ -77,7 +73,7 @@ def lines(look: Look | None, problem: str, width: int) -> list[str]:
     if small > 0:
         row = LookRow("", "less than 0.1 % each", "rest", small, small / look.seconds, 0)
         out.append(_row(row, look, width))
-    out += ["", cost(look)]
+    out += ["", cost(look), *notes(look)]
     return [line.rstrip() for line in out]
 
 

@@ -210,6 +210,7 @@ def look_document(look: Look | None, problem: str) -> dict[str, Any]:
         "held_seconds": look.held_seconds,
         "paused_seconds": look.paused_seconds,
         "lost_seconds": look.lost_seconds,
+        "slowed_seconds": look.slowed_seconds,
     }
 
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from .. import checked_rows
 from ..checked_rows import checked
 from ..text.numbers import amount
-from ..text.units import duration_text
+from ..text.units import count_text, duration_text
 
 FILE = Path(__file__).with_name("kernels.toml")
 MAX_ROWS, MAX_KERNELS = 256, 6
@@ -26,6 +26,14 @@ LEAST_SHARE = 0.05
 OTHER = "other"
 OTHER_WORDS = "other kernels"
 UNATTRIBUTED = "unattributed"
+FEW_STEPS = 3
+"""A look that is left to itself has so many steps, or fewer if a step has very many kernels."""
+MANY_KERNELS = 1000
+"""From so many kernels in a step on, they are why a look has few steps."""
+PRICE = (
+    "up to about 0.15 s of the training, once, or 0.05 s for each 1,000 kernels of a step if it "
+    "has more than 3,000; a first look 0.1 s more"
+)
 Kind = Literal["kernels", "communication", "copies", "idle", "rest"]
 
 IDLE_WORDS: Mapping[str, str] = {
@@ -89,6 +97,10 @@ class Look:
     whole seconds, hidden ones included. ``began`` is in seconds since the epoch. For
     ``held_seconds`` the training thread waited in calls of the runtime, None where an older probe
     does not say so. ``paused_seconds`` is what the device executed for checkpoints and validation.
+
+    A trace makes launches slower. Where its steps took longer than those before, by
+    ``slowed_seconds`` each, that is taken off the idle rows: the device does the same work with a
+    trace and without, so a step is idle for as long as it usually takes less what it runs.
     """
 
     seconds: float
@@ -104,6 +116,7 @@ class Look:
     waited_seconds: float = 0.0
     held_seconds: float | None = None
     paused_seconds: float | None = None
+    slowed_seconds: float = 0.0
 
     @property
     def step_seconds(self) -> float:
@@ -202,6 +215,11 @@ def read(answer: Mapping[str, Any]) -> Look | None:
         counts[OTHER] = counts.get(OTHER, 0) + int(amount(row[2]) or 0)
         by_class.setdefault(OTHER, []).append(parts.left_out)
     places = _copied_at(answer.get("copied_at"))
+    traced, busy = seconds, sum(spent.values())
+    usual = amount(answer.get("usual_seconds"))
+    if usual and usual * steps < traced:
+        seconds = max(usual * steps, min(busy, traced))
+    left = (seconds - busy) / (traced - busy) if traced > busy else 1.0
     rows = [
         LookRow(
             kind,
@@ -219,7 +237,7 @@ def read(answer: Mapping[str, Any]) -> Look | None:
     ]
     rest = seconds - sum(row.seconds for row in rows)
     for number, row in enumerate(_rows(answer.get("idle"), 5)):
-        took, cause = amount(row[1]) or 0.0, str(row[0])
+        took, cause = left * (amount(row[1]) or 0.0), str(row[0])
         if cause in IDLE_WORDS and took:
             rest -= took
             between = parts.interval([parts.idle(number)], took / seconds)
@@ -243,6 +261,7 @@ def read(answer: Mapping[str, Any]) -> Look | None:
         amount(answer.get("waited_seconds")) or 0.0,
         amount(answer.get("held_seconds")),
         _paused(answer.get("paused")),
+        (traced - seconds) / steps,
     )
 
 
@@ -267,6 +286,8 @@ class _Parts:
     ) -> tuple[float | None, float | None]:
         """Return the bounds of a share that rows have together, with 95 % confidence.
 
+        They are as far from it, in proportion, as those of the rows in the parts as they were.
+
         Batch means: the parts are taken as independent readings of one ratio, time of the row over
         time. Its variance is that of the ratio estimator (Cochran, Sampling Techniques, 1977), and
         Student's t allows for their small number.
@@ -283,7 +304,7 @@ class _Parts:
         ratio = sum(own) / whole
         left = [value - ratio * length for value, length in zip(own, self.lengths, strict=True)]
         error = sqrt(sum(one * one for one in left) * count / (count - 1)) / whole
-        half = T95[count - 2] * error
+        half = T95[count - 2] * error * (share / ratio if ratio > 0 else 1.0)
         return max(0.0, share - half), min(1.0, share + half)
 
     @staticmethod
@@ -332,6 +353,24 @@ def cost(look: Look) -> str:
         return f"For this look {pause}; what its steps lost in all is unknown."
     lost = duration_text(max(look.lost_seconds, look.stood_seconds))
     return f"This look cost the training {lost}: {pause}."
+
+
+def notes(look: Look) -> list[str]:
+    """Say why a look is of few steps, and what was taken off its idle time."""
+    found = []
+    if look.steps < FEW_STEPS:
+        many = look.kernels_a_step >= MANY_KERNELS
+        found.append(
+            f"It is of {count_text(look.steps, 'step')} only"
+            + (f", as each of the {look.kernels_a_step:,.0f} kernels costs time" if many else "")
+            + ": the shares have no interval."
+        )
+    if look.slowed_seconds >= LEAST_SHARE * look.step_seconds:
+        found.append(
+            f"The trace made each step {duration_text(look.slowed_seconds)} longer; "
+            "that is taken off the idle time."
+        )
+    return found
 
 
 def _kind(name: str) -> Kind:

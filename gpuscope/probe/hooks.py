@@ -226,6 +226,9 @@ class Hooks:
 
         def begins() -> Any:
             steps, passes = self.steps, self.passes
+            wanted = steps.on_backward
+            if wanted is not None and get_ident() == steps.thread and not compiling():
+                wanted(steps)
             if not self.active or (steps.last is not None and not steps.counted_by) or compiling():
                 return None
             try:

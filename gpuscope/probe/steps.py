@@ -67,6 +67,8 @@ class Steps:
         self.skipped = 0
         self.on_step: Optional[Callable[[Steps], None]] = None
         """Called in the training thread at the end of each step that is counted."""
+        self.on_backward: Optional[Callable[[Steps], None]] = None
+        """Called in the training thread before its next backward pass, where somebody wants it."""
         self.counted: Optional[Tuple[int, float]] = None
         """``total`` and the end of that step, together."""
         self.inputs: Optional[List[Tuple[float, float]]] = None

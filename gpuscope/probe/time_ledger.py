@@ -103,6 +103,8 @@ class TimeLedger:
         """Tells what else is known of the last minute: see :mod:`.time_causes`."""
         self.look: Optional[Dict[str, Any]] = None
         """What the last look at the device has found, for who asks later."""
+        self.looked_at = 0
+        """How many steps there were when the last look had been read."""
         self.announce: Callable[..., None] = lambda e, text="", data=None: None
         """Called with each minute as an event ``time``, for the black box and for viewers."""
 

@@ -113,7 +113,7 @@ def test_the_device_is_looked_at_and_the_price_is_said_before_and_after(ask):
         str(os.getpid()), time=gives({"minutes": [minute()], "problem": ""}), look=gives(LOOK)
     )
     assert code == 1
-    assert "costs this training about 0.05 s, once" in errors
+    assert "up to about 0.15 s of the training, once" in errors
     assert "4 steps of 25.0 ms: busy for 50 % of the time" in out
     assert "at train.py:12 main" in out
     assert "2. Reading values from tensors leaves the GPU idle for 25 % of the time" in out

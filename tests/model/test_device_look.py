@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuscope.model.look import class_of, classes, read, waited_for
+from gpuscope.model.look import class_of, classes, notes, read, waited_for
 from tests.fakes.cases import each
 
 NAMES = {
@@ -184,3 +184,42 @@ def test_the_rank_whose_collectives_run_least_is_the_one_that_others_wait_for():
     assert found == (1, pytest.approx(0.14))
     assert waited_for({0: rank(0.30), 1: rank(0.28)}) is None
     assert waited_for({0: rank(0.30)}) is None
+
+
+def test_what_the_trace_made_longer_is_taken_off_the_idle_time():
+    plain = read(answer())
+    assert plain is not None
+    busy = sum(row.seconds for row in plain.rows if row.kind not in ("idle", "rest"))
+    usual = (0.5 * plain.seconds + 0.5 * busy) / plain.steps
+    look = read(answer(usual_seconds=usual))
+    assert look is not None
+    assert look.step_seconds == pytest.approx(usual)
+    assert look.slowed_seconds == pytest.approx(plain.step_seconds - usual)
+    assert sum(row.seconds for row in look.rows) == pytest.approx(look.seconds)
+    for row in look.rows:
+        before = plain.row(row.name)
+        assert before is not None
+        factor = 0.5 if row.kind in ("idle", "rest") else 1.0
+        assert row.seconds == pytest.approx(factor * before.seconds)
+    assert "longer; that is taken off" in notes(look)[-1]
+
+
+@pytest.mark.parametrize("usual", [None, 0.0, "slow", 1e3])
+def test_a_usual_step_that_is_unknown_or_longer_changes_nothing(usual):
+    assert read(answer(usual_seconds=usual)) == read(answer())
+
+
+def test_a_look_of_few_steps_says_why():
+    look, other, three = (
+        read(answer(steps=steps, left_out=[7, kernels, 0.1, 0.1]))
+        for steps, kernels in ((1, 5000), (1, 30), (3, 5000))
+    )
+    assert look is not None
+    assert other is not None
+    assert three is not None
+    assert notes(look) == [
+        "It is of 1 step only, as each of the 5,006 kernels costs time: the shares have no "
+        "interval."
+    ]
+    assert notes(other) == ["It is of 1 step only: the shares have no interval."]
+    assert notes(three) == []

@@ -463,3 +463,17 @@ def test_without_torch_there_is_nothing_to_install(monkeypatch):
     for name in [name for name in sys.modules if name == "torch" or name.startswith("torch.")]:
         monkeypatch.delitem(sys.modules, name)
     assert not Hooks(Steps(), lambda optimizer: None, lambda: None).install()
+
+
+def test_who_waits_for_a_backward_pass_is_called_in_the_training_thread_alone(hooked):
+    steps, _ = hooked
+    model, optimizer = make()
+    step(model, optimizer)
+    calls = []
+    steps.on_backward = calls.append
+    other = threading.Thread(target=lambda: model(torch.ones(2, 4)).sum().backward())
+    other.start()
+    other.join()
+    assert calls == []
+    step(model, optimizer)
+    assert calls == [steps]

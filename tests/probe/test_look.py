@@ -14,9 +14,9 @@ import time
 
 import pytest
 
-from gpuscope.probe import look, look_events
+from gpuscope.probe import look, look_events, look_trace
 from gpuscope.probe.long_requests import LongRequest, Refusal
-from gpuscope.probe.look import Trace
+from gpuscope.probe.look_trace import Trace
 from gpuscope.probe.profiling import Alone
 from gpuscope.probe.steps import Steps
 from gpuscope.probe.time_ledger import TimeLedger
@@ -84,7 +84,7 @@ def test_a_trace_has_the_steps_and_torch_is_as_before(training):
         trace.leave(training.steps)
     assert len(trace.marks) >= 4
     assert trace.marks == sorted(trace.marks)
-    assert trace.marks[-1] - trace.marks[0] >= look.LEAST_SECONDS * 1e9
+    assert trace.marks[-1] - trace.marks[0] >= look_trace.LEAST_SECONDS * 1e9
     assert any(event.name() == "aten::mm" for event in trace.results.events())
     assert not torch.autograd._profiler_enabled()
     assert (training.steps.on_step, list(gc.callbacks)) == (None, collecting)
@@ -104,8 +104,8 @@ class Mark:
         time.sleep(self.waits)
 
 
-@pytest.mark.parametrize(("behind", "least"), [(0, look.LEAST_SECONDS),
-                                               (9, look.ENOUGH_SECONDS)])  # fmt: skip
+@pytest.mark.parametrize(("behind", "least"), [(0, look_trace.LEAST_SECONDS),
+                                               (9, look_trace.ENOUGH_SECONDS)])  # fmt: skip
 def test_a_host_that_is_ahead_is_looked_at_for_longer_and_waits_before_the_end(
     training, behind, least, monkeypatch
 ):
@@ -119,7 +119,7 @@ def test_a_host_that_is_ahead_is_looked_at_for_longer_and_waits_before_the_end(
         trace.leave(training.steps)
     assert (trace.marks[-1] - trace.marks[0]) / 1e9 >= least
     if not behind:
-        assert len(trace.marks) <= look.ENOUGH_STEPS + 1
+        assert len(trace.marks) <= look_trace.ENOUGH_STEPS + 1
     assert trace.waited_seconds >= 0.02
     assert trace.stop_seconds > 0
 
@@ -252,7 +252,7 @@ def test_what_it_cost_is_what_the_steps_took_longer(durations, seconds, expected
 
 QUIET = """
 import threading, time, torch
-from gpuscope.probe.look import Trace
+from gpuscope.probe.look_trace import Trace
 from gpuscope.probe.steps import Steps
 steps = Steps()
 for _ in range(3):
@@ -275,3 +275,58 @@ def test_nothing_is_written_to_the_trainers_outputs():
         env={key: value for key, value in os.environ.items() if "KINETO" not in key},
     )
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
+
+
+def test_a_trace_that_counts_ends_with_its_first_step_and_limits_the_other(training):
+    counting, trace = Trace(torch, CPU, 1, counts=True), Trace(torch, CPU, 3)
+    box = []
+
+    def run():
+        with pytest.raises(Refusal, match="heard nothing of CUDA") as refused:
+            look.take(act(), trace, training.steps, training.ledger, counting)
+        box.append(refused)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    training.until(lambda: not thread.is_alive())
+    assert len(box) == 1
+    assert len(counting.marks) == 2
+    assert (counting.results, trace.results) == (None, None)
+    assert 3 < trace._most < look.MOST_EVENTS
+
+
+@pytest.mark.parametrize(("most", "wanted"), [(2, 2), (0, 1)])
+def test_a_trace_has_no_more_steps_than_it_is_limited_to(training, most, wanted):
+    trace = Trace(torch, CPU, 3)
+    trace.limit(most)
+    training.steps.on_step = trace
+    with Alone(trace.stop):
+        training.until(trace.over.is_set)
+        trace.leave(training.steps)
+    assert len(trace.marks) == wanted + 1
+
+
+def test_a_trace_ends_before_the_next_backward_pass_if_the_device_is_done(training):
+    trace = Trace(torch, CPU, 3)
+    trace.limit(3)
+    training.steps.on_step = trace
+    with Alone(trace.stop):
+        training.until(lambda: training.steps.on_backward is not None)
+        assert trace.running
+        marks = len(trace.marks)
+        training.steps.on_backward(training.steps)
+        assert trace.over.is_set()
+        trace.leave(training.steps)
+    assert len(trace.marks) == marks == 4
+    assert training.steps.on_backward is None
+    assert not torch.autograd._profiler_enabled()
+
+
+def test_steps_that_a_look_has_made_longer_do_not_count_as_usual(training):
+    steps, ledger = training.steps, training.ledger
+    assert look._undisturbed(steps, ledger) == list(steps.durations)
+    ledger.looked_at = steps.total
+    training.step(3)
+    assert look._undisturbed(steps, ledger) == []
+    training.step(2)
+    assert look._undisturbed(steps, ledger) == list(steps.durations)[-5:]

@@ -179,7 +179,7 @@ async def test_a_look_says_its_price_first_and_what_it_has_cost_afterwards():
         await until(pilot, "waiting for input", "w Work")
         await pilot.press("l")
         screen = await until(pilot, "Trace the GPU", "Enter trace")
-        assert "about 0.05 s of the training" in screen
+        assert "about 0.15 s of the training" in screen
         assert source.asked == []
         await pilot.press("enter")
         await until(pilot, "48 % of the time", "This look cost")

@@ -66,7 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="answer at once from what is known: without "
         f"{LOOK_SECONDS:g} s of faster sampling, without a trace of the GPU (it costs the training "
-        "about 0.05 s, once), and without counting the FLOPs of a step (one step takes longer)",
+        "up to about 0.15 s, once), and without counting the FLOPs of a step (one step takes "
+        "longer)",
     )
     parser.add_argument(
         "--window",

@@ -231,7 +231,7 @@ def look_lines() -> list[Line]:
     )
     return [
         [(f"{key_of('look')}  ", "accent"), (trace, "text")],
-        [("   It costs the training about 0.05 s, once; it asks first.", "muted")],
+        [("   It costs the training up to about 0.15 s, once; it asks first.", "muted")],
         [],
         [(f"{key_of('work')}  ", "accent"), (count, "text")],
         [("   One step takes longer, once; it asks first.", "muted")],

@@ -92,8 +92,7 @@ ACTS = {
             "Trace the GPU",
             "a CUDA trace of a few steps, without files: kernels by class, communication and "
             "copies that nothing hides, why the GPU was idle.",
-            "about 0.05 s of the training, once, or 0.15 s for each 1,000 kernels of a step where "
-            "the GPU waits for the host; what it was is shown afterwards.",
+            f"{look.PRICE}; what it was is shown afterwards.",
             "trace",
             cuda=True,
             no_cuda="it has not initialised CUDA, so there is no GPU to trace",
@@ -266,6 +265,8 @@ def look_came(value: Mapping[str, Any]) -> Iterable[Line]:
     for row in found.rows[:4]:
         yield [(f"{percent_text(row.share):>8} ", "muted"), (row.words, "text")]
     yield [("Cost     ", "muted"), (look.cost(found), "text")]
+    for words in look.notes(found):
+        yield [("         ", "muted"), (words, "muted")]
     yield [("         ", "muted"), (f"all rows: the Time tab ({key_of('time')})", "faint")]
 
 

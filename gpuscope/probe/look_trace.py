@@ -1,0 +1,309 @@
+"""A CUDA-only trace of a few steps, which the training thread starts and ends.
+
+A trace from the probe's own thread would have torch print a warning at its first use, so it is
+started where torch was imported: in the training thread, at the end of a step. It is ended there
+too, once the device has come by the last whole step: where the next backward pass begins, or else
+at the end of that step.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import Any, Dict, List
+
+from . import cuda
+from .long_requests import Refusal
+from .marks import capturing
+from .on_import import debug
+from .steps import Steps
+
+MAX_STEPS = 50
+LEAST_SECONDS, ENOUGH_SECONDS = 0.03, 0.1
+"""How long short steps are traced, because a few of them would say little. The training loses more
+with each event, so the shorter time applies if the process itself computed that long, which is what
+launches take, or after :data:`ENOUGH_STEPS`. Nothing is lost if the device is a whole step behind.
+"""
+ENOUGH_STEPS = 10
+LONGEST_SECONDS = 20.0
+"""After this time the trace ends with the step in progress, however few steps it has."""
+LONGEST_WAIT_SECONDS = 2.0
+"""How long to wait for one more step: it shows what the trace has cost, and an older torch can end
+the trace only there."""
+LATE_STEPS = 16
+"""How many more steps to wait for a device that is behind the host."""
+QUIET_LEVEL = 99
+_LEVEL = "_ZN9libkineto6Logger14severityLevel_E"
+_SPEAKS_SINCE = (2, 12)
+"""From this torch on the profiler itself writes to stderr at each start and stop."""
+
+
+class Trace:
+    """A trace that begins and ends in the training thread, called at the end of each step.
+
+    ``activities`` as torch names them; ``wanted`` whole steps at least. One that only ``counts``
+    ends with its first step.
+    """
+
+    def __init__(self, torch: Any, activities: Any, wanted: int, counts: bool = False) -> None:
+        self.torch = torch
+        self.results: Any = None
+        self.marks: List[int] = []
+        """Moments of the steps that are whole, in nanoseconds since the epoch."""
+        self.begun = 0.0
+        """``perf_counter()`` right before the start."""
+        self.first_step = 0
+        self.shift = 0
+        """What to add to ``perf_counter()`` nanoseconds to get those since the epoch."""
+        self.start_seconds = self.stop_seconds = self.waited_seconds = 0.0
+        self.problem = ""
+        self.over = threading.Event()
+        self._wanted, self._most, self._counts = wanted, MAX_STEPS, counts
+        self._activities = activities
+        self._entries = _Entries(torch, activities)
+        self._level = _level(torch)
+        self._level_before = 0
+        self._lock = threading.Lock()
+        self._state = "waits"
+        self._passed: Any = None
+        self._before: Any = None
+        self._computed = 0.0
+        self._late = 0
+
+    def limit(self, steps: int) -> None:
+        """Have it end after so many steps, or after one."""
+        self._most = max(1, steps)
+        self._wanted = min(self._wanted, self._most)
+
+    @property
+    def running(self) -> bool:
+        return self._state == "runs"
+
+    def __call__(self, steps: Steps) -> None:
+        """Start or end the trace; called in the training thread at the end of each step."""
+        try:
+            if self._state == "waits":
+                if not self._captures():
+                    self._start(steps)
+            elif self._state == "runs":
+                self._mark()
+            elif steps.on_step is self:
+                steps.on_step = None
+        except Exception as error:
+            self._failed(error)
+        ends = self._state == "runs" and self._passed is not None
+        steps.on_backward = self._backward if ends else None
+
+    def _backward(self, steps: Steps) -> None:
+        """End the trace if it has all; called in the training thread before a backward pass.
+
+        The forward pass was launched by then, so that it is known when the last step ended.
+        """
+        steps.on_backward = None
+        try:
+            if self._state == "runs" and self._is_over() and not self._captures():
+                self._drain()
+                self.stop()
+        except Exception as error:
+            self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        debug("a look failed", error)
+        self.problem = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
+        self.stop()
+        self.over.set()
+
+    def _is_over(self) -> bool:
+        """Whether the device has come by the last whole step."""
+        return self._passed is True or (self._passed is not None and bool(self._passed.query()))
+
+    def _start(self, steps: Steps) -> None:
+        with self._lock:
+            if self._state != "waits":
+                return
+            self._state = "starts"
+        self.first_step = steps.total
+        self.begun = begin = time.perf_counter()
+        if self._level is not None:
+            self._level_before = self._level.value
+            self._level.value = QUIET_LEVEL
+        try:
+            self._entries.prepare()
+            if self._level is not None and self._level.value != QUIET_LEVEL:
+                self._level_before = self._level.value  # the first use in a process sets its own
+                self._level.value = QUIET_LEVEL
+            self._entries.enable()
+        except BaseException:
+            self._state = "over"
+            self._speak()
+            raise
+        self.shift = time.time_ns() - time.perf_counter_ns()
+        self.start_seconds = time.perf_counter() - begin
+        self.marks.append(time.time_ns())
+        self._computed = time.process_time()
+        self._state = "runs"
+
+    def _mark(self) -> None:
+        now = time.time_ns()
+        seconds = (now - self.marks[0]) / 1e9
+        if self._captures():
+            if self._passed is None:
+                self.marks.append(now)
+            self._before = None
+            return
+        if self._passed is None:
+            self.marks.append(now)
+            if self._counts:
+                self._drain()
+                self.stop()
+            elif self._enough(seconds) or seconds >= LONGEST_SECONDS:
+                self._passed = self._entries.event()
+            return
+        self._late += 1
+        if self._late >= LATE_STEPS or self._is_over():
+            self._drain()
+            self.stop()
+
+    def _enough(self, seconds: float) -> bool:
+        """Whether the steps so far are enough for a result."""
+        behind = self._behind()
+        if len(self.marks) > self._most:
+            return True
+        if len(self.marks) <= self._wanted or seconds < LEAST_SECONDS:
+            return False
+        if seconds >= ENOUGH_SECONDS:
+            return True
+        computed = time.process_time() - self._computed
+        return not behind and (computed >= LEAST_SECONDS or len(self.marks) > ENOUGH_STEPS)
+
+    def _behind(self) -> bool:
+        """Whether the device is still busy with the step before the one that ends now."""
+        before, self._before = self._before, self._entries.event()
+        return before not in (None, True) and not before.query()
+
+    def _drain(self) -> None:
+        """Wait for the device, as ending the trace would; it goes on working meanwhile.
+
+        The interpreter is free for other threads, and this wait is timed apart from the end itself.
+        """
+        event = self._entries.event()
+        if event is not True:
+            begin = time.perf_counter()
+            event.synchronize()
+            self.waited_seconds = time.perf_counter() - begin
+
+    def stop(self) -> None:
+        """End the trace in whatever state it is.
+
+        Any thread may call this; the second call does nothing.
+        """
+        with self._lock:
+            if self._state == "waits":
+                self._state = "over"
+                self.over.set()
+            if self._state != "runs":
+                return
+            self._state = "ends"
+        begin = time.perf_counter()
+        try:
+            self.results = self._entries.disable()
+        finally:
+            self._state = "over"
+            self._speak()
+            self.stop_seconds = time.perf_counter() - begin
+            self.over.set()
+
+    def _captures(self) -> bool:
+        return cuda.initialised() and capturing(self.torch)
+
+    def _speak(self) -> None:
+        if self._level is not None and self._level.value == QUIET_LEVEL:
+            self._level.value = self._level_before
+
+    def leave(self, steps: Steps) -> None:
+        """End the trace because nobody waits for it any more.
+
+        An older torch can end it only in the training thread, at the end of the next step.
+        """
+        if self._state == "waits" or self._entries.anywhere:
+            self.stop()
+        elif self._state in ("starts", "runs"):
+            self._passed, self._late = True, LATE_STEPS
+            self.over.wait(LONGEST_WAIT_SECONDS)
+            return
+        if steps.on_step is self:
+            steps.on_step = None
+        steps.on_backward = None
+
+
+class _Entries:
+    """The functions of torch that prepare, start and end a trace.
+
+    ``anywhere``: whether another thread than the one that started it may end it.
+    """
+
+    def __init__(self, torch: Any, activities: Any) -> None:
+        core = torch._C._autograd
+        self._torch = torch
+        self._prepare, self._enable = core._prepare_profiler, core._enable_profiler
+        self._disable = core._disable_profiler
+        self._activities = activities
+        if not hasattr(core._KinetoEvent, "start_ns"):
+            raise Refusal("unsupported", f"torch {torch.__version__} is too old for a look")
+        self.anywhere = True
+        config = getattr(torch._C._profiler, "_ExperimentalConfig", None)
+        more: Dict[str, Any] = {}
+        try:
+            more["experimental_config"] = config(profile_all_threads=True)  # type: ignore[misc]
+        except TypeError:
+            self.anywhere = False
+        profile = torch.autograd.profiler.profile(
+            use_cpu=torch.profiler.ProfilerActivity.CPU in activities,
+            use_device="cuda" if torch.profiler.ProfilerActivity.CUDA in activities else None,
+            use_kineto=True,
+            **more,
+        )
+        try:
+            self._config = profile.config(create_trace_id=True)
+        except TypeError:
+            self._config = profile.config()
+
+    def prepare(self) -> None:
+        self._prepare(self._config, self._activities)
+
+    def enable(self) -> None:
+        self._enable(self._config, self._activities)
+
+    def disable(self) -> Any:
+        return self._disable()
+
+    def event(self) -> Any:
+        """Return an event behind all that was launched so far; True: the device is done."""
+        if not cuda.initialised():
+            return True
+        event = self._torch.cuda.Event()
+        event.record()
+        return event
+
+
+def _level(torch: Any) -> Any:
+    """Return the profiler's log level, by which it decides what it writes to stderr.
+
+    Raises :class:`Refusal` where the profiler would write and cannot be kept from it.
+    """
+    # Only now: a process that is injected into would keep libffi for a look that nobody asks for.
+    import ctypes
+
+    path = os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_cpu.so")
+    try:
+        library = ctypes.CDLL(path, mode=getattr(os, "RTLD_NOLOAD", 0) | os.RTLD_NOW)
+        return ctypes.c_int.in_dll(library, _LEVEL)
+    except (OSError, ValueError) as error:
+        debug("the profiler's messages cannot be kept back", error)
+    numbers = tuple(int(part) for part in torch.__version__.split(".")[:2] if part.isdigit())
+    if numbers < _SPEAKS_SINCE:
+        return None
+    raise Refusal(
+        "unsupported", f"the profiler of torch {torch.__version__} would print in this training"
+    )
