@@ -169,6 +169,7 @@ def lines_of(row: Mapping[str, Any]) -> list[str]:
         known = [one[key] for one in looks if one[key] is not None]
         return f"{1e3 * median(known):6.1f}" if known else "     ?"
 
+    first = next((f"{one:.1f}" for one in row["first_cost_ms"] if one is not None), "?")
     spent = f"{median(costs):6.1f} ms median {max(costs):6.1f} most" if costs else "? ms"
     out = [
         f"{row['kind']:13} step {row['step_ms']:7.2f} ms  {row['kernels_a_step']:6.0f} kernels  "
@@ -176,7 +177,8 @@ def lines_of(row: Mapping[str, Any]) -> list[str]:
         f"{median([one['steps'] for one in looks]):3.0f} steps  start {usually('start_seconds')} "
         f"waited {usually('waited_seconds')} stop {usually('stop_seconds')} "
         f"read {usually('read_seconds')} slowed {row['slowed_ms']:.1f} "
-        f"lost as told {usually('lost_seconds')}  cost {spent}"
+        f"lost as told {usually('lost_seconds')}  cost {spent}, "
+        f"first look {first} ms"
     ]
     out += [
         f"    {name:18} look {a:8.3f} ms  trace {b:8.3f} ms  "
