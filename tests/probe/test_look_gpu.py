@@ -209,6 +209,24 @@ def step():
     assert shares["products-plain"] + shares.get("products-tf32", 0.0) > 0.02, shares
 
 
+def test_a_step_of_many_kernels_is_looked_at_alone():
+    code = """
+small = torch.zeros(8, device=device)
+def before():
+    for _ in range(3000): small.add_(1)
+"""
+    with trainer(TRAINING + WATCHED + code + "train(120)") as process:
+        reader = connect(process)
+        values = [look(reader, number) for number in (1, 2)]
+        reader.close()
+    for value in values:
+        rows(value)
+        assert value["steps"] == 1
+        assert 6000 < value["events_a_step"] < 9000
+        # the next step up to its backward pass is in the trace, and not all of it
+        assert value["events"] < 2.2 * value["events_a_step"]
+
+
 def test_a_profiler_that_runs_refuses_the_look():
     code = """
 with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as own:
