@@ -27,10 +27,10 @@ def without_waits(look: Look, usual: float) -> float | None:
     """
     if look.held_seconds is None or usual <= 0:
         return None
-    looked = look.step_seconds
+    looked = look.step_seconds + look.slowed_seconds
     host = max(0.0, looked - look.held_seconds / look.steps) * min(1.0, usual / looked)
     more = max(0.0, usual - looked)
-    return min(1.0, (max(host, look.busy_share * looked) + more) / usual)
+    return min(1.0, (max(host, look.busy_share * look.step_seconds) + more) / usual)
 
 
 def pauses(median: float | None, usual: float, look: Look | None = None) -> float | None:
