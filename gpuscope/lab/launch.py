@@ -30,7 +30,11 @@ FOLDER_VARIABLE = "GPUSCOPE_LAB_FOLDER"
 OLDEST_PYTHON = (3, 10)
 ASK_SECONDS = 20.0
 STOP_SECONDS = 3.0
-"""Seconds from SIGTERM to SIGKILL."""
+"""Seconds from SIGTERM to SIGKILL, besides those of the step in progress."""
+STEPS_AWAITED, LONGEST_AWAITED = 2.0, 120.0
+"""A worker ends after its step. So many steps of the last length are waited for, and so many
+seconds at most, because one that is killed writes down nothing of what it has measured.
+"""
 STOP_RANKS_SECONDS = 10.0
 """The same for a run with several processes. Within this time torchrun's agent tells its ranks to
 end, and kills those that do not.
@@ -154,6 +158,8 @@ class LabRun:
         self._environment = dict(environment or {})
         self._keeps = keep
         self._left = False
+        self._step_seconds = 0.0
+        """How long the newest step took, 0 before the first."""
         self._process: asyncio.subprocess.Process | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._following: asyncio.Task[None] | None = None
@@ -174,9 +180,23 @@ class LabRun:
                 await self._launch()
 
     async def stop(self) -> None:
-        """Ask the worker to end and kill it after ``STOP_SECONDS``; return when it has ended."""
+        """Ask the worker to end after its step, and return when it has ended.
+
+        It is killed where that takes much longer than a step.
+        """
         async with self._lock:
             await self._end()
+
+    def kill(self) -> None:
+        """End a worker at once that was asked to end."""
+        if self.state == "stopping" and self.pid is not None:
+            self._kill_group()
+
+    @property
+    def stop_seconds(self) -> float:
+        """Seconds that a worker gets to end."""
+        step = min(STEPS_AWAITED * self._step_seconds, LONGEST_AWAITED)
+        return (STOP_RANKS_SECONDS if self.config.processes else STOP_SECONDS) + step
 
     async def restart(self, config: LabConfig) -> None:
         """End the worker if there is one, and start one with ``config``."""
@@ -207,7 +227,7 @@ class LabRun:
 
     async def _launch(self) -> None:
         self.failure = self.summary = self.started = None
-        self.no_torch = False
+        self.no_torch, self._step_seconds = False, 0.0
         self.stderr.clear()
         self._become("starting")
         try:
@@ -236,8 +256,7 @@ class LabRun:
         if self.pid is not None:
             self._become("stopping")
             self._signal(signal.SIGTERM)
-        patience = STOP_RANKS_SECONDS if self.config.processes else STOP_SECONDS
-        done, _ = await asyncio.wait([self._following], timeout=patience)
+        done, _ = await asyncio.wait([self._following], timeout=self.stop_seconds)
         if not done:
             self._kill_group()
         await asyncio.shield(self._following)
@@ -317,6 +336,8 @@ class LabRun:
             self.started = record
             if self.state == "starting":
                 self._become("running")
+        elif isinstance(record, metrics.Step):
+            self._step_seconds = record.step_seconds or self._step_seconds
         elif isinstance(record, metrics.Ended):
             self.summary = record.summary
         elif isinstance(record, metrics.Failure):

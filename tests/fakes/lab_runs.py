@@ -13,8 +13,10 @@ from gpuscope.lab.config import LabConfig
 from gpuscope.lab.ledger import Entry, entry_of
 from tests.fakes import pythons
 
-FAILS, HANGS, DIES = 13, 14, 15
-"""Micro-batches with which the substitute runs out of memory, never ends, or is killed."""
+FAILS, HANGS, DIES, SLOW = 13, 14, 15, 16
+"""Micro-batches with which the substitute runs out of memory, never ends, or is killed. With the
+last it makes steps of half a second, and ends a step and a half after it was asked to.
+"""
 
 _STAND_IN = """#!{python}
 import json, os, signal, sys, time
@@ -43,6 +45,14 @@ if batch == {fails}:
     sys.exit(1)
 if batch == {dies}:
     os.kill(os.getpid(), signal.SIGKILL)
+if batch == {slow}:
+    def end(*_):
+        time.sleep(0.75)
+        say(metrics.Ended(metrics.document(config, {{}}, {{}}, steps=2, started=started)))
+        sys.exit(0)
+    signal.signal(signal.SIGTERM, end)
+    say(metrics.Step(2, 0.9, 2.0 * batch, 0.5))
+    time.sleep(60)
 if batch == {hangs}:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     time.sleep(60)
@@ -68,6 +78,7 @@ def stand_in(folder: Path, seconds: float = 0.0) -> tuple[Path, Path]:
             fails=FAILS,
             hangs=HANGS,
             dies=DIES,
+            slow=SLOW,
             seconds=seconds,
         )
     )

@@ -16,6 +16,7 @@ import pytest
 from gpuscope.lab import launch, metrics
 from gpuscope.lab.config import LabConfig
 from gpuscope.lab.launch import PYTHON_VARIABLE, LabRun
+from tests.fakes import lab_runs
 from tests.fakes.waiting import alive, until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -153,6 +154,29 @@ def test_a_worker_that_hears_nothing_is_killed(monkeypatch: pytest.MonkeyPatch) 
         assert run.state == "stopped"
 
     with_run(work)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_step_in_progress_is_waited_for_unless_it_is_to_end_at_once(
+    at_once: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(launch, "STOP_SECONDS", 0.3)  # less than the worker takes for its step
+    monkeypatch.setenv(PYTHON_VARIABLE, str(lab_runs.stand_in(tmp_path)[0]))
+
+    async def work(run: LabRun, heard: Heard) -> None:
+        await run.start()
+        await heard.steps(2)
+        stopping = asyncio.create_task(run.stop())
+        if at_once:
+            while run.state != "stopping":
+                await asyncio.sleep(0.01)
+            run.kill()
+        await stopping
+        assert run.state == "stopped"
+
+    run = with_run(work, TINY.changed("batch", lab_runs.SLOW))
+    assert (run.summary is None) == at_once, "one that is killed writes nothing down"
 
 
 @pytest.mark.slow

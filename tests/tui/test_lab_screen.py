@@ -191,7 +191,7 @@ async def test_a_click_in_the_footer_does_what_the_key_does():
         await until(pilot, "WHAT IS WRONG")
         await pilot.press("q")
         await pilot.click(offset=(line.index("?"), 39))
-        await until(pilot, "╭─ Help", "? close")
+        await until(pilot, "╭─ Help", "? Close")
 
 
 # ── what speaks against them ──────────────────────────────────────────────────────────────────────
@@ -611,6 +611,24 @@ async def test_a_real_run_on_the_cpu_from_the_key_to_the_ledger(path):
         assert [point[0] for point in entry.document["loss_curve"]][-1] == 12 * 32
 
 
+@in_loop
+async def test_a_run_whose_worker_was_killed_is_kept_with_what_it_had_reported(path):
+    app = make_app(views.cpu_only(), "lab")
+    async with app.run_test(size=(120, 40)) as pilot:
+        runs = running(app, LabConfig(model="mlp-small", device="cpu"))
+        for number in (1, 2, 3):
+            runs._record(lab_data.step(number, 3.0 - number / 2))
+        runs._worker.state = "stopping"  # type: ignore[union-attr,misc]
+        runs._changed()
+        await until(pilot, "stops after the step in progress", "x ends it now")
+        end(runs, {})
+        await until(pilot, "#1", "▲")
+    (entry,) = Ledger(path).entries()
+    assert entry.document["steps"] == 3
+    assert entry.document["loss_curve"][-1][1] == entry.document["loss_last"] == 1.5
+    assert "killed before it wrote down" in entry.failure
+
+
 @pytest.mark.slow
 @needs_torch
 @in_loop
@@ -771,9 +789,9 @@ async def test_how_often_and_how_long_is_chosen_before_a_series_begins(path, mon
         await until(pilot, "Repeat A and B interleaved", "amp bf16", "10 runs, A B B A A B B A")
         await pilot.press("right", "up")
         screen = text(app).splitlines()
-        row = next(y for y, line in enumerate(screen) if "Enter begin" in line)
+        row = next(y for y, line in enumerate(screen) if "Enter Begin" in line)
         await pilot.click(offset=(screen[row].index("→ more"), row))
-        await pilot.click(offset=(screen[row].index("Enter begin"), row))
+        await pilot.click(offset=(screen[row].index("Enter Begin"), row))
         await pilot.pause()
     (given,) = begun
     assert [c.amp for c in given[:2]] == ["off", "bf16"]

@@ -18,7 +18,7 @@ async def test_quitting_asks_once_where_a_run_would_end(monkeypatch):
         runs = running(app, LabConfig(model="mlp-small", device="cpu"))
         runs._record(lab_data.step(145))
         await pilot.press("q")
-        await until(pilot, "at step 145 and keep it as a run?", "Enter stop and quit", "stay")
+        await until(pilot, "at step 145 and keep it as a run?", "Enter Stop and quit", "Stay")
         await pilot.press("escape")
         await until(pilot, "Demo trainer", absent="keep it as a run")
         await pilot.press("ctrl+c")

@@ -85,7 +85,7 @@ async def test_a_search_is_followed_and_its_best_is_taken(events, monkeypatch, s
         shown = await until(pilot, "as fast: ", "kept", "To paste", "torch.autocast(")
         assert 'torch.autocast("cpu"' not in shown
         assert "does not fit" in shown or size == (80, 24)
-        assert "t take" in shown
+        assert "t Take" in shown
         await pilot.press("t")
         await until(pilot, "Demo trainer", "as fast")
         assert app.session.labs.config.amp == "bf16"
@@ -105,7 +105,7 @@ async def test_a_search_that_fails_says_why_and_may_share_the_gpu(monkeypatch):
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "Demo trainer")
         await pilot.press("T", "enter")
-        await until(pilot, "GPU 0 is in use.", "run anyway")
+        await until(pilot, "GPU 0 is in use.", "Run anyway")
         await pilot.press("exclamation_mark")
         await until(pilot, "GPU 0 is in use.")
         assert app.session.labs.tuning is not None
@@ -124,6 +124,10 @@ async def test_no_trainer_starts_beside_a_search_and_a_key_ends_it(monkeypatch):
         await until(pilot, "searching the fastest settings")
         await pilot.press("r")
         await until(pilot, "a search uses the device")
+        await pilot.press("q")
+        await until(pilot, "Stop the search for the fastest settings?", "continues from there")
+        await pilot.press("escape")
+        await until(pilot, "Demo trainer", absent="continues from there")
         await pilot.press("x")
         await until(pilot, "search: ", absent="searching")
         assert app.session.labs.tuning is not None

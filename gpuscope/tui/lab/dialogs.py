@@ -183,7 +183,7 @@ class HeldDialog(TextDialog):
 
 
 class QuitDialog(TextDialog):
-    """The question whether to quit while a run is in progress."""
+    """The question whether to quit while a run or a search is in progress."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("QuitDialog")]
     WAIT_SECONDS = 2.5
@@ -201,7 +201,11 @@ class QuitDialog(TextDialog):
         run = self.runs.current
         name = run.preset if run is not None else self.runs.config.model
         if self._leaving is not None:
-            yield [(f"Stopping {name} and writing the run down …", "muted")]
+            name = "the search" if self.runs.searching else f"{name} and writing the run down"
+            yield [(f"Stopping {name} …", "muted")]
+        elif self.runs.searching:
+            yield [("Stop the search for the fastest settings?", "title")]
+            yield [("What it has measured is kept: the same search continues from there.", "muted")]
         elif run is not None and run.step:
             yield [(f"Stop {name} at step {run.step:,} and keep it as a run?", "title")]
         else:

@@ -419,8 +419,8 @@ class LabPane(Pane):
         self._redraw()
 
     def do_lab_stop(self) -> None:
-        """Stop the trainer."""
-        self.runs.stop()
+        """Stop the trainer after its step; one that is stopping already ends at once."""
+        self.runs.stop_or_kill()
         self._redraw()
 
     def do_lab_repeat(self) -> None:

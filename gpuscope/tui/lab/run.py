@@ -19,7 +19,7 @@ from .devices import tensor_shares
 
 if TYPE_CHECKING:
     from ...lab.ledger import Entry
-    from ...lab.metrics import Started, Step
+    from ...lab.metrics import Failure, Started, Step
     from ...predict.errors import Figure
     from ...store.view import HostView
 
@@ -184,6 +184,42 @@ class Run:
         """
         means = [total / count for total, count, _ in self._tensor.values() if count]
         return math.fsum(means) / len(means) if means and len(means) == len(self._tensor) else None
+
+    def reported(self, failure: Failure | None) -> dict[str, Any]:
+        """Return the document of a run whose worker ended without writing one.
+
+        It has what the worker had reported until then, and ``failure``, or that it was killed.
+        """
+        from ...lab import metrics
+
+        if self.started is None or self.last is None:
+            return {}
+        ended = failure or metrics.Failure(
+            "The trainer was killed before it wrote down what it had measured.",
+            "it did not end after its step.",
+            "",
+        )
+        curve = [
+            [at, loss]
+            for at, loss in zip(self.samples, self.losses, strict=True)
+            if loss is not None
+        ]
+        values = {
+            "loss_last": self.losses[-1],
+            "loss_curve": curve[:: len(curve) // metrics.CURVE_POINTS + 1] or None,
+            "peak_allocated_bytes": self.peak_bytes,
+            "validation_loss": self.validation_loss,
+        }
+        reasons = {"": ("not_measured", ended.what)}
+        return metrics.document(
+            self.config.to_mapping(),
+            values,
+            reasons,
+            steps=self.step,
+            started=self.started,
+            skipped=self.last.skipped,
+            error=ended,
+        )
 
     def finish(self, document: Mapping[str, Any]) -> dict[str, Any]:
         """Return the document with what only the driver knows.

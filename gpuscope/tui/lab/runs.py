@@ -268,6 +268,13 @@ class LabRuns:
             self.stopped.update(dict.fromkeys(self._own, "in the Lab"))
             self._later(self._stop())
 
+    def stop_or_kill(self) -> None:
+        """Ask the trainer to end; one that was asked before ends at once."""
+        if self._worker is not None and self.state == "stopping":
+            self._worker.kill()
+        else:
+            self.stop()
+
     async def _stop(self) -> None:
         """End the worker, after a restart that has already begun."""
         if self._worker is not None:
@@ -423,7 +430,7 @@ class LabRuns:
         """Write the run down, where it has measured anything."""
         if run.ended is not None:
             return
-        document = run.finish(worker.summary or {})
+        document = run.finish(worker.summary or run.reported(worker.failure))
         if not document.get("steps"):
             return
         mark = self.repeats.mark if self.repeats is not None and not self.repeats.over else None

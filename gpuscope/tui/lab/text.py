@@ -68,6 +68,15 @@ def notes_of(runs: LabRuns, toggle: Toggle, cells: int, least: int, most: int) -
     """
     search = [search_line(runs.tuning)] if runs.tuning is not None else []
     notes: list[Line] = [*search, *_series(runs), *_verdicts(runs)]
+    if runs.state == "stopping":
+        notes.append(
+            [
+                ("◆ ", "warn"),
+                ("stops after the step in progress: ", "text"),
+                (key_of("lab_stop"), "accent"),
+                (" ends it now, and its speed is not measured", "muted"),
+            ]
+        )
     if runs.dirty and not (runs.refusal or (runs.repeats and not runs.repeats.over)):
         notes.append(
             [

@@ -224,8 +224,9 @@ class Session:
 
     @property
     def training(self) -> LabRuns | None:
-        """The lab's runs while one is in progress, which quitting would end."""
-        return self._labs if self._labs is not None and self._labs.busy else None
+        """The lab's runs while one or a search is in progress, which quitting would end."""
+        labs = self._labs
+        return labs if labs is not None and (labs.busy or labs.searching) else None
 
     @property
     def predictions(self) -> Predictions:
