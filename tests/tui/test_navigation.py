@@ -89,3 +89,15 @@ def test_no_screen_is_loaded_before_it_is_opened():
     ).stdout.split()
     assert "gpuscope.tui.shell.main_screen" in loaded
     assert not {f"gpuscope.tui.{place.module}" for place in PLACES.values()} & set(loaded)
+
+
+@in_loop
+async def test_a_tab_that_is_asked_for_while_somebody_leaves_is_not_built():
+    app = make_app(views.training())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, "Devices")
+        app.exit()  # the screen is still there for a moment
+        await app.main.show_tab("memory")
+        await app.main.action_do("filter")
+        app.main.refresh_all()
+        assert "memory" not in app.main._panes

@@ -78,6 +78,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
         Where another tab is asked for meanwhile, that one is shown.
         """
         self._wish = tab
+        if not self.is_attached:  # somebody leaves already, maybe before the first tab was built
+            return
         if tab not in self._panes:
             folder, name = TABS[tab]
             pane: Pane = getattr(import_module(f"gpuscope.tui.{folder}.pane"), name)(
@@ -86,7 +88,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
             self._panes[tab] = pane
             pane.display = False
             await self.mount(pane, before="#footer")
-            if not pane.is_mounted:  # somebody leaves already
+            if not pane.is_mounted:  # somebody has left meanwhile
                 return
             pane.fit_to(*self.size)
         # or it is being built: then it is shown by whom
@@ -192,8 +194,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self._draw()
 
     def _draw(self) -> None:
-        # not there yet, or leaving
-        if self.tab not in self._panes or not self.pane.is_mounted or not self.is_running:
+        drawn = self.is_running and self.is_attached  # else somebody leaves
+        if not drawn or self.tab not in self._panes or not self.pane.is_mounted:
             return
         host = self.session.host
         self._stale = any(getattr(one, "covers_all", False) for one in self.app.screen_stack)
@@ -408,7 +410,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         """
         from ..widgets.filter import FilterLine
 
-        if not self.query(FilterLine):
+        if self.is_attached and not self.query(FilterLine):
             line = FilterLine(self.filter_text)
             await self.mount(line, before="#footer")
             self.set_focus(line)
