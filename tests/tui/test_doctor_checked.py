@@ -11,7 +11,7 @@ from gpuscope.doctor import live
 from gpuscope.doctor.table import load
 from gpuscope.store.view import HostView, no_history
 from gpuscope.text import styled
-from gpuscope.tui.doctor.checked_figures import AREAS, area_of
+from gpuscope.tui.doctor.checked_figures import AREAS, area_of, sources_of
 from gpuscope.tui.doctor.checked_text import related
 from tests.fakes import jobs, views
 
@@ -25,7 +25,7 @@ def host_of(frames) -> HostView:
 
 
 def text(name: str, host: HostView) -> str:
-    return " · ".join(FIGURES[name](host, no_history))
+    return " · ".join(FIGURES[name](host, sources_of(host, no_history)))
 
 
 def test_each_area_has_the_figures_that_its_rules_judge():

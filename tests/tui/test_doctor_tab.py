@@ -20,7 +20,7 @@ from gpuscope.doctor.table import load
 from gpuscope.store.replay import ReplaySource
 from gpuscope.store.source import AgentSource
 from gpuscope.text.units import age_text
-from gpuscope.tui.doctor.case_times import duration_of_case
+from gpuscope.tui.doctor.case_times import duration_of_case, since_text
 from gpuscope.tui.doctor.dialogs import ExplainDialog
 from gpuscope.tui.doctor.finding_history import Case
 from gpuscope.tui.doctor.stack_text import stack_text
@@ -303,7 +303,8 @@ def test_a_hang_holds_since_the_last_step(before):
     )
     assert duration_of_case(case, host) == age_text(age)
     other = replace(case, finding=many(1)[0])
-    assert duration_of_case(other, host) == ("≥ 1 s" if before else "1 s")
+    assert duration_of_case(other, host) == "1 s"
+    assert since_text(other, host).startswith("seen for 1 s" if before else "for 1 s, since")
 
 
 def test_the_stack_of_a_hang_is_that_of_the_thread_that_trains():
@@ -441,7 +442,7 @@ async def test_r_lays_the_proof_ready_in_the_lab_and_starts_nothing():
     app = make_app(views.cpu_only(), "doctor")
     async with app.run_test(size=(120, 40)) as pilot:
         await with_proof(pilot, app, "gpuscope lab pitfall slow-input")
-        await until(pilot, "▸ The GPU waits for its input", "Enter with the mistake")
+        await until(pilot, "▸ The GPU waits for its input", "Enter With the mistake")
         assert app.session.labs.demo is None
         await pilot.press("escape", "4")
         await with_proof(pilot, app, "gpuscope lab --headless --json --steps 5 --optimizer sgd")
@@ -455,7 +456,7 @@ async def test_r_lays_the_proof_ready_in_the_lab_and_starts_nothing():
         await until(pilot, "Repeat A and B interleaved", "--compile default")
         await pilot.press("escape", "4")
         await with_proof(pilot, app, "gpuscope lab claims --only amp-memory")
-        await until(pilot, "Proof", "gpuscope lab claims --only amp-memory", "Enter measure")
+        await until(pilot, "Proof", "gpuscope lab claims --only amp-memory", "Enter Measure")
         assert app.session.labs.demo is None
 
 
@@ -474,7 +475,7 @@ async def test_a_claim_is_not_measured_on_a_gpu_that_somebody_uses():
     app = make_app(views.vacant(), "doctor")
     async with app.run_test(size=(120, 40)) as pilot:
         await with_proof(pilot, app, "gpuscope lab claims --only amp-memory")
-        await until(pilot, "Enter measure")
+        await until(pilot, "Enter Measure")
         await pilot.press("enter")
         await until(pilot, "not started: ", "GPU 0: pid 51120 (lin)")
         assert app.session.labs.demo is None
@@ -488,7 +489,7 @@ async def test_a_command_that_proves_is_run_and_its_output_shown(monkeypatch):
     app = make_app(views.cpu_only(), "doctor")
     async with app.run_test(size=(120, 40)) as pilot:
         await with_proof(pilot, app, "gpuscope lab claims --only amp-memory")
-        await until(pilot, "Enter measure")
+        await until(pilot, "Enter Measure")
         await pilot.press("enter")
         await until(pilot, "peak halves", "ended, exit code 0")
 

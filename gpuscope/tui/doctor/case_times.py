@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def duration_of_case(case: Case, host: HostView) -> str:
     """Return for how long a finding has held, or until when it did.
 
-    Examples are ``2 min 05 s``, ``≥ 12 s`` of one that held before gpuscope started, ``just now``,
-    ``ended 10:41:05`` and ``14 min ago``.
+    Examples are ``2m 05s``, ``just now``, ``ended 10:41:05`` and ``14m ago``. Of one that held
+    before gpuscope started it is for how long it has been seen.
     """
     if case.kind == "left" and case.since is not None:
         return f"{age_text(max(1.0, time.time() - case.since))} ago"
@@ -30,7 +30,7 @@ def duration_of_case(case: Case, host: HostView) -> str:
     since = last_step(case, host)
     age = host.sampled_seconds - (case.since if since is None else since)
     if case.before and since is None:
-        return f"≥ {age_text(max(1.0, age))}"
+        return age_text(max(1.0, age))
     return age_text(age) if age >= 1 else "just now"
 
 
@@ -58,13 +58,16 @@ def clock(moment: float, host: HostView) -> str:
 
 
 def since_text(case: Case, host: HostView) -> str:
-    """Return for how long a finding has held, and since when by the clock where that is known.
+    """Return for how long a finding has held, and since when by the clock.
 
-    It is "" for what has no time.
+    Of one that held before gpuscope started it is for how long it has been seen; it is "" for what
+    has no time.
     """
     if case.since is None or host.sampled_seconds is None:
         return ""
-    age, since = duration_of_case(case, host), last_step(case, host)
-    if since is None and not case.before:
-        since = case.since
-    return f"for {age}" if since is None else f"for {age}, since {clock(since, host)}"
+    since = last_step(case, host)
+    if since is None and case.before:
+        return (
+            f"seen for {age_text(max(1.0, host.sampled_seconds - case.since))}, from the start on"
+        )
+    return f"for {duration_of_case(case, host)}, since {clock(since or case.since, host)}"

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
-from ...model.memory_room import rooms
 from ...model.ranks import name_of
 from ...model.step_time import input_columns, input_share
-from ...store.view import Entity, HistoryOf, HostView, TrainerView
+from ...store.view import Entity, HostView, TrainerView
 from ...text.styled import Line
 from ...text.units import bytes_text, duration_text, window_text
 from ..charts.bins import Bins
 from ..charts.load_strips import binned
 from ..charts.spark import spark
 from ..theme import Glyphs
-from .checked_figures import living, used_devices, whole_percent
+from .checked_figures import Sources, living, used_devices, whole_percent
 
 LEAST_SECONDS, SECONDS = 10.0, 300.0
 CELLS = 40
@@ -32,13 +31,13 @@ class _Course(NamedTuple):
     top: float | None = None
 
 
-def course_line(area: str, host: HostView, history: HistoryOf, glyphs: Glyphs) -> Line | None:
+def course_line(area: str, host: HostView, sources: Sources, glyphs: Glyphs) -> Line | None:
     """Return the course of what an area judges, None where nothing is known of it."""
-    found = _course(area, host, history)
+    found = _course(area, host, sources)
     now = host.sampled_seconds
     if found is None or now is None:
         return None
-    past = history(found.entity.id, found.column, SECONDS)
+    past = sources.readings(found.entity.id, found.column, SECONDS)
     known = [value for value in past.values if value is not None]
     if len(known) < 2:
         return None
@@ -54,7 +53,7 @@ def course_line(area: str, host: HostView, history: HistoryOf, glyphs: Glyphs) -
     ]
 
 
-def _course(area: str, host: HostView, history: HistoryOf) -> _Course | None:
+def _course(area: str, host: HostView, sources: Sources) -> _Course | None:
     ranks, used = living(host), used_devices(host)
     devices = [d for d in host.devices if d.gone is None]
     if area == "step time" and (slowest := _most(ranks, "step_seconds")) is not None:
@@ -68,7 +67,7 @@ def _course(area: str, host: HostView, history: HistoryOf) -> _Course | None:
         name = f"tensor cores of GPU {least.definition.index}"
         return _Course(name, least, "tensor_active_percent", whole_percent, 100.0)
     if area == "memory" and used:
-        known = [r for r in rooms(devices, ranks, history) if r.headroom_bytes is not None]
+        known = [r for r in sources.rooms() if r.headroom_bytes is not None]
         gpu = min(known, key=lambda r: r.headroom_bytes or 0.0).allocator.gpu if known else None
         device = next((d for d in used if d.id == gpu), used[0])
         name, total = f"in use on GPU {device.definition.index}", device.definition.total_bytes

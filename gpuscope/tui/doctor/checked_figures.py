@@ -7,10 +7,11 @@ with its reason.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...model.device_state import mute, slowed
-from ...model.memory_room import rooms
+from ...model.memory_room import MemoryRoom, rooms
 from ...model.ranks import name_of, names_of
 from ...model.stalls import is_stalled
 from ...model.step_time import input_share
@@ -23,6 +24,20 @@ if TYPE_CHECKING:
 
 Figures = list[str]
 """Short sentences with figures; none where there is nothing to judge."""
+
+
+class Sources(NamedTuple):
+    """What figures are read from besides the host: its readings, and the room of its ranks."""
+
+    readings: HistoryOf
+    rooms: Callable[[], list[MemoryRoom]]
+    """All of the living ranks, worked out once for a page."""
+
+
+def sources_of(host: HostView, readings: HistoryOf) -> Sources:
+    """Return where the figures of one page come from; nothing is read or worked out twice."""
+    once = cache(readings)
+    return Sources(once, cache(lambda: rooms(host.devices, living(host), once)))
 
 
 MOST_JOBS = 2
@@ -39,7 +54,7 @@ class Area(NamedTuple):
     name: str
     causes: tuple[str, ...]
     rules: str
-    figures: Callable[[HostView, HistoryOf], Figures]
+    figures: Callable[[HostView, Sources], Figures]
     in_a_hang: str = ""
     missing: str = "no trainer with a probe"
     """Why there are no figures."""
@@ -92,7 +107,7 @@ def whole_percent(value: float) -> str:
     return percent_text(value / 100, whole=True)
 
 
-def _hangs(host: HostView, _: HistoryOf) -> Figures:
+def _hangs(host: HostView, _: Sources) -> Figures:
     out: Figures = []
     for name, ranks in _groups(host):
         stuck = [t for t in ranks if is_stalled(t)]
@@ -109,7 +124,7 @@ def _hangs(host: HostView, _: HistoryOf) -> Figures:
     return out
 
 
-def _steps(host: HostView, _: HistoryOf) -> Figures:
+def _steps(host: HostView, _: Sources) -> Figures:
     out: Figures = []
     for name, ranks in _groups(host):
         medians = [s for t in ranks if (s := t.number("step_seconds")) is not None]
@@ -123,7 +138,7 @@ def _steps(host: HostView, _: HistoryOf) -> Figures:
     return out
 
 
-def _input(host: HostView, _: HistoryOf) -> Figures:
+def _input(host: HostView, _: Sources) -> Figures:
     out: Figures = []
     for name, ranks in _groups(host):
         found = [(share, t) for t in ranks if (share := input_share(t)) is not None]
@@ -138,7 +153,7 @@ def _input(host: HostView, _: HistoryOf) -> Figures:
     return out
 
 
-def _use(host: HostView, _: HistoryOf) -> Figures:
+def _use(host: HostView, _: Sources) -> Figures:
     out: Figures = []
     devices = used_devices(host)
     for column, name in (("sm_active_percent", "SMs"), ("tensor_active_percent", "tensor cores")):
@@ -150,11 +165,9 @@ def _use(host: HostView, _: HistoryOf) -> Figures:
     return out
 
 
-def _memory(host: HostView, history: HistoryOf) -> Figures:
+def _memory(host: HostView, sources: Sources) -> Figures:
     ranks = living(host)
-    known = [
-        room for room in rooms(host.devices, ranks, history) if room.headroom_bytes is not None
-    ]
+    known = [room for room in sources.rooms() if room.headroom_bytes is not None]
     out: Figures = []
     if known:
         least = min(known, key=lambda room: room.headroom_bytes or 0.0)
@@ -172,7 +185,7 @@ def _memory(host: HostView, history: HistoryOf) -> Figures:
     return out
 
 
-def _devices(host: HostView, _: HistoryOf) -> Figures:
+def _devices(host: HostView, _: Sources) -> Figures:
     devices = list(host.devices)
     if not devices:
         return []
@@ -200,7 +213,7 @@ def _indices(devices: Sequence[DeviceView]) -> str:
     return ranges_text(d.definition.index for d in devices)
 
 
-def _host(host: HostView, _: HistoryOf) -> Figures:
+def _host(host: HostView, _: Sources) -> Figures:
     d, out = host.definition, []
     cpu, free = host.number("cpu_percent"), host.number("memory_available_bytes")
     if cpu is not None:

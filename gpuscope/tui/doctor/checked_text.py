@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import TYPE_CHECKING
 
 from ...text import styled
@@ -14,7 +13,7 @@ from ..log.rows import event_lines
 from ..shell.keymap import key_of
 from .case_times import duration_of_case
 from .checked_courses import course_line
-from .checked_figures import AREAS, area_of
+from .checked_figures import AREAS, area_of, sources_of
 from .finding_history import all_well
 from .text import NOTHING, SEVERITY_TOKENS, UNEXAMINED, glyph_of, with_label
 
@@ -127,11 +126,11 @@ def _areas(
     The sign is that of the gravest finding there, or says that nothing was found. With ``roomy``
     there is a line that shows how its main reading went.
     """
-    readings = cache(readings)  # figures and courses ask for the same ones
+    sources = sources_of(host, readings)
     out: list[Line] = [[("What the rules see now", "accent")]]
     hangs = any(area_of(case.finding.cause) == "hangs" for case in holds)
     for area in AREAS:
-        figures = area.figures(host, readings)
+        figures = area.figures(host, sources)
         found = [case for case in holds if area_of(case.finding.cause) == area.name]
         doubt = area.in_a_hang if hangs and figures else ""
         sign = (glyphs.dash, "faint") if not figures else (glyphs.ok, "ok")
@@ -148,7 +147,7 @@ def _areas(
             rules = [(f"rules: {area.rules}", "faint")]
             out += styled.hang([(" " * AREA_CELLS, "text")], rules, cells)
         if roomy:
-            went = course_line(area.name, host, readings, glyphs) if figures else None
+            went = course_line(area.name, host, sources, glyphs) if figures else None
             out += [[(" " * AREA_CELLS, "text"), *went]] if went else []
             out += [[]] if area is not AREAS[-1] else []
     return out

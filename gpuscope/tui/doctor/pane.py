@@ -51,6 +51,8 @@ KINDS_OF_PAST = ("jobs", "memory", "gpu", "probe")
 """What happened besides findings, which the other panel has."""
 STACK_SECONDS = 5.0
 """How often a trainer that hangs is asked where it stands, while that is shown."""
+CHECKED_SECONDS = 2.0
+"""How old the figures of what was checked may be, on the clock of the host."""
 AROUND_ROWS = 3
 """Status line, tabs and footer."""
 ROOMY_ROWS, COURSE_ROWS = 30, 50
@@ -94,6 +96,9 @@ class DoctorPane(Pane):
         self._shown = ""
         self._unfolded = False
         """Whether each trainer that ended earlier has a row of its own."""
+        self._checked: tuple[object, float, list[Line]] = None, 0.0, []
+        """What the page of what was checked was made for, when, and the page."""
+        self._related: tuple[tuple[str, int], list[Line]] = ("", 0), []
         self._turned = 0
         self._height = 0
         self._keys: tuple[object, ...] = ()
@@ -228,11 +233,30 @@ class DoctorPane(Pane):
             return
         lines, table = self._about(host, cells), self.doctor.table or {}
         if (row := table.get(group.first.finding.pitfall)) is not None:
-            lines += related(row, table, cells)
+            if (row.id, cells) != self._related[0]:
+                self._related = (row.id, cells), related(row, table, cells)
+            lines = [*lines, *self._related[1]]
         self._examined.show(lines)
 
     def _about(self, host: HostView, cells: int) -> list[Line]:
-        """Return what was checked, and the findings that there were until now."""
+        """Return what was checked, and the findings that there were until now.
+
+        Its figures are read from many histories. They are read again after a while, and at once
+        where anything was found, ended or happened, or where another moment is looked at.
+        """
+        known = tuple((c.number, c.past, c.finding.severity) for c in self.doctor.cases)
+        journal, now = self.session.happened.on(host), host.sampled_seconds or 0.0
+        key = (
+            host.key, cells, self._terminal, self.app.theme, known, id(journal), journal.changes,
+            self.doctor.table is None, self.session.paused_seconds,
+        )  # fmt: skip
+        before, at, lines = self._checked
+        if key != before or not 0 <= now - at < CHECKED_SECONDS:
+            lines = self._checked_now(host, cells)
+            self._checked = key, now, lines
+        return lines
+
+    def _checked_now(self, host: HostView, cells: int) -> list[Line]:
         journal = self.session.happened.on(host)
         opened = journal.of_group("findings")
         over = [one for one in journal.of_group("jobs") if one.serial.endswith("/end")]
