@@ -51,13 +51,13 @@ class More:
         self._drawn: object = None
 
     def show(
-        self, host: HostView, subject: Subject, cells: int, rows: int, grows: bool = False
+        self, host: HostView, subject: Subject, cells: int, rows: int, view: str, grows: bool
     ) -> bool:
         """Fill what there is room for; return whether anything stands below the waterfall.
 
-        ``rows`` are left below the waterfall, 0 where the terminal is not wide or another view is
-        looked at. Where memory ``grows`` by what the doctor found, no fix is shown: each of them
-        only puts off the end.
+        ``rows`` are left below the waterfall, 0 where the terminal is not wide. Fixes are beside
+        the waterfall only, and modules not beside the ``view`` of all of them. Where memory
+        ``grows`` by what the doctor found, no fix is shown: each of them only puts off the end.
         """
         self._charted = False
         if rows < LEAST_ROWS:
@@ -71,7 +71,8 @@ class More:
             set_title(self.counts, "Allocator and process" if subject.device else "Process")
             self.counts.show(counts)
             rows -= len(counts) + FRAME
-        modules = self._module_lines(subject, rows - FRAME - CHART_ROWS, cells)
+        below = rows - FRAME - CHART_ROWS
+        modules = self._module_lines(subject, below, cells) if view != "modules" else []
         self.modules.display = bool(modules)
         if modules:
             set_title(self.modules, f"Largest modules · {key_of('modules')}: all")
@@ -83,7 +84,7 @@ class More:
         self.counts.styles.height = len(counts) + FRAME if self._charted else "1fr"
         if self._chart is not None:
             self._chart.display = self._charted
-        fixes = [] if grows else fix_lines(host, subject, cells)
+        fixes = [] if grows or view != "waterfall" else fix_lines(host, subject, cells)
         fixes += larger_lines(host, subject, self.session.history, cells) if fixes else []
         self.fixes.display = bool(fixes)
         if fixes:

@@ -196,8 +196,8 @@ class MemoryPane(Pane, can_focus=True):
         left = rows - AROUND_ROWS - needed - len(found.beside) - 1 - len(shown)
         high = rows_of(everything, left) if columns >= WIDE else 0
         self._others.display = high > 0
-        more_rows = left - high if columns >= WIDEST and self._view == "waterfall" else 0
-        more = self._more.show(host, subject, width - 2, more_rows, is_growth(diagnosis))
+        room, grows = (left - high if columns >= WIDEST else 0), is_growth(diagnosis)
+        more = self._more.show(host, subject, width - 2, room, self._view, grows)
         self._others.styles.height = high if more else "1fr"
         self._waterfall.styles.height = needed + len(found.beside) if high or more else "1fr"
         if high:
@@ -298,7 +298,7 @@ class MemoryPane(Pane, can_focus=True):
     def _has_chart(self) -> bool:
         width, height = self._terminal
         if self._view in ("modules", "what_if"):
-            return False
+            return self._view == "what_if" and self._what_if.roomy
         if self._view == "summary":
             return height - AROUND_ROWS - self._summary.rows - 3 >= CHART_ROWS
         return width >= WIDE or (
@@ -326,7 +326,7 @@ class MemoryPane(Pane, can_focus=True):
         self._right.display = wide or not plain or below
         left.display = self._has_left_side
         left.styles.height = self._wanted if below else None
-        if not plain:
+        if not self._has_left_side:
             self._more.hide()
         self._summary.table.display = self._view == "summary"
         self._summary.table.styles.height = self._summary.rows + 3 if self._has_chart else "1fr"

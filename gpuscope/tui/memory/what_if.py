@@ -49,7 +49,7 @@ LEAST = MIB
 ABOUT_ROWS = 4
 """Below the table, for the fix under the cursor."""
 FRAME_ROWS, TABLE_FRAME_ROWS = 2, 3
-LEAST_IN_FULL = 8
+LEAST_IN_FULL, CHART_ROWS = 8, 12
 """Rows below the table from which on every fix stands there in full, in a panel."""
 
 
@@ -68,6 +68,8 @@ class WhatIfView:
         """How the fix under the cursor is made, and what it costs, in full."""
         self.rows = 0
         """Rows for the table and what is below it."""
+        self.roomy = False
+        """Whether a chart has room besides."""
         self._prediction: Question | None = None
         self._top: str | None = None
         """The key of the first row, as last shown."""
@@ -160,12 +162,14 @@ class WhatIfView:
         high = len(self.table.rows) + TABLE_FRAME_ROWS
         left = self.rows - high - FRAME_ROWS
         in_full = bool(cures) and left >= LEAST_IN_FULL
+        lines = cure_lines(cures, key, cells, left, self.about.tokens.glyphs) if in_full else []
+        self.roomy = in_full and left - len(lines) >= CHART_ROWS
         self.about.set_class(in_full, "panel")
-        self.about.styles.height = "1fr" if in_full else "auto"
+        self.about.styles.height = "1fr" if in_full and not self.roomy else "auto"
         self.table.styles.height = high if in_full else "1fr"
         set_title(self.about, "How each is done, and what it costs" if in_full else "")
         if in_full:
-            self.about.show(cure_lines(cures, key, cells, left, self.about.tokens.glyphs))
+            self.about.show(lines)
             return
         broken = {one: styled.hang_lines(lines, cells) for one, lines in abouts.items()}
         rows = min(ABOUT_ROWS, max(map(len, broken.values()), default=0))
@@ -209,7 +213,7 @@ class WhatIfView:
         if now is not None:
             self._show_growing(trainer.definition.pid, rows, now)
             return
-        self.table.show_columns(COLUMNS)
+        self.table.show_columns([one for one in COLUMNS if one.key != "fits"])  # no verdict here
         of = f"of the {bytes_text(peak)} allocated at the peak since the start" if peak else ""
         set_title(self.table, f"What if: {of}" if of else "What if")
         self.table.show(
