@@ -37,6 +37,14 @@ def _lines() -> tuple[str | Toggle, ...]:
 
 LINES = _lines()
 """The lines of the panel from top to bottom: a group's name (text), then its switches."""
+WITHOUT_HEADINGS = [at for at, line in enumerate(LINES) if isinstance(line, Toggle)]
+HEADED_ROWS = 20
+"""In fewer rows the switches take those of the groups' names."""
+
+
+def _places(rows: int) -> list[int]:
+    """Return the places in ``LINES`` of the lines that a panel of so many rows has."""
+    return WITHOUT_HEADINGS if rows < HEADED_ROWS else list(range(len(LINES)))
 
 
 class Switches(Painted, can_focus=True):
@@ -87,9 +95,8 @@ class Switches(Painted, can_focus=True):
 
     def move(self, by: int) -> None:
         """Move the cursor by switches, staying inside."""
-        places = [i for i, line in enumerate(LINES) if isinstance(line, Toggle)]
-        at = max(0, min(len(places) - 1, places.index(self._cursor) + by))
-        self._go(places[at])
+        at = WITHOUT_HEADINGS.index(self._cursor) + by
+        self._go(WITHOUT_HEADINGS[max(0, min(len(WITHOUT_HEADINGS) - 1, at))])
 
     def _go(self, line: int) -> None:
         if line != self._cursor:
@@ -99,29 +106,32 @@ class Switches(Painted, can_focus=True):
 
     # ── painting ──
 
-    def _follow(self, height: int) -> None:
+    def _follow(self, places: list[int], height: int) -> None:
         """Keep the cursor in the window, and no blank lines below the last switch.
 
         The name of its group is in the window where the switch is the group's first.
         """
-        first = self._cursor - 1 if isinstance(LINES[self._cursor - 1], str) else self._cursor
-        self._top = min(max(self._top, self._cursor - height + 1), first)
-        self._top = max(0, min(self._top, len(LINES) - height))
+        cursor = first = places.index(self._cursor)
+        if cursor and isinstance(LINES[places[cursor - 1]], str):
+            first -= 1
+        self._top = min(max(self._top, cursor - height + 1), first)
+        self._top = max(0, min(self._top, len(places) - height))
 
     def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
-        self._follow(height)
-        overflow = len(LINES) > height
+        places = _places(height)
+        self._follow(places, height)
+        overflow = len(places) > height
         inner = width - 2 if overflow else width
         out = []
-        for y, line in enumerate(LINES[self._top : self._top + height]):
-            here = self._top + y == self._cursor
+        for y, place in enumerate(places[self._top : self._top + height]):
+            line, here = LINES[place], place == self._cursor
             pieces = (
                 self._heading(line, inner)
                 if isinstance(line, str)
                 else self._line(line, here, inner, tokens)
             )
             if overflow:
-                pieces = [*styled.pad(pieces, inner + 1), self._thumb(y, height)]
+                pieces = [*styled.pad(pieces, inner + 1), self._thumb(y, height, len(places))]
             out.append(
                 strip_of(pieces, width, tokens, "selected" if here and self.has_focus else "")
             )
@@ -157,24 +167,26 @@ class Switches(Painted, can_focus=True):
         """Cells a value may take behind its name."""
         return max(3, cells - 2 - text_cells(name) - TAIL - 1)
 
-    def _thumb(self, y: int, height: int) -> Piece:
-        """Return the scroll mark of a line: a thumb on a thin line, as tables have it."""
-        size = max(round(height * height / len(LINES)), 1)
-        start = round((height - size) * self._top / max(len(LINES) - height, 1))
+    def _thumb(self, y: int, height: int, of: int) -> Piece:
+        """Return the scroll mark of one of ``of`` lines: a thumb on a thin line, as in tables."""
+        size = max(round(height * height / of), 1)
+        start = round((height - size) * self._top / max(of - height, 1))
         return ("┃", "muted") if start <= y < start + size else ("│", "border")
 
     # ── mouse ──
 
     def on_click(self, event: events.Click) -> None:
         offset = event.get_content_offset(self)
-        if offset is None or not 0 <= self._top + offset.y < len(LINES):
+        places = _places(self.size.height)
+        if offset is None or not 0 <= self._top + offset.y < len(places):
             return
-        line = LINES[self._top + offset.y]
+        place = places[self._top + offset.y]
+        line = LINES[place]
         if not isinstance(line, Toggle):
             return
         event.stop()
-        self._go(self._top + offset.y)
-        cells = self.size.width - (2 if len(LINES) > self.size.height else 0)
+        self._go(place)
+        cells = self.size.width - (2 if len(places) > self.size.height else 0)
         text = value_text(line, self._config, self._device)
         # the arrow before the value
         first = cells - TAIL - min(text_cells(text), self._room(line.name, cells)) - 2
