@@ -37,7 +37,7 @@ _OF_SSH: Tuple[Tuple[str, str, str, bool], ...] = (
     (
         r"Host key verification failed|No .* host key is known|authenticity of host",
         "host_key",
-        "its host key is unknown here. Next: ssh HOST    once, and compare the fingerprint",
+        "its host key is unknown here. Next: ssh HOST, once, and compare the fingerprint",
         False,
     ),
     (
@@ -50,14 +50,14 @@ _OF_SSH: Tuple[Tuple[str, str, str, bool], ...] = (
         r"Permission denied|Authentication failed|No supported authentication methods"
         r"|no mutual signature",
         "auth",
-        "permission denied. Next: ssh HOST    in a terminal, which may ask for a password; or add "
+        "permission denied. Next: ssh HOST, in a terminal, which may ask for a password; or add "
         "a key to ssh-agent. Not retried, so that you are not locked out",
         False,
     ),
     (
         r"Could not resolve hostname|Name or service not known",
         "unknown_host",
-        "no host has this name. Next: ssh -G HOST    shows how ssh resolves it",
+        "no host has this name. Next: ssh -G HOST, which shows how ssh resolves it",
         False,
     ),
     (
@@ -94,7 +94,7 @@ def judge(program: str, code: int, stderr: str) -> FailureKind:
         return FailureKind(
             "old_python",
             "its Python is too old: 3.8 or newer is needed. "
-            "Next: --remote-python PATH    of a newer one",
+            "Next: --remote-python PATH, of a newer one",
             False,
         )
     if code == NO_PYTHON or re.search(r"python3?: (?:command )?not found", stderr):
@@ -119,7 +119,7 @@ _OF_OTHERS = {
     "sudo": (
         r"a password is required|not allowed|not in the sudoers",
         "auth",
-        "sudo -n cannot ask for a password. Next: sudo -v    first, or a rule with NOPASSWD",
+        "sudo -n cannot ask for a password. Next: sudo -v, or a rule with NOPASSWD",
     ),
     "srun": (
         r"Invalid job id|already completed|Access/permission denied|Unable to confirm allocation",

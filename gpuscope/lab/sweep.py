@@ -240,7 +240,7 @@ class Sweep(RunSeries):
             self.ledger.path,
             self.plan.group,
             "sweep",
-            f"gpuscope lab sweep --resume {self.plan.group}    once that has ended; "
+            f"gpuscope lab sweep --resume {self.plan.group} once that has ended; "
             "--new starts another",
         ):
             self.ledger.keep_plan(self.plan.group, self.plan.to_mapping())

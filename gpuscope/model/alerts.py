@@ -43,7 +43,7 @@ STATES = {
     "lost": frozenset(("lost", "hung", "failed", "gone", "remap failed")),
     "spinning": frozenset(("spinning", "waits")),
     "filling": frozenset(("filling",)),
-    "starved": frozenset(("starved",)),
+    "starved": frozenset(("input-bound",)),
     "tensor_idle": frozenset(("tensor idle",)),
 }
 """Alerts by what :func:`~.device_state.judge` says of a device: these words of its state."""

@@ -48,7 +48,7 @@ FULL = 0.97
 """The share of a device's memory from which its state is "full": the next allocation may fail."""
 HANGS = frozenset(("stalled", "spinning", "waits"))
 """States of a device whose job hangs."""
-NO_PROGRESS = HANGS | {"starved"}
+NO_PROGRESS = HANGS | {"input-bound"}
 """States in which the load of a device is no progress, however high it is."""
 OF_TRAININGS = NO_PROGRESS | {"tensor idle", "filling"}
 """States of a device that is well itself, and whose training is not."""
@@ -325,7 +325,7 @@ def judge(host: HostView, device: DeviceView, history: HistoryOf = no_history) -
             return one
     starved = starvation(host, device, history)
     if starved:
-        return DeviceState("warn", "starved", starved)
+        return DeviceState("warn", "input-bound", starved)
     wasted = tensor_idle(host, device, history)
     if wasted is not None:
         return DeviceState("warn", "tensor idle", wasted.text)

@@ -87,7 +87,7 @@ def starvation(host: HostView, device: DeviceView, history: HistoryOf = no_histo
         trainer = trainer_of(host, allocator)
         share = starving(host, trainer, history) if trainer else None
         if trainer and share is not None and starving_warns(host, trainer, share, history):
-            return f"input {percent_text(share)} of the step"
+            return f"{percent_text(share)} of the step"
     return ""
 
 

@@ -87,7 +87,7 @@ def test_stacks_and_a_profile_of_a_running_training(tmp_path, training):
         terminal.keys("p")
         terminal.wait("Profile some steps")
         terminal.keys("Enter")
-        terminal.wait("Enter open it")
+        terminal.wait("Enter Open it")
         terminal.keys("Enter")
         table = terminal.wait(r"(?s)CPU, busiest thread.*On the CPU, by self time.*aten::")
         assert "5 measured" in table or "4 measured" in table

@@ -50,7 +50,7 @@ def device_rows() -> list[TableRow]:
         "ok": ("●", "ok"),
         "shared": ("◇", "shared"),
         "bad": ("▲", "OOM risk"),
-        "warn": ("◆", "starved"),
+        "warn": ("◆", "input-bound"),
         "idle": ("○", "idle"),
     }
     for i in range(8):

@@ -229,7 +229,7 @@ async def test_consent_names_all_and_only_y_agrees(logged):
         await pilot.press("a")
         await until(pilot, "your consent (ptrace)")
         await pilot.press("enter")
-        screen = await until(pilot, "Attach gpuscope's probe?", "y attach")
+        screen = await until(pilot, "Attach gpuscope's probe?", "y Attach")
         for part in (
             "pid 701",
             "node-17",
@@ -246,7 +246,7 @@ async def test_consent_names_all_and_only_y_agrees(logged):
         assert not logged.exists()
         await pilot.press("y")
         screen = await until(
-            pilot, "Done     pid 701 on node-17: attached (ptrace)", "400 µs", "Enter open it"
+            pilot, "Done     pid 701 on node-17: attached (ptrace)", "400 µs", "Enter Open it"
         )
         assert source.injected == [701]
         (asked,) = [
@@ -274,9 +274,9 @@ async def test_escape_at_the_question_leaves_it_alone():
         await pilot.press("a")
         await until(pilot, "your consent (ptrace)")
         await pilot.press("enter")
-        await until(pilot, "y attach")
+        await until(pilot, "y Attach")
         await pilot.press("escape")
-        await until(pilot, "Attach · node-17", absent="y attach")
+        await until(pilot, "Attach · node-17", absent="y Attach")
         await pilot.press("y")
         assert source.injected == []
 
@@ -313,7 +313,7 @@ def test_a_question_that_goes_while_its_work_is_under_way_ends_the_work_without_
                 source.held.set()
                 await until(pilot, "Done     pid 701")
                 await pilot.press("escape", "d")
-                await until(pilot, "y remove it")
+                await until(pilot, "y Remove it")
                 source.held.clear()
                 await pilot.press("y")
                 dialog = pilot.app.screen
@@ -386,7 +386,7 @@ async def test_an_injected_probe_is_taken_out_after_a_question_and_others_stay(l
         await pilot.press("escape")
         await until(pilot, "nothing: it has a probe (inject)", "d remove the probe")
         await pilot.press("d")
-        await until(pilot, "Remove the probe?", "y remove it")
+        await until(pilot, "Remove the probe?", "y Remove it")
         assert [name for name, _ in source.asked].count("detach") == 0
         await pilot.press("enter")
         await until(pilot, "Enter does nothing here")

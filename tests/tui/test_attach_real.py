@@ -84,7 +84,7 @@ async def attach_and_detach(ranks: list[subprocess.Popen[str]], log: Path) -> No
             pilot,
             f"Done     rank 0, pid {first}",
             f"Done     rank 1, pid {second}",
-            "Enter open it",
+            "Enter Open it",
         )
         host = app.session.host
         found = {t.definition.pid: t.definition for t in host.trainers if t.gone is None}

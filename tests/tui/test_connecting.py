@@ -166,6 +166,6 @@ async def test_the_list_of_what_can_be_attached_to_leads_to_other_hosts():
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "Devices")
         app.open("attach", None)
-        await until(pilot, "o another host")
+        await until(pilot, "o Another host")
         await pilot.press("o")
         await until(pilot, "Attach to another host", "slurm:JOB")

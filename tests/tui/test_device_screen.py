@@ -51,7 +51,7 @@ async def test_it_opens_at_every_size_and_no_line_is_too_long(size):
         await until(pilot, "node-17", " %")
         app.push_screen(DeviceScreen(app.session, app.session.host.devices[0].key))
         shown = await until(pilot, "GPU-Util", "meaning")
-        assert shown.splitlines()[-1].split()[-1] in ("q", "back")
+        assert shown.splitlines()[-1].split()[-1] in ("q", "Back")
         for row in grid(app):
             assert sum(cell_len(char) for char, _ in row) == size[0]
 

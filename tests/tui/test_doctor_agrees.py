@@ -81,14 +81,14 @@ def test_a_thread_that_waits_while_the_gpu_works_starves_nobody(sm, starves):
     frames = one(80, device={"sm_active_percent": sm}, loader_wait_seconds=0.15)
     _, found, verdict, notes = told(frames)
     assert ("live.input_bound" in found) == starves
-    assert (verdict == "warn starved") == starves
+    assert (verdict == "warn input-bound") == starves
     assert ("waits for data" in notes) == starves
 
 
 @pytest.mark.parametrize("share", [0.05, 0.15, 0.25, 0.6])
 def test_where_the_wait_was_measured_all_tell_the_same(share):
     _, found, verdict, notes = told(one(80, **jobs.split(0.5, input=share)))
-    assert ("live.input_bound" in found) == (share >= 0.2) == (verdict == "warn starved")
+    assert ("live.input_bound" in found) == (share >= 0.2) == (verdict == "warn input-bound")
     assert ("waits for data" in notes) == (share >= 0.2)
 
 
@@ -102,7 +102,7 @@ def test_one_wait_for_input_has_one_figure_everywhere():
     assert f"{line.split.shares['input']:.2f}" == "0.74"
     assert line.cells["pace"][0] == "100 ms"
     assert "waits for data 74 % of the step" in notes
-    assert judge(host, host.devices[0]).reason == "input 74 % of the step"
+    assert judge(host, host.devices[0]).reason == "74 % of the step"
     said = found["live.input_bound"]
     assert said.title.endswith("74 % of each step")
     assert said.fixes[0].effect == "at best 30.2 ms instead of 116 ms per step on average"
@@ -154,7 +154,7 @@ def test_growth_has_the_same_weight_in_a_jobs_line(slope, eta):
 @pytest.mark.parametrize(
     "kind", [views.training, views.crowd, views.vacant, views.cpu_only, views.hung]
 )
-def test_no_device_is_called_starved_that_the_doctor_leaves_in_peace(kind):
+def test_no_device_is_called_input_bound_that_the_doctor_leaves_in_peace(kind):
     store = views.store_of(kind())
     host = host_of(store)
     report = live.examine(
@@ -162,7 +162,7 @@ def test_no_device_is_called_starved_that_the_doctor_leaves_in_peace(kind):
     )
     named = {finding.where for finding in report.findings if finding.cause == "live.input_bound"}
     for device in host.devices:
-        if judge(host, device).word == "starved":
+        if judge(host, device).word == "input-bound":
             assert any(f"GPU {device.definition.index}" in where for where in named)
 
 

@@ -40,7 +40,7 @@ SIX = {
         "",
         Link(
             "ended",
-            "echo: permission denied. Next: ssh echo    in a terminal",
+            "echo: permission denied. Next: ssh echo, in a terminal",
         ),
     ),
     "foxtrot": ("free", LIVE),

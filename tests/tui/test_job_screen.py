@@ -263,7 +263,7 @@ async def test_without_a_source_an_act_says_why_not():
         await open_the_job(pilot)
         await until(pilot, "Diagnosis")
         await pilot.press("s")
-        await until(pilot, "snapshot: no host is connected yet")
+        await until(pilot, "Snapshot: no host is connected yet")
 
 
 @pytest.mark.parametrize("size", SIZES[:2])

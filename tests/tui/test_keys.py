@@ -283,7 +283,7 @@ async def test_help_on_a_screen_begins_with_its_keys():
             if key.needs and app.session.why_not(key.needs):
                 continue
             assert any(shown_whole(key) in line and key.help in line for line in lines[:upto]), key
-        assert any("PgDn PgUp  page" in line for line in lines[upto : upto + 4])
+        assert any("PgDn PgUp  Page" in line for line in lines[upto : upto + 4])
         await pilot.press("question_mark")
         await pilot.pause()
         assert isinstance(app.screen, ProcessScreen)

@@ -45,7 +45,7 @@ def test_each_key_of_the_registry_acts_on_a_screen_or_says_where_it_does(name):
 
 def test_a_sentence_names_the_key_that_leads_to_the_place():
     assert elsewhere("c", tab="log").startswith("c is Counters on Memory (2)")
-    assert "tree on Processes (P)" in elsewhere("T", tab="overview")
+    assert "Tree on Processes (P)" in elsewhere("T", tab="overview")
     assert elsewhere("f2", tab="log").startswith("f2 does nothing here")
 
 

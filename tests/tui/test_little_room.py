@@ -80,11 +80,11 @@ async def test_while_a_filter_is_typed_the_footer_names_the_keys_that_are_no_let
     async with app.run_test(size=SMALL) as pilot:
         await until(pilot, "Devices", "space Pause")
         await pilot.press("slash", "j")
-        await until(pilot, "Enter keep it", "Esc drop it", absent="space Pause")
+        await until(pilot, "Enter Keep it", "Esc Drop it", absent="space Pause")
         await pilot.press("enter")
-        await until(pilot, "space Pause", absent="Esc drop it")
+        await until(pilot, "space Pause", absent="Esc Drop it")
         await pilot.press("slash", "escape")
-        await until(pilot, "space Pause", absent="Esc drop it")
+        await until(pilot, "space Pause", absent="Esc Drop it")
 
 
 @pytest.mark.slow
@@ -96,9 +96,9 @@ async def test_the_same_on_the_screen_of_processes():
         await pilot.press("P")
         await until(pilot, "u mine")
         await pilot.press("slash", "l")
-        await until(pilot, "Enter keep it", "Esc drop it", absent="u mine")
+        await until(pilot, "Enter Keep it", "Esc Drop it", absent="u mine")
         await pilot.press("escape")
-        await until(pilot, "u mine", absent="Esc drop it")
+        await until(pilot, "u mine", absent="Esc Drop it")
 
 
 @in_loop

@@ -52,7 +52,7 @@ async def test_an_entry_takes_one_line_and_the_page_shows_through_dimmed():
         shown_now = await until(pilot, "jobs, GPUs, load and memory")
         lines = shown_now.splitlines()
         first = next(line for line in lines if "▸ Details" in line)
-        assert "all readings of another row" in first, "what acts on this tab stands first"
+        assert "all of a GPU; the ranks of a job" in first, "what acts on this tab stands first"
         at = next(number for number, line in enumerate(lines) if " jobs, GPUs, load" in line)
         assert " Memory " in lines[at + 1]
         assert " Time " in lines[at + 2]
@@ -167,7 +167,7 @@ async def test_the_keys_of_a_screen_come_first_and_one_is_carried_out():
         app.open("processes")
         await until(pilot, "RSS GiB")
         titles = [entry.title for entry in matching_entries(app, app.screen, "")]
-        assert titles.index("My Slurm job") < titles.index("Overview")
+        assert titles.index("Slurm job") < titles.index("Overview")
         before = app.session.state.process_tree
         await pilot.press("colon")
         await type_in(pilot, "children below")

@@ -142,7 +142,7 @@ async def test_enter_tells_the_lines_of_a_row_and_its_kernels():
         looked_at(app)
         await until(pilot, "On the GPU, just now: busy 48 %")
         await pilot.press("enter")
-        screen = await until(pilot, "Lines of code", "Esc close")
+        screen = await until(pilot, "Lines of code", "Esc Close")
         assert "idle: waits for input" in screen
         assert "num_workers" in screen
         await pilot.press("escape", "tab", "j", "enter")
@@ -178,7 +178,7 @@ async def test_a_look_says_its_price_first_and_what_it_has_cost_afterwards():
     async with app.run_test(size=(120, 45)) as pilot:
         await until(pilot, "waiting for input", "w Work")
         await pilot.press("l")
-        screen = await until(pilot, "Trace the GPU", "Enter trace")
+        screen = await until(pilot, "Trace the GPU", "Enter Trace")
         assert "about 0.15 s of the training" in screen
         assert source.asked == []
         await pilot.press("enter")
@@ -385,7 +385,7 @@ async def test_the_work_of_a_step_is_counted_after_its_price_and_derived_by_clas
     async with app.run_test(size=(140, 45)) as pilot:
         await until(pilot, "waiting for input", "w Work")
         await pilot.press("w")
-        screen = await until(pilot, "Count the work of a step", "Enter count")
+        screen = await until(pilot, "Count the work of a step", "Enter Count")
         assert "one step takes longer, once" in screen
         assert source.asked == []
         await pilot.press("enter")
@@ -399,7 +399,7 @@ async def test_the_work_of_a_step_is_counted_after_its_price_and_derived_by_clas
         assert "aten::_fft_c2c (2)" in screen
         assert "H200 SXM, 4800 GB/s; dense peaks of the NVIDIA H200" in screen
         await pilot.press("w")
-        await until(pilot, "Count the work of a step", "Enter count")
+        await until(pilot, "Count the work of a step", "Enter Count")
 
 
 @in_loop

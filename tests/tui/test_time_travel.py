@@ -137,7 +137,7 @@ async def test_the_keys_through_time_work_inside_a_device_a_process_the_list_and
         await pilot.press("enter")
         assert " 29 % any kernel running" in await until(pilot, "Load", ", . past", absent="PAST")
         await pilot.press("left_curly_bracket")
-        screen = await until(pilot, "PAST 5m 00s", " Then ", "5m ago", "space now", "{ } 5 min")
+        screen = await until(pilot, "PAST 5m 00s", " Then ", "5m ago", "space Now", "{ } 5 min")
         assert " 24 % any kernel running" in screen
         await pilot.press("enter")
         await until(pilot, "GPU 0  PAST 5m 00s", "{ } 5 min")
@@ -152,7 +152,7 @@ async def test_the_keys_through_time_work_inside_a_device_a_process_the_list_and
         await pilot.press("escape", "full_stop", "space")
         assert " 29 % any kernel running" in await until(pilot, " Now ", "Load", absent="PAST")
         await pilot.press("escape", "P", "left_curly_bracket")
-        await until(pilot, "PAST 5m 00s", "GPU MEM", "space now")
+        await until(pilot, "PAST 5m 00s", "GPU MEM", "space Now")
         await pilot.press("enter", "comma")
         await until(pilot, "PAST 5m 10s ago", "child of pid", "310s ago")
         for _ in range(5):

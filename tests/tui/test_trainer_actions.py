@@ -99,7 +99,7 @@ async def test_a_snapshot_names_effect_and_price_and_asks_nobody_before_enter():
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, "live", "s Snap")
         await pilot.press("s")
-        screen = await until(pilot, "Take an allocator snapshot", "Enter take it")
+        screen = await until(pilot, "Take an allocator snapshot", "Enter Take it")
         assert "rank 0, pid 48200, train.py" in screen
         assert "pauses once for about 0.1–1 s" in screen
         assert "only if history was on before" in screen
@@ -134,7 +134,7 @@ async def test_a_snapshot_without_history_leads_to_it():
         await pilot.press("s", "enter")
         await until(pilot, "history was off, so there are sizes without stacks")
         await pilot.press("h")
-        await until(pilot, "Record allocation history", "measure the overhead")
+        await until(pilot, "Record allocation history", "Measure the overhead")
 
 
 @in_loop
@@ -160,7 +160,7 @@ async def test_history_is_measured_first_and_turned_on_only_after_a_second_enter
         screen = await until(pilot, "+3.1 % (+1.0 to +5.2) per step")
         assert "500 ms a step without, 516 ms with it" in screen
         assert "it is off again now" in screen
-        assert "Enter turn it on" in screen
+        assert "Enter Turn it on" in screen
         assert [args["trial_steps"] for _, args in source.asked] == [20]
         await pilot.press("enter")
         await until(pilot, "the last 100,000 allocations are recorded")
@@ -189,7 +189,7 @@ async def test_progress_is_shown_and_escape_cancels_at_the_other_end():
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, "s Snap")
         await pilot.press("p", "enter")
-        await until(pilot, "40 %  2 of 5 steps recorded", "Esc cancel")
+        await until(pilot, "40 %  2 of 5 steps recorded", "Esc Cancel")
         await pilot.press("escape")
         await until(pilot, "Cancelled: no answer")
         assert source.cancelled == ["profile"]
@@ -226,9 +226,9 @@ def test_errors_are_said_in_words_and_may_be_tried_again(code, reason, wanted):
         async with app.run_test(size=SIZE) as pilot:
             await until(pilot, "s Snap")
             await pilot.press("p", "enter")
-            await until(pilot, wanted, "Enter ask again")
+            await until(pilot, wanted, "Enter Ask again")
             await pilot.press("enter")
-            await until(pilot, wanted, "Enter ask again")
+            await until(pilot, wanted, "Enter Ask again")
             assert len(source.asked) == 2
 
     body()
@@ -240,7 +240,7 @@ async def test_leaving_the_program_cancels_what_runs():
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, "s Snap")
         await pilot.press("p", "enter")
-        await until(pilot, "Esc cancel")
+        await until(pilot, "Esc Cancel")
         assert isinstance(app.screen, ActDialog)
         work = app.screen._work
         await pilot.press("ctrl+c")

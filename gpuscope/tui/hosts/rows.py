@@ -144,8 +144,8 @@ def mark_of(grade: Grade, glyphs: Glyphs) -> Piece:
     """Return the sign of a grade, which also differs without colour."""
     glyph = {
         Grade.PROBLEM: glyphs.bad,
+        Grade.STALLED: glyphs.bad,
         Grade.UNREACHABLE: glyphs.bad,
-        Grade.STALLED: glyphs.stall,
         Grade.CONNECTING: glyphs.unknown,
         Grade.IDLE: glyphs.idle,
         Grade.FINE: glyphs.ok,
@@ -241,7 +241,7 @@ def worst_cell(one: Summary, missing: Missing = HERE) -> Line:
         more = f"  (+{len(one.words) - 1})" if len(one.words) > 1 else ""
         if one.state == "unreachable" and missing.retry is None:
             reason, _, rest = text.partition(". Next: ")
-            command = rest.partition("    ")[0]
+            command = rest.partition(", ")[0]
             then: Line = [(f" · {command}" if command else " · no retry", "title")]
             return [(reason, token), *then, (more, "faint")]
         if one.state == "unreachable":  # what happens next comes first: a reason may be long

@@ -177,18 +177,17 @@ class LogPane(Pane):
 
     def _show_groups(self) -> None:
         """The groups with how much is in them; that which is shown stands out."""
-        out: Line = []
+        out: Line = [("Events ", "faint")]
         for group in (ALL, *GROUPS):
             count = self._counts.get(group, 0)
             if not count and group not in (ALL, ALWAYS, self._group):
                 continue
             here = group == self._group
             name = GROUPS.get(group, "all")
-            brackets = ("[", "]") if here else (" ", " ")
+            brackets = ("[", "] ") if here else (" ", " ")
             token = "bold accent" if here else "faint" if group in HIDDEN else "muted"
-            out.append((f"{brackets[0]}{name} {count}{brackets[1]}", token))
-            out.append((" ", "text"))
-        keys = f"{key_of('next_kind')} {key_of('previous_kind')}: kind"
+            out += [(f"{brackets[0]}{name}{brackets[1]}", token), (f"{count} ", "faint")]
+        keys = f"{key_of('next_kind')} {key_of('previous_kind')}: another kind"
         self._groups.show([[*out, ("  ", "text"), (keys, "faint")]])
 
     def _turn(self, by: int) -> None:

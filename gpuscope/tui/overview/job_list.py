@@ -63,7 +63,7 @@ COLUMNS: tuple[tuple[str, int, int], ...] = (
 WIDE_ONLY = ("p95", "done", "peak")
 """Columns that a narrower panel does without, also below the job."""
 MIN_TITLE, MOST_TITLE = 14, 44
-SPAN_TITLE = 18
+SPAN_TITLE, SIGN_CELLS = 18, 2
 SPLIT_BAR = 36
 NOTE_INDENT = 4
 ALARMS = ("warn", "bad")
@@ -291,7 +291,11 @@ class JobList(Painted, can_focus=True):
     def _columns(self, width: int) -> tuple[Sequence[tuple[str, int, int]], int]:
         """Return the columns there is room for, and the cells of a job's title."""
         shown = columns_in(width, self._empty)
-        return shown, min(MOST_TITLE, width - 2 - sum(cells + 1 for _, cells, _ in shown))
+        title = min(MOST_TITLE, width - 2 - sum(cells + 1 for _, cells, _ in shown))
+        if all(line.span for line in self._lines):  # no column stands below a title
+            longest = max((text_cells(line.cells["job"][0]) for line in self._lines), default=0)
+            title = min(title, max(SPAN_TITLE, longest + SIGN_CELLS))
+        return shown, title
 
     def _rows(self, width: int, tokens: Tokens) -> tuple[list[tuple[Line, bool]], int]:
         """Return all lines that scroll, and the place of the cursor.

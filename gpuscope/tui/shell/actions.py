@@ -31,7 +31,6 @@ ACTIONS: tuple[Action, ...] = (
         "who holds which GPU, its share, how long idle",
         "Screens",
         footer=25,
-        brief="Procs",
     ),
     Action("down", ("j", "down"), "Down", "next row", "Move"),
     Action("up", ("k", "up"), "Up", "previous row", "Move"),
@@ -43,10 +42,9 @@ ACTIONS: tuple[Action, ...] = (
         "Move",
         where=("fleet", "overview", "memory", "time", "doctor", "lab", "log"),
         footer=11,
-        brief="Open",
         on_tab={
             "fleet": "look at this host",
-            "overview": "the ranks of a job; all readings of another row",
+            "overview": "all of a GPU; the ranks of a job; a finding in the Doctor",
             "time": "what a row of the clock is made of; this rank; the finding in full",
             "doctor": "the pitfall in full",
             "lab": "choose among the values of the switch",
@@ -61,7 +59,6 @@ ACTIONS: tuple[Action, ...] = (
         "Move",
         where=("overview", "time", "doctor", "lab"),
         footer=12,
-        brief="List",
     ),
     Action(
         "next_kind",
@@ -140,7 +137,6 @@ ACTIONS: tuple[Action, ...] = (
         where=("memory",),
         needs="asked",
         footer=3,
-        brief="Counts",
     ),
     Action(
         "modules",
@@ -172,7 +168,6 @@ ACTIONS: tuple[Action, ...] = (
         "Look",
         where=("memory",),
         footer=5,
-        brief="Bytes",
     ),
     Action(
         "zoom",
@@ -199,7 +194,6 @@ ACTIONS: tuple[Action, ...] = (
         "Look",
         where=("memory",),
         footer=1,
-        brief="GPU",
     ),
     Action(
         "previous_subject", ("N",), "Last GPU", "the device or trainer before", "Look", ("memory",)
@@ -212,7 +206,6 @@ ACTIONS: tuple[Action, ...] = (
         "Look",
         where=("time",),
         footer=1,
-        brief="Rank",
     ),
     Action(
         "previous_trainer", ("N",), "Last trainer", "the rank or trainer before", "Look", ("time",)
@@ -232,7 +225,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "next_fix",
         ("n",),
-        "Next fix",
+        "Fixes",
         "mark the next fix, for y to copy",
         "Look",
         where=("doctor",),
@@ -303,7 +296,6 @@ ACTIONS: tuple[Action, ...] = (
         where=("overview", "memory", "doctor"),
         needs="trainer",
         footer=14,
-        brief="Snap",
     ),
     Action(
         "look",
@@ -314,7 +306,6 @@ ACTIONS: tuple[Action, ...] = (
         where=("time",),
         needs="trainer",
         footer=2,
-        brief="Trace",
     ),
     Action(
         "work",

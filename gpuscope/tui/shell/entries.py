@@ -15,7 +15,7 @@ class Action(NamedTuple):
     ``keys`` are Textual key names, the first one is shown. ``where`` lists the tabs it acts on,
     empty for all. ``needs`` names a capability of the session, "" for none: where it is missing,
     the key says why. ``footer`` is the place in the footer, 0 for not shown there: the
-    lowest come first and stay when there is little room. ``brief`` is a shorter label for then.
+    lowest come first and stay when there is little room.
     """
 
     name: str
@@ -28,7 +28,6 @@ class Action(NamedTuple):
     footer: int = 0
     on_tab: Mapping[str, str] = MappingProxyType({})
     """What it does on one tab, where that is not what ``help`` says."""
-    brief: str = ""
 
     def help_on(self, tab: str) -> str:
         """Return what it does on this tab."""
@@ -43,13 +42,12 @@ class Key(NamedTuple):
     """One entry of a screen: a key, or several that belong together such as ``<`` and ``>``.
 
     ``binds`` are pairs of key names, with commas between them, and of the Textual action that they
-    carry out. ``footer`` is the order in the line at the bottom, 0 for not shown there, and
-    ``brief`` a shorter label for it; ``still`` is the word there while the screen stands still,
-    where such keys come first. ``needs`` names an
+    carry out. ``footer`` is the order in the line at the bottom, 0 for not shown there; ``still``
+    is the word there while the screen stands still, where such keys come first. ``needs`` names an
     action of :data:`ACTIONS` that the session must be able to carry out, or "live" where a
     recording has nobody to ask; ``when`` is a state of the screen outside which the key does
-    nothing; see ``key_states``. With ``via`` the named widget has
-    the key, and this screen only says what comes of it.
+    nothing; see ``key_states``. With ``via`` the named widget has the key, and this screen only
+    says what comes of it.
     """
 
     binds: tuple[tuple[str, str], ...]
@@ -61,19 +59,16 @@ class Key(NamedTuple):
     when: str = ""
     via: str = ""
     still: str = ""
-    brief: str = ""
 
 
 class Hint(NamedTuple):
     """A key as the line at the bottom names it.
 
-    ``brief`` is the label where there is little room. ``action`` is what a click carries out, and
-    ``second`` what one on the second of two keys does.
+    ``action`` is what a click carries out, and ``second`` what one on the second of two keys does.
     """
 
     keys: str
     label: str
-    brief: str = ""
     action: str = ""
     second: str = ""
 
@@ -88,7 +83,6 @@ def one(
     when: str = "",
     via: str = "",
     shown: str = "",
-    brief: str = "",
 ) -> Key:
     """Return an entry with a single action."""
-    return Key(((keys, action),), label, does, footer, shown, needs, when, via, brief=brief)
+    return Key(((keys, action),), label, does, footer, shown, needs, when, via)

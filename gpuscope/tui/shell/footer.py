@@ -1,8 +1,8 @@
 """This module chooses the keys that the last line of a screen names, and fits them into it.
 
 The screen's own keys stand at the left, the most important first, and the three keys that act
-everywhere at the right: help, palette, and leaving. Where there is little room, labels get shorter
-before keys are left out, and the key of the help says how many were.
+everywhere at the right: help, palette, and leaving. An action has one word at any width: where
+there is little room, keys are left out, and the key of the help says how many were.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ ENDS_WHILE_TYPING = ("escape",)
 ENDS_ON_DIALOGS = ("question_mark", "colon", "escape")
 """Letters have meanings of their own in dialogs, such as Q, which sends QUIT."""
 PAIRS = {
-    "replay_back": "replay_forward",
-    "far_back": "far_forward",
-    "next_subject": "previous_subject",
-    "next_trainer": "previous_trainer",
-    "next_kind": "previous_kind",
-    "lab_previous": "lab_next",
+    "replay_back": ("replay_forward", "Past"),
+    "far_back": ("far_forward", "5 min"),
+    "next_subject": ("previous_subject", "GPU"),
+    "next_trainer": ("previous_trainer", "Rank"),
+    "next_kind": ("previous_kind", "Kind"),
+    "lab_previous": ("lab_next", "Change"),
 }
-"""Action → the one that undoes it, which shares its entry. Its brief label is for both."""
+"""Action → the one that undoes it, which shares its entry, and the word for both."""
 FIRST = {
     "fleet": ("open", "filter", "sort_next", "mine", "attach"),
     "overview": ("open", "next_pane", "processes", "attach", "pause", "replay_back"),
@@ -60,23 +60,23 @@ def tab_hints(tab: str, why_not: Callable[[str], str], frozen: bool = False) -> 
     ``frozen`` says that the screen stands still in a live session.
     """
     here = [a for a in tab_actions(tab) if not (frozen and a.name in STANDING)]
-    out = [_of_action(a.name, a.label, a.brief) for a in here if not why_not(a.name)]
+    out = [_of_action(a.name) for a in here if not why_not(a.name)]
     if frozen:
-        out[:0] = [_of_action(name, label) for name, label in STANDING.items()]
+        out[:0] = [_of_action(name)._replace(label=label) for name, label in STANDING.items()]
     return out
 
 
 def tab_ends() -> list[Hint]:
     """Return the keys at the right end of a tab's line."""
-    return [_of_action(name, BY_NAME[name].label) for name in ENDS]
+    return [_of_action(name) for name in ENDS]
 
 
-def _of_action(name: str, label: str, brief: str = "") -> Hint:
-    keys, second = key_text(BY_NAME[name].keys[0]), ""
+def _of_action(name: str) -> Hint:
+    keys, label, second = key_text(BY_NAME[name].keys[0]), BY_NAME[name].label, ""
     if name in PAIRS:
-        keys += f" {key_text(BY_NAME[PAIRS[name]].keys[0])}"
-        label, second = brief or label, f"do('{PAIRS[name]}')"
-    return Hint(keys, label, brief, f"do('{name}')", second)
+        other, label = PAIRS[name]
+        keys, second = f"{keys} {key_text(BY_NAME[other].keys[0])}", f"do('{other}')"
+    return Hint(keys, label, f"do('{name}')", second)
 
 
 def screen_hints(
@@ -95,7 +95,7 @@ def screen_hints(
         line = [key for key in line if not (key.needs and why_not(key.needs))]
     if not still:
         return [_of_key(key) for key in line]
-    leading = [_of_key(key._replace(label=key.still, brief="")) for key in keys if key.still]
+    leading = [_of_key(key._replace(label=key.still)) for key in keys if key.still]
     return [*leading, *(_of_key(key) for key in line if not key.still)]
 
 
@@ -111,7 +111,7 @@ def screen_ends(
         key = next((key for key in keys if name in names_in(key)), None)
         if key is not None:
             action = next(does for names, does in key.binds if name in names.split(","))
-            out.append(Hint(key_text(name), key.label, key.brief, action))
+            out.append(Hint(key_text(name), key.label, action))
     return out
 
 
@@ -121,7 +121,7 @@ def _is_end(key: Key) -> bool:
 
 def _of_key(key: Key) -> Hint:
     second = key.binds[1][1] if len(key.binds) == 2 and not key.shown else ""
-    return Hint(shown_short(key), key.label, key.brief, key.binds[0][1], second)
+    return Hint(shown_short(key), key.label, key.binds[0][1], second)
 
 
 # ── what there is room for ──
@@ -130,26 +130,16 @@ def _of_key(key: Key) -> Hint:
 def fitted(own: Sequence[Hint], ends: Sequence[Hint], width: int) -> tuple[list[Hint], list[Hint]]:
     """Return what stands at the left and at the right of a line, with the labels to show.
 
-    Labels of the left get shorter from the last on, then the right loses its labels, then the
-    last keys of the left go.
+    First the right loses its labels, then the last keys of the left go.
     """
     left, right = list(own), list(ends)
-    for at in reversed(range(len(left))):
-        if _cells(left) + _cells(right) <= width:
-            break
-        left[at] = left[at]._replace(label=left[at].brief or left[at].label)
     if _cells(left) + _cells(right) > width:
         right = [hint._replace(label="") for hint in ends]
     while left and _cells(left) + _cells(right) > width:
         del left[-1]
         right = _with_count(right, ends, len(own) - len(left))
     roomy = _with_count(ends, ends, len(own) - len(left))
-    right = roomy if _cells(left) + _cells(roomy) <= width else right
-    for at in range(len(left)):  # a key that was left out may have made room
-        longer = [*left[:at], own[at], *left[at + 1 :]]
-        if _cells(longer) + _cells(right) <= width:
-            left = longer
-    return left, right
+    return left, (roomy if _cells(left) + _cells(roomy) <= width else right)
 
 
 def ends_beside(taken: int, ends: Sequence[Hint], width: int) -> list[Hint]:
@@ -165,7 +155,7 @@ def _with_count(right: Sequence[Hint], ends: Sequence[Hint], left_out: int) -> l
         return list(right)
     help_action = next((hint.action for hint in ends if hint.label.casefold() == "help"), None)
     return [
-        hint._replace(label=f"+{left_out}") if hint.action == help_action else hint
+        hint._replace(label=f"{left_out} more") if hint.action == help_action else hint
         for hint in right
     ]
 

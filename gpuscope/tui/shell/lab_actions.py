@@ -19,7 +19,7 @@ LAB_ACTIONS: tuple[Action, ...] = (
         "lab_stop",
         ("x",),
         "Stop",
-        "stop the trainer, or a series of repeats",
+        "stop the trainer after its step, or a series of repeats",
         "Lab",
         where=("lab",),
         needs="lab",
@@ -90,7 +90,6 @@ LAB_ACTIONS: tuple[Action, ...] = (
         "Lab",
         where=("lab",),
         footer=32,
-        brief="Rec",
     ),
     Action(
         "lab_nearest",
@@ -111,7 +110,6 @@ LAB_ACTIONS: tuple[Action, ...] = (
         where=("lab",),
         needs="lab",
         footer=3,
-        brief="Change",
     ),
     Action(
         "lab_default",

@@ -76,7 +76,7 @@ def of_screen(session: Session, screen: Screen[Any]) -> Iterator[Entry]:
         if not key.via and action not in ("keys_here", "palette_here"):
             yield Entry(
                 f"{type(screen).__name__} {action}",
-                key.label[:1].upper() + key.label[1:],
+                key.label,
                 key.help,
                 partial(screen.call_later, screen.run_action, action),
                 shown_whole(key),

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from .entries import Key, one
 
-CLOSE = one("escape,q", "dismiss", "close", "back to the screen below")
-SCROLL = Key((("j,down", "scroll(1)"), ("k,up", "scroll(-1)")), "scroll", "line by line")
-PAGE = one("pagedown,space", "page(1)", "page", "a page down", shown="space")
-HELP = one("question_mark", "keys_here", "help", "these keys, and the words and glyphs in use")
-PALETTE = one("colon", "palette_here", "palette", "actions, things, words; save a picture")
+CLOSE = one("escape,q", "dismiss", "Close", "back to the screen below")
+SCROLL = Key((("j,down", "scroll(1)"), ("k,up", "scroll(-1)")), "Scroll", "line by line")
+PAGE = one("pagedown,space", "page(1)", "Page", "a page down", shown="space")
+HELP = one("question_mark", "keys_here", "Help", "these keys, and the words and glyphs in use")
+PALETTE = one("colon", "palette_here", "Palette", "actions, things, words; save a picture")
 PAUSE = Key(
-    (("space", "look('pause')"),), "pause", "freeze the screen, or continue from now", still="now"
+    (("space", "look('pause')"),), "Pause", "freeze the screen, or continue from now", still="Now"
 )
 TIME = (
     Key(
         (("comma", "look('replay_back')"), ("full_stop", "look('replay_forward')")),
-        "past",
+        "Past",
         "10 s back, or forward again",
         50,
         still="10 s",
@@ -34,15 +34,13 @@ TIME = (
 at the bottom.
 """
 MOVE_ROWS = Key(
-    (("j,down", "move(1)"), ("k,up", "move(-1)")), "move", "to the next row, or the one before"
+    (("j,down", "move(1)"), ("k,up", "move(-1)")), "Move", "to the next row, or the one before"
 )
-ENDS = Key((("home,g", "edge(-1)"), ("end,G", "edge(1)")), "ends", "to the first row, or the last")
-SELECT = one("enter", "select", "open", "open the row under the cursor")
+ENDS = Key((("home,g", "edge(-1)"), ("end,G", "edge(1)")), "Ends", "to the first row, or the last")
+SELECT = one("enter", "select", "Open", "open the row under the cursor")
 TYPING = (
-    one("enter", "submit", "keep it", "show only rows that contain the text", 10, via="Input"),
-    one("escape", "drop", "drop it", "show all rows again", 20),
+    one("enter", "submit", "Keep it", "show only rows that contain the text", 10, via="Input"),
+    one("escape", "drop", "Drop it", "show all rows again", 20),
 )
-FORCE = one("exclamation_mark", "force", "run anyway", "run although the GPU is in use", 40)
-ENVIRONMENT = one(
-    "e", "environment", "environment", "its variables at the start", 15, "live", brief="env"
-)
+FORCE = one("exclamation_mark", "force", "Run anyway", "run although the GPU is in use", 40)
+ENVIRONMENT = one("e", "environment", "Environment", "its variables at the start", 15, "live")

@@ -39,7 +39,7 @@ COLUMNS = (
     Column("p95", "P95", 9, align="right", priority=12),
     Column("input", "INPUT", 5, align="right", priority=10),
     Column("loss", "LOSS", 8, align="right", priority=10),
-    Column("collectives", "COLLECT.", 9, align="right", priority=4),
+    Column("collectives", "COLLECTIVES", 11, align="right", priority=4),
     Column("memory", "PEAK/RES. GiB", 14, align="right", priority=1),
     Column("left", "HEADROOM", 8, align="right"),
     Column("ends", "RUNS OUT", 11, align="right", priority=3),

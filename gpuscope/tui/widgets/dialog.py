@@ -86,7 +86,8 @@ class Dialog(ClosesOnce, ModalScreen[None]):
         self._before: Notice | None = None
 
     def on_mount(self) -> None:  # Textual calls this beside the one of a subclass
-        self.mount(self.foot)
+        if self.is_attached:  # else the program is being left already
+            self.mount(self.foot)
         self._show_keys()
         self._before = self._notice()
         self.set_interval(NOTICE_SECONDS, self._show_notice)
@@ -122,7 +123,8 @@ class Dialog(ClosesOnce, ModalScreen[None]):
         for shown, does in keys:
             names = shown.split(" ")
             actions = [_action_of(name, known) for name in names]
-            out.append(Hint(shown, does, "", actions[0], actions[1] if len(names) == 2 else ""))
+            does = does[:1].upper() + does[1:]  # as the registry writes its labels
+            out.append(Hint(shown, does, actions[0], actions[1] if len(names) == 2 else ""))
         self._named = out
         self._show_keys()
 
