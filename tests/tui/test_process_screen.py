@@ -283,7 +283,7 @@ async def test_the_screen_opens_sorts_filters_and_remembers(tmp_path):
         await pilot.press("T", "u")
         await until(pilot, "mine only", "tree", "no process matches")
         await pilot.press("c", "space", "escape")
-        await until(pilot, absent="Columns")
+        await until(pilot, absent="Show or leave out")
         assert app.session.state.process_hidden
     kept = dataclasses.replace(app.session.state)
     assert shell_state.save(kept, tmp_path / "state.json") == ""
@@ -549,4 +549,4 @@ async def test_what_a_trainer_is_asked_goes_to_the_rank_that_is_shown():
         await pilot.press("escape")
         await until(pilot, "Process 48203")
         await pilot.press("s")
-        await until(pilot, "Enter take it", "rank 3")
+        await until(pilot, "Enter Take it", "rank 3")

@@ -275,7 +275,7 @@ async def test_the_log_tells_events_and_notices_and_filters_them():
         await pilot.press("escape")
         await until(pilot, "SIGKILL", "pid 48220")
         await pilot.press("N")
-        await until(pilot, "[program 1]", "a notice of ours", absent="SIGKILL")
+        await until(pilot, "[program] 1", "a notice of ours", absent="SIGKILL")
         await pilot.press("n", "end", "enter")
         assert "killed" in await until(pilot, "Its process", "Diagnosis")
 
@@ -292,7 +292,7 @@ async def test_a_wide_log_tells_the_line_under_the_cursor_in_full_beside_it():
         assert "On this row  Sep" not in screen
         await pilot.press("escape", "N")
         nothing = "gpuscope run leaves yours to its terminal"
-        await until(pilot, "[output 0]", nothing, "What comes here", "XIDs, ECC errors")
+        await until(pilot, "[output] 0", nothing, "What comes here", "XIDs, ECC errors")
 
 
 # ── sizes ─────────────────────────────────────────────────────────────────────────────────────────
