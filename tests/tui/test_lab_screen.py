@@ -790,7 +790,7 @@ async def test_how_often_and_how_long_is_chosen_before_a_series_begins(path, mon
         await pilot.press("right", "up")
         screen = text(app).splitlines()
         row = next(y for y, line in enumerate(screen) if "Enter Begin" in line)
-        await pilot.click(offset=(screen[row].index("→ more"), row))
+        await pilot.click(offset=(screen[row].index("→ More"), row))
         await pilot.click(offset=(screen[row].index("Enter Begin"), row))
         await pilot.pause()
     (given,) = begun

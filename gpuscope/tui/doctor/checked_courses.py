@@ -31,26 +31,35 @@ class _Course(NamedTuple):
     top: float | None = None
 
 
-def course_line(area: str, host: HostView, sources: Sources, glyphs: Glyphs) -> Line | None:
-    """Return the course of what an area judges, None where nothing is known of it."""
+def course_lines(
+    area: str, host: HostView, sources: Sources, glyphs: Glyphs, rows: int = 1
+) -> list[Line]:
+    """Return the course of what an area judges in so many rows, none where nothing is known."""
     found = _course(area, host, sources)
     now = host.sampled_seconds
     if found is None or now is None:
-        return None
+        return []
     past = sources.readings(found.entity.id, found.column, SECONDS)
     known = [value for value in past.values if value is not None]
     if len(known) < 2:
-        return None
+        return []
     span = max(LEAST_SECONDS, min(SECONDS, now - past.seconds[0]))
     values = binned(past, Bins.ending(now - span / CELLS, span, CELLS), now)
     top = found.top if found.top is not None else max(known) * 8 / 7
-    drawn = spark(values, CELLS, top, glyphs).replace(glyphs.unknown, " ")
     low, high = found.text(min(known)), found.text(max(known))
     between = high if low == high else f"{low} to {high}"
-    return [
-        (drawn, "series1"),
-        (f"  {found.name}, last {window_text(span)}: {between}", "muted"),
-    ]
+    out: list[Line] = []
+    for row in reversed(range(rows)):
+        part = [None if v is None else _level(v / top * rows - row) for v in values] if top else []
+        drawn = spark(part, CELLS, 1.0, glyphs).replace(glyphs.unknown, " ")
+        out.append([(drawn, "series1")])
+    out[-1].append((f"  {found.name}, last {window_text(span)}: {between}", "muted"))
+    return out
+
+
+def _level(share: float) -> float | None:
+    """Return how far a row is filled, None where it is empty."""
+    return min(share, 1.0) if share > 0 else None
 
 
 def _course(area: str, host: HostView, sources: Sources) -> _Course | None:

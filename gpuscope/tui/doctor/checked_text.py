@@ -12,7 +12,7 @@ from ...text.units import duration_text
 from ..log.rows import event_lines
 from ..shell.keymap import key_of
 from .case_times import duration_of_case
-from .checked_courses import course_line
+from .checked_courses import course_lines
 from .checked_figures import AREAS, area_of, sources_of
 from .finding_history import all_well
 from .text import NOTHING, SEVERITY_TOKENS, UNEXAMINED, glyph_of, with_label
@@ -39,6 +39,9 @@ ELSEWHERE = (
 AREA_CELLS = 13
 HISTORY_LINES, PAST_LINES = 10, 24
 MOST_RELATED = 5
+HEAD_ROWS, FEW = 2, 5
+COURSE_ROWS = 3
+"""Rows of each course where nothing is wrong."""
 
 
 def about(
@@ -147,8 +150,9 @@ def _areas(
             rules = [(f"rules: {area.rules}", "faint")]
             out += styled.hang([(" " * AREA_CELLS, "text")], rules, cells)
         if roomy:
-            went = course_line(area.name, host, sources, glyphs) if figures else None
-            out += [[(" " * AREA_CELLS, "text"), *went]] if went else []
+            rows = COURSE_ROWS if not holds else 1  # a finding needs the room
+            went = course_lines(area.name, host, sources, glyphs, rows) if figures else []
+            out += [[(" " * AREA_CELLS, "text"), *line] for line in went]
             out += [[]] if area is not AREAS[-1] else []
     return out
 
@@ -164,6 +168,24 @@ def elsewhere(cells: int) -> list[Line]:
     for key, text in keys:
         out += styled.hang([(f"{key:{COMMAND_CELLS}}", "bold accent")], [(text, "muted")], cells)
     return out
+
+
+def known_pitfalls(table: Mapping[str, Pitfall], cells: int, rows: int) -> list[Line]:
+    """Return a line for each pitfall of the table, as many as have room."""
+    found = list(table.values())[: max(0, rows - HEAD_ROWS)]
+    if len(found) < FEW:
+        return []
+    wide = max(len(row.id) for row in found) + 2
+    out: list[Line] = [
+        [],
+        [
+            (f"Known pitfalls, {len(table)} in all", "accent"),
+            (f"   {key_of('palette')} and its name: in full", "muted"),
+        ],
+    ]
+    return out + [
+        styled.cut([(f"{row.id:{wide}}", "text"), (row.title, "muted")], cells) for row in found
+    ]
 
 
 def happened(

@@ -20,7 +20,7 @@ from ..widgets.pane import WAITING, Pane, set_title
 from ..widgets.program import program
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines
-from .checked_text import about, elsewhere, ended_page, happened, related
+from .checked_text import about, elsewhere, ended_page, happened, known_pitfalls, related
 from .finding_history import all_well
 from .proof import Proof, proof_of
 from .text import (
@@ -229,6 +229,8 @@ class DoctorPane(Pane):
             events = self.session.happened.on(host).newest(KINDS_OF_PAST)
             lines = elsewhere(cells)
             lines += happened(self.doctor.deaths, events, self._table.tokens.glyphs, cells)
+            rows = self._examined.size.height - len(lines)
+            lines += known_pitfalls(self.doctor.table or {}, cells, rows)
             self._examined.show(lines)
             return
         lines, table = self._about(host, cells), self.doctor.table or {}

@@ -70,7 +70,7 @@ _TOKENS = {
     Grade.IDLE: "idle",
     Grade.FINE: "ok",
 }
-_WELL = {Grade.CONNECTING: "", Grade.IDLE: "idle", Grade.FINE: ""}
+_WELL = {Grade.CONNECTING: "", Grade.IDLE: "idle", Grade.FINE: "ok"}
 _LINK_TOKENS = {"connecting": "muted", "queued": "faint", "stale": "warn", "unreachable": "bad"}
 """Of the states of a link that are worth a word: that one is live is said by all that it tells."""
 FAINT: Piece = ("–", "faint")

@@ -53,6 +53,9 @@ def columns(cells: int, rows: Sequence[TableRow]) -> list[Column]:
     others = [c for c in shown if c.key not in ("setting", "age", "source", "steps")]
     room = cells - GUTTER - sum(column.width + 1 for column in others)
     longest = max((_cells_of(row.cells.get("setting")) for row in rows), default=0)
+    if longest > room:  # the curves and the comparison have the loss too
+        room += sum(column.width + 1 for column in others if column.key == "loss")
+        shown = [column for column in shown if column.key != "loss"]
     return [
         c._replace(width=max(c.width, min(longest, room))) if c.key == "setting" else c
         for c in shown
