@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Callable, Dict, FrozenSet, Optional, Tuple
+from typing import TYPE_CHECKING, Callable, Dict, FrozenSet, Optional, Set, Tuple
 
-from ..process.procfs import start_ticks
+from ..process.procfs import start_ticks, stat_of
 from ..wire.frames import PROCESS_COLUMNS, HostDef, ProcDef, Reading, Unknown
 from .ticker import Beat
 from .worker import Doing, Worker, hung
@@ -116,6 +116,8 @@ class ProcessWorker(Worker):
         self._wanted: FrozenSet[int] = frozenset()
         self._note: Optional[Unknown] = None
         self._listed: FrozenSet[int] = frozenset()
+        self._used_gpu: Set[int] = set()
+        """Those of the known processes that the driver has listed at any time."""
         self._judged: FrozenSet[int] = frozenset()
         self._doing: Doing = None
         self._outside: Optional[OutsideReader] = None
@@ -167,8 +169,9 @@ class ProcessWorker(Worker):
             for pid in wanted:
                 self._doing = (f"reading /proc/{pid}", time.monotonic())
                 known[pid] = self._look(pid, sampler, sample)
+            self._used_gpu = {*self._used_gpu & self.known.keys(), *listed}
             ended = {
-                described.key: _ending(described.definition)
+                described.key: _ending(described.definition, pid in self._used_gpu)
                 for pid, described in self.known.items()
                 if pid not in known or known[pid].key != described.key
             }
@@ -217,7 +220,12 @@ class ProcessWorker(Worker):
         self.failure = reason
 
 
-def _ending(definition: ProcDef) -> str:
-    if definition.start is not None and start_ticks(definition.pid) == definition.start:
-        return "runs on, without a GPU"
-    return "exited"
+def _ending(definition: ProcDef, used_gpu: bool) -> str:
+    """Return what became of a process that is not looked at any more."""
+    try:
+        stat = stat_of(definition.pid)
+    except (OSError, ValueError):
+        return "exited"
+    if definition.start is None or stat.start_ticks != definition.start or stat.has_ended:
+        return "exited"
+    return "runs on, without a GPU" if used_gpu else "runs on, without a probe"

@@ -216,6 +216,8 @@ class Collector:
             picture.trainers, picture.ended_links, picture.problems = self.probes.take()
             picture.unread = self.probes.unread
         wanted = {report.pid for report in picture.trainers if report.pid is not None}
+        if self.probes is not None:
+            wanted |= self.probes.outliving
         listed = frozenset(pid for device in picture.devices for pid, _ in device.processes or ())
         picture.hidden = self.processes.hidden(
             listed, any(_unowned(device) for device in picture.devices)

@@ -33,6 +33,8 @@ EXIT_SECONDS = 5.0
 
 A process with much GPU memory takes seconds to end.
 """
+MAX_OUTLIVING = 256
+"""How many processes are followed that have no probe any more, the newest ones."""
 
 
 @dataclass
@@ -94,6 +96,7 @@ class Probes:
         self._reported: Dict[int, Set[str]] = {}
         self._left_out: List[str] = []
         self._ended: List[Tuple[float, ProbeLink]] = []
+        self._outliving: Dict[int, Optional[int]] = {}  # pid → start time, without a probe
         self._answers: List[Answer] = []  # answers of the link that is being served
         self._silent: Set[int] = set()
         self._lock = threading.RLock()
@@ -313,9 +316,24 @@ class Probes:
                 for at, link in self._ended
                 if now - at >= EXIT_SECONDS or _is_gone(link)
             }
+            for _, link in self._ended:
+                if link.pid is not None and link.trainer is not None:
+                    self._outliving[link.pid] = link.start
             self._ended = [(at, link) for at, link in self._ended if link.name not in ended_links]
             problems, self._problems = self._problems, []
             return reports, ended_links, problems
+
+    @property
+    def outliving(self) -> Set[int]:
+        """Return the processes that still run although their probe has gone.
+
+        They are followed to their end, because "it runs on" is soon not true any more: a process
+        outlives its probe by seconds when it ends, and by hours when the probe was taken out.
+        """
+        with self._lock:
+            alive = [one for one in self._outliving.items() if _still_runs(*one)]
+            self._outliving = dict(alive[-MAX_OUTLIVING:])
+            return set(self._outliving)
 
     def _report(self, link: ProbeLink, trainer: Entity, now: float) -> TrainerReport:
         assert isinstance(trainer.definition, frames.TrainerDef)

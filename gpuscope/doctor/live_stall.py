@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from ..model.ranks import name_of, names_of
-from ..model.stalls import Stall, find_stall, is_stalled, waits_in_collective
+from ..model.stalls import Stall, find_stall, is_ending, is_stalled, waits_in_collective
 from ..model.stalls import place as stands_at
 from ..store.view import JobView, TrainerView
 from ..text.units import duration_text
@@ -24,7 +24,7 @@ def standstill(scene: LiveScene, job: JobView) -> Findings:
     """Yields a finding on a job that makes no steps, with the rank that holds it up and where."""
     if not living(job):
         return
-    stall = find_stall(living(job))
+    stall = find_stall(job.trainers)
     if stall is None:
         return
     if stall.busy:
@@ -135,7 +135,9 @@ def lost_ranks(scene: LiveScene, job: JobView) -> Findings:
     """Yields a finding on ranks that ended while others of their job wait."""
     gone = [trainer for trainer in job.trainers if trainer.gone is not None]
     here = living(job)
-    if not gone or not here or not all(is_stalled(trainer) for trainer in here):
+    if not gone or not here or is_ending(job.trainers):
+        return
+    if not all(is_stalled(trainer) for trainer in here):
         return
     evidence = [
         Evidence(text=f"{name_of(t)}: {t.gone.reason}", source="agent")

@@ -27,6 +27,7 @@ from . import slowdown
 from .alerts_settings import AlertSettings
 from .change_point import Change
 from .device_state import faults_of, judge, slowed
+from .job_ends import is_out_of_sight, last_end
 from .ranks import name_of
 from .stalls import is_stalled
 from .step_time import SLOWER
@@ -328,21 +329,21 @@ class Alerts:
             for trainer in host.trainers
             if trainer.gone is None and trainer.definition.job
         }
-        ended: list[tuple[TrainerView | ProcView, str, str | None]] = [
-            (t, short_script(t.definition.script), t.definition.job)
+        processes = {process.id: process for process in host.processes}
+        ended: list[tuple[TrainerView | ProcView, Gone | None, str, str | None]] = [
+            (t, last_end(t.gone, around), short_script(t.definition.script), t.definition.job)
             for t in host.trainers
-            if t.process in mine
+            if t.process in mine and (around := processes.get(t.process)) is not None
         ]
         ended += [
-            (p, p.definition.name or "", None)
+            (p, p.gone, p.definition.name or "", None)
             for p in host.processes
             if p.id in mine - inside and p.uses
         ]
-        for entity, name, job in ended:
-            gone = entity.gone
+        for entity, gone, name, job in ended:
             if (
                 gone is None
-                or gone.reason.startswith("runs on")
+                or is_out_of_sight(gone)
                 or gone.monotonic_seconds < self._joined[host.key]
             ):
                 continue

@@ -9,18 +9,22 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from ..store.view import Entity, Gone, JobView, ProcView, TrainerView
+from ..store.view import Gone, JobView, ProcView, TrainerView
+from .ranks import names_of
 
 INTERRUPTED = "interrupted with Ctrl-C"
 """How the end reason of a probe begins if KeyboardInterrupt ended the program."""
 CAUSES = ("stopped", "failed", "killed", "left", "ended")
 """Words for an end; the first of these explains the other ends of the same job."""
 NOTHING_SENT: Mapping[int, str] = MappingProxyType({})
-_EXITED, _PROBE_GONE = "exited: ", "the probe is gone ("
+_EXITED, _PROBE_GONE, _SEEN_GONE = "exited: ", "the probe is gone (", "exited"
 _WELL = ("the program has ended", "the program has come to its end", "finished")
 _REMOVED = ("it was removed", "it was taken out")
 """The words of today's probe, then those of older ones, which recordings hold."""
 _SILENT = ("without cleanup", "killed (signal")
+RUNS_ON = "runs on"
+"""How the reason begins if a process is out of sight and has not ended."""
+UNKNOWN_HOW = "how is not known"
 _SIGNAL = re.compile(r"killed by signal (\d+)")
 
 
@@ -39,8 +43,7 @@ class End:
 
 def end_of(job: JobView) -> Gone | None:
     """Return when and why a job is over; None while anything of it lives."""
-    members: list[Entity] = list(job.trainers) or list(job.processes)
-    gone = [entity.gone for entity in members]
+    gone = [one for _, one in _ends(job)]
     last = [g for g in gone if g is not None]
     return max(last, key=lambda g: g.monotonic_seconds) if last and len(last) == len(gone) else None
 
@@ -53,13 +56,57 @@ def job_end(job: JobView, sent: Mapping[int, str] = NOTHING_SENT) -> End | None:
     """
     if end_of(job) is None:
         return None
-    members: Sequence[TrainerView | ProcView] = job.trainers or job.processes
     ends = [
-        how_it_ended(one.gone, sent.get(one.definition.pid, ""))
-        for one in members
-        if one.gone is not None
+        how_it_ended(gone, sent.get(one.definition.pid, ""))
+        for one, gone in _ends(job)
+        if gone is not None
     ]
     return min(ends, key=lambda end: CAUSES.index(end.word))
+
+
+def ending_text(trainers: Sequence[TrainerView]) -> str:
+    """Return which ranks have ended already and which have not, of a job that is being ended."""
+    gone = [one for one in trainers if one.gone is not None]
+    rest = [one for one in trainers if one.gone is None]
+    have, have_not = ("has" if len(some) == 1 else "have" for some in (gone, rest))
+    return f"{names_of(gone)} {have} ended, {names_of(rest)} {have_not} not yet"
+
+
+def end_text(gone: Gone) -> str:
+    """Return how one process or rank ended, in a few words."""
+    end = how_it_ended(gone)
+    return f"{end.word}: {end.text}" if end.text else end.word
+
+
+def _ends(job: JobView) -> list[tuple[TrainerView | ProcView, Gone | None]]:
+    if not job.trainers:
+        return [(process, process.gone) for process in job.processes]
+    processes = {process.id: process for process in job.processes}
+    return [
+        (one, last_end(one.gone, processes.get(one.process) if one.process is not None else None))
+        for one in job.trainers
+    ]
+
+
+def last_end(gone: Gone | None, process: ProcView | None) -> Gone | None:
+    """Return how a trainer ended: if its probe was gone before its process, the process says it.
+
+    A process may outlive its probe by seconds or by hours, so what the probe's end said of it is
+    true only for as long as the process is there.
+    """
+    if gone is None or not is_out_of_sight(gone):
+        return gone
+    if process is None or process.gone is None or is_out_of_sight(process.gone):
+        return gone
+    why = gone.reason.removeprefix(_PROBE_GONE).partition("); the process ")[0]
+    known = gone.reason.startswith(_PROBE_GONE) and why not in _REMOVED
+    reason = f"{_EXITED}{why}" if known else UNKNOWN_HOW
+    return Gone(process.gone.monotonic_seconds, process.gone.wall_seconds, reason)
+
+
+def is_out_of_sight(gone: Gone) -> bool:
+    """Return whether the reason of an end says that the process itself goes on."""
+    return gone.reason.startswith((RUNS_ON, _PROBE_GONE))
 
 
 def how_it_ended(gone: Gone, sent: str = "") -> End:
@@ -69,7 +116,7 @@ def how_it_ended(gone: Gone, sent: str = "") -> End:
     is set, the end is no crash, whatever the reason looks like.
     """
     reason = gone.reason
-    if reason.startswith("runs on"):
+    if reason.startswith(RUNS_ON):
         return End("left", "muted", reason)
     if sent:
         return End("stopped", "muted", f"by you, {sent}")
@@ -78,7 +125,9 @@ def how_it_ended(gone: Gone, sent: str = "") -> End:
         text = text.removeprefix(_PROBE_GONE).partition("); the process ")[0]
     if text.startswith(INTERRUPTED):
         return End("stopped", "muted", "by Ctrl-C")
-    if goes_on and text in (*_WELL, *_REMOVED):
+    if goes_on and text in _WELL:
+        return End("ended", "muted", "its process has not exited yet")
+    if goes_on and text in _REMOVED:
         return End("left", "muted", "its probe is gone, the process continues")
     if goes_on or reason.startswith(_EXITED):
         return End("ended", "ok") if text in (*_WELL, *_REMOVED) else End("failed", "bad", text)
@@ -86,7 +135,7 @@ def how_it_ended(gone: Gone, sent: str = "") -> End:
         return End("killed", "bad", _signal_text(int(killed[1])))
     if any(words in reason for words in _SILENT):
         return End("killed", "bad", reason)
-    return End("ended", "muted", reason)
+    return End("ended", "muted", UNKNOWN_HOW if reason == _SEEN_GONE else reason)
 
 
 def _signal_text(number: int) -> str:

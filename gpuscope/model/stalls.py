@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from ..store.view import JobView, TrainerView
+from ..store.view import Gone, JobView, TrainerView
 from ..text.units import age_text, duration_text
 from ..wire.frames import NOT_SUPPORTED, Unknown
+from .job_ends import how_it_ended
 from .ranks import median, name_of, names_of
 
 STEPS_LATE = 3.0
 SECONDS_BEHIND = 2.0
 STALL_SECONDS = 5.0
 """A rank is stalled after this long without a step, and :data:`STEPS_LATE` usual step times."""
+ENDING_SECONDS = 10.0
+"""How long after a rank has ended the others may take to end: they hang only after that."""
+STOPPING_SECONDS = 35.0
+"""The same after a rank was interrupted: torchrun gives the others 30 s before it kills them."""
 _UNTOLD = ("not_sent", "no_reason", NOT_SUPPORTED)
 """Codes of a ``stall_at`` that do not say whether the rank is stalled."""
 _COLLECTIVES = (
@@ -78,15 +84,33 @@ def is_stalled(trainer: TrainerView) -> bool:
     return isinstance(reading, str)
 
 
+def is_ending(ranks: Sequence[TrainerView]) -> bool:
+    """Tell whether a job is being ended: a rank has just ended, and the others most likely follow.
+
+    A launcher ends its ranks one after another, so for a while some wait for those that are gone.
+    """
+    living = [t.sampled_seconds for t in ranks if t.gone is None and t.sampled_seconds is not None]
+    now = max(living, default=None)
+    return now is not None and any(
+        now - t.gone.monotonic_seconds < (STOPPING_SECONDS if _stopped(t.gone) else ENDING_SECONDS)
+        for t in ranks
+        if t.gone is not None
+    )
+
+
+def _stopped(gone: Gone) -> bool:
+    return how_it_ended(gone).word == "stopped"
+
+
 def find_stall(ranks: Sequence[TrainerView]) -> Stall | None:
-    """Who keeps a standing job; None while it steps.
+    """Who keeps a standing job; None while it steps, and while its ranks end one after another.
 
     The rank that launched fewest collectives is the one the others wait for; if all launched as
     many, the one that is outside a collective.
     """
     living = [t for t in ranks if t.gone is None]
     late = [t for t in living if is_stalled(t)]
-    if not late or (len(living) > 1 and len(late) * 2 <= len(living)):
+    if not late or (len(living) > 1 and len(late) * 2 <= len(living)) or is_ending(ranks):
         return None
     if len(living) == 1:
         where, function = place(late[0])
@@ -110,15 +134,22 @@ def find_stall(ranks: Sequence[TrainerView]) -> Stall | None:
     return Stall(behind, waiting, f"{text}; {_wait(waiting)}")
 
 
-def waits_for_others(job: JobView, trainer: TrainerView) -> bool:
-    """Tell whether a rank of a job that hangs waits for another one."""
-    return trainer.id in waiting_ids(job)
+def stalled_ranks(job: JobView) -> Mapping[str, Literal["bad", "warn"]]:
+    """Return how grave it is for each rank of a job that hangs, by the rank's key.
 
-
-def waiting_ids(job: JobView) -> frozenset[int]:
-    """Return the ids of the ranks of a job that wait for another one that is known."""
+    Those that hold it up are bad, and those that wait for them a warning. All screens mark a rank
+    by this. Where no rank is known to be behind, each is judged by where it is.
+    """
     stall = find_stall(job.trainers)
-    return frozenset(t.id for t in stall.waiting) if stall and stall.behind else frozenset()
+    if stall is None:
+        return {}
+    if not stall.behind:
+        living = (t for t in job.trainers if t.gone is None)
+        return {t.key: "warn" if waits_in_collective(t) else "bad" for t in living}
+    kinds: dict[str, Literal["bad", "warn"]] = {t.key: "warn" for t in stall.waiting}
+    if not stall.busy:
+        kinds.update(dict.fromkeys((t.key for t in stall.behind), "bad"))
+    return kinds
 
 
 def _ranks_behind(living: Sequence[TrainerView]) -> tuple[TrainerView, ...]:

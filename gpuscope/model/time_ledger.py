@@ -8,7 +8,7 @@ Here the minutes are added up, and each row gets the interval that its number of
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 from typing import Any
 
@@ -155,10 +155,7 @@ def of_trainer(trainer: TrainerView, window_seconds: float | None = None) -> Tim
 
     For a trainer that has ended these are its last minutes.
     """
-    ends = [
-        minute["m"] / 1e9 + (amount(minute.get("seconds")) or 0.0) for minute in trainer.minutes
-    ]
-    end = max(ends, default=0.0)
+    end = max(map(_end, trainer.minutes), default=0.0)
     minutes = [
         {**minute, "age_seconds": max(0.0, end - minute["m"] / 1e9)} for minute in trainer.minutes
     ]
@@ -176,6 +173,24 @@ def recent(trainer: TrainerView) -> TimeLedger:
             _kept.clear()
         kept = _kept[trainer.key] = trainer.minutes, of_trainer(trainer, JUDGED_SECONDS)
     return kept[1]
+
+
+def until_last_step(trainer: TrainerView) -> TimeLedger:
+    """Return the same of a trainer that hangs: of the minutes that had ended before its last step.
+
+    A minute of the hang is no part of any step. The ledger has no rows where there is none before.
+    """
+    now, age = trainer.sampled_seconds, trainer.number("step_age_seconds")
+    if now is None or age is None:
+        return recent(trainer)
+    minutes = tuple(minute for minute in trainer.minutes if _end(minute) <= now - age + 1.0)
+    if len(minutes) == len(trainer.minutes):
+        return recent(trainer)
+    return of_trainer(replace(trainer, minutes=minutes), JUDGED_SECONDS)
+
+
+def _end(minute: Mapping[str, Any]) -> float:
+    return float(minute["m"]) / 1e9 + (amount(minute.get("seconds")) or 0.0)
 
 
 def interval(share: float, looks: float) -> tuple[float, float]:

@@ -19,7 +19,7 @@ _LOOPBACK = re.compile(r"(?:.*@)?(?:localhost|127\.\d+\.\d+\.\d+|\[?::1\]?|0\.0\
 def group(processes: Sequence[ProcView], trainers: Sequence[TrainerView]) -> tuple[JobView, ...]:
     """Return the jobs that run, those with a probe first.
 
-    Jobs whose trainers have all ended come last, with their last state.
+    Jobs whose trainers have all ended come last, with their last state, the newest first.
     """
     by_id = {process.id: process for process in processes}
     by_job: dict[str, list[TrainerView]] = {}
@@ -38,7 +38,14 @@ def group(processes: Sequence[ProcView], trainers: Sequence[TrainerView]) -> tup
         for p in processes
         if p.gone is None and p.uses and p.id not in inside
     ]
+    ended.sort(key=_last_end, reverse=True)
     return (*running, *outside, *ended)
+
+
+def _last_end(job: JobView) -> float:
+    """Return when the last rank of a job ended, on the monotonic clock of its host."""
+    members = (*job.trainers, *job.processes)
+    return max(one.gone.monotonic_seconds for one in members if one.gone is not None)
 
 
 def is_local_key(key: str) -> bool:

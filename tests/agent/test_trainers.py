@@ -218,7 +218,9 @@ def test_a_trainer_that_takes_its_time_to_end_is_reported_as_ended():
         assert process.wait(10) == 0
 
 
-def test_a_probe_that_was_taken_out_leaves_a_process_that_runs_on(sockets, monkeypatch):
+def test_a_probe_that_was_taken_out_leaves_a_process_that_is_followed_to_its_end(
+    sockets, monkeypatch
+):
     monkeypatch.setattr(trainers, "EXIT_SECONDS", 0.3)
     with (
         probe_process.start(sockets, "leaves") as process,
@@ -228,6 +230,11 @@ def test_a_probe_that_was_taken_out_leaves_a_process_that_runs_on(sockets, monke
         gone = viewer.wait_for(frames.Event, lambda e: e.e == "gone" and e.id == number)
         assert gone.text == "the probe is gone (it was removed); the process continues"
         assert process.poll() is None
+        around, _ = viewer.definition("proc", lambda p: p.pid == process.pid)
+        assert not [e for e in viewer.all(frames.Event, e="gone") if e.id == around]
+        process.kill()
+        gone = viewer.wait_for(frames.Event, lambda e: e.e == "gone" and e.id == around)
+        assert gone.text == "exited", "what outlives its probe is followed to its end"
 
 
 @pytest.mark.parametrize("whose", ["999999-12345.sock", "alive"])

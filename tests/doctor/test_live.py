@@ -369,7 +369,7 @@ def test_a_hang_is_a_pitfall_of_its_own_and_shows_the_stacks(scene, pitfall):
 def test_a_rank_that_died_while_the_others_wait():
     frames = jobs.ranks(stalled=True)
     frames += [
-        f.Event(i, "gone", int((views.END + 0.1) * 1e9), "killed by signal 9")
+        f.Event(i, "gone", int((views.END - 20.0) * 1e9), "killed by signal 9")
         for i in (103, 203, 303, 403)
     ]
     finding = next(one for one in found(frames) if one.cause == "stall.rank_gone")

@@ -204,7 +204,7 @@ def _of_job(
     """
     living = [trainer for trainer in job.trainers if trainer.gone is None]
     known = {grade for grade, _ in found}
-    stall = find_stall(living)
+    stall = find_stall(job.trainers)
     if stall is not None and not known & {Grade.STALLED, Grade.PROBLEM}:
         yield (
             (Grade.FINE, f"waiting: {stall.text}")

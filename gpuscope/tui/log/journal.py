@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ...model.alerts import Alerts
 from ...model.alerts_settings import AlertSettings
 from ...model.device_state import silence
-from ...model.job_ends import end_of, job_end, last_state
+from ...model.job_ends import End, end_of, job_end, last_state
 from ...text.ranges import compact_ranges, ranges_text, spans
 from ...text.units import age_text
 from .entry import Entry, name_of_job
@@ -47,7 +47,7 @@ class Journal:
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}
         self._events: object = None
-        self._jobs: dict[str, tuple[int, str]] = {}
+        self._jobs: dict[str, tuple[int, End | None]] = {}
         self._undated: set[str] = set()
         """Jobs of which it is not known yet when they were started."""
         self._cases: dict[int, bool] = {}
@@ -96,9 +96,9 @@ class Journal:
 
     def _job(self, host: HostView, job: JobView, now: float, stopped: Mapping[int, str]) -> None:
         members = len(job.trainers) or len(job.processes)
-        over = end_of(job)
+        over, end = end_of(job), job_end(job, stopped)
         known = self._jobs.get(job.key)
-        state = (members, over.reason if over is not None else "")
+        state = (members, end)
         if known == state and f"j/{job.key}" not in self._undated:
             return
         started = start_of(host, job)
@@ -116,12 +116,10 @@ class Journal:
         text = about_job(host, job)
         self.add(Entry(at, "jobs", word, who, text, "text", f"j/{job.key}", place, job.key))
         serial = f"j/{job.key}/end"
-        if over is None:
+        if over is None or end is None:
             if self.entries.pop(serial, None) is not None:  # it is back: it was out of sight
                 self.changes += 1
             return
-        end = job_end(job, stopped)
-        assert end is not None
         when = over.wall_seconds if over.wall_seconds is not None else now
         lived = f"after {age_text(when - started)}" if started is not None else ""
         text = " · ".join(part for part in (end.text, *last_state(job), lived) if part)

@@ -14,6 +14,7 @@ from textual.containers import VerticalScroll
 
 from ...collect.clock_events import clock_event_words
 from ...model.device_state import judge
+from ...model.job_ends import end_text
 from ...store.view import (
     DeviceView,
     Entity,
@@ -39,7 +40,6 @@ from ..widgets.dialog import Dialog
 from ..widgets.full_screen import absent, footer_keys, not_now
 from ..widgets.program import program
 from ..widgets.text import Lines
-from .job_notes import end_word
 from .sparklines import course_lines
 
 NAME_CELLS = 30
@@ -157,7 +157,7 @@ def title_of(entity: Entity) -> str:
 def detail_lines(host: HostView, entity: Entity, history: HistoryOf = no_history) -> Iterable[Line]:
     """Definition, state, readings; a trainer's allocators and a device's users below."""
     if entity.gone:
-        yield [(f"{end_word(entity.gone)}: ", "warn"), (entity.gone.reason, "text")]
+        yield [(end_text(entity.gone), "warn")]
     if isinstance(entity, DeviceView):
         verdict = judge(host, entity, history)
         yield _fact(

@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 
 from ...model.device_trainings import starving, starving_warns
 from ...model.growth import trend_of
-from ...model.job_ends import NOTHING_SENT, end_of, job_end, last_state
+from ...model.job_ends import NOTHING_SENT, end_of, ending_text, job_end, last_state
 from ...model.job_state import WELL, JobState, on_sound_devices
 from ...model.memory_room import MemoryRoom, alarm
 from ...model.ranks import name_of
 from ...model.slowdown import of_trainers
-from ...model.stalls import find_stall, worst_rank
+from ...model.stalls import find_stall, is_ending, worst_rank
 from ...model.step_time import SLOWER, slower_than_before
 from ...model.stragglers import is_warning, straggler
-from ...store.view import Gone, HistoryOf, HostView, JobView, TrainerView
+from ...store.view import HistoryOf, HostView, JobView, TrainerView
 from ...text.clock import clock_text
 from ...text.styled import Line
 from ...text.units import age_text, bytes_text, percent_text
@@ -61,23 +61,21 @@ def end_notes(job: JobView, sent: Mapping[int, str] = NOTHING_SENT) -> list[Line
     ]
 
 
-def end_word(gone: Gone) -> str:
-    """Return what became of it: a process without a GPU is out of sight, and has not ended."""
-    return "left" if gone.reason.startswith("runs on") else "ended"
-
-
 def running_notes(
     host: HostView,
+    job: JobView,
     trainers: list[TrainerView],
     found: Sequence[MemoryRoom],
     history: HistoryOf,
 ) -> list[Line]:
     """Return what a user should know of a running job, the worst first.
 
-    What is only slow waits for what is wrong.
+    ``trainers`` are those of its ranks that live. What is only slow waits for what is wrong.
     """
     notes: list[Line] = []
-    stall = find_stall(trainers)
+    if is_ending(job.trainers):
+        return [ending_note(job)]
+    stall = find_stall(job.trainers)
     if stall is not None:
         notes.append(
             [("waiting: ", "muted") if stall.busy else ("stalled: ", "bad"), (stall.text, "text")]
@@ -88,6 +86,11 @@ def running_notes(
             notes.append([("worst: ", "muted"), (reason, "muted")])
     notes += [line for room in found[:1] for line in growth_lines(host, room, len(trainers))]
     return notes or _slow(host, on_sound_devices(host, trainers), history)
+
+
+def ending_note(job: JobView) -> Line:
+    """Return the line of a job whose ranks end one after another."""
+    return [("ending: ", "muted"), (ending_text(job.trainers), "text")]
 
 
 def growth_lines(host: HostView, room: MemoryRoom, ranks: int) -> list[Line]:

@@ -103,16 +103,16 @@ def job_lines(
     for line in lines if more else ():
         if more and line.key in more and not line.over:
             line.notes.append(more[line.key])
-    lines = _fold_ended(lines)
+    lines = _fold_ended(lines, [job.key for job in host.jobs])
     if text:
         needle = text.casefold()
         lines = [line for line in lines if needle in _text(line).casefold()]
     return lines
 
 
-def _fold_ended(lines: list[JobLine]) -> list[JobLine]:
-    """Return the lines with what ended last, the newest first and in one line each."""
-    ended = [line for line in lines if line.over][::-1]
+def _fold_ended(lines: list[JobLine], order: Sequence[str]) -> list[JobLine]:
+    """Return the lines with what ended last, in one line each and in the order of these keys."""
+    ended = sorted((line for line in lines if line.over), key=lambda line: order.index(line.key))
     short = [
         replace(
             line,
@@ -194,7 +194,7 @@ def _line(host: HostView, job: JobView, history: HistoryOf, sent: Mapping[int, s
         cells = {name: (text, "faint") for name, (text, _) in cells.items()}
     notes = end_notes(job, sent)
     if not notes:
-        notes = [*broken_line(broken), *running_notes(host, trainers, found, history)]
+        notes = [*broken_line(broken), *running_notes(host, job, trainers, found, history)]
         if not notes and state.kind == "warn":
             notes = state_lines(state, False)
     worst, _ = worst_rank(job.trainers)

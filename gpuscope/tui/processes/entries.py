@@ -9,7 +9,7 @@ from ...model.device_state import DeviceState
 from ...model.device_trainings import filling
 from ...model.job_state import broken_below, broken_devices
 from ...model.memory_room import MemoryRoom
-from ...model.stalls import waiting_ids
+from ...model.stalls import stalled_ranks
 from ...store.view import DeviceView, HistoryOf, HostView, ProcView, TrainerView, UseView
 from ...text.styled import Line
 from ..theme import Glyphs
@@ -28,12 +28,12 @@ class Entry:
     sm: float | None
     idle: Idle
     memory: float | None
-    waits: bool = False
-    """Whether its job hangs, and another rank is the reason."""
+    stalled: str = ""
+    """How grave it is that its job hangs, "" where it does not."""
     broken: tuple[int, DeviceState] | None = None
+    """The index and the state of a device of its own that no program can rely on."""
     ends: MemoryRoom | None = None
     """Its memory, where that runs out soon."""
-    """The index and the state of a device of its own that no program can rely on."""
 
     @property
     def job(self) -> str | None:
@@ -46,7 +46,7 @@ def entries(host: HostView, history: HistoryOf, idleness: Idleness) -> list[Entr
     devices = {device.id: device for device in host.devices}
     trainers = {trainer.id: trainer for trainer in host.trainers if trainer.gone is None}
     idle = {device.id: idleness.of_device(device, history) for device in host.devices}
-    waiting = {rank for job in host.jobs for rank in waiting_ids(job)}
+    stalls = {rank: kind for job in host.jobs for rank, kind in stalled_ranks(job).items()}
     lost = broken_devices(host)
     rooms = [room for one in host.devices if (room := filling(host, one, history)) is not None]
     ends = {room.trainer.id: room for room in rooms}
@@ -64,11 +64,11 @@ def entries(host: HostView, history: HistoryOf, idleness: Idleness) -> list[Entr
         memory = (
             sum(size for size in sizes if size is not None) if uses and None not in sizes else None
         )
-        waits = trainer is not None and trainer.id in waiting
+        stalled = stalls.get(trainer.key, "") if trainer is not None else ""
         broken = broken_below(host, process, trainer) if lost else None
         room = ends.get(trainer.id) if trainer is not None else None
         sm = _sm(uses)
-        out.append(Entry(process, uses, own, trainer, sm, since, memory, waits, broken, room))
+        out.append(Entry(process, uses, own, trainer, sm, since, memory, stalled, broken, room))
     return out
 
 
@@ -81,5 +81,5 @@ def state_of(entry: Entry, glyphs: Glyphs, paced: bool = False) -> Line:
     """Return what it does; not how long its step takes where a column says so."""
     e = entry
     return state_words(
-        e.process, e.uses, e.trainer, e.idle, glyphs, e.waits, e.broken, paced, e.ends
+        e.process, e.uses, e.trainer, e.idle, glyphs, e.stalled, e.broken, paced, e.ends
     )

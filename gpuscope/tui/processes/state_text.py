@@ -25,14 +25,15 @@ def state_words(
     trainer: TrainerView | None,
     idle: Idle,
     glyphs: Glyphs = UNICODE,
-    waits: bool = False,
+    stalled: str = "",
     broken: tuple[int, DeviceState] | None = None,
     paced: bool = False,
     ends: MemoryRoom | None = None,
 ) -> Line:
     """Return a glyph with a word, and why: by its probe, else by its log, else by its load.
 
-    ``waits``: its job hangs, and another rank is the reason. ``broken`` is the index and the state
+    ``stalled`` is how grave it is that its job hangs: "bad" for a rank that holds up the others,
+    "warn" for one that waits, "" where the job does not hang. ``broken`` is the index and the state
     of a device that it uses and that no program can rely on, which comes before all else.
     ``paced``: how long its step takes is told elsewhere. ``ends`` is its memory where that runs
     out soon.
@@ -46,7 +47,7 @@ def state_words(
         if ends is not None and ends.runs_out is not None and not is_stalled(trainer):
             kind, left = alarm(ends) or "warn", ends.runs_out.time_text or ends.runs_out.steps_text
             return [(f"{getattr(glyphs, kind)} filling", kind), (f" {left} left", "muted")]
-        return _training(trainer, idle, glyphs, waits, paced)
+        return _training(trainer, idle, glyphs, stalled, paced)
     step = process.number("log_step")
     if idle:
         return [(f"{glyphs.idle} no kernels", "idle")]
@@ -58,17 +59,18 @@ def state_words(
     return [("no probe", "muted")]
 
 
-def _training(trainer: TrainerView, idle: Idle, glyphs: Glyphs, waits: bool, paced: bool) -> Line:
+def _training(trainer: TrainerView, idle: Idle, glyphs: Glyphs, stalled: str, paced: bool) -> Line:
     age, step = trainer.number("step_age_seconds"), trainer.number("step")
     if is_stalled(trainer):
         where, function = place(trainer)
         old = f" {short_age_text(age)}" if age is not None else ""
+        at = " in ".join(part for part in (where, function) if part)
+        if stalled == "bad":
+            return [(f"{glyphs.bad} stalled{old}", "bad"), (f" {at}" if at else "", "muted")]
         if waits_in_collective(trainer):
             return [(f"{glyphs.warn} waits{old}", "warn"), (f" in {function}", "muted")]
-        at = " in ".join(part for part in (where, function) if part)
-        if waits:
-            return [(f"{glyphs.warn} waits{old}", "warn"), (f" at {at}" if at else "", "muted")]
-        return [(f"{glyphs.bad} stalled{old}", "bad"), (f" {at}" if at else "", "muted")]
+        word = "waits" if stalled else "no step"
+        return [(f"{glyphs.warn} {word}{old}", "warn"), (f" at {at}" if at else "", "muted")]
     if step is None:
         word = "no step yet" if not idle else "no step, no kernels"
         return [(f"{glyphs.idle} {word}", "idle")]

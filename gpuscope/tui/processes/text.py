@@ -9,15 +9,15 @@ from collections.abc import Mapping, Sequence
 
 from ...model.cuda_devices import VISIBLE, names_by_number, ordinals
 from ...model.device_state import IDLE_PERCENT
+from ...model.job_ends import how_it_ended
 from ...store.view import HostView, ProcView, TrainerView, UseView
 from ...text import styled
-from ...text.process_name import shown_command
+from ...text.process_name import LAB, shown_command
 from ...text.styled import Line, Piece
 from ...text.units import age_text, bytes_text, percent_text
 from ...wire.frames import Unknown
 from ..cells import fit
 from ..device.fact_lines import fact, why
-from ..overview.job_notes import end_word
 from .idle import Idle
 
 UUID_CHARS = 12
@@ -57,8 +57,10 @@ def about_lines(
     ]
     lines: list[Line] = []
     if process.gone is not None:
-        lines.append(fact(end_word(process.gone), [(process.gone.reason, "warn")]))
-    command = shown_command(d.command) if d.command and not whole else d.command
+        end = how_it_ended(process.gone)
+        lines.append(fact(end.word, [(end.text or "without an error", "warn")]))
+    short = shown_command(d.command) if d.command and not whole else ""
+    command = short if short.startswith(LAB) else d.command
     lines.append(
         fact("command", [(command, "text") if command else why(process.readings.get("command"))])
     )
@@ -68,7 +70,7 @@ def about_lines(
     owner.append((", mine" if d.mine else "", "muted"))
     if old is not None:
         owner += [(" · started ", "muted"), (old, "text"), (" ago", "muted")]
-    owner.append((f" · child of pid {d.ppid}" if d.ppid else "", "muted"))
+    owner.append((f" · child of pid {d.ppid}" if d.ppid and d.ppid > 1 else "", "muted"))
     lines.append(fact("user", owner))
     if any(where):
         lines.append(fact("belongs to", [(" · ".join(part for part in where if part), "text")]))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from ...model.allocator_account import inside_torch
 from ...model.job_state import broken_below
 from ...model.pace import pace_of
-from ...model.stalls import is_stalled, waits_for_others
+from ...model.stalls import is_stalled, stalled_ranks
 from ...model.step_parts import step_parts
 from ...model.step_time import input_share
 from ...store.view import HostView, ProcView, TrainerView
@@ -37,8 +37,8 @@ def training_lines(
     broken = broken_below(host, process, trainer)
     more = trainer is not None and _says_more(trainer)
     if broken is not None or more or (trainer is None and not idle):
-        uses, waits = living_uses(process), trainer is not None and _waits(host, trainer)
-        lines = [fact("state", state_words(process, uses, trainer, idle, glyphs, waits, broken))]
+        uses, stalled = living_uses(process), _stalled(host, trainer)
+        lines = [fact("state", state_words(process, uses, trainer, idle, glyphs, stalled, broken))]
     if trainer is not None:
         lines += _course(trainer)
     elif process.gone is None and host.link.state != "replay":
@@ -49,10 +49,10 @@ def training_lines(
     return styled.hang_lines(lines, cells)
 
 
-def _waits(host: HostView, trainer: TrainerView) -> bool:
-    """Tell whether another rank of its job is the reason that it stands still."""
-    jobs = (job for job in host.jobs if trainer in job.trainers)
-    return is_stalled(trainer) and any(waits_for_others(job, trainer) for job in jobs)
+def _stalled(host: HostView, trainer: TrainerView | None) -> str:
+    """Return how grave it is that the job of a trainer hangs, "" where it does not."""
+    job = next((job for job in host.jobs if trainer in job.trainers), None)
+    return stalled_ranks(job).get(trainer.key, "") if job is not None and trainer else ""
 
 
 def _says_more(trainer: TrainerView) -> bool:
@@ -117,7 +117,8 @@ def memory_lines(host: HostView, process: ProcView, cells: int, glyphs: Glyphs) 
         peak = allocator.number("peak_allocated_bytes")
         if peak is not None:
             retries, ooms = allocator.number("alloc_retries"), allocator.number("ooms")
-            more = f" · {retries:.0f} retries" if retries else ""
+            again = "retry" if retries == 1 else "retries"
+            more = f" · {retries:,.0f} cudaMalloc {again}" if retries else ""
             more += f" · {ooms:.0f} out of memory" if ooms else ""
             token = "warn" if ooms else "muted"
             lines.append(

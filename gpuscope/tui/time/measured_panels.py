@@ -6,12 +6,12 @@ others, and for a host on which nothing trains, it is the load of the GPUs and w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ...model.slowdown import PARTS
 from ...store.view import HostView, TrainerView
 from ...text import styled
-from ...text.styled import Line
+from ...text.styled import Line, Piece
 from ...text.units import window_text
 from ..trainer.job_load import devices_of
 from ..widgets.pane import set_title, ways_to_a_probe
@@ -54,11 +54,11 @@ class MeasuredPanels(TimePanels):
         trainer: TrainerView,
         ranks: Sequence[TrainerView],
         head: Sequence[Line],
-        worst: tuple[str, tuple[str, str]],
+        marks: Mapping[str, Piece],
     ) -> None:
         """Show what the probe times of a job that has no ledger.
 
-        ``worst`` is the key of the rank that is to blame, with its sign and its colour.
+        ``marks`` has the sign of the ranks that stand out, by their key, with its token.
         """
         glyphs = self._clock.tokens.glyphs
         self._clear()
@@ -68,7 +68,7 @@ class MeasuredPanels(TimePanels):
         self._clock.show(parts)
         set_title(self._clock, basis_text(trainer))
         # one rank whose parts are known has them in the table above already
-        rows = rank_rows(host, ranks, *worst, glyphs) if len(ranks) > 1 or not parts else []
+        rows = rank_rows(host, ranks, marks) if len(ranks) > 1 or not parts else []
         self._steps.show_columns(rank_columns(rows))
         self._steps.show(rows)
         set_title(self._steps, "Ranks, a step" if len(ranks) > 1 else "Its steps")

@@ -16,14 +16,14 @@ from ...model.ranks import name_of
 from ...model.slowdown import PARTS, of_trainers
 from ...model.step_parts import MAX_RANKS, reported
 from ...model.stragglers import Straggler, straggler
-from ...model.time_ledger import recent
+from ...model.time_ledger import TimeLedger, recent, until_last_step
 from ...model.useful_work import sentence as work_sentence
 from ...store.view import HostView, TrainerView
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import percent_text, short_age_text
 from ..charts.strips import Painted
-from ..doctor.text import SEVERITY_TOKENS, glyph_of, top
+from ..doctor.text import SEVERITY_TOKENS, top
 from ..overview.finding_list import FindingList, go_to_finding
 from ..shell.keymap import key_of
 from ..shell.session import Session
@@ -47,13 +47,14 @@ from .rows import (
     row_of,
     with_names,
 )
-from .severities import marks_line, of_ranks, of_rows, severities
+from .severities import marks_line, of_ranks, of_rows, rank_marks, severities
 from .step_layers import of_ledger as of_ledger_layers
 from .text import (
     TIME,
     answer,
     coverage_text,
     gpu_detail,
+    has_stopped,
     no_minutes,
     no_trainer,
     row_detail,
@@ -68,6 +69,11 @@ if TYPE_CHECKING:
     from ..doctor.finding_history import Case
 
 MOST_FINDINGS = 4
+
+
+def _ledger(trainer: TrainerView) -> TimeLedger:
+    """Return the ledger to show: where no step ends, that of the steps before."""
+    return until_last_step(trainer) if has_stopped(trainer) else recent(trainer)
 
 
 class TimePane(MeasuredPanels):
@@ -152,7 +158,8 @@ class TimePane(MeasuredPanels):
         slower = of_trainers([trainer], host, self.session.history)
         slow = self._straggler(ranks)
         told = self._told = severities(self._cases(ranks))
-        everything, stopped = self._trainers(host), stopped_lines(trainer)
+        job = next((job for job in host.jobs if trainer in job.trainers), None)
+        everything, stopped = self._trainers(host), stopped_lines(trainer, job)
         place = next((i for i, t in enumerate(everything) if t.key == trainer.key), 0)
         drawn = (
             trainer.key,
@@ -170,7 +177,7 @@ class TimePane(MeasuredPanels):
         if drawn == self._drawn:
             return
         self._drawn = drawn
-        ledger = recent(trainer)
+        ledger = _ledger(trainer)
         hint = f"   {place + 1} of {len(everything)}, {key_of('next_trainer')}: next"
         ended = "   ended" if trainer.gone is not None else ""
         subject: Line = [
@@ -187,20 +194,28 @@ class TimePane(MeasuredPanels):
             return
         set_title(self._clock, "Where the time goes")
         self._steps.show([])
-        first = reported(ranks, slow)
+        first = reported(ranks, slow) if not stopped else None
         key, odd = (first.trainer.key, first.odd) if first is not None else (trainer.key, None)
         useful = work_sentence(work, ledger.step_seconds) if work is not None else ""
-        job = next((job for job in host.jobs if any(t.key == key for t in job.trainers)), None)
-        self._judged = of_ledger(
-            LiveScene(host, self.session.history),
-            *(trainer, ledger, job, odd if key == trainer.key else None),
+        # nothing is to be gained from a faster step while none ends
+        self._judged = (
+            of_ledger(
+                LiveScene(host, self.session.history),
+                *(trainer, ledger, job, odd if key == trainer.key else None),
+            )
+            if not stopped
+            else []
         )
         causes = tuple(one.cause for one in self._judged)
         shown_odd = odd if len(ranks) > 1 else None
         weight = of_ranks(told)
         token = "text" if weight == "info" else SEVERITY_TOKENS[weight]
         narrow = self._terminal[0] < WIDE
-        sentence = answer(ledger, shown_odd, slow, slower, useful, causes, look, token, narrow)
+        sentence = (
+            answer(ledger, shown_odd, slow, slower, useful, causes, look, token, narrow)
+            if not stopped
+            else ()
+        )
         width = max(40, self._terminal[0] - HEAD_EDGES)
         self._head.show([subject, *styled.hang_lines([*stopped, *sentence], width)])
         glyphs = self._clock.tokens.glyphs
@@ -211,10 +226,11 @@ class TimePane(MeasuredPanels):
         course = courses(trainer.minutes, COURSE_CELLS) if narrow else {}
         self._clock.show(clock_rows(ledger, tokens_of(ledger), glyphs, curable, course))
         if len(ranks) > 1:
-            by_key = {t.key: recent(t) for t in ranks}
+            by_key = {t.key: _ledger(t) for t in ranks}
             names = {t.key: name_of(t) for t in ranks}
             self._ranks.show_columns(rank_columns(by_key, odd))
-            self._ranks.show(rank_rows(by_key, names, odd, key, glyphs, weight))
+            marks = rank_marks(job, key if not stopped else "", weight, glyphs)
+            self._ranks.show(rank_rows(by_key, names, odd, marks))
             if not self._ranks.has_focus:
                 self._ranks.move_to(trainer.key)
             set_title(self._ranks, "Ranks, time a step")
@@ -234,20 +250,22 @@ class TimePane(MeasuredPanels):
         self, host: HostView, trainer: TrainerView, ranks: Sequence[TrainerView], subject: Line
     ) -> None:
         """Show what is measured of a job that has no ledger."""
-        slow = self._straggler(ranks)
-        slower = of_trainers(ranks, host, self.session.history)
+        job = next((job for job in host.jobs if trainer in job.trainers), None)
+        stopped = stopped_lines(trainer, job)
+        slow = self._straggler(ranks) if not stopped else None
+        slower = of_trainers(ranks, host, self.session.history) if not stopped else None
         weight = of_ranks(self._told)
         token = "text" if weight == "info" else SEVERITY_TOKENS[weight]
-        lines = [*stopped_lines(trainer), *slow_lines(slow, slower, token)]
+        lines = [*stopped, *slow_lines(slow, slower, token)]
         pace = pace_of(ranks)
         if not pace.stopped and pace.text:
             facts = (f"   step {pace.steps_text}, {pace.text}", f"   {pace.text}")
             room = self._terminal[0] - HEAD_EDGES - styled.cells(subject)
             subject = [*subject, (next((one for one in facts if len(one) <= room), ""), "muted")]
         worst = slow.trainer.key if slow is not None else ""
-        glyph = glyph_of(weight, self._clock.tokens.glyphs)
+        marks = rank_marks(job, worst, weight, self._clock.tokens.glyphs)
         head = [subject, *lines, *no_minutes(host, trainer)]
-        self._show_measured(host, trainer, ranks, head, (worst, (glyph, token)))
+        self._show_measured(host, trainer, ranks, head, marks)
         self._list_findings(self._cases(ranks))
         self._share_out()
 
@@ -260,7 +278,7 @@ class TimePane(MeasuredPanels):
         if key.startswith(SPLIT) and host is not None:
             name, ranks = key.removeprefix(SPLIT), self._ranks_of(host, trainer)
             return PARTS[name].capitalize(), list(part_detail(name, ranks))
-        look, ledger = self._answers.look(trainer)[0], recent(trainer)
+        look, ledger = self._answers.look(trainer)[0], _ledger(trainer)
         if table is self._gpu:
             name = row_of(key)
             seen_row = next((row for row in look.rows if row.name == name), None) if look else None

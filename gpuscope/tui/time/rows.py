@@ -14,6 +14,7 @@ from ...model.step_time import measured_step, shares_of
 from ...model.time_ledger import Row, TimeLedger
 from ...store.view import TrainerView
 from ...text.ranges import interval_text
+from ...text.styled import Piece
 from ...text.units import DASH, duration_text, percent_text
 from ...text.width import cells
 from ...wire.clean import clean
@@ -230,30 +231,26 @@ def rank_rows(
     ledgers: Mapping[str, TimeLedger],
     names: Mapping[str, str],
     odd: Odd | None,
-    worst: str,
-    glyphs: Glyphs,
-    severity: Severity = "info",
+    marks: Mapping[str, Piece],
 ) -> list[TableRow]:
-    """Return a line for each rank, the ``worst`` marked as the doctor does.
+    """Return a line for each rank; ``marks`` has the sign of those that stand out, with its token.
 
-    ``ledgers`` and ``names`` are by the key of a trainer; the row by which ``odd`` differs stands
-    out.
+    ``ledgers``, ``names`` and ``marks`` are by the key of a trainer; the row by which ``odd``
+    differs stands out.
     """
-    grave = "title" if severity == "info" else SEVERITY_TOKENS[severity]
     out = []
     for key, ledger in ledgers.items():
-        step, marked = ledger.step_seconds, key == worst
-        token = grave if marked else "text"
-        sign = f"{glyph_of(severity, glyphs)} " if marked else "  "
+        step, marked = ledger.step_seconds, key in marks
+        sign, token = marks.get(key, (" ", "text"))
         drawn: dict[str, Cell] = {
-            "rank": [(sign, token), (names[key], token)],
+            "rank": [(f"{sign} ", token), (names[key], token)],
             "step": [(duration_text(step) if step is not None else DASH, token)],
         }
         drawn |= {name: [(DASH, "faint")] for name in SHORT}
         for row in ledger.rows:
             here = marked and odd is not None and odd.row.name == row.name
             each = duration_text(step * row.share) if step is not None else percent_text(row.share)
-            drawn[row.name] = [(each, grave if here else "text")]
+            drawn[row.name] = [(each, token if here else "text")]
         out.append(TableRow(key, drawn))
     return out
 

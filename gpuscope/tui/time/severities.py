@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from ...text.styled import Line
+from ...model.stalls import stalled_ranks
+from ...text.styled import Line, Piece
 from ..doctor.text import SEVERITY_TOKENS, glyph_of
 from ..theme import Glyphs
 from .text import OF_RANKS
@@ -13,6 +14,7 @@ from .text import OF_RANKS
 if TYPE_CHECKING:
     from ...doctor.finding import Severity
     from ...doctor.live_causes import Judged
+    from ...store.view import JobView
     from ..doctor.finding_history import Case
 
 ORDER = ("info", "warning", "problem")
@@ -56,6 +58,21 @@ def marks_line(marked: Iterable[Severity], glyphs: Glyphs) -> Line:
             words = "could be shorter" if one == "info" else "the doctor warns"
             out += [(f" {glyph_of(one, glyphs)}", SEVERITY_TOKENS[one]), (f" {words} ", "faint")]
     return out
+
+
+def rank_marks(
+    job: JobView | None, worst: str, severity: Severity, glyphs: Glyphs
+) -> dict[str, Piece]:
+    """Return the signs of the ranks that stand out, each with its token, by the rank's key.
+
+    While the job hangs these are the ranks that hold it up and those that wait, as on all screens;
+    else the ``worst``, marked as the doctor does.
+    """
+    stalled = stalled_ranks(job) if job is not None else {}
+    if stalled:
+        return {key: (getattr(glyphs, kind), kind) for key, kind in stalled.items()}
+    token = "title" if severity == "info" else SEVERITY_TOKENS[severity]
+    return {worst: (glyph_of(severity, glyphs), token)} if worst else {}
 
 
 def of_ranks(found: Mapping[str, Severity]) -> Severity:

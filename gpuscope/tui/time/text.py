@@ -9,15 +9,16 @@ from ...model.look import Look, LookRow, cost
 from ...model.pace import pace_of
 from ...model.rank_times import Odd, odd_sentence
 from ...model.slowdown import Slowdown
+from ...model.stalls import find_stall
 from ...model.stragglers import Straggler
 from ...model.time_cause import Cause
 from ...model.time_ledger import Row, TimeLedger
 from ...model.time_sentence import sentence
-from ...store.view import HostView, TrainerView
+from ...store.view import HostView, JobView, TrainerView
 from ...text.process_name import short_script
 from ...text.ranges import interval_text
 from ...text.styled import Line
-from ...text.units import duration_text, percent_text, window_text
+from ...text.units import age_text, duration_text, percent_text, window_text
 from ...text.width import cells
 from ...wire.clean import clean
 from ..shell.keymap import key_of
@@ -166,23 +167,34 @@ def no_trainer(host: HostView, text: str) -> list[Line]:
     return lines
 
 
-def stopped_lines(trainer: TrainerView) -> list[Line]:
-    """Return since when a trainer that still runs has ended no step, in a line; else none."""
+def has_stopped(trainer: TrainerView) -> bool:
+    """Return whether a trainer that still runs ends no step: what is known of its time is past."""
     pace = pace_of([trainer])
-    if trainer.gone is not None or not pace.stopped or not pace.text:
+    return trainer.gone is None and pace.stopped and bool(pace.text)
+
+
+def stopped_lines(trainer: TrainerView, job: JobView | None = None) -> list[Line]:
+    """Return since when a trainer that still runs has ended no step, and why; else none."""
+    if not has_stopped(trainer):
         return []
-    return [
-        [
-            ("no step: ", "warn"),
-            (f"{pace.text_with_past}; the figures below are of the past", "text"),
-        ]
-    ]
+    pace = pace_of([trainer])
+    stall = find_stall(job.trainers) if job is not None else None
+    if stall is None or stall.busy or pace.age_seconds is None:
+        head: Line = [("no step: ", "warn"), (f"{pace.text}.", "text")]
+    else:
+        why = stall.text if stall.behind else stall.text.partition(": ")[2] or stall.text
+        head = [(f"stalled for {age_text(pace.age_seconds)}: ", "bad"), (f"{why}.", "text")]
+    usual = pace.usual_seconds
+    took = f": a median step took {duration_text(usual)}" if usual else ""
+    return [head, [(f"The times below are of the steps before{took}.", "muted")]]
 
 
 def no_minutes(host: HostView, trainer: TrainerView) -> list[Line]:
     """Return in a line why there is no ledger of this trainer's time."""
     if not trainer.number("step"):
         text = "No optimizer step was seen yet."
+    elif has_stopped(trainer) and trainer.minutes:
+        text = "There is no time ledger of the steps before: it hangs since the first minute."
     elif host.link.state == "replay":
         text = "This recording has no time ledger of this trainer up to here."
     elif trainer.gone is not None:

@@ -6,7 +6,7 @@ the load of the GPUs and of the host over the same time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...model.pace import PARTS_STEPS, pace_of
@@ -14,7 +14,7 @@ from ...model.ranks import name_of
 from ...model.slowdown import PARTS
 from ...model.step_time import input_wait, split_of
 from ...store.view import DeviceView, HostView, TrainerView
-from ...text.styled import Line
+from ...text.styled import Line, Piece
 from ...text.units import DASH, duration_text, percent_text, window_text
 from ..charts.load_lanes import HOST_LANES, LOADS, gpu_lanes, host_lanes, process_lanes
 from ..charts.load_strips import FEW_LANES, MOST_ROWS, MOST_ROWS_OF_FEW, Lane, LoadStrips
@@ -25,7 +25,7 @@ from ..widgets.table import Cell, Column, TableRow
 from .text import LEDGER
 
 if TYPE_CHECKING:
-    from ..theme import Glyphs
+    pass
 
 WINDOWS = (15.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 """Seconds that the charts show: the shortest that has all that is known."""
@@ -91,24 +91,22 @@ def rank_columns(rows: Sequence[TableRow]) -> list[Column]:
 
 
 def rank_rows(
-    host: HostView, ranks: Sequence[TrainerView], worst: str, sign: tuple[str, str], glyphs: Glyphs
+    host: HostView, ranks: Sequence[TrainerView], marks: Mapping[str, Piece]
 ) -> list[TableRow]:
     """Return a line for each rank: its steps, their parts and the load of its GPU.
 
-    The ``worst`` has a ``sign`` and the colour of it.
+    ``marks`` has the sign of those that stand out, by their key, with its token.
     """
     by_id = {device.id: device for device in host.devices}
     out = []
     for trainer in ranks:
-        marked = trainer.key == worst
-        token = sign[1] if marked else "text"
-        before = f"{sign[0]} " if marked else "  "
+        sign, token = marks.get(trainer.key, (" ", "text"))
         device = next((by_id[a.gpu] for a in trainer.allocators if a.gpu in by_id), None)
         number, usual = trainer.number("step"), trainer.number("step_seconds")
         slow = trainer.number("step_seconds_p95")
         past = "muted" if pace_of([trainer]).stopped else "text"
         cells: dict[str, Cell] = {
-            "rank": [(before, token), (name_of(trainer), token)],
+            "rank": [(f"{sign} ", token), (name_of(trainer), token)],
             "step": [(duration_text(usual), past)] if usual else [(DASH, "faint")],
         }
         cells |= {"count": [(f"{number:,.0f}", "muted")]} if number is not None else {}

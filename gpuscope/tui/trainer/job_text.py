@@ -15,7 +15,7 @@ from ...model.memory_room import rooms
 from ...model.pace import Pace, pace_of
 from ...model.ranks import IMBALANCED, fullest, imbalance, name_of
 from ...model.slowdown import of_trainers
-from ...model.stalls import find_stall, worst_rank
+from ...model.stalls import find_stall, is_ending, worst_rank
 from ...model.step_parts import reported, step_parts
 from ...model.step_time import SLOWER, slower_than_before
 from ...model.stragglers import is_warning, straggler
@@ -25,7 +25,7 @@ from ...text.styled import Line
 from ...text.units import age_text, bytes_text, duration_text
 from ...wire.clean import clean
 from ...wire.frames import Unknown
-from ..overview.job_notes import end_notes, growth_lines, input_lines, state_lines
+from ..overview.job_notes import end_notes, ending_note, growth_lines, input_lines, state_lines
 from ..overview.step_split import split_pieces
 
 if TYPE_CHECKING:
@@ -88,7 +88,9 @@ def standing_out(
     broken = broken_states(host, job)
     lines = [line for state in broken for line in state_lines(state)]
     lines += _silent_lines(host, job, history)
-    lines += _wrong(host, living, history)
+    if is_ending(job.trainers):
+        lines.append(ending_note(job))
+    lines += _wrong(host, job, living, history)
     lines += [] if pace.stopped else list(_uneven(host, living, history))
     lines += _imbalance(living)
     steps = any(t.number("step") for t in living)
@@ -185,8 +187,10 @@ def _slowest_line(host: HostView, ranks: Sequence[TrainerView], history: History
     return f"; most to gain at {clean(place, 160)}" if place else ""
 
 
-def _wrong(host: HostView, living: Sequence[TrainerView], history: HistoryOf) -> Iterable[Line]:
-    stall = find_stall(living)
+def _wrong(
+    host: HostView, job: JobView, living: Sequence[TrainerView], history: HistoryOf
+) -> Iterable[Line]:
+    stall = find_stall(job.trainers)
     if stall is not None:
         yield [("waiting: ", "muted") if stall.busy else ("stalled: ", "bad"), (stall.text, "text")]
         counts = [(t, n) for t in living if (n := t.number("collectives")) is not None]

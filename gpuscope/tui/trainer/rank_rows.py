@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 from ...model.device_state import DeviceState
 from ...model.device_trainings import starving_warns
+from ...model.job_ends import end_text
 from ...model.job_state import broken_below
 from ...model.memory_room import TIGHT_BYTES, MemoryRoom, rooms
 from ...model.pace import has_stopped, pace_of
-from ...model.stalls import find_stall, is_overdue, place, waits_in_collective, worst_rank
+from ...model.stalls import is_overdue, place, stalled_ranks, waits_in_collective, worst_rank
 from ...model.step_parts import step_parts
 from ...model.step_time import input_share
 from ...model.stragglers import is_warning, straggler
@@ -18,7 +19,7 @@ from ...text import styled
 from ...text.ranges import compact_ranges
 from ...text.styled import Piece
 from ...text.units import amount_text, duration_text, percent_text
-from ..overview.job_notes import end_word, most_starving
+from ..overview.job_notes import most_starving
 from ..overview.job_rows import step_age_text
 from ..overview.step_split import split_bar, tokens_of
 from ..shell.keymap import key_of
@@ -139,8 +140,8 @@ def rank_rows(
     these are still too many, the last row sums up the others.
     """
     living = [t for t in job.trainers if t.gone is None] or list(job.trainers)
-    stall = find_stall(living)
-    behind = {t.key for t in stall.behind} if stall is not None else set()
+    stalled = stalled_ranks(job)
+    behind = {key for key, kind in stalled.items() if kind == "bad"}
     found = straggler(living, history)
     slow = found.trainer if found is not None else None
     starved = most_starving(host, living, history)
@@ -178,8 +179,12 @@ def rank_rows(
             t,
             by_trainer.get(t.key),
             broken.get(t.key),
-            t.key in behind,
-            glyphs.warn if (warns and t is slow) or t is hungry else "",
+            stalled.get(t.key, ""),
+            getattr(glyphs, stalled[t.key])
+            if t.key in stalled
+            else glyphs.warn
+            if (warns and t is slow) or t is hungry
+            else "",
             t.key == first,
             ends,
             tokens,
@@ -219,7 +224,7 @@ def _rank_row(
     trainer: TrainerView,
     room: MemoryRoom | None,
     broken: tuple[int, DeviceState] | None,
-    behind: bool,
+    stalled: str,
     mark: str,
     first: bool,
     ends: bool,
@@ -230,7 +235,7 @@ def _rank_row(
     device = next(
         (d for d in host.devices if room is not None and d.id == room.allocator.gpu), None
     )
-    bad = "bad" if behind or broken is not None else "warn" if mark else "text"
+    bad = "bad" if stalled == "bad" or broken is not None else "warn" if mark else "text"
     cells: dict[str, Cell] = {
         "rank": NOTHING if rank is None or alone else [(f"{mark} {rank}".strip(), bad)],
         "gpu": str(device.definition.index)
@@ -284,7 +289,7 @@ def _at(
     """Return where a rank is stuck; with ``ends`` also how it ended."""
     where, function = place(trainer)
     if trainer.gone is not None:
-        return [(f"{end_word(trainer.gone)}: {trainer.gone.reason}", "muted")] if ends else NOTHING
+        return [(end_text(trainer.gone), "muted")] if ends else NOTHING
     if broken is not None:
         index, state = broken
         at = f" · {where} {function}" if where else ""
