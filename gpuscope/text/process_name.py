@@ -10,6 +10,8 @@ from ..wire.clean import limited
 
 MAX_TITLE_CHARS = 60
 LAB, PIECE_OF_CODE = "gpuscope lab", "python -c"
+_INTERPRETER = re.compile(r"python[0-9.]*$")
+_OPTIONS_WITH_VALUE = ("-X", "-W")
 _PYTHON = re.compile(r"python[0-9.]*$|torchrun$")
 _LAB = re.compile(r"(?:^|[\s/])gpuscope[./]lab[./](?:worker|rank)(?:\.py)?(?:\s|$)")
 _MODEL = re.compile(r'"model": ?("(?:[^"\\]|\\.){1,200}")')
@@ -52,8 +54,24 @@ def short_script(script: str | None) -> str:
 
 @lru_cache(maxsize=4096)
 def shown_command(command: str) -> str:
-    """Return a command as a line shows it: of a run of the Lab its model, not all its switches."""
+    """Return a command as a line shows it: from the script on, without the interpreter before it.
+
+    ``/opt/bin/python -u src/train.py --lr 1`` becomes ``train.py --lr 1``, and ``python -m a.b x``
+    becomes ``a.b x``. A run of the Lab is called by its model, without all its switches.
+    """
     if _START.match(command) and _LAB.search(command):
         model = _MODEL.search(command)
         return f"{LAB} {json.loads(model[1])}" if model is not None else LAB
-    return command
+    words = command.split(" ")
+    if not _INTERPRETER.match(words[0].rsplit("/", 1)[-1]):
+        return command
+    at = 1
+    while at < len(words) and words[at].startswith("-") and len(words[at]) > 1:
+        if words[at] == "-c":
+            return " ".join(("python", *words[at:]))
+        if words[at] == "-m":
+            return " ".join(words[at + 1 :]) or command
+        at += 2 if words[at] in _OPTIONS_WITH_VALUE else 1
+    if at >= len(words) or words[at] == "-":
+        return command
+    return " ".join((words[at].rsplit("/", 1)[-1] or words[at], *words[at + 1 :]))

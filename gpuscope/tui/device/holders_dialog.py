@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...model.device_state import unowned_on
 from ...store.pending_requests import SourceError
+from ...text.process_name import shown_command
 from ...text.styled import Line
 from ...text.units import bytes_text
 from ..cells import fit
@@ -78,7 +79,7 @@ class HoldersDialog(AskedOnce):
                         "reported by the driver " if known else "not reported           ",
                         "muted" if known else "warn",
                     ),
-                    (str(command or "–"), "muted"),
+                    (shown_command(str(command)) if command else "–", "muted"),
                 ]
             )
         more = sum(row["more"] for row in rows if isinstance(row.get("more"), int))

@@ -13,6 +13,7 @@ from ...model.memory_layers import layers
 from ...model.xid_errors import last_xid_error
 from ...store.view import DeviceView, HistoryOf, HostView, no_history
 from ...text import styled
+from ...text.process_name import shown_command
 from ...text.styled import Line
 from ...text.units import bytes_text, percent_text, rate_text
 from ...wire.frames import Unknown
@@ -349,7 +350,7 @@ def process_lines(host: HostView, device: DeviceView, rows: int, cells: int) -> 
                 (f"{d.pid:>8} {fit(d.user or '?', 10)} {fit(text, 9, 'right')}  ", "text"),
                 (fit(busy, sm), "idle" if share is not None and share < 1 else "text"),
                 (fit(cuda, inside), "accent"),
-                (d.command or d.name or "", "muted"),
+                (shown_command(d.command) if d.command else d.name or "", "muted"),
             ]
         )
     if len(found) > len(lines):

@@ -63,8 +63,6 @@ alone. Both grow by so many, so that the columns beside them seldom move.
 NARROW_CELLS = 80
 NARROW = {"memory": ("MEM GiB", 7), "command": ("COMMAND", 18)}
 """In a narrower table: the title and the cells of columns that leave room for the state."""
-INTERPRETER = re.compile(r"(?:\S*/)?python[\d.]* (?=\S)")
-"""What a command begins with that says little: a table without much room leaves it out."""
 INDICES = re.compile(r"\d{1,4}(?:-\d{1,4})?(?:,\d{1,4}(?:-\d{1,4})?)*$")
 
 
@@ -315,8 +313,6 @@ def _row(
         else ""
     )
     command = shown_command(d.command) if d.command else d.name
-    if command and not words:
-        command = command[found.end() :] if (found := INTERPRETER.match(command)) else command
     indices = [one.definition.index for one in entry.devices]
     state = state_of(entry, glyphs, paced)
     cells: dict[str, Cell] = {

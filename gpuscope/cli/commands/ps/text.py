@@ -12,6 +12,7 @@ from ....model.pace import PARTS_STEPS
 from ....model.stalls import is_late
 from ....model.step_time import SPLIT
 from ....text import width
+from ....text.process_name import shown_command
 from ....text.units import DASH, age_text, bytes_text, percent_text
 from ....wire.columns import rewrite_sizes
 from ... import output
@@ -72,7 +73,7 @@ def _table(processes: list[dict[str, Any]]) -> list[str]:
                 "no step" if has_stopped(trainer) else seconds(trainer.get("step_seconds")),
                 gib(trainer.get("allocated_bytes")),
                 gib(trainer.get("reserved_bytes")),
-                width.cut(process["command"] or DASH, _room()),
+                width.cut(shown_command(process["command"] or DASH), _room()),
             )
         )
     first, *others = output.table(rows, right=(0, 3, 4, 6, 7, 8, 9))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ....text import width
+from ....text.process_name import shown_command
 from ....text.units import DASH
 from ... import output
 from ... import watch as cli_watch
@@ -59,4 +60,4 @@ def _line(process: Mapping[str, Any]) -> str:
         parts.append(f"allocated {gib(trainer.get('allocated_bytes'))} GiB")
         if trainer.get("stall_at"):
             parts.append(f"stuck at {trainer['stall_at']}")
-    return " · ".join([*parts, width.cut(process["command"] or DASH, COMMAND_CHARS)])
+    return " · ".join([*parts, width.cut(shown_command(process["command"] or DASH), COMMAND_CHARS)])
