@@ -8,7 +8,7 @@ necessarily dead: this module only gives ages and does not judge.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from ..text.process_name import short_command, short_script
 from .view import JobView, ProcView, TrainerView
@@ -23,7 +23,7 @@ def group(processes: Sequence[ProcView], trainers: Sequence[TrainerView]) -> tup
     """
     by_id = {process.id: process for process in processes}
     by_job: dict[str, list[TrainerView]] = {}
-    inside = set()
+    inside, pids = set(), {trainer.definition.pid for trainer in trainers}
     for trainer in trainers:
         by_job.setdefault(trainer.definition.job or trainer.key, []).append(trainer)
         inside.add(trainer.process)
@@ -36,7 +36,7 @@ def group(processes: Sequence[ProcView], trainers: Sequence[TrainerView]) -> tup
         # the job key is any text that a job has chosen
         _of_process(p, p.key if p.key not in by_job else f"process {p.key}")
         for p in processes
-        if p.gone is None and p.uses and p.id not in inside
+        if p.gone is None and p.uses and p.id not in inside and not _is_taken_down(p, pids)
     ]
     ended.sort(key=_last_end, reverse=True)
     return (*running, *outside, *ended)
@@ -46,6 +46,14 @@ def _last_end(job: JobView) -> float:
     """Return when the last rank of a job ended, on the monotonic clock of its host."""
     members = (*job.trainers, *job.processes)
     return max(one.gone.monotonic_seconds for one in members if one.gone is not None)
+
+
+def _is_taken_down(process: ProcView, pids: Collection[int]) -> bool:
+    """Tell whether a process is what the driver still lists of a trainer that has just ended.
+
+    The kernel knows nothing of it any more. ``pids`` are those of the trainers.
+    """
+    return process.definition.start is None and process.definition.pid in pids
 
 
 def is_local_key(key: str) -> bool:

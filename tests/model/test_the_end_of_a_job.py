@@ -120,7 +120,7 @@ def test_the_row_of_the_log_follows_when_only_the_judgement_changes():
     frames = gone(frames, OF_RANKS[:1], "runs on, without a GPU")
     frames = gone(frames, OF_RANKS[1:], "exited: the program has ended")
     journal.look(host_of(frames), (), {})
-    assert [one.word for one in journal.entries.values()] == ["started", "left"]
+    assert [one.word for one in journal.entries.values()] == ["started", "probe lost"]
     frames = gone(frames, OF_PROCESSES[:1], "exited")
     journal.look(host_of(frames), (), {})
     assert [one.word for one in journal.entries.values()] == ["started", "ended"]

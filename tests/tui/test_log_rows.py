@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from gpuscope.doctor.finding import Finding
+from gpuscope.store.decode import decode
+from gpuscope.store.store import Store
 from gpuscope.text import styled
 from gpuscope.tui.doctor.finding_history import Case
 from gpuscope.tui.log.activity import activity
@@ -29,9 +32,11 @@ from gpuscope.tui.log.rows import (
 from gpuscope.tui.shell.notices import Notice
 from gpuscope.tui.theme import Glyphs
 from gpuscope.wire import frames as f
+from gpuscope.wire.recording import RecordingReader
 from tests.fakes import jobs, views
 
 GLYPHS = Glyphs()
+RECORDINGS = Path(__file__).parents[2] / "demos" / "recordings"
 STOPPED: dict[int, str] = {}
 
 
@@ -88,13 +93,13 @@ def test_a_job_starts_and_ends_once_with_its_reason_and_last_loss():
         (
             "the probe is gone (it was removed); the process continues",
             {},
-            "left",
+            "probe lost",
             "its probe is gone",
         ),
         (
             "the probe is gone (it was taken out); the process goes on",
             {},
-            "left",
+            "probe lost",
             "its probe is gone",
         ),
     ],
@@ -133,8 +138,8 @@ def test_events_are_told_once_and_a_gone_event_is_no_second_end():
     found = chosen(journal.entries.values())
     assert sorted(one.word for one in found if one.group != "jobs" or one.word == "resumed") == [
         "XID",
-        "dropped",
         "resumed",
+        "samples lost",
         "survived",
     ]
 
@@ -160,11 +165,14 @@ def test_a_finding_opens_and_closes():
     view(journal, frames, [replace(case, past=True)])
     view(journal, frames, [replace(case, past=True)])
     found = [one for one in chosen(journal.entries.values()) if one.group == "findings"]
-    assert [(one.word, one.token) for one in found] == [("found", "warn"), ("over", "ok")]
+    assert [(one.word, one.token) for one in found] == [
+        ("problem found", "warn"),
+        ("problem gone", "ok"),
+    ]
     assert found[1].wall_seconds - found[0].wall_seconds == pytest.approx(5)
     assert found[0].place == ("finding", "num-workers", "rank 0")
     lines = event_lines(journal.of_job("job-r"), GLYPHS, 3, 60)
-    assert "no longer: waits for its input" in "".join(text for text, _ in lines[0])
+    assert "problem gone  waits for its input" in "".join(text for text, _ in lines[0])
 
 
 def test_a_gpu_that_is_lost_is_told_and_that_it_is_back():
@@ -302,7 +310,7 @@ def test_events_over_time_are_counted_by_kind_and_the_gravest_is_marked():
     what, lines = activity(found, now, found[0], GLYPHS, 80)
     assert what == "one column: 2 min, highest: 2 · 1 older"
     shown = [styled.plain(line) for line in lines]
-    assert [line.split()[0] for line in shown[:2]] == ["jobs", "GPU"]
+    assert [line.split()[0] for line in shown[:2]] == ["jobs", "GPUs"]
     assert " 2 " in shown[0]
     assert " 1 ▲" in shown[1]
     assert shown[0].index("█") == shown[2].index("▲"), "the axis marks the event of the cursor"
@@ -321,8 +329,47 @@ def test_an_event_in_full_says_what_its_gpu_and_its_job_do_now():
     job = next(job for job in host.jobs if job.trainers)
     found = entry(host.wall_seconds - 30, job=job.key, place=("job", job.key))
     text = [styled.plain(line) for line in details(found, Around(host), GLYPHS, 90, 40)]
-    assert any("Job      pid 48213-48219" in line for line in text)
+    assert any("Job      train.py ×7 · pid 48213-48219" in line for line in text)
     assert any(line.startswith("Now      step ") and "a step" in line for line in text)
     few = [styled.plain(line) for line in details(found, Around(host), GLYPHS, 90, 5)]
     assert len(few) <= 5
     assert not any(line.startswith("When") for line in few), "the list says it"
+
+
+def recorded(name: str) -> Journal:
+    """What the log of a recording says at its end."""
+    journal, store, last = Journal(), Store(), -1.0
+    store.add_source("k", "label")
+    for line in RecordingReader(RECORDINGS / name):
+        store.apply("k", decode(line.line), line.rx)
+        host = store.view().host
+        if host is not None and (host.sampled_seconds or 0.0) >= last + 0.5:
+            last = host.sampled_seconds or 0.0
+            journal.look(host, (), {})
+    return journal
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("h200-lab.gsr", ["started script-1", "ended script-1", "started script-2"]),
+        (
+            "h200x2-stall.gsr",
+            ["started script-1 ×2", "killed script-1 ×2", "started script-2 ×2"],
+        ),
+    ],
+)
+def test_a_recorded_start_and_end_is_one_row_each(name: str, rows: list[str]):
+    """A training is a process before its probe answers, and the driver lists it after its end."""
+    found = sorted(recorded(name).of_group("jobs"), key=lambda one: one.wall_seconds)
+    assert [f"{one.word} {one.who}" for one in found] == rows
+
+
+def test_the_events_over_time_begin_with_the_first():
+    entries = [
+        Entry(1000.0 + at, "jobs", "started", "train.py", "", "text", str(at)) for at in (0, 200)
+    ]
+    what, lines = activity(entries, 1300.0, None, GLYPHS, 120)
+    assert what.startswith("one column: 5 s")
+    marks = styled.plain(lines[0])[10:]
+    assert next(at for at, cell in enumerate(marks) if cell not in "─ ") < 40

@@ -102,7 +102,7 @@ def test_the_state_tells_who_hangs_and_who_waits_and_what_has_no_probe():
     states = [words(row)["state"] for row in listed(views.training(4.0)).rows[1:]]
     assert states[:7] == ["● step 4,003 901 ms"] * 7
     assert states[7] == "no probe"
-    assert words(listed(views.vacant(10.0)).rows[0])["state"] == "○ no kernels"
+    assert words(listed(views.vacant(10.0)).rows[0])["state"] == "○ idle"
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,8 @@ BIN_SECONDS = (
 """How long one column may be: the shortest that shows most events is taken."""
 MOST_SHARE = 0.75
 """So many of the events are in sight, so that one old event does not squeeze all the others."""
-LEAST_SECONDS = 3600.0
-"""The shortest time in sight."""
+LEAST_SECONDS, WHOLE_SECONDS = 60.0, 3600.0
+"""The shortest time in sight, and up to which all events are in sight."""
 GRAVE = ("bad", "warn")
 
 
@@ -70,7 +70,8 @@ def rows_of(entries: Iterable[Entry], high: int = 1) -> int:
 def _bins(moments: Sequence[float], now: float, count: int) -> Bins:
     """Return the columns up to ``now`` that are the shortest for most events."""
     ages = sorted(max(0.0, now - moment) for moment in moments)
-    span = max(LEAST_SECONDS, ages[math.ceil(MOST_SHARE * len(ages)) - 1])
+    whole = min(ages[-1], WHOLE_SECONDS)
+    span = max(LEAST_SECONDS, whole, ages[math.ceil(MOST_SHARE * len(ages)) - 1])
     width = next((one for one in BIN_SECONDS if one * (count - 1) > span), BIN_SECONDS[-1])
     return Bins.ending(now, float(width * count), count)
 

@@ -102,12 +102,12 @@ def details(entry: Entry, around: Around, glyphs: Glyphs, cells: int, height: in
     if entry.place and entry.place[0] in OPENS:
         does = (f": {OPENS[str(entry.place[0])]}", "muted")
         out.append([(f"{'More':{LABEL}}", "accent"), (key_of("open"), "bold accent"), does])
-    for number, case in enumerate(others[:MOST_FINDINGS]):
-        head: Line = [(f"{'' if number else 'Doctor':{LABEL}}", "accent")]
+    if others:
+        out += [*gap, [("Now in the Doctor", "title")]]
+    for case in others[:MOST_FINDINGS]:
         grave = TOKENS[case.finding.severity]
-        title: list[Piece] = [(f"{sign(grave, glyphs)} ", grave), (case.finding.title, "text")]
-        out += gap if number == 0 else []
-        out += styled.hang(head, title, cells)
+        head: Line = [(f"{sign(grave, glyphs)} ", grave)]
+        out += styled.hang(head, [(case.finding.title, "text")], cells)
     rest = [one for one in around.same if one.serial != entry.serial]
     room = height - len(out) - 2
     if rest and room > 0:
@@ -118,12 +118,12 @@ def details(entry: Entry, around: Around, glyphs: Glyphs, cells: int, height: in
 
 
 def _listed(entry: Entry, host: HostView | None) -> list[tuple[str, str]]:
-    """Return what the list says too: when it happened, of which kind it is, and of what."""
+    """Return what the list says too: when it happened."""
     at = clock_text(entry.wall_seconds, f"{SECOND}, %A, %d %B %Y")
     if host is not None and host.wall_seconds is not None:
         age = host.wall_seconds - entry.wall_seconds
         at += f" · {age_text(age)} ago" if age >= 1 else ""
-    return [("When", at), ("Kind", f"{GROUPS[entry.group]}: {entry.word}"), ("Of", entry.who)]
+    return [("When", at)]
 
 
 def _facts(entry: Entry, host: HostView | None) -> list[tuple[str, str]]:
@@ -132,11 +132,7 @@ def _facts(entry: Entry, host: HostView | None) -> list[tuple[str, str]]:
     job, device = job_of(entry, host), device_of(entry, host)
     if host is not None and device is not None:
         return [*out, *facts_of_device(device, host)]
-    return (
-        [*out, *facts_of_job(job, host, entry.text)]
-        if host is not None and job is not None
-        else out
-    )
+    return [*out, *facts_of_job(job, host)] if host is not None and job is not None else out
 
 
 def _labelled(label: str, text: str, cells: int) -> list[Line]:

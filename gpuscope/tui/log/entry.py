@@ -30,11 +30,15 @@ class Entry:
     path: str = ""
 
 
+RUNNING, PROBE_LOST = "already running", "probe lost"
+FOUND, SOLVED = "problem found", "problem gone"
+NOTICED, NO_LONGER = "noticed", "no longer"
+"""What happened to a job, and to a finding that is a problem or a warning, or only worth noting."""
 GROUPS = {
     "jobs": "jobs",
     "findings": "findings",
     "memory": "memory",
-    "gpu": "GPU",
+    "gpu": "GPUs",
     "files": "files",
     "probe": "probes",
     "output": "output",

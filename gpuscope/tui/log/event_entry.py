@@ -29,7 +29,7 @@ WORDS = {
     "detach": Words("probe", "detached", "muted"),
     "problem": Words("probe", "problem", "warn"),
     "gap": Words("probe", "gap", "warn"),
-    "dropped": Words("probe", "dropped", "warn"),
+    "dropped": Words("probe", "samples lost", "warn"),
     "skip": Words("jobs", "skipped", "muted"),
     "note": Words("probe", "note", "muted"),
 }

@@ -17,7 +17,16 @@ from ...model.device_state import silence
 from ...model.job_ends import End, end_of, job_end, last_state
 from ...text.ranges import compact_ranges, ranges_text, spans
 from ...text.units import age_text
-from .entry import Entry, name_of_job
+from .entry import (
+    FOUND,
+    NO_LONGER,
+    NOTICED,
+    PROBE_LOST,
+    RUNNING,
+    SOLVED,
+    Entry,
+    name_of_job,
+)
 from .event_entry import event_entry
 
 if TYPE_CHECKING:
@@ -110,9 +119,11 @@ class Journal:
         if known is None and over is not None and now - (over.wall_seconds or 0.0) > OLD_SECONDS:
             return
         place = ("job", job.key) if job.trainers else ()
+        for process in job.processes if job.trainers else ():
+            self._forget(process.key, but=job.key)
         seen = self.entries.get(f"j/{job.key}")
         at = started if started is not None else seen.wall_seconds if seen is not None else now
-        word = "started" if started is not None else "seen"
+        word = "started" if started is not None else RUNNING
         text = about_job(host, job)
         self.add(Entry(at, "jobs", word, who, text, "text", f"j/{job.key}", place, job.key))
         serial = f"j/{job.key}/end"
@@ -124,7 +135,14 @@ class Journal:
         lived = f"after {age_text(when - started)}" if started is not None else ""
         text = " · ".join(part for part in (end.text, *last_state(job), lived) if part)
         token = END_TOKENS[end.kind]
-        self.add(Entry(when, "jobs", end.word, who, text, token, serial, place, job.key))
+        word = PROBE_LOST if end.word == "left" else end.word
+        self.add(Entry(when, "jobs", word, who, text, token, serial, place, job.key))
+
+    def _forget(self, key: str, but: str) -> None:
+        """Take out what was told of a process before its probe came: its job says it now."""
+        for name in (key, f"process {key}"):
+            for serial in (f"j/{name}", f"j/{name}/end") if name != but else ():
+                self.changes += self.entries.pop(serial, None) is not None
 
     # ── what is reported ──
 
@@ -165,9 +183,11 @@ class Journal:
             if began or not case.past:
                 text = finding.title + (" (already so at the start)" if case.before else "")
                 token = TOKENS[finding.severity]
-                self._add_finding(host, case, "found", text, token, case.since + offset)
+                word = NOTICED if finding.severity == "info" else FOUND
+                self._add_finding(host, case, word, text, token, case.since + offset)
             if case.past and not self._end_is_obvious(host, case):
-                self._add_finding(host, case, "over", f"no longer: {finding.title}", "ok", now)
+                word = NO_LONGER if finding.severity == "info" else SOLVED
+                self._add_finding(host, case, word, finding.title, "ok", now)
         for number in [one for one in self._cases if one not in there]:
             del self._cases[number]
 
@@ -207,7 +227,7 @@ class Journal:
         for alert in self._alerts.look(host):
             fired = alert.state == "fired"
             text = alert.text.removeprefix(f"{alert.subject}: ").removeprefix("throttled: ")
-            word = {"throttle": "slowed", "ecc": "ECC"}[alert.kind] if fired else "over"
+            word = {"throttle": "slowed", "ecc": "ECC"}[alert.kind] if fired else "normal again"
             serial = f"g/{alert.kind}/{alert.key}/{alert.state}/{now:.0f}"
             place = ("device", alert.key)
             token = "warn" if fired else "ok"

@@ -18,7 +18,7 @@ from ..widgets.table import Cell, Column, TableRow
 from .entry import GROUPS, HIDDEN, Entry
 
 SIGN = Column("sign", "", 1)
-WHAT, TEXT = Column("what", "WHAT", 8), Column("text", "TEXT", 20, flex=1)
+WHAT, TEXT = Column("what", "WHAT", 15), Column("text", "TEXT", 20, flex=1)
 WHO = Column("who", "WHO", 12, priority=1)
 NARROW, WHO_NARROW, WHO_CELLS = 100, 15, 26
 """A table with fewer cells has the time without the date, and at most so many cells for WHO."""
@@ -139,20 +139,18 @@ def row(entry: Entry, glyphs: Glyphs, dated: bool = False, today: str = "") -> T
     return TableRow(entry.serial, cells)
 
 
-WORD_CELLS = 9
-
-
 def event_lines(found: Sequence[Entry], glyphs: Glyphs, height: int, width: int) -> list[Line]:
     """Return what happened to one job in ``height`` lines, the newest first.
 
     ``found`` is in that order. What is longer than a line goes on in the next.
     """
     lines: list[Line] = []
+    word_cells = max((styled.cells([(one.word, "")]) for one in found[:height]), default=0)
     for one in found:
         at = clock_text(one.wall_seconds)
         token = one.token if one.token != "text" else "faint"
         head: Line = [(f"{at} ", "faint"), (f"{sign(one.token, glyphs)} ", token)]
-        head.append((fit(one.word, WORD_CELLS) + " ", one.token))
+        head.append((fit(one.word, word_cells) + " ", one.token))
         indent = styled.cells(head)
         text = (one.text, "muted" if one.token == "muted" else "text")
         lines += styled.wrap([*head, text], max(width, indent + 20), indent)

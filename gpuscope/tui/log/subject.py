@@ -9,7 +9,7 @@ from ...model.device_state import judge
 from ...model.job_ends import end_of, last_state
 from ...text.process_name import shown_command
 from ...text.units import age_text, bytes_text, duration_text
-from .entry import Entry
+from .entry import NO_LONGER, PROBE_LOST, RUNNING, SOLVED, Entry, name_of_job
 from .journal import about_job
 
 if TYPE_CHECKING:
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 Fact = tuple[str, str]
 """A label and its text."""
 MEANS = {
-    ("jobs", "seen"): "it ran before gpuscope looked: when it was started is not known",
+    ("jobs", RUNNING): "it ran before gpuscope looked: when it was started is not known",
     ("jobs", "killed"): "a signal or the kernel ended it (out of host memory: see dmesg)",
-    ("jobs", "left"): "its process goes on; its steps are no longer known",
+    ("jobs", PROBE_LOST): "its process goes on; its steps are no longer known",
     ("memory", "OOM"): "an allocation failed; on a full card any further one will",
     ("memory", "survived"): "an allocation failed, and the training went on",
     ("memory", "retry"): "cudaMalloc failed: torch emptied its cache and tried again, which makes "
@@ -32,8 +32,9 @@ MEANS = {
     ("probe", "attached"): "from here on its steps, its memory and its stacks can be read",
     ("probe", "detached"): "from here on its steps are no longer known",
     ("probe", "gap"): "readings of this time are missing",
-    ("probe", "dropped"): "readings of this time are missing",
-    ("findings", "over"): "the readings no longer show it",
+    ("probe", "samples lost"): "readings of this time are missing",
+    ("findings", SOLVED): "the readings no longer show it",
+    ("findings", NO_LONGER): "the readings no longer show it",
 }
 """What a word of the log means for who trains, by group and word."""
 
@@ -57,13 +58,13 @@ def device_of(entry: Entry, host: HostView | None) -> DeviceView | None:
     return next((d for d in devices if d.key == key or f"GPU {d.definition.index}" == name), None)
 
 
-def facts_of_job(job: JobView, host: HostView, told: str) -> list[Fact]:
-    """Return what a job is and how it stands now; what ``told`` says already is left out."""
-    about = about_job(host, job)
+def facts_of_job(job: JobView, host: HostView) -> list[Fact]:
+    """Return what a job is and how it is now."""
+    about = " · ".join(part for part in (name_of_job(job), about_job(host, job)) if part)
     processes = {t.process for t in job.trainers} | {p.id for p in job.processes}
     commands = (p.definition.command for p in host.processes if p.id in processes)
     command, now = next(filter(None, commands), None), _job_now(job)
-    out = [("Job", about)] if about and about != told else []
+    out = [("Job", about)]
     out += [("Command", shown_command(command))] if command else []
     return [*out, ("Now", now)] if now else out
 

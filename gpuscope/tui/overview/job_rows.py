@@ -46,6 +46,8 @@ from .wide_job_cells import wide_cells
 
 USER = "user:"
 """Begins the key of a line that stands for all jobs of another user."""
+SURE_ETA_SECONDS, SURE_ETA_STEPS = 60.0, 30
+"""A shorter time left is shown only after so many steps."""
 LOSS_CELLS, INPUT_CELLS = 8, 6
 NO_STEP = "no step"
 """Stands for the step time while no step ends; how long ago the last one did is the step age."""
@@ -231,7 +233,7 @@ def _trainer_cells(
 
     There is no rate while no step ends, and no ETA for a job that will not get there as it is.
     """
-    etas = [n for t in trainers if (n := t.number("eta_seconds")) is not None]
+    etas = [n for t in trainers if (n := t.number("eta_seconds")) is not None and _is_sure(t, n)]
     of_epoch = any(t.readings.get("progress_of") == "epoch" for t in trainers)
     losses = [n for t in trainers if (n := t.number("loss")) is not None]
     sound = on_sound_devices(host, trainers)
@@ -255,6 +257,11 @@ def _trainer_cells(
         "input": (_input(shares), input_token(host, sound, history)) if shares else DASH,
     }
     return cells | wide_cells(trainers)
+
+
+def _is_sure(trainer: TrainerView, eta: float) -> bool:
+    """Tell whether a time left means something: not that of the first steps of a short run."""
+    return eta >= SURE_ETA_SECONDS or (trainer.number("step") or 0.0) >= SURE_ETA_STEPS
 
 
 def _input(shares: Sequence[float]) -> str:

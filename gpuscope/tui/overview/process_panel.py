@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from ..shell.session import Session
 
 SECONDS = 0.9
-"""Processes are read once a second: what is drawn more often is the same."""
+"""Many processes are listed once a second; the steps of a few are those of the jobs above."""
+FEW = 24
+"""So many rows are listed with every picture."""
 
 
 class ProcessPanel(LiveTable):
@@ -39,7 +41,7 @@ class ProcessPanel(LiveTable):
         now, state = time.monotonic(), self.session.state
         frozen = self.session.frozen_text() != ""
         key = (host.key, frozen, state.mine, state.filter)
-        if now - self._listed < SECONDS and key == self._host:
+        if now - self._listed < SECONDS and key == self._host and self.count > FEW:
             return
         self._listed, self._host = now, key
         choice = Choice(state.process_sort, state.mine, state.filter)

@@ -50,7 +50,7 @@ def state_words(
         return _training(trainer, idle, glyphs, stalled, paced)
     step = process.number("log_step")
     if idle:
-        return [(f"{glyphs.idle} no kernels", "idle")]
+        return [(f"{glyphs.idle} idle", "idle")]
     if step is not None:
         return [(f"{glyphs.ok} step {step:,.0f}", "ok"), (" by its log", "muted")]
     shares = [share for use in uses if (share := use.number("sm_percent")) is not None]
@@ -72,7 +72,7 @@ def _training(trainer: TrainerView, idle: Idle, glyphs: Glyphs, stalled: str, pa
         word = "waits" if stalled else "no step"
         return [(f"{glyphs.warn} {word}{old}", "warn"), (f" at {at}" if at else "", "muted")]
     if step is None:
-        word = "no step yet" if not idle else "no step, no kernels"
+        word = "no step yet" if not idle else "no step yet, idle"
         return [(f"{glyphs.idle} {word}", "idle")]
     if trainer.reading("phase") == "eval":
         return [(f"{glyphs.ok} evaluates", "ok"), (f" step {step:,.0f}", "muted")]
@@ -80,7 +80,7 @@ def _training(trainer: TrainerView, idle: Idle, glyphs: Glyphs, stalled: str, pa
     if pace.stopped and age is not None:
         return [(f"{glyphs.warn} no step {short_age_text(age)}", "warn")]
     told = paced or pace.seconds is None
-    each = "" if told else f" {brief_duration_text(pace.seconds or 0.0)}"
+    each = "" if told else f" median {brief_duration_text(pace.seconds or 0.0)}"
     return [(f"{glyphs.ok} step {step:,.0f}", "ok"), (each, "muted")]
 
 

@@ -286,8 +286,9 @@ class TimePane(MeasuredPanels):
                 return seen_row.words.capitalize(), list(gpu_detail(seen_row, look))
             return "", []
         row = next((row for row in ledger.whole if row.name == key), None)
+        judged = self._judged if not has_stopped(trainer) else None
         if row is not None:
-            return row.words.capitalize(), list(row_detail(row, ledger, look, self._judged))
+            return row.words.capitalize(), list(row_detail(row, ledger, look, judged))
         return "Wall clock", [[(f"{coverage_text(ledger).capitalize()}.", "text")]]
 
     def show_findings(self) -> None:

@@ -93,10 +93,10 @@ def who(trainer: TrainerView) -> str:
 def coverage_text(ledger: TimeLedger, room: int = 1024) -> str:
     """Return how much of the past the figures are of, in at most so many cells; "" if none fits."""
     step = ledger.step_seconds
-    each = f" of {duration_text(step)}" if step is not None else ""
+    each = f", mean {duration_text(step)}" if step is not None else ""
     steps = f"{ledger.steps:,} steps{each}"
     window = f"last {window_text(round(ledger.seconds))}: {steps}"
-    words = (f"{window}, {ledger.looks:,} samples", window, steps)
+    words = (f"{window} · {ledger.looks:,} samples", window, steps)
     return next((one for one in words if cells(one) <= room), "")
 
 
@@ -194,7 +194,7 @@ def no_minutes(host: HostView, trainer: TrainerView) -> list[Line]:
     if not trainer.number("step"):
         text = "No optimizer step was seen yet."
     elif has_stopped(trainer) and trainer.minutes:
-        text = "There is no time ledger of the steps before: it hangs since the first minute."
+        text = "The time ledger is not shown: all its minutes have a part of the hang in them."
     elif host.link.state == "replay":
         text = "This recording has no time ledger of this trainer up to here."
     elif trainer.gone is not None:
@@ -251,9 +251,12 @@ def look_lines() -> list[Line]:
 
 
 def row_detail(
-    row: Row, ledger: TimeLedger, look: Look | None, judged: Sequence[Judged] = ()
+    row: Row, ledger: TimeLedger, look: Look | None, judged: Sequence[Judged] | None = ()
 ) -> Iterable[Line]:
-    """Return what is known of a row of the clock: its lines of code, its cure, its kernels."""
+    """Return what is known of a row of the clock: its lines of code, its cure, its kernels.
+
+    ``judged`` is None while no step ends: then there is nothing to gain from a faster one.
+    """
     step = ledger.step_seconds
     each = f"{duration_text(step * row.share)} of a step of {duration_text(step)}, " if step else ""
     yield [("Takes    ", "muted"), (f"{each}{percent_text(row.share)} of the clock", "title")]
@@ -275,10 +278,11 @@ def row_detail(
     else:
         yield [("No line of code is known for it.", "muted")]
     yield []
-    found = [one for one in judged if one.cause.clock and one.cause.clock.name == row.name]
+    causes = [(one.cause.clock, one) for one in judged or ()]
+    found = [one for clock, one in causes if clock and clock.name == row.name]
     for one in found[:1]:
         yield from _cure(one, step)
-    if not found and row.name in CURABLE:
+    if not found and row.name in CURABLE and judged is not None:
         yield [("Fix      ", "muted"), ("none: too little to gain", "faint")]
     if look is not None:
         yield from _on_gpu(row, look)
