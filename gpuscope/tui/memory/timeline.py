@@ -51,7 +51,7 @@ def timeline(
         layers, seconds = device_layers(session, host, device, window)
         capacity = device.definition.total_bytes
         top = allocator.number("peak_allocated_bytes") if allocator else None
-        peak = Peak(top, "max allocated since the start") if top else None
+        peak = Peak(top, "peak since the start") if top else None
     else:
         assert allocator is not None
         layers, seconds = allocator_layers(session, allocator, window)
