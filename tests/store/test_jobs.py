@@ -156,6 +156,24 @@ def test_a_command_is_called_what_people_call_it(command, title):
     assert short_command(command) == title
 
 
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        ("/opt/bin/python3.11 -u src/train.py --lr 1", "train.py --lr 1"),
+        ("python -X dev -W error -m pkg.train --x", "pkg.train --x"),
+        ("python -Bu /data/train.py", "train.py"),
+        ("/venv/bin/python3 /venv/bin/torchrun --nproc 2 train.py", "torchrun --nproc 2 train.py"),
+        ("/venv/bin/python -c print(1)", "python -c print(1)"),
+        ("python3", "python3"),
+        ("python -", "python -"),
+        ("bash -c python train.py", "bash -c python train.py"),
+        ("", ""),
+    ],
+)
+def test_a_command_is_shown_from_its_script_on(command: str, shown: str):
+    assert shown_command(command) == shown
+
+
 def test_a_process_of_the_lab_is_called_by_its_model_and_not_by_all_its_switches():
     start = "/opt/bin/python3.12 -m gpuscope.lab.worker --stop-on-eof --config "
     assert shown_command(start + '{"model": "gpt-small", "batch": 8}') == "gpuscope lab gpt-small"

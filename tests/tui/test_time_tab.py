@@ -469,7 +469,28 @@ async def test_a_recording_from_before_the_ledger_shows_steps_and_load():
 async def test_a_hang_is_a_finding_of_the_tab():
     app = make_app(jobs.ranks(stalled=True), "time")
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "no step: last step 47 s ago", "Hang: rank 3 is stuck", "no progress")
+        await until(pilot, "stalled for 47 s: rank 3 is", "Hang: rank 3 is stuck", "no progress")
+
+
+@in_loop
+async def test_a_hang_is_no_slow_step_and_its_minute_is_no_part_of_one():
+    frames = jobs.ranks(stalled=True)
+    ids = [one.id for one in frames if isinstance(one, f.Def) and one.trainer is not None]
+    for rank, entity in enumerate(ids):
+        for number in range(10):
+            more = {"input": 9.0} if number == 9 and rank == 3 else {}
+            frames.append(clocks.minute(entity, number, 10, 64, **more))
+    app = make_app(frames, "time")
+    async with app.run_test(size=(160, 45)) as pilot:
+        await pilot.press("n")
+        screen = await until(
+            pilot, "stalled for 47 s: rank 3 is stuck at data.py:88", "a median step took 500 ms"
+        )
+        assert "last 5 min: 320 steps, mean 938 ms" in screen, "without the minute of the hang"
+        assert "▲ rank 3" in screen
+        assert all(f"◆ rank {rank}" in screen for rank in range(3))
+        for word in ("goes into", "shorter", "could be", "The others wait", "too little to gain"):
+            assert word not in screen, f"nothing is to be gained while it hangs: {word}"
 
 
 @in_loop
