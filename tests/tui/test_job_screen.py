@@ -135,7 +135,8 @@ async def test_the_rank_that_is_behind_stands_first_and_the_others_wait():
     )
     rows = screen[screen.index("STUCK AT") :].splitlines()[1:5]
     assert "data.py:88 __getitem__" in rows[0]
-    assert [row.split()[2 if "▸" in row else 1] for row in rows] == ["3", "0", "1", "2"]
+    ranks = [row.replace("▸", " ").split()[1:3] for row in rows]
+    assert ranks == [["▲", "3"], ["◆", "0"], ["◆", "1"], ["◆", "2"]]
     assert all("waits in all_reduce" in row for row in rows[1:])
 
 

@@ -100,7 +100,7 @@ def test_the_state_tells_who_hangs_and_who_waits_and_what_has_no_probe():
     assert words(heading)["state"] == "▲ stalled 47s", "the gravest of its ranks"
     assert words(listed(views.training(4.0)).rows[0])["state"] == "● step 4,003"
     states = [words(row)["state"] for row in listed(views.training(4.0)).rows[1:]]
-    assert states[:7] == ["● step 4,003 901 ms"] * 7
+    assert states[:7] == ["● step 4,003 median 901 ms"] * 7
     assert states[7] == "no probe"
     assert words(listed(views.vacant(10.0)).rows[0])["state"] == "○ idle"
 

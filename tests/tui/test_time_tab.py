@@ -499,7 +499,7 @@ async def test_on_a_small_terminal_all_rows_stay_and_the_chart_has_the_rest():
     app = make_app(frames, "time")
     async with app.run_test(size=(80, 26)) as pilot:
         screen = await until(pilot, "wall clock", "backward pass")
-        assert "250 steps of 1.20 s" in screen
+        assert "250 steps, mean 1.20 s" in screen
         assert "…" not in next(line for line in screen.splitlines() if "(pid " in line)
 
 
