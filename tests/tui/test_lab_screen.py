@@ -474,7 +474,7 @@ async def test_what_a_run_does_now_is_shown_and_ends_in_the_ledger(path):
         for name, value in (
             ("loss", "1.2500"),
             ("samples/s", "310"),
-            ("median step", "20.0 ms"),
+            ("per step", "20.0 ms"),
             ("batch", "32 = 4×8"),
             ("scale", "65,536"),
             ("skipped", "2"),

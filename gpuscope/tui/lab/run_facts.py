@@ -51,7 +51,7 @@ def facts_of(run: Run) -> list[Fact]:
     else:
         pace, step = rates.samples_per_second, rates.step_seconds
         add("samples/s", pace_text(pace) if pace else None)
-        add("median step", duration_text(step) if step else None)
+        add("per step", duration_text(step) if step else None)
     if run.config.compile != "off":
         add("compile", *_compile(run))
     if started is not None:
