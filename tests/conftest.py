@@ -59,12 +59,12 @@ settings.register_profile("quick", max_examples=30, deadline=None)
 def pytest_configure(config: pytest.Config) -> None:
     """Try fewer examples in the quick tests; ``make test-all`` tries as many as are usual.
 
-    Nor are the constants of all modules among the quick examples: each worker would read all
-    modules for them.
+    Nor are the constants of all modules among the examples of quick tests, or of workers: each
+    would read all modules for them.
     """
     quick = "not slow" in config.option.markexpr
     settings.load_profile("quick" if quick else "all")
-    if quick:
+    if quick or hasattr(config, "workerinput"):
         providers._get_local_constants = lambda: providers._local_constants
 
 

@@ -351,32 +351,6 @@ def test_no_safe_place_runs_the_trainer_anyway_and_says_why(base, tmp_path):
 # ── trainers ──────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.slow
-def test_a_plain_script_is_seen_from_another_process_within_two_seconds(tmp_path):
-    pytest.importorskip("torch")
-    process = gpuscope_run(
-        write(tmp_path / "train.py", SCRIPT + "print('go', flush=True)\ntrain()"), "--lr", "1"
-    )
-    try:
-        assert process.stdout.readline() == "go\n", process.stderr.read()
-        reader = Reader(wait_for(lambda: sockets(process.pid), 60, "a socket")[0])
-        reader.until(lambda: (reader.value("step") or 0) >= 2)
-        assert reader.value("step") <= STEPS_OF_TWO_SECONDS
-        assert reader.trainer().origin == "run"
-        assert reader.trainer().script == str(tmp_path / "train.py")
-        reader.close()
-    finally:
-        process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=30)
-    assert process.returncode == -signal.SIGTERM
-    assert lines_of_ours(err) == [
-        f"gpuscope: watching pid {process.pid} ({sys.prefix}/bin/python). See it from another "
-        "terminal:  gpuscope"
-    ]
-    for path in sockets(process.pid):
-        path.unlink()
-
-
 def test_exit_code_arguments_stdin_and_stdout_are_the_trainers(tmp_path):
     script = write(
         tmp_path / "train.py", "import sys\nprint(sys.argv[1:], sys.stdin.read())\nsys.exit(3)"
@@ -491,7 +465,6 @@ load(interrupted)
 """  # noqa: E501
 ENDINGS = {
     "tracebacks": TRACEBACKS,
-    "os._exit": "os._exit(7)",
     "threads and atexit": """
 import atexit
 atexit.register(step)
@@ -502,48 +475,46 @@ for target, args in ((step, ()), (sys.exit, (4,))):
     thread.join()
 sys.exit(6)
 """,
-    "fork and exec": """
+    "fork, exec and os._exit": """
 if len(sys.argv) == 1:
     if os.fork() == 0:
         step()
         sys.exit(3)
     print(os.wait()[1], flush=True)
     os.execv(sys.executable, [sys.executable, *sys.argv, "again"])
-print(sys.argv)
+os._exit(7)
 """,
 }
+SETTINGS: dict[str, tuple[tuple[str, ...], dict[str, str | None]]] = {
+    "tracebacks": ((), {}),
+    "threads and atexit": (
+        ("-s", "-W", "error::ResourceWarning"),
+        {"PYTHONDEVMODE": "1", "PYTHONPATH": "/not there::/nor there"},
+    ),
+    "fork, exec and os._exit": (
+        (),
+        {
+            "TMPDIR": "/not/there",
+            "HOME": None,
+            "LC_ALL": "C",
+            "PYTHONUTF8": "0",
+            "PYTHONIOENCODING": "ascii",
+        },
+    ),
+}
+"""How Python is started for each of them."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_a_trainer_ends_as_it_does_without_us(tmp_path, ending):
+    """It ends so, and has the same settings of Python while it runs."""
     pytest.importorskip("torch")
-    both(tmp_path, LEARN + ENDINGS[ending])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("options", "more"),
-    [
-        (
-            ("-s", "-W", "error::ResourceWarning"),
-            {"PYTHONDEVMODE": "1", "PYTHONPATH": "/not there::/nor there"},
-        ),
-        (
-            (),
-            {
-                "TMPDIR": "/not/there",
-                "HOME": None,
-                "LC_ALL": "C",
-                "PYTHONUTF8": "0",
-                "PYTHONIOENCODING": "ascii",
-            },
-        ),
-    ],
-)
-def test_settings_of_python_are_as_without_us(tmp_path, options, more):
-    pytest.importorskip("torch")
-    both(tmp_path, LEARN + "print(sys.path, sys.flags, sys.argv)", *options, **more)
+    options, more = SETTINGS[ending]
+    shown = "print(sys.path, sys.flags, sys.argv, flush=True)\n"
+    status, out, _ = both(tmp_path, LEARN + shown + ENDINGS[ending], *options, **more)
+    assert status == {"tracebacks": -signal.SIGINT, "threads and atexit": 6}.get(ending, 7)
+    assert out.count("sys.flags") == (2 if "exec" in ending else 1)
 
 
 def test_the_users_own_sitecustomize_still_runs(tmp_path):
@@ -663,7 +634,7 @@ def test_gpuscope_0_leaves_the_probe_out(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_trainer_in_another_venv_without_gpuscope_is_seen(tmp_path):
+def test_a_script_in_another_venv_without_gpuscope_is_seen_within_two_seconds(tmp_path):
     torch = pytest.importorskip("torch")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
     (site,) = (tmp_path / "venv/lib").glob("python*/site-packages")
@@ -679,17 +650,26 @@ def test_a_trainer_in_another_venv_without_gpuscope_is_seen(tmp_path):
         SCRIPT + "try:\n    import gpuscope\nexcept ImportError:\n"
         "    print('no gpuscope', sys.prefix, flush=True)\ntrain()"
     )
-    process = gpuscope_run(write(tmp_path / "train.py", code), VIRTUAL_ENV=str(tmp_path / "venv"))
+    script, venv = write(tmp_path / "train.py", code), tmp_path / "venv"
+    process = gpuscope_run(script, "--lr", "1", VIRTUAL_ENV=str(venv))
     try:
-        assert process.stdout.readline() == f"no gpuscope {tmp_path / 'venv'}\n", (
-            process.stderr.read()
-        )
+        assert process.stdout.readline() == f"no gpuscope {venv}\n", process.stderr.read()
         reader = Reader(wait_for(lambda: sockets(process.pid), 60, "a socket")[0])
         reader.until(lambda: (reader.value("step") or 0) >= 2)
+        assert reader.value("step") <= STEPS_OF_TWO_SECONDS
+        assert reader.trainer().origin == "run"
+        assert reader.trainer().script == script
         reader.close()
     finally:
-        process.kill()
-        process.communicate()
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == -signal.SIGTERM
+    assert lines_of_ours(err) == [
+        f"gpuscope: watching pid {process.pid} ({venv}/bin/python). See it from another terminal:"
+        "  gpuscope"
+    ]
+    for path in sockets(process.pid):
+        path.unlink()
 
 
 RANKS = """
@@ -701,7 +681,7 @@ class Data(Dataset):
 def main():
     dist.init_process_group("gloo")
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 4))
-    model = torch.compile(model, backend=sys.argv[1])
+    model = torch.compile(model, backend="aot_eager")
     optimizer = torch.optim.AdamW(model.parameters())
     loader = DataLoader(Data(), batch_size=4, num_workers=1, multiprocessing_context="spawn")
     for batch in loader:
@@ -709,7 +689,7 @@ def main():
         model(batch).sum().backward()
         optimizer.step()
         time.sleep(0.02)
-        stop = torch.tensor(float(os.path.exists(sys.argv[2])))
+        stop = torch.tensor(float(os.path.exists(sys.argv[1])))
         dist.all_reduce(stop)  # both leave in the same step, else one waits for the other for ever
         if stop: break
     dist.barrier()
@@ -726,7 +706,6 @@ def test_torchrun_with_two_ranks_spawned_workers_and_compile_makes_exactly_two_s
     torchrun = Path(sys.executable).parent / "torchrun"
     if not torchrun.exists():
         pytest.skip("no torchrun beside this Python")
-    backend = "inductor" if shutil.which("g++") else "aot_eager"
     script = write(tmp_path / "ranks.py", RANKS)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -739,10 +718,7 @@ def test_torchrun_with_two_ranks_spawned_workers_and_compile_makes_exactly_two_s
         "--master-port",
         port,
         script,
-        backend,
         str(tmp_path / "stop"),
-        TORCHINDUCTOR_COMPILE_THREADS="1",
-        TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "cache"),
     )
 
     def made() -> list[Path]:
