@@ -420,7 +420,7 @@ def test_make_help_lists_what_the_readme_names(checkout):
     assert named <= known
 
 
-RECIPE = """check test-all docs test-libraries:
+RECIPE = """check test-all docs test-libraries .venv-libraries/.installed:
 \t@pwd; ls; echo "$@ shared=$(SHARE_TORCH) venv=$$VIRTUAL_ENV path=$$PYTHONPATH"
 """
 
@@ -450,7 +450,9 @@ def test_ci_tests_a_clone_of_the_commit_named_gpuscope_and_takes_nothing_along(t
         "bash", ".ci/run", cwd=checkout, env={**os.environ, **more}, stdin=subprocess.DEVNULL
     ).splitlines()
     targets = [line.split()[0] for line in said if "shared=no venv= path=" in line]
-    assert targets == ["check", "test-all", "docs", "test-libraries"]
+    assert {*targets[:2]} == {"check", ".venv-libraries/.installed"}
+    assert targets[2] == "test-all", "alone: some of its tests measure time"
+    assert {*targets[3:]} == {"docs", "test-libraries"}
     assert {*said[0::3]} == {said[0]}
     assert {*said[1::3]} == {"Makefile"}
     assert Path(said[0]).name == "gpuscope"
