@@ -295,7 +295,7 @@ class Server:
         for number, client in list(self._clients.items()):
             if not client.alive:
                 self._requests.acts.gone(client)
-                client.close()
+                self._let_go(client.socket)  # what it failed with may be another's descriptor
                 del self._clients[number]
         self._sampler.ledger.wanted = bool(self._clients)
 
@@ -419,7 +419,7 @@ class Server:
         old = self._listener
         self._listener, self._path, self._identity = fresh
         if old is not None:
-            old.close()
+            self._let_go(old)
         self._mark(self._listener.fileno())
 
     # ── descriptors ───────────────────────────────────────────────────────────────────────────────

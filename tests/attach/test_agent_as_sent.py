@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 import re
@@ -20,8 +21,14 @@ from gpuscope.attach import agent_source, bundle
 ROOT = Path(__file__).parents[2]
 
 
+bare, only = functools.cache(agent_source.bare), functools.cache(agent_source.only)
+"""For one source they do all their work, two seconds of it, once."""
+
+
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(agent_source, "bare", bare)
+    monkeypatch.setattr(agent_source, "only", only)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "gpuscope"
 

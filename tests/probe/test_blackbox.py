@@ -22,7 +22,7 @@ from gpuscope.store.blackbox import PROC_ID, BoxReader, is_box
 from gpuscope.store.replay import ReplaySource
 from gpuscope.store.time_minutes import of_event
 from gpuscope.wire import boxes, codec, frames
-from tests.fakes.probe_client import TRAINING, environment, lines_of_ours, wait_for
+from tests.fakes.probe_client import TRAINING, environment, lines_of_ours, trainer, wait_for
 
 HELLO = frames.Hello(
     role="probe", cols={"t": ["step"], "a": ["allocated_bytes"]}, pid=7, nonce="n", t=1000.0, m=5
@@ -57,6 +57,13 @@ def run(code: str, more: dict[str, str], **options) -> subprocess.CompletedProce
         timeout=120,
         **options,
     )
+
+
+def run_fork(code: str, more: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """The same for code that imports torch."""
+    with trainer(code, fork=True, **more) as process:
+        out, errors = process.communicate(timeout=120)
+    return subprocess.CompletedProcess([], process.returncode, out, errors)
 
 
 def decoded(reader: BoxReader) -> list[frames.Frame]:
@@ -220,7 +227,7 @@ train(2.2)
 print(sys._gpuscope_probe.steps.total, sys._gpuscope_probe.safety.box.problem, flush=True)
 os.kill(os.getpid(), 9)
 """
-    done = run(code, more)
+    done = run_fork(code, more)
     total, *problem = done.stdout.split()
     assert problem == [], done.stderr
     (path,) = directory.iterdir()
@@ -521,7 +528,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 @pytest.mark.parametrize("code", [FAILS, KILLED])
 def test_the_ledger_of_a_training_that_died_is_in_its_box(place, code):
     directory, _, more = place
-    run(code, more)
+    run_fork(code, more)
     (box,) = directory.glob("*.box")
     events = [f for f in decoded(BoxReader(box)) if isinstance(f, frames.Event) and f.e == "time"]
     assert events

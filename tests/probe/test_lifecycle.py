@@ -62,14 +62,15 @@ print(state())
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "first",
+    ("first", "fork"),
     [
-        "import gpuscope; gpuscope.watch()\n" + TRAINING,
-        TRAINING + "import gpuscope; gpuscope.watch()\n",
+        ("import gpuscope; gpuscope.watch()\n" + TRAINING, False),
+        (TRAINING + "import gpuscope; gpuscope.watch()\n", True),
     ],
+    ids=["before", "after"],
 )
-def test_watch_before_and_after_torch(first):
-    with trainer(first + "train()") as process:
+def test_watch_before_and_after_torch(first, fork):
+    with trainer(first + "train()", fork=fork) as process:
         reader = Reader(wait_for(lambda: sockets(process.pid), 60)[0])
         reader.until(lambda: (reader.value("step") or 0) > 3, 60)
         reader.close()
@@ -287,7 +288,7 @@ for listener in own:
     listener.accept()[0].send(b"x")
 print([friend.recv(1) for friend in friends] == [b"x"] * 8)
 """.replace("import sys", "import os, sys", 1)
-    with trainer(code) as process:
+    with trainer(code, fork=True) as process:
         reader = Reader(wait_for(lambda: sockets(process.pid), 60)[0])
         inode = sockets(process.pid)[0].stat().st_ino
         process.stdin.write("close\n")

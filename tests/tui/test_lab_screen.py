@@ -33,6 +33,7 @@ from gpuscope.tui.shell.app import GpuscopeApp
 from gpuscope.wire import frames as f
 from tests.fakes import views
 from tests.fakes.waiting import alive
+from tests.predict.hand_made import traced
 from tests.tui import lab_data
 from tests.tui.pilot import feed, in_loop, make_app, until
 from tests.tui.snapshots import SIZES, check, text
@@ -458,6 +459,7 @@ async def test_what_a_run_does_now_is_shown_and_ends_in_the_ledger(path):
         device="cuda", amp="fp16", accumulate=4, steps=500, validate="no-grad", loader="workers"
     )
     app = make_app(views.vacant(), "lab", lab=config)
+    app.session.predictions.tracer = traced  # else a child with torch predicts for the ledger
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "Demo trainer")
         devices = [
