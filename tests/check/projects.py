@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.fakes.forking import tracing_python
+
 ROOT = Path(__file__).parents[2]
 TRAIN = """\
 import torch
@@ -89,7 +91,12 @@ def check(folder: Path, *words: str, **environ: str) -> tuple[int, str, str]:
     done = subprocess.run(
         [sys.executable, "-m", "gpuscope", "check", *words],
         cwd=folder,
-        env={**inherited, "PYTHONPATH": str(ROOT), **environ},
+        env={
+            **inherited,
+            "PYTHONPATH": str(ROOT),
+            "GPUSCOPE_LAB_PYTHON": tracing_python(folder.parent),
+            **environ,
+        },
         capture_output=True,
         text=True,
         timeout=200,

@@ -13,10 +13,12 @@ the fork.
 from __future__ import annotations
 
 import atexit
+import fcntl
 import gc
 import json
 import os
 import selectors
+import shlex
 import signal
 import socket
 import subprocess
@@ -69,7 +71,7 @@ def serve(number: int) -> Any:
                     status.sendall(f"{code} {seconds}".encode())
                 continue
             asked: Any = key.fileobj
-            message, descriptors, _, _ = socket.recv_fds(asked, MESSAGE, 4)
+            message, descriptors, _, _ = socket.recv_fds(asked, MESSAGE, 5)
             if not message:
                 for other in waiting.get_map().values():
                     if other.data and other.data[2] is asked:
@@ -83,7 +85,7 @@ def serve(number: int) -> Any:
             pid = os.fork()
             if not pid:
                 return _become(json.loads(message), descriptors, waiting)
-            for descriptor in descriptors[:3]:
+            for descriptor in (*descriptors[:3], *descriptors[4:]):
                 os.close(descriptor)
             status = socket.socket(fileno=descriptors[3])
             status.sendall(f"{pid}\n".encode())
@@ -93,6 +95,7 @@ def serve(number: int) -> Any:
 def _become(job: dict[str, Any], descriptors: list[int], waiting: selectors.BaseSelector) -> Any:
     for place, descriptor in enumerate(descriptors[:3]):
         os.dup2(descriptor, place)
+    kept = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, 1000) for descriptor in descriptors[4:]]
     for other in list(waiting.get_map().values()):
         if other.data:
             os.close(other.fd)
@@ -102,6 +105,9 @@ def _become(job: dict[str, Any], descriptors: list[int], waiting: selectors.Base
     for descriptor in descriptors:
         os.close(descriptor)
     waiting.close()
+    for descriptor in kept:
+        os.dup2(descriptor, job["pipe"])
+        os.close(descriptor)
     os.chdir(job["cwd"])
     os.environ.clear()
     os.environ.update(job["environ"])
@@ -248,6 +254,63 @@ class Forked:
         return read.get(id(self.stdout)), read.get(id(self.stderr))
 
 
+TRACES = """
+import os, sys
+sys.path[:0] = [os.getcwd(), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
+"""
+STAND_IN = """#!/bin/sh
+[ "$1 $2" = "-m gpuscope.predict.tracing" ] || exec {python} "$@"
+GPUSCOPE_TEST_FORKS={run} exec {python} -c '
+import sys
+sys.path.insert(0, sys.argv.pop())
+from tests.fakes.forking import trace
+trace()
+' "$3" {root}
+"""
+
+
+def tracing_python(folder: Path) -> str:
+    """Return the path of a Python whose process that traces for predictions is a fork.
+
+    For ``$GPUSCOPE_LAB_PYTHON``: each such process would import torch for three seconds.
+    """
+    _server()
+    path = folder / "python"
+    text = STAND_IN.format(
+        python=shlex.quote(sys.executable), run=_run(), root=shlex.quote(str(ROOT))
+    )
+    path.write_text(text)
+    path.chmod(0o755)
+    return str(path)
+
+
+def trace() -> None:
+    """Stand between the process that asks and a fork that traces; both end with this one."""
+    pipe = int(sys.argv[1])
+    environ = {name: value for name, value in os.environ.items() if name != FORKS}
+    job = {
+        "code": TRACES + script("gpuscope.predict.tracing", str(pipe)),
+        "environ": environ,
+        "cwd": os.getcwd(),
+        "session": True,
+        "pipe": pipe,
+    }
+    ours, theirs = socket.socketpair()
+    socket.send_fds(_server(), [json.dumps(job).encode()], [0, 1, 2, theirs.fileno(), pipe])
+    for descriptor in (0, 1, 2, pipe):
+        os.close(descriptor)
+    theirs.close()
+    said = b""
+    while part := ours.recv(64):
+        said += part
+    code = int(said.partition(b"\n")[2].split()[0])
+    if code < 0:
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
+FORKS = "GPUSCOPE_TEST_FORKS"
 _lock = threading.Lock()
 _servers: dict[int, socket.socket] = {}
 """The connection to the process that forks, by the pid of the one that uses it."""
@@ -260,7 +323,7 @@ def _server() -> socket.socket:
     Whoever needs it first starts it; it ends with the last of them.
     """
     if os.getpid() not in _servers:
-        run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or f"{os.getpid()}"
+        run = _run()
         ours = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * MESSAGE)
         while True:
@@ -272,6 +335,12 @@ def _server() -> socket.socket:
         _servers[os.getpid()] = ours
         atexit.register(_end, os.getpid())
     return _servers[os.getpid()]
+
+
+def _run() -> str:
+    """Return the name of the run of tests, which all its processes have."""
+    named = os.environ.get(FORKS) or os.environ.get("PYTEST_XDIST_TESTRUNUID")
+    return named or str(os.getpid())
 
 
 def _start(address: str) -> None:
