@@ -124,7 +124,8 @@ def test_a_trainer_is_seen_examined_recorded_and_asked_from_afar(gpuscope, tmp_p
 
 @pytest.mark.slow
 def test_where_the_time_of_a_trainer_goes_is_told_from_afar(gpuscope):
-    with trainer(TRAINING + "import gpuscope; gpuscope.watch(); train(600)") as process:
+    code = TRAINING + "import gpuscope; gpuscope.watch(); train(600)"
+    with trainer(code, fork=True) as process:
         wait_for(lambda: sockets(process.pid), 90.0)
         done = gpuscope("why", f"good:{process.pid}", "--json")
         assert done.returncode in (0, 1), done.stderr
