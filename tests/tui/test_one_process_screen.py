@@ -111,8 +111,8 @@ async def test_keys_zoom_charts_and_all_readings():
         await pilot.press("P", "slash", *"jupyter", "enter", "enter")
         await until(
             pilot,
-            "GPU memory GiB, 1 min",
-            "SM %, 1 min",
+            "GPU memory GiB, 15 s",
+            "SM %, 15 s",
             "CPU % of one core",
             "RSS GiB",
             "cuda:0",
@@ -187,9 +187,7 @@ async def test_a_small_terminal_has_all_of_a_training_with_a_chart_on_one_page()
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, "live", "train.py")
         await pilot.press("P", "j", "enter")
-        screen = await until(
-            pilot, "Process 48213", "torch now", "GPU memory GiB, 1 min", "━ GPU 0"
-        )
+        screen = await until(pilot, "Process 48213", "torch now", "GPU memory GiB, 15 s", "━ GPU 0")
         assert "4,003 of 20,000 · 4h 00m left · loss 2.000" in screen
         assert "CUDA's numbers" not in screen, "the line of the GPU has them"
         assert "━ GPU 0" in screen.splitlines()[-2], "the chart ends where the page does"
@@ -201,5 +199,5 @@ async def test_a_large_terminal_has_charts_below_the_texts_as_well():
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, "live", "train.py")
         await pilot.press("P", "j", "enter")
-        screen = await until(pilot, "Process 48213", "Tensor cores %", "Loss, 1 min")
+        screen = await until(pilot, "Process 48213", "Tensor cores %", "Loss, 15 s")
         assert sum(not line[:60].strip() for line in screen.splitlines()) == 0

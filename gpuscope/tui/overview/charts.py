@@ -34,8 +34,6 @@ JUMP_SECONDS = 10.0
 """Who moves through time sees all of it at once."""
 MOST_CURVES = 4
 """Of more GPUs only the one under the cursor has a curve of its own."""
-FITTED_SECONDS = (15.0, 30.0)
-"""Charts of a minute show less, as long as no more is known: they do not begin empty."""
 LOADS = (
     ("GPU-Util", "utilization_percent", "series1"),
     ("SM", "sm_active_percent", "series2"),
@@ -159,6 +157,8 @@ class Charts(Vertical):
 
     def _fitted(self, host: HostView) -> float:
         """Return the seconds to show: a minute is shorter as long as less is known."""
+        from ..charts.axes import fitted_seconds
+
         now = host.sampled_seconds
         if self.window > WINDOW_SECONDS or now is None:
             return self.window
@@ -171,7 +171,7 @@ class Charts(Vertical):
             if len(past := self.session.history(entity, column, WINDOW_SECONDS))
         ]
         known = now - min(firsts, default=now - WINDOW_SECONDS)
-        return next((one for one in FITTED_SECONDS if known <= one), WINDOW_SECONDS)
+        return fitted_seconds(known, WINDOW_SECONDS)
 
     @property
     def _over(self) -> str:

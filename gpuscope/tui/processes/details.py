@@ -8,6 +8,7 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 
 from ...text.units import window_text
+from ..charts.axes import fitted_seconds
 from ..charts.line import LineChart, one_if_alike
 from ..widgets.pane import set_title
 from ..widgets.text import Lines
@@ -118,7 +119,8 @@ class ProcessDetails(Vertical):
         self._drawn = key
         names = charts_of(host, process)
         known = history(process.id, "cpu_percent", WINDOWS[1]).seconds
-        window = WINDOWS[bool(len(known)) and known[-1] - known[0] > WINDOWS[0] * 1.5]
+        seconds = known[-1] - known[0] if known else WINDOWS[0]
+        window = WINDOWS[1] if seconds > WINDOWS[0] * 1.5 else fitted_seconds(seconds, WINDOWS[0])
         ago = self.session.ago_seconds
         for number, (row, charts) in enumerate(zip(self._rows, self._charts, strict=True)):
             for chart, what in zip(charts, names[3 * number :], strict=False):

@@ -16,6 +16,7 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import window_text
+from ..charts.axes import fitted_seconds
 from ..charts.line import LineChart
 from ..shell.keymap import bindings_of
 from ..widgets.charted_screen import CHART_ROWS, WINDOWS, ChartedScreen
@@ -166,6 +167,9 @@ class OneProcessScreen(ChartedScreen):
         if not self.is_attached or host is None or process is None:
             return
         window = WINDOWS[self._window]
+        if not self._window:  # nobody has chosen a longer one
+            seen = self.session.history(process.id, "cpu_percent", window).seconds
+            window = fitted_seconds(seen[-1] - seen[0] if seen else window, window)
         names = charts_of(host, process)
         self._histories = len(names)
         for chart, number in self._visible(self.terminal[1] - 2):
