@@ -8,7 +8,7 @@ python=${PYTHON:-python3}
 index=tests/data/dead_jobs/nccl.toml
 folder=$(mktemp -d)
 # the longest ones first: of these, some end only when the time of a job is over
-[ $# -gt 0 ] || set -- nccl-stages-waits-for-data nccl-stages-wide-tensor nccl-size nccl-sigkill nccl-loop-evaluate nccl-stages-circle \
+[ $# -gt 0 ] || set -- nccl-stages-waits-for-data nccl-stages-wide-blocks nccl-stages-wide-tensor nccl-size nccl-sigkill nccl-loop-evaluate nccl-stages-circle \
   nccl-order nccl-uneven nccl-exception nccl-device-assert nccl-out-of-memory
 status=0
 : > "$OUT/verdicts.txt"

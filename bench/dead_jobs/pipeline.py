@@ -22,8 +22,8 @@ from torch.distributed.elastic.multiprocessing.errors import record
 
 STAGE = int(os.environ["RANK"])
 STAGES = int(os.environ["WORLD_SIZE"])
-ROWS, WIDTH = 8, 24
 CFG = json.loads(Path("config.json").read_text())
+ROWS, WIDTH = CFG.get("rows", 8), 24
 DEVICE = torch.device("cpu")
 if CFG.get("backend") == "nccl":
     DEVICE = torch.device("cuda", int(os.environ["LOCAL_RANK"]))

@@ -379,6 +379,12 @@ def test_the_watchdogs_of_nccl_say_who_launched_fewer_collectives(folder):
     assert "last enqueued NCCL work: 1199" in one.evidence[0].text
 
 
+def test_a_rank_that_waits_itself_is_not_called_absent_by_the_watchdogs(folder):
+    """NCCL compares no sizes: ranks with a smaller tensor finish the call and go on."""
+    text = "".join(WATCHDOG.format(r=r, n=1203 if r == 2 else 1204) for r in range(4))
+    assert verdict(folder(job__log=text)) == ("dead.unexplained-hang", (), "likely")
+
+
 def test_a_rank_without_a_watchdogs_message_is_the_one_that_others_waited_for(folder):
     text = "".join(WATCHDOG.format(r=r, n=1204) for r in (0, 1, 3))
     one = first(folder(job__log="world_size=4\n" + text))
@@ -451,6 +457,16 @@ def test_a_collective_that_differs_is_named_with_both_sides(folder, odd, cause, 
     texts = [evidence.text for evidence in one.evidence]
     assert any(text.startswith("ranks 0, 1, 3: all_reduce 6 of 10 Float") for text in texts)
     assert any("rank 2: " in text and text.endswith("train.py:77 in train") for text in texts)
+
+
+def test_of_two_sizes_the_one_that_still_waits_explains_the_hang(folder):
+    done = [*DONE, call(6, size=(3,)), call(7), call(8, state="scheduled")]
+    stuck = [*DONE, call(6, size=(5,), state="scheduled"), call(7, state="scheduled")]
+    text = WATCHDOG.format(r=0, n=1204).replace("work: 1200", "work: 1203")
+    text += WATCHDOG.format(r=1, n=1203)
+    one = first(folder(job__log=text, **flights(stuck, done, rank=1, world=2)))
+    assert (one.cause, one.ranks) == ("dead.collective-size", (1,))
+    assert one.evidence[-1].text == "rank 1 waits in it, while the others have finished theirs"
 
 
 def test_a_rank_with_fewer_collectives_is_the_one_that_others_wait_for(folder):

@@ -23,7 +23,7 @@ from gpuscope.doctor.dead.verdict import judge
         ("dev", 0.97, 0.95),
         ("held_out", 0.97, 0.9),
         ("other_trainers", 0.95, 0.95),
-        ("nccl", 0.9, 0.8),
+        ("nccl", 1.0, 1.0),
     ],
 )
 def test_the_first_rank_and_cause_are_right_and_none_is_sure_and_wrong(half, culprit, cause):

@@ -18,7 +18,6 @@ from .scene import (
     in_loader,
     names,
     of_failure,
-    of_moment,
     short,
     stands_at,
     waits,
@@ -57,7 +56,9 @@ def barriers(scene: Scene) -> Suspects:
 def watchdogs(scene: Scene) -> Suspects:
     """Yield the ranks that launched fewer collectives, by what the watchdogs of NCCL printed.
 
-    Sends and receives are counted likewise, but ranks may well have different numbers of them.
+    A rank whose own last ones are not completed is not elsewhere: it waits too, in one that the
+    others may have finished without it. Sends and receives are counted likewise, but ranks may well
+    have different numbers of them.
     """
     if any(one.fields.get("operation") in _TRANSFERS for one in scene.moments("watchdog")):
         return
@@ -73,12 +74,23 @@ def watchdogs(scene: Scene) -> Suspects:
         behind = [number for number, count in enqueued.items() if count < most]
         if behind and len(behind) <= len(enqueued) // 2:
             least = min(enqueued.values())
-            behind = [number for number in behind if enqueued[number] == least]
-            evidence = [of_moment(states[group, number]) for number in behind[:3]]
+            behind = [
+                number
+                for number in behind
+                if enqueued[number] == least
+                and int(states[group, number].fields["completed"]) >= least
+            ]
             ahead = next(number for number, count in enqueued.items() if count == most)
-            yield elsewhere(
-                scene, sorted(behind), [*evidence, of_moment(states[group, ahead])], 0.8
-            )
+            evidence = [_of_state(states[group, number]) for number in (*behind[:3], ahead)]
+            if behind:
+                yield elsewhere(scene, sorted(behind), evidence, 0.8)
+
+
+def _of_state(state: Moment) -> Evidence:
+    """Return how far a rank had come by what its watchdog printed, without the advice around it."""
+    enqueued, completed = state.fields["enqueued"], state.fields["completed"]
+    text = f"the watchdog of {names([state.rank or 0])}: last enqueued NCCL work: {enqueued}, last "
+    return Evidence(text=f"{text}completed NCCL work: {completed}", source=state.source)
 
 
 def recorded(scene: Scene) -> Suspects:

@@ -61,13 +61,18 @@ def differences(scene: Scene) -> Suspects:
             Evidence(text=text, source=of_recorder(scene, side[0]))
             for text, (side, _) in zip(variants_text(difference), difference.sides, strict=True)
         ]
+        waiting = difference.waiting
+        if waiting and len(waiting) < sum(len(side) for side, _ in difference.sides):
+            # NCCL compares nothing: a rank with the smaller tensor finishes, and goes on
+            text = f"{names(waiting)} waits in it, while the others have finished theirs"
+            evidence.append(Evidence(text=text, source=of_recorder(scene, waiting[0])))
         sure = sure and bool(odd) and len(difference.sides[0][0]) >= 2
         confidence: Confidence = "definite" if sure else "likely"
         yield Suspect(
             cause=cause,
             ranks=tuple(ranks),
             confidence=confidence if cause == _CAUSES[difference.what] else "likely",
-            weight=0.92 if odd else 0.7,
+            weight=0.92 if odd else 0.85 if waiting else 0.7,
             evidence=tuple(evidence),
             figures={
                 "who": names(ranks).capitalize(),

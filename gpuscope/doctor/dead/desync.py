@@ -26,13 +26,14 @@ class Difference:
     """A collective in which ranks of one group differ.
 
     ``what`` is operation, size or type. ``sides`` are the ranks of each variant with one call of
-    it, the most common variant first.
+    it, the most common variant first. ``waiting`` are the ranks in which it is not done.
     """
 
     what: str
     group: str
     number: int
     sides: list[tuple[list[int], Call]]
+    waiting: list[int] = field(default_factory=list)
 
     @property
     def odd(self) -> list[int]:
@@ -115,7 +116,8 @@ def _first_difference(group: str, ranks: dict[int, list[Call]]) -> Difference | 
         for what in ("operation", "size", "type"):
             sides = _sides(what, variants)
             if len(sides) > 1:
-                return Difference(what, group, number, sides)
+                waiting = sorted(rank for rank, call in variants.items() if not call.done)
+                return Difference(what, group, number, sides, waiting)
     return None
 
 
