@@ -227,9 +227,8 @@ def _finding_lines(finding: Finding, width: int, shown: set[Evidence]) -> list[L
     if not fresh and finding.evidence:
         out.append([("  same evidence as above", "muted")])
     if len(fresh) > SHOWN_EVIDENCE:
-        out.append(
-            [(f"  and {len(fresh) - SHOWN_EVIDENCE} more lines of evidence: --json", "muted")]
-        )
+        more = count_text(len(fresh) - SHOWN_EVIDENCE, "more line")
+        out.append([(f"  and {more} of evidence: --json", "muted")])
     shown.update(fresh)
     if finding.effect is not None:
         out += _labelled("Gain", wrap(finding.effect.text, max(width - 9, 20)))

@@ -37,6 +37,10 @@ _FIGURES = {
     "waiters": "The others waited",
     "ended": "lost a process",
 }
+_OWN_FIXES_ONLY = frozenset(("dead.finished", "dead.killed"))
+"""Causes for which the fixes of the pitfall would be a guess, or are of something else."""
+_SAY_MORE = frozenset(("oom.request-over-capacity",))
+"""Causes in the text of the first suspect whose advice contradicts that of its pitfall."""
 _RANKED = (b"[rank", b"local_rank", b"Watchdog caught", b"[default", b"exitcode")
 _KINDS = {
     "text": "logs",
@@ -86,7 +90,10 @@ def examine(paths: Sequence[Path], name: str, here: bool = True) -> Report:
         examined=(f"{name} ({kinds})",),
         exhibits=(exhibit,),
     )
-    report += _of_text(judged.suspects) + _of_snapshots(job.files)
+    closer = _of_text(judged.suspects)
+    if any(one.cause in _SAY_MORE for one in closer.findings):
+        report = replace(report, findings=(_only_to_read(report.findings[0]), *report.findings[1:]))
+    report += closer + _of_snapshots(job.files)
     if job.attempts > 1:
         before = verdict.judge(read_files(job.files, name, attempt=job.attempts - 2))
         report += Report(findings=tuple(_of_attempt(one, job, root) for one in before.suspects[:1]))
@@ -124,7 +131,7 @@ def _of_attempt(suspect: Suspect, job: Job, root: Path | None) -> Finding:
 def _fixes(suspect: Suspect, root: Path | None, recorded: bool) -> list[Fix]:
     """Return where to read the first evidence in full, and what to do before the next run."""
     fixes: list[Fix] = []
-    if root is not None:
+    if root is not None and suspect.cause != "dead.finished":
         fixes += _to_read(suspect, root)
     core = suspect.figures.get("core")
     if root is not None and core:
@@ -138,7 +145,9 @@ def _fixes(suspect: Suspect, root: Path | None, recorded: bool) -> list[Fix]:
     wording = WORDINGS.findings[suspect.cause]
     row = table.load()[wording.pitfall]
     fixes += WORDINGS.fixes(wording.fixes, {})
-    if suspect.traceback and row.id == "first-failure":
+    if suspect.advice:
+        return fixes + WORDINGS.fixes(suspect.advice, {})
+    if suspect.cause in _OWN_FIXES_ONLY or (suspect.traceback and row.id == "first-failure"):
         return fixes
     of_recorder = [fix for fix in row.fixes if "TORCH_NCCL_DUMP_ON_TIMEOUT" in fix.environment]
     fixes += [fix for fix in row.fixes_for(suspect.cause) if not fix.now and fix not in of_recorder]
@@ -175,6 +184,12 @@ def _of_text(suspects: Iterable[Suspect]) -> Report:
         if one.confidence != "prior"
     )
     return Report(findings=known)
+
+
+def _only_to_read(finding: Finding) -> Finding:
+    """Leave the advice to a finding that says more, if something else is left to do."""
+    now = tuple(fix for fix in finding.fixes if fix.now)
+    return replace(finding, fixes=now) if now else finding
 
 
 def _of_snapshots(files: Iterable[Found]) -> Report:

@@ -16,6 +16,7 @@ from .scene import (
     collective_of,
     fatal,
     in_loader,
+    in_torchs_loader,
     names,
     of_failure,
     short,
@@ -220,8 +221,7 @@ def elsewhere(
         text = f"{names(ranks[:1])} was at {place} in {function}"
         more.append(Evidence(text=text, source=source))
         cause = "dead.input-hang" if in_loader(lead) else "dead.code-hang"
-        what = f"{what}, and was in {function} at {place}" if never_called else ""
-        what = what or f"was in {function} at {place}"
+        what = f"{what}, and was in {function}" if never_called else f"was in {function}"
         weight += 0.1
     elif ended_well:
         more.append(ended_well)
@@ -234,7 +234,7 @@ def elsewhere(
         what = "went away without a word"
     if cause == "dead.code-hang" and not place and LOADER.search(lead.last_line):
         cause = "dead.input-hang"
-    if lead.last_line and not place:
+    if lead.last_line and not place and cause != "dead.uneven-steps":
         more.append(
             Evidence(text=f"its last line: {short(lead.last_line, 160)}", source=lead.step_source)
         )
@@ -255,6 +255,9 @@ def elsewhere(
             "waiters": _waiters(scene, ranks),
         },
         where=place,
+        advice=("limit-the-wait",)
+        if cause == "dead.input-hang" and place and not in_torchs_loader(lead)
+        else (),
     )
 
 

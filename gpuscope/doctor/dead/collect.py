@@ -190,9 +190,10 @@ def _merge(job: Job, parts: Sequence[Part]) -> None:
             rank.step, rank.epoch = about.step, about.epoch
             rank.step_time, rank.step_source = about.step_time, about.step_source
             rank.step_seconds = about.step_seconds
+        if about.last_line and (about.finished or not rank.finished):
+            rank.last_line = about.last_line
         rank.finished = rank.finished or about.finished
         rank.exit = rank.exit or about.exit
-        rank.last_line = about.last_line or rank.last_line
         rank.recorded = about.recorded or rank.recorded
         rank.gone = about.gone or rank.gone
         rank.last_lines += about.last_lines

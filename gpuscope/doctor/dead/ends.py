@@ -15,6 +15,8 @@ from .model import Core, Moment, Suspect
 from .scene import Scene, code_text, host_of, names, of_failure, of_moment, short
 
 Suspects = Iterator[Suspect]
+_FROM_ANYBODY = ("save-at-sigterm",)
+"""What to do about a signal of which nothing says that a scheduler sent it."""
 STANDSTILL_SECONDS, STANDSTILL_TIMES = 20.0, 10.0
 """A job is stalled if it made no step for this long, and for this many times as long as usual."""
 
@@ -71,6 +73,7 @@ def _stopped(scene: Scene) -> Suspects:
         evidence=(Evidence(text=text, source=left.source if left is not None else ""),),
         figures={"who": names(alone).capitalize()},
         time=left.time if left is not None else None,
+        advice=_FROM_ANYBODY,
     )
 
 
@@ -288,7 +291,10 @@ def device_faults(scene: Scene) -> Suspects:
         confidence="likely",
         weight=0.5 if software else 0.92,
         evidence=tuple(of_moment(one) for one in found[:3]),
-        figures={"who": f"The GPU of {names(ranks)}" if ranks else "A GPU"},
+        figures={
+            "who": f"The GPU of {names(ranks)}" if ranks else "A GPU",
+            "what": short(found[0].text, 160),
+        },
         host=found[0].host,
         time=found[0].time,
     )
@@ -315,6 +321,7 @@ def scheduler(scene: Scene) -> Suspects:
             evidence=(*(of_moment(one) for one in found[:3]), *([stood] if stood else [])),
             figures={"who": "The job"},
             time=found[0].time,
+            advice=_FROM_ANYBODY if rule == "agent-signal" else (),
         )
     interrupted = [
         (number, failure)
@@ -330,6 +337,7 @@ def scheduler(scene: Scene) -> Suspects:
             weight=0.5,
             evidence=tuple(of_failure(failure) for _, failure in interrupted[:2]),
             figures={"who": "The job"},
+            advice=_FROM_ANYBODY,
         )
 
 

@@ -298,7 +298,8 @@ class Suspect:
     """A possible first cause, with the ranks that it names and its evidence.
 
     ``figures`` fill the title of the finding ``cause``. ``weight`` orders suspects.
-    ``traceback`` is the exception as Python prints it.
+    ``traceback`` is the exception as Python prints it. ``advice`` are ids of fixes, in place of
+    those of the finding's pitfall where these would not fit.
     """
 
     cause: str
@@ -311,6 +312,7 @@ class Suspect:
     host: str = ""
     time: float | None = None
     traceback: str = ""
+    advice: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,9 @@ _WAITS = re.compile(
 _SOURCE_FILE = re.compile(
     r"(?:\[[EWIF]\d{4} [\d:.]+ )?\[?(?:enforce fail at )?/?[\w./-]+\.(?:cc|cpp|h|cu):\d+\]\s?"
 )
+_SAID_OF_EVERY_CUDA_ERROR = re.compile(
+    r"\s+(?:Search for `cuda\w+' in https?:|CUDA kernel errors might be asynchronously).*", re.S
+)
 POINT_TO_POINT = frozenset(("send", "recv", "isend", "irecv", "batch_isend_irecv"))
 """The calls of torch with which one rank gives data to another."""
 LOADER = re.compile(
@@ -213,6 +216,11 @@ def in_loader(rank: Rank) -> bool:
     return False
 
 
+def in_torchs_loader(rank: Rank) -> bool:
+    """Return whether a rank's stack is inside a DataLoader of torch."""
+    return any("utils/data/" in frame.file for stack in rank.stacks[:1] for frame in stack.frames)
+
+
 def names(numbers: Iterable[int]) -> str:
     """Return ``rank 5``, or ``ranks 0-4, 7``."""
     found = sorted(numbers)
@@ -241,7 +249,8 @@ def of_moment(moment: Moment) -> Evidence:
 
 
 def short(text: str, most: int = 240) -> str:
-    """Return the beginning of a text in one line, without the source files of torch's C++."""
+    """Return the beginning of a text in one line, without what torch adds to every such error."""
+    text = _SAID_OF_EVERY_CUDA_ERROR.sub("", text)
     return limited(_SOURCE_FILE.sub("", " ".join(text.split())), most)
 
 

@@ -33,6 +33,7 @@ _OF_OTHERS = re.compile(
 """Words of an exception that may be about another rank, so that it is not sure to come first."""
 _OF_ANYTHING = re.compile(r"(?:RuntimeError|OSError|Exception|SystemError|PermissionError)\b")
 """Exceptions that may be of the system as well as of the program."""
+_ASKED = re.compile(r"[Tt]ried to allocate [\d.]+ [KMGT]?i?B(?:ytes)?\b")
 SOONER_SECONDS = 2.0
 """An exception is ranked first if it is known to come this many seconds before another one."""
 
@@ -89,6 +90,10 @@ def _of_failure(
     if len(failure.chain) > 1 and failure.first + 1 < len(failure.chain):
         text = f"then, in the same rank: {short(failure.chain[-1])}"
         evidence.append(Evidence(text=text, source=failure.source))
+    if cause == "dead.device-error":
+        evidence += [
+            of_moment(one) for one in scene.moments("kernel-assert") if one.rank in (lead, None)
+        ][:1]
     evidence += recorded_words(scene.get(lead))
     same = [number for number in ranks if number != lead]
     if same:
@@ -116,13 +121,19 @@ def _of_failure(
         evidence=tuple(evidence),
         figures={
             "who": "Every rank" if everyone else names(ranks).capitalize(),
-            "what": short(failure.text, 160),
+            "what": _what(failure),
         },
         where=frame.place if frame is not None else "",
         host=host_of(scene, ranks),
         time=failure.time,
         traceback=failure.traceback,
     )
+
+
+def _what(failure: Failure) -> str:
+    """Return what a title says of an exception: its evidence has all of it."""
+    asked = _ASKED.search(failure.text) if failure.cause == "dead.out-of-memory-gpu" else None
+    return f"t{asked[0][1:]}" if asked is not None else short(failure.text, 160)
 
 
 def _complaint(scene: Scene, number: int, cause: str) -> tuple[str, str] | None:
@@ -155,7 +166,7 @@ def unplaced(scene: Scene) -> Suspects:
             else "The program"
             if alone
             else "A process whose rank is not known",
-            "what": short(failure.text, 160),
+            "what": _what(failure),
         },
         where=frame.place if frame is not None else "",
         time=failure.time,

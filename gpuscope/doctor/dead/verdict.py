@@ -139,6 +139,10 @@ def _finished(
     )
 
 
+def _was_seen_to_end(scene: Scene, suspect: Suspect) -> bool:
+    return any(scene.get(number).exit is not None for number in suspect.ranks)
+
+
 def _abstained(scene: Scene, found: Sequence[Suspect]) -> tuple[Abstained, ...]:
     """Return what would decide a case that these files do not decide."""
     out = []
@@ -152,8 +156,8 @@ def _abstained(scene: Scene, found: Sequence[Suspect]) -> tuple[Abstained, ...]:
             "collective-group",
             "unexplained-hang",
             "uneven-steps",
-            "killed",
         )
+        or (one.cause == "dead.killed" and not _was_seen_to_end(scene, one))
         for one in found[:2]
     )
     if not found:
@@ -167,8 +171,6 @@ def _abstained(scene: Scene, found: Sequence[Suspect]) -> tuple[Abstained, ...]:
         out.append(WORDINGS.abstained("no-flight", settings=flight_settings.sentence()))
     if hang and not sure and not any(rank.stacks for rank in scene.ranks.values()):
         out.append(WORDINGS.abstained("no-stacks"))
-    if found and found[0].cause in ("dead.killed",):
-        out.append(WORDINGS.abstained("who-killed"))
     launched = scene.listed or scene.moments("closing", "forced", "agent-signal")
     if not launched and len(scene.ranks) > 1 and not sure:
         out.append(WORDINGS.abstained("no-exit-codes"))
