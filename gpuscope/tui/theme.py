@@ -19,7 +19,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rich.color import Color as RichColor
-from rich.color import blend_rgb
 from rich.style import Style
 from textual.theme import Theme
 
@@ -211,15 +210,6 @@ def css_variables(theme: Theme) -> dict[str, str]:
     }
 
 
-def soft(token: str) -> str:
-    """Return the token of a colour of :data:`GRAPHICS` that is nearly the background."""
-    return f"soft-{token}"
-
-
-SOFT_SHARE: Final = 0.2
-"""How much of a colour its soft one has; the rest is the background."""
-
-
 def _colour(spec: str) -> str:
     """Return the colour of a style in rich's language.
 
@@ -303,6 +293,7 @@ class Glyphs(NamedTuple):
     step: str = "╵"
     moment: str = "│"  # on a bar of what was most: what it is now
     dashes: str = "╌"  # a line across a chart
+    hatch: str = "░"  # a load that is no progress
     about: str = "≈"
     opened: str = "▾"
     closed: str = "▸"
@@ -368,6 +359,7 @@ ASCII: Final = Glyphs(
     step="'",
     moment="|",
     dashes="-",
+    hatch=":",
     about="~",
     opened="-",
     closed="+",
@@ -401,7 +393,7 @@ class Tokens:
         self.ground: Style | None = None
         self.inverts_alarms = monochrome
         self.glyphs = ASCII if ascii_only else MONOCHROME if monochrome else UNICODE
-        self._styles = {soft(token): Style() for token in GRAPHICS} | _parse(palette(theme))
+        self._styles = _parse(palette(theme))
         if monochrome:  # as greys, red and yellow would be dimmer than the text around them
             self._styles["warn"] = self._styles["title"]
             self._styles["bad"] = self._styles["title"] + Style(bold=True, reverse=True)
@@ -430,24 +422,6 @@ class Tokens:
             found.key = (*self.key, ground)
             found.ground = Style(bgcolor=ground)
             found._drawn, found._specs = {}, {}
-            found._styles = {**self._styles, **self._softened(ground)}
-        return found
-
-    @property
-    def tints(self) -> bool:
-        """Whether an area can have a soft background: there are colours, and many."""
-        return bool(self._styles[soft(SERIES[0])].bgcolor)
-
-    def _softened(self, ground: RichColor) -> dict[str, Style]:
-        """Return the soft colours on a background; none where a look has few colours or none."""
-        if self.glyphs.patterns or ground.triplet is None:
-            return {}
-        found = {}
-        for token in GRAPHICS:
-            colour = self._styles[token].color
-            if colour is not None and colour.triplet is not None:
-                mixed = blend_rgb(ground.triplet, colour.triplet, SOFT_SHARE)
-                found[soft(token)] = Style(bgcolor=RichColor.from_triplet(mixed))
         return found
 
     def drawn(self, spec: str) -> Style:

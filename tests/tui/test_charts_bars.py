@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuscope.model.device_state import NEARLY_FULL
-from gpuscope.tui.charts.spark import spark
+from gpuscope.tui.charts.spark import own_top, spark
 from gpuscope.tui.theme import ASCII, MONOCHROME, UNICODE, Glyphs
 from gpuscope.tui.widgets.bars import Bar, Meter, meter, stacked_bar
 from gpuscope.wire.frames import Unknown
@@ -159,6 +159,14 @@ def test_what_lies_beyond_the_mark_has_a_texture_of_its_own(glyphs: Glyphs, draw
 
 def test_too_much_is_clipped() -> None:
     assert plain(stacked_bar([(300, "allocated"), (10, "cached")], 140, 5)) == "█████"
+
+
+def test_a_course_that_hardly_changes_is_a_low_line() -> None:
+    for values in ([68.0, 70.0, 69.0], [4113.0] * 3):
+        assert set(spark(values, 3, own_top(values))) == {"▂"}
+    moves = [10.0, None, 70.0]
+    assert spark(moves, 3, own_top(moves)) == "▁┄▇", "the largest is an eighth below its line"
+    assert own_top([None]) == 0.0
 
 
 def test_a_history_tells_zero_from_unknown_from_absent() -> None:

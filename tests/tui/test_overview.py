@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from textual.app import App, ComposeResult
+from textual.pilot import Pilot
 
 from gpuscope.store.replay import ReplaySource
 from gpuscope.store.view import History
 from gpuscope.text.units import brief_duration_text
 from gpuscope.tui.charts.bins import Bins
-from gpuscope.tui.charts.load_strips import binned, lane_rows
+from gpuscope.tui.charts.load_strips import Lane, LoadStrips, binned, lane_rows
 from gpuscope.tui.device.device_screen import DeviceScreen
 from gpuscope.tui.overview.charts import Charts
 from gpuscope.tui.overview.job_rows import LOSS_CELLS, loss_text
@@ -27,7 +29,7 @@ from gpuscope.wire import frames as f
 from tests.doctor.test_live import one, put
 from tests.fakes import jobs, views
 from tests.tui.pilot import feed, in_loop, make_app, until
-from tests.tui.snapshots import grid, text
+from tests.tui.snapshots import grid, run, text
 from tests.tui.test_mouse import place_of
 
 LARGE, USUAL = (200, 60), (120, 40)
@@ -242,16 +244,17 @@ def test_many_devices_leave_room_for_the_rest() -> None:
 
 
 @in_loop
-async def test_the_load_of_a_job_that_hangs_has_another_colour_since_its_last_step():
+async def test_the_load_of_a_job_that_hangs_is_hatched_since_its_last_step():
     app = make_app(jobs.ranks(stalled=True))
     async with app.run_test(size=LARGE) as pilot:
         screen = await until(pilot, "no progress", "▲ stalled", "◆ spinning")
         place = next(y for y, line in enumerate(screen.splitlines()) if "GPU 3 █" in line)
-        well, wasted = (Tokens.of(app).colour(token) for token in ("load4", "warn"))
-        colours = [style.color for char, style in grid(app)[place][:60] if char == "█"]
-        assert colours[0] == well
-        assert colours[-1] == wasted, "it made no step for 47 s"
-        assert colours.index(wasted) < len(colours) / 3
+        lane = "".join(char for char, _ in grid(app)[place][:60]).split("GPU 3 ")[1]
+        lane = lane[: lane.rindex(UNICODE.hatch) + 1]
+        assert set(lane) == {"█", UNICODE.hatch}
+        assert lane.index(UNICODE.hatch) < len(lane) / 3, "it made no step for 47 s"
+        colours = {style.color for char, style in grid(app)[place] if char == UNICODE.hatch}
+        assert colours == {Tokens.of(app).colour("faint")}, "what is wrong is said in words"
 
 
 @in_loop
@@ -295,6 +298,37 @@ def test_more_load_is_never_drawn_lower(one: float, other: float, rows: int) -> 
 
     low, high = sorted((one, other))
     assert height(low) <= height(high) <= rows * 8 - 1, "neighbouring lanes never touch"
+
+
+@pytest.mark.parametrize("glyphs", [UNICODE, MONOCHROME, ASCII], ids=["unicode", "mono", "ascii"])
+def test_a_load_that_is_no_progress_is_hatched_and_no_alarm(glyphs: Glyphs) -> None:
+    upper, lower = lane_rows([95.0, 95.0, 20.0, 0.0], 2, glyphs, wasted=1)
+    assert "".join(part for part, _ in lower)[1:3] == glyphs.hatch + " "
+    assert "".join(part for part, _ in upper)[1:] == glyphs.hatch + "  "
+    assert {token for _, token in (*upper, *lower)} <= {"load4", "faint", "idle", "text"}
+
+
+@pytest.mark.parametrize(("size", "rows"), [((60, 14), 2), ((160, 14), 1)])
+def test_lanes_are_low_and_stand_above_an_axis_at_the_bottom(
+    size: tuple[int, int], rows: int
+) -> None:
+    past = History(tuple(map(float, range(61))), (95.0,) * 61)
+    drawn: list[str] = []
+
+    async def body(pilot: Pilot[None]) -> None:
+        strips = pilot.app.query_one(LoadStrips)
+        strips.show([Lane("GPU 0", past), Lane("GPU 1", past)], 60.0, 60.0)
+        await pilot.pause()
+        drawn.extend(text(pilot.app).splitlines())
+
+    run(OneStrip, body, *size)
+    assert sum(any(char in line for char in "▆▇█") for line in drawn) == 2 * rows
+    assert drawn[-1].rstrip().endswith("now"), "nothing is below the axis"
+
+
+class OneStrip(App[None]):
+    def compose(self) -> ComposeResult:
+        yield LoadStrips()
 
 
 def test_a_lane_holds_a_reading_until_the_next_but_not_over_a_gap() -> None:
@@ -452,7 +486,7 @@ async def test_two_gpus_have_lanes_for_what_works_inside_them_too():
     app = GpuscopeApp(Session(replay=replay))
     async with app.run_test(size=LARGE) as pilot:
         screen = await until(pilot, "Utilisation by GPU and part", "tensor")
-        lanes = [line[2:8].strip() for line in screen.splitlines()]
+        lanes = [line[2:10].strip() for line in screen.splitlines()]
         at = lanes.index("GPU 1")
         assert {"SM", "tensor"} <= set(lanes[lanes.index("GPU 0") : at])
         assert "tensor" in lanes[at:]

@@ -92,7 +92,7 @@ def value_ticks(low: float, high: float, height: int) -> list[tuple[float, str]]
     if not span > SMALLEST or not math.isfinite(span):
         return []
     step = nice_step(span, max(min((height - 1) // 2, 4), 1))
-    digits = _digits(step)
+    digits = _digits((step,), step)
     ticks = []
     value = math.ceil(low / step - 1e-9) * step
     while value <= high + step * 1e-9:
@@ -106,8 +106,16 @@ def value_ticks(low: float, high: float, height: int) -> list[tuple[float, str]]
     return ticks
 
 
-ROUND = (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0)
-"""Leading digits of a step that is easy to count in."""
+CLOSE, BEST, FAR = 3, 4, 6
+"""Rows from tick to tick that are read well: the least, the best and the most."""
+ROUND = {10: 0.0, 20: 0.0, 50: 0.0, 25: 0.2, 15: 0.5, 30: 0.5, 40: 0.5}
+"""What a step costs with such leading digits; others are harder to count in."""
+TWO_DIGITS, THREE_DIGITS, ROUNDED = 1.5, 2.5, 8.0
+"""What other steps cost: with so many digits, and with more."""
+MOST_LOST = 6
+"""One row in so many is given up at most, or one where there are fewer."""
+LOST, TOO_CLOSE, TOO_FAR, OFF_ZERO = 0.5, 1.5, 0.7, 2.5
+"""What a row given up costs, a row below or above the best distance, and ticks that leave out 0."""
 
 
 def even_ticks(
@@ -115,40 +123,61 @@ def even_ticks(
 ) -> tuple[list[tuple[float, str]], int]:
     """Return ticks that are whole rows apart, and how many of ``rows`` the axis then takes.
 
-    They are ``[(value, label)]`` from bottom to top: the ends, ``rows`` apart, and as many round
-    values between them as are equally many rows apart, at least two. An axis gives up one row
-    where only then there are any between. ``shares`` are halves or quarters of a capacity,
-    whatever their values, with labels rounded by less than a hundredth of it.
+    They are ``[(value, label)]`` from bottom to top: the ends, and values between them that are
+    equally many rows apart, at least two and best three to six. An axis gives up a few rows
+    where its steps are then easier to read. ``shares`` are parts of a capacity from 0 on: their
+    labels may be rounded to three digits.
     """
     span = high - low
     if not span > SMALLEST or not math.isfinite(span):
         return [], rows
-    best = (0, 0, 1)
-    for taken in (rows, rows - 1):
-        for parts in (4, 2) if shares else range(min(taken // 2, 5), 1, -1):
-            if taken >= parts * 2 and taken % parts == 0 and (shares or _is_round(span / parts)):
-                best = max(best, (1, taken, parts))
-    between, taken, parts = best
-    digits, ends = _digits(span / parts), (low, high)
-    if shares:
-        digits = 0 if high >= 10 else 1 if high >= 1 else 2
-        quarters = [high * part / parts for part in range(parts + 1)]
-        digits += any(abs(value - round(value, digits)) > high / 100 for value in quarters)
-    while not shares and digits < 9 and any(abs(x - round(x, digits)) > span / 1e6 for x in ends):
-        digits += 1
+    best, taken, parts = math.inf, rows, 1
+    for one in range(rows, rows - max(1, rows // MOST_LOST) - 1, -1):
+        for apart in (apart for apart in range(2, one // 2 + 1) if one % apart == 0):
+            step = span * apart / one
+            cost = _step_cost(step, shares) + LOST * (rows - one)
+            cost += TOO_CLOSE * max(CLOSE - apart, 0) + TOO_FAR * max(apart - FAR, 0)
+            cost += 0.1 * abs(apart - BEST)
+            cost += OFF_ZERO * (abs(low / step - round(low / step)) > 1e-6)
+            if cost < best:
+                best, taken, parts = cost, one, one // apart
+    digits = _digits((low, high, span / parts), high if shares else span / parts)
     ticks = [low + span * part / parts for part in range(parts)] + [high]
-    return [(value, label_of(value, digits)) for value in ticks], taken if between else rows
+    return [(value, label_of(value, digits)) for value in ticks], taken
 
 
-def _is_round(step: float) -> bool:
+def _step_cost(step: float, shares: bool) -> float:
+    """Return how hard it is to count in steps of this size: infinite where no label can say it."""
     leading = step / 10.0 ** math.floor(math.log10(step) + 1e-9)
-    return any(abs(leading - one) < 1e-6 for one in ROUND)
+    for scale, cost in ((10, TWO_DIGITS), (100, THREE_DIGITS)):
+        if abs(leading * scale - round(leading * scale)) < 1e-6 * scale:
+            return ROUND.get(round(leading * scale), cost) if scale == 10 else cost
+    return ROUNDED if shares else math.inf
 
 
-def _digits(step: float) -> int:
-    """Return how many digits after the point the multiples of a step have, two of its own."""
-    digits: int = max(0, -math.floor(math.log10(step) + 1e-9))
-    return digits + int(abs(step * 10**digits - round(step * 10**digits)) > 1e-6)
+def _digits(values: Collection[float], size: float) -> int:
+    """Return how many digits after the point say all of these values.
+
+    There are at most three digits in all of a value of this ``size``.
+    """
+    most = min(max(2 - math.floor(math.log10(abs(size)) + 1e-9), 0), 9)
+    exact = (n for n in range(most) if all(abs(x - round(x, n)) <= size * 1e-6 for x in values))
+    return next(exact, most)
+
+
+def nominal(size: float) -> float:
+    """Return the size that a memory is called by: 24 for 23.54, 128 for 125.9, 140 for 139.8.
+
+    It is the roundest number that is at most 3 percent above ``size``, which may be one itself.
+    """
+    if not 0 < size < math.inf or math.isclose(size, float(f"{size:.2g}"), rel_tol=1e-6):
+        return size
+    power = 2.0 ** math.floor(math.log2(size))
+    for step in (power, power / 2, power / 4, power / 8, 10.0, power / 16, power / 32):
+        whole = math.ceil(size / step - 1e-9) * step
+        if whole <= size * 1.03:
+            return whole
+    return size
 
 
 def label_of(value: float, digits: int) -> str:

@@ -11,7 +11,6 @@ BRAILLE = "braille"
 """The marker that draws with dots."""
 _DOTS = ((0x40, 0x80), (0x04, 0x20), (0x02, 0x10), (0x01, 0x08))
 """The bit of a dot in its character, by row from below and column."""
-_UPPER = sum(sum(bits) for bits in _DOTS[2:])
 _BLANK = 0x2800
 
 Place = tuple[int, int]
@@ -28,9 +27,6 @@ class Canvas:
         self._cells: dict[Place, Piece] = {}
         self._token, self._marker = "", BRAILLE
         self._dots: dict[Place, int] = {}
-        self._tops: list[int] = []
-        """Of each column the row of the line that has a background below it; empty for none."""
-        self._below = ""
 
     @property
     def _fine(self) -> Place:
@@ -92,23 +88,6 @@ class Canvas:
             self._cells[place] = (chr(_BLANK | bits) if dotted else self._marker, self._token)
         self._dots = {}
 
-    def fill_below(self, below: str) -> None:
-        """Give the cells below the line that was drawn last the background of a token.
-
-        The line's own cell has it too where the line is in the upper half of it.
-        """
-        tops = [-1] * self.columns
-        for x, y in self._dots:
-            if 0 <= x < self.columns and y > tops[x]:
-                tops[x] = y
-        dots, on = self._dots, f"{self._token} on {below}"
-        high = [(x, y) for x, y in enumerate(tops) if dots.get((x, y), 0) & _UPPER]
-        lower = [(x, y) for x, y in dots if 0 <= x < self.columns and y < tops[x]]
-        self._settle()
-        for place in (*high, *lower):
-            self._cells[place] = (self._cells[place][0], on)
-        self._tops, self._below = tops, f"text on {below}"
-
     def pieces(self, blank: str) -> list[Line]:
         """Return the rows from the top, each of ``columns`` cells.
 
@@ -119,19 +98,10 @@ class Canvas:
         for (x, y), cell in self._cells.items():
             if 0 <= x < self.columns:
                 drawn.setdefault(y, []).append((x, cell))
-        lowest, highest = min(self._tops, default=-1), max(self._tops, default=-1)
         rows: list[Line] = []
-        nothing, below = (" ", blank), (" ", self._below)
         for y in range(self.rows - 1, -1, -1):
-            cells = drawn.get(y, ())
-            if not cells and y >= highest:
-                rows.append([(" " * self.columns, blank)] if self.columns else [])
-            elif not cells and y < lowest:
-                rows.append([(" " * self.columns, self._below)])
-            else:
-                row = [below if y < top else nothing for top in self._tops]
-                row = row or [nothing] * self.columns
-                for x, cell in cells:
-                    row[x] = cell
-                rows.append(merged(row))
+            row = [(" ", blank)] * self.columns
+            for x, cell in drawn.get(y, ()):
+                row[x] = cell
+            rows.append(merged(row))
         return rows

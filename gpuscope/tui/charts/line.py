@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 from textual.strip import Strip
 
 from ...text.styled import Line
-from ..theme import Tokens, soft
+from ..theme import Tokens
 from . import plotext_adapter as adapter
 from .axes import even_ticks, label_of, nice_step, time_ticks, value_ticks
 from .bins import Bins, first_at
@@ -38,6 +38,8 @@ ALIKE = 0.02
 """Lines whose means are as near to each other are drawn as one."""
 MARGIN = 4
 """Cells left of the plot: the labels of most axes and the axis itself."""
+AXIS_HEIGHT = 6
+"""From so many rows on there is a line between the plot and the labels of the time."""
 LARGEST = 1e30
 """Values beyond are drawn at the edge: the axis would have no meaning."""
 LEAST_SPAN = 1e-3
@@ -60,7 +62,7 @@ class LineChart(Painted):
         self._scrolls = True
         self._ago = 0.0
         self._known = False
-        self._unit = ""
+        self._shares = False
         self._x: Literal["time", "steps"] = "time"
         self._empty = empty
 
@@ -76,7 +78,6 @@ class LineChart(Painted):
         window_seconds: float | None = 60.0,
         y_min: float | None = 0.0,
         y_max: float | None = None,
-        unit: str = "",
         now: float | None = None,
         x: Literal["time", "steps"] = "time",
         ago: float = 0.0,
@@ -84,14 +85,15 @@ class LineChart(Painted):
         """Draw ``window_seconds`` before ``now``, or everything when it is None.
 
         ``now`` is by default the newest moment of all series. ``y_min`` and ``y_max`` None are
-        taken from the data; a value outside is drawn at the edge. ``unit`` follows the top
-        label. With ``x="steps"`` the ``seconds`` are step numbers and the axis names them.
+        taken from the data; a value outside is drawn at the edge. The unit is in the title. With
+        ``x="steps"`` the ``seconds`` are step numbers and the axis names them.
         ``ago`` says that ``now`` was so many seconds before this moment.
         """
         self._series = tuple(
             one for one in series if one.seconds and math.isfinite(one.seconds[-1])
         )
-        self._unit, self._x, self._scrolls, self._ago = unit, x, window_seconds is not None, ago
+        self._x, self._scrolls, self._ago = x, window_seconds is not None, ago
+        self._shares = y_min == 0 and y_max is not None
         newest = max((one.seconds[-1] for one in self._series), default=0.0)
         oldest = min((one.seconds[0] for one in self._series), default=0.0)
         self._now = newest if now is None else now
@@ -108,27 +110,21 @@ class LineChart(Painted):
         self.repaint()
 
     def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
-        axis = 2 if height >= 7 else 1 if height >= 4 else 0
         if not self._known or width < 12 or height < 2:
             return empty_strips(self._empty, width, height, tokens)
-        frame, above = self._frame(width, height - axis)
+        frame, above = self._frame(width, height - (2 if height >= AXIS_HEIGHT else 1))
         glyphs = tokens.glyphs
         lines = [
             adapter.PlottedLine(one.token, glyphs.line(i)[0], one.seconds, one.values)
             for i, one in enumerate(self._series)
         ]
         unknown = glyphs.unknown if self._x == "time" else ""
-        drawn = adapter.draw(lines, frame, width, height - above, self._area(tokens), unknown)
+        drawn = adapter.draw(lines, frame, width, height - above, unknown)
         blank: list[Line] = [[]] * above
         return [strip_of(line, width, tokens) for line in (*blank, *drawn)]
 
-    def _area(self, tokens: Tokens) -> str:
-        """Return the background below a line that is alone and above zero, "" for none."""
-        alone = len(self._series) == 1 and self._low == 0
-        return soft(self._series[0].token) if alone and tokens.tints else ""
-
     def _frame(self, width: int, rows: int) -> tuple[adapter.Frame, int]:
-        """Return the axes, and how many rows stay blank above them."""
+        """Return the axes of a plot of ``rows``, and how many of these stay blank above it."""
         start, end = self._start, self._now
         # whole columns on the clock, so that the picture moves and does not shimmer
         if self._scrolls:
@@ -141,14 +137,10 @@ class LineChart(Painted):
                 (end + before, label)
                 for before, label in time_ticks(end - start, width - MARGIN, self._ago)
             ]
-        y_ticks, taken = even_ticks(self._low, self._high, rows - 1)
-        if y_ticks and self._unit:
-            blank = " " * len(self._unit)
-            y_ticks = [
-                (y, label + (self._unit if y == y_ticks[-1][0] else blank)) for y, label in y_ticks
-            ]
         low, high = self._low, self._high
-        frame = adapter.Frame(start, end, low, high, x_ticks, y_ticks, x_axis=rows >= 5)
+        y_ticks, taken = even_ticks(low, high, rows - 1, self._shares)
+        x_axis = rows + 2 >= AXIS_HEIGHT
+        frame = adapter.Frame(start, end, low, high, x_ticks, y_ticks, x_axis)
         return frame, rows - 1 - taken
 
 

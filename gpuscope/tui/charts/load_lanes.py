@@ -13,7 +13,7 @@ from .chart_series import thin
 from .load_strips import Lane
 
 LOADS = (
-    ("GPU", "utilization_percent"),
+    ("GPU-Util", "utilization_percent"),
     ("SM", "sm_active_percent"),
     ("tensor", "tensor_active_percent"),
     ("DRAM", "dram_active_percent"),
@@ -26,6 +26,8 @@ def gpu_lanes(
 ) -> list[Lane]:
     """Return a lane for each GPU, and below it those of its first ``parts`` loads that are known.
 
+    The parts of an only GPU have names of their own, as on its screen.
+
     From the moment on since which its job hangs the load is no progress.
     """
     lanes = []
@@ -37,7 +39,8 @@ def gpu_lanes(
             past = thin(session.history(device.id, column, window))
             first = column == LOADS[0][1]
             if first or any(value is not None for value in past.values):
-                label = name if first else label
+                if len(devices) > 1:
+                    label = name if first else f"  {label}"
                 lanes.append(Lane(label, past, first and parts > 1, wasted, alarm))
     return lanes
 

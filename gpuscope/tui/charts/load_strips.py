@@ -25,8 +25,10 @@ MEAN_CELLS = 6
 """At the right of a lane: the mean of what it shows."""
 IDLE_PERCENT = 1.0
 BLANK: Piece = (" ", "text")
-MOST_ROWS, FEW_LANES, MOST_ROWS_OF_FEW = 4, 3, 9
-"""A higher lane says no more: only its wall of colour grows. Few lanes may be a little higher."""
+MOST_ROWS, LONG_CELLS = 2, 90
+"""A higher lane says no more: only its wall of colour grows. A long one has one line."""
+WASTED = "faint"
+"""The token of a load that is no progress: what is wrong is said in words, and not here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +36,8 @@ class Lane:
     """A load over time, in percent, with the word that stands before it.
 
     ``first`` begins a group: a line is left free before it where there is room. From the moment
-    ``wasted_since`` on the load is no progress, and has the colour of a warning. ``alarm`` is what
-    is wrong with a device that gives no readings, and stands where others have their mean.
+    ``wasted_since`` on the load is no progress, and is only hatched. ``alarm`` is what is wrong
+    with a device that gives no readings, and stands where others have their mean.
     """
 
     label: str
@@ -46,9 +48,10 @@ class Lane:
 
 
 class LoadStrips(Painted):
-    """Lanes of equal height, up to four lines.
+    """Lanes of equal height, up to two lines, above an axis at the bottom.
 
-    Lines that are left over part groups of lanes, or show the mean of lanes of one line.
+    Lines that are left over part the lanes, or groups of them, or show the mean of lanes of one
+    line.
     """
 
     PATIENT: ClassVar[bool] = True
@@ -76,7 +79,7 @@ class LoadStrips(Painted):
             for at, token in enumerate(LOADS)
         ]
         if any(lane.wasted_since is not None for lane in lanes):
-            entries.append((glyphs.patterns.get("warn", glyphs.up[8]), "warn", "no progress"))
+            entries.append((glyphs.hatch, WASTED, "no progress"))
         self.legend(entries)
         self.repaint()
 
@@ -89,7 +92,7 @@ class LoadStrips(Painted):
             line = strip_of([(fit(self._empty, width, "centre"), "muted")], width, tokens)
             return [strip_of((), width, tokens)] * (max(height - 1, 0) // 2) + [line]
         axis = min(max(height - len(lanes), 0), 2)
-        most = MOST_ROWS_OF_FEW if len(lanes) <= FEW_LANES else MOST_ROWS
+        most = MOST_ROWS if inner < LONG_CELLS else 1
         rows = min(max((height - axis) // len(lanes), 1), most)
         bins = Bins.ending(self._now, self._window, inner)
         courses = [
@@ -98,17 +101,19 @@ class LoadStrips(Painted):
         ]
         over = height - axis - rows * len(lanes)
         out: list[Line] = []
+        apart = over >= len(lanes) - 1
         groups = sum(lane.first for lane in lanes)
-        free = (over // (groups - 1) if groups > 1 else 0) > 0
-        if over > 0 and rows == 1 and not groups:  # lines that no lane can have alone
+        free = groups > 1 and over >= groups - 1
+        if over > 0 and rows == 1 and not groups and not apart:  # lines that no lane can have alone
             sound = [c for lane, (_, c) in zip(lanes, courses, strict=True) if not lane.alarm]
             means = [mean_of(values) for values in zip(*sound, strict=True)]
             out += _lane("mean", means, 1, names + 1, tokens.glyphs)
             out += [[]] if over > 1 else []
         for lane, (label, values) in list(zip(lanes, courses, strict=True))[: height - axis]:
-            out += [[]] if lane.first and free and out else []
+            out += [[]] if (apart or (lane.first and free)) and out else []
             begin = bins.count if lane.wasted_since is None else bins.index(lane.wasted_since)
             out += _lane(label, values, rows, names + 1, tokens.glyphs, begin, lane.alarm)
+        out = [[]] * (height - axis - len(out)) + out
         if axis:
             out += time_axis(self._window, names, inner, self._ago)[2 - axis :]
         return [strip_of(line, width, tokens) for line in out]
@@ -180,7 +185,7 @@ def _lane(
 def lane_rows(
     values: Sequence[float | None], rows: int, glyphs: Glyphs, wasted: int | None = None
 ) -> list[Line]:
-    """Return a lane as ``rows`` lines, the top one first. From the bin ``wasted`` on it warns.
+    """Return a lane as ``rows`` lines, the top one first. From the bin ``wasted`` on it is hatched.
 
     The top of the lane is an eighth below its upper edge, so that busy neighbours stay apart.
     What lies before the first known value is blank, a gap after it is drawn as unknown.
@@ -190,13 +195,15 @@ def lane_rows(
     if wasted is not None:
         for at in range(max(wasted - first, 0), len(bars)):
             eighths, token = bars[at]
-            bars[at] = eighths, "warn" if token in LOADS else token
+            bars[at] = eighths, WASTED if token in LOADS else token
     out: list[Line] = []
     for row in range(rows - 1, -1, -1):
         cells: Line = [(" " * first, "text")]
         for eighths, token in bars:
-            if token in glyphs.patterns and eighths > row * 8:  # where colours do not warn
-                cells.append((glyphs.patterns[token], token))
+            if token == WASTED and eighths > row * 8 + 3:  # half a cell or more of it
+                cells.append((glyphs.hatch, token))
+            elif token == WASTED and eighths > 0:
+                cells.append(BLANK)
             elif eighths > row * 8:
                 cells.append((glyphs.up[min(eighths - row * 8, 8)], token))
             else:

@@ -152,14 +152,13 @@ def draw(
     frame: Frame,
     width: int,
     height: int,
-    area: str = "",
     unknown: str = "",
 ) -> list[Line]:
     """Return the chart with its axes as ``height`` lines of pieces, each ``width`` cells.
 
-    The first of ``lines`` is drawn last, on top of the others. What lies below it has the
-    background of the token ``area``, if there is one. Where nothing is known any more, the axis
-    (without one, the lowest row) consists of ``unknown``: a line in the plot would be a value.
+    The first of ``lines`` is drawn last, on top of the others. Where nothing is known any more,
+    the axis (without one, the lowest row) consists of ``unknown``: a line in the plot would be a
+    value.
     """
     around = _around(frame, width, height)
     margin = margin_of(frame.y_ticks)
@@ -170,8 +169,6 @@ def draw(
         canvas.begin(line.token, line.marker)
         for xs, ys in runs_of(line, frame, columns):
             canvas.add(*canvas.placed(xs, ys, frame.x_low, frame.x_high, frame.y_low, frame.y_high))
-    if area:
-        canvas.fill_below(area)
     if width <= margin or rows <= 0:
         return [list(pieces) for pieces in around]
     painted = canvas.pieces("faint")

@@ -7,6 +7,23 @@ from collections.abc import Sequence
 
 from ..theme import UNICODE, Glyphs
 
+BELOW_THE_LINE = 8 / 7
+"""The largest of a course is an eighth lower than its line, so that busy rows stay apart."""
+STEADY, LOW = 0.1, 4.0
+"""Values that change by no more of the largest are drawn as a line so many times lower."""
+
+
+def own_top(values: Sequence[float | None]) -> float:
+    """Return the top of the scale of values that have no most of their own.
+
+    Values that hardly change are a low line: a wall of full blocks would look like a load.
+    """
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    if not known:
+        return 0.0
+    steady = max(known) - min(known) <= STEADY * max(map(abs, known))
+    return max(known) * (LOW if steady else BELOW_THE_LINE)
+
 
 def spark(
     values: Sequence[float | None],

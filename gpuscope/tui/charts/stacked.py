@@ -17,7 +17,7 @@ from ...store.view import History
 from ...text.styled import Line, Piece
 from ...text.units import GIB, KIB, MIB, bytes_text, percent_text
 from ..theme import Glyphs, Tokens
-from .axes import even_ticks, mark_unknown, nice_step, time_axis
+from .axes import even_ticks, mark_unknown, nice_step, nominal, time_axis
 from .bins import Bins, first_at, hold_seconds
 from .cell_fit import Edges, fit_cells, in_whole_cells
 from .marks import Tick, event_row, step_row
@@ -48,8 +48,8 @@ Units = Sequence[tuple[str, int]]
 """Names of units and how much each is of the smallest."""
 BYTES: Units = (("GiB", GIB), ("MiB", MIB), ("KiB", KIB), ("B", 1))
 NO_STEPS = History()
-MARKS_HEIGHT, STEPS_HEIGHT = 7, 10
-"""From so many rows on there is one for events, and one for step numbers."""
+AXIS_HEIGHT, MARKS_HEIGHT, STEPS_HEIGHT = 4, 7, 10
+"""From so many rows on there is an axis, a row for events, and one for step numbers."""
 LEGEND = (
     ("oom", "bad", "OOM"),
     ("spared", "warn", "survived"),
@@ -137,12 +137,12 @@ class StackedChart(Painted):
             if str(self.border_title or "") != title:  # the setter repaints the whole widget
                 self.border_title = title
         glyphs = self.tokens.glyphs
-        entries = [
-            (glyphs.fill(layer.token), layer.token, layer.label)
-            for layer in self._layers
-            if any(layer.values)
-        ]
         start = (now if now is not None else seconds[-1] if seconds else 0.0) - window_seconds
+        drawn = [layer for layer in self._layers if any(layer.values)]
+        entries = [(glyphs.fill(one.token), one.token, one.label) for one in drawn]
+        first = first_at(seconds, start)
+        sizes = [sum(value or 0.0 for value in one.values[first:]) for one in drawn]
+        weights = [float(sum(size <= other for other in sizes)) for size in sizes]
         kinds = {tick.kind for tick in ticks if tick.seconds >= start}
         entries += [
             (getattr(glyphs, kind), token, label) for kind, token, label in LEGEND if kind in kinds
@@ -151,7 +151,7 @@ class StackedChart(Painted):
             glyph = glyphs.patterns.get(WARNING, glyphs.up[8])
             entries.append((glyph, WARNING, f"above {percent_text(NEARLY_FULL)}"))
         entries += [(glyphs.dashes, "text", peak.label)] if peak and most else []
-        self.legend(entries)
+        self.legend(entries, [-one for one in weights] + [0.0] * (len(entries) - len(drawn)))
         self.repaint()
 
     @property
@@ -159,14 +159,20 @@ class StackedChart(Painted):
         """Whether the axis ends at the capacity."""
         return self._top == self._capacity
 
+    @property
+    def _end(self) -> float:
+        """Where the axis is drawn to: a whole card has the size that it is called by."""
+        unit = unit_of(self._top, self.UNITS)[1]
+        return nominal(self._top / unit) * unit if self._warns else self._top
+
     def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
-        axis = 2 if height >= 7 else 1 if height >= 4 else 0
+        axis = 2 if height >= AXIS_HEIGHT else 0
         bottom = self._below(max(width - 5, 1), height, tokens.glyphs)
-        rows, top = height - axis - len(bottom), self._top
+        rows, top = height - axis - len(bottom), self._end
         if not top >= 1 or width < 10:
             return empty_strips(self._empty, width, height, tokens)
         _, unit = unit_of(top, self.UNITS)
-        above, (ticks, rows) = rows, even_ticks(0.0, top / unit, rows, top == self._capacity)
+        above, (ticks, rows) = rows, even_ticks(0.0, top / unit, rows, self._warns)
         above -= rows
         margin = max((len(label) for _, label in ticks), default=0)
         inner = width - margin - 1
@@ -176,7 +182,7 @@ class StackedChart(Painted):
         bottom = self._below(inner, height, tokens.glyphs)
         # a label is in the row whose top it names, and so that of 0 on the axis
         marks = {round(value * unit / top * rows) - 1: label for value, label in ticks}
-        warned = top * NEARLY_FULL if self._warns else math.inf
+        warned = self._top * NEARLY_FULL if self._warns else math.inf
         columns = _draw(stacks, rows, top, tokens.glyphs, warned)
         if self._peak is not None and 0 < self._peak.value <= top:
             _draw_line(columns, min(int(self._peak.value / top * rows), rows - 1), tokens.glyphs)
@@ -197,7 +203,7 @@ class StackedChart(Painted):
                     text += glyph
             pieces.append((text, spec))
             lines.append(strip_of([piece for piece in pieces if piece[0]], width, tokens))
-        below = time_axis(self._window, margin, inner, self._ago, marks.get(-1, ""))[2 - axis :]
+        below = time_axis(self._window, margin, inner, self._ago, marks.get(-1, ""))[:axis]
         if below:
             unknown = tokens.glyphs.unknown
             lost = {margin + 1 + at for at, cells in enumerate(columns) if cells[0][0] == unknown}

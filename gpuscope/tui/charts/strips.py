@@ -296,6 +296,7 @@ class Painted(Widget):
         self._ground = Color(0, 0, 0)
         self._subtitle: Sequence[Piece] = ()
         self._legend: tuple[tuple[str, str, str], ...] = ()
+        self._weights: Sequence[float] = ()
         self._legend_width = 0  # of the content, for which the legend was cut
         self.paints = 0
         """How many times it was painted: for tests and measurements."""
@@ -361,19 +362,23 @@ class Painted(Widget):
     legend_elsewhere = ""
     """What stands in place of a legend that does not fit, where its colours are told elsewhere."""
 
-    def legend(self, entries: Sequence[tuple[str, str, str]]) -> None:
+    def legend(
+        self, entries: Sequence[tuple[str, str, str]], weights: Sequence[float] = ()
+    ) -> None:
         """Show a legend as the border's subtitle, with as many entries as there is room for.
 
-        Each entry is (glyph, token, label).
+        Each entry is (glyph, token, label). Where not all have room, those of the least weight are
+        left out, without ``weights`` the last ones.
         """
         entries = tuple(entries)
-        if entries != self._legend:
-            self._legend = entries
+        if entries != self._legend or (weights and list(weights) != self._weights):
+            self._legend, self._weights = entries, list(weights)
             self._fit_legend()
 
     def _fit_legend(self) -> None:
         self._legend_width = self.size.width
-        self.subtitle(legend_of(self._legend, self._legend_width - 2, self.legend_elsewhere))
+        cells = self._legend_width - 2
+        self.subtitle(legend_of(self._legend, cells, self.legend_elsewhere, self._weights))
 
     def render_lines(self, crop: Region) -> list[Strip]:
         self._fit()  # once a frame: asking for size and background is dear
@@ -421,10 +426,16 @@ class Painted(Widget):
         self.refresh()
 
 
-def legend_of(entries: Sequence[tuple[str, str, str]], cells: int, elsewhere: str = "") -> Line:
+def legend_of(
+    entries: Sequence[tuple[str, str, str]],
+    cells: int,
+    elsewhere: str = "",
+    weights: Sequence[float] = (),
+) -> Line:
     """Return the pieces of a legend that fit into ``cells`` cells.
 
-    Those left out are counted at its end; with ``elsewhere`` that stands in place of a part.
+    Those left out, the lightest or the last ones, are counted at its end; with ``elsewhere`` that
+    stands in place of a part.
     """
     for gap in (2, 1):
         size = (
@@ -435,10 +446,13 @@ def legend_of(entries: Sequence[tuple[str, str, str]], cells: int, elsewhere: st
             return _join(entries, gap)
     if elsewhere:
         return [(elsewhere, "muted")] if text_cells(elsewhere) <= cells else []
-    kept = list(entries)
+    kept = list(range(len(entries)))
     while len(kept) > 1:
-        kept.pop()
-        pieces = [*_join(kept, 1), (f" +{len(entries) - len(kept)}", "muted")]
+        kept.remove(min(reversed(kept), key=lambda at: weights[at] if weights else -at))
+        pieces = [
+            *_join([entries[at] for at in kept], 1),
+            (f" +{len(entries) - len(kept)}", "muted"),
+        ]
         if sum(text_cells(text) for text, _ in pieces) <= cells:
             return pieces
     return []

@@ -16,8 +16,10 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from ...model.device_state import judge, mute, processes_on
 from ...model.device_trainings import hung_since
 from ...text.units import GIB, window_text
+from ..charts.axes import nominal
 from ..charts.bins import Bins
 from ..charts.line import LineChart, Series
+from ..charts.load_lanes import LOADS
 from ..charts.load_strips import Lane, LoadStrips, binned
 from ..charts.spark import spark
 from ..shell.keymap import bindings_of
@@ -48,12 +50,6 @@ COURSE_CELLS = 15
 """Of a course beside its gauge, where there is no room for a chart: four seconds each."""
 STRIP_WINDOWS = (60.0, 300.0, 900.0)
 MEMORY, POWER, TEMPERATURE = "Memory GiB", "Power W", "Temperature °C"
-LOADS = (
-    ("GPU-Util", "utilization_percent"),
-    ("SM", "sm_active_percent"),
-    ("tensor", "tensor_active_percent"),
-    ("DRAM", "dram_active_percent"),
-)
 STRIP = (
     *LOADS,
     ("warps", "sm_occupancy_percent"),
@@ -63,31 +59,24 @@ STRIP = (
 
 
 class Chart(NamedTuple):
-    """Columns of one chart, with the top of its axis and its unit."""
+    """Columns of one chart, with the top of its axis. Its title names the unit."""
 
     title: str
     columns: tuple[tuple[str, str], ...]
     top: float | None
-    unit: str
     scale: float = 1.0
 
 
 CHARTS = (
-    Chart(
-        "Load %",
-        LOADS,
-        100.0,
-        " %",
-    ),
-    Chart(MEMORY, (("used", "used_bytes"),), None, "", 1 / GIB),
-    Chart(POWER, (("power", "power_watts"),), None, ""),
+    Chart("Load %", LOADS, 100.0),
+    Chart(MEMORY, (("used", "used_bytes"),), None, 1 / GIB),
+    Chart(POWER, (("power", "power_watts"),), None),
     Chart(
         TEMPERATURE,
         (("GPU", "temperature_celsius"), ("memory", "memory_temperature_celsius")),
         None,
-        "",
     ),
-    Chart("Clock MHz", (("SM", "sm_clock_mhz"), ("memory", "memory_clock_mhz")), None, ""),
+    Chart("Clock MHz", (("SM", "sm_clock_mhz"), ("memory", "memory_clock_mhz")), None),
     Chart(
         "Traffic GiB/s",
         (
@@ -97,7 +86,6 @@ CHARTS = (
             ("PCIe in", "pcie_rx_bytes_per_second"),
         ),
         None,
-        "",
         1 / GIB,
     ),
 )
@@ -107,7 +95,7 @@ def _top(what: Chart, device: DeviceView, series: Sequence[Series]) -> float | N
     """Return where the axis of a chart ends: at what the GPU can, where no value is beyond."""
     total = device.definition.total_bytes
     most = {
-        MEMORY: total / GIB if total else None,
+        MEMORY: nominal(total / GIB) if total else None,
         POWER: device.number("power_limit_watts"),
         TEMPERATURE: device.definition.slowdown_celsius,
     }.get(what.title, what.top)
@@ -298,7 +286,7 @@ class DeviceScreen(ChartedScreen):
         for chart, number in self._place(rows, known or range(len(CHARTS))):
             what, (series, remembered) = CHARTS[number], drawn[number]
             set_title(chart, f"{what.title}, {window_text(window)}{_source(remembered)}")
-            chart.show(series, window, 0.0, _top(what, device, series), what.unit, now=now, ago=ago)
+            chart.show(series, window, 0.0, _top(what, device, series), now=now, ago=ago)
         if self._strip.display:
             self._draw_strip(host, device, ago)
 

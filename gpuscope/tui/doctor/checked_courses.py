@@ -12,7 +12,7 @@ from ...text.styled import Line
 from ...text.units import bytes_text, duration_text, window_text
 from ..charts.bins import Bins
 from ..charts.load_strips import binned
-from ..charts.spark import spark
+from ..charts.spark import own_top, spark
 from ..theme import Glyphs
 from .checked_figures import Sources, living, used_devices, whole_percent
 
@@ -45,7 +45,7 @@ def course_lines(
         return []
     span = max(LEAST_SECONDS, min(SECONDS, now - past.seconds[0]))
     values = binned(past, Bins.ending(now - span / CELLS, span, CELLS), now)
-    top = found.top if found.top is not None else max(known) * 8 / 7
+    top = found.top if found.top is not None else own_top(known)
     low, high = found.text(min(known)), found.text(max(known))
     between = high if low == high else f"{low} to {high}"
     out: list[Line] = []
@@ -53,7 +53,8 @@ def course_lines(
         part = [None if v is None else _level(v / top * rows - row) for v in values] if top else []
         drawn = spark(part, CELLS, 1.0, glyphs).replace(glyphs.unknown, " ")
         out.append([(drawn, "series1")])
-    out[-1].append((f"  {found.name}, last {window_text(span)}: {between}", "muted"))
+    out[-1].append((f"  {between} ", "text"))
+    out[-1].append((f"{found.name}, last {window_text(span)}", "muted"))
     return out
 
 

@@ -319,7 +319,6 @@ class LabPane(Pane):
             None,
             None,
             None,
-            "",
             now=newest if current is None else round_end(newest),
             x="steps",
         )

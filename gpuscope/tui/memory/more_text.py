@@ -19,7 +19,7 @@ from ...text.units import MIB, bytes_text, percent_text, signed_bytes_text
 from ..cells import fit
 from ..charts.bins import Bins
 from ..charts.load_strips import binned
-from ..charts.spark import spark
+from ..charts.spark import own_top, spark
 from ..theme import Glyphs
 from .subjects import Subject, process_of
 
@@ -28,8 +28,6 @@ NAME, SIZE, MOST_SPARK = 20, 11, 48
 FREES = 12
 WORTH_TELLING = 1.1
 """So many times the micro-batch at least, before it is told that a larger one fits."""
-BELOW_THE_LINE = 8 / 7
-"""The highest of a course is an eighth lower than its line, so that lines stay apart."""
 
 
 class Count(NamedTuple):
@@ -92,8 +90,7 @@ def _course(
         each = SECONDS / room
         bins = Bins.ending(now - each, SECONDS, room)
         values = binned(past, bins, now)
-        top = max((known for known in values if known is not None), default=0.0) * BELOW_THE_LINE
-        drawn = spark(values, room, top, glyphs).replace(glyphs.unknown, " ")
+        drawn = spark(values, room, own_top(values), glyphs).replace(glyphs.unknown, " ")
         line.append(("  " + drawn, "series1"))
     return line
 

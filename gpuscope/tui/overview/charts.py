@@ -16,6 +16,7 @@ from ...model.stalls import is_stalled
 from ...model.step_time import input_columns, input_share
 from ...text.process_name import short_script
 from ...text.units import GIB, window_text
+from ..charts.axes import nominal
 from ..charts.strips import Painted
 from ..theme import SERIES
 from ..widgets.pane import set_title
@@ -215,34 +216,34 @@ class Charts(Vertical):
 
     def _show_lines(self, kind: str, chart: Any, host: HostView, device: DeviceView | None) -> None:
         series: Sequence[Series] = ()
-        title, top, unit = "", None, ""
+        title, top = "", None
         if kind == "lines" and device is not None:
-            title, series, top, unit = "Utilisation %", self._loads(host, device), 100.0, " %"
+            title, series, top = "Utilisation %", self._loads(host, device), 100.0
         elif kind == "parts" and device is not None:
-            title, series, top, unit = "Utilisation %", self._parts(device), 100.0, " %"
+            title, series, top = "Utilisation %", self._parts(device), 100.0
         elif kind == "cpu":
-            title, top, unit = f"CPU %, {host.definition.cpu_count or '?'} cores", 100.0, " %"
+            title, top = f"CPU %, {host.definition.cpu_count or '?'} cores", 100.0
             series = [self._one("all cores", "series1", host.id, "cpu_percent")]
         elif kind == "host_memory":
             title, total = "Host memory in use, GiB", host.definition.memory_total_bytes
-            series, top = self._host_memory(host), total / GIB if total else None
+            series, top = self._host_memory(host), nominal(total / GIB) if total else None
         elif kind == "power" and device is not None:
-            title, unit, top = "Power, W", "W", device.number("power_limit_watts")
+            title, top = "Power, W", device.number("power_limit_watts")
             series = self._power(host, device)
         elif kind == "all_power":
-            title, unit, series = "Power of all GPUs, W", "W", self._all_power(host)
+            title, series = "Power of all GPUs, W", self._all_power(host)
         elif kind == "step":
-            title, unit = "Median step, ms", "ms"
+            title = "Median step, ms"
             series = self._of_trainers(host, "step_seconds", 1000.0)
         elif kind == "input":
-            title, top, unit = "Waiting for data, % of the step", 100.0, " %"
+            title, top = "Waiting for data, % of the step", 100.0
             series = self._input(host)
         elif kind == "loss":
             title, series = "Loss", self._of_trainers(host, "loss", 1.0)
         set_title(chart, f"{title}{self._over}")
         low = None if kind == "loss" else 0.0
         now, ago = host.sampled_seconds, self.session.ago_seconds
-        chart.show(series, self._span, low, top, unit, now=now, ago=ago)
+        chart.show(series, self._span, low, top, now=now, ago=ago)
 
     def _one(self, label: str, token: str, entity: int, column: str, scale: float = 1.0) -> Series:
         from ..charts.line import Series

@@ -11,7 +11,7 @@ from ...text.units import bytes_text, duration_text, percent_text, window_text
 from ..cells import fit
 from ..charts.bins import Bins
 from ..charts.load_strips import binned
-from ..charts.spark import spark
+from ..charts.spark import own_top, spark
 from ..shell.keymap import key_of
 from ..shell.session import Session
 from ..theme import Glyphs
@@ -64,7 +64,8 @@ def course_lines(
         known = [value for value in history.values if value is not None]
         if known:
             cells = max(width - NAME_CELLS - RANGE_CELLS, 8)
-            top = 100.0 if column.endswith("_percent") and max(known) <= 100 else None
+            share = column.endswith("_percent") and max(known) <= 100
+            top = 100.0 if share else own_top(known)
             now = session.host.sampled_seconds if session.host else None
             drawn = spark(columns(history, window, cells, now), cells, top, glyphs)
             span = f"  {_text(column, min(known))} … {_text(column, max(known))}"

@@ -268,7 +268,7 @@ class TimePanels(Pane):
             processes, rest = processes + more, rest - more
         if events:
             return load, processes, events + rest
-        return (load + rest if load else 0), processes, 0
+        return load, processes, 0
 
     def _spread(self, height: int) -> None:
         """Give the columns so many rows; with 0 they have all that is left."""

@@ -318,7 +318,7 @@ class JobCharts(Grid):
         set_title(self._pace, f"{what} over {over}, ms")
         alike = alike_text(len(series), len(everyone))
         drawn = one_if_alike(series, alike) if len(ranks) > 1 else series
-        self._pace.show(drawn, window, 0.0, None, "", now=host.sampled_seconds, ago=ago)
+        self._pace.show(drawn, window, 0.0, None, now=host.sampled_seconds, ago=ago)
 
     def _draw_memory(self, host: HostView, trainer: TrainerView, window: float, ago: float) -> None:
         allocator = next(
