@@ -25,8 +25,10 @@ MEAN_CELLS = 6
 """At the right of a lane: the mean of what it shows."""
 IDLE_PERCENT = 1.0
 BLANK: Piece = (" ", "text")
-MOST_ROWS, LONG_CELLS = 2, 90
-"""A higher lane says no more: only its wall of colour grows. A long one has one line."""
+MOST_ROWS, LONG_CELLS, MOST_APART = 2, 90, 3
+"""A higher lane says no more: only its wall of colour grows. A long one has one line. So many
+lines are left free between two lanes at most.
+"""
 WASTED = "faint"
 """The token of a load that is no progress: what is wrong is said in words, and not here."""
 
@@ -101,16 +103,16 @@ class LoadStrips(Painted):
         ]
         over = height - axis - rows * len(lanes)
         out: list[Line] = []
-        apart = over >= len(lanes) - 1
-        groups = sum(lane.first for lane in lanes)
-        free = groups > 1 and over >= groups - 1
+        apart = min(over // max(len(lanes) - 1, 1), MOST_APART)
+        groups = sum(lane.first for lane in lanes[1:])
+        free = 0 < groups <= over
         if over > 0 and rows == 1 and not groups and not apart:  # lines that no lane can have alone
             sound = [c for lane, (_, c) in zip(lanes, courses, strict=True) if not lane.alarm]
             means = [mean_of(values) for values in zip(*sound, strict=True)]
             out += _lane("mean", means, 1, names + 1, tokens.glyphs)
             out += [[]] if over > 1 else []
         for lane, (label, values) in list(zip(lanes, courses, strict=True))[: height - axis]:
-            out += [[]] if (apart or (lane.first and free)) and out else []
+            out += [[]] * max(apart, lane.first and free) if out else []
             begin = bins.count if lane.wasted_since is None else bins.index(lane.wasted_since)
             out += _lane(label, values, rows, names + 1, tokens.glyphs, begin, lane.alarm)
         out = [[]] * (height - axis - len(out)) + out

@@ -256,9 +256,8 @@ class TimePanels(Pane):
         if room < least + processes:
             processes = 0
         load = min(room - processes, strip_rows(lanes))
-        if load >= least:  # all lanes are equally high; what they leave parts the GPUs
-            over = (load - STRIP_FRAME) % max(lanes, 1)
-            load -= max(over - len(self._devices), 0)
+        if least <= load < strip_rows(lanes):  # too low to part all lanes: it parts the host's
+            load = min(load, least + 1)
         load = load if load >= LEAST_STRIP_ROWS else 0
         rest = room - load - processes
         events = min(rest, max(self._events.rows, 1) + 2) if rest >= LEAST_PROCESS_ROWS else 0

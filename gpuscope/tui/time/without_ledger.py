@@ -17,7 +17,7 @@ from ...store.view import DeviceView, HostView, TrainerView
 from ...text.styled import Line, Piece
 from ...text.units import DASH, duration_text, percent_text, window_text
 from ..charts.load_lanes import HOST_LANES, LOADS, gpu_lanes, host_lanes, process_lanes
-from ..charts.load_strips import MOST_ROWS, Lane, LoadStrips
+from ..charts.load_strips import Lane, LoadStrips
 from ..shell.session import Session
 from ..widgets.bars import Meter
 from ..widgets.pane import set_title
@@ -60,8 +60,8 @@ class Charted(NamedTuple):
 
 
 def strip_rows(lanes: int) -> int:
-    """Return the rows of a panel in which so many lanes are as high as they get."""
-    return lanes * MOST_ROWS + STRIP_FRAME
+    """Return the rows of a panel in which a line is free between any two of so many long lanes."""
+    return 2 * lanes - 1 + STRIP_FRAME
 
 
 # ── the ranks ──
