@@ -78,10 +78,7 @@ class Watch:
             if self._recording:
                 cuda.memory._record_memory_history(max_entries=MOST_ENTRIES, stacks="python")
         if budgets.syncs is not None:
-            self._caught = warnings.catch_warnings(record=True)
-            self._log = self._caught.__enter__() or []
-            warnings.filterwarnings("always", message=f".*{_SYNC}.*")
-            cuda.set_sync_debug_mode("warn")
+            self._begin_syncs()
 
     def end(self) -> None:
         """Read what has happened, and switch everything off again."""
@@ -128,6 +125,12 @@ class Watch:
             self._problems.append("\n".join([text, *stacks, *_advice("leak")]))
 
     # ── calls that wait for the GPU ───────────────────────────────────────────────────────────────
+
+    def _begin_syncs(self) -> None:
+        self._caught = warnings.catch_warnings(record=True)
+        self._log = self._caught.__enter__()  # empty, and the only list that gets the warnings
+        warnings.filterwarnings("always", message=f".*{_SYNC}.*")
+        self._torch.cuda.set_sync_debug_mode("warn")
 
     def _end_syncs(self) -> None:
         if self._caught is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -181,3 +182,20 @@ def test_a_first_compilation_is_no_recompile():
 
     found = watched_test.recompiles([compilation("0/0"), compilation("1/2_1", "0/0: n == 1\nmore")])
     assert found == {"a.py:3 f: 0/0: n == 1": 1}
+
+
+def test_calls_that_wait_are_counted_by_line_and_other_warnings_are_passed_on():
+    """torch's warning is given here by Python, as the CPU has no call that waits for a GPU."""
+    modes = []
+    watch = watched_test.Watch(Budgets.of((), {"syncs": 1}, False))
+    watch._torch = SimpleNamespace(cuda=SimpleNamespace(set_sync_debug_mode=modes.append))
+    with warnings.catch_warnings(record=True) as passed_on:
+        watch._begin_syncs()
+        for _ in range(3):
+            warnings.warn("called a synchronizing CUDA operation (Triggered …)", stacklevel=1)
+        warnings.warn("its own", stacklevel=1)
+        watch._end_syncs()
+    assert [str(one.message) for one in passed_on] == ["its own"]
+    assert modes == ["warn", "default"]
+    assert "3 calls waited for the GPU; 1 may be." in watch.message()
+    assert f"3 × {__file__}:" in watch.message()

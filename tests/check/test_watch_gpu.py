@@ -59,4 +59,4 @@ def test_memory_and_synchronising_calls_fail_with_their_lines(tmp_path: Path) ->
     assert "24.0 MiB of tensors are left after it; 1.00 MiB may be" in out
     assert "in test_leak" in out
     assert "3 calls waited for the GPU; 1 may be" in out
-    assert "test_cuda.py:29" in out
+    assert "test_cuda.py:28" in out
