@@ -437,7 +437,7 @@ def test_with_history_the_last_allocations_are_in_the_record(more):
     assert path.stat().st_size <= 2 << 20
     found = opened(path)
     assert found["gpuscope"]["history"] == 20000
-    entries = sum(map(len, found["device_traces"]))
+    entries = max(map(len, found["device_traces"]))  # each device has a history of its own
     assert 1000 < entries <= 20000
     assert any(entry.get("frames") for trace in found["device_traces"] for entry in trace)
     print(
