@@ -36,7 +36,8 @@ def main() -> None:
     dist.init_process_group("nccl" if on_gpu else "gloo")
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10)).to(device)
+    width = 16384 if on_gpu else 256
+    model = nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 10)).to(device)
     model = DistributedDataParallel(model, device_ids=[local_rank] if on_gpu else None)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     rank, ranks = dist.get_rank(), dist.get_world_size()
