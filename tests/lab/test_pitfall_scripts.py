@@ -1,22 +1,21 @@
 """The pitfall scripts: each really commits its pitfall, and the cured one beside it does not.
 
-Each is a fork of one process that has imported torch. Those that need GPUs: ``pytest -m gpu``.
+Each is a fork of one process that has imported torch. Those that need GPUs are in
+``test_pitfall_scripts_gpu.py``.
 """
 
 from __future__ import annotations
 
 import re
-import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import pytest
 
 from gpuscope.lab import pitfalls
 from gpuscope.lab.pitfalls import Pitfall
-from tests.fakes.forked_scripts import Ended, Scripts
-from tests.fakes.probe_client import environment
+from tests.fakes.forked_scripts import Ended, Run, Scripts
 
 pytestmark = pytest.mark.slow
 
@@ -24,12 +23,11 @@ PITFALLS = {one.id: one for one in pitfalls.load()}
 SECONDS = 120
 
 
-def run(scripts: Scripts, one: Pitfall, cured: bool, *words: str) -> Ended:
+def start(scripts: Scripts, one: Pitfall, cured: bool, *words: str) -> Run:
     """One process, or as many as torchrun would start."""
-    started = scripts.start(
+    return scripts.start(
         one.id, one.script(cured), words, nproc=one.processes(cured), variables=one.variables()
     )
-    return started.wait(SECONDS)
 
 
 @pytest.fixture(scope="module")
@@ -197,16 +195,27 @@ alike, never less.
 """
 
 
-def committed(scripts: Scripts, one: Pitfall, check: Check, words: str) -> None:
-    """Runs both and looks; of those that are timed the best of three counts."""
+def committed(
+    scripts: Scripts,
+    one: Pitfall,
+    check: Check,
+    words: str,
+    timed: Collection[str] = TIMED,
+    at_once: bool = False,
+) -> None:
+    """Runs both and looks; of those that are ``timed`` the best of three counts.
+
+    With ``at_once`` the two run at the same time.
+    """
     for tries_left in (2, 1, 0):
         try:
-            shown(
-                one, check, *(run(scripts, one, cured, *words.split()) for cured in (False, True))
-            )
+            faulty = start(scripts, one, False, *words.split())
+            ended = None if at_once else faulty.wait(SECONDS)
+            cured = start(scripts, one, True, *words.split())
+            shown(one, check, ended or faulty.wait(SECONDS), cured.wait(SECONDS))
             return
         except AssertionError:
-            if one.id not in TIMED or not tries_left:
+            if one.id not in timed or not tries_left:
                 raise
 
 
@@ -224,165 +233,6 @@ def test_what_needs_a_gpu_says_so_and_ends_with_3(on_cpu: Scripts):
     ]
     assert len(asked) > 20
     for one, cured in asked:
-        ended = run(on_cpu, one, cured)
+        ended = start(on_cpu, one, cured).wait(SECONDS)
         assert {*ended.codes} == {3}, (one.id, ended.text)
         assert re.search("needs (a|two) CUDA GPU", ended.text), one.id
-
-
-# ── on GPUs ───────────────────────────────────────────────────────────────────────────────────────
-
-
-def gpus() -> int:
-    """How many CUDA devices torch sees, asked only where these tests are run."""
-    torch = pytest.importorskip("torch")
-    return int(torch.cuda.device_count())
-
-
-@pytest.fixture(scope="module")
-def on_gpu() -> Iterator[Scripts]:
-    if not gpus():
-        pytest.skip("torch finds no CUDA device")
-    with tempfile.TemporaryDirectory() as folder:
-        scripts = Scripts(Path(folder))
-        yield scripts
-        scripts.end()
-
-
-def model_left_on_cpu(faulty: Ended, cured: Ended) -> None:
-    assert faulty.last(r"GPU memory (\d+) MiB") == 0
-    assert cured.last(r"GPU memory (\d+) MiB") > 30
-    for one in (faulty, cured):  # it does learn, wherever it is
-        losses = re.findall(r"loss ([\d.]+)", one.text)
-        assert float(losses[-1]) < float(losses[0])
-    assert cured.last(r"([\d.]+) steps/s") > faulty.last(r"([\d.]+) steps/s")
-
-
-def out_of_memory(faulty: Ended, cured: Ended) -> None:
-    """The cured one evaluates the same batches with a few of their activations at a time."""
-    assert cured.last(r"peak ([\d.]+) GiB") < 0.1 * faulty.last(r"total capac\w+ of ([\d.]+) GiB")
-
-
-def faster(pattern: str, times: float) -> Check:
-    """The cured one has ``times`` the figure of ``pattern``."""
-
-    def check(faulty: Ended, cured: Ended) -> None:
-        assert cured.last(pattern) > times * faulty.last(pattern), faulty.text + cured.text
-
-    return check
-
-
-def shorter_steps(times: float) -> Check:
-    """A step of the cured one takes ``times`` as long at most."""
-
-    def check(faulty: Ended, cured: Ended) -> None:
-        each = [one.last(r"([\d.]+) ms a step") for one in (faulty, cured)]
-        assert each[1] < times * each[0], faulty.text + cured.text
-
-    return check
-
-
-def timing_without_synchronize(faulty: Ended, cured: Ended) -> None:
-    wrong, right = (one.last(r"forward ([\d.]+) ms") for one in (faulty, cured))
-    assert wrong < right / 3
-    assert cured.last(r"= ([\d.,]+) TFLOP/s") < 1000  # of float32, what a GPU of today can do
-
-
-def not_reproducible(faulty: Ended, cured: Ended) -> None:
-    assert faulty.last(r"(\d+) of \d+ weights differ") > 0
-    assert cured.last(r"(\d+) of \d+ weights differ") == 0
-
-
-def empty_cache_live_tensors(faulty: Ended, cured: Ended) -> None:
-    wrong, right = (
-        [int(figure) for figure in re.findall(r"allocated (\d+)", one.text)]
-        for one in (faulty, cured)
-    )
-    assert len(wrong) == len(right) == 3
-    assert wrong[1] - wrong[0] > 8
-    assert wrong[2] - wrong[1] == pytest.approx(wrong[1] - wrong[0], abs=2)
-    assert right[2] - right[0] <= 1
-
-
-def dataparallel_autocast(faulty: Ended, cured: Ended) -> None:
-    assert "computed in torch.float16" in faulty.text
-    assert "computed in torch.bfloat16" in cured.text
-
-
-def wrong_backend(faulty: Ended, cured: Ended) -> None:
-    assert "over gloo" in faulty.text
-    assert "over nccl" in cured.text
-    assert faulty.last(r"([\d.]+) ms/step") > 3 * cured.last(r"([\d.]+) ms/step")
-
-
-def allocator_retries(faulty: Ended, cured: Ended) -> None:
-    """Both streams of the faulty one find the card full in each step, the cured one at no time."""
-    again = [one.last(r"([\d.]+) retries of cudaMalloc a step") for one in (faulty, cured)]
-    assert again[0] >= 1.5
-    assert again[1] < 0.1
-    shorter_steps(0.8)(faulty, cured)
-
-
-ON_GPU: dict[str, tuple[Check, str]] = {
-    **{name: how for name, how in ANYWHERE.items() if name != "dataparallel-on-cpu"},
-    "straggler": (fewer_milliseconds, "--steps 96"),  # who waits for a GPU uses a core
-    "mixed-devices": (trains, "--steps 3"),
-    "model-left-on-cpu": (model_left_on_cpu, "--steps 40"),
-    "out-of-memory": (out_of_memory, "--steps 50"),
-    "cuda-slower-than-cpu": (faster(r"([\d.]+) steps/s", 1.0), "--steps 4000"),
-    "timing-without-synchronize": (timing_without_synchronize, "--steps 40"),
-    # what it gains is no law: not slower
-    "convolution-speed": (faster(r"(\d+) pictures/s", 0.8), "--steps 100"),
-    "not-reproducible": (not_reproducible, "--steps 20"),
-    "empty-cache-live-tensors": (empty_cache_live_tensors, "--rounds 3"),
-    "fp32-products": (shorter_steps(0.6), "--steps 60"),
-    "host-bound": (shorter_steps(0.5), "--steps 100"),
-    "synchronising-reads": (shorter_steps(0.7), "--steps 200"),
-    "copies-to-host": (shorter_steps(0.7), "--steps 60"),
-    "allocator-retries": (allocator_retries, "--steps 60"),
-    "small-batch": (faster(r"(\d+) samples/s", 4.0), "--steps 100"),
-}
-ON_TWO_GPUS: dict[str, tuple[Check, str]] = {
-    "dataparallel-gil": (faster(r"(\d+) samples/s", 1.2), "--steps 60"),
-    "wrong-backend": (wrong_backend, "--steps 20"),
-    "dataparallel-odd-batch": (trains, "--epochs 2"),
-    "dataparallel-autocast": (dataparallel_autocast, "--steps 20"),
-}
-BY_TORCHRUN = "inputs-on-wrong-gpu"
-"""Its first rank waits for the one that failed, and it is torchrun that ends it."""
-
-
-def test_every_pitfall_is_run_somewhere():
-    assert {*ANYWHERE, *ON_GPU, *ON_TWO_GPUS, BY_TORCHRUN} == {*PITFALLS}
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("name", ON_GPU)
-def test_it_shows_on_a_gpu_and_the_cure_cures(name: str, on_gpu: Scripts):
-    one = PITFALLS[name]
-    check, words = ON_GPU[name]
-    shown(one, check, *(run(on_gpu, one, cured, *words.split()) for cured in (False, True)))
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("name", ON_TWO_GPUS)
-def test_it_shows_on_two_gpus_and_the_cure_cures(name: str, on_gpu: Scripts):
-    if gpus() < 2:
-        pytest.skip("needs two GPUs")
-    one = PITFALLS[name]
-    check, words = ON_TWO_GPUS[name]
-    shown(one, check, *(run(on_gpu, one, cured, *words.split()) for cured in (False, True)))
-
-
-@pytest.mark.gpu
-def test_labels_on_the_first_gpu_end_the_run_of_both_ranks():
-    if gpus() < 2:
-        pytest.skip("needs two GPUs")
-    one = PITFALLS[BY_TORCHRUN]
-    ended = []
-    for cured in (False, True):
-        command = one.command(cured, arguments=["--steps", "20"])
-        done = subprocess.run(
-            command, env=environment(), capture_output=True, text=True, timeout=SECONDS
-        )
-        ended.append(Ended([done.returncode], done.stdout + done.stderr))
-    shown(one, trains, *ended)
