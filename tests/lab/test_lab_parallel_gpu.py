@@ -27,9 +27,11 @@ two = pytest.mark.skipif(COUNT < 2, reason="needs two GPUs")
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def lab(*words: str, **environ: str) -> tuple[int, dict[str, Any], str]:
+def lab(*words: str, shared: bool = False, **environ: str) -> tuple[int, dict[str, Any], str]:
+    """The exit code, the document and the errors; ``shared`` where others may use the GPUs."""
+    share = ["--share-gpus"] if shared else []
     done = subprocess.run(
-        [sys.executable, "-m", "gpuscope", "lab", "--json", "--no-ledger", *words],
+        [sys.executable, "-m", "gpuscope", "lab", "--json", "--no-ledger", *words, *share],
         capture_output=True,
         text=True,
         cwd=ROOT,
@@ -40,52 +42,43 @@ def lab(*words: str, **environ: str) -> tuple[int, dict[str, Any], str]:
     return done.returncode, json.loads(done.stdout), done.stderr
 
 
-@two
-@pytest.mark.parametrize("parallel", ["dp", "ddp", "fsdp"])
-@pytest.mark.parametrize("amp", ["off", "fp16"])
-def test_several_gpus_learn_as_one_does(parallel: str, amp: str) -> None:
-    words = ["--model", "gpt-small", "--amp", amp, "--steps", "12", "--optimizer", "sgd"]
-    micro = "8" if parallel == "dp" else "4"  # DataParallel splits its batch
-    code, several, errors = lab(*words, "--parallel", parallel, "--nproc", "2", "--batch", micro)
+def well(*words: str) -> dict[str, Any]:
+    """The document of a run that ends well, whoever else uses the GPUs."""
+    code, document, errors = lab(*words, shared=True)
     assert code == 0, errors
-    _, one, _ = lab(*words, "--batch", "8")
-    assert several["samples_per_step"] == one["samples_per_step"] == 8
-    assert several["loss_first"] == pytest.approx(one["loss_first"], rel=1e-2)
-    assert several["loss_last"] == pytest.approx(one["loss_last"], rel=3e-2)
-    assert several["world_size"] == (1 if parallel == "dp" else 2)
-    if parallel != "dp":
-        assert several["backend"] == "nccl"
-        assert [rank["device"] for rank in several["ranks"]] == ["cuda:0", "cuda:1"]
-        assert all(rank["peak_allocated_bytes"] > 0 for rank in several["ranks"])
+    return document
+
+
+@two
+@pytest.mark.parametrize("amp", ["off", "fp16"])
+def test_several_gpus_learn_as_one_does(amp: str) -> None:
+    words = ["--model", "gpt-small", "--amp", amp, "--steps", "12", "--optimizer", "sgd"]
+    one = well(*words, "--batch", "8")
+    for parallel in ("dp", "ddp", "fsdp"):
+        micro = "8" if parallel == "dp" else "4"  # DataParallel splits its batch
+        several = well(*words, "--parallel", parallel, "--nproc", "2", "--batch", micro)
+        assert several["samples_per_step"] == one["samples_per_step"] == 8
+        assert several["loss_first"] == pytest.approx(one["loss_first"], rel=1e-2)
+        assert several["loss_last"] == pytest.approx(one["loss_last"], rel=3e-2)
+        assert several["world_size"] == (1 if parallel == "dp" else 2)
+        if parallel != "dp":
+            assert several["backend"] == "nccl"
+            assert [rank["device"] for rank in several["ranks"]] == ["cuda:0", "cuda:1"]
+            assert all(rank["peak_allocated_bytes"] > 0 for rank in several["ranks"])
 
 
 @two
 def test_fsdp_shards_what_ddp_holds_twice() -> None:
     words = ["--model", "gpt-medium", "--batch", "1", "--steps", "4", "--nproc", "2"]
-    _, ddp, _ = lab(*words, "--parallel", "ddp")
-    _, fsdp, _ = lab(*words, "--parallel", "fsdp")
+    ddp, fsdp = (well(*words, "--parallel", parallel) for parallel in ("ddp", "fsdp"))
     assert fsdp["peak_allocated_bytes"] < 0.8 * ddp["peak_allocated_bytes"]
 
 
 @two
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 def test_a_compiled_model_trains_on_several_gpus(parallel: str) -> None:
-    code, document, errors = lab(
-        "--model",
-        "mlp-small",
-        "--parallel",
-        parallel,
-        "--nproc",
-        "2",
-        "--compile",
-        "default",
-        "--steps",
-        "8",
-        "--accumulate",
-        "2",
-    )
-    assert code == 0, errors
-    assert document["steps"] == 8
+    words = ["--model", "mlp-small", "--nproc", "2", "--compile", "default", "--accumulate", "2"]
+    assert well(*words, "--parallel", parallel, "--steps", "8")["steps"] == 8
 
 
 @two
