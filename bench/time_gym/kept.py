@@ -53,7 +53,7 @@ def _kept(row: score.Row) -> dict[str, Any]:
         and {
             **{name: _short(look.get(name)) for name in
                ("seconds", "steps", "stood_seconds", "lost_seconds", "held_seconds",
-                "paused_seconds")},
+                "paused_seconds", "slowed_seconds", "host_step_seconds")},
             "rows": [[_short(one[name]) for name in GPU] for one in look["rows"]],
         },
     }  # fmt: skip
@@ -87,7 +87,12 @@ def _look(told: dict[str, Any]) -> Look:
         for name, kind, seconds, share, low, high, count, place in told["rows"]
     )
     stood, lost = told["stood_seconds"], told["lost_seconds"]
-    more = told.get("held_seconds"), told.get("paused_seconds")
+    more = (
+        told.get("held_seconds"),
+        told.get("paused_seconds"),
+        told.get("slowed_seconds") or 0.0,
+        told.get("host_step_seconds"),
+    )
     return Look(
         told["seconds"], told["steps"], rows, 0, 0.0, stood, lost, 0.0, 0.0, None, 0.0, *more
     )

@@ -208,6 +208,7 @@ def look_document(look: Look | None, problem: str) -> dict[str, Any]:
         "stood_seconds": look.stood_seconds,
         "waited_seconds": look.waited_seconds,
         "held_seconds": look.held_seconds,
+        "host_step_seconds": look.host_step_seconds,
         "paused_seconds": look.paused_seconds,
         "lost_seconds": look.lost_seconds,
         "slowed_seconds": look.slowed_seconds,

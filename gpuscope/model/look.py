@@ -96,7 +96,8 @@ class Look:
     steps around took longer, None if that is not known. ``communication`` and ``copies`` are the
     whole seconds, hidden ones included. ``began`` is in seconds since the epoch. For
     ``held_seconds`` the training thread waited in calls of the runtime, None where an older probe
-    does not say so. ``paused_seconds`` is what the device executed for checkpoints and validation.
+    does not say so; ``host_step_seconds`` is what it needs for a step if nothing makes it wait.
+    ``paused_seconds`` is what the device executed for checkpoints and validation.
 
     A trace makes launches slower. Where its steps took longer than those before, by
     ``slowed_seconds`` each, that is taken off the idle rows: the device does the same work with a
@@ -117,6 +118,7 @@ class Look:
     held_seconds: float | None = None
     paused_seconds: float | None = None
     slowed_seconds: float = 0.0
+    host_step_seconds: float | None = None
 
     @property
     def step_seconds(self) -> float:
@@ -262,6 +264,7 @@ def read(answer: Mapping[str, Any]) -> Look | None:
         amount(answer.get("held_seconds")),
         _paused(answer.get("paused")),
         (traced - seconds) / steps,
+        amount(answer.get("host_step_seconds")),
     )
 
 

@@ -29,8 +29,29 @@ def without_waits(look: Look, usual: float) -> float | None:
         return None
     looked = look.step_seconds + look.slowed_seconds
     host = max(0.0, looked - look.held_seconds / look.steps) * min(1.0, usual / looked)
-    more = max(0.0, usual - looked)
-    return min(1.0, (max(host, look.busy_share * look.step_seconds) + more) / usual)
+    return _share(look, usual, host, look.busy_share * look.step_seconds)
+
+
+def without_reads(look: Look, usual: float) -> float | None:
+    """Return what is left of a step of ``usual`` seconds whose host reads nothing.
+
+    A read takes the host more than it waits: it lets go of the interpreter, and makes a number of
+    what it reads. So it is left with its way from launch to launch. Its GPU is left with its work
+    and with what lies between kernels that were launched in time. None where the probe does not say
+    what the host needs.
+    """
+    if look.host_step_seconds is None or usual <= 0:
+        return None
+    looked = look.step_seconds + look.slowed_seconds
+    between = look.row("idle-queue")
+    device = look.busy_share * look.step_seconds
+    device += between.seconds / look.steps if between is not None else 0.0
+    return _share(look, usual, look.host_step_seconds * min(1.0, usual / looked), device)
+
+
+def _share(look: Look, usual: float, host: float, device: float) -> float:
+    more = max(0.0, usual - look.step_seconds - look.slowed_seconds)
+    return min(1.0, (max(host, device) + more) / usual)
 
 
 def pauses(median: float | None, usual: float, look: Look | None = None) -> float | None:

@@ -211,14 +211,29 @@ class Sums:
         """Return a cause with that part of the late launches which follows from it."""
         if one.name in ("products-plain", "products-double", "validation"):
             return one
-        late = part * launches.share
-        left = time_left.without_waits(self.look, self.usual) if one.name == "read" else None
-        if left is not None:
-            late = min(late, max(0.0, 1 - left - one.share))
+        late, high = part * launches.share, max(one.share, one.high + launches.share)
+        if one.name == "read":
+            late = self._late_after_reads(one, launches, part)
+            if part or self._reads_often():
+                busy = self.look.busy_share * self.look.step_seconds
+                high = max(high, 1 - self.missed - busy / self.usual)
         share = min(1.0, one.share + late)
-        high = min(1.0, max(share, one.high + launches.share))
-        return replace(one, share=share, low=min(share, one.low + part * launches.low), high=high,
-                       late=late)  # fmt: skip
+        return replace(one, share=share, low=min(share, one.low + part * launches.low),
+                       high=min(1.0, max(share, high)), late=late)  # fmt: skip
+
+    def _late_after_reads(self, reads: Cause, launches: Cause, part: float) -> float:
+        """Return the late launches that a cure of the reads wins.
+
+        Where launches come late because of reads, it wins all that host and GPU do not need.
+        """
+        left = time_left.without_reads(self.look, self.usual)
+        if left is not None and part:
+            others = self._idle("idle-copy", "idle-allocate").share
+            return max(0.0, 1 - left - others - reads.share)
+        if left is None:
+            left = time_left.without_waits(self.look, self.usual)
+        late = part * launches.share
+        return late if left is None else min(late, max(0.0, 1 - left - reads.share))
 
     def _owner(self, found: Iterable[Cause]) -> tuple[str, float]:
         """Return the cause after which launches come late again and again, "" where none does.

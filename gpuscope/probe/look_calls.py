@@ -5,7 +5,7 @@ All times are nanoseconds of the host's clock.
 
 from __future__ import annotations
 
-from typing import Dict, List, Sequence, Set, Tuple
+from typing import Dict, List, Optional, Sequence, Set, Tuple
 
 BLOCKING_COPY_NS = 20_000
 """A copy that holds its caller for longer is not asynchronous: its memory is not pinned."""
@@ -13,6 +13,11 @@ LAUNCH_NS = 10_000
 """What a launch takes the host itself, at most. A longer one waits: the queue is full, or launches
 block."""
 Span = Tuple[int, int]
+WAY_NS = 200_000
+"""What a thread needs at most from a wait in the runtime to its next launch. If it needs more, it
+does something else there."""
+LEAST_LAUNCHES = 10
+"""From so few launches without a wait before them, it is not known how long one takes the host."""
 SYNCS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy",
          "cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize",
          "hipStreamSynchronize", "hipDeviceSynchronize", "hipEventSynchronize")  # fmt: skip
@@ -43,6 +48,40 @@ def waits(calls: Sequence[Call]) -> List[Span]:
         if thread in threads and "Launch" in name and end - start >= BLOCKING_COPY_NS:
             found.append((start + LAUNCH_NS, end))
     return found
+
+
+def own_ns(calls: Sequence[Call], begin: int, end: int) -> Optional[int]:
+    """Return what the launching threads need themselves from ``begin`` to ``end``.
+
+    That is if nothing makes them wait in calls of the runtime; None where it is not known. A wait costs the host more than the time in the call: the thread lets go of the interpreter and
+    gets it back, and makes a number of what it has read. So from one launch to the next with a wait
+    in between it is taken to need what it needs without a wait, half of the times.
+    """
+    threads = launching(calls)
+    starts = sorted(
+        call[1] for call in calls
+        if begin <= call[1] < end and "Launch" in call[0] and call[4] in threads
+    )  # fmt: skip
+    held = sorted(waits(calls))
+    points = [begin, *starts, end]
+    free: List[int] = []
+    after: List[int] = []
+    at = 0
+    for first, last in zip(points, points[1:]):
+        while at < len(held) and held[at][1] <= first:
+            at += 1
+        waited, number = 0, at
+        while number < len(held) and held[number][0] < last:
+            waited += min(last, held[number][1]) - max(first, held[number][0])
+            number += 1
+        if number > at:
+            after.append(max(0, last - first - waited))
+        else:
+            free.append(last - first)
+    if len(free) < LEAST_LAUNCHES:
+        return None
+    usual = sorted(free)[len(free) // 2]
+    return sum(free) + sum(min(one, usual) if one < WAY_NS else one for one in after)
 
 
 def holding(calls: Sequence[Call], threads: Set[int]) -> List[Tuple[int, int, str]]:

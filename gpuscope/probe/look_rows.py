@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from operator import itemgetter
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
-from .look_calls import Call, Span, holding, launching, waits
+from .look_calls import Call, Span, holding, launching, own_ns, waits
 
 MAX_NAMES = 64
 """How many kernels are reported by name; the others are added up in one row."""
@@ -95,7 +95,8 @@ def summary(
     seconds at it]``; ``communication`` and ``copies`` ``[seconds, own seconds, count]``;
     ``copied_at`` ``[name, place, own seconds]`` of copies, the longest first; ``calls`` ``[name,
     count, seconds]`` of the runtime; ``held_seconds``: for how long threads that launch waited in
-    such calls; ``paused`` ``[row, seconds]`` of what was launched in pauses; ``parts`` ``[seconds
+    such calls; ``host_step_seconds``: what these threads need for a step if they never wait, null
+    where that is not known; ``paused`` ``[row, seconds]`` of what was launched in pauses; ``parts`` ``[seconds
     of each part, those of each row of kernels, of what is left out, of each row of idle]``. Empty
     where the trace has no whole step.
     """
@@ -138,6 +139,8 @@ def summary(
             called[1] += stop - start
     held = [(max(first, begin), min(last, end)) for first, last in waits(calls)]
     breathe()
+    own = own_ns(calls, min(marks), max(marks))
+    breathe()
     return {
         "seconds": (end - begin) / 1e9,
         "steps": len(begins) - 1,
@@ -161,6 +164,7 @@ def summary(
             for name, row in sorted(spent.items(), key=lambda item: -item[1][1])[:16]
         ],
         "held_seconds": _total(held),
+        "host_step_seconds": None if own is None else _s(own / (len(marks) - 1)),
         "paused": _paused(inside, launched, host, begin, end),
         "parts": [
             parts.lengths(),

@@ -96,7 +96,10 @@ class TimeLedger:
         self._close_until = 0.0
         self._random = random.Random(0x7469)  # our own, so that the user's is not disturbed
         self._collecting = 0.0
-        self._collected: Deque[float] = deque(maxlen=4096)
+        """``perf_counter()`` at which the training thread began to collect garbage, 0 if it does
+        not."""
+        self._collected: Deque[Tuple[float, float]] = deque(maxlen=4096)
+        """When collections began and ended that the looks so far have not booked to their ends."""
         self._listens = False
         self._early = list(SENT_EARLY)
         self.facts: Callable[[], Dict[str, Scalar]] = dict
@@ -138,11 +141,8 @@ class TimeLedger:
         row, place = self.stand() or ("unattributed", "")
         minute = self._minute(last)
         minute.until, minute.steps = now, self._steps.total
-        collected = 0.0
-        while self._collected:
-            collected += self._collected.popleft()
-            minute.collections += 1
-        collected = min(collected, now - last)
+        collected, ended = self._collected_between(last, now)
+        minute.collections += ended
         minute.collection_seconds += collected
         minute.book(row, place, now - last - collected)
         if self._early and now - minute.began >= self._early[0]:
@@ -194,8 +194,28 @@ class TimeLedger:
         if phase == "start":
             self._collecting = time.perf_counter()
         elif self._collecting:
-            self._collected.append(time.perf_counter() - self._collecting)
+            self._collected.append((self._collecting, time.perf_counter()))
             self._collecting = 0.0
+
+    def _collected_between(self, last: float, now: float) -> Tuple[float, int]:
+        """Return for how long garbage was collected from ``last`` to ``now``, how many ended.
+
+        A collection lets go of the interpreter when it calls us at its end. So a look comes just
+        then, and the collection's end is noted after it: what is in progress counts until ``now``,
+        and the rest of it from there.
+        """
+        begun = self._collecting
+        seconds, ended = 0.0, 0
+        for start, end in list(self._collected):
+            begun = 0.0 if start == begun else begun
+            seconds += max(0.0, min(end, now) - max(start, last))
+            if end > now:
+                break
+            self._collected.popleft()
+            ended += 1
+        if begun:
+            seconds += max(0.0, now - max(begun, last))
+        return min(seconds, now - last), ended
 
     def end(self) -> None:
         """Report the minute in which the training ended, and leave nothing behind."""

@@ -32,7 +32,8 @@ def look(step: float = 0.010, gap: float = 30e-6, **rows: Any) -> Look:
 
     ``gap`` is how long its idle gaps are on average.
     """
-    more = {name: rows.pop(name, None) for name in ("held_seconds", "paused_seconds")}
+    names = ("held_seconds", "paused_seconds", "host_step_seconds")
+    more = {name: rows.pop(name, None) for name in names}
     parts = {name.replace("_", "-"): 3e-3 * spent for name, spent in rows.items()}
     parts["products-half"] = 3 * step - sum(parts.values())
     found = tuple(
@@ -61,6 +62,23 @@ def test_launches_after_reads_are_won_as_far_as_the_host_has_time(held, share):
     one = causes(ledger(), seen)["read"]
     assert one.share == pytest.approx(share, abs=0.001)
     assert one.high == pytest.approx(0.5, abs=0.001), "the upper end has them all"
+
+
+@pytest.mark.parametrize(
+    ("host", "share"),
+    [
+        (0.002, 0.45),  # the GPU has work for half of the step, and gaps between its kernels
+        (0.007, 0.3),
+        (0.011, 0.2),  # the reads themselves
+    ],
+)
+def test_without_reads_the_host_needs_its_way_from_launch_to_launch(host, share):
+    """However long the calls were held: the way back from a read goes with it."""
+    seen = look(idle_sync=2.0, idle_launch=2.5, idle_queue=0.5, held_seconds=0.0,
+                host_step_seconds=host)  # fmt: skip
+    one = causes(ledger(), seen)["read"]
+    assert one.share == pytest.approx(share, abs=0.001)
+    assert one.high >= 0.5 - 0.001, "it cannot be shorter than what the GPU runs"
 
 
 def test_without_blocking_launches_the_host_still_has_its_own_work():

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from gpuscope.probe.look_calls import own_ns
 from gpuscope.probe.look_rows import (
     MAX_NAMES,
     Host,
@@ -185,6 +186,24 @@ def test_the_host_is_held_by_waits_and_by_launches_that_take_long():
     ]
     value = told([kernel("a", 0, 10, 1), kernel("b", 30, 100, 2), *ENDS], calls)
     assert value["held_seconds"] == pytest.approx(0.009 + 0.010 - 0.00001)
+
+
+def test_what_the_host_needs_itself_leaves_out_waits_and_the_way_from_them():
+    """It launches every 0.1 ms. A read waits 5 ms, and the next launch is 0.15 ms after it."""
+    calls, at = [launch(1, 0)], 0.0
+    for number in range(2, 42):
+        if number % 4 == 0:
+            calls.append(call("cudaStreamSynchronize", at + 0.01, at + 5.01))
+            at += 5.15
+        else:
+            at += 0.1
+        calls.append(launch(number, at))
+    own = own_ns(calls, 0, int(at * MS))
+    assert own == pytest.approx(40 * 0.1 * MS, rel=0.03)
+    slow = [*calls, call("cudaStreamSynchronize", at, at + 5), launch(99, at + 35)]
+    more = own_ns(slow, 0, int((at + 35) * MS))
+    assert more == pytest.approx(own + 30 * MS, rel=0.01), "what it does for long is not the wait's"
+    assert own_ns(calls[:9], 0, int(at * MS)) is None
 
 
 def test_what_was_launched_in_a_pause_is_told_by_its_kind():

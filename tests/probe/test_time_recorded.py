@@ -10,6 +10,7 @@ import threading
 import time
 
 import pytest
+import torch
 
 from gpuscope.probe import time_ledger
 from gpuscope.probe.steps import Steps
@@ -43,6 +44,68 @@ def test_rows_add_up_to_the_clock_with_the_time_of_collections(ledger):
     assert sum(rows.values()) == pytest.approx(minute["seconds"], abs=1e-5)
     assert minute["seconds"] == pytest.approx(ledger._last - began, abs=1e-5)
     assert (minute["looks"], minute["collections"] >= 5) == (5, True)
+
+
+def test_a_collection_counts_to_its_end_whenever_a_look_comes(ledger):
+    """The end of a collection calls us first, and calling us lets the look in."""
+    ledger._look()
+    begin = ledger._last
+    ledger._on_collection("start", {})
+    time.sleep(0.02)
+    ledger._look()
+    between = ledger._last
+    ledger._on_collection("stop", {})
+    end = time.perf_counter()
+    ledger._look()
+    (minute,) = ledger.answer({})["minutes"]
+    rows = {row: seconds for row, seconds, _ in minute["rows"]}
+    assert rows["collection"] == pytest.approx(end - begin, abs=0.002)
+    assert rows["collection"] >= between - begin - 0.001
+    assert sum(rows.values()) == pytest.approx(minute["seconds"], abs=1e-5)
+    assert (minute["collections"], len(ledger._collected)) == (1, 0)
+
+
+@pytest.mark.slow
+def test_collections_of_a_training_are_booked_as_they_were(ledger):
+    """Each step collects among many objects, while another thread looks all the time."""
+    objects = [[number] for number in range(100_000)]
+    truth, began = [], []
+
+    def on_collection(phase, info):
+        if phase == "start":
+            began[:] = [time.perf_counter()]
+        else:
+            truth.append(time.perf_counter() - began[0])
+
+    over = threading.Event()
+
+    def look():
+        while not over.wait(0.003):
+            ledger._look()
+
+    weight = torch.zeros(64, 64, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], 0.1)
+    ledger._listen()
+    gc.callbacks.append(on_collection)
+    looker = threading.Thread(target=look)
+    looker.start()
+    try:
+        time.sleep(0.05)
+        del truth[:]
+        for _ in range(8):
+            (weight @ weight + weight).sum().backward()
+            optimizer.step()
+            gc.collect()
+    finally:
+        over.set()
+        looker.join()
+        gc.callbacks.remove(on_collection)
+    ledger._look()
+    (minute,) = ledger.answer({})["minutes"]
+    booked = {row: seconds for row, seconds, _ in minute["rows"]}["collection"]
+    assert len(objects) == 100_000
+    assert sum(truth) > 0.02
+    assert booked == pytest.approx(sum(truth), rel=0.05, abs=0.005)
 
 
 def test_minutes_are_kept_apart_and_the_oldest_go(ledger, monkeypatch):
