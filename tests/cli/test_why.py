@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -46,12 +47,17 @@ def ask(monkeypatch, capsys):
     monkeypatch.setattr(why, "LOOK_SECONDS", 0.01)
 
     def run(
-        *words: str, time: Any = None, frames: Any = None, look: Any = None, work: Any = None
+        *words: str,
+        time: Any = None,
+        frames: Any = None,
+        look: Any = None,
+        work: Any = None,
+        **more: Any,
     ) -> tuple[int, str, str, list[Any]]:
         none = fails("unsupported", "no CUDA here: nothing to look at")
         uncounted = fails("refused", "parts of this training are compiled")
         seen = frames or frames_of(os.getpid())
-        source = AskedSource(seen, time=time, look=look or none, work=work or uncounted)
+        source = AskedSource(seen, time=time, look=look or none, work=work or uncounted, **more)
         monkeypatch.setattr("gpuscope.tui.shell.launch.local_source", lambda hz, settings: source)
         code = cli.main(["why", *words])
         out, errors = capsys.readouterr()
@@ -239,6 +245,28 @@ def test_a_look_of_before_is_told_where_no_other_is_wanted(ask):
     assert code == 1
     assert [name for name, _ in asked] == ["time", "recent"]
     assert "2. Reading values from tensors leaves the GPU idle for 25 % of the time" in out
+
+
+def test_readings_that_are_late_are_not_waited_for_where_no_look_is_wanted(ask, monkeypatch):
+    monkeypatch.setattr(why, "QUICK_SECONDS", 0.2)
+    given_up = []
+
+    async def recent(*_: Any) -> dict[str, Any]:
+        try:
+            await asyncio.sleep(20)
+        except asyncio.CancelledError:
+            given_up.append(True)
+            raise
+        return {}
+
+    value = {"minutes": [minute()], "problem": ""}
+    begin = time.monotonic()
+    code, out, _, _ = ask(str(os.getpid()), "--no-look", time=gives(value), recent=recent)
+    assert time.monotonic() - begin < 5
+    assert (code, given_up) == (1, [True])
+    said = " ".join(out.split())
+    assert "So what changed in the last minutes is left out." in said
+    assert "50 % of the time (44 % to 56 %) goes into waiting for input" in said
 
 
 def test_what_clock_and_look_have_seen_is_one_cause(ask):

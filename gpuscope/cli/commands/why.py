@@ -39,8 +39,18 @@ WHOLE_SECONDS = 9.2
 not fit into them is left out, with a sentence."""
 AFTER_LOOK_SECONDS, AFTER_WORK_SECONDS = 1.5, 0.7
 """What is left of them for the rest when the look has to be over, and the counting of a step."""
+QUICK_SECONDS = 1.2
+"""So long after its start, an answer without a look waits no more for the readings of the last
+minutes, which say only what has changed in them."""
+LEAST_WAIT_SECONDS = 0.05
 MAX_REQUESTS = 60
 """How many trainers of one host are asked, because a connection allows 64 requests at a time."""
+
+
+LATE_READINGS = (
+    "Its probe answers late, as the training holds Python's lock for long. So what changed in the "
+    "last minutes is left out."
+)
 
 
 class NoAnswer(UserError):
@@ -138,7 +148,9 @@ async def _ask(
         if place.is_remote:
             until = monotonic() + WHOLE_SECONDS
         close = 0.0 if args.no_look else LOOK_SECONDS
-        problems = await _request_ledgers(ranks, close, until)
+        problems, missing = await _request_ledgers(
+            ranks, close, until, until - WHOLE_SECONDS + QUICK_SECONDS
+        )
         looks: Mapping[int, tuple[Look | None, str]] = {}
         works: Mapping[int, tuple[UsefulWork | None, str]] = {}
         if close and not all(problems):
@@ -157,7 +169,7 @@ async def _ask(
                 # afterwards: a trainer does one of them at a time
                 left = until - AFTER_WORK_SECONDS - monotonic()
                 works = await one_trainer.of_each(by_id, partial(work.take, seconds=left))
-                again = await _request_ledgers(ranks, 0.0, until)
+                again, _ = await _request_ledgers(ranks, 0.0, until, until)
             finally:
                 line.clear()
             problems = [
@@ -165,6 +177,8 @@ async def _ask(
                 for before, now in zip(problems, again, strict=True)
             ]
         reports = _time_reports(args, place, there, ranks, problems)
+        if missing:
+            reports = [_noted(one, one.note or LATE_READINGS) for one in reports]
         return [
             replace(one, look=looks.get(rank.trainer.id), work=works.get(rank.trainer.id))
             for one, rank in zip(reports, ranks, strict=True)
@@ -172,19 +186,28 @@ async def _ask(
 
 
 async def _request_ledgers(
-    ranks: Sequence[ProbedTrainer], close_seconds: float, until: float
-) -> list[str]:
+    ranks: Sequence[ProbedTrainer], close_seconds: float, until: float, readings_until: float
+) -> tuple[list[str], bool]:
     """Have trainers tell of their time, and of their readings at last. Return why each did not.
 
-    Both are asked at once: a trainer whose collector holds the interpreter answers late.
+    Both are asked at once: a trainer whose collector holds the interpreter answers late. Return
+    too whether some readings have not come: once all have told of their time, they are waited for
+    no longer than ``readings_until``.
     """
     import asyncio
 
     patience = min(ANSWER_SECONDS, max(1.0, until - monotonic()))
-    readings = [] if close_seconds else [_remembered(one, patience) for one in ranks]
-    times = [_ask_for_time(one, close_seconds, patience) for one in ranks]
-    problems, _ = await asyncio.gather(asyncio.gather(*times), asyncio.gather(*readings))
-    return problems
+    times = asyncio.gather(*(_ask_for_time(one, close_seconds, patience) for one in ranks))
+    wanted = [] if close_seconds else [_remembered(one, patience) for one in ranks]
+    readings = [asyncio.ensure_future(one) for one in wanted]
+    problems = await times
+    if not readings:
+        return problems, False
+    left = max(LEAST_WAIT_SECONDS, readings_until - monotonic())
+    _, late = await asyncio.wait(readings, timeout=left)
+    for one in late:
+        one.cancel()
+    return problems, bool(late)
 
 
 async def _ask_for_time(one: ProbedTrainer, close_seconds: float, patience: float) -> str:
