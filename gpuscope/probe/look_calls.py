@@ -53,9 +53,10 @@ def waits(calls: Sequence[Call]) -> List[Span]:
 def own_ns(calls: Sequence[Call], begin: int, end: int) -> Optional[int]:
     """Return what the launching threads need themselves from ``begin`` to ``end``.
 
-    That is if nothing makes them wait in calls of the runtime; None where it is not known. A wait costs the host more than the time in the call: the thread lets go of the interpreter and
-    gets it back, and makes a number of what it has read. So from one launch to the next with a wait
-    in between it is taken to need what it needs without a wait, half of the times.
+    That is if nothing makes them wait in calls of the runtime; None where it is not known. A wait
+    costs the host more than the time in the call: the thread lets go of the interpreter and gets it
+    back, and makes a number of what it has read. So from one launch to the next with a wait in
+    between it is taken to need no more than the median of those without.
     """
     threads = launching(calls)
     starts = sorted(

@@ -96,9 +96,9 @@ def summary(
     ``copied_at`` ``[name, place, own seconds]`` of copies, the longest first; ``calls`` ``[name,
     count, seconds]`` of the runtime; ``held_seconds``: for how long threads that launch waited in
     such calls; ``host_step_seconds``: what these threads need for a step if they never wait, null
-    where that is not known; ``paused`` ``[row, seconds]`` of what was launched in pauses; ``parts`` ``[seconds
-    of each part, those of each row of kernels, of what is left out, of each row of idle]``. Empty
-    where the trace has no whole step.
+    where that is not known; ``paused`` ``[row, seconds]`` of what was launched in pauses; ``parts``
+    ``[seconds of each part, those of each row of kernels, of what is left out, of each row of
+    idle]``. Empty where the trace has no whole step.
     """
     launched = {number: start for _, start, _, number, _ in calls if number}
     ordered = sorted(activities, key=itemgetter(1))
