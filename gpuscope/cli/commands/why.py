@@ -20,7 +20,7 @@ from ...errors import UserError
 from ...exit_status import ExitStatus
 from ...model.time_ledger import JUDGED_SECONDS
 from ...wire.clean import clean
-from .. import look, remote, work
+from .. import remote
 from ..args import seconds_between
 from ..progress_line import ProgressLine
 
@@ -143,6 +143,7 @@ async def _ask(
     if pid is not None and not place.is_remote and one_trainer.is_gone(pid):
         raise NoAnswer(f"no process has pid {pid} here.\nWhich trainers run: gpuscope ps")
     async with one_trainer.host_at(args, place, stack) as there:
+        loading = asyncio.create_task(asyncio.to_thread(_load))  # while the agent starts
         trainers = await trainers_of(there, place, "why", job, NoAnswer)
         ranks = [there.reach(trainer) for trainer in trainers[:MAX_REQUESTS]]
         if place.is_remote:
@@ -153,7 +154,10 @@ async def _ask(
         )
         looks: Mapping[int, tuple[Look | None, str]] = {}
         works: Mapping[int, tuple[UsefulWork | None, str]] = {}
+        await loading
         if close and not all(problems):
+            from .. import look, work
+
             if not args.json:
                 look.announce(ranks[0])
                 work.announce()
@@ -183,6 +187,11 @@ async def _ask(
             replace(one, look=looks.get(rank.trainer.id), work=works.get(rank.trainer.id))
             for one, rank in zip(reports, ranks, strict=True)
         ]
+
+
+def _load() -> None:
+    """Import what the answer needs."""
+    from .. import time_report, trainer_times, tune_offer  # noqa: F401
 
 
 async def _request_ledgers(
