@@ -78,7 +78,6 @@ WAYS: dict[str, dict[str, Any]] = {
     "zero1_views": {"zero": True, "views": True},
 }
 UNSAID = {
-    "reshard": "kept whole after the forward pass",
     "param": "the policy is asked for as autocast",
     "offload": "parameters are on the host",
     "prefetch": "two blocks are fetched ahead",
@@ -89,7 +88,8 @@ UNSAID = {
 
 def _case(model: str, way: str, batch: int) -> Case:
     options = WAYS[way]
-    sharding = "zero1" if options.get("zero") else "fsdp"
+    fully = "fsdp" if options.get("reshard", True) else "fsdp-kept"
+    sharding = "zero1" if options.get("zero") else fully
     request = Request(
         f"bench.predict.fsdp_cards:{model}",
         batch,

@@ -39,7 +39,7 @@ TASKS = {
     "pretraining": "AutoModelForPreTraining",
 }
 """The tasks for a model of transformers, each with the class that chooses the model."""
-SHARDINGS = ("none", "ddp", "zero1", "zero2", "fsdp")
+SHARDINGS = ("none", "ddp", "zero1", "zero2", "fsdp", "fsdp-kept")
 BUCKETED = ("ddp", "zero1")
 """Shardings whose gradients are reduced in the buckets of DistributedDataParallel."""
 

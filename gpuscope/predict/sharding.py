@@ -7,8 +7,8 @@ ddp           nothing: the buckets are in its trace
 zero1         as ddp, whose buckets are in its trace; the optimizer's state and temporaries are those of the
               rank that gets most: ``ZeroRedundancyOptimizer`` gives each rank whole parameters
 zero2         gradients are divided as well; two buckets pass while the backward pass runs
-fsdp          parameters too; the parameters of two blocks, and the gradients of two in the backward pass, are there
-              whole at a time, those outside of the blocks during the whole pass
+fsdp          parameters too; where they are whole for a while is in ``fully_sharded.py``
+fsdp-kept     the same with ``reshard_after_forward=False``
 ============  =============================================================================================
 
 What is divided was not traced, so each adds a doubt with its share of the error bar. Memory of NCCL
@@ -17,21 +17,19 @@ lies outside torch.
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
-
+from .fully_sharded import FullySharded
 from .request import SHARDINGS, CannotPredict, Doubt
 from .trace import Mark, Owner, Trace
 
 BUCKET_BYTES = 25 << 20
 """The default bucket size of DistributedDataParallel."""
-DOUBT_PERCENT = {"ddp": 2.0, "zero1": 4.0, "zero2": 5.0, "fsdp": 8.0}
+DOUBT_PERCENT = {"ddp": 2.0, "zero1": 4.0, "zero2": 5.0, "fsdp": 2.0, "fsdp-kept": 2.0}
 _DIVIDED = {
     "zero1": ("optimizer",),
     "zero2": ("optimizer", "gradient"),
-    "fsdp": ("optimizer", "gradient", "parameter"),
+    "fsdp": ("optimizer", "parameter"),
+    "fsdp-kept": ("optimizer", "parameter"),
 }
-_BLOCK = re.compile(r"^(.*?\.\d+)(?:\.|$)")
 
 
 def sharded(trace: Trace, kind: str, ranks: int) -> tuple[Trace, list[Doubt]]:
@@ -67,8 +65,9 @@ class _Sharding:
     def run(self) -> Trace:
         old, new = self._old, self._new
         self._divide()
+        if self._kind in ("fsdp", "fsdp-kept"):
+            return FullySharded(old, new, self._ranks, self._kind == "fsdp").run()
         gradients = self._sizes("gradient")
-        whole, two_blocks = self._unsharded()
         marks = list(old.marks)
         for at, event in enumerate([*old.events, None]):
             while marks and marks[0].at <= at:
@@ -81,10 +80,6 @@ class _Sharding:
                         [min(BUCKET_BYTES, sum(gradients))] * 2,
                         Owner("temporary", "", "reduce_scatter"),
                     )
-                elif self._kind == "fsdp" and mark.name == "forward" and not self._passing:
-                    self._take([whole, two_blocks], Owner("parameter", "", "all_gather"))
-                elif self._kind == "fsdp" and mark.name == "backward":
-                    self._take([two_blocks], Owner("gradient", "", "reduce_scatter"))
             if event is not None:
                 new.events.append(event)
         return new
@@ -134,17 +129,6 @@ class _Sharding:
             else:
                 live.pop(~event, None)
         return list(live.values())
-
-    def _unsharded(self) -> tuple[int, int]:
-        """Return the bytes of the parameters outside of blocks, and of the two largest blocks."""
-        groups: dict[str, int] = defaultdict(int)
-        for block, size in enumerate(self._old.sizes):
-            owner = self._old.owner(block)
-            if owner.category == "parameter":
-                found = _BLOCK.match(owner.module)
-                groups[found[1] if found else ""] += size
-        whole = groups.pop("", 0)
-        return whole, sum(sorted(groups.values())[-2:])
 
     def _allocate(self, size: int, owner: Owner) -> int:
         new = self._new

@@ -10,6 +10,7 @@ from collections import defaultdict
 
 import pytest
 
+from gpuscope.predict.fully_sharded import GATHER_STREAM
 from gpuscope.predict.request import CannotPredict
 from gpuscope.predict.sharding import sharded
 from gpuscope.predict.trace import Mark, Owner, Trace
@@ -49,7 +50,7 @@ def training() -> Trace:
         trace.events += [~block for block in gradients]
         activations = [allocate(32 * MIB, Owner("activation", name)) for name, _ in layers]
         mark("backward")
-        gradients = [allocate(size, Owner("gradient", name)) for name, size in layers]
+        gradients = [allocate(size, Owner("gradient", name)) for name, size in reversed(layers)]
         trace.events += [~block for block in activations]
         mark("optimizer")
         if step == 1:
@@ -106,7 +107,7 @@ def test_zero1_gives_whole_parameters_to_each_rank(ranks: int, most: int) -> Non
 
 @pytest.mark.parametrize(
     ("kind", "parameters", "gradients", "states"),
-    [("zero2", 1, 1 / 8, 2 / 8), ("fsdp", 1 / 8, 1 / 8, 2 / 8)],
+    [("zero2", 1, 1 / 8, 2 / 8), ("fsdp", 1 / 8, 1 / 8, 2 / 8), ("fsdp-kept", 1 / 8, 1 / 8, 2 / 8)],
 )
 def test_what_the_ranks_share_is_divided(
     kind: str, parameters: float, gradients: float, states: float
@@ -120,16 +121,30 @@ def test_what_the_ranks_share_is_divided(
     assert most < peaks(training())[0] + MODEL
 
 
-def test_fsdp_holds_two_blocks_and_the_rest_whole_while_a_pass_runs() -> None:
-    trace, _ = sharded(training(), "fsdp", 8)
-    gathered = [
-        trace.sizes[block]
-        for block in range(len(trace.sizes))
-        if trace.owner(block).operation == "all_gather"
+def gathered(trace: Trace, phase: str) -> list[int]:
+    """Return the sizes in MiB of what is gathered in the first phase of that name."""
+    begin = next(mark.at for mark in trace.marks if mark.name == phase)
+    end = next(mark.at for mark in trace.marks if mark.at > begin)
+    return [
+        trace.sizes[block] // MIB
+        for block in trace.events[begin:end]
+        if block >= 0 and trace.streams.get(block) == GATHER_STREAM
     ]
-    assert gathered == [8 * MIB, 32 * MIB] * 2
-    whole = peaks(sharded(training(), "fsdp", 1)[0])[0]
-    assert peaks(trace)[0] < whole
+
+
+def test_fsdp_gathers_each_block_in_both_passes() -> None:
+    trace, _ = sharded(training(), "fsdp", 8)
+    assert gathered(trace, "forward") == [8, 16, 16, 16, 16]
+    assert gathered(trace, "backward") == [8, 16, 16, 16, 16]
+    assert peaks(trace)[0] < peaks(sharded(training(), "fsdp", 1)[0])[0]
+
+
+def test_fsdp_without_resharding_gathers_in_the_forward_pass_alone() -> None:
+    trace, _ = sharded(training(), "fsdp-kept", 8)
+    assert gathered(trace, "forward") == [8, 16, 16, 16, 16]
+    assert gathered(trace, "backward") == []
+    most = peaks(sharded(training(), "fsdp", 8)[0])[0]
+    assert most < peaks(trace)[0] <= most + MODEL
 
 
 def test_what_makes_no_sense_is_said() -> None:

@@ -6,8 +6,9 @@ graphs are then run node by node with fake tensors. Which results become buffers
 main rules:
 
 - Results of library kernels (matrix products, convolutions, attention) and of reductions do.
-- A pointwise result does if a library kernel reads it, or if it leaves the graph. Otherwise it is
-  computed inside the kernels that read it, and what it is computed from lives that much longer.
+- A pointwise result does if a library kernel reads it, if it leaves the graph, or if it reads more
+  buffers than inductor lets a kernel compute again. Otherwise it is computed inside the kernels
+  that read it, and what it is computed from lives that much longer.
 - A pointwise kernel may write into an operand that nobody reads later.
 
 What cannot be traced as one graph (data decides what is called, Python objects go in or out) runs
@@ -18,6 +19,7 @@ CUDA graphs are not part of it.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -34,6 +36,8 @@ TRACED = (
     "The kept activations and buffers of the compiled model follow torch's own partitioner and "
     "simplified fusion rules, not measured on a card."
 )
+READS = 8
+"""How many buffers a pointwise kernel reads at most, where torch leaves it to its own choice."""
 EAGER = "The compiled model could not be traced as one graph ({why}) and was traced in eager mode."
 _LIBRARY = (
     "mm", "addmm", "bmm", "baddbmm", "_addmm_activation", "convolution", "convolution_backward",
@@ -87,6 +91,7 @@ class Compiled:
         return function(*args, **kwargs)
 
     def _compiled(self, args: Any, kwargs: Any) -> Callable[..., Any]:
+        import torch._inductor.lowering  # noqa: F401  # decompositions use it, not importing it
         from torch._functorch.aot_autograd import aot_function
         from torch._inductor.decomposition import select_decomp_table
         from torch.nn.utils.stateless import _reparametrize_module
@@ -121,7 +126,7 @@ class Compiled:
 
         # AOTAutograd compiles in the first call, and runs what it has compiled
         before = {key for mode in _recording() for key in mode.doubts}
-        with _unrecorded():
+        with _unrecorded(), _recomputed():
             run(*args, **kwargs)
         for mode in _recording():
             if any(code == "data_dependent" for code, _ in mode.doubts.keys() - before):
@@ -188,15 +193,54 @@ def _recording() -> list[Any]:
     return [mode for mode in modes if hasattr(mode, "muted")]
 
 
+@contextlib.contextmanager
+def _recomputed() -> Iterator[None]:
+    """Leave it to the partitioner to recompute what is checkpointed, as torch.compile does."""
+    from torch.fx import traceback
+    from torch.utils import checkpoint
+
+    name = "_checkpoint_without_reentrant_generator"
+    regions = itertools.count()
+
+    def tagged(*_: Any, **__: Any) -> Iterator[None]:
+        tags = {
+            "recompute": checkpoint.CheckpointPolicy.PREFER_RECOMPUTE,
+            "ac_graph_id": next(regions),
+        }
+        with traceback.preserve_node_meta():
+            before = dict(traceback.current_meta)
+            traceback.current_meta.update(tags)
+            try:
+                yield
+            finally:
+                traceback.current_meta.clear()
+                traceback.current_meta.update(before)
+
+    was = getattr(checkpoint, name)
+    setattr(checkpoint, name, tagged)
+    try:
+        yield
+    finally:
+        setattr(checkpoint, name, was)
+
+
 def _partition(graph: fx.GraphModule, inputs: Any, **options: Any) -> Any:
     """Split the joint graph as inductor does, after its passes over the joint graph."""
-    from torch._functorch.partitioners import min_cut_rematerialization_partition
+    from torch._functorch import partitioners
     from torch._inductor.fx_passes.joint_graph import joint_graph_passes
     from torch._inductor.virtualized import V
 
     with V.set_fake_mode(_recording()[0]):
         graph = joint_graph_passes(graph)
-    return min_cut_rematerialization_partition(graph, inputs, compiler="inductor", **options)
+    # the states of random numbers that recomputation needs are on the host
+    was = partitioners.has_recomputable_rng_ops
+    partitioners.has_recomputable_rng_ops = lambda _: False
+    try:
+        return partitioners.min_cut_rematerialization_partition(
+            graph, inputs, compiler="inductor", **options
+        )
+    finally:
+        partitioners.has_recomputable_rng_ops = was
 
 
 def _runner(graph: fx.GraphModule, _: Any) -> Callable[[list[Any]], Any]:
@@ -218,7 +262,15 @@ class _Nodes:
         self._module = module
         self._nodes = list(module.graph.nodes)
         self._place = {node: number for number, node in enumerate(self._nodes)}
-        self._makes = {node: _is_kernel(node) or self._is_read_whole(node) for node in self._nodes}
+        self._makes: dict[fx.Node, bool] = {}
+        reads: dict[fx.Node, frozenset[fx.Node]] = {}
+        for node in self._nodes:
+            found = frozenset[fx.Node]().union(*(reads[part] for part in node.all_input_nodes))
+            self._makes[node] = _is_kernel(node) or (
+                self._is_read_whole(node) or (not _is_view(node) and _reads_much(node, found))
+            )
+            kept = node.op != "call_function" or (self._makes[node] and not _is_view(node))
+            reads[node] = frozenset((node,)) if kept else found
         self._ends: dict[fx.Node, int] = {}
         for node in reversed(self._nodes):
             self._ends[node] = max(
@@ -286,6 +338,15 @@ def _is_view(node: fx.Node) -> bool:
 
 def _is_library(node: fx.Node) -> bool:
     return node.op == "call_function" and _name(node).startswith(_LIBRARY)
+
+
+def _reads_much(node: fx.Node, buffers: frozenset[fx.Node]) -> bool:
+    """Whether inductor computes a pointwise result once, because it reads that many buffers."""
+    from torch._inductor import config
+
+    once = config.realize_acc_reads_threshold or READS
+    most = config.realize_reads_threshold if len(node.users) > 1 else once
+    return node.op == "call_function" and len(buffers) > most
 
 
 def _is_kernel(node: fx.Node) -> bool:

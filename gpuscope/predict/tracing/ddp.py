@@ -4,8 +4,9 @@ It follows the steps of torch's own reducer:
 
 - When it is made, it broadcasts parameters and buffers in flat copies of up to 250 MiB, two at a time.
 - It copies each gradient into a bucket. At first one bucket holds all of them, unless unused
-  parameters are looked for. The second synchronised forward pass replaces it by buckets of 1 MiB
-  and then 25 MiB, in the order in which the gradients became ready.
+  parameters are looked for. The second forward pass replaces it by buckets of 1 MiB and then
+  25 MiB, in the order in which the gradients became ready; with a static graph the third does,
+  since the order of the first backward pass is not noted.
 - With ``gradient_as_bucket_view`` the gradient becomes a view of its bucket, and its own memory is
   freed. A static graph does this at the end of the first backward pass.
 - A communication hook runs as it is written, with a bucket of fake tensors.
@@ -247,7 +248,7 @@ class Reducer:
     # ── a forward pass ────────────────────────────────────────────────────────────────────────────
 
     def before_forward(self, synchronised: bool) -> None:
-        if synchronised and torch.is_grad_enabled():
+        if torch.is_grad_enabled():
             self._rebuild()
         if self._options.broadcast_buffers and self._buffers:
             coalesced(self._buffers)
@@ -263,6 +264,10 @@ class Reducer:
             bucket.begin()
         first_of_static = self._static and self._iterations == 1
         self._delays = first_of_static
+        if self._static and self.buckets:
+            mode, block = _block(self.buckets[0].flat)
+            if block is not None:
+                mode.recorder.next_differs = not self._rebuilt
         if first_of_static or (self._options.find_unused_parameters and not self._static):
             return tree_map(self._passed_on, outputs)
         return outputs
@@ -290,10 +295,11 @@ class Reducer:
     def _became_ready(self, parameter: torch.nn.Parameter) -> None:
         if not self._expects:
             return
+        if self._delays:
+            return
         if not self._rebuilt:
             self._ready.setdefault(id(parameter), parameter)
-        if not self._delays:
-            self._fill(parameter)
+        self._fill(parameter)
 
     def _fill(self, parameter: torch.nn.Parameter) -> None:
         bucket = self._of[id(parameter)]
@@ -344,7 +350,7 @@ def _bytes(tensor: torch.Tensor) -> int:
     return int(tensor.numel() * tensor.element_size())
 
 
-def _block(tensor: torch.Tensor) -> tuple[Any, int | None]:
+def _block(tensor: torch.Tensor | None) -> tuple[Any, int | None]:
     """Return the mode that made a fake tensor, and the tensor's block."""
     mode = getattr(tensor, "fake_mode", None)
     return mode, None if mode is None else mode.block(tensor)

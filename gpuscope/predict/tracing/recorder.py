@@ -45,6 +45,8 @@ class Recorder:
         self.live_bytes = 0
         self.peak_bytes = 0
         """Bytes as requested, before any rounding."""
+        self.next_differs = False
+        """Whether the next step is known to allocate something that this one did not."""
         self.most_bytes = 0
         """The peak if a kernel took the most scratch memory that it may take."""
         self.module: Callable[[], tuple[str, bool]] = lambda: ("", False)

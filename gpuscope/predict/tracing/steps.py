@@ -191,7 +191,7 @@ class _Training:
             self._step(step + 1)
         for step in range(len(places), steps):
             place = (len(recorder.trace.events), len(recorder.trace.marks))
-            if not repeat_last_step(recorder, *places[-1], step + 1):
+            if recorder.next_differs or not repeat_last_step(recorder, *places[-1], step + 1):
                 self._step(step + 1)
             places.append(place)
         recorder.mark(END)
