@@ -67,7 +67,8 @@ def request_of(model: str, switches: Mapping[str, Any], architecture: str) -> Re
             "--quantize is for weights that are not trained: add --lora r=16, or --serve batch=1"
         )
     if parallel == "none" and ranks not in (None, 1):
-        raise UsageError("--nproc is the number of ranks: add --parallel ddp, zero1, zero2, fsdp or fsdp-kept")
+        kinds = ", ".join(SHARDINGS[1:])
+        raise UsageError(f"--nproc is the number of ranks: add --parallel, one of {kinds}")
     return Request(
         model,
         task=task,
