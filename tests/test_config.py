@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 
 import pytest
 
@@ -84,11 +85,11 @@ def test_where_the_files_are(monkeypatch, tmp_path):
 
 def test_state_comes_back(tmp_path):
     path = tmp_path / "deep" / "state.json"
-    mine = shell_state.ViewState(
-        tab="memory", filter="train", mine=True, sort="used", theme="gpuscope-light", rate_hz=5.0
+    chosen = shell_state.ViewState(
+        tab="memory", filter="train", sort="used", theme="gpuscope-light", rate_hz=5.0
     )
-    assert shell_state.save(mine, path) == ""
-    assert shell_state.load(path) == (mine, "")
+    assert shell_state.save(replace(chosen, mine=True), path) == ""
+    assert shell_state.load(path) == (chosen, ""), "whose jobs are shown is of a session alone"
     assert os.listdir(path.parent) == ["state.json"]
 
 

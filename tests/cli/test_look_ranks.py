@@ -32,7 +32,7 @@ def test_no_rank_is_looked_at_after_another():
             )
             for rank in range(3)
         }
-        return await of_each(ranks, look.take)
+        return await of_each(ranks, lambda rank: look.take(rank, 20.0))
 
     found = asyncio.run(main())
     assert {rank: (seen.steps, why) for rank, (seen, why) in found.items()} == {

@@ -84,7 +84,8 @@ def test_a_trace_has_the_steps_and_torch_is_as_before(training):
         trace.leave(training.steps)
     assert len(trace.marks) >= 4
     assert trace.marks == sorted(trace.marks)
-    assert trace.marks[-1] - trace.marks[0] >= look_trace.LEAST_SECONDS * 1e9
+    seconds = (trace.marks[-1] - trace.marks[0]) / 1e9
+    assert seconds >= look_trace.LEAST_SECONDS or len(trace.marks) > look_trace.MAX_STEPS
     assert any(event.name() == "aten::mm" for event in trace.results.events())
     assert not torch.autograd._profiler_enabled()
     assert (training.steps.on_step, list(gc.callbacks)) == (None, collecting)

@@ -146,7 +146,7 @@ async def test_all_switches_can_be_reached_on_the_smallest_terminal_and_the_curs
             await pilot.pause()
         for _ in SWITCHES:
             await pilot.press("k")
-        await until(pilot, "▸ model", "│ training ──")
+        await until(pilot, "▸ model", "  device  ")
 
 
 @in_loop

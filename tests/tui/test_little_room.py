@@ -94,26 +94,26 @@ async def test_the_same_on_the_screen_of_processes():
     async with app.run_test(size=SMALL) as pilot:
         await until(pilot, "Devices")
         await pilot.press("P")
-        await until(pilot, "u mine")
+        await until(pilot, "u Mine")
         await pilot.press("slash", "l")
-        await until(pilot, "Enter Keep it", "Esc Drop it", absent="u mine")
+        await until(pilot, "Enter Keep it", "Esc Drop it", absent="u Mine")
         await pilot.press("escape")
-        await until(pilot, "u mine", absent="Esc Drop it")
+        await until(pilot, "u Mine", absent="Esc Drop it")
 
 
 @in_loop
 async def test_no_key_is_promised_that_a_session_cannot_carry_out():
-    promised = ("s snap", "p profile", "S stacks", "S shows the stacks")
+    promised = ("s Snapshot", "p Profile", "S Stacks", "S shows the stacks")
     stalled = jobs.ranks(stalled=True)
     for app, can in ((make_app(stalled), False), (test_trainer_actions.make(stalled)[0], True)):
         async with app.run_test(size=SMALL) as pilot:
             await until(pilot, "Devices")
             await pilot.press("enter")  # the keyboard begins at the job that stands still
-            screen = await until(pilot, "Diagnosis", "readings", "do first")
+            screen = await until(pilot, "Diagnosis", "Readings", "do first")
             assert [key in screen for key in promised] == [can] * 4
             await pilot.press("escape", "P")
-            screen = await until(pilot, "Processes", "u mine")
-            assert ("K signal" in screen) == can
+            screen = await until(pilot, "Processes", "Filter")
+            assert ("K Signal" in screen) == can
 
 
 # ── dialogs ──
@@ -147,7 +147,7 @@ async def test_a_long_command_leaves_all_signals_in_view_and_a_key_shows_all_of_
         process = next(p for p in host.processes if p.definition.pid == 48213)
         long = replace(process.definition, command="python a.py " + "--lr 1 " * 99)
         app.open("signal", replace(process, definition=long))
-        await until(pilot, "pid 48213, python a.py", "w: whole", *SIGNALS)
+        await until(pilot, "pid 48213, a.py", "w: whole", *SIGNALS)
         await pilot.press("w")
         await until(pilot, absent="w: whole")
 

@@ -121,7 +121,7 @@ async def test_the_screens_that_fill_the_terminal_say_that_they_show_the_past():
         await pilot.press("escape", "P")
         await until(pilot, "PAST 10 s ago", "GPU MEM")
         await pilot.press("enter")
-        await until(pilot, "PAST 10 s ago", "child of pid")
+        await until(pilot, "PAST 10 s ago", " · started ")
         await pilot.press("escape", "escape", "space")
         app.session._hear_link(views.SOURCE, Link("stale", "no data for 9 s", 9.0))
         await pilot.press("P")
@@ -135,7 +135,7 @@ async def test_the_keys_through_time_work_inside_a_device_a_process_the_list_and
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "Utilisation %")
         await pilot.press("enter")
-        assert " 29 % any kernel running" in await until(pilot, "Load", ", . past", absent="PAST")
+        assert " 29 % any kernel running" in await until(pilot, "Load", ", . Past", absent="PAST")
         await pilot.press("left_curly_bracket")
         screen = await until(pilot, "PAST 5m 00s", " Then ", "5m ago", "space Now", "{ } 5 min")
         assert " 24 % any kernel running" in screen
@@ -154,12 +154,12 @@ async def test_the_keys_through_time_work_inside_a_device_a_process_the_list_and
         await pilot.press("escape", "P", "left_curly_bracket")
         await until(pilot, "PAST 5m 00s", "GPU MEM", "space Now")
         await pilot.press("enter", "comma")
-        await until(pilot, "PAST 5m 10s ago", "child of pid", "310s ago")
+        await until(pilot, "PAST 5m 10s ago", " · started ", "310s ago")
         for _ in range(5):
             await pilot.press("left_curly_bracket")
-        await until(pilot, "it has no reading from then", "PAST", absent="child of pid")
+        await until(pilot, "it has no reading from then", "PAST", absent=" · started ")
         await pilot.press("space")
-        await until(pilot, "child of pid", absent="PAST")
+        await until(pilot, " · started ", absent="PAST")
         await pilot.press("left_curly_bracket", "escape", "escape")
         assert load_shown(await until(pilot, "Devices", "PAST 5m 00s")) == "24 %", (
             "what lies below has moved along"
@@ -169,7 +169,7 @@ async def test_the_keys_through_time_work_inside_a_device_a_process_the_list_and
 @in_loop
 async def test_the_footer_leads_back_in_time_and_to_now():
     app = make_app(climbing(0, 1800))
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with app.run_test(size=(120, 24)) as pilot:
         footer = (await until(pilot, "Devices", "z Zoom")).splitlines()[-1]
         assert ", . Past" in footer
         at = footer.index(", .")

@@ -82,17 +82,15 @@ class MainScreen(Screen[None], inherit_bindings=False):
             return
         if tab not in self._panes:
             folder, name = TABS[tab]
-            pane: Pane = getattr(import_module(f"gpuscope.tui.{folder}.pane"), name)(
-                self.session, id=tab
-            )
+            made = getattr(import_module(f"gpuscope.tui.{folder}.pane"), name)
+            pane: Pane = made(self.session, id=tab)
             self._panes[tab] = pane
             pane.display = False
             await self.mount(pane, before="#footer")
             if not pane.is_mounted:  # somebody has left meanwhile
                 return
             pane.fit_to(*self.size)
-        # or it is being built: then it is shown by whom
-        if tab != self._wish or not self._panes[tab].is_mounted:
+        if tab != self._wish or not self._panes[tab].is_mounted:  # it is being built
             return
         self.tab = tab
         self.session.fleet_shown = tab == "fleet"
