@@ -384,7 +384,7 @@ async def test_an_injected_probe_is_taken_out_after_a_question_and_others_stay(l
         await pilot.press("enter", "y")
         await until(pilot, "Done     pid 701")
         await pilot.press("escape")
-        await until(pilot, "nothing: it has a probe (inject)", "d remove the probe")
+        await until(pilot, "nothing: it has a probe (inject)", "d Remove the probe")
         await pilot.press("d")
         await until(pilot, "Remove the probe?", "y Remove it")
         assert [name for name, _ in source.asked].count("detach") == 0

@@ -67,7 +67,7 @@ async def test_headings_rows_and_wheel_of_the_process_screen():
         await pilot.pause()
         assert table.cursor_key == keys[2]
         await pilot.click(offset=(x, y + 3))
-        await until(pilot, "child of pid", "GPU memory")
+        await until(pilot, " · started ", "GPU memory")
         assert not isinstance(app.screen, ProcessScreen), "a second click opens it"
 
 
