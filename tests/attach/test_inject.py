@@ -90,6 +90,7 @@ def victim(code: str, binary: str = sys.executable, **env: str) -> Iterator[subp
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
     try:
         if "ready" in code:
@@ -99,7 +100,9 @@ def victim(code: str, binary: str = sys.executable, **env: str) -> Iterator[subp
             wait_for(lambda: runs_python(running.pid), what="the start of Python")
         yield running
     finally:
-        running.kill()
+        # With its workers: one whose parent ends while it starts may wait for ever, with the pipes.
+        with contextlib.suppress(ProcessLookupError):  # all have ended
+            os.killpg(running.pid, signal.SIGKILL)
         running.communicate()
 
 
