@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpuscope.attach import left_files
+from gpuscope.attach.targets import SLURM, Target
 from gpuscope.cli.commands.doctor import left_elsewhere, targets
 
 ERROR = (
@@ -183,3 +184,13 @@ def test_a_tar_cannot_write_outside_of_its_folder(tmp_path):
     assert left_elsewhere.unpack(data.getvalue(), folder) == 3
     found = sorted(str(one.relative_to(tmp_path)) for one in tmp_path.rglob("*") if one.is_file())
     assert found == ["in/a/b", "in/abs", "in/evil"]
+
+
+def test_without_slurm_it_is_said_where_to_ask(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    alone = argparse.Namespace(ssh_command="", remote_python="", via=None, torch=False)
+    report = left_elsewhere.examine_slurm(Target(SLURM, "slurm:4242", job="4242"), alone)
+    assert report.problems == (
+        "slurm:4242: Slurm's sacct is not on this host. "
+        "Next: gpuscope doctor slurm:4242@LOGIN-NODE, or gpuscope doctor LOGS",
+    )

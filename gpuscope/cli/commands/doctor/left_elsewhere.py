@@ -57,6 +57,9 @@ def examine_slurm(target: Target, args: argparse.Namespace) -> Report:
     """Return the verdict on a job of Slurm that has ended, from its logs and from ``sacct``."""
     job = target.job.partition(".")[0]
     name = clean(target.text, 200)
+    if not (target.host or args.via or shutil.which("sacct") or shutil.which("scontrol")):
+        there = f"gpuscope doctor slurm:{job}@LOGIN-NODE, or gpuscope doctor LOGS"
+        return Report(problems=(f"{name}: Slurm's sacct is not on this host. Next: {there}",))
     words = ["sacct", "--jobs", job, "--parsable2", f"--format={FIELDS}"]
     account = child.ask(_words_to(target, words, args), ASK_SECONDS, keep_terminal=True)
     known = child.ask(
