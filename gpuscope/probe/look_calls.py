@@ -38,19 +38,23 @@ def launching(calls: Sequence[Call]) -> Set[int]:
     return {call[4] for call in calls if call[0] in launches}
 
 
-def waits(calls: Sequence[Call]) -> List[Span]:
-    """Return when the launching threads waited in calls of the runtime, late launches included."""
-    threads = launching(calls)
-    found = [
-        (begin, end) for begin, end, cause in holding(calls, threads) if cause in ("sync", "copy")
-    ]
+def waits(
+    calls: Sequence[Call], threads: Set[int], held: Sequence[Tuple[int, int, str]]
+) -> List[Span]:
+    """Return when the launching threads waited in calls of the runtime, late launches included.
+
+    ``held`` is that of :func:`holding`.
+    """
+    found = [(begin, end) for begin, end, cause in held if cause in ("sync", "copy")]
     for name, start, end, _, thread in calls:
         if thread in threads and "Launch" in name and end - start >= BLOCKING_COPY_NS:
             found.append((start + LAUNCH_NS, end))
     return found
 
 
-def own_ns(calls: Sequence[Call], begin: int, end: int) -> Optional[int]:
+def own_ns(
+    calls: Sequence[Call], threads: Set[int], waited: Sequence[Span], begin: int, end: int
+) -> Optional[int]:
     """Return what the launching threads need themselves from ``begin`` to ``end``.
 
     That is if nothing makes them wait in calls of the runtime; None where it is not known. A wait
@@ -58,12 +62,11 @@ def own_ns(calls: Sequence[Call], begin: int, end: int) -> Optional[int]:
     back, and makes a number of what it has read. So from one launch to the next with a wait in
     between it is taken to need no more than the median of those without.
     """
-    threads = launching(calls)
     starts = sorted(
         call[1] for call in calls
         if begin <= call[1] < end and "Launch" in call[0] and call[4] in threads
     )  # fmt: skip
-    held = sorted(waits(calls))
+    held = sorted(waited)
     points = [begin, *starts, end]
     free: List[int] = []
     after: List[int] = []
@@ -71,12 +74,12 @@ def own_ns(calls: Sequence[Call], begin: int, end: int) -> Optional[int]:
     for first, last in zip(points, points[1:]):
         while at < len(held) and held[at][1] <= first:
             at += 1
-        waited, number = 0, at
+        spent, number = 0, at
         while number < len(held) and held[number][0] < last:
-            waited += min(last, held[number][1]) - max(first, held[number][0])
+            spent += min(last, held[number][1]) - max(first, held[number][0])
             number += 1
         if number > at:
-            after.append(max(0, last - first - waited))
+            after.append(max(0, last - first - spent))
         else:
             free.append(last - first)
     if len(free) < LEAST_LAUNCHES:

@@ -126,7 +126,10 @@ def summary(
         sums[kind], covered = _own_times(
             by_kind[kind], covered, begin, end, table, parts, copied, where, breathe
         )
-    idle = _idle(gaps(covered, begin, end), inside, launched, calls, host, parts, breathe)
+    threads = launching(calls)
+    held_calls = holding(calls, threads)
+    breathe()
+    idle = _idle(gaps(covered, begin, end), inside, launched, held_calls, host, parts, breathe)
     names = sorted(table.items(), key=lambda item: (-item[1][2], -item[1][1]))
     kept, rest = names[:MAX_NAMES], names[MAX_NAMES:]
     spent: Dict[str, List[float]] = {}
@@ -137,9 +140,10 @@ def summary(
                 called = spent[name] = [0, 0.0]
             called[0] += 1
             called[1] += stop - start
-    held = [(max(first, begin), min(last, end)) for first, last in waits(calls)]
+    waited = waits(calls, threads, held_calls)
+    held = [(max(first, begin), min(last, end)) for first, last in waited]
     breathe()
-    own = own_ns(calls, min(marks), max(marks))
+    own = own_ns(calls, threads, waited, min(marks), max(marks))
     breathe()
     return {
         "seconds": (end - begin) / 1e9,
@@ -360,14 +364,12 @@ def _idle(
     free: Sequence[Span],
     inside: Sequence[Activity],
     launched: Dict[int, int],
-    calls: Sequence[Call],
+    held_calls: Sequence[Tuple[int, int, str]],
     host: Host,
     parts: _Parts,
     breathe: Callable[[], None],
 ) -> List[List[Any]]:
     """Return the idle time by cause: ``[cause, seconds, gaps, place, seconds at it]``."""
-    held_calls = holding(calls, launching(calls))
-    breathe()
     held = _Layer([(start, end, cause, "") for start, end, cause in held_calls])
     ends = sorted(end for _, end, cause in held_calls if cause in ("sync", "copy"))
     layers = [

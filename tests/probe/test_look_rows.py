@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from gpuscope.probe.look_calls import own_ns
+from gpuscope.probe.look_calls import holding, launching, own_ns, waits
 from gpuscope.probe.look_rows import (
     MAX_NAMES,
     Host,
@@ -188,6 +188,12 @@ def test_the_host_is_held_by_waits_and_by_launches_that_take_long():
     assert value["held_seconds"] == pytest.approx(0.009 + 0.010 - 0.00001)
 
 
+def needed(calls, begin, end):
+    threads = launching(calls)
+    waited = waits(calls, threads, holding(calls, threads))
+    return own_ns(calls, threads, waited, begin, end)
+
+
 def test_what_the_host_needs_itself_leaves_out_waits_and_the_way_from_them():
     """It launches every 0.1 ms. A read waits 5 ms, and the next launch is 0.15 ms after it."""
     calls, at = [launch(1, 0)], 0.0
@@ -198,12 +204,12 @@ def test_what_the_host_needs_itself_leaves_out_waits_and_the_way_from_them():
         else:
             at += 0.1
         calls.append(launch(number, at))
-    own = own_ns(calls, 0, int(at * MS))
+    own = needed(calls, 0, int(at * MS))
     assert own == pytest.approx(40 * 0.1 * MS, rel=0.03)
     slow = [*calls, call("cudaStreamSynchronize", at, at + 5), launch(99, at + 35)]
-    more = own_ns(slow, 0, int((at + 35) * MS))
+    more = needed(slow, 0, int((at + 35) * MS))
     assert more == pytest.approx(own + 30 * MS, rel=0.01), "what it does for long is not the wait's"
-    assert own_ns(calls[:9], 0, int(at * MS)) is None
+    assert needed(calls[:9], 0, int(at * MS)) is None
 
 
 def test_what_was_launched_in_a_pause_is_told_by_its_kind():
