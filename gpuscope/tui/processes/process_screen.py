@@ -24,7 +24,7 @@ from ..widgets.text import Lines
 from .details import ProcessDetails
 from .idle import Idleness
 from .rows import CHOICES, HEADING, SORTS, Choice, columns, job_gpus, listing
-from .text import living_uses
+from .text import living_uses, trainer_in
 
 if TYPE_CHECKING:
     from ...store.view import HostView, ProcView
@@ -306,7 +306,7 @@ class ProcessScreen(FullScreen):
         host, process = self.session.host, self.chosen()
         if host is None or process is None or self.refused(self.session, f"act('{name}')"):
             return
-        trainer = next((t for t in host.trainers if t.process == process.id), None)
+        trainer = trainer_in(host, process)
         if trainer is not None:
             open_act(program(self.app), name, trainer)
             return

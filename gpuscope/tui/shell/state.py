@@ -6,7 +6,7 @@ be read is ignored with a notice, and replaced only when the app ends well.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from ... import paths
@@ -43,6 +43,7 @@ class ViewState:
     recent: str = ""
 
 
+_KEPT = tuple(field.name for field in fields(ViewState) if field.name != "mine")
 _CHOICES = {"tab": TABS, "sort": SORTS, "process_sort": PROCESS_SORTS}
 
 
@@ -75,15 +76,13 @@ def _check(body: object) -> ViewState:
     if not isinstance(body, dict):
         raise ValueError("not an object")
     state = ViewState()
-    for field in fields(ViewState):
-        value, default = body.get(field.name), getattr(state, field.name)
-        if field.name == "mine":
-            continue
+    for name in _KEPT:
+        value, default = body.get(name), getattr(state, name)
         if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
-        if type(value) is not type(default) or value not in _CHOICES.get(field.name, (value,)):
+        if type(value) is not type(default) or value not in _CHOICES.get(name, (value,)):
             continue
-        setattr(state, field.name, value[:200] if isinstance(value, str) else value)
+        setattr(state, name, value[:200] if isinstance(value, str) else value)
     if not 0 <= state.rate_hz <= 10:
         state.rate_hz = 0.0
     return state
@@ -99,7 +98,7 @@ def save(state: ViewState, path: Path | None = None) -> str:
     path = path or state_path()
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        kept = {name: value for name, value in asdict(state).items() if name != "mine"}
+        kept = {name: getattr(state, name) for name in _KEPT}
         atomic_file.write_text(path, json.dumps(kept, indent=1))
     except OSError as error:
         return f"{path}: not written ({error.strerror})"
