@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ..config import LabConfig
+from ..matrix import label
 from ..toggles import BY_NAME, Value
 from .judge import Loss, Speed
 from .space import Limits
@@ -123,6 +124,15 @@ class Settings:
     time_left: Callable[[], float | None] = lambda: None
     fits: Fit = lambda config: None
     window_seconds: float = 0.0
+
+
+BASELINE = "baseline"
+
+
+def label_of(config: LabConfig, baseline: LabConfig) -> str:
+    """Return in which switches a configuration differs from the baseline."""
+    names = [name for name in BY_NAME if getattr(config, name) != getattr(baseline, name)]
+    return label(config, names) if names else BASELINE
 
 
 def words(change: Mapping[str, Value]) -> str:

@@ -13,12 +13,11 @@ from ...text.units import age_text, bytes_text
 from .. import compare as comparing
 from ..config import LabConfig
 from ..ledger import Entry
-from ..matrix import label
 from ..sweep import cell_key
 from ..tables import figure
 from ..toggles import BY_NAME
 from . import judge, paste
-from .findings import STATUS, Found, Row, Switch
+from .findings import STATUS, Found, Row, Switch, label_of
 
 COST_SAMPLES = 1_000_000
 """Samples that a price and an energy are given for, unless the user names another number."""
@@ -51,8 +50,7 @@ class Result:
 
     def label(self, config: LabConfig) -> str:
         """Return in which switches a configuration differs from the baseline."""
-        names = [n for n in BY_NAME if getattr(config, n) != getattr(self.found.baseline, n)]
-        return label(config, names) if names else "baseline"
+        return label_of(config, self.found.baseline)
 
     @property
     def device(self) -> str:

@@ -22,11 +22,9 @@ from ..config import LabConfig
 from ..launch import STOP_SECONDS
 from ..ledger import Entry, Ledger
 from ..machine import MEMORY_VARIABLE
-from ..matrix import label
 from ..run_series import RunSeries, Watcher
 from ..sweep import alone, cell_key
-from ..toggles import BY_NAME
-from .findings import Found, Trial
+from .findings import Found, Trial, label_of
 from .search import CannotTune, Search
 
 SOURCE = "tune"
@@ -196,7 +194,7 @@ class Runner(RunSeries):
             trial = next(steps)
             while True:
                 progress.trial, progress.step = trial, 0
-                progress.label = _label(self.job.baseline, trial.config)
+                progress.label = label_of(trial.config, self.job.baseline)
                 entry = known.get((cell_key(trial.config), trial.repeat))
                 if entry is not None:
                     progress.replayed += 1
@@ -291,11 +289,6 @@ class Steady:
         if not self.enough.is_set() and (whole or (slow and steps >= FEW_STEPS)):
             self.ended = now
             self.enough.set()
-
-
-def _label(baseline: LabConfig, config: LabConfig) -> str:
-    names = [name for name in BY_NAME if getattr(config, name) != getattr(baseline, name)]
-    return label(config, names) if names else "baseline"
 
 
 def _late(config: LabConfig, seconds: float) -> metrics.Failure:

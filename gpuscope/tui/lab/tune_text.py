@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...lab.intervals import ratio_text
-from ...lab.tune.findings import STATUS
+from ...lab.tune.findings import BASELINE, STATUS
 from ...text import styled
 from ...text.numbers import number
 from ...text.styled import Line, Piece
@@ -27,7 +27,6 @@ COLUMNS = (
     Column("loss", "LOSS", 7, align="right", priority=5),
     Column("result", "RESULT", 14, flex=3),
 )
-BASELINE = "baseline"
 TOKENS = {
     "baseline": "text",
     "kept": "ok",
