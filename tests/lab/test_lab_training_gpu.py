@@ -83,5 +83,5 @@ def test_the_large_presets_are_as_large_as_they_say_and_learn() -> None:
 def test_a_worker_reserves_no_more_than_it_is_allowed() -> None:
     needed = document(model="gpt", steps=20)["peak_reserved_bytes"]
     ((records, _),) = workers({"model": "gpt", "steps": 20}, **{MEMORY_VARIABLE: str(needed // 2)})
-    assert records[-1]["kind"] == "failed"
+    assert records[-1]["kind"] == "error"
     assert "memory" in records[-1]["what"].lower()
