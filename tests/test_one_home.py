@@ -291,6 +291,16 @@ def cuts_text(nodes: Nodes) -> bool:
     )
 
 
+def tells_whose_file(nodes: Nodes) -> bool:
+    """Tells by its path whether a source file is the user's, a package's, torch's or Python's."""
+    texts = [node.value for node in nodes if isinstance(node, ast.Constant)]
+    return any(
+        re.search(r"^/?(site|dist)-packages/?$|\)-packages|^/torch/$|/lib/python3|<frozen", text)
+        for text in texts
+        if isinstance(text, str) and len(text.split()) == 1
+    )
+
+
 # Each entry says why it stands. The probe's have one reason: only the wire goes into a trainer with
 # it.
 ALLOWED: list[tuple[Callable[[Nodes], bool], tuple[str, ...], dict[str, int]]] = [
@@ -367,6 +377,18 @@ ALLOWED: list[tuple[Callable[[Nodes], bool], tuple[str, ...], dict[str, int]]] =
     (steps_of_time, ("text/units.py",), {"tui/log/activity.py": 1}),  # the length of a column
     (writes_moments, ("text/clock.py",), {}),
     (
+        tells_whose_file,
+        ("wire/code_owner.py",),
+        {
+            # names of folders that are looked for or left out
+            "agent/environment_torch.py": 1,
+            "attach/left_files.py": 1,
+            "doctor/dead/find.py": 1,
+            "doctor/script/files.py": 1,
+            "tui/trainer/stack_text.py": 1,  # shortens a path
+        },
+    ),
+    (
         writes_plurals,
         ("text/units.py", "text/ranges.py"),
         {
@@ -417,6 +439,7 @@ def test_what_is_looked_for_is_found():
         steps_of_time: "STEPS = (60, 300, 900, 3600, 43200)",
         writes_moments: "at = time.strftime('%H:%M', time.localtime(wall))",
         writes_plurals: """text = f"{count} run{'s' * (count != 1)}" """,
+        tells_whose_file: 'own = "site-packages" not in frame.filename',
         words_findings: 'fix = Fix(title=f"Free {size}", command=command)',
         words_abstentions: 'scene.facts["cell"] = f"cell {number} of a notebook"',
     }

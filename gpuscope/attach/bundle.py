@@ -21,7 +21,7 @@ hide a gpuscope that is installed for the trainer.
 """
 WIRE = (
     "wire/__init__.py", "wire/columns.py", "wire/frames.py", "wire/codec.py", "wire/blobs.py",
-    "wire/boxes.py", "wire/injected.py", "wire/loss_text.py",
+    "wire/boxes.py", "wire/code_owner.py", "wire/injected.py", "wire/loss_text.py",
 )  # fmt: skip
 SHARED = (
     "errors.py", "exit_status.py", "process/__init__.py", "process/atomic_file.py",

@@ -19,6 +19,7 @@ from ..predict.report import with_error
 from ..predict.request import CannotPredict
 from ..text.units import bytes_text, parse_size
 from ..wire.clean import clean, clean_lines
+from ..wire.code_owner import is_own
 from .predicted import Predicted, predicted
 from .settings import SWITCHES, Training, suggestion
 
@@ -40,7 +41,7 @@ def tracer(root: str) -> Tracer:
     path = [
         name
         for name in map(os.path.realpath, filter(None, sys.path))
-        if os.path.join(name, "").startswith(inside) and "site-packages" not in name
+        if (folder := os.path.join(name, "")).startswith(inside) and is_own(folder)
     ]
     return Tracer(None, root, path)
 

@@ -17,6 +17,7 @@ from typing import Any
 from ..doctor import table
 from ..text.units import bytes_text
 from ..wire.clean import clean
+from ..wire.code_owner import is_own
 from .in_tests import SHOWN, Budgets
 
 PITFALLS = {
@@ -257,7 +258,7 @@ def _stacks(live: Mapping[int, Mapping[str, Any]], title: str) -> list[str]:
         frames = [
             f"{frame['filename']}:{frame['line']} in {frame['name']}"
             for frame in row.get("frames", ())
-            if "site-packages" not in str(frame.get("filename"))
+            if is_own(str(frame.get("filename", "")))
         ]
         key = " < ".join(frames[:3]) or "(no stack)"
         sums[key] = sums.get(key, 0) + int(row["size"])

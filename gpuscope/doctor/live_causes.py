@@ -21,6 +21,7 @@ from ..model.time_ledger import TimeLedger, recent
 from ..store.view import DeviceView, JobView, TrainerView
 from ..text.units import duration_text, percent_text, window_text
 from ..wire.clean import clean
+from ..wire.code_owner import is_own
 from . import look_evidence
 from .finding import Confidence, Effect, Evidence, Finding, Fix
 from .live_scene import MIN_STEPS, WORDINGS, Findings, LiveScene, living, place
@@ -292,7 +293,7 @@ def _recompiled(trainer: TrainerView) -> Iterator[Evidence]:
         return
     at = str(last.get("compiled_at") or "")
     text = f"compiled again {count} times in the last minutes"
-    text += f": {at}" if at and "/torch/" not in at else ""
+    text += f": {at}" if is_own(at.rpartition(":")[0]) else ""
     yield Evidence(text=text, source="dynamo")
     if isinstance(guard, str) and guard:
         yield Evidence(text=f"the guard that failed last: {guard}", source="dynamo")

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import traceback
-
+from ..wire.code_owner import last_own_line
 from . import metrics
 from .config import PRESETS, LabConfig
 from .run_statistics import Tally
@@ -97,11 +94,5 @@ def smaller(config: LabConfig, batch: int | None) -> str:
 
 
 def _where(error: BaseException) -> str:
-    """Return the last line of the user's own code in the traceback."""
-    ours = os.path.dirname(os.path.abspath(__file__))
-    torch = sys.modules.get("torch")
-    theirs = os.path.dirname(os.path.abspath(getattr(torch, "__file__", None) or ours))
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if not frame.filename.startswith((ours, theirs, "<")):
-            return f" (at {frame.filename}:{frame.lineno})"
-    return ""
+    line = last_own_line(error)
+    return f" (at {line})" if line else ""

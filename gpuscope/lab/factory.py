@@ -13,7 +13,6 @@ import importlib
 import inspect
 import os
 import sys
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +20,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from ..wire.code_owner import last_own_line
 
 BATCH = 8
 """Samples in a micro-batch where the user gives none."""
@@ -160,12 +161,10 @@ def _failed(name: str, doing: str, error: BaseException) -> BadFactory:
     It names the exception, and the last line of the user's code in its traceback.
     """
     text = " ".join(str(error).split())[:300]
-    frames = traceback.extract_tb(error.__traceback__)
-    here = os.path.dirname(os.path.abspath(__file__))
-    theirs = [frame for frame in frames if not frame.filename.startswith((here, "<frozen"))]
-    at = f" at {theirs[-1].filename}:{theirs[-1].lineno}" if theirs else ""
+    line = last_own_line(error)
     if isinstance(error, SyntaxError) and error.filename:
-        at = f" at {error.filename}:{error.lineno}"
+        line = f"{error.filename}:{error.lineno}"
+    at = f" at {line}" if line else ""
     why = f"{type(error).__name__}{': ' + text if text else ''}{at}."
     module, _, attribute = name.partition(":")
     command = (

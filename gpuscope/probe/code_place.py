@@ -6,13 +6,12 @@ import os
 import sys
 from typing import Any, Dict, List, NamedTuple, Optional
 
+from ..wire.code_owner import OUR_FOLDER, OWN, PACKAGE, STDLIB, TORCH, owner
+
 MAX_FRAMES = 64
 MAX_TEXT = 256
-# as code objects have it: an injected probe has no file
-_OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _STDLIB = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
-_PACKAGES = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
-OWN, PACKAGE, TORCH, STDLIB, OURS = "own", "package", "torch", "stdlib", "ours"
+OURS = "ours"
 _kinds: Dict[str, str] = {}
 
 
@@ -48,16 +47,15 @@ def kind(path: str) -> str:
 
 
 def _kind(path: str) -> str:
-    if path.startswith(_OURS):
+    if path.startswith(OUR_FOLDER):
         return OURS
-    if path.startswith(("<frozen ", "<__array_function__")):
-        return STDLIB
+    if path == "<string>":  # python -c
+        return OWN
     torch = getattr(sys.modules.get("torch"), "__file__", None)
     if torch and path.startswith(os.path.dirname(torch) + os.sep):
         return TORCH
-    if any(part in path for part in _PACKAGES):
-        return PACKAGE
-    return STDLIB if path.startswith(_STDLIB) else OWN
+    found = owner(path)
+    return STDLIB if found == OWN and path.startswith(_STDLIB) else found
 
 
 def rows(frame: Any, limit: int = MAX_FRAMES) -> List[List[Any]]:

@@ -14,8 +14,9 @@ import sys
 import weakref
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
+from ..wire.code_owner import OWN
 from . import model_finder
-from .code_place import OWN, kind
+from .code_place import kind
 from .framework_readers import PACKAGES, READERS, Reader, TrainingReport, read_meter, read_script
 from .plain_values import class_names
 

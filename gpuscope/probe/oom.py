@@ -23,6 +23,7 @@ import time
 from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 
 from .. import __version__
+from ..wire.code_owner import OWN
 from ..wire.frames import Unknown
 from . import code_place, cuda, records, rendezvous, segments
 from .on_import import debug
@@ -370,7 +371,7 @@ def _text(oom: _Oom, about: Dict[str, Any], seconds: float) -> str:
     gib = 1 << 30
     stack = about["stack"]
     own = next(
-        (row for row in stack if code_place.kind(row[0]) == code_place.OWN),
+        (row for row in stack if code_place.kind(row[0]) == OWN),
         stack[0] if stack else None,
     )
     where = f" at {os.path.basename(own[0])}:{own[1]} {own[2]}" if own else ""

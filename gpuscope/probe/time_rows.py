@@ -13,6 +13,7 @@ import re
 import sys
 from typing import Any, Container, Dict, List, NamedTuple, Optional, Tuple
 
+from ..wire.code_owner import OWN
 from . import code_place
 from .framework_rows import FRAMEWORKS
 
@@ -168,7 +169,7 @@ def _around(frames: List[Any], path: Container[int]) -> str:
         row = _match(AROUND, frame)
         if row:
             return row
-        if known and code_place.kind(code.co_filename) == code_place.OWN:
+        if known and code_place.kind(code.co_filename) == OWN:
             for row, names in _OWN_NAMES:
                 if names.match(code.co_name):
                     return row
@@ -179,7 +180,7 @@ def _within(frames: List[Any]) -> str:
     called = _CALLED.get(called_name(frames[0]) or "")
     if not called and asks_for_truth(frames[0]):
         called = "read"
-    if called and code_place.kind(frames[0].f_code.co_filename) == code_place.OWN:
+    if called and code_place.kind(frames[0].f_code.co_filename) == OWN:
         return called
     for frame in frames:
         row = _match(WITHIN, frame)

@@ -20,6 +20,7 @@ if __package__ in (None, ""):
     del sys.path[0]  # otherwise files beside the package could shadow the standard library
 
 from gpuscope.snapshot.unpickle import Unreadable, load
+from gpuscope.wire.code_owner import is_own
 from gpuscope.wire.files import open_regular
 
 try:
@@ -32,7 +33,6 @@ MOST_ENTRIES = 20_000
 MOST_JSON_BYTES = 256 << 20
 MOST_GROUPS = 1024
 MOST_MEMBERS = 1 << 17
-_INSTALLED = ("site-packages", "dist-packages", "/torch/", "/lib/python3", "<frozen")
 
 
 class NoDump(Exception):
@@ -160,7 +160,7 @@ def _place(frames: Any) -> str:
         if not isinstance(frame, dict):
             continue
         file = str(frame.get("filename", ""))
-        if file and not any(part in file for part in _INSTALLED):
+        if is_own(file):
             name = file.rpartition("/")[2][:200]
             return f"{name}:{frame.get('line')} in {str(frame.get('name', ''))[:100]}"
     return ""

@@ -8,27 +8,17 @@ lists that share their frames.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..wire.clean import clean
+from ..wire.code_owner import OWN, PACKAGE, owner
 from .model import MAX_FRAMES, Frame, StackRow, Stacks
 
 Place = tuple[str, int, str]
 """File, line, function."""
 NO_STACK = -1
 MAX_TEXT = 300
-
-# These are torch's own files wherever they are (a wheel, a checkout), the interpreter's, and all
-# compiled code.
-_INTERNAL = re.compile(
-    r"(^|/)(site|dist)-packages/(torch|torchvision|torchaudio|functorch|triton)/"
-    r"|(^|/)torch/(nn|autograd|optim|cuda|utils|distributed|fx|amp|func|_\w+|functional|overrides|random)(/|\.py)"
-    r"|/lib/python3[.\d]*/(?!site-packages|dist-packages)"
-    r"|^<frozen |^<string>|^\?\?|\.(c|cc|cpp|cu|cuh|h|hpp|so)(:|$)|^$"
-)
-_LIBRARY = re.compile(r"(^|/)(site|dist)-packages/")
 
 
 class StackTable:
@@ -150,6 +140,5 @@ def headline(places: tuple[Place, ...]) -> int:
     This is the first frame outside torch, the interpreter and other installed packages; failing
     that the first outside torch and the interpreter; failing that 0.
     """
-    outside = [number for number, place in enumerate(places) if not _INTERNAL.search(place[0])]
-    own = [number for number in outside if not _LIBRARY.search(places[number][0])]
-    return own[0] if own else outside[0] if outside else 0
+    owners = [owner(file) for file, _, _ in places]
+    return next((owners.index(one) for one in (OWN, PACKAGE) if one in owners), 0)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
-import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
@@ -23,6 +22,7 @@ from typing import Any
 from ..process.procfs import boot_id, start_ticks
 from ..wire import boxes, codec
 from ..wire.clean import clean
+from ..wire.code_owner import is_own
 from ..wire.files import open_regular
 from ..wire.frames import (
     HOST_ID,
@@ -54,7 +54,6 @@ _NO_HOST: list[int | str] = [
     "a black box has no data about its host",
 ]
 _GZIP = b"\x1f\x8b"
-_INSTALLED = re.compile(r"/(?:site|dist)-packages/|/lib/python3|<frozen ")
 
 
 class BoxReader:
@@ -335,7 +334,8 @@ def how_it_ended(ended: dict[str, Any]) -> str:
     """
     if ended.get("how") == "exception":
         rows = _stack(ended)
-        where = next((row for row in rows if not _INSTALLED.search(row)), rows[0] if rows else "")
+        own = [row for row in rows if is_own(row.rpartition(":")[0])]
+        where = next(iter(own or rows), "")
         message = str(ended.get("message", "")).partition("\n")[0]
         text = f"ended by {ended.get('type', 'an exception')}: {message}"[:1500]
         return f"{text} (at {where})" if where else text

@@ -6,11 +6,11 @@ outside and are cleaned where they are shown.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from ...wire.code_owner import is_own
 from ..finding import Abstained, Confidence, Evidence
 
 if TYPE_CHECKING:
@@ -24,14 +24,6 @@ waited for one. ``told``: the launcher or the scheduler made it end. ``fact``: n
 """
 
 
-_INSTALLED = re.compile(
-    r"site-packages|dist-packages|/lib/python3|<frozen|<string>|^(?:torch\w*|numpy|multiprocessing|asyncio"
-    r"|concurrent|importlib|json|pickle|email|http|urllib)/"
-    r"|^(?:threading|queue|socket|selectors|subprocess|runpy|contextlib|pickle|tarfile|gzip)\.py$"
-)
-"""Files that are not the user's; py-spy shortens paths by what is in Python's search path."""
-
-
 @dataclass(frozen=True, slots=True)
 class Frame:
     """One frame of a Python stack."""
@@ -42,8 +34,8 @@ class Frame:
 
     @property
     def own(self) -> bool:
-        """Return whether the file is the user's: neither installed nor Python's own."""
-        return bool(self.file) and not _INSTALLED.search(self.file)
+        """Return whether the file is the user's own."""
+        return is_own(self.file)
 
     @property
     def place(self) -> str:

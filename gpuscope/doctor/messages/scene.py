@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ...wire.code_owner import is_own
 from .text import Log
 
 _FRAME = re.compile(r'File "([^"]{1,400})", line (\d+), in ([^\s,]{1,200})')
@@ -33,10 +34,8 @@ class Frame:
 
     @property
     def own(self) -> bool:
-        """Return whether the file is the user's: neither installed nor torch's."""
-        return "site-packages" not in self.file and not re.search(
-            r"(?:^|/)(?:torch|multiprocessing|threading)\b", self.file
-        )
+        """Return whether the file is the user's own."""
+        return is_own(self.file)
 
 
 @dataclass(slots=True)

@@ -8,9 +8,9 @@ import re
 import traceback
 from typing import Any
 
+from ...wire.code_owner import last_own_line
 from ..request import CannotPredict, Request
 
-_HERE = os.path.dirname(os.path.abspath(__file__))
 _DISTRIBUTED = os.path.join("torch", "distributed", "")
 _CALIBRATE = "calibrate on a running trainer instead: gpuscope predict PID"
 _CUDA = re.compile(
@@ -120,19 +120,8 @@ def _within(request: Request, failure: CannotPredict) -> CannotPredict:
 
 
 def _theirs(error: BaseException) -> str:
-    """Return the last line of the user's own code in the traceback, neither ours nor torch's."""
-    frames = traceback.extract_tb(error.__traceback__)
-    theirs = [frame for frame in frames if not _foreign(frame.filename)]
-    return f" ({theirs[-1].filename}:{theirs[-1].lineno})" if theirs else ""
-
-
-def _foreign(filename: str) -> bool:
-    package = os.path.dirname(os.path.dirname(_HERE))
-    return (
-        filename.startswith((package, "<"))
-        or f"{os.sep}torch{os.sep}" in filename
-        or "site-packages" in filename
-    )
+    line = last_own_line(error)
+    return f" ({line})" if line else ""
 
 
 def _operator(error: BaseException) -> str:

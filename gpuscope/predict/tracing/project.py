@@ -6,10 +6,10 @@ import os
 import sys
 from types import FrameType
 
+from ...wire.code_owner import OUR_FOLDER, is_own
+
 MOST_LINES = 24
 """How many lines of one stack are recorded; of a deeper stack, the innermost ones."""
-_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
-_OURS = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), "")
 
 
 class Lines:
@@ -46,9 +46,9 @@ class Lines:
         """Return a file's name within the project, "" for a file that is not part of it."""
         path = os.path.realpath(file)
         if (
-            file.startswith((_OURS, "<"))
+            file.startswith((OUR_FOLDER, "<"))
             or not path.startswith(self._folder)
-            or any(part in path for part in _INSTALLED)
+            or not is_own(path)
         ):
             return ""
         return path[len(self._folder) :]
