@@ -22,6 +22,7 @@ from ..store.view import (
     JobView,
     ProcView,
     TrainerView,
+    by_id,
     no_history,
 )
 from .finding import Abstained, Finding
@@ -74,9 +75,8 @@ class LiveScene:
 
     def device(self, allocator: AllocView) -> DeviceView | None:
         """Returns the device of an allocator, None for the CPU's or where it is unknown."""
-        return next(
-            (one for one in self.host.devices if one.id == allocator.gpu and one.gone is None), None
-        )
+        device = by_id(self.host.devices, allocator.gpu)
+        return device if device is not None and device.gone is None else None
 
     def devices(self, trainer: TrainerView) -> list[DeviceView]:
         """Returns the devices on which a trainer's allocators live."""
@@ -93,13 +93,11 @@ class LiveScene:
         own = {process.id for process in job.processes}
         out = []
         for use in device.uses:
-            process = next(
-                (one for one in self.host.processes if one.id == use.process and one.gone is None),
-                None,
-            )
+            process = by_id(self.host.processes, use.process)
             size = use.number("used_bytes")
             if (
                 process is not None
+                and process.gone is None
                 and process.id not in own
                 and use.gone is None
                 and size is not None

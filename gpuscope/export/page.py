@@ -15,7 +15,7 @@ from ..model.allocator_split import COLUMNS, POOL_COLUMNS, Counters, split
 from ..model.device_state import judge, silence
 from ..model.stalls import is_stalled
 from ..model.step_time import SPLIT, measured_step
-from ..store.view import AllocView, DeviceView, Entity, HostView, Mark, TrainerView, View
+from ..store.view import AllocView, DeviceView, Entity, HostView, Mark, TrainerView, View, by_id
 from . import table
 from .table import Metric
 
@@ -163,11 +163,9 @@ def _trainers(page: Page, host: HostView, left_out: dict[str, int], limits: Limi
 def _allocator(page: Page, host: HostView, of: tuple[str, ...], allocator: AllocView) -> None:
     if _silent(host, allocator):
         return
-    index = next(
-        (device.definition.index for device in host.devices if device.id == allocator.gpu), None
-    )
+    device = by_id(host.devices, allocator.gpu)
     # No driver says which card it is, so the series has torch's own device number and is marked so.
-    gpu = f"cuda:{allocator.definition.ordinal}" if index is None else index
+    gpu = f"cuda:{allocator.definition.ordinal}" if device is None else device.definition.index
     labels = (*of, gpu, allocator.definition.uuid)
     page.readings(table.ALLOCATOR_READINGS, labels, allocator)
     counts = [allocator.number(column) for column in COLUMNS]

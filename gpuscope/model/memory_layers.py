@@ -9,13 +9,13 @@ shown as zero.
 
 from __future__ import annotations
 
-from ..store.view import AllocView, DeviceView, HostView, TrainerView
+from ..store.view import AllocView, DeviceView, HostView, TrainerView, by_id
 from ..text.units import bytes_text, percent_text
 
 
 def trainer_of(host: HostView, allocator: AllocView) -> TrainerView | None:
     """The trainer whose memory this is."""
-    return next((t for t in host.trainers if t.id == allocator.definition.trainer), None)
+    return by_id(host.trainers, allocator.definition.trainer)
 
 
 def living(device: DeviceView) -> tuple[AllocView, ...]:

@@ -21,6 +21,7 @@ from ..doctor.finding import Report
 from ..model.memory_layers import of_the_card
 from ..report.content import Waterfall
 from ..report.memory import device_name, waterfall
+from ..store.view import by_id
 from ..text.units import bytes_text
 from ..wire.frames import Unknown
 from . import findings, markup
@@ -126,7 +127,7 @@ def _why_none(host: HostView, trainer: TrainerView | None) -> str:
             "The probe of this process did not answer, so what torch uses is unknown. "
             "GPUSCOPE_DEBUG=1 in the kernel's environment says why."
         )
-    process = next((p for p in host.processes if p.id == trainer.process), None)
+    process = by_id(host.processes, trainer.process)
     resident = process.number("rss_bytes") if process is not None else None
     held = f" The process uses {bytes_text(resident)} of host memory." if resident else ""
     version = trainer.definition.torch_version

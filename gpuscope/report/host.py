@@ -17,7 +17,7 @@ from ..model.ranks import name_of
 from ..model.slowdown import PARTS
 from ..model.step_colours import SPLIT_TOKENS
 from ..model.step_time import SPLIT, input_share, measured_step, shares_of
-from ..store.view import HistoryOf, HostView, JobView, TrainerView
+from ..store.view import HistoryOf, HostView, JobView, TrainerView, by_key
 from ..text.clock import clock_text
 from ..text.units import DASH, amount_text, bytes_text, count_text, duration_text, percent_text
 from . import environment, findings, memory, time_rows, timelines
@@ -242,7 +242,7 @@ def _memory(watched: Watched, span: Span) -> Section:
         moment, then = _before_its_end(watched, job)
         if then is None:
             continue
-        past = next((one for one in then.jobs if one.key == job.key), None)
+        past = by_key(then.jobs, job.key)
         found = memory.of_job(then, past, watched.history) if past is not None else []
         when = f"at {span.text_at(moment)}"
         for rank, table in found[:1]:

@@ -10,9 +10,9 @@ frozen, so it may be passed between threads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from ..wire.frames import (
     AllocDef,
@@ -229,6 +229,30 @@ class HostView(Entity):
         """
         reason = self.readings.get("processes")
         return reason if isinstance(reason, Unknown) else None
+
+    def job_of(self, trainer: TrainerView | None) -> JobView | None:
+        """Return the job that a trainer is a rank of."""
+        return next((job for job in self.jobs if trainer in job.trainers), None)
+
+
+_WithKey = TypeVar("_WithKey", DeviceView, ProcView, TrainerView, JobView, HostView)
+_WithId = TypeVar("_WithId", DeviceView, ProcView, TrainerView)
+_WithPid = TypeVar("_WithPid", ProcView, TrainerView)
+
+
+def by_key(views: Iterable[_WithKey], key: str | None) -> _WithKey | None:
+    """Return the view that has this key, which it keeps from one session to the next."""
+    return next((one for one in views if one.key == key), None)
+
+
+def by_id(views: Iterable[_WithId], number: int | None) -> _WithId | None:
+    """Return the view with this id, which other views of the same host refer to it by."""
+    return next((one for one in views if one.id == number), None)
+
+
+def by_pid(views: Iterable[_WithPid], pid: int | None) -> _WithPid | None:
+    """Return the first view of this process, be it living or not."""
+    return next((one for one in views if one.definition.pid == pid), None)
 
 
 @dataclass(frozen=True, slots=True)

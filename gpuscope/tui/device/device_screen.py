@@ -15,6 +15,7 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 
 from ...model.device_state import judge, mute, processes_on
 from ...model.device_trainings import hung_since
+from ...store.view import by_key
 from ...text.units import GIB, window_text
 from ..charts.axes import nominal
 from ..charts.bins import Bins
@@ -45,7 +46,7 @@ BROAD, STRIP_ROWS = 160, 8
 strip of the load has room as well.
 """
 BESIDE_ROWS = 44
-"""So high a broad terminal has room for the training and the other GPUs above the charts."""
+"""From this height on, a wide terminal shows the training and the other GPUs above the charts."""
 COURSE_CELLS = 15
 """Of a course beside its gauge, where there is no room for a chart: four seconds each."""
 STRIP_WINDOWS = (60.0, 300.0, 900.0)
@@ -163,9 +164,7 @@ class DeviceScreen(ChartedScreen):
 
     def _find_device(self) -> tuple[HostView | None, DeviceView | None]:
         host = self.session.host
-        return host, next(
-            (d for d in host.devices if d.key == self._key), None
-        ) if host is not None else None
+        return host, by_key(host.devices, self._key) if host is not None else None
 
     def _show(self) -> None:
         width, height = self.terminal

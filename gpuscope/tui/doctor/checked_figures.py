@@ -15,6 +15,7 @@ from ...model.memory_room import MemoryRoom, rooms
 from ...model.ranks import name_of, names_of
 from ...model.stalls import is_stalled
 from ...model.step_time import input_share
+from ...store.view import by_id
 from ...text.ranges import interval_text, ranges_text
 from ...text.units import bytes_text, duration_text, percent_text
 from ...wire.frames import Unknown
@@ -171,7 +172,7 @@ def _memory(host: HostView, sources: Sources) -> Figures:
     out: Figures = []
     if known:
         least = min(known, key=lambda room: room.headroom_bytes or 0.0)
-        device = next((d for d in host.devices if d.id == least.allocator.gpu), None)
+        device = by_id(host.devices, least.allocator.gpu)
         where = name_of(least.trainer)
         where += f", GPU {device.definition.index}" if device is not None else ""
         total = device.definition.total_bytes if device is not None else None

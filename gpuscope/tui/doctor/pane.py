@@ -12,7 +12,7 @@ from textual.binding import BindingType
 from textual.containers import Container, Vertical, VerticalScroll
 
 from ...doctor.order import SEVERITIES
-from ...store.view import HostView, TrainerView
+from ...store.view import HostView, TrainerView, by_pid
 from ...text.styled import Line
 from ..shell.keymap import bindings_of, key_of
 from ..shell.session import Session
@@ -286,7 +286,7 @@ class DoctorPane(Pane):
     def _stack(self, group: Group, host: HostView) -> list[Line]:
         """Return the stack of a hung trainer, which is requested only while it is on screen."""
         case = group.first
-        trainer = next((t for t in host.trainers if t.definition.pid == case.pid), None)
+        trainer = by_pid(host.trainers, case.pid)
         if not case.finding.cause.startswith("stall.") or case.past:
             return []
         if trainer is None or trainer.gone is not None or self.session.replay is not None:

@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from ...store.view import by_key
+
 if TYPE_CHECKING:
     from ...store.source import Source
     from ...store.store import Store
@@ -25,7 +27,7 @@ class Reconnecting(Protocol):
 
 
 UNSEEN_SECONDS = 2.5
-"""So long after its first sample a host may take to tell of its processes and probes."""
+"""How long after its first sample a host may take to report its processes and probes."""
 
 
 class Hosts:
@@ -99,7 +101,7 @@ class Hosts:
 
         Hosts of a view stand as their sources were added.
         """
-        return next((host for host in view.hosts if host.key == self.source.key), None)
+        return by_key(view.hosts, self.source.key)
 
     def sought(self, host_of: Callable[[str], HostView | None]) -> tuple[HostView, int] | None:
         """A wanted process that is seen now, once: its host is looked at from then on."""

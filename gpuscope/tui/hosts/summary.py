@@ -19,7 +19,7 @@ from ...model.link_state import LinkState, link_state
 from ...model.memory_room import TIGHT_BYTES, rooms
 from ...model.pace import pace_of
 from ...model.stalls import find_stall
-from ...store.view import DeviceView, HistoryOf, HostView, JobView, no_history
+from ...store.view import DeviceView, HistoryOf, HostView, JobView, by_id, no_history
 from ...text.units import bytes_text
 from ...wire.frames import NOT_INITIALISED
 from ..device.device_state_text import in_short
@@ -216,7 +216,7 @@ def _of_job(
             if token in ("bad", "warn") and Grade.PROBLEM not in known:
                 yield Grade.PROBLEM if token == "bad" else Grade.TIGHT, f"memory: {text}"
         if room.headroom_bytes is not None and room.headroom_bytes < TIGHT_BYTES:
-            device = next((d for d in host.devices if d.id == room.allocator.gpu), None)
+            device = by_id(host.devices, room.allocator.gpu)
             where = f" on GPU {device.definition.index}" if device is not None else ""
             yield Grade.TIGHT, f"{bytes_text(room.headroom_bytes)} headroom: {job.title}{where}"
 

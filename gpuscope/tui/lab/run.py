@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...lab.config import LabConfig
 from ...model.pace import MEDIAN_STEPS, Pace, pace_of
+from ...store.view import by_pid
 from ...text.numbers import number
 from .devices import tensor_shares
 
@@ -158,7 +159,7 @@ class Run:
         self.pace = pace_of(ranks) if any(t.gone is None for t in ranks) else None
         if self.device != "cuda":
             return
-        trainer = next((t for t in host.trainers if t.definition.pid == pid), None)
+        trainer = by_pid(host.trainers, pid)
         peaks = (
             [p for a in trainer.allocators if (p := a.number("peak_allocated_bytes"))]
             if trainer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from ...store.view import by_id
 from .entry import Entry, name_of_job
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def event_entry(host: HostView, event: Event, job: JobView | None, offset: float
         return None
     if event.e == "oom":
         words = OOM_STATES.get(str(event.data.get("state", "")), words)
-    device = next((d for d in host.devices if d.id == event.id), None)
+    device = by_id(host.devices, event.id)
     place: tuple[object, ...] = ()
     if job is not None:
         rank = next((t.definition.rank for t in job.trainers if t.id == event.id), None)

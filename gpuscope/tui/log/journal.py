@@ -15,6 +15,7 @@ from ...model.alerts import Alerts
 from ...model.alerts_settings import AlertSettings
 from ...model.device_state import silence
 from ...model.job_ends import End, end_of, job_end, last_state
+from ...store.view import by_key
 from ...text.ranges import compact_ranges, ranges_text, spans
 from ...text.units import age_text
 from .entry import (
@@ -197,7 +198,7 @@ class Journal:
 
         The trainer has said that it goes on, or it has ended.
         """
-        job = next((job for job in host.jobs if job.key == case.job), None)
+        job = by_key(host.jobs, case.job)
         return case.finding.pitfall.startswith("hang-") or (
             job is not None and end_of(job) is not None
         )
@@ -206,7 +207,7 @@ class Journal:
         self, host: HostView, case: Case, word: str, text: str, token: str, at: float
     ) -> None:
         finding = case.finding
-        job = next((job for job in host.jobs if job.key == case.job), None)
+        job = by_key(host.jobs, case.job)
         who = name_of_job(job) if job is not None else finding.where
         alike = (word, finding.pitfall, case.job) if case.job else None
         before = self._alike.get(alike) if alike is not None else None

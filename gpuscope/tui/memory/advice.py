@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ...model.device_state import mute
 from ...model.memory_account import Account, largest_freeable
-from ...store.view import HostView
+from ...store.view import HostView, by_id
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import bytes_text
@@ -212,9 +212,7 @@ def _to_free(found: Account, ruled_out: list[str], before: SaidBefore) -> list[L
 
 
 def _on_cpu(host: HostView, subject: Subject) -> list[Line]:
-    process = next(
-        (p for p in host.processes if subject.trainer and p.id == subject.trainer.process), None
-    )
+    process = by_id(host.processes, subject.trainer.process) if subject.trainer else None
     rss = process.number("rss_bytes") if process else None
     resident = f" Resident memory of the process: {bytes_text(rss)}." if rss is not None else ""
     return [

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...model.memory_layers import living, trainer_of
-from ...store.view import AllocView, DeviceView, Entity, HostView, ProcView, TrainerView
+from ...store.view import AllocView, DeviceView, Entity, HostView, ProcView, TrainerView, by_id
 from ...text.process_name import short_script
 from ...text.styled import Line
 from ..shell.keymap import key_of
@@ -77,12 +77,12 @@ def subjects(host: HostView, text: str = "") -> list[Subject]:
 def process_of(host: HostView, subject: Subject) -> ProcView | None:
     """The process looked at: the trainer's, or on a device without one the largest user."""
     if subject.trainer is not None:
-        return next((p for p in host.processes if p.id == subject.trainer.process), None)
+        return by_id(host.processes, subject.trainer.process)
     if subject.device is None:
         return None
     uses = [u for u in subject.device.uses if u.gone is None and u.number("used_bytes") is not None]
     largest = max(uses, key=lambda use: use.number("used_bytes") or 0.0, default=None)
-    return next((p for p in host.processes if largest and p.id == largest.process), None)
+    return by_id(host.processes, largest.process) if largest is not None else None
 
 
 def nothing_lines(host: HostView | None, filtered: str) -> list[Line]:

@@ -14,7 +14,7 @@ from ...model.slowdown import of_trainers
 from ...model.stalls import find_stall, is_ending, worst_rank
 from ...model.step_time import SLOWER, slower_than_before
 from ...model.stragglers import is_warning, straggler
-from ...store.view import HistoryOf, HostView, JobView, TrainerView
+from ...store.view import HistoryOf, HostView, JobView, TrainerView, by_id
 from ...text.clock import clock_text
 from ...text.styled import Line
 from ...text.units import age_text, bytes_text, percent_text
@@ -102,7 +102,7 @@ def growth_lines(host: HostView, room: MemoryRoom, ranks: int) -> list[Line]:
     if ends is None or trend is None or room.headroom_bytes is None:
         return []
     definition = room.trainer.definition
-    device = next((d for d in host.devices if d.id == room.allocator.gpu), None)
+    device = by_id(host.devices, room.allocator.gpu)
     on = f"GPU {device.definition.index}, " if device else ""
     who = name_of(room.trainer) if ranks > 1 else f"pid {definition.pid}"
     place = f" ({on}pid {definition.pid})" if ranks > 1 else ""

@@ -12,6 +12,7 @@ from textual import events
 from textual.app import ComposeResult
 from textual.widget import Widget
 
+from ...store.view import by_key
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import window_text
@@ -275,9 +276,7 @@ class OverviewPane(Pane):
     def highlighted(self, host: HostView) -> DeviceView | None:
         """Return the device under the cursor."""
         key = self._devices.cursor_key
-        return next(
-            (d for d in host.devices if d.key == key), host.devices[0] if host.devices else None
-        )
+        return by_key(host.devices, key) or next(iter(host.devices), None)
 
     # ── actions ──
 
@@ -392,9 +391,8 @@ class OverviewPane(Pane):
     def chosen(self, host: HostView) -> TrainerView | None:
         """The worst rank of the job under the cursor, or who is on the highlighted device."""
         line = self._jobs.current if self._jobs.has_focus else None
-        trainer = next(
-            (t for t in host.trainers if line and line.entity and t.key == line.entity.key), None
-        )
+        entity = line.entity if line is not None else None
+        trainer = by_key(host.trainers, entity.key) if entity is not None else None
         return trainer or super().chosen(host)
 
     def chosen_pid(self) -> int | None:

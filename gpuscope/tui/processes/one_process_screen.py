@@ -13,6 +13,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 
+from ...store.view import by_key
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import window_text
@@ -93,9 +94,7 @@ class OneProcessScreen(ChartedScreen):
 
     def _find_process(self) -> tuple[HostView | None, ProcView | None]:
         host = self.session.host
-        return host, next(
-            (p for p in host.processes if p.key == self._key), None
-        ) if host is not None else None
+        return host, by_key(host.processes, self._key) if host is not None else None
 
     def _show(self) -> None:
         host, process = self._find_process()

@@ -16,6 +16,7 @@ from textual.binding import BindingType
 from textual.containers import VerticalScroll
 
 from ...model.ranks import name_of
+from ...store.view import by_id, by_pid
 from ...text import styled
 from ...text.process_name import shown_command
 from ...text.styled import Line
@@ -74,7 +75,7 @@ def signal_dialog_to(session: Session, pid: int | None) -> SignalDialog | None:
     living = (
         [p for p in session.host.processes if p.gone is None] if session.host is not None else []
     )
-    process = next((p for p in living if p.definition.pid == pid), None)
+    process = by_pid(living, pid)
     if process is not None:
         return signal_dialog(session, process)
     session.notices.say(
@@ -100,8 +101,8 @@ def _never(process: ProcView) -> str:
 
 def rank_lines(host: HostView, process: ProcView) -> Iterable[Line]:
     """Return what an end or a pause of a rank means for the others of its job, if it has others."""
-    trainer = next((t for t in host.trainers if t.id == process.trainer), None)
-    job = next((j for j in host.jobs if trainer in j.trainers), None) if trainer else None
+    trainer = by_id(host.trainers, process.trainer)
+    job = host.job_of(trainer) if trainer else None
     if trainer is None or job is None:
         return
     ranks = max(trainer.definition.world_size or 1, sum(one.gone is None for one in job.trainers))

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from ...model.cuda_devices import VISIBLE, names_by_number, ordinals
 from ...model.device_state import IDLE_PERCENT
 from ...model.job_ends import how_it_ended
-from ...store.view import HostView, ProcView, TrainerView, UseView
+from ...store.view import HostView, ProcView, TrainerView, UseView, by_id
 from ...text import styled
 from ...text.process_name import LAB, shown_command
 from ...text.styled import Line, Piece
@@ -35,9 +35,8 @@ def head(process: ProcView) -> Line:
 
 def trainer_in(host: HostView, process: ProcView) -> TrainerView | None:
     """Return the trainer with a probe in this process."""
-    return next(
-        (one for one in host.trainers if one.id == process.trainer and one.gone is None), None
-    )
+    trainer = by_id(host.trainers, process.trainer)
+    return trainer if trainer is not None and trainer.gone is None else None
 
 
 def about_lines(

@@ -51,7 +51,7 @@ def training_lines(
 
 def _stalled(host: HostView, trainer: TrainerView | None) -> str:
     """Return how grave it is that the job of a trainer hangs, "" where it does not."""
-    job = next((job for job in host.jobs if trainer in job.trainers), None)
+    job = host.job_of(trainer)
     return stalled_ranks(job).get(trainer.key, "") if job is not None and trainer else ""
 
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from ...store.view import by_key
 from ...text.units import age_text
 
 if TYPE_CHECKING:
@@ -62,11 +63,7 @@ class FrozenView:
             return False
         if self._since is None:
             self.stop(store.view())
-        here = (
-            self.past(key) or next((h for h in self.frozen.hosts if h.key == key), now)
-            if self.frozen
-            else now
-        )
+        here = self.past(key) or by_key(self.frozen.hosts, key) or now if self.frozen else now
         moment = (here.sampled_seconds or now.sampled_seconds) + seconds
         self._key = key
         self._past = store.host_at(key, min(max(moment, oldest), now.sampled_seconds))
@@ -79,9 +76,7 @@ class FrozenView:
         """
         if self._since is None or self.frozen is None or now is None or now.sampled_seconds is None:
             return 0.0
-        shown = self.past(now.key) or next(
-            (host for host in self.frozen.hosts if host.key == now.key), None
-        )
+        shown = self.past(now.key) or by_key(self.frozen.hosts, now.key)
         if shown is None or shown.sampled_seconds is None:
             return 0.0
         return max(now.sampled_seconds - shown.sampled_seconds, 0.0)

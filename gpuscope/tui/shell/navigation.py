@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ...store.view import by_pid
+
 if TYPE_CHECKING:
     from textual.screen import Screen
 
@@ -87,5 +89,5 @@ def of_process(session: Session, host: HostView, pid: int) -> Screen[Any] | None
     job = next((j for j in host.jobs if any(t.definition.pid == pid for t in j.trainers)), None)
     if job is not None:
         return screen_for("job", session, job.key)
-    process = next((p for p in host.processes if p.definition.pid == pid), None)
+    process = by_pid(host.processes, pid)
     return screen_for("readings", session, process.key) if process is not None else None

@@ -141,7 +141,7 @@ class TimePane(MeasuredPanels):
     def show(self, host: HostView | None) -> None:
         trainer = self.chosen(host) if host is not None else None
         if host is not None:
-            job = next((job for job in host.jobs if trainer in job.trainers), None)
+            job = host.job_of(trainer)
             self._bring_up_to_date(host, job.key if job is not None else None)
         if host is None or trainer is None:
             self._drawn = ()
@@ -158,7 +158,7 @@ class TimePane(MeasuredPanels):
         slower = of_trainers([trainer], host, self.session.history)
         slow = self._straggler(ranks)
         told = self._told = severities(self._cases(ranks))
-        job = next((job for job in host.jobs if trainer in job.trainers), None)
+        job = host.job_of(trainer)
         everything, stopped = self._trainers(host), stopped_lines(trainer, job)
         place = next((i for i, t in enumerate(everything) if t.key == trainer.key), 0)
         drawn = (
@@ -250,7 +250,7 @@ class TimePane(MeasuredPanels):
         self, host: HostView, trainer: TrainerView, ranks: Sequence[TrainerView], subject: Line
     ) -> None:
         """Show what is measured of a job that has no ledger."""
-        job = next((job for job in host.jobs if trainer in job.trainers), None)
+        job = host.job_of(trainer)
         stopped = stopped_lines(trainer, job)
         slow = self._straggler(ranks) if not stopped else None
         slower = of_trainers(ranks, host, self.session.history) if not stopped else None

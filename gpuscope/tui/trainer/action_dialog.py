@@ -15,6 +15,7 @@ from textual.binding import BindingType
 from textual.containers import VerticalScroll
 
 from ...store.pending_requests import SourceError
+from ...store.view import by_key
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import percent_text
@@ -94,7 +95,7 @@ class ActDialog(Dialog):
     def trainer(self) -> TrainerView | None:
         """Who is asked."""
         host = self.session.host
-        return next((t for t in host.trainers if t.key == self._key), None) if host else None
+        return by_key(host.trainers, self._key) if host else None
 
     def _show(self) -> None:
         if not self.is_open:

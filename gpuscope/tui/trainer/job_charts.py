@@ -18,7 +18,7 @@ from ...model.ranks import name_of
 from ...model.step_parts import step_parts
 from ...model.time_ledger import JUDGED_SECONDS, of_trainer
 from ...model.valid_history import while_it_answers, while_it_steps
-from ...store.view import History
+from ...store.view import History, by_id
 from ...text.units import bytes_text, window_text
 from ..charts.chart_series import at_moments, thin
 from ..charts.line import LineChart, Series, alike_text, one_if_alike
@@ -67,7 +67,7 @@ MORE = ("load", "cpu")
 """What a wide terminal shows besides: the load of the job's GPUs, and of its processes."""
 PACE_TOKENS = ("series1", "series2", "series3", "series4", "series5", "series6")
 LOOK_SECONDS = 3.0
-"""So often it is looked how much is known, for the time that the charts show."""
+"""How often the charts check how much is known of the time that they show."""
 
 
 def arrange(width: int, height: int, order: Sequence[str], first: int = 0) -> list[list[str]]:
@@ -358,7 +358,7 @@ class JobCharts(Grid):
         self, host: HostView, allocator: AllocView, window: float
     ) -> tuple[list[Layer], Sequence[float]]:
         held = self.session.history(allocator.id, "allocated_bytes", window)
-        device = next((d for d in host.devices if d.id == allocator.gpu), None)
+        device = by_id(host.devices, allocator.gpu)
         if device is not None and mute(device) is not None:
             held = while_it_answers(held, self.session.history(device.id, "used_bytes", window))
         peaks = recent_peaks(held, max(PEAK_SECONDS, window / COLUMNS))

@@ -13,6 +13,7 @@ from textual.binding import BindingType
 
 from ...model.stalls import find_stall
 from ...model.step_parts import step_parts
+from ...store.view import by_key
 from ...text import styled
 from ...text.styled import Line
 from ..log.rows import event_lines
@@ -98,7 +99,7 @@ class JobScreen(FullScreen):
         if not self.is_mounted:
             return
         host = self.session.host
-        job = next((j for j in host.jobs if j.key == self._key), None) if host is not None else None
+        job = by_key(host.jobs, self._key) if host is not None else None
         self._several = job is not None and len(job.trainers) > 1
         self.say_own_keys(self.session)
         if host is None or job is None:
@@ -195,8 +196,8 @@ class JobScreen(FullScreen):
         host, key = self.session.host, self._ranks.cursor_key
         if host is None:
             return None
-        found = next((t for t in host.trainers if t.key == key), None)
-        job = next((j for j in host.jobs if j.key == self._key), None)
+        found = by_key(host.trainers, key)
+        job = by_key(host.jobs, self._key)
         return found or (job.trainers[0] if job is not None and job.trainers else None)
 
     def action_act(self, name: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...model.device_trainings import STARVED
 from ...model.step_time import input_share
-from ...store.view import DeviceView, HostView, TrainerView
+from ...store.view import DeviceView, HostView, TrainerView, by_id
 from ...text.units import amount_text, brief_duration_text, percent_text
 from ..overview.job_rows import loss_text
 from ..widgets.table import Cell
@@ -28,7 +28,7 @@ def wide_cells(host: HostView, trainer: TrainerView, device: DeviceView | None) 
             cells["load"] = [(percent_text(load / 100, whole=True), "text")]
         if power is not None:
             cells["power"] = [(f"{power:.0f}W", "muted")]
-    process = next((one for one in host.processes if one.id == trainer.process), None)
+    process = by_id(host.processes, trainer.process)
     if process is not None and process.gone is None:
         cpu, rss = process.number("cpu_percent"), process.number("rss_bytes")
         if cpu is not None:

@@ -15,6 +15,7 @@ from ...model.stalls import is_overdue, place, stalled_ranks, waits_in_collectiv
 from ...model.step_parts import step_parts
 from ...model.step_time import input_share
 from ...model.stragglers import is_warning, straggler
+from ...store.view import by_id
 from ...text import styled
 from ...text.ranges import compact_ranges
 from ...text.styled import Piece
@@ -66,9 +67,9 @@ NOTHING: Sequence[Piece] = [("–", "faint")]
 OTHERS = "others"
 """Begins the keys of rows that stand for several ranks."""
 LEAST_ALIKE = 3
-"""So many ranks that are alike have one row, where rows are scarce."""
+"""From this number on, ranks that are alike share a row where rows are scarce."""
 RANK_CELLS = 11
-"""RANK is at most so wide, where a row names the ranks that it stands for."""
+"""The greatest width of RANK, where a row names the ranks that it stands for."""
 
 
 def _with_input(columns: Sequence[Column], rows: Sequence[TableRow]) -> Sequence[Column]:
@@ -232,9 +233,7 @@ def _rank_row(
 ) -> TableRow:
     rank, alone = trainer.definition.rank, trainer.definition.world_size == 1
     age = trainer.number("step_age_seconds")
-    device = next(
-        (d for d in host.devices if room is not None and d.id == room.allocator.gpu), None
-    )
+    device = by_id(host.devices, room.allocator.gpu) if room is not None else None
     bad = "bad" if stalled == "bad" or broken is not None else "warn" if mark else "text"
     cells: dict[str, Cell] = {
         "rank": NOTHING if rank is None or alone else [(f"{mark} {rank}".strip(), bad)],

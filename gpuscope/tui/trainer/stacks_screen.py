@@ -14,6 +14,7 @@ from textual.binding import BindingType
 from textual.containers import VerticalScroll
 
 from ...store.pending_requests import SourceError
+from ...store.view import by_key
 from ...text import styled
 from ...text.styled import Line
 from ..shell.keymap import bindings_of
@@ -67,7 +68,7 @@ class StacksScreen(Dialog):
 
     def _trainer(self) -> TrainerView | None:
         host = self.session.host
-        return next((t for t in host.trainers if t.key == self._key), None) if host else None
+        return by_key(host.trainers, self._key) if host else None
 
     def _show(self) -> None:
         if not self.is_open:

@@ -10,6 +10,7 @@ from textual.containers import Vertical
 from textual.message import Message
 from textual.widget import Widget
 
+from ...store.view import by_key
 from ...text.styled import Line
 from ..shell.keymap import key_of
 from ..shell.session import Session
@@ -47,7 +48,7 @@ class Pane(Vertical):
 
     def chosen(self, host: HostView) -> TrainerView | None:
         """The trainer that is looked at: one on the highlighted device, mine before others'."""
-        device = next((d for d in host.devices if d.key == self.session.device_key), None)
+        device = by_key(host.devices, self.session.device_key)
         here = (
             {a.definition.trainer for a in device.allocators if a.gone is None} if device else set()
         )

@@ -23,6 +23,7 @@ from ....predict import gpus
 from ....predict.document import EXIT_CODES, FIGURES, PARTS, figure_of
 from ....predict.errors import Figure
 from ....process.procfs import descends
+from ....store.view import by_id
 from ....text.process_name import short_script
 from ....text.units import amount_text as gib
 from ....wire.clean import clean
@@ -215,7 +216,7 @@ def _largest(pairs: list[tuple[HostView, TrainerView]], name: str) -> Measured:
             "gpuscope predict MODULE:FACTORY   needs no run",
         )
     host, trainer, best = max(every, key=lambda one: one[2].number("peak_reserved_bytes") or 0)
-    device = next((one for one in host.devices if one.id == best.gpu), None)
+    device = by_id(host.devices, best.gpu)
     definition = trainer.definition
     total = device.definition.total_bytes if device is not None else None
     driver = device.number("driver_reserved_bytes") if device is not None else None

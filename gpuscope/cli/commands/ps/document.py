@@ -8,7 +8,7 @@ from typing import Any
 from ....model.allocator_split import COLUMNS, POOL_COLUMNS, Counters, split
 from ....model.device_state import judge, list_gap, silence
 from ....model.step_time import SPLIT
-from ....store.view import AllocView, DeviceView, HostView, ProcView, TrainerView, UseView
+from ....store.view import AllocView, DeviceView, HostView, ProcView, TrainerView, UseView, by_id
 from ....wire.clean import clean
 from ....wire.frames import (
     ALLOCATOR_COLUMNS,
@@ -220,7 +220,7 @@ def _allocator(
     unknowns: Unknowns, path: str, allocator: AllocView, host: HostView
 ) -> dict[str, Any]:
     definition, why = allocator.definition, output.reason(allocator.readings, "uuid")
-    device = next((device for device in host.devices if device.id == allocator.gpu), None)
+    device = by_id(host.devices, allocator.gpu)
     sampled = allocator.sampled_seconds is not None
     readings = allocator.readings if sampled else dict.fromkeys(ALLOCATOR_COLUMNS, NO_SAMPLE)
     return {
