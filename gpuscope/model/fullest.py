@@ -21,7 +21,7 @@ So the readings cover all moments of a step.
 """
 LEAST_SECONDS, MOST_SECONDS = 30.0, 300.0
 PEAK_BASIS = f"last {LEAST_SECONDS:.0f} s, or {STEPS} steps"
-"""Of what PEAK is the peak, in words for a panel; the peak since the start is called so."""
+"""Which time PEAK covers, in the words of a panel. The peak since the start is called so."""
 TAKEN = (
     "allocated_bytes", "active_bytes", "requested_bytes", "inactive_split_bytes", *POOL_COLUMNS,
     "private_pool_bytes", "workspace_bytes", "parameter_bytes", "gradient_bytes",
@@ -41,7 +41,7 @@ class Fullest(NamedTuple):
 
 
 def peak_text(seconds: float) -> str:
-    """Return of how long something is the peak: ``peak of 30 s``."""
+    """Return the time that a peak covers, in words: ``peak of 30 s``."""
     return f"peak of {max(5, 5 * round(seconds / 5))} s"
 
 

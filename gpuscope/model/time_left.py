@@ -14,7 +14,7 @@ from __future__ import annotations
 from .look import Look
 
 COUNTS = 0.5
-"""Of what the clock has for pauses, the median must leave this share out. Otherwise there is a
+"""The median must leave out this share of what the clock has for pauses. Otherwise there is a
 pause in most steps, and the median has it too."""
 
 

@@ -87,7 +87,7 @@ class _Part:
 
     @property
     def extra(self) -> _Part:
-        """It as what may be won as well: it makes the upper end larger alone."""
+        """Return the part as a possible gain, which raises only the upper bound."""
         return _Part(0.0, 0.0, self.high)
 
 

@@ -26,7 +26,7 @@ __all__ = ["are_of_one_job", "examine", "is_of_a_job", "says_ranks"]
 
 WORDINGS = Wordings("dead")
 MOST_SNAPSHOTS = 4
-"""So many snapshots and out-of-memory records of a job are examined by themselves as well."""
+"""How many snapshots and out-of-memory records of a job are also examined on their own."""
 MOST_UNREAD = 20
 _FIGURES = {
     "who": "The job",

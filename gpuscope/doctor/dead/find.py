@@ -16,7 +16,7 @@ from ..file_kinds import GZIP, HEAD_BYTES, XZ, Kind, kind_of, unpacked
 MOST_FILES = 20_000
 """Of a folder with more files, only the first are looked at."""
 MOST_TEXTS = 400
-"""So many texts are looked at for the question whether a folder is that of a job."""
+"""How many texts are read to decide whether a folder belongs to a job."""
 _SKIPPED_FOLDERS = frozenset(
     (".git", "__pycache__", "node_modules", "site-packages", ".venv", "venv")
 )

@@ -28,7 +28,7 @@ MOST_NOTES = 100_000
 MOST_SEGMENTS = 200_000
 SEGMENT_BYTES = 56
 MOST_UNPACKED = 32 << 20
-"""So much of a packed core file is unpacked: the notes are at its beginning."""
+"""How much of a packed core file is unpacked: the notes are at its beginning."""
 ENVIRONMENT_BYTES = 256 << 10
 CRASHES = frozenset(
     (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT, signal.SIGSYS)

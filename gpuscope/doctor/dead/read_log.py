@@ -46,9 +46,9 @@ _ERROR = re.compile(r"\b(?:ERROR|CRITICAL|FATAL|exception|error)\b")
 FIRST_LINES = 40
 LAST = 4
 LOOK = 400
-"""So many lines at the beginning and at the end of a log are looked at for a time."""
+"""How many lines at the beginning and at the end of a log are searched for a time."""
 MOST_MOMENTS = 60
-"""Of more messages of one rank, only the first half and the last half are kept."""
+"""The most messages of one rank that are kept. Of more, those in the middle are dropped."""
 
 
 @dataclass(slots=True)

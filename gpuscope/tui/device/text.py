@@ -26,7 +26,7 @@ from .fact_lines import LABEL, fact, why
 from .inventory_text import inventory_lines
 
 ROOMY_CELLS = 72
-"""So wide a panel has room for what the driver holds of the memory."""
+"""From this width on, a panel shows the memory that the driver holds."""
 LAYERS = ("allocated", "cached", "outside", "other", "driver")
 
 

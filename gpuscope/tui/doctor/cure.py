@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from ..theme import Glyphs
 
 SCREEN = "DeviceScreen"
-"""Whose keys the lines name."""
+"""The class of the screen whose keys the lines name."""
 ALREADY = "already so when gpuscope started"
 
 

@@ -52,7 +52,7 @@ class Case:
 
     @property
     def pid(self) -> int | None:
-        """Whose it is; None where it is not one process's."""
+        """The process that the finding is about; None where it is about several or none."""
         return pid_of(self.finding)
 
     @property

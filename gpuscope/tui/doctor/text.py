@@ -42,7 +42,7 @@ COLUMNS = (
 WHERE_CELLS = 22
 """What WHERE has in any case, if it is there at all: ``rank 0, GPU 0, pid 4711``."""
 WHAT_CELLS = 60
-"""So much of WHAT comes before any of WHERE."""
+"""How many cells WHAT gets before WHERE gets any."""
 MOST_CELLS = 20
 TABLE_GAP = 2
 LABEL = 10

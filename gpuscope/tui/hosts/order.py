@@ -15,9 +15,9 @@ from .summary import Grade, Summary
 
 SORTS = ("worst", "name", "free", "load", "memory")
 BETTER_SECONDS = 10.0
-"""So long a host stays where it was after it got better: readings about a threshold come and go."""
+"""How long a host keeps its place after it got better: readings near a threshold come and go."""
 ANEW_SECONDS = 5.0
-"""Columns of figures are sorted so often."""
+"""How many seconds rows that are sorted by a changing figure keep their order."""
 _DIGITS = re.compile(r"(\d+)")
 MAX_DIGITS = 18
 

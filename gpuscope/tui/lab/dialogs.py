@@ -187,7 +187,7 @@ class QuitDialog(TextDialog):
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("QuitDialog")]
     WAIT_SECONDS = 2.5
-    """So long the end of the run is waited for; after that it is written down without us."""
+    """How long to wait for the end of the run; a later end is recorded without the viewer."""
 
     def __init__(self, runs: LabRuns) -> None:
         super().__init__("Quit")

@@ -43,7 +43,7 @@ AROUND_ROWS = 3
 NOTE_ROWS, NOTE_SHARE = 3, 8
 """The rows for notes: the fewest, and which part of the terminal's they are at most."""
 AGE_SECONDS = 20.0
-"""So old the ages of runs may be."""
+"""How many seconds the ages of runs may lag."""
 
 
 BASES = "mean /s, median step"

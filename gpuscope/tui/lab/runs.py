@@ -34,10 +34,10 @@ log = logging.getLogger("gpuscope.lab")
 
 UNDER_WAY = ("starting", "running", "stopping")
 AFTER_SECONDS = 5.0
-"""So long after a run of ours, memory that nobody is seen to hold may still be its own."""
+"""How long after a run of ours unowned memory may still be its own."""
 HOST_WAIT_SECONDS = 5.0
-"""So long a start by itself waits for the first picture of the host: it must not take a GPU that is
-in use.
+"""How long an automatic start waits for the first picture of the host: it must not take a GPU that
+is in use.
 """
 
 DRAWN_SECONDS = 0.4

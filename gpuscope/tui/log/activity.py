@@ -23,9 +23,9 @@ BIN_SECONDS = (
 )  # fmt: skip
 """How long one column may be: the shortest that shows most events is taken."""
 MOST_SHARE = 0.75
-"""So many of the events are in sight, so that one old event does not squeeze all the others."""
+"""The share of the events that the axis covers, so that one old event does not squeeze the rest."""
 LEAST_SECONDS, WHOLE_SECONDS = 60.0, 3600.0
-"""The shortest time in sight, and up to which all events are in sight."""
+"""The shortest time that the axis covers, and the longest for which it covers all events."""
 GRAVE = ("bad", "warn")
 
 

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 LEAST_ROWS, FRAME = 5, 2
 SECONDS, CHART_SECONDS, MOST_CURVES = 1.0, 4.0, 4
-"""So often the counts are written anew, and the chart is drawn, of so many GPUs at most."""
+"""How often the counts and the chart are updated, and the most GPUs that the chart shows."""
 CHART_ROWS = 8
 """With its frame: a chart is no lower."""
 LEAST_MODULE_ROWS, MOST_MODULE_ROWS, MODULES_SECONDS = 4, 13, 600.0
 """Lines of the largest modules, and how often a trainer is asked for them: a walk takes time."""
 LEAST_POINTS = 20
-"""So many steps make a curve."""
+"""The fewest steps of which a curve is drawn."""
 
 
 class More:

@@ -27,7 +27,7 @@ SECONDS = 60.0
 NAME, SIZE, MOST_SPARK = 20, 11, 48
 FREES = 12
 WORTH_TELLING = 1.1
-"""So many times the micro-batch at least, before it is told that a larger one fits."""
+"""A larger micro-batch is suggested only if it is at least this many times the present one."""
 
 
 class Count(NamedTuple):

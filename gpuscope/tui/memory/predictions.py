@@ -23,7 +23,7 @@ log = logging.getLogger("gpuscope.predict")
 SECONDS = 120.0
 KEPT = 32
 WARM_SECONDS = 45.0
-"""So long after an answer the child stays, which holds 0.3 GB: another question then needs no new
+"""How long the child stays after an answer. It holds 0.3 GB, and the next question needs no new
 import of torch.
 """
 

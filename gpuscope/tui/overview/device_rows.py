@@ -80,7 +80,7 @@ LEGEND: tuple[Piece, ...] = (
 
 
 WORDS_CELLS = 108
-"""So wide a table has room for a few words behind the state."""
+"""From this width on, a table has room for a few words behind the state."""
 
 
 def columns(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 SECONDS = 0.9
 """Many processes are listed once a second; the steps of a few are those of the jobs above."""
 FEW = 24
-"""So many rows are listed with every picture."""
+"""A list of up to this many rows is rebuilt for every picture of the host."""
 
 
 class ProcessPanel(LiveTable):

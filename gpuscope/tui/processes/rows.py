@@ -57,8 +57,8 @@ HEADING = "heading "
 """Begins the key of a row that is no process."""
 NOTHING: Line = [("–", "faint")]
 WORDS_CELLS, MOST_WORDS, MOST_STATE, WORDS_STEP = 100, 40, 16, 4
-"""So wide a table has the reason behind the state. So many cells both have at most, and the state
-alone. Both grow by so many, so that the columns beside them seldom move.
+"""The width from which on a table shows the reason behind the state; the most cells of both, and of
+the state alone; and the step by which both grow, so that other columns seldom move.
 """
 NARROW_CELLS = 80
 NARROW = {"memory": ("MEM GiB", 7), "command": ("COMMAND", 18)}

@@ -16,7 +16,7 @@ INPUT = Column("input", "INPUT", 5, align="right", priority=12)
 LOSS = Column("loss", "LOSS", 8, align="right", priority=12)
 TRAINING = (PEAK.key, PACE.key, INPUT.key, LOSS.key)
 FULL_CELLS = 150
-"""So wide a table has these columns."""
+"""The width from which on a table has these columns."""
 
 
 def training_cells(trainer: TrainerView | None) -> dict[str, Cell]:

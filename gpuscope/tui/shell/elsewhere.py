@@ -24,7 +24,7 @@ PLACES = {
 """What a sentence calls a screen, and the action that opens it, if one does."""
 
 MOST_PLACES = 2
-"""So many places are named; a key that is used in more of them is in the help."""
+"""The most places that are named. For a key with more of them the help is named instead."""
 
 
 def elsewhere(key: str, screen: str = "", tab: str = "") -> str:

@@ -37,7 +37,7 @@ TWO_COLUMNS, BETWEEN_CELLS, GLYPH_CELLS = 120, 3, 5
 glyphs end.
 """
 ROW_WORDS = 2
-"""So many cells of a row say which it is."""
+"""How many cells of a row are named to say which row it is."""
 NOT_A_NAME = ("time", "sign")
 """Columns that say nothing about which row it is."""
 ROW_GROUPS = ("Trainer",)

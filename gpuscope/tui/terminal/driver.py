@@ -33,9 +33,9 @@ SETTLED_TICKS = 6
 sequence.
 """
 LAST_ANSWER_SECONDS = 0.2
-"""So long is waited at the end for what the terminal was asked."""
+"""How long to wait at the end for the terminal's answers to queries."""
 GONE_SECONDS = 1.5
-"""From the loss of the terminal to the end of the program: so long it may take to end in order."""
+"""How long the program may take to end in order once its terminal is gone."""
 
 
 def _end_without_terminal() -> None:

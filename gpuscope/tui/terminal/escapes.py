@@ -27,7 +27,7 @@ _KEY = re.compile(rf"{_ESC}(?=[^{re.escape(_SEQUENCE)}])", re.DOTALL)
 
 _PASTE, _PASTE_END = _ESC + "[200~", _ESC + "[201~"
 _NO_KEY_YET = 3
-"""So many characters of a sequence are no key, whatever does not follow."""
+"""From this length on, the beginning of a sequence is not a key, even if its end never comes."""
 
 
 class Escapes:

@@ -29,13 +29,12 @@ QUICK_SECONDS = 0.06
 TELLING_BYTES = 400
 """Less says nothing of the rate."""
 FAST_BYTES, SWALLOWED_BYTES = 1_600, 24_000
-"""As much taken at once says that the link is fast: by a terminal, and by the system, which keeps
-some.
+"""A link is fast if this much is taken at once: by the terminal, and by the system, which buffers.
 """
 KNOWN_SECONDS = 60.0
-"""So long a slow link is believed to be slow."""
+"""How long a link that was slow is taken to be slow."""
 DEAF_SECONDS = 8.0
-"""A terminal that has not answered for so long never will."""
+"""After this long without an answer, a terminal is taken to answer never."""
 SLOW_BYTES_PER_SECOND = 100_000
 """Below this the link is called slow: a whole screen takes a quarter of a second."""
 CHARTS_SHARE = 0.3

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 LIST_SECONDS, INJECT_SECONDS, SEEN_SECONDS = 10.0, 30.0, 10.0
 WATCHED_SECONDS = 0.3
-"""So long a rank is looked at after it was attached, before the next: a process that dies of it
-dies at once.
+"""How long a rank is watched after it was attached, before the next one is: a process that dies of
+it dies at once.
 """
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..shell.session import Session
 
 AGAIN_SECONDS = 10.0
-"""So long an answer stands before a rank that still hangs is asked again."""
+"""How long an answer is shown before a rank that still hangs is asked again."""
 
 
 def stack_title(trainer: TrainerView) -> str:

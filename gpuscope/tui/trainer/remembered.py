@@ -22,7 +22,7 @@ AT_A_TIME = 4
 """Requests under way: a connection takes a limited number, and what the user asks for goes before.
 """
 GPU_SECONDS = 10.0
-"""So long an agent has to ask its driver; the driver needs some 6 ms for a GPU."""
+"""How long an agent may take to ask its driver, which needs some 6 ms for a GPU."""
 
 
 class Remembered:
