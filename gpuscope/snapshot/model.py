@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ..wire.code_owner import is_own
+
 MAX_MESSAGE_BYTES = 16 << 20
 """The longest line between child and parent; a longer one ends the child."""
 MAX_ROWS = 200
@@ -47,13 +49,18 @@ class Note:
     text: str
 
 
-@dataclass
+@dataclass(frozen=True)
 class Frame:
     """One call in a stack."""
 
     file: str
     line: int
     function: str
+
+    @property
+    def own(self) -> bool:
+        """Whether the file is the user's own."""
+        return is_own(self.file)
 
     @property
     def place(self) -> str:

@@ -9,10 +9,11 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 
+from ...snapshot.model import Frame
 from ..finding import Confidence, Evidence
 from .absent import Suspects, elsewhere
 from .desync import Difference, Lag, variants_text
-from .model import Call, Frame, Rank, Suspect
+from .model import Call, Rank, Suspect
 from .scene import (
     POINT_TO_POINT,
     Scene,

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from ...wire.code_owner import is_own
+from ...snapshot.model import Frame
 from ..finding import Abstained, Confidence, Evidence
 
 if TYPE_CHECKING:
@@ -22,25 +22,6 @@ Means = Literal["cause", "effect", "told", "fact"]
 ``cause``: something went wrong in this rank by itself. ``effect``: another rank failed it, or it
 waited for one. ``told``: the launcher or the scheduler made it end. ``fact``: neither.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """One frame of a Python stack."""
-
-    file: str
-    line: int
-    function: str
-
-    @property
-    def own(self) -> bool:
-        """Return whether the file is the user's own."""
-        return is_own(self.file)
-
-    @property
-    def place(self) -> str:
-        """Return ``train.py:88``."""
-        return f"{self.file.rpartition('/')[2]}:{self.line}"
 
 
 @dataclass(slots=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from ...snapshot.model import Frame
 from ...store.blackbox import BoxReader, how_it_ended
 from .find import Found
-from .model import Exit, Failure, Frame
+from .model import Exit, Failure
 from .read_log import Part
 from .read_recording import about_trainer
 from .rules import classify

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ...model.job_ends import how_it_ended
+from ...snapshot.model import Frame
 from ...text.ranges import ranges_text
 from ...text.units import bytes_text, duration_text
 from .find import Found
-from .model import Failure, Frame, Moment, Rank, Recorded, Stack
+from .model import Failure, Moment, Rank, Recorded, Stack
 from .read_log import Part
 from .rules import classify
 

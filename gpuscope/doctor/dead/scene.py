@@ -7,13 +7,14 @@ import signal
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 
+from ...snapshot.model import Frame
 from ...text.ranges import named_ranges
 from ...wire.clean import limited
 from ..finding import Evidence
 from . import rules
 from .collect import LOOSE
 from .desync import Compared, compare
-from .model import Call, Failure, Frame, Job, Moment, Rank
+from .model import Call, Failure, Job, Moment, Rank
 
 COLLECTIVE = re.compile(
     r"distributed/(?:distributed_c10d|_functional_collectives|nn/functional)\.py|nn/parallel/distributed\.py"

@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from ...snapshot.model import Frame
 from .lines import LogLine, time_near
-from .model import Failure, Frame, Stack
+from .model import Failure, Stack
 
 _BEGIN = re.compile(
     r"^(?P<indent>\s*)(?:traceback\s*:\s*)?(?:Original )?Traceback \(most recent call last\):"

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ...wire.code_owner import is_own
+from ...snapshot.model import Frame
 from .text import Log
 
 _FRAME = re.compile(r'File "([^"]{1,400})", line (\d+), in ([^\s,]{1,200})')
@@ -22,20 +22,15 @@ MOST_SKIPS, LEAST_SINCE = 30, 2
 """A scaler halves its scale with each skipped step: thirty of them take 2**24 far below one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """One frame of a traceback; ``code`` is the line printed below it, or nothing."""
+@dataclass(frozen=True)
+class PrintedFrame(Frame):
+    """One frame of a traceback, and the number of its line in the log.
 
-    file: str
-    line: int
-    function: str
+    ``code`` is the line printed below it, or nothing.
+    """
+
     code: str
     number: int
-
-    @property
-    def own(self) -> bool:
-        """Return whether the file is the user's own."""
-        return is_own(self.file)
 
 
 @dataclass(slots=True)
@@ -46,7 +41,7 @@ class MessageContext:
     order of the log.
     """
 
-    frames: list[Frame] = field(default_factory=list)
+    frames: list[PrintedFrame] = field(default_factory=list)
     facts: dict[str, str] = field(default_factory=dict)
 
     def __contains__(self, name: str) -> bool:
@@ -204,7 +199,7 @@ def _words_around(text: str, start: int, end: int) -> str:
     return text[max(0, start - 30) : end + 40].strip()
 
 
-def _read_frames(log: Log) -> list[Frame]:
+def _read_frames(log: Log) -> list[PrintedFrame]:
     """Return the last frames of all tracebacks in the log."""
     found = []
     for i, (number, line) in enumerate(log.lines):
@@ -216,5 +211,5 @@ def _read_frames(log: Log) -> list[Frame]:
             if i + 1 < len(log.lines) and "File" not in log.lines[i + 1][1]
             else ""
         )
-        found.append(Frame(match[1], int(match[2][:9]), match[3], code[:300], number))
+        found.append(PrintedFrame(match[1], int(match[2][:9]), match[3], code[:300], number))
     return found[-MOST_FRAMES:]
