@@ -32,13 +32,13 @@ def zip_to_send() -> bytes:
 
     Equal sources make equal bytes.
     """
-    contents = bundle._agent_contents()
+    contents = bundle.agent_contents()
     digest = hashlib.sha256(b"shipped 3")
     for name in sorted(contents):
         digest.update(b"%s\0%d\0" % (name.encode(), len(contents[name])))
         digest.update(contents[name])
     name = f"agent-{digest.hexdigest()[:24]}.zz"
-    folder = bundle._cache_folder()
+    folder = bundle.trusted_cache_folder()
     found = _read_cached(os.path.join(folder, name)) if folder is not None else b""
     if found:
         return found
@@ -77,7 +77,7 @@ def _make(contents: Dict[str, bytes]) -> bytes:
         name: bare(content) if name.endswith(".py") else content
         for name, content in contents.items()
     }
-    return zlib.compress(bundle._zip(contents, compress=False), 9)
+    return zlib.compress(bundle.zipped(contents, compress=False), 9)
 
 
 def bare(source: bytes) -> bytes:

@@ -40,14 +40,9 @@ _ENDING = b"PK\x05\x06"
 Contents = Dict[str, bytes]
 
 
-def agent_zip_bytes() -> bytes:
-    """Return the agent for any Python from 3.8 on: sources only, compressed."""
-    return _zip(_agent_contents(), compress=True)
-
-
 def probe_zip_bytes() -> bytes:
     """Return the probe as package ``_gpuscope_probe``, for any Python from 3.8 on."""
-    return _zip(probe_sources(), compress=True)
+    return zipped(probe_sources(), compress=True)
 
 
 def probe_sources() -> Contents:
@@ -57,7 +52,7 @@ def probe_sources() -> Contents:
     """
     if not os.path.isdir(_ROOT):
         return _sources_from_own_zip()
-    contents = _sources(("__init__.py", *WIRE), ("probe",))
+    contents = sources_of(("__init__.py", *WIRE), ("probe",))
     return {f"{PROBE_PACKAGE}/{name}": content for name, content in contents.items()}
 
 
@@ -87,14 +82,14 @@ def local_agent_zip() -> str:
     The zip is in the user's cache, or else in a private temporary file that is removed when this
     process ends.
     """
-    contents = _agent_contents()
+    contents = agent_contents()
     tag = f"{sys.implementation.cache_tag}-{sys.hexversion:08x}"
     digest = _digest(tag.encode())
     for name in sorted(contents):
         digest.update(b"%s\0%d\0" % (name.encode(), len(contents[name])))
         digest.update(contents[name])
     name = f"agent-{digest.hexdigest()}.zip"
-    folder = _cache_folder()
+    folder = trusted_cache_folder()
     if folder is not None:
         path = os.path.join(folder, name)
         if _is_whole(path):
@@ -111,15 +106,15 @@ def local_agent_zip() -> str:
 # ── what goes in ──────────────────────────────────────────────────────────────────────────────────
 
 
-def _agent_contents() -> Contents:
-    own = _sources(
+def agent_contents() -> Contents:
+    own = sources_of(
         ("__init__.py", *WIRE, *SHARED, "wire/environment.py", "wire/files.py"),
         ("collect", "agent", "probe"),
     )
     own.update(
         {
             name: content
-            for name, content in _sources((), ("attach",)).items()
+            for name, content in sources_of((), ("attach",)).items()
             if _TRAVELS.match(name)
         }
     )
@@ -132,7 +127,7 @@ def _agent_contents() -> Contents:
     return contents
 
 
-def _sources(files: Tuple[str, ...], folders: Tuple[str, ...]) -> Contents:
+def sources_of(files: Tuple[str, ...], folders: Tuple[str, ...]) -> Contents:
     names = list(files)
     for folder in folders:
         found = os.listdir(os.path.join(_ROOT, folder))
@@ -193,10 +188,10 @@ def _local_zip(contents: Contents) -> bytes:
             )
             with open(compiled, "rb") as stream:
                 both[name + "c"] = stream.read()
-    return _zip(both, compress=False)
+    return zipped(both, compress=False)
 
 
-def _zip(contents: Contents, compress: bool) -> bytes:
+def zipped(contents: Contents, compress: bool) -> bytes:
     import io
     import zipfile
 
@@ -213,7 +208,7 @@ def _zip(contents: Contents, compress: bool) -> bytes:
 # ── where it is kept ──────────────────────────────────────────────────────────────────────────────
 
 
-def _cache_folder() -> Optional[str]:
+def trusted_cache_folder() -> Optional[str]:
     """Return the cache directory, made if needed, or None if it cannot be trusted."""
     from ..paths import cache_folder  # does not travel with the agent, which caches nothing
 

@@ -18,7 +18,7 @@ from typing import Any, Dict, Optional
 
 from .. import __version__
 from ..probe import on_import
-from .bundle import PROBE_PACKAGE, WIRE, Contents, _sources, _zip
+from .bundle import PROBE_PACKAGE, WIRE, Contents, sources_of, zipped
 
 PTH = "gpuscope_enable.pth"
 ZIP = "gpuscope_enable.zip"
@@ -86,7 +86,7 @@ def sources() -> Contents:
     """Return {name in the zip: source}: the probe, and the file that waits for torch."""
     contents = {
         f"{PROBE_PACKAGE}/{name}": data
-        for name, data in _sources(("__init__.py", *WIRE), ("probe",)).items()
+        for name, data in sources_of(("__init__.py", *WIRE), ("probe",)).items()
     }
     with open(os.path.abspath(on_import.__file__), "rb") as stream:
         contents["_gpuscope_on_import.py"] = stream.read()
@@ -106,7 +106,7 @@ def digest(contents: Contents, python: str) -> str:
 
 def zip_bytes(contents: Contents) -> bytes:
     """Store sources and byte code uncompressed, so that a trainer's start is not delayed."""
-    return _zip(contents, compress=False)
+    return zipped(contents, compress=False)
 
 
 def pth_bytes(enabled: Enabled) -> bytes:

@@ -34,8 +34,6 @@ SERIES: Final = ("series1", "series2", "series3", "series4", "series5", "series6
 STATES: Final = ("ok", "warn", "bad", "idle")
 TEXTS: Final = ("text", "muted", "faint", "title", "accent", *STATES, "badge", "selected")
 """Tokens that colour text: contrast at least 4.5 on every surface."""
-GRAPHICS: Final = (*LAYERS, *SERIES)
-"""Tokens that colour bars and lines: contrast at least 3."""
 LOADS: Final = ("load1", "load2", "load3", "load4")
 """A load by quarters, from little to much. Their height says the same, so that none of them needs a
 contrast of its own.

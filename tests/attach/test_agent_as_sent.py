@@ -60,7 +60,7 @@ def test_every_name_of_pynvml_that_the_agent_uses_travels(cache, monkeypatch):
 
 @pytest.mark.slow
 def test_all_else_is_as_it_was(cache):
-    sent, whole = archive(agent_source.zip_to_send()), bundle._agent_contents()
+    sent, whole = archive(agent_source.zip_to_send()), bundle.agent_contents()
     assert set(sent.namelist()) == set(whole)
     assert all(
         sent.read(name) == agent_source.bare(content)

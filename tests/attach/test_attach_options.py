@@ -201,7 +201,7 @@ def test_a_second_request_for_the_same_trainer_is_busy_and_a_running_one_can_be_
 def test_a_shipped_agent_carries_all_that_it_needs(tmp_path):
     """From its zip alone, with a Python that has nothing else: it looks, and injects."""
     archive = tmp_path / "agent.zip"
-    archive.write_bytes(bundle.agent_zip_bytes())
+    archive.write_bytes(bundle.zipped(bundle.agent_contents(), compress=True))
     assert (
         "gpuscope/attach/inject_worker.py"
         in zipfile.ZipFile(io.BytesIO(archive.read_bytes())).namelist()

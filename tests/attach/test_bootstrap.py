@@ -203,9 +203,7 @@ def test_what_is_sent_is_the_same_program_line_by_line():
         return ast.dump(tree), lines
 
     sources = [
-        content
-        for name, content in bundle._agent_contents().items()
-        if name.startswith("gpuscope/")
+        content for name, content in bundle.agent_contents().items() if name.startswith("gpuscope/")
     ]
     assert len(sources) > 60
     assert all(program(agent_source.bare(source)) == program(source) for source in sources)

@@ -194,7 +194,7 @@ def _shipped_zip() -> str:
     folder = tempfile.mkdtemp(prefix="gpuscope-tests-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = Path(folder) / "agent.zip"
-    path.write_bytes(bundle.agent_zip_bytes())
+    path.write_bytes(bundle.zipped(bundle.agent_contents(), compress=True))
     return str(path)
 
 

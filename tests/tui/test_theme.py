@@ -71,7 +71,7 @@ def test_text_has_a_contrast_of_4_5_on_every_surface(one: Theme) -> None:
 @pytest.mark.parametrize("one", OURS)
 def test_graphics_have_a_contrast_of_3_on_every_surface(one: Theme) -> None:
     tokens = Tokens(one)
-    for token in theme.GRAPHICS:
+    for token in (*theme.LAYERS, *theme.SERIES):
         for name, ground in grounds(one).items():
             assert contrast(rgb(tokens.colour(token)), ground) >= 3, f"{token} on {name}"
 
