@@ -45,7 +45,7 @@ def syncs_in_each_micro_batch(scene: LiveScene, job: JobView) -> Findings:
 def _communication(
     scene: LiveScene, trainer: TrainerView, ledger: TimeLedger
 ) -> tuple[float | None, float | None, str]:
-    """Return what of a step waits for reductions, the step, and who says so.
+    """Return the part of a step that waits for reductions, the step, and the source of both.
 
     A look at the device has seen what nothing hides; torch's own figure is of one step in a
     hundred.

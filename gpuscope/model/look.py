@@ -27,9 +27,9 @@ OTHER = "other"
 OTHER_WORDS = "other kernels"
 UNATTRIBUTED = "unattributed"
 FEW_STEPS = 3
-"""A look that is left to itself has so many steps, or fewer if a step has very many kernels."""
+"""How many steps a look has by default; it has fewer if a step has very many kernels."""
 MANY_KERNELS = 1000
-"""From so many kernels in a step on, they are why a look has few steps."""
+"""From this many kernels in a step on, they are the reason if a look has few steps."""
 PRICE = (
     "up to about 0.15 s of the training, once, or 0.05 s for each 1,000 kernels of a step if it "
     "has more than 3,000; a first look 0.1 s more"

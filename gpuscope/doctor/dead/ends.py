@@ -82,7 +82,7 @@ _OF_GPUS = re.compile(
     r"lib(?:cuda|cudart|nvidia-ml|nccl|cudnn|cublas|amdhip64|rccl|torch|torch_cuda|torch_cpu|c10)[._\d]"
 )
 SAME_END_SECONDS = 1.5
-"""An agent looks so often that ends of ranks within so many seconds have no order."""
+"""Ends of ranks within this many seconds have no order: an agent looks no more often."""
 MOST_CORES, MOST_LIBRARIES = 4, 8
 _CRASHES = tuple(-one for one in _FAULTS)
 """Signals that nobody but the kernel sends, for what the process itself did."""

@@ -360,7 +360,7 @@ class Painted(Widget):
             self.border_subtitle = text_of(segments, self.tokens)
 
     legend_elsewhere = ""
-    """What stands in place of a legend that does not fit, where its colours are told elsewhere."""
+    """The text in place of a legend that does not fit, where another panel explains its colours."""
 
     def legend(
         self, entries: Sequence[tuple[str, str, str]], weights: Sequence[float] = ()

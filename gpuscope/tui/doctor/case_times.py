@@ -50,7 +50,7 @@ def last_step(case: Case, host: HostView) -> float | None:
 def clock(moment: float, host: HostView) -> str:
     """Return a moment of the host's monotonic clock on its wall clock.
 
-    It is told in the time zone of this terminal.
+    It is in the time zone of this terminal.
     """
     if host.wall_seconds is None or host.sampled_seconds is None:
         return f"{age_text(max(0.0, (host.sampled_seconds or moment) - moment))} ago"

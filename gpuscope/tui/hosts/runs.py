@@ -36,7 +36,7 @@ NOTHING: Line = [("–", "faint")]
 
 
 class Run(NamedTuple):
-    """What a host tells of one of its jobs; None is unknown."""
+    """What a host reports about one of its jobs; None is unknown."""
 
     key: str
     title: str
@@ -54,7 +54,7 @@ class Run(NamedTuple):
 
 
 def run_of(host: HostView, job: JobView, key: str, history: HistoryOf = no_history) -> Run:
-    """Return what a host tells of a job: of its ranks there the slowest and the last."""
+    """Return what a host reports about a job: its slowest rank there, and the last one."""
     living = [trainer for trainer in job.trainers if trainer.gone is None]
 
     def known(column: str) -> list[float]:

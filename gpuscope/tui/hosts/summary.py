@@ -289,7 +289,7 @@ class Totals:
 def totals(summaries: Sequence[Summary]) -> Totals:
     """Return the sums over these hosts.
 
-    Where there is room is told only of hosts that are heard now.
+    Room is counted only on hosts that send readings now.
     """
     room = [(one.name, one.free, one.free_bytes) for one in summaries if one.free and one.current]
     heard = [one for one in summaries if one.current]

@@ -117,8 +117,8 @@ def facts(
 ) -> RunFacts:
     """Return what is known without asking torch.
 
-    A run of our own that would be restarted gives back what it holds, so free bytes are told
-    only while there is none.
+    A run of our own that would be restarted gives back what it holds. So the free bytes are given
+    only while there is no such run.
     """
     seen = (
         cuda_devices.visible_devices(host.devices)

@@ -34,8 +34,8 @@ WORDS = {
     "skip": Words("jobs", "skipped", "muted"),
     "note": Words("probe", "note", "muted"),
 }
-"""``gone`` and ``stall`` are not among them: a job's end is told with its reason and its last loss,
-and that it hangs by the doctor, who knows which rank waits for which.
+"""``gone`` and ``stall`` are not among them. The end of a job has an entry with its reason and its
+last loss; for a hang the doctor makes the entry, because it knows which rank waits for which.
 """
 OOM_STATES = {
     "withdrawn": Words("memory", "survived", "warn"),

@@ -140,7 +140,7 @@ class Journal:
         self.add(Entry(when, "jobs", word, who, text, token, serial, place, job.key))
 
     def _forget(self, key: str, but: str) -> None:
-        """Take out what was told of a process before its probe came: its job says it now."""
+        """Remove the entries of a process from before its probe came: its job has them now."""
         for name in (key, f"process {key}"):
             for serial in (f"j/{name}", f"j/{name}/end") if name != but else ():
                 self.changes += self.entries.pop(serial, None) is not None

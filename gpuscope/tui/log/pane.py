@@ -32,9 +32,9 @@ NOTHING = {
 ALWAYS = "output"
 """A group that can be chosen while it is empty, and says then whose output comes here."""
 WIDE = 160
-"""Columns from which on the event under the cursor stands at the right of the list."""
+"""From this width on, the event under the cursor is shown at the right of the list."""
 HIGH = 36
-"""Rows from which on there are the events over time as well."""
+"""From this height on, the events over time are shown as well."""
 ROOMY, FEW, LANE_ROWS = 50, 12, 3
 """Rows from which on so few events leave room for the event below them, and for high lanes."""
 FRAMED_ROWS = 20
@@ -83,7 +83,7 @@ class LogPane(Pane):
         self._seen: object = None
         self._waits = False
         self._until: float | None = None
-        """The end of what is shown where the past is looked at."""
+        """The last moment that is shown while the screen is in the past."""
 
     def compose(self) -> ComposeResult:
         self._table.border_title = "Log"

@@ -107,7 +107,7 @@ def _runs_on(job: JobView, device: DeviceView) -> bool:
 def findings_on(
     entry: Entry, device: DeviceView | None, cases: Sequence[Case]
 ) -> tuple[Case | None, list[Case]]:
-    """Return the case that an entry tells of, and the others of its job or GPU that hold now."""
+    """Return the case that an entry is about, and the others of its job or GPU that hold now."""
     own = next((case for case in cases if entry.place[1:] == _place(case)), None)
     where = f"GPU {device.definition.index}" if device is not None else ""
     return own, [

@@ -40,7 +40,7 @@ MEMORY = frozenset((*RULED_OUT, "live.fragmentation", "live.full"))
 
 
 SEEN_SECONDS = 5.0
-"""From fewer readings than of so long nobody knows what a step needs again of what is idle now."""
+"""Readings must cover this time to show how much of the idle memory a step will need again."""
 HELD_SECONDS = 5.0
 """A note stays for so long after what it says was last so: two readings in turn may be close
 together and apart.
@@ -159,7 +159,7 @@ def advice(
         lines += _plenty(subject)
         lines += _to_free(found, [cure for cure in ruled_out if cure], before)
     notes = before.held(found.notes, host.sampled_seconds or 0.0)
-    if finding is not None and finding.kind == "async":  # it says so already
+    if finding is not None and finding.kind == "async":  # the finding already says it
         notes = [note for note in notes if not note.startswith("cudaMallocAsync")]
     return lines + [[("≈ ", "faint"), (note, "faint")] for note in notes]
 

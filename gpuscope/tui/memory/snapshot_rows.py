@@ -52,7 +52,7 @@ DIFF_COLUMNS = (
     Column("where", "ALLOCATED AT", 24, flex=1),
 )
 MAP_EIGHTHS = 7
-"""The height of what is held in a map, so that the rows do not run into each other."""
+"""The eighths of a row that a filled cell of a map has, so that rows do not run together."""
 NO_STACK = "no stack recorded: history was off then"
 
 

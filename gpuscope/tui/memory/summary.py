@@ -64,7 +64,7 @@ def summary(
 ) -> list[Stat]:
     """Return the rows of an answer to ``statistics``.
 
-    Rates are told from the answer ``before`` it, taken ``seconds`` earlier.
+    Rates are computed from the answer ``before`` it, taken ``seconds`` earlier.
     """
     now, then = _figures(value, "statistics"), _figures(before or {}, "statistics")
     stats = []

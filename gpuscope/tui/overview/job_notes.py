@@ -96,7 +96,7 @@ def ending_note(job: JobView) -> Line:
 def growth_lines(host: HostView, room: MemoryRoom, ranks: int) -> list[Line]:
     """Return two lines that say when a rank's memory runs out, and what that rests on.
 
-    There are none where it cannot be told.
+    There are none where that is unknown.
     """
     ends, trend = room.runs_out, trend_of(room.allocator)
     if ends is None or trend is None or room.headroom_bytes is None:

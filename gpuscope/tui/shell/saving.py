@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ...doctor.finding import Report
 
 WINDOW_SECONDS = 3600.0
-"""How far back the time of a training is told."""
+"""How far back a report shows the time of a training."""
 
 
 def save(kind: str, suffix: str, text: str) -> Path:
@@ -64,7 +64,7 @@ def save_picture(app: App[Any]) -> None:
 
 
 def save_report(app: App[Any]) -> None:
-    """Save what is known of what is on the screen as one HTML page."""
+    """Save all that is known of the subjects on the screen as one HTML page."""
     say_saved(app, "report", "reports", "html", page(app))
 
 

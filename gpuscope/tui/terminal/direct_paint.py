@@ -31,7 +31,7 @@ Answer = TypeVar("Answer")
 BYTES_A_CELL = 4.0
 """About what a cell of a chart takes, its colours included."""
 AGAIN_SECONDS = 0.25
-"""When room is looked for again, if nobody says so before."""
+"""How long until the link is checked for room again, if nothing reports room earlier."""
 
 
 class ShownApp(App[Answer]):

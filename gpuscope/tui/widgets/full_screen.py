@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 CLOCK_SECONDS = 1.0
 HOST_CELLS = 16
-"""Of the host's name at the top, where the name of what is shown needs room as well."""
+"""The most cells of the host's name at the top, next to the name of what is shown."""
 
 
 def not_now(session: Session) -> Line:
@@ -70,7 +70,7 @@ def absent(session: Session) -> str:
 def footer_keys(session: Session, keys: Sequence[Key], states: Collection[str] = ()) -> list[Hint]:
     """Return what the line at the bottom says of these entries of the registry.
 
-    Only entries that do something here and now are told.
+    Only entries that do something here and now are listed.
     """
     return screen_hints(keys, states, session.why_not, session.paused_seconds is not None)
 

@@ -1,4 +1,4 @@
-"""Rows of a host that tells nothing new: what they say without the colours of what is so now."""
+"""Draw the rows of a host that sends nothing new without the colours of the present."""
 
 from __future__ import annotations
 
