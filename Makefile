@@ -79,7 +79,7 @@ SECONDS_EACH ?= 14
 test-frameworks: $(DEV) $(FRAMEWORKS)/.installed  ## trainings in other frameworks beside what they say: docs/frameworks.md (ONLY="hf keras")
 	$(BIN)/python -m tests.frameworks $(ONLY) --seconds $(SECONDS_EACH)
 
-check: lint types contracts  ## ruff, mypy --strict, import contracts
+check: lint types contracts  ## ruff, mypy --strict, import contracts, one home for each idea, what the quick tests touch
 
 lint: $(DEV)
 	$(BIN)/ruff check .
@@ -90,6 +90,7 @@ types: $(DEV)
 
 contracts: $(DEV)
 	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q -p no:xdist -m '' $(addprefix tests/test_,import_cycles.py one_home.py quick_tier.py)
 
 format: $(DEV)  ## rewrite in the project's style
 	$(BIN)/ruff check --fix .

@@ -68,16 +68,30 @@ def pytest_configure(config: pytest.Config) -> None:
         providers._get_local_constants = lambda: providers._local_constants
 
 
+def left_out(config: pytest.Config) -> list[str]:
+    """Return the marks of tests that are left out; none where a file is named."""
+    if not all(os.path.isdir(one) for one in config.args):
+        return []
+    return re.findall(r"not (\w+)", config.option.markexpr)
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Do not even import a file all of whose tests are left out by their mark.
 
-    Each worker would import it. A file that is named on the command line is not left out.
+    Each worker would import it.
     """
-    if collection_path.suffix != ".py" or not all(os.path.isdir(one) for one in config.args):
+    marks = left_out(config)
+    if collection_path.suffix != ".py" or not marks:
         return None
-    left_out = "|".join(re.findall(r"not (\w+)", config.option.markexpr)) or "$"
-    mark = rf"^pytestmark = \[?\s*pytest\.mark\.({left_out})\b"
+    mark = rf"^pytestmark = \[?\s*pytest\.mark\.({'|'.join(marks)})\b"
     return bool(re.search(mark, collection_path.read_text(encoding="utf-8"), re.M)) or None
+
+
+def pytest_pycollect_makeitem(collector: pytest.Collector, obj: object) -> list[pytest.Item] | None:
+    """Do not make the tests of a function that its mark leaves out: each worker would."""
+    marks = getattr(obj, "pytestmark", ())
+    names = {one.name for one in marks} if isinstance(marks, list) else set()
+    return [] if names.intersection(left_out(collector.config)) else None
 
 
 class Turned(pytest.Dir):

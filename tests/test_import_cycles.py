@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow  # make check runs it
+
 ROOT = Path(__file__).parent.parent
 
 IMPORT = re.compile(

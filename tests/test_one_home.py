@@ -18,6 +18,8 @@ import pytest
 
 from tests.fakes.collecting import collector_off
 
+pytestmark = pytest.mark.slow  # make check runs it
+
 ROOT = Path(__file__).parent.parent / "gpuscope"
 
 

@@ -20,6 +20,8 @@ import pytest
 from gpuscope.cli.main import VERBS
 from tests.fakes.collecting import collector_off
 
+pytestmark = pytest.mark.slow  # make check runs it
+
 ROOT = Path(__file__).parents[1]
 LEFT_OUT = ("pytest.mark.slow", "pytest.mark.gpu", "pytest.mark.bench")
 PACKAGES = sorted(

@@ -124,6 +124,7 @@ def test_a_flooding_probe_is_held_back(sockets):
         assert step(viewer, loud) <= 250 + 25 * seconds
 
 
+@pytest.mark.slow
 def test_what_a_probe_claims_to_be_does_not_count_and_its_entities_are_bounded(sockets):
     with (
         probe_process.start(sockets, "lies") as liar,
@@ -199,6 +200,7 @@ def test_a_socket_that_somebody_else_serves_is_left_alone(sockets):
                 directory.connect(found)
 
 
+@pytest.mark.slow
 def test_a_trainer_that_takes_its_time_to_end_is_reported_as_ended():
     """A trainer that takes its time to end is reported as ended.
 
@@ -290,6 +292,7 @@ def test_requests_reach_the_probe_and_its_answers_come_back(sockets):
         assert late.code == "timeout"
 
 
+@pytest.mark.slow
 def test_a_request_whose_trainer_dies_is_answered(sockets):
     with agents.process("--sockets", str(sockets)) as (viewer, _):
         with probe_process.start(sockets):

@@ -198,6 +198,7 @@ def test_what_claims_to_be_ours_without_the_seal_is_not():
 # ── which environment ─────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_gpuscopes_own_environment_is_not_prepared_by_accident(tmp_path, monkeypatch, capsys):
     site = make(tmp_path / "own")
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "own"))
@@ -406,6 +407,7 @@ print("torch" in sys.modules)
 """
 
 
+@pytest.mark.slow
 def test_a_program_without_torch_notices_nothing(site, capsys):
     python = site.parents[2] / "bin/python"
     bare = ended(python, "-c", LOOK)

@@ -119,6 +119,7 @@ def test_a_thread_of_the_kernel_is_named_as_one():
     assert refusal(int(folder.name)).why == f"{folder.name} is a kernel thread."
 
 
+@pytest.mark.slow
 def test_a_trainer_without_free_descriptors_keeps_those_it_has():
     with victim(FEW_DESCRIPTORS) as running:
         before = descriptors(running.pid)

@@ -406,6 +406,7 @@ def test_a_hostile_agent_writes_nothing_but_the_file_that_was_asked_for(mode, ag
         assert not list(out.iterdir()), said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["devices"], ["ps", "--json"]])
 def test_what_a_hostile_agent_calls_things_is_printed_harmless(words, agent, tmp_path):
     done = run([*words, "--timeout=1", agent("x")], dict(os.environ), tmp_path)

@@ -459,6 +459,7 @@ def test_a_driver_that_prints_does_not_spoil_a_document(words):
     assert "driver: at once" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_chatty_driver_harms_neither_pipes_nor_closed_streams():
     command = f"{shlex.quote(sys.executable)} -m gpuscope"
     line = f"{command} devices --json 2>/dev/null | head -c 1; {command} ps --json 2>&-"

@@ -68,7 +68,10 @@ def test_unknown_option_is_a_usage_error():
     assert command("devices", "--jsn").returncode == 64
 
 
-@pytest.mark.parametrize(("verb", "encoding"), [("devices", "ascii"), ("ps", "latin-1")])
+@pytest.mark.parametrize(
+    ("verb", "encoding"),
+    [("ps", "ascii"), pytest.param("devices", "latin-1", marks=pytest.mark.slow)],
+)
 def test_an_encoding_without_our_characters_shows_question_marks(verb, encoding):
     done = gpuscope_cli(verb, encoding=encoding, PYTHONIOENCODING=encoding)
     assert done.returncode in (0, 3)
@@ -138,16 +141,16 @@ EVIL = "\x1b]0;mine\x07\x1b[31mX\u202e\x9b2J\u200b"
     "words",
     [
         "EVIL",
-        "enable EVIL",
-        "run EVIL",
+        pytest.param("enable EVIL", marks=pytest.mark.slow),
+        pytest.param("run EVIL", marks=pytest.mark.slow),
         pytest.param("run DIR", marks=pytest.mark.slow),
         pytest.param("run -- DIR/EVIL", marks=pytest.mark.slow),
         pytest.param("record DIR", marks=pytest.mark.slow),
         "record FILE",
         pytest.param("snapshot FILE", marks=pytest.mark.slow),
-        "snapshot 1 -o FILE",
+        pytest.param("snapshot 1 -o FILE", marks=pytest.mark.slow),
         pytest.param("doctor EVIL", marks=pytest.mark.slow),
-        "ps --via EVIL x",
+        pytest.param("ps --via EVIL x", marks=pytest.mark.slow),
     ],
 )
 def test_nothing_that_was_typed_is_obeyed_by_a_terminal(words, tmp_path):
@@ -168,6 +171,7 @@ def test_nothing_that_was_typed_is_obeyed_by_a_terminal(words, tmp_path):
     assert not set(EVIL) & set(said) - set("[]0123456789;minemJX")
 
 
+@pytest.mark.slow
 def test_a_line_end_that_was_typed_begins_no_line_of_ours():
     for words in (["enable", "a\ngpuscope: all is well"], ["run", "a\ngpuscope: all is well"]):
         assert "\ngpuscope: all" not in gpuscope_cli(*words).stderr

@@ -276,6 +276,7 @@ def test_what_makes_no_sense_is_usage(words, capsys):
     assert "gpuscope wait:" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_neither_textual_nor_torch_is_loaded():
     code = (
         "import sys; from gpuscope.cli.main import main; main(['wait', '4194301'])\n"

@@ -192,8 +192,17 @@ def failures(calls: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
     return [(call, ("NotSupported", "missing symbol", next(others))) for call in calls]
 
 
+@each(
+    ("call", "error"),
+    [(call, errors[number % 3]) for number, (call, errors) in enumerate(failures(CALLS))],
+)
+def test_a_failing_call_costs_only_its_own_readings(call: str, error: str) -> None:
+    costs_only_its_own_readings(call, error)
+
+
+@pytest.mark.slow
 @each(("call", "errors"), failures(CALLS))
-def test_a_failing_call_costs_only_its_own_readings(call: str, errors: tuple[str, ...]) -> None:
+def test_so_does_each_of_its_errors(call: str, errors: tuple[str, ...]) -> None:
     for error in errors:
         costs_only_its_own_readings(call, error)
 
@@ -276,6 +285,7 @@ def has_its_reason(call: str, error: str) -> None:
     assert told["utilization_percent"] == 55
 
 
+@pytest.mark.slow
 @each("call", CALLS)
 def test_a_call_that_hangs_holds_only_its_device(call: str) -> None:
     driver = DRIVER_OF.get(call, "580.159.03")

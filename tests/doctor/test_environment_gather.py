@@ -182,6 +182,7 @@ def test_without_a_driver(fake, error, code):
     assert environment.examine(facts).problems == ()
 
 
+@pytest.mark.slow
 def test_a_whole_program_on_another_library():
     """From a fresh process, as a job script runs it: eight GPUs, one of them lost."""
     code = textwrap.dedent(

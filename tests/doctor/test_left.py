@@ -121,6 +121,7 @@ def test_the_pids_of_another_namespace_prove_nothing(place, tmp_path, monkeypatc
     assert one.confidence == "prior"
 
 
+@pytest.mark.slow
 def test_what_ended_by_itself_and_what_is_old_is_not_told(place, tmp_path):
     died(place, "well", "killed")
     assert len(doctor_left.examine(kernel_log=str(tmp_path / "none")).ended) == 1
@@ -225,6 +226,7 @@ def test_the_exit_code_of_the_program(words, text, code):
     assert done.returncode == code, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_a_warning_is_1_and_only_where_warnings_count(tmp_path):
     (tmp_path / "train.py").write_text(
         "import torch\nmodel, total = torch.nn.Linear(2, 2), 0\n"

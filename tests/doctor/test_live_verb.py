@@ -109,6 +109,7 @@ def test_hostile_probes_change_nothing_for_others(fake, sockets, mode):
         assert good.poll() is None
 
 
+@pytest.mark.slow
 def test_it_needs_neither_torch_nor_the_screen():
     code = (
         "import sys; from gpuscope.cli.commands.doctor import live; live.examine(None, 1.0)\n"

@@ -35,9 +35,10 @@ def gpuscope(env, *words):
             "docker exec -i trainer sh -c",
             marks=pytest.mark.slow,
         ),
-        (
+        pytest.param(
             ["--via", "ssh login sudo -n -u ada srun --overlap --jobid 7"],
             "sudo -n -u ada srun --overlap --jobid 7 sh -c",
+            marks=pytest.mark.slow,
         ),
     ],
 )

@@ -176,9 +176,9 @@ def test_ways_of_the_users_own_configuration(gpuscope, server, host):
         pytest.param(
             "changed", "changed: its host key differs from the one you know", marks=pytest.mark.slow
         ),
-        ("unknown", "unknown: its host key is unknown here"),
+        pytest.param("unknown", "unknown: its host key is unknown here", marks=pytest.mark.slow),
         pytest.param("locked", "locked: permission denied", marks=pytest.mark.slow),
-        ("closed", "closed: no ssh server listens there"),
+        pytest.param("closed", "closed: no ssh server listens there", marks=pytest.mark.slow),
         pytest.param(
             "no-such-host.invalid",
             "no-such-host.invalid: no host has this name",

@@ -101,6 +101,7 @@ def test_starts_goes_through_its_tabs_and_leaves_nothing_behind(terminal):
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_remembers_its_tab(terminal, tmp_path):
     screen = terminal()
     screen.wait("● live")
@@ -114,6 +115,7 @@ def test_remembers_its_tab(terminal, tmp_path):
     again.wait(r"WHAT +WHO")
 
 
+@pytest.mark.slow
 def test_follows_the_size_of_the_terminal(terminal):
     screen = terminal(columns=80, rows=24)
     screen.wait("● live|1 Hz")
@@ -144,7 +146,11 @@ def test_keys_that_arrive_together_and_a_character_that_arrives_in_halves(termin
     screen.wait("EXIT=0")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda n: n.name)
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)],
+    ids=lambda n: n.name,
+)
 def test_signals_restore_the_terminal(terminal, number):
     screen = terminal()
     screen.wait("● live")
@@ -177,6 +183,7 @@ def test_where_no_screen_can_be_drawn_it_says_why_and_prints_devices(terminal, e
     assert re.search(rf"EXIT={expected}$", found, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_over_ssh_it_is_lighter_and_says_so(terminal):
     screen = terminal(environ="SSH_CONNECTION='10.0.0.1 22 10.0.0.2 22'", columns=130)
     screen.wait("over ssh: charts every 5 s")
@@ -184,6 +191,7 @@ def test_over_ssh_it_is_lighter_and_says_so(terminal):
     assert screen.flag("mouse_any_flag") == "0"
 
 
+@pytest.mark.slow
 def test_a_broken_config_is_named_and_not_overwritten(terminal, tmp_path):
     path = tmp_path / "XDG_CONFIG_HOME" / "gpuscope" / "config.toml"
     path.parent.mkdir(parents=True)

@@ -109,6 +109,7 @@ def test_the_manifest_is_valid_yaml():
     assert mounts == {v["name"] for v in spec["template"]["spec"]["volumes"]}
 
 
+@pytest.mark.slow
 def test_promtool_takes_configuration_rules_and_their_tests():
     for words in (
         ("check", "config", "prometheus.yml"),

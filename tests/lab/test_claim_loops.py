@@ -121,6 +121,7 @@ def test_each_factory_that_a_cell_names_trains(name: str):
     assert made.forward().item() < before
 
 
+@pytest.mark.slow
 def test_a_graph_break_is_an_error_where_the_whole_is_asked_for():
     model, _, forward = claim_loops.broken(4, CPU)
     assert model is not None

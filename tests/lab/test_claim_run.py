@@ -199,6 +199,7 @@ def verb(*words: str) -> int:
     return cli.main(["lab", "claims", *words])
 
 
+@pytest.mark.slow
 def test_the_json_document(program: Any, capsys: pytest.CaptureFixture[str]):
     program()
     assert verb("--json", "--quick", "--only", "checkpointing-tradeoff,pin-memory") == 0
@@ -255,6 +256,7 @@ def test_exit_code_1_where_something_is_undecided(program: Any, capsys: pytest.C
     assert "1 claim, 3 repeats" in shown.err
 
 
+@pytest.mark.slow
 def test_the_file_has_the_results_so_far_when_it_is_cut_off(
     program: Any,
     monkeypatch: pytest.MonkeyPatch,
@@ -279,6 +281,7 @@ def test_the_file_has_the_results_so_far_when_it_is_cut_off(
     assert "Stopped" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_markdown_has_a_row_for_each_figure(program: Any):
     machine = program()
     results = list(measure(machine, *PAIR).values())

@@ -117,6 +117,7 @@ def test_what_fails_is_written_down_and_does_not_stop_the_rest(ledger: Ledger, l
     assert "CUDA ran out of memory" in text
 
 
+@pytest.mark.slow
 def test_it_goes_on_where_it_was(ledger: Ledger, log: Path) -> None:
     plan = new_plan(cells(1, 2), repeats=2)
     first = sweep(plan, ledger)
@@ -274,6 +275,7 @@ def test_no_torch_is_said_once(ledger: Ledger, monkeypatch, capsys) -> None:
     assert capsys.readouterr().err.count("The lab needs a Python with PyTorch") == 1
 
 
+@pytest.mark.slow
 def test_the_bar_is_drawn_on_a_terminal_without_escape_sequences(
     ledger: Ledger, tmp_path: Path
 ) -> None:

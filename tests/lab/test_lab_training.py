@@ -97,6 +97,7 @@ def test_tf32_is_set_for_products_and_convolutions_alike(tf32: bool, as_before: 
     assert torch.backends.cudnn.allow_tf32 is tf32
 
 
+@pytest.mark.slow
 def test_deterministic_is_strict_and_its_runs_are_the_same_to_the_bit(as_before: None) -> None:
     runs = []
     for _ in range(2):
@@ -114,6 +115,7 @@ def test_deterministic_is_strict_and_its_runs_are_the_same_to_the_bit(as_before:
     assert not torch.are_deterministic_algorithms_enabled()
 
 
+@pytest.mark.slow
 def test_channels_last_lays_out_the_weights_and_learns_the_same() -> None:
     _, plain = train(3, model="conv")
     training, losses = train(3, model="conv", channels_last=True)
@@ -281,6 +283,7 @@ def test_what_is_held_out_leaves_the_pool_as_it_was_and_is_not_in_it() -> None:
 # ── models and time ───────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "millions"),
     [((768, 12, 12), 124), ((1024, 24, 16), 354), ((1280, 36, 20), 773), ((2048, 24, 16), 1313)],

@@ -119,6 +119,7 @@ def test_a_signal_ends_it_in_order(number: signal.Signals) -> None:
     assert ended.summary["steps"] >= 1
 
 
+@pytest.mark.slow
 def test_a_signal_while_torch_is_being_imported_ends_it_at_once() -> None:
     with worker(LabConfig(model="mlp").to_json()) as process:
         until(lambda: b"libtorch" in Path(f"/proc/{process.pid}/maps").read_bytes(), seconds=20)

@@ -31,6 +31,7 @@ def noise(kind: str, dice: random.Random, count: int = 300) -> list[tuple[float,
     return series
 
 
+@pytest.mark.slow
 def test_false_alarms_over_noise_are_fewer_than_one_in_a_hundred():
     dice, alarms, tries = random.Random(11), 0, 60
     for kind in NOISES:

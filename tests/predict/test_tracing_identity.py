@@ -176,10 +176,10 @@ def _real(factory: Callable[..., Any], accumulate: int) -> list[int]:
         ("mlp", 1),
         ("mlp_sgd", 1),
         ("gpt", 1),
-        ("gpt_again", 2),
-        ("gpt_reentrant", 1),
+        pytest.param("gpt_again", 2, marks=pytest.mark.slow),
+        pytest.param("gpt_reentrant", 1, marks=pytest.mark.slow),
         ("conv", 1),
-        ("conv", 2),
+        pytest.param("conv", 2, marks=pytest.mark.slow),
     ],
 )
 def test_fake_and_real_tensors_ask_for_the_same(name: str, accumulate: int) -> None:

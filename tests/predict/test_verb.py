@@ -172,6 +172,7 @@ def test_a_factory_that_fails_is_named_and_the_document_is_there(tmp_path, facto
     assert "Next:" in err
 
 
+@pytest.mark.slow
 def test_nothing_heavy_is_loaded_here():
     code = f"""
 import sys

@@ -285,6 +285,7 @@ def steps_of(path: str | Path) -> list[int]:
     return [row[1] for f in decoded(BoxReader(path)) if isinstance(f, frames.Sample) for row in f.t]
 
 
+@pytest.mark.slow
 def test_the_ring_keeps_ten_minutes_of_eight_devices_and_its_size(box, monkeypatch):
     monkeypatch.setattr(blackbox, "KEY_SECONDS", 0.02)
     rows = [2, *[1 << 40] * len(frames.ALLOCATOR_COLUMNS)]
@@ -367,6 +368,7 @@ def test_hostile_boxes_are_read_without_harm(box, tmp_path, seed):
         assert reader.problem or decoded(reader)
 
 
+@pytest.mark.slow
 def test_a_bomb_and_what_is_no_file(tmp_path):
     bomb = tmp_path / "bomb.gz"
     bomb.write_bytes(gzip.compress(boxes.MAGIC + bytes(64 << 20)))

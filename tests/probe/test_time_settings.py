@@ -25,6 +25,7 @@ def test_the_search_for_anomalies_is_seen_while_it_is_on():
     assert settings([]) == {}
 
 
+@pytest.mark.slow
 def test_the_search_that_torch_switches_on_while_it_compiles_is_not_told():
     # takes a second, which each worker would spend when it collects the tests
     from torch._dynamo.backends.common import aot_autograd

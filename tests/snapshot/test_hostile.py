@@ -113,6 +113,7 @@ def test_every_other_way_to_a_callable(tmp_path, raw, monkeypatch):
 # ── foreign ───────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.slow
 def test_foreign_files_are_named_and_what_to_do_is_said(tmp_path):
     with zipfile.ZipFile(tmp_path / "zip", "w") as archive:
         archive.writestr("model/data.pkl", b"x")
@@ -197,6 +198,7 @@ def test_cut_anywhere_it_is_a_partial_view_or_a_plain_refusal(tmp_path, protocol
     assert len(kinds) == 2
 
 
+@pytest.mark.slow
 def test_devices_keep_their_numbers_in_a_cut_file(tmp_path, data):
     """A trainer on cuda:1 leaves an empty trace for cuda:0."""
     moved = {"segments": [], "device_traces": [[], [], data["device_traces"][0]]}
@@ -299,6 +301,7 @@ def test_deep_nesting_is_only_odd_content(tmp_path, opening):
         assert [one.totals.reserved_bytes for one in found.devices] in ([], [0])
 
 
+@pytest.mark.slow
 def test_a_list_named_a_million_times_is_not_walked_a_million_times(tmp_path):
     block = {"size": 512, "state": "active_allocated", "frames": []}
     segment = {"device": 0, "address": 0, "total_size": 512 * 100_000, "blocks": [block] * 20_000}
@@ -331,6 +334,7 @@ def test_numbers_that_ask_for_all_memory(tmp_path, raw):
     assert refused(path, memory_limit=512 * MIB).code in ("foreign", "too_big", "truncated")
 
 
+@pytest.mark.slow
 def test_a_file_far_beyond_the_cap_is_read_in_part(tmp_path):
     """5 GB, most of it a hole in the file: the segments come first and are kept."""
     path = tmp_path / "big"
@@ -362,6 +366,7 @@ def test_a_file_of_which_nothing_fits_is_refused_with_size_and_cap(tmp_path):
     assert "300 MiB" in error.what
 
 
+@pytest.mark.slow
 def test_many_small_things_reach_the_cap_and_leave_a_part(tmp_path, data):
     path = tmp_path / "many"
     entry = b"}(U\x01aJ\x00\x00\x00\x40U\x01bJ\x00\x00\x00\x41U\x01cJ\x00\x00\x00\x42u"

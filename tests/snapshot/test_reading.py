@@ -270,6 +270,7 @@ def test_the_child_knows_no_msgspec_and_no_torch(tmp_path, small):
         assert child.stderr.read() == "LOADED\n"
 
 
+@pytest.mark.slow
 def test_it_works_from_any_place_the_package_lies_in(tmp_path, small):
     """As installed: another directory, which nothing but its own path leads to."""
     shutil.copytree(
@@ -301,6 +302,7 @@ def test_a_closed_reading_answers_no_more_and_leaves_no_process(tmp_path, small)
     assert caught.value.code == "cancelled"
 
 
+@pytest.mark.slow
 def test_progress_is_the_share_of_the_file(tmp_path):
     data = synthetic.training(2000)
     data["padding"] = [bytes(1 << 20) for _ in range(40)]

@@ -264,6 +264,7 @@ def test_exit_codes(files, tmp_path):
     assert gpuscope(files[1], tmp_path / "none").returncode == 3
 
 
+@pytest.mark.slow
 def test_two_files_where_the_first_is_hostile(files, tmp_path):
     (tmp_path / "evil").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
     done = gpuscope(tmp_path / "evil", files[1])
@@ -298,6 +299,7 @@ def test_colours_on_a_terminal_only_where_wanted(files):
         assert (re.search(rb"\x1b\[[\d;]+m", said) is not None) is coloured
 
 
+@pytest.mark.slow
 def test_the_verb_loads_no_torch_and_no_textual(files):
     code = (
         "import sys\nfrom gpuscope.cli import main as cli\n"

@@ -199,6 +199,7 @@ for q in range(10000):
     assert len(process.uses) == 1
 
 
+@pytest.mark.slow
 def test_an_agent_gone_mad_is_held_back_and_memory_stays(monkeypatch):
     monkeypatch.setattr(source_module, "_BURST", 3000.0)
     monkeypatch.setattr(source_module, "FRAMES_PER_SECOND", 2000.0)

@@ -152,6 +152,7 @@ def test_a_killed_agent_is_started_again_and_the_others_go_on(quick, tmp_path):
     assert {link.state for link in watched.links["well"][2:]} <= {"live", "ended"}
 
 
+@pytest.mark.slow
 def test_one_that_floods_is_held_back_and_the_others_are_heard(quick, tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "_BURST", 2000.0)
     (well,) = agents(tmp_path, "well")
@@ -213,6 +214,7 @@ def test_a_host_that_lets_nobody_in_is_tried_once(quick, tmp_path):
     run([well, shut], look)
 
 
+@pytest.mark.slow
 def test_no_more_than_eight_connect_at_once_and_all_get_their_turn(quick, tmp_path):
     folder = tmp_path / "connecting"
     folder.mkdir()

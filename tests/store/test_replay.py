@@ -262,6 +262,7 @@ def test_record_without_a_screen(tmp_path):
         asyncio.run(record(source, path, seconds=1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_a_recording_that_is_whole(tmp_path, number):
     path = tmp_path / "a.gsr"

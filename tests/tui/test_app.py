@@ -502,6 +502,7 @@ async def charts_stand(pilot: Any) -> None:
         assert time.monotonic() < deadline, [chart._now for chart in charts]
 
 
+@pytest.mark.slow
 @in_loop
 async def test_seeking_moves_the_charts_at_once_and_keeps_the_cursor(monkeypatch):
     from gpuscope.store.replay import ReplaySource

@@ -471,6 +471,7 @@ async def test_escape_cancels_the_rank_under_way_and_keeps_what_was_done():
         assert source.cancelled == ["inject"]
 
 
+@pytest.mark.slow
 @in_loop
 async def test_ranks_on_two_hosts_are_one_job_and_are_attached_where_they_run(logged):
     frames = {name: [views.hello(name), *views.vacant(2.0)[1:]] for name in ("n1", "n2")}
@@ -548,6 +549,7 @@ async def test_an_agent_that_does_not_offer_it_is_said():
         await until(pilot, "Attach: this agent does not support it")
 
 
+@pytest.mark.slow
 @in_loop
 async def test_an_agent_that_does_not_answer_is_a_line_and_r_asks_again():
     source = Host([process(701)])
@@ -595,6 +597,7 @@ def test_no_answer_of_an_agent_ends_the_screen_or_opens_a_way(answer):
     body()
 
 
+@pytest.mark.slow
 @in_loop
 async def test_control_characters_of_a_command_do_not_reach_the_screen_or_the_file(logged):
     source = Host([process(701, command="python \x1b]52;c;eA==\x07 \u202e evil.py\nsecond")])

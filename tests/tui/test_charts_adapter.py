@@ -163,6 +163,7 @@ def test_the_first_line_lies_on_top() -> None:
     assert drawn == {"series1"}
 
 
+@pytest.mark.slow
 def test_plotext_is_loaded_by_the_first_draw_only() -> None:
     code = (
         "import sys; import gpuscope.tui.charts.line, gpuscope.tui.charts.stacked;"

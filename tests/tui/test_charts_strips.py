@@ -169,6 +169,7 @@ def fill(app: Board, rng: random.Random, moment: int) -> None:
     )
 
 
+@pytest.mark.slow
 def test_partial_repaints_leave_the_same_screen_as_a_full_one() -> None:
     async def body(pilot: Any) -> None:
         app, rng = pilot.app, random.Random(7)

@@ -313,6 +313,7 @@ async def test_charts_begin_with_what_the_driver_sampled_and_say_so():
     assert agent == [{}], "the agent is asked once"
 
 
+@pytest.mark.slow
 @in_loop
 async def test_a_lost_device_says_so_once_and_its_load_fills_the_room():
     app = make_app(views.hung())
@@ -394,6 +395,7 @@ async def test_a_healthy_device_has_its_training_and_its_peers_where_there_is_ro
         assert [("▸ 1 " in line) for line in peers] == [False, True, False, False]
 
 
+@pytest.mark.slow
 @in_loop
 async def test_in_a_recording_the_cure_names_no_key_for_what_ran_then():
     replay = ReplaySource(RECORDINGS / "h200x2-stall.gsr")
@@ -409,6 +411,7 @@ async def test_in_a_recording_the_cure_names_no_key_for_what_ran_then():
         assert "kill " not in shown
 
 
+@pytest.mark.slow
 @in_loop
 async def test_a_small_terminal_has_the_last_minute_beside_each_gauge():
     app = make_app(views.training())

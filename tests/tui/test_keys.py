@@ -154,6 +154,7 @@ def key_words(source: str) -> Iterator[tuple[int, str]]:
                 yield node.lineno, text
 
 
+@pytest.mark.slow
 @collector_off()
 def test_no_text_names_a_key_by_itself():
     """No text names a key by itself.

@@ -101,6 +101,7 @@ async def test_the_same_on_the_screen_of_processes():
         await until(pilot, "u Mine", absent="Esc Drop it")
 
 
+@pytest.mark.slow
 @in_loop
 async def test_no_key_is_promised_that_a_session_cannot_carry_out():
     promised = ("s Snapshot", "p Profile", "S Stacks", "S shows the stacks")

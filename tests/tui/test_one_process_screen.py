@@ -193,6 +193,7 @@ async def test_a_small_terminal_has_all_of_a_training_with_a_chart_on_one_page()
         assert "━ GPU 0" in screen.splitlines()[-2], "the chart ends where the page does"
 
 
+@pytest.mark.slow
 @in_loop
 async def test_a_large_terminal_has_charts_below_the_texts_as_well():
     app, _ = made(frames_of(sm_percent=7))

@@ -90,6 +90,7 @@ async def test_it_carries_an_action_out_and_remembers_it():
         assert app.screen.chosen.name == "memory"
 
 
+@pytest.mark.slow
 @in_loop
 async def test_an_action_of_another_tab_goes_there_first():
     app = make_app(views.training(4.0))
@@ -188,6 +189,7 @@ async def test_a_theme_is_chosen_by_its_name():
         assert app.theme == app.session.state.theme == "gpuscope-light"
 
 
+@pytest.mark.slow
 @in_loop
 async def test_a_picture_and_a_report_are_saved_and_their_paths_said(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
@@ -210,6 +212,7 @@ async def test_a_picture_and_a_report_are_saved_and_their_paths_said(tmp_path, m
             assert path.stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.slow
 @in_loop
 async def test_settings_show_the_file_and_change_what_can_be_changed(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))

@@ -462,6 +462,7 @@ def test_it_fits_and_no_line_is_longer_than_the_terminal(size: tuple[int, int]):
     body()
 
 
+@pytest.mark.slow
 @in_loop
 async def test_a_real_process_ends_by_a_real_agent():
     """From the dialog through the agent to the process and back."""

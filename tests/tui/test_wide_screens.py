@@ -126,6 +126,7 @@ async def test_a_wide_job_has_the_load_of_its_gpus_and_every_reading_of_its_rank
         assert "P95" not in heading(small, "RANK")
 
 
+@pytest.mark.slow
 @in_loop
 async def test_a_recording_of_a_wide_job_gives_no_room_to_a_stack_that_it_does_not_have():
     replay = ReplaySource(RECORDINGS / "h200x2-stall.gsr")
@@ -156,6 +157,7 @@ def test_ranks_of_one_job_on_two_hosts_are_one_line() -> None:
     assert [name for name, _ in job.parts] == ["alpha", "bravo"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(160, 60), LARGE])
 @in_loop
 async def test_a_wide_fleet_has_the_jobs_of_all_hosts_and_charts_of_one(size):
