@@ -251,6 +251,12 @@ def _not_found_here(host: HostView | None, pid: int, verb: str) -> str:
             f"pid {pid} belongs to {owner}: its probe, if it has one, answers only that user.\n"
             f"Next, as {owner}: gpuscope {verb} {pid}"
         )
+    if has_socket(pid):
+        return (
+            f"the probe in pid {pid} has not answered within {FIND_SECONDS:g} s: its training "
+            "holds Python's lock for long, is stopped, or is stuck in C code.\n"
+            f"Next: gpuscope {verb} {pid}    again; gpuscope ps    says whether it uses its GPU"
+        )
     if _is_started_with_us(pid):
         return (
             f"pid {pid} was started with gpuscope run, and its probe has not started yet: it does "
@@ -265,6 +271,13 @@ def _not_found_here(host: HostView | None, pid: int, verb: str) -> str:
         "Next run: gpuscope run train.py    or, in the script, import gpuscope; "
         "gpuscope.watch()"
     )
+
+
+def has_socket(pid: int) -> bool:
+    """Return whether a probe in this process listens here, though it may answer late."""
+    from ..probe import rendezvous
+
+    return any(Path(rendezvous.directory()).glob(f"{pid}-*.sock"))
 
 
 def _is_started_with_us(pid: int) -> bool:

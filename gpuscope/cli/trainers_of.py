@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING
 
 from ..errors import UserError
 from ..wire.clean import clean
-from .one_trainer import CONNECT_SECONDS, FIND_SECONDS, FIND_THERE_SECONDS, WatchedHost, not_found
+from .one_trainer import (
+    CONNECT_SECONDS,
+    FIND_SECONDS,
+    FIND_THERE_SECONDS,
+    WatchedHost,
+    has_socket,
+    not_found,
+)
 
 if TYPE_CHECKING:
     from ..store.view import HostView, JobView, TrainerView
@@ -48,7 +55,7 @@ async def trainers_of(
                 return found
         lost = host is not None and host.link.failed and place.is_remote
         patience = FIND_THERE_SECONDS if place.is_remote else NONE_SECONDS
-        if _has_socket(place):
+        if place.pid is not None and not place.is_remote and has_socket(place.pid):
             patience = FIND_SECONDS
         out_of_time = seen > patience if first is not None else now - began > CONNECT_SECONDS
         if there.running.done() or lost or out_of_time or _has_ended(place):
@@ -58,17 +65,6 @@ async def trainers_of(
     if place.pid is not None:
         raise error(not_found(last_words, place, verb))
     raise error(_none(last_words, place, verb, job))
-
-
-def _has_socket(place: Target) -> bool:
-    """Whether a probe in this process listens here, though it may answer late."""
-    if place.pid is None or place.is_remote:
-        return False
-    from pathlib import Path
-
-    from ..probe import rendezvous
-
-    return any(Path(rendezvous.directory()).glob(f"{place.pid}-*.sock"))
 
 
 def _has_ended(place: Target) -> bool:

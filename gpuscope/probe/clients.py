@@ -59,6 +59,8 @@ class Client:
         self.hz = DEFAULT_HZ
         self.due = 0.0
         self.alive = True
+        self.is_new = True
+        """Whether it has had no sample yet."""
         self._out = bytearray()
         self._in = bytearray()
         self._bad = 0

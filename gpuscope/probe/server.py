@@ -23,7 +23,7 @@ from .clients import ANSWER_BYTES, Client
 from .long_requests import CLOSE_SECONDS
 from .on_import import debug
 from .requests import Requests
-from .sampler import Pause, Sampler
+from .sampler import TRAINER_ID, Pause, Sampler
 from .trackers import Trackers
 
 MAX_CLIENTS = 16
@@ -308,7 +308,11 @@ class Server:
 
     def _sample(self) -> None:
         now = time.monotonic()
-        if now < self._rest_until:
+        # Who has just come gets a sample whatever the last one has cost, all parts at once, and
+        # what is known of the last minutes: each further wait for the interpreter takes seconds
+        # where the training holds it for long.
+        new = [client for client in self._clients.values() if client.is_new]
+        if now < self._rest_until and not new:
             return
         # Clients that are due within half an interval share this sample, so that many cost little
         # more than one.
@@ -317,12 +321,19 @@ class Server:
         if not any(client.due <= now for client in due):
             return
         begin = time.thread_time()
-        sample, reasons = self._sampler.tick(Pause(min(BREATH_SECONDS, BREATH_SHARE / fastest)))
+        breath = 0.0 if new else min(BREATH_SECONDS, BREATH_SHARE / fastest)
+        sample, reasons = self._sampler.tick(Pause(breath))
         self._requests.recent.note(sample, self._sampler.definitions)
         shared: Dict[bytes, bytes] = {}
         for client in due:
             client.sample(sample, reasons, self._sampler.definitions, shared)
-        self._rest_until = now + (time.thread_time() - begin) / COST_SHARE
+        for client in new:
+            client.is_new = False
+            for data in self._requests.time.told():
+                event = Event(TRAINER_ID, "time", time.monotonic_ns(), "", data)
+                client.event(event, self._sampler.definitions)
+        rest = (time.thread_time() - begin) / COST_SHARE
+        self._rest_until = max(self._rest_until, now + rest)
 
     def _deliver(self) -> None:
         """Deliver events to all clients, then what requests have to say.

@@ -169,8 +169,15 @@ class TimeLedger:
 
     def _tell(self) -> None:
         """Report the last minute as far as it is known by now."""
-        if self._minutes and self._minutes[-1].looks:
-            self.announce("time", "", {**event_data(self._minutes[-1]), **self.facts()})
+        for data in self.told()[-1:]:
+            self.announce("time", "", data)
+
+    def told(self) -> List[Dict[str, Scalar]]:
+        """Return the data of the events ``time`` of all minutes, the last one with its facts."""
+        found = [event_data(minute) for minute in self._minutes if minute.looks]
+        if found:
+            found[-1].update(self.facts())
+        return found
 
     def remember_path(self, frame: Any) -> None:
         """Remember, in the training thread during a step, which functions are the training loop."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -267,6 +268,26 @@ def test_readings_that_are_late_are_not_waited_for_where_no_look_is_wanted(ask, 
     said = " ".join(out.split())
     assert "So what changed in the last minutes is left out." in said
     assert "50 % of the time (44 % to 56 %) goes into waiting for input" in said
+
+
+def test_of_a_trainer_that_answers_late_what_it_has_told_before_is_said_in_time(ask, monkeypatch):
+    monkeypatch.setattr(why, "QUICK_SECONDS", 0.2)
+    data = {"m": 100_000_000_000, "seconds": 60.0, "steps": 100, "looks": 300}
+    data |= {"rows": "input 30.000 150|forward 30.000 150", "places": ""}
+    number = 300 + os.getpid() % 100
+    told = frames.Event(number, "time", 160_000_000_000, "", data)
+
+    async def late(*_: Any) -> dict[str, Any]:
+        await asyncio.sleep(20)
+        return {}
+
+    begin = time.monotonic()
+    seen = [*frames_of(os.getpid()), told]
+    code, out, _, _ = ask(str(os.getpid()), "--no-look", frames=seen, time=late, recent=late)
+    assert time.monotonic() - begin < 5
+    said = " ".join(out.split())
+    assert "50 % of the time (44 % to 56 %) goes into waiting for input" in said
+    assert (code, "Its probe answers late" in said) == (1, True)
 
 
 def test_what_clock_and_look_have_seen_is_one_cause(ask):
@@ -639,6 +660,11 @@ def test_processes_that_cannot_be_asked_are_told_apart():
         assert done.returncode == 3
         assert "no optimizer step was seen yet" in done.stderr
         assert "again, after the first steps" in done.stderr
+    with trainer(WATCHED + "time.sleep(1000)", fork=True) as stopped:
+        wait_for(lambda: sockets(stopped.pid), 60, "a socket")
+        os.kill(stopped.pid, signal.SIGSTOP)
+        done = verb(str(stopped.pid), "--no-look")
+        assert f"the probe in pid {stopped.pid} has not answered within 8 s" in done.stderr
     done = verb(str(idle.pid), "--no-look")
     assert done.returncode == 3
     assert f"no process has pid {idle.pid} here" in done.stderr

@@ -380,6 +380,23 @@ def made(tmp_path, monkeypatch):
     made._close()
 
 
+def test_who_has_just_come_gets_a_sample_and_the_last_minutes_however_dear_the_last_sample_was(
+    made, monkeypatch
+):
+    monkeypatch.setattr(server, "COST_SHARE", 1e-9)  # any sample is followed by hours of rest
+    ledger = made._requests.time
+    ledger._minute(1.0).book("input", "data.py:12 load", 2.0)
+    for _ in range(2):
+        reader = Reader(made._path)
+        for _ in range(3):
+            made._turn(time.monotonic())
+        while not reader.frames or not isinstance(reader.frames[-1], Event):
+            reader.next()
+        told = reader.frames[-1]
+        assert (reader.samples, told.e, told.data["rows"]) == (1, "time", "input 2.000 1")
+        reader.close()
+
+
 def test_an_errand_for_a_thread_that_is_just_ending_is_run_by_one_of_the_two(made, monkeypatch):
     class Thread:
         def is_alive(self):

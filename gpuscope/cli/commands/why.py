@@ -41,7 +41,8 @@ AFTER_LOOK_SECONDS, AFTER_WORK_SECONDS = 1.5, 0.7
 """What is left of them for the rest when the look has to be over, and the counting of a step."""
 QUICK_SECONDS = 1.2
 """So long after its start, an answer without a look waits no more for the readings of the last
-minutes, which say only what has changed in them."""
+minutes, which say only what has changed in them, nor for a trainer that has said with its first
+readings what it did in its last minutes."""
 LEAST_WAIT_SECONDS = 0.05
 MAX_REQUESTS = 60
 """How many trainers of one host are asked, because a connection allows 64 requests at a time."""
@@ -49,7 +50,7 @@ MAX_REQUESTS = 60
 
 LATE_READINGS = (
     "Its probe answers late, as the training holds Python's lock for long. So what changed in the "
-    "last minutes is left out."
+    "last minutes is left out. An earlier look may be left out too."
 )
 
 
@@ -195,28 +196,42 @@ def _load() -> None:
 
 
 async def _request_ledgers(
-    ranks: Sequence[ProbedTrainer], close_seconds: float, until: float, readings_until: float
+    ranks: Sequence[ProbedTrainer], close_seconds: float, until: float, quick_until: float
 ) -> tuple[list[str], bool]:
     """Have trainers tell of their time, and of their readings at last. Return why each did not.
 
     Both are asked at once: a trainer whose collector holds the interpreter answers late. Return
-    too whether some readings have not come: once all have told of their time, they are waited for
-    no longer than ``readings_until``.
+    too whether something has not come: readings are waited for no longer than ``quick_until``,
+    once all have told of their time. Without ``close_seconds``, neither is a trainer that has told
+    of its last minutes before.
     """
     import asyncio
 
     patience = min(ANSWER_SECONDS, max(1.0, until - monotonic()))
-    times = asyncio.gather(*(_ask_for_time(one, close_seconds, patience) for one in ranks))
-    wanted = [] if close_seconds else [_remembered(one, patience) for one in ranks]
-    readings = [asyncio.ensure_future(one) for one in wanted]
-    problems = await times
-    if not readings:
-        return problems, False
-    left = max(LEAST_WAIT_SECONDS, readings_until - monotonic())
-    _, late = await asyncio.wait(readings, timeout=left)
+    times = [asyncio.ensure_future(_ask_for_time(one, close_seconds, patience)) for one in ranks]
+    if close_seconds:
+        return await asyncio.gather(*times), False
+    readings = [asyncio.ensure_future(_remembered(one, patience)) for one in ranks]
+    await asyncio.wait([*times, *readings], timeout=max(0.0, quick_until - monotonic()))
+    known = [one.done() or not _has_told(rank) for one, rank in zip(times, ranks, strict=True)]
+    needed = [one for one, needs in zip(times, known, strict=True) if needs]
+    problems = await asyncio.gather(*needed)
+    left = max(LEAST_WAIT_SECONDS, quick_until - monotonic())
+    _, late = await asyncio.wait([*times, *readings], timeout=left)
     for one in late:
         one.cancel()
-    return problems, bool(late)
+    said = iter(problems)
+    return [next(said) if needs else "" for needs in known], bool(late)
+
+
+def _has_told(one: ProbedTrainer) -> bool:
+    """Return whether a trainer has told of its last minutes, as its probe does without a question.
+
+    It does so with its first readings.
+    """
+    host = one.store.view().host
+    trainers = host.trainers if host is not None else ()
+    return any(trainer.minutes for trainer in trainers if trainer.id == one.trainer.id)
 
 
 async def _ask_for_time(one: ProbedTrainer, close_seconds: float, patience: float) -> str:
