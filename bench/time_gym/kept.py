@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuscope.model.look import Look, LookRow
-from gpuscope.model.time_cause import Cause, Known
+from gpuscope.model.time_cause import MANY_RECOMPILES, Cause, Known
 from gpuscope.model.time_causes import ranked
 from gpuscope.model.time_ledger import Row, TimeLedger
 
@@ -41,6 +41,7 @@ def _kept(row: score.Row) -> dict[str, Any]:
         "step_seconds": score.step_seconds(row),
         "settings": why.get("settings") or [],
         "median_step_seconds": _short(why.get("median_step_seconds")),
+        "compiles_again": any(one["row"] == "compile" for one in why["causes"]),
         "clock": {
             **{name: why[name] for name in ("window_seconds", "steps", "looks")},
             "rows": [
@@ -68,6 +69,7 @@ def judged(row: dict[str, Any]) -> tuple[Cause, ...]:
     look = _look(row["look"]) if row["look"] else None
     cost = max(look.lost_seconds or 0.0, look.stood_seconds) if look else 0.0
     facts = {name.replace("-", "_"): 1 for name in row["settings"]}
+    facts["recompiles"] = MANY_RECOMPILES if row.get("compiles_again") else 0
     median = row.get("median_step_seconds")
     known = Known(facts=facts, cost_seconds=cost, median_step_seconds=median)
     return ranked(_clock(row["clock"]), look, known)

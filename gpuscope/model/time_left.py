@@ -32,13 +32,14 @@ def without_waits(look: Look, usual: float) -> float | None:
     return _share(look, usual, host, look.busy_share * look.step_seconds)
 
 
-def without_reads(look: Look, usual: float) -> float | None:
+def without_reads(look: Look, usual: float, reading: float = 0.0) -> float | None:
     """Return what is left of a step of ``usual`` seconds whose host reads nothing.
 
     A read takes the host more than it waits: it lets go of the interpreter, and makes a number of
     what it reads. So it is left with its way from launch to launch. Its GPU is left with its work
     and with what lies between kernels that were launched in time. None where the probe does not say
-    what the host needs.
+    what the host needs. A trace makes the host slower, so it needs no more than what the thread did
+    in a usual step apart from ``reading``, the share of the clock that was booked for reads.
     """
     if look.host_step_seconds is None or usual <= 0:
         return None
@@ -46,12 +47,21 @@ def without_reads(look: Look, usual: float) -> float | None:
     between = look.row("idle-queue")
     device = look.busy_share * look.step_seconds
     device += between.seconds / look.steps if between is not None else 0.0
-    return _share(look, usual, look.host_step_seconds * min(1.0, usual / looked), device)
+    host = min(look.host_step_seconds * min(1.0, usual / looked), (1 - reading) * usual)
+    return _share(look, usual, host, device)
 
 
 def _share(look: Look, usual: float, host: float, device: float) -> float:
     more = max(0.0, usual - look.step_seconds - look.slowed_seconds)
     return min(1.0, (max(host, device) + more) / usual)
+
+
+def stalls(median: float | None, usual: float, look: Look) -> float:
+    """Return the share of a usual step that lies in steps longer than those of the look and most.
+
+    The device does the same work in all. Without a ``median``, only the look's are compared.
+    """
+    return max(0.0, 1 - max(median or 0.0, look.step_seconds) / usual) if usual > 0 else 0.0
 
 
 def pauses(median: float | None, usual: float, look: Look | None = None) -> float | None:

@@ -10,7 +10,11 @@ launch slower. Both are corrected by the clock, which knows how long a step take
 - If they were shorter, the rest of a usual step lies in pauses that the look has not met, as far
   as rows of the thread explain it, each with what the clock has booked for it at most. What they
   do not explain is more of the same. Where the GPU hardly rested in the looked-at steps, more of
-  the same would be more work: then what is not explained is idle too, and the rows share it.
+  the same would be more work: then what makes a usual step longer than most is idle too, and the
+  rows share it.
+- Where the GPU waits for memory to be allocated more than for anything else, a usual step that is
+  longer than most is so by this: the driver maps memory and takes it back at once, or takes ten
+  times as long.
 
 A queue that has run empty makes the launches after it late. So the upper end of each interval has
 the idle time of late launches in it. The estimate itself has it only for a cause that empties the
@@ -103,9 +107,13 @@ class Sums:
         looked = look.step_seconds
         self.usual = usual = self._usual_step() or looked
         busy = look.busy_share * looked
+        self._busy = min(1.0, busy / usual)
+        """The share of a usual step for which the GPU works."""
         longer, rows = max(0.0, 1 - looked / usual), self._in_pauses()
         full = look.busy_share >= FULL and rows >= FOLLOWS * longer
-        self.missed = longer if full else min(longer, rows)
+        self.missed = min(longer, rows)
+        if full:
+            self.missed = max(self.missed, time_left.stalls(known.median_step_seconds, usual, look))
         """The share of a usual step in pauses that the look has not met."""
         self._more = max(1.0, self.missed / rows) if rows else 1.0
         """How many times as long as the clock has booked its pauses must have been."""
@@ -215,18 +223,20 @@ class Sums:
         if one.name == "read":
             late = self._late_after_reads(one, launches, part)
             if part or self._reads_often():
-                busy = self.look.busy_share * self.look.step_seconds
-                high = max(high, 1 - self.missed - busy / self.usual)
-        share = min(1.0, one.share + late)
+                high = max(high, 1 - self.missed - self._busy)
+        most = 1 - self._busy if one.name == "allocate" else 1.0
+        share = min(most, one.share + late)
         return replace(one, share=share, low=min(share, one.low + part * launches.low),
-                       high=min(1.0, max(share, high)), late=late)  # fmt: skip
+                       high=min(most, max(share, high)), late=late)  # fmt: skip
 
     def _late_after_reads(self, reads: Cause, launches: Cause, part: float) -> float:
         """Return the late launches that a cure of the reads wins.
 
         Where launches come late because of reads, it wins all that host and GPU do not need.
         """
-        left = time_left.without_reads(self.look, self.usual)
+        reading = self.thread.get("read")
+        booked = reading.share if reading is not None and self.ledger.sure else 0.0
+        left = time_left.without_reads(self.look, self.usual, booked)
         if left is not None and part:
             others = self._idle("idle-copy", "idle-allocate").share
             return max(0.0, 1 - left - others - reads.share)
@@ -388,8 +398,23 @@ class Sums:
             yield self._cause("copies-in", part, into, "copy")
         allocate = rows.get("idle-allocate")
         if allocate is not None:
-            yield self._cause("allocate", self._idle("idle-allocate"), allocate, "release")
+            part = self._with_stalls(self._idle("idle-allocate"), allocate)
+            yield self._cause("allocate", part, allocate, "release")
         yield from self._products()
+
+    def _with_stalls(self, part: _Part, row: LookRow) -> _Part:
+        """Return a part with the steps that are far longer than most, if the GPU waits most for it.
+
+        See the module.
+        """
+        idle = [one.seconds for one in self.look.rows if one.kind == "idle"]
+        share = 0.0
+        if self.known.median_step_seconds is not None:
+            share = time_left.stalls(self.known.median_step_seconds, self.usual, self.look)
+            share = max(0.0, share - self.missed)
+        if row.seconds < max(idle) or not share:
+            return part
+        return part.times(1 - share) + _Part(share, 0.0, share)
 
     def _cause(self, name: str, part: _Part, row: LookRow, clock: str) -> Cause:
         """Return a cause with what other code of the script does at its line."""

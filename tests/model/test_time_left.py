@@ -81,6 +81,26 @@ def test_without_reads_the_host_needs_its_way_from_launch_to_launch(host, share)
     assert one.high >= 0.5 - 0.001, "it cannot be shorter than what the GPU runs"
 
 
+def test_without_reads_the_host_needs_no_more_than_it_does_apart_from_them():
+    """The trace made it slower; by the clock it reads for 0.4 of a step."""
+    seen = look(idle_sync=2.0, idle_launch=2.5, idle_queue=0.5, held_seconds=0.0,
+                host_step_seconds=0.011)  # fmt: skip
+    assert causes(ledger(read=0.4), seen)["read"].share == pytest.approx(0.4)
+
+
+def test_steps_far_longer_than_most_go_into_what_the_gpu_waits_for_most_to_be_allocated():
+    """Half of the time is in steps longer than the median, while the GPU does the same work."""
+    seen = look(step=0.005, idle_allocate=2.0, idle_launch=0.5)
+    one = causes(ledger(), seen, median_step_seconds=0.005)["allocate"]
+    assert (one.share, one.high) == (pytest.approx(0.75), pytest.approx(0.75)), (
+        "its work is the rest"
+    )
+    even = causes(ledger(), seen, median_step_seconds=0.010)["allocate"]
+    assert even.share == pytest.approx(0.5, abs=0.01), "all steps are so long: more of the same"
+    less = look(step=0.005, idle_allocate=1.0, idle_launch=1.5)
+    assert causes(ledger(), less, median_step_seconds=0.005)["allocate"].share < 0.5
+
+
 def test_without_blocking_launches_the_host_still_has_its_own_work():
     seen = look(idle_launch=8.0, held_seconds=0.015)
     facts = {"launch_blocking": 1}

@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
 from bench.time_gym.subjects.common import Training, adamw, main, named, pictures, residual_net
+from bench.time_gym.subjects.inputs import workers_of
 
 
 def hf_trainer(training: Training) -> None:
@@ -54,7 +55,11 @@ def hf_trainer(training: Training) -> None:
 
 
 def accelerated(training: Training) -> None:
-    """A classifier prepared by accelerate."""
+    """A classifier prepared by accelerate.
+
+    Its epochs are long, as the first batch of each is waited for, and its pictures are of bytes: as
+    floats they take the workers longer than the GPU needs for a step.
+    """
     from accelerate import Accelerator
 
     accelerator = Accelerator(
@@ -62,13 +67,21 @@ def accelerated(training: Training) -> None:
     )
     net = residual_net(training)
     images, kinds = pictures(training)
-    data = TensorDataset(images.cpu().repeat(4, 1, 1, 1), kinds.cpu().repeat(4))
-    workers = {"num_workers": 4, "persistent_workers": True} if training.cuda else {}
-    loader = DataLoader(data, batch_size=len(images), pin_memory=training.cuda, **workers)
+    images = images.mul(32).add(128).clamp(0, 255).to("cpu", torch.uint8)
+    data = TensorDataset(images, kinds.cpu())
+    workers = workers_of(training)
+    loader = DataLoader(
+        data,
+        batch_size=len(images),
+        sampler=RandomSampler(data, replacement=True, num_samples=100_000),
+        pin_memory=training.cuda,
+        num_workers=workers,
+        persistent_workers=workers > 0,
+    )
     net, optimizer, loader = accelerator.prepare(net, adamw(training, net), loader)
     while not training.over:
         for inputs, labels in loader:
-            loss = F.cross_entropy(net(inputs), labels)
+            loss = F.cross_entropy(net(inputs.float().sub(128).div(32)), labels)
             accelerator.backward(loss)
             optimizer.step()
             optimizer.zero_grad()
