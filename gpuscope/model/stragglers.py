@@ -43,8 +43,10 @@ WINDOWS, WINDOW_SECONDS = 3, 20.0
 
 Parts are means of 32 measured steps, two of them a second.
 """
-MEASURED_STEPS = 32
-JUDGED_SECONDS = 10.0
+MEASURED_STEPS, MEASURED_SECONDS = 32, 16.0
+"""So many steps, and so long, a reading is the mean of: windows of a lasting difference that are so
+far apart have no step in common, and are as many as there can be."""
+JUDGED_SECONDS = 5.0
 """How often a lasting difference is judged again; a screen asks many times a second."""
 MAX_RANKS, MAX_JUDGED = 64, 256
 
@@ -234,7 +236,7 @@ def _lasting(
 def _judge(
     ranks: Sequence[TrainerView], now: float, own: Mapping[int, float], history: HistoryOf
 ) -> tuple[str, float | None] | None:
-    apart = max(WINDOW_SECONDS, MEASURED_STEPS * median(own.values()))
+    apart = max(MEASURED_SECONDS, MEASURED_STEPS * median(own.values()))
     courses = [
         {name: history(trainer.id, f"{name}_seconds", (MOST + 1) * apart) for name in SPLIT}
         for trainer in ranks

@@ -182,10 +182,10 @@ def test_a_rank_that_works_twice_as_long_is_a_straggler(cuda):
 
 def test_ranks_with_gpus_of_their_own_are_judged_by_smaller_differences_that_last():
     assert two_ranks(True, lambda _: (20.0, 26.0)) is not None
-    assert two_ranks(True, lambda s: (20.0, 26.0) if s > 80 else (26.0, 20.0)) is None, (
+    assert two_ranks(True, lambda s: (20.0, 26.0) if s > 90 else (26.0, 20.0)) is None, (
         "now one, now the other"
     )
-    assert two_ranks(True, lambda s: (20.0, 26.0) if s > 80 else (20.0, 20.0)) is None
+    assert two_ranks(True, lambda s: (20.0, 26.0) if s > 90 else (20.0, 20.0)) is None
 
 
 def test_a_rank_of_which_it_is_not_known_how_long_it_waits_is_not_said_to_work_all_of_the_step():
