@@ -20,10 +20,11 @@ from .on_import import debug
 from .steps import Steps
 
 MAX_STEPS = 50
-LEAST_SECONDS, ENOUGH_SECONDS = 0.03, 0.1
+LEAST_SECONDS, ENOUGH_SECONDS = 0.03, 0.05
 """How long short steps are traced, because a few of them would say little. The training loses more
-with each event, so the shorter time applies if the process itself computed that long, which is what
-launches take, or after :data:`ENOUGH_STEPS`. Nothing is lost if the device is a whole step behind.
+with each event, also where the device is behind: its queue is empty long before the trace has
+ended. So the shorter time applies if the process itself computed that long, which is what launches
+take, or after :data:`ENOUGH_STEPS`, unless the device is a whole step behind.
 """
 ENOUGH_STEPS = 10
 LONGEST_SECONDS = 20.0
