@@ -15,7 +15,7 @@ from time import monotonic, monotonic_ns, perf_counter
 from typing import Any, Callable, Dict, List, Optional
 
 from ..wire.frames import Event, Scalar
-from . import cuda, trackers, work, yama
+from . import cuda, profiling, trackers, work, yama
 from .gauges import Gauges
 from .hooks import Hooks
 from .ledger import Ledger
@@ -50,6 +50,7 @@ class Probe:
         self.steps = Steps(goes_on=origin == "inject")
         if origin in ("run", "enable"):
             self.steps.importer = threading.get_ident()
+            profiling.note_none()
         self.ledger = Ledger()
         self.gauges = Gauges(self.steps, self.ledger)
         self.hooks = Hooks(

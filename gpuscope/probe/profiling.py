@@ -116,18 +116,40 @@ def refuse_beside_another(torch: Any) -> None:
         )
 
 
+_without_any: List[int] = []
+"""How many references torch's class of profilers had when there was no object of it."""
+
+
+def note_none() -> None:
+    """Note that there is no profiler yet, because torch has only just been imported."""
+    module = sys.modules.get("torch.autograd.profiler")
+    if hasattr(module, "profile"):
+        _without_any[:] = [_references(module)]
+
+
+def _references(module: Any) -> int:
+    return sys.getrefcount(module.profile)
+
+
 def _prepared(module: Any) -> bool:
     """Tell whether a profiler was prepared and has not recorded yet.
 
-    torch has no function for that, so its objects are searched for (about 0.1 s among a million
-    objects).
+    torch has no function for that, so its objects are searched for. That keeps the interpreter for
+    about 0.1 s among a million objects. Each object refers to its class, so there is nothing to
+    search for where the class has no more references than it had without an object.
     """
+    locked = getattr(sys, "_is_gil_enabled", lambda: True)()  # else not all of them are counted
+    if locked and _without_any and _references(module) <= _without_any[0]:
+        return False
+    before = _references(module)
+    found = [one for one in gc.get_referrers(module.profile) if type(one) is module.profile]
+    if not found:
+        _without_any[:] = [before]
     return any(
-        type(found) is module.profile
-        and getattr(found, "entered", False)
-        and getattr(found, "kineto_activities", None)
-        and getattr(found, "kineto_results", None) is None
-        for found in gc.get_referrers(module.profile)
+        getattr(one, "entered", False)
+        and getattr(one, "kineto_activities", None)
+        and getattr(one, "kineto_results", None) is None
+        for one in found
     )
 
 

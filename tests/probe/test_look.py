@@ -14,7 +14,7 @@ import time
 
 import pytest
 
-from gpuscope.probe import look, look_events, look_trace
+from gpuscope.probe import look, look_events, look_trace, profiling
 from gpuscope.probe.long_requests import LongRequest, Refusal
 from gpuscope.probe.look_trace import Trace
 from gpuscope.probe.profiling import Alone
@@ -26,6 +26,32 @@ from tests.fakes.probe_client import PLACE_APART, TRAINING, Reader, sockets, tra
 
 torch = pytest.importorskip("torch")
 CPU = {torch.profiler.ProfilerActivity.CPU}
+
+
+def test_no_profiler_is_searched_for_where_its_class_has_no_more_references_than_before(
+    monkeypatch,
+):
+    """The search keeps the interpreter for 0.1 s among a million objects."""
+    searched = []
+    referrers = gc.get_referrers
+    monkeypatch.setattr(gc, "get_referrers", lambda one: searched.append(one) or referrers(one))
+    monkeypatch.setattr(profiling, "_without_any", [])
+    gc.collect()  # profilers of other tests
+    profiling.note_none()
+    profiling.refuse_beside_another(torch)
+    assert not searched
+    waiting = torch.profiler.schedule(wait=0, warmup=2, active=1)
+    warming = torch.profiler.profile(activities=CPU, schedule=waiting)
+    warming.start()
+    with pytest.raises(Refusal, match="warming up"):
+        profiling.refuse_beside_another(torch)
+    warming.stop()
+    del warming
+    gc.collect()
+    profiling.refuse_beside_another(torch)
+    searched.clear()
+    profiling.refuse_beside_another(torch)
+    assert not searched
 
 
 class Training:
