@@ -78,25 +78,27 @@ WAYS: dict[str, dict[str, Any]] = {
     "zero1_views": {"zero": True, "views": True},
 }
 UNSAID = {
-    "param": "the policy is asked for as autocast",
-    "offload": "parameters are on the host",
-    "prefetch": "two blocks are fetched ahead",
-    "views": "parameters and gradients are views of buckets",
+    "prefetch": "one block is fetched ahead in the forward pass, two in the backward pass",
+    "views": "the optimizer's parameters are views of buckets",
 }
 """What no switch of a prediction says."""
+SHORT = {torch.bfloat16: "bf16", torch.float32: "fp32"}
 
 
 def _case(model: str, way: str, batch: int) -> Case:
     options = WAYS[way]
-    fully = "fsdp" if options.get("reshard", True) else "fsdp-kept"
-    sharding = "zero1" if options.get("zero") else fully
     request = Request(
         f"bench.predict.fsdp_cards:{model}",
         batch,
-        "bf16" if "param" in options else options.get("amp", "off"),
+        options.get("amp", "off"),
         checkpoint=options.get("checkpoint", 0),
-        sharding=sharding,
+        sharding="zero1" if options.get("zero") else "fsdp",
         ranks=2,
+        fsdp_reshard="always" if options.get("reshard", True) else "never",
+        fsdp_params=SHORT[options.get("param", torch.float32)],
+        fsdp_reduce=SHORT.get(options.get("reduce"), "as-params"),
+        fsdp_offload=options.get("offload", False),
+        fsdp_ahead=2 if "prefetch" in options else 0,
         bucket_views=options.get("views", False),
     )
     unsaid = "; ".join(text for key, text in UNSAID.items() if key in options)

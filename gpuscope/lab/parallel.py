@@ -125,10 +125,38 @@ def wrap(model: nn.Module, config: LabConfig, world: World) -> nn.Module:
         mesh = init_device_mesh(world.device.type, (world.size,))
         if not cuda:
             _try_on_cpu(fully_shard, mesh, config)
-        for block in blocks(model):
-            fully_shard(block, mesh=mesh)
-        fully_shard(model, mesh=mesh)
+        chosen = _fsdp_options(config, cuda)
+        found = blocks(model) if config.fsdp_wrap == "blocks" else []
+        for block in found:
+            fully_shard(block, mesh=mesh, **chosen)
+        fully_shard(model, mesh=mesh, **chosen)
+        _gather_ahead(found, config.fsdp_ahead)
     return model  # DataParallel without a GPU calls the model itself
+
+
+def _fsdp_options(config: LabConfig, cuda: bool) -> dict[str, Any]:
+    """Return what ``fully_shard`` is told besides its mesh; torch's own defaults are left out."""
+    from torch.distributed import fsdp
+
+    types = {"fp32": torch.float32, "bf16": torch.bfloat16}
+    chosen: dict[str, Any] = {}
+    if config.fsdp_reshard != "blocks":
+        chosen["reshard_after_forward"] = config.fsdp_reshard == "always"
+    if config.fsdp_params != "fp32" or config.fsdp_reduce != "as-params":
+        chosen["mp_policy"] = fsdp.MixedPrecisionPolicy(
+            param_dtype=None if config.fsdp_params == "fp32" else types[config.fsdp_params],
+            reduce_dtype=types.get(config.fsdp_reduce),
+        )
+    if config.fsdp_offload and cuda:
+        chosen["offload_policy"] = fsdp.CPUOffloadPolicy()
+    return chosen
+
+
+def _gather_ahead(found: list[Any], ahead: int) -> None:
+    """Let each of these blocks gather the next ``ahead`` in its forward and its backward pass."""
+    for place, block in enumerate(found) if ahead else ():
+        block.set_modules_to_forward_prefetch(found[place + 1 : place + 1 + ahead])
+        block.set_modules_to_backward_prefetch(found[max(0, place - ahead) : place][::-1])
 
 
 class _Autocast(nn.Module):  # type: ignore[misc]  # torch is not type-checked

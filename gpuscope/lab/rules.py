@@ -26,7 +26,7 @@ from .run_facts import (
     ranks,
     smaller,
 )
-from .toggles import BY_NAME
+from .toggles import BY_NAME, fsdp_given
 
 __all__ = [
     "PARAMETERS",
@@ -319,6 +319,17 @@ def _loader(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
         )
 
 
+def _fully_sharded(config: LabConfig, _: RunFacts) -> Iterator[RuleVerdict]:
+    given = fsdp_given(config)
+    if given and config.parallel != "fsdp":
+        yield _warn(
+            f"{', '.join(BY_NAME[name].flag for name in given)} does nothing.",
+            f"--parallel is {config.parallel}, and these say how FSDP2 shards.",
+            config,
+            **{name: BY_NAME[name].default for name in given},
+        )
+
+
 def _parallel(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
     if config.parallel == "none":
         if config.nproc is not None:
@@ -490,6 +501,6 @@ def _memory(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
 
 
 _RULES: tuple[Callable[[LabConfig, RunFacts], Iterator[RuleVerdict]], ...] = (
-    _device, _parallel, _own_model, _precision, _optimizer, _compile, _loader, _cuda_only,
-    _nothing_to_show, _memory,
+    _device, _parallel, _fully_sharded, _own_model, _precision, _optimizer, _compile, _loader,
+    _cuda_only, _nothing_to_show, _memory,
 )  # fmt: skip

@@ -364,6 +364,55 @@ TOGGLES: tuple[Toggle, ...] = (
         "works; most CPU kernels are deterministic anyway",
         predicts="deterministic",
     ),
+    Toggle(
+        "fsdp_wrap",
+        "fsdp",
+        "blocks",
+        "what FSDP2 gathers at a time: each block, then the rest; or the whole model at once",
+        choices=("blocks", "root"),
+        predicts="fsdp_wrap",
+    ),
+    Toggle(
+        "fsdp_reshard",
+        "fsdp",
+        "blocks",
+        "what FSDP2 shards again after the forward pass: all but the root, the root too, nothing",
+        choices=("blocks", "always", "never"),
+        predicts="fsdp_reshard",
+    ),
+    Toggle(
+        "fsdp_params",
+        "fsdp",
+        "fp32",
+        "the type in which FSDP2 gathers parameters and the model computes (param_dtype)",
+        choices=("fp32", "bf16"),
+        predicts="fsdp_params",
+    ),
+    Toggle(
+        "fsdp_reduce",
+        "fsdp",
+        "as-params",
+        "the type in which FSDP2 reduces gradients (reduce_dtype)",
+        choices=("as-params", "fp32", "bf16"),
+        predicts="fsdp_reduce",
+    ),
+    _yes_no(
+        "fsdp_offload",
+        "fsdp",
+        False,
+        "FSDP2 keeps parameters, gradients and the optimizer on the host (CPUOffloadPolicy)",
+        _NOTHING,
+        predicts="fsdp_offload",
+    ),
+    Toggle(
+        "fsdp_ahead",
+        "fsdp",
+        0,
+        "blocks that FSDP2 gathers ahead, in both passes; 0: its own choice",
+        minimum=0,
+        maximum=64,
+        predicts="fsdp_ahead",
+    ),
 )
 GROUPS: tuple[str, ...] = tuple(dict.fromkeys(toggle.group for toggle in TOGGLES))
 STEPS = Toggle(
@@ -382,6 +431,14 @@ BY_NAME = {toggle.name: toggle for toggle in (*TOGGLES, STEPS)}
 
 PREDICTED = {toggle.predicts: toggle for toggle in TOGGLES if toggle.predicts}
 """The switches that a prediction uses, by the field of its request."""
+
+
+FSDP = tuple(toggle.name for toggle in TOGGLES if toggle.group == "fsdp")
+
+
+def fsdp_given(config: Any) -> list[str]:
+    """Return FSDP's switches whose value in a configuration, or a request, is not the default."""
+    return [name for name in FSDP if getattr(config, name) != BY_NAME[name].default]
 
 
 def default(name: str) -> Any:

@@ -22,6 +22,7 @@ from typing import Any
 
 from ..process.child import ChildError, Late, LineChild, TooMuch
 from ..wire.clean import clean
+from .fully_sharded import Policy
 from .request import CannotPredict, Doubt, Request, Traced, alone
 from .sharding import sharded
 from .trace import Mark, Owner, Trace
@@ -115,7 +116,8 @@ class Tracer:
             found = self._known[single] = self._ask(single, seconds)
             if len(self._known) > KEPT:
                 del self._known[next(iter(self._known))]
-        trace, doubts = sharded(found.trace, request.sharding, request.ranks)
+        policy = Policy.of(request)
+        trace, doubts = sharded(found.trace, request.sharding, request.ranks, policy)
         return replace(found, trace=trace, doubts=[*found.doubts, *doubts])
 
     def _ask(self, request: Request, seconds: float) -> Traced:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import UsageError
-from ..lab.toggles import BY_NAME, PREDICTED
+from ..lab.toggles import BY_NAME, PREDICTED, fsdp_given
 from .adapters import LAYOUTS, parse_lora
 from .request import SHARDINGS, Doubt, Request
 from .serving import parse_serving
@@ -69,7 +69,7 @@ def request_of(model: str, switches: Mapping[str, Any], architecture: str) -> Re
     if parallel == "none" and ranks not in (None, 1):
         kinds = ", ".join(SHARDINGS[1:])
         raise UsageError(f"--nproc is the number of ranks: add --parallel, one of {kinds}")
-    return Request(
+    request = Request(
         model,
         task=task,
         lora=lora,
@@ -83,6 +83,10 @@ def request_of(model: str, switches: Mapping[str, Any], architecture: str) -> Re
         architecture=architecture,
         **given,  # type: ignore[arg-type]  # the toggles' own parsers made them
     )
+    if parallel != "fsdp" and (theirs := fsdp_given(request)):
+        flags = ", ".join(BY_NAME[name].flag for name in theirs)
+        raise UsageError(f"{flags} says how FSDP2 shards: add --parallel fsdp")
+    return request
 
 
 def doubts_of(switches: Mapping[str, Any]) -> list[Doubt]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from ..lab.toggles import BY_NAME, fsdp_given
 from ..snapshot.drawing import BLOCKS, Glyphs, bar
 from ..text import width as width_of
 from ..text.styled import Line, hang, wrap
@@ -171,9 +172,19 @@ def request_words(request: Request) -> list[str]:
     parts += [f"generating with a {request.serve} cache"] if request.serve else []
     parts += [f"{request.resolution} pixels"] if request.resolution else []
     parts += (
-        [f"{request.sharding} over {request.ranks} ranks"] if request.sharding != "none" else []
+        [f"{request.sharding} over {request.ranks} ranks", *_fsdp(request)]
+        if request.sharding != "none"
+        else []
     )
     return parts
+
+
+def _fsdp(request: Request) -> list[str]:
+    """Return FSDP's switches as words: "reshard never"."""
+    return [
+        f"{name.removeprefix('fsdp_')} {BY_NAME[name].text(getattr(request, name))}"
+        for name in fsdp_given(request)
+    ]
 
 
 def _peaks(answer: Answer, width: int) -> list[Line]:

@@ -39,7 +39,7 @@ TASKS = {
     "pretraining": "AutoModelForPreTraining",
 }
 """The tasks for a model of transformers, each with the class that chooses the model."""
-SHARDINGS = ("none", "ddp", "zero1", "zero2", "fsdp", "fsdp-kept")
+SHARDINGS = ("none", "ddp", "zero1", "zero2", "fsdp")
 BUCKETED = ("ddp", "zero1")
 """Shardings whose gradients are reduced in the buckets of DistributedDataParallel."""
 
@@ -97,6 +97,12 @@ class Request:
     sharding: str = "none"
     """One of ``SHARDINGS``, over ``ranks`` ranks, of which one is predicted."""
     ranks: int = 1
+    fsdp_wrap: str = default("fsdp_wrap")
+    fsdp_reshard: str = default("fsdp_reshard")
+    fsdp_params: str = default("fsdp_params")
+    fsdp_reduce: str = default("fsdp_reduce")
+    fsdp_offload: bool = default("fsdp_offload")
+    fsdp_ahead: int = default("fsdp_ahead")
     bucket_views: bool = False
     """With ddp, whether the gradients are views of the buckets in which they are reduced."""
     seed: int = default("seed")
@@ -113,9 +119,19 @@ class Request:
 def alone(request: Request) -> Request:
     """Return the training that is traced, from which the one that is asked for is derived.
 
-    It is the same training on one GPU, or for ddp and zero1 one rank of ddp.
+    It is the same training on one GPU, or for ddp and zero1 one rank of ddp. Of FSDP's switches
+    only the type in which the model computes changes what one GPU allocates.
     """
-    return replace(request, sharding="ddp" if request.sharding in BUCKETED else "none", ranks=1)
+    plain = Request(request.model)
+    theirs = {name: getattr(plain, name) for name in DERIVED}
+    if request.sharding != "fsdp" or request.fsdp_params == plain.fsdp_params:
+        theirs |= {name: getattr(plain, name) for name in ("fsdp_params", "fsdp_wrap")}
+    sharding = "ddp" if request.sharding in BUCKETED else "none"
+    return replace(request, sharding=sharding, ranks=1, **theirs)
+
+
+DERIVED = ("fsdp_reshard", "fsdp_reduce", "fsdp_offload", "fsdp_ahead")
+"""FSDP's switches that change what is derived from a trace, and not the trace."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ zero1         as ddp, whose buckets are in its trace; the optimizer's state and 
               rank that gets most: ``ZeroRedundancyOptimizer`` gives each rank whole parameters
 zero2         gradients are divided as well; two buckets pass while the backward pass runs
 fsdp          parameters too; where they are whole for a while is in ``fully_sharded.py``
-fsdp-kept     the same with ``reshard_after_forward=False``
 ============  =============================================================================================
 
 What is divided was not traced, so each adds a doubt with its share of the error bar. Memory of NCCL
@@ -17,23 +16,30 @@ lies outside torch.
 
 from __future__ import annotations
 
-from .fully_sharded import FullySharded
+from .fully_sharded import FullySharded, Policy
 from .request import SHARDINGS, CannotPredict, Doubt
 from .trace import Mark, Owner, Trace
 
 BUCKET_BYTES = 25 << 20
 """The default bucket size of DistributedDataParallel."""
-DOUBT_PERCENT = {"ddp": 2.0, "zero1": 4.0, "zero2": 5.0, "fsdp": 2.0, "fsdp-kept": 2.0}
+DOUBT_PERCENT = {"ddp": 2.0, "zero1": 4.0, "zero2": 5.0, "fsdp": 2.0}
 _DIVIDED = {
     "zero1": ("optimizer",),
     "zero2": ("optimizer", "gradient"),
     "fsdp": ("optimizer", "parameter"),
-    "fsdp-kept": ("optimizer", "parameter"),
 }
 
 
-def sharded(trace: Trace, kind: str, ranks: int) -> tuple[Trace, list[Doubt]]:
-    """Return the trace of one of ``ranks`` ranks, and its doubt. With "none", the same trace."""
+PLAIN = Policy()
+
+
+def sharded(
+    trace: Trace, kind: str, ranks: int, policy: Policy = PLAIN
+) -> tuple[Trace, list[Doubt]]:
+    """Return the trace of one of ``ranks`` ranks, and its doubt. With "none", the same trace.
+
+    ``policy`` counts for fsdp.
+    """
     if kind not in SHARDINGS:
         raise CannotPredict(
             f"There is no sharding {kind!r}.", f"Known: {', '.join(SHARDINGS)}.", "fsdp", "usage"
@@ -48,12 +54,13 @@ def sharded(trace: Trace, kind: str, ranks: int) -> tuple[Trace, list[Doubt]]:
         text = f"One of {ranks} ranks was traced, with its buckets, without NCCL's memory."
         return trace, [Doubt("sharding", text, "", DOUBT_PERCENT[kind])]
     text = f"One of {ranks} ranks under {kind} is computed from one GPU's training, not traced."
-    return _Sharding(trace, kind, ranks).run(), [Doubt("sharding", text, "", DOUBT_PERCENT[kind])]
+    found = _Sharding(trace, kind, ranks, policy).run()
+    return found, [Doubt("sharding", text, "", DOUBT_PERCENT[kind])]
 
 
 class _Sharding:
-    def __init__(self, trace: Trace, kind: str, ranks: int):
-        self._old, self._kind, self._ranks = trace, kind, ranks
+    def __init__(self, trace: Trace, kind: str, ranks: int, policy: Policy):
+        self._old, self._kind, self._ranks, self._policy = trace, kind, ranks, policy
         self._new = Trace(
             sizes=list(trace.sizes),
             owners=list(trace.owners),
@@ -65,8 +72,8 @@ class _Sharding:
     def run(self) -> Trace:
         old, new = self._old, self._new
         self._divide()
-        if self._kind in ("fsdp", "fsdp-kept"):
-            return FullySharded(old, new, self._ranks, self._kind == "fsdp").run()
+        if self._kind == "fsdp":
+            return FullySharded(old, new, self._ranks, self._policy).run()
         gradients = self._sizes("gradient")
         marks = list(old.marks)
         for at, event in enumerate([*old.events, None]):
@@ -100,7 +107,10 @@ class _Sharding:
             if category in divided or (
                 divided and phase == "optimizer" and category == "temporary"
             ):
-                sizes[event] = -(-sizes[event] * part // whole)
+                if self._kind == "fsdp":
+                    sizes[event] = self._policy.at_rest(sizes[event], self._ranks)
+                else:
+                    sizes[event] = -(-sizes[event] * part // whole)
 
     def _share(self) -> tuple[int, int]:
         """Return the bytes of one rank and of all of them, which is how blocks are divided."""

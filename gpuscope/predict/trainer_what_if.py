@@ -16,6 +16,9 @@ COSTS = {
     "zero1": "the communication of DDP (Rajbhandari et al., 2020); shards the optimizer state",
     "fsdp": "1.5 times the communication of DDP (Rajbhandari et al., 2020); shards parameters, "
     "gradients and state",
+    "fsdp-reshard": "the blocks are gathered a second time, in the backward pass",
+    "fsdp-params": "the whole model computes in bf16, also what autocast leaves in float32",
+    "fsdp-offload": "parameters cross PCIe in both passes, and the optimizer runs on the CPU",
 }
 CODE = {
     "batch-half": """\

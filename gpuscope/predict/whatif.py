@@ -58,7 +58,9 @@ def fixes(
     """
     found: list[Fix] = []
     left: list[LeftOut] = []
-    for part in (_batch, _precision, _checkpoint, _optimizer, _inputs, _sharding, _gradients):
+    for part in (
+        _batch, _precision, _checkpoint, _optimizer, _inputs, _sharding, _fully_sharded, _gradients,
+    ):  # fmt: skip
         some, others = part(request, batch, default_ranks)
         found += some
         left += others
@@ -311,6 +313,25 @@ def _sharding(request: Request, _: int, default_ranks: int | None) -> _Some:
         own = ":" in request.model and key == "fsdp"
         found.append(Fix(key, title, code if own else change, cost, request=sharded))
     return found, left
+
+
+def _fully_sharded(request: Request, _: int, __: int | None) -> _Some:
+    """Offer what FSDP2 can do beyond sharding, once a training uses it."""
+    if request.sharding != "fsdp":
+        return [], []
+    found = []
+    for key, title, cost, changes in (
+        ("fsdp-reshard", "sharding the blocks again after the forward pass", COSTS["fsdp-reshard"],
+         {"fsdp_reshard": "blocks"} if request.fsdp_reshard == "never" else {}),
+        ("fsdp-params", "parameters gathered in bf16", COSTS["fsdp-params"],
+         {"fsdp_params": "bf16", "fsdp_reduce": "fp32"} if request.amp == "off" else {}),
+        ("fsdp-offload", "parameters and optimizer on the host", COSTS["fsdp-offload"],
+         {"fsdp_offload": True}),
+    ):  # fmt: skip
+        changed = replace(request, **changes)
+        if changed != request and not (key == "fsdp-params" and request.fsdp_params == "bf16"):
+            found.append(Fix(key, title, changed_flags(request, changed), cost, request=changed))
+    return found, []
 
 
 def _gradients(request: Request, _: int, __: int | None) -> _Some:

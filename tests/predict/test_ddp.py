@@ -34,18 +34,18 @@ def test_each_phase_takes_what_the_real_wrapper_takes() -> None:
         assert row["traced"] == pytest.approx(row["real"], abs=SMALL_BYTES), row["case"]
 
 
-def test_nccl_keeps_the_first_bucket_until_the_second_backward_pass(
+def test_nccl_may_keep_the_first_bucket_until_the_second_backward_pass(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     request = Request("gpt-tiny", batch=64, sharding="ddp", ranks=2)
     monkeypatch.setattr(ddp, "torch_keeps", lambda: False)
     without = steps.trace(request)
     monkeypatch.setattr(ddp, "torch_keeps", lambda: True)
-    kept = steps.trace(request)
-    gradients = 4 * kept.parameters  # the first bucket holds all of them
-    peak = max(peaks(kept.trace))
-    more = peak - max(peaks(without.trace))
-    assert more == pytest.approx(gradients, rel=0.01)
-    assert not [doubt for doubt in without.doubts if doubt.operation == "nccl"]
-    (doubt,) = [doubt for doubt in kept.doubts if doubt.operation == "nccl"]
-    assert doubt.percent == pytest.approx(100 * more / peak, abs=0.1)
+    found = steps.trace(request)
+    peak = max(peaks(found.trace))
+    assert peak == max(peaks(without.trace))  # its watchdog has usually looked by then
+    assert not [doubt for doubt in without.doubts if doubt.operation.startswith("nccl")]
+    (doubt,) = [doubt for doubt in found.doubts if doubt.operation.startswith("nccl")]
+    assert doubt.upward
+    gradients = 4 * found.parameters  # the first bucket holds all of them
+    assert doubt.percent == pytest.approx(100 * gradients / peak, abs=0.1)

@@ -14,7 +14,9 @@ ROWS = Path(__file__).parents[1] / "data" / "cards-fsdp_cards-h200.jsonl"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["gpt-reshard-b2", "gpt-kept-b2", "gated-autocast-b8"])
+@pytest.mark.parametrize(
+    "name", ["gpt-reshard-b2", "gpt-kept-b2", "gated-autocast-b8", "gpt-offload_policy-b2"]
+)
 def test_fsdp_takes_what_was_measured(name: str) -> None:
     case = next(case for case in fsdp_cards.CASES if case.name == name)
     rows = {row["name"]: row for row in map(json.loads, ROWS.read_text().splitlines())}

@@ -10,7 +10,7 @@ from collections import defaultdict
 
 import pytest
 
-from gpuscope.predict.fully_sharded import GATHER_STREAM
+from gpuscope.predict.fully_sharded import GATHER_STREAM, Policy
 from gpuscope.predict.request import CannotPredict
 from gpuscope.predict.sharding import sharded
 from gpuscope.predict.trace import Mark, Owner, Trace
@@ -107,7 +107,7 @@ def test_zero1_gives_whole_parameters_to_each_rank(ranks: int, most: int) -> Non
 
 @pytest.mark.parametrize(
     ("kind", "parameters", "gradients", "states"),
-    [("zero2", 1, 1 / 8, 2 / 8), ("fsdp", 1 / 8, 1 / 8, 2 / 8), ("fsdp-kept", 1 / 8, 1 / 8, 2 / 8)],
+    [("zero2", 1, 1 / 8, 2 / 8), ("fsdp", 1 / 8, 1 / 8, 2 / 8)],
 )
 def test_what_the_ranks_share_is_divided(
     kind: str, parameters: float, gradients: float, states: float
@@ -135,16 +135,44 @@ def gathered(trace: Trace, phase: str) -> list[int]:
 def test_fsdp_gathers_each_block_in_both_passes() -> None:
     trace, _ = sharded(training(), "fsdp", 8)
     assert gathered(trace, "forward") == [8, 16, 16, 16, 16]
+    assert gathered(trace, "backward") == [16, 16, 16, 16]  # the root is still whole
+    trace, _ = sharded(training(), "fsdp", 8, Policy(reshard="always"))
     assert gathered(trace, "backward") == [8, 16, 16, 16, 16]
     assert peaks(trace)[0] < peaks(sharded(training(), "fsdp", 1)[0])[0]
 
 
 def test_fsdp_without_resharding_gathers_in_the_forward_pass_alone() -> None:
-    trace, _ = sharded(training(), "fsdp-kept", 8)
+    trace, _ = sharded(training(), "fsdp", 8, Policy(reshard="never"))
     assert gathered(trace, "forward") == [8, 16, 16, 16, 16]
     assert gathered(trace, "backward") == []
     most = peaks(sharded(training(), "fsdp", 8)[0])[0]
     assert most < peaks(trace)[0] <= most + MODEL
+
+
+def test_a_model_that_is_sharded_as_a_whole_is_gathered_at_once() -> None:
+    trace, _ = sharded(training(), "fsdp", 8, Policy(wrap="root"))
+    assert gathered(trace, "forward") == [72]
+    assert gathered(trace, "backward") == []
+
+
+def test_parameters_in_16_bits_are_cast_before_they_are_gathered() -> None:
+    # the trace is that of a model in bf16; each rank keeps its shares in float32
+    trace, _ = sharded(training(), "fsdp", 8, Policy(params="bf16", reduce="fp32"))
+    assert gathered(trace, "forward") == [1, 8, 2, 16, 2, 16, 2, 16, 2, 16]
+    held = {"parameter": MODEL / 4, "gradient": MODEL / 4, "optimizer": MODEL / 2}
+    assert peaks(trace)[1] == held
+
+
+def test_what_is_offloaded_is_on_the_gpu_only_while_it_is_gathered() -> None:
+    trace, _ = sharded(training(), "fsdp", 8, Policy(offload=True))
+    assert gathered(trace, "forward") == [1, 8, 2, 16, 2, 16, 2, 16, 2, 16]
+    assert sum(peaks(trace)[1].values()) == 0
+
+
+def test_blocks_are_gathered_ahead_where_the_program_asks_for_it() -> None:
+    plain = peaks(sharded(training(), "fsdp", 8)[0])[0]
+    ahead = peaks(sharded(training(), "fsdp", 8, Policy(ahead=2))[0])[0]
+    assert plain < ahead <= plain + 2 * 16 * MIB
 
 
 def test_what_makes_no_sense_is_said() -> None:

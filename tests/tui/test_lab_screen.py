@@ -120,7 +120,7 @@ def test_what_does_nothing_says_why():
     assert plain["tf32"] == "nothing: it is for CUDA only"
     assert "loader synthetic" in plain["workers"]
     assert "parallel none" in plain["nproc"]
-    busy = LabConfig(loader="workers", compile="default", parallel="ddp", pin_memory=True)
+    busy = LabConfig(loader="workers", compile="default", parallel="fsdp", pin_memory=True)
     assert does_nothing(busy, CUDA) == {}
     assert (
         "pinned"

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ..fully_sharded import Policy
 from ..request import BUCKETED, CannotPredict, Doubt, Request, Traced
 from ..sharding import sharded
 from ..trace import Mark
@@ -18,6 +19,7 @@ from . import (
     data_dependent,
     ddp,
     kernels,
+    mixed,
     optimizers,
     redirect,
     subjects,
@@ -112,11 +114,15 @@ def trace(request: Request, emulate: bool = True) -> Traced:
         )
         percent = round(100 * (recorder.most_bytes / recorder.peak_bytes - 1), 1)
         fakes.doubt(Doubt("unmeasured", text, "convolution", percent, upward=True))
-    kept = shelf.percent(recorder.trace)
-    if kept:
-        fakes.doubt(Doubt("sharding", ddp.KEPT, "nccl", kept))
+    less, more = shelf.percent(recorder.trace)
+    if less:
+        fakes.doubt(Doubt("sharding", ddp.KEPT, "nccl", less))
+    if more > less:
+        fakes.doubt(
+            Doubt("sharding", ddp.MAY_KEEP, "nccl watchdog", round(more - less, 1), upward=True)
+        )
     derived = "none" if request.sharding == "ddp" else request.sharding
-    traced, doubts = sharded(recorder.finish(), derived, request.ranks)
+    traced, doubts = sharded(recorder.finish(), derived, request.ranks, Policy.of(request))
     return Traced(
         trace=traced,
         batch=batch,
@@ -140,6 +146,8 @@ class _Training:
         self.request, self.recorder, self.fakes, self.modules = request, recorder, fakes, modules
         recorder.trace.marks.append(Mark(0, "build"))
         self.subject = subjects.build(request)
+        if request.fsdp_params != "fp32":
+            mixed.cast(self.subject.model, request.fsdp_params, request.fsdp_wrap)
         modules.name(self.subject.model)
         if request.compile:
             self._compile()

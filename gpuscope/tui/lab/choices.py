@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...lab.config import LabConfig
-from ...lab.toggles import EVERY_PRESET, PRESETS, STEPS, TOGGLES, Toggle, Value
+from ...lab.toggles import EVERY_PRESET, FSDP, PRESETS, STEPS, TOGGLES, Toggle, Value
 
 SWITCHES: tuple[Toggle, ...] = (*TOGGLES, STEPS)
 """All that can be set, in the order of the screen."""
@@ -19,10 +19,12 @@ LADDERS: dict[str, tuple[Value, ...]] = {
     "nproc": (None, 1, 2, 4, 8),
     "workers": (None, 0, 1, 2, 4, 8, 16),
     "prefetch": (None, 1, 2, 4, 8),
+    "fsdp_ahead": (0, 1, 2, 4),
     "steps": (None, 10, 20, 50, 100, 200, 500, 1000),
 }
 """Numbers a key walks through; any other is typed (Enter)."""
 NO_LOADER = "nothing: batches are created on the device (loader synthetic)"
+NO_FSDP = "nothing: it says how FSDP2 shards (parallel fsdp)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,8 @@ def does_nothing(config: LabConfig, device: DeviceChoice) -> dict[str, str]:
         )
     if config.compile == "off":
         out["fullgraph"] = "nothing: the model is not compiled (compile off)"
+    if config.parallel != "fsdp":
+        out.update(dict.fromkeys(FSDP, NO_FSDP))
     if config.parallel == "none":
         out["nproc"] = "nothing: one process on one device (parallel none)"
     return out
