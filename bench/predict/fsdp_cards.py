@@ -116,7 +116,8 @@ CASES += [_case("gpt", way, 2) for way in WAYS]
 # ── the real ones ─────────────────────────────────────────────────────────────────────────────────
 
 
-def _sharded(case: Case, place: Place, checkpoint: bool) -> nn.Module:
+def sharded(build: Callable[[], nn.Module], options: dict[str, Any], place: Place) -> nn.Module:
+    """Return the model that ``build`` makes, on the meta device, sharded as the options say."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import (
         CPUOffloadPolicy,
@@ -125,12 +126,10 @@ def _sharded(case: Case, place: Place, checkpoint: bool) -> nn.Module:
         fully_shard,
     )
 
-    options = WAYS[case.options["way"]]
     with torch.device("meta"):
-        model = _model(case.options["model"], checkpoint, place.device)
+        model = build()
     chosen = {
         "mesh": init_device_mesh(place.device.type, (place.ranks,)),
-        "reshard_after_forward": options.get("reshard", True),
         "mp_policy": MixedPrecisionPolicy(
             param_dtype=options.get("param"), reduce_dtype=options.get("reduce")
         ),
@@ -139,7 +138,9 @@ def _sharded(case: Case, place: Place, checkpoint: bool) -> nn.Module:
         if options.get("offload")
         else OffloadPolicy(),
     }
-    blocks = list(model.blocks)
+    if options.get("reshard", True) is not None:  # None: as torch has it
+        chosen["reshard_after_forward"] = options.get("reshard", True)
+    blocks = [] if options.get("root") else list(model.blocks)
     for block in blocks:
         fully_shard(block, **chosen)
     fully_shard(model, **chosen)
@@ -147,6 +148,11 @@ def _sharded(case: Case, place: Place, checkpoint: bool) -> nn.Module:
         for before, (block, after) in zip([None, *blocks], pairwise(blocks), strict=False):
             block.set_modules_to_forward_prefetch([after])
             after.set_modules_to_backward_prefetch([block, *([before] if before else [])])
+    ahead: int = options.get("ahead", 0)
+    for number, block in enumerate(blocks) if ahead else ():
+        block.set_modules_to_forward_prefetch(blocks[number + 1 : number + 1 + ahead])
+        before = blocks[max(0, number - ahead) : number]
+        block.set_modules_to_backward_prefetch(before[::-1])
     model.to_empty(device="cpu" if options.get("offload") else place.device)
     for name, buffer in model.named_buffers():
         model.get_submodule(name.rpartition(".")[0])._buffers[name.rpartition(".")[2]] = (
@@ -180,7 +186,7 @@ def run(case: Case, place: Place, phases: Phases) -> None:
             model.parameters(), torch.optim.AdamW, parameters_as_bucket_view=views, lr=1e-4
         )
     else:
-        model = _sharded(case, place, checkpoint)
+        model = sharded(lambda: _model(name, checkpoint, place.device), options, place)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     loss = _loss(name, batch or 1, place.device)
     phases.end(0, "build")
