@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..lab.config import ConfigError, LabConfig
 from ..lab.toggles import PREDICTED
 from ..model.allocator_settings import DEFAULT, Settings
-from .request import Doubt, Request
+from .request import FIRST_DEVICE, Doubt, Request
 from .whatif import Fix
 
 COMPILED_PERCENT = 15.0
@@ -50,7 +50,8 @@ def settings_of(config: LabConfig) -> Settings:
 
 def doubts_of(config: LabConfig) -> list[Doubt]:
     """Return doubts about what the switches ask for and no trace shows."""
-    return compiled(config.compile)
+    first = [FIRST_DEVICE] if config.parallel == "dp" else []
+    return [*first, *compiled(config.compile)]
 
 
 def compiled(mode: str) -> list[Doubt]:

@@ -151,6 +151,15 @@ class Doubt:
     upward: bool = False
 
 
+FIRST_DEVICE = Doubt(
+    "sharding",
+    "DataParallel is traced on one GPU. Of several, the first has the outputs and the loss of the "
+    "whole batch, and only its share of the activations.",
+    "DataParallel",
+    30.0,
+)
+
+
 @dataclass(slots=True)
 class Traced:
     """The child's answer.

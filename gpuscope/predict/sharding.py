@@ -22,7 +22,7 @@ from .trace import Mark, Owner, Trace
 
 BUCKET_BYTES = 25 << 20
 """The default bucket size of DistributedDataParallel."""
-DOUBT_PERCENT = {"ddp": 2.0, "zero1": 4.0, "zero2": 5.0, "fsdp": 2.0}
+DOUBT_PERCENT = {"ddp": 1.0, "zero1": 2.0, "zero2": 5.0, "fsdp": 1.0}
 _DIVIDED = {
     "zero1": ("optimizer",),
     "zero2": ("optimizer", "gradient"),

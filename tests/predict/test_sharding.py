@@ -10,8 +10,10 @@ from collections import defaultdict
 
 import pytest
 
+from gpuscope.lab.config import LabConfig
+from gpuscope.predict.from_lab_config import doubts_of
 from gpuscope.predict.fully_sharded import GATHER_STREAM, Policy
-from gpuscope.predict.request import CannotPredict
+from gpuscope.predict.request import CannotPredict, Request
 from gpuscope.predict.sharding import sharded
 from gpuscope.predict.trace import Mark, Owner, Trace
 
@@ -173,6 +175,15 @@ def test_blocks_are_gathered_ahead_where_the_program_asks_for_it() -> None:
     plain = peaks(sharded(training(), "fsdp", 8)[0])[0]
     ahead = peaks(sharded(training(), "fsdp", 8, Policy(ahead=2))[0])[0]
     assert plain < ahead <= plain + 2 * 16 * MIB
+
+
+def test_deepspeed_and_the_first_device_of_data_parallel_are_said_not_to_be_predicted() -> None:
+    failures = pytest.importorskip("gpuscope.predict.tracing.failures")
+    error = ModuleNotFoundError("No module named 'deepspeed'")
+    assert "its JSON file is not read" in failures.in_words(Request("m:f"), error).why
+    (doubt,) = doubts_of(LabConfig(parallel="dp"))
+    assert "DataParallel" in doubt.text
+    assert doubt.percent > 0
 
 
 def test_what_makes_no_sense_is_said() -> None:

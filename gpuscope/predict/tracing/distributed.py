@@ -17,7 +17,7 @@ from ..request import Doubt
 from . import ddp
 from .cuda_answers import Nothing, none
 
-RANK_PERCENT = 2.0
+RANK_PERCENT = 1.0
 """What a real rank may take in torch's allocator that is not traced, in percent."""
 _TEXT = (
     "The program trains as one of several ranks: only one was traced, with its buckets, without "

@@ -12,6 +12,7 @@ from ...wire.code_owner import last_own_line
 from ..request import CannotPredict, Request
 
 _DISTRIBUTED = os.path.join("torch", "distributed", "")
+_DEEPSPEED = "deepspeed"
 _CALIBRATE = "calibrate on a running trainer instead: gpuscope predict PID"
 _CUDA = re.compile(
     r"not linked with (?:support for )?cuda|Torch not compiled with CUDA|CUDA driver|No CUDA GPUs",
@@ -65,11 +66,24 @@ def in_words(request: Request, error: BaseException) -> CannotPredict:
             _CALIBRATE,
             "data_dependent",
         )
-    if any(_DISTRIBUTED in frame.filename for frame in traceback.extract_tb(error.__traceback__)):
+    frames = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    if _DEEPSPEED in text or any(f"{os.sep}{_DEEPSPEED}{os.sep}" in name for name in frames):
+        return CannotPredict(
+            f"{request.model} trains by DeepSpeed{at}.",
+            "its engine keeps 16-bit weights, float32 shares and buckets of its own. None of these "
+            "were measured, so they are not predicted, and its JSON file is not read.",
+            "for FSDP2 instead: pass the plain model, with --parallel fsdp --nproc N; for "
+            "DeepSpeed's own estimate of weights and states: "
+            "deepspeed.runtime.zero.stage3.estimate_zero3_model_states_mem_needs_all_live(model, "
+            f"N, 1); or {_CALIBRATE}",
+            "custom_kernel",
+        )
+    if any(_DISTRIBUTED in name for name in frames):
         return CannotPredict(
             f"{request.model} shards its model itself{at}.",
             f"{kind}: {text}. A prediction has one process and no GPU.",
-            f"pass the unsharded model, and --parallel fsdp --nproc N; or {_CALIBRATE}",
+            "pass the plain model and optimizer, and --parallel fsdp or zero1 with --nproc N; or "
+            f"{_CALIBRATE}",
             "custom_kernel",
         )
     if "UninitializedParameter" in text or "UninitializedBuffer" in text:

@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import _python_dispatch as torch_dispatch
 
-from ..request import Doubt
+from ..request import FIRST_DEVICE, Doubt
 from . import compiling, data_dependent, distributed, files, flex, interface
 from .cuda_answers import accelerator, answers, none
 from .ddp import Shelf
@@ -337,8 +337,12 @@ def pretended(
         return to(self, *args, **kwargs)
 
     change(module, "to", module_to)
-    parallel = torch.nn.DataParallel  # with one device it only passes the call on
-    change(parallel, "forward", lambda self, *args, **kwargs: self.module(*args, **kwargs))
+
+    def passed_on(self: Any, *args: Any, **kwargs: Any) -> Any:
+        doubt(FIRST_DEVICE)
+        return self.module(*args, **kwargs)
+
+    change(torch.nn.DataParallel, "forward", passed_on)  # as it does with one device
     change(torch, "Generator", _Generator)
     change(torch, "set_default_device", lambda device: _default_device(stand_in(device)))
     loader = torch.utils.data.DataLoader
