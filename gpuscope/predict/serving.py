@@ -13,6 +13,7 @@ CACHES = ("dynamic", "static")
 """The caches of keys and values: one that grows with each token, as transformers has it by default,
 and one that is allocated whole.
 """
+NEW_TOKENS = 5
 CONTEXT = 4096
 _FORM = "batch=8,context=4096, and with cache=static a cache that is allocated whole"
 _MOST = (1 << 24) - 1

@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 _HALVES = (torch.float16, torch.bfloat16)
 FLASH_MAX_HEAD = 256
-CUDNN_MAX_HEAD = 128
-CUDNN_FIRST = ((9, 0), (10, 0))
-"""The compute capabilities for which torch 2.11 prefers cuDNN's kernel to flash attention."""
+CUDNN_FIRST = {(9, 0): 256, (10, 0): 128}
+"""The compute capabilities for which torch 2.11 prefers cuDNN's kernel to flash attention, each
+with the widest head that the kernel takes. Keys and values may differ in width.
+"""
 
 
 class Attention:
@@ -99,12 +100,11 @@ class Attention:
         same = query.shape[-1] == key.shape[-1] == value.shape[-1]
         square = not causal or query.shape[-2] == key.shape[-2]
         heads = grouped or query.shape[:2] == key.shape[:2]
+        widths = {query.shape[-1], key.shape[-1], value.shape[-1]}
         if (
             half
-            and same
-            and query.shape[-1] % 8 == 0
-            and query.shape[-1] <= CUDNN_MAX_HEAD
-            and self.architecture in CUDNN_FIRST
+            and all(width % 8 == 0 for width in widths)
+            and max(widths) <= CUDNN_FIRST.get(self.architecture, 0)
             and torch.backends.cuda.cudnn_sdp_enabled()
             and not _deterministic()
             and _cudnn_takes(query, key, mask, dropout)

@@ -85,6 +85,7 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
         of one.
         """
         self._of_guessed: dict[int, int] = {}
+        self.known_numbers = KNOWN_NUMBERS
         self._nested = False
         self.muted = False
         """Whether nothing is recorded, as while a model is compiled or inside of a kernel."""
@@ -280,7 +281,7 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
         Its values decide how a model is built or what it masks.
         """
         out = self.dispatch(func, (), args, kwargs)
-        if not isinstance(out, FakeTensor) or out.numel() > KNOWN_NUMBERS:
+        if not isinstance(out, FakeTensor) or out.numel() > self.known_numbers:
             return out
         place = out.fake_device
         # such tables are a mask

@@ -1,28 +1,30 @@
-"""Generate text with a transformers model of fake tensors: the prompt, then two tokens more.
+"""Generate text with a transformers model of fake tensors: the prompt, and the first tokens.
 
-It does what ``generate()`` of transformers does with its caches, by its public source: the logits
-of the last token alone where the model can leave out the others, and a copy of them in 32 bits.
+The loop, its caches, masks and logits are those of transformers' own ``generate()``. It is left
+after the first tokens, because each later one needs what the one before needed, and a little more.
 """
 
 from __future__ import annotations
 
-import inspect
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ..request import CannotPredict, Request
+from ..serving import NEW_TOKENS
 from ..trace import Mark
 from . import adapters, transformers_models
 from .failures import library
-from .fakes import Fakes
+from .fakes import CALCULATED_NUMBERS, Fakes
 from .modules import Modules
 from .recorder import END, FORWARD, Recorder
 from .redirect import CUDA
 
-NEW_TOKENS = 2
-"""Tokens that are generated after the prompt: with the second one the cache has grown twice."""
+TRACED_TOKENS = 4
+"""Tokens that are traced, at most."""
 
 
 class Generation:
@@ -30,10 +32,9 @@ class Generation:
 
     def __init__(self, request: Request, recorder: Recorder, fakes: Fakes, modules: Modules):
         self.request, self.recorder, self.fakes = request, recorder, fakes
+        fakes.known_numbers = CALCULATED_NUMBERS  # the mask of a batch of long prompts
         recorder.trace.marks.append(Mark(0, "build"))
-        self._config, self.model = transformers_models.for_generation(
-            request, Path(request.model[3:])
-        )
+        _, self.model = transformers_models.for_generation(request, Path(request.model[3:]))
         modules.name(self.model)
         self.batch, self.source = request.batch or 1, ""
         self.parameters = adapters.numbers(self.model)
@@ -41,40 +42,40 @@ class Generation:
             self._decide(one, "parameter", name.rpartition(".")[0])
 
     def run(self) -> None:
-        with torch.no_grad():
-            self._run()
+        request, model = self.request, self.model
+        new = NEW_TOKENS
+        words = torch.zeros(self.batch, (request.sequence or 0) - new, dtype=torch.int64, device=CUDA)
+        options: dict[str, Any] = {"attention_mask": torch.ones_like(words), "max_new_tokens": new}
+        if request.serve == "static":
+            options["cache_implementation"] = "static"
+        model.generation_config.eos_token_id = None  # so that no sequence ends early
+        model.register_forward_hook(self._mark_cache)
+        self._begin(1)
+        with contextlib.suppress(_Enough):
+            self._generate(words, options)
         self.recorder.mark(END)
 
-    def _run(self) -> None:
-        request, recorder = self.request, self.recorder
-        context = request.sequence or 0
-        words = torch.zeros(self.batch, context - NEW_TOKENS, dtype=torch.int64, device=CUDA)
-        mask = torch.ones_like(words)
-        cache = self._cache(context)
-        for step in range(1 + NEW_TOKENS):
-            recorder.mark(f"step {step + 1}")
-            recorder.mark(FORWARD)
-            out = self._forward(words if step == 0 else words[:, -1:], mask, cache)
-            cache = out.past_key_values
-            self._mark_cache(cache)
-            last = out.logits[:, -1, :].to(copy=True, dtype=torch.float32)
-            del out
-            words = torch.cat([words, last.argmax(-1, keepdim=True)], dim=-1)
-            mask = torch.cat([mask, mask.new_ones((self.batch, 1))], dim=-1)
-            del last
+    def _generate(self, words: torch.Tensor, options: dict[str, Any]) -> None:
+        transformers = library("transformers", "A transformers config")
+        count = 0
 
-    def _forward(self, words: torch.Tensor, mask: torch.Tensor, cache: Any) -> Any:
-        options: dict[str, Any] = {"use_cache": True, "return_dict": True}
-        takes = inspect.signature(self.model.forward).parameters
-        if "logits_to_keep" in takes:
-            options["logits_to_keep"] = 1
-        if "cache_position" in takes:
-            end = mask.shape[1]
-            options["cache_position"] = torch.arange(end - words.shape[1], end, device=CUDA)
-        if cache is not None:
-            options["past_key_values"] = cache
+        class Counted(transformers.StoppingCriteria):
+            """Begins a step with each token, and ends the generation after the last one."""
+
+            def __call__(_, words: torch.Tensor, scores: Any, **more: Any) -> torch.Tensor:
+                nonlocal count
+                count += 1
+                if count == TRACED_TOKENS:
+                    raise _Enough
+                self._begin(count + 1)
+                return torch.zeros(words.shape[0], dtype=torch.bool, device=words.device)
+
+        stopping = transformers.StoppingCriteriaList([Counted()])
         try:
-            return self.model(input_ids=words, attention_mask=mask, **options)
+            self.model.generate(
+                words, do_sample=False, pad_token_id=0, disable_compile=True,
+                stopping_criteria=stopping, **options,
+            )  # fmt: skip
         except (ValueError, TypeError, AttributeError, AssertionError, LookupError) as error:
             raise CannotPredict(
                 f"{type(self.model).__name__} cannot generate here.",
@@ -82,13 +83,12 @@ class Generation:
                 "--serve is for models that generate text token by token",
             ) from error
 
-    def _cache(self, context: int) -> Any:
-        if self.request.serve != "static":
-            return None
-        transformers = library("transformers", "A transformers config")
-        return transformers.StaticCache(config=self._config, max_cache_len=context)
+    def _begin(self, step: int) -> None:
+        self.recorder.mark(f"step {step}")
+        self.recorder.mark(FORWARD)
 
-    def _mark_cache(self, cache: Any) -> None:
+    def _mark_cache(self, model: Any, arguments: Any, out: Any) -> None:
+        cache = getattr(out, "past_key_values", None)
         for layer in getattr(cache, "layers", ()):
             for name in ("keys", "values"):
                 kept = getattr(layer, name, None)
@@ -99,3 +99,7 @@ class Generation:
         block = self.fakes.block(tensor)
         if block is not None:
             self.recorder.decide(block, category, module)
+
+
+class _Enough(Exception):
+    """The generation has made as many tokens as are traced."""
