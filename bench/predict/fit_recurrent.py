@@ -77,7 +77,27 @@ class Network:
 
 
 def read(path: Path) -> list[Network]:
-    return [Network(json.loads(line)) for line in path.read_text().splitlines()]
+    """Return the networks of a file, without those for which there are no rules."""
+    rows = [measured(json.loads(line)) for line in path.read_text().splitlines()]
+    return [Network(row) for row in rows if row is not None]
+
+
+def measured(row: dict[str, Any]) -> dict[str, Any] | None:
+    """Return a row with the bytes of its workspace and of its reserve.
+
+    A row of ``truth_kernels`` has every request and free of the forward pass in order. The
+    workspace is requested right before the reserve and freed right after it. None: a row of an
+    error, of a projection, or without a reserve that can be told from its neighbours.
+    """
+    if "workspace_bytes" in row:
+        return row
+    if "error" in row or row["projected"] or row["relu"]:
+        return None
+    forward = row["forward"]
+    for one, other, third in zip(forward, forward[1:], forward[2:], strict=False):
+        if one > 0 and other > 0 and third == -one:
+            return {**row, "workspace_bytes": one, "reserve_bytes": other}
+    return None
 
 
 def right(networks: list[Network]) -> int:

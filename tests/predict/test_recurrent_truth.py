@@ -32,6 +32,23 @@ def test_workspaces_and_reserves_are_those_that_were_measured():
     assert sum(value <= 0.02 for value in off) >= 0.9 * len(off)
 
 
+MEASURED = {
+    "kind": "RNN", "relu": False, "inputs": 1024, "width": 64, "layers": 3, "both": True,
+    "batch": 64, "steps": 10, "mode": "fp32", "dropout": 0.0, "biases": True, "projected": 0,
+    "forward": [98304, 327680, 98304, 70288128, 1638656, -70288128, -98304],
+}  # fmt: skip
+
+
+def test_rows_as_the_instrument_writes_them_are_fitted(tmp_path: Path):
+    path = tmp_path / "rnn.jsonl"
+    others = [{"error": "too large"}, {**MEASURED, "projected": 32}, {**MEASURED, "relu": True}]
+    path.write_text("\n".join(json.dumps(row) for row in [MEASURED, *others]))
+    (found,) = read(path)
+    assert (found.row["workspace_bytes"], found.row["reserve_bytes"]) == (70288128, 1638656)
+    assert found.off() <= NEAR
+    assert found.reserve_bytes() == 1638656
+
+
 def test_a_table_of_passes_that_lacks_a_case_is_refused(tmp_path: Path):
     table = json.loads(sizes.FILE.read_text())
     lost = table["rows"].pop(4)
