@@ -24,15 +24,16 @@ CONFIGS = Path(__file__).parent / "serving"
 NEW_TOKENS = 5
 SMALL = {
     "num_hidden_layers": 2, "n_layer": 2, "vocab_size": 300, "intermediate_size": 64, "ffn_dim": 64,
+    "intermediate_size_mlp": 64,
 }  # fmt: skip
 """What is smaller on a CPU, which only shows that everything runs."""
 
 
-def _case(
+def case(
     model: str, batch: int, context: int, cache: str = "dynamic", *, eager: bool = False,
     new: int = NEW_TOKENS,
 ) -> Case:  # fmt: skip
-    request = Request(f"hf:{CONFIGS / model}.json", batch, sequence=context, serve=cache)
+    request = Request(f"hf:{CONFIGS / model}.json", batch, sequence=context, serve=cache, new=new)
     words = [model, f"b{batch}", f"c{context}", cache]
     words += ["eager"] if eager else []
     words += [f"new{new}"] if new != NEW_TOKENS else []
@@ -42,30 +43,30 @@ def _case(
 
 
 CASES = [
-    _case("llama", 8, 4096),
-    _case("gpt2", 16, 2048),
-    _case("gemma3", 8, 4096),
-    _case("deepseek_v3", 8, 2048),
-    _case("deepseek_v2", 8, 2048),
-    _case("mistral", 8, 4096),
-    _case("llama", 8, 4096, "static", eager=True),
-    _case("llama", 8, 4096, "static"),
-    _case("gemma2", 4, 3072),
-    _case("qwen3", 4, 8192),
-    _case("opt", 16, 1024),
-    _case("qwen3_moe", 8, 2048),
-    _case("llama", 1, 16384),
-    _case("llama", 64, 1024),
-    _case("gpt2", 64, 512, "static", eager=True),
-    _case("gemma3", 16, 2048, "static", eager=True),
-    _case("gemma3", 1, 512),
-    _case("mistral", 2, 8192, "static", eager=True),
-    _case("deepseek_v3", 16, 1024, "static", eager=True),
-    _case("qwen3", 32, 1024),
-    _case("gpt2", 1, 1024),
-    _case("qwen3", 16, 1024, new=512),
-    _case("llama", 16, 1024, new=256),
-    _case("gemma3", 4, 2048, "static"),
+    case("llama", 8, 4096),
+    case("gpt2", 16, 2048),
+    case("gemma3", 8, 4096),
+    case("deepseek_v3", 8, 2048),
+    case("deepseek_v2", 8, 2048),
+    case("mistral", 8, 4096),
+    case("llama", 8, 4096, "static", eager=True),
+    case("llama", 8, 4096, "static"),
+    case("gemma2", 4, 3072),
+    case("qwen3", 4, 8192),
+    case("opt", 16, 1024),
+    case("qwen3_moe", 8, 2048),
+    case("llama", 1, 16384),
+    case("llama", 64, 1024),
+    case("gpt2", 64, 512, "static", eager=True),
+    case("gemma3", 16, 2048, "static", eager=True),
+    case("gemma3", 1, 512),
+    case("mistral", 2, 8192, "static", eager=True),
+    case("deepseek_v3", 16, 1024, "static", eager=True),
+    case("qwen3", 32, 1024),
+    case("gpt2", 1, 1024),
+    case("qwen3", 16, 1024, new=512),
+    case("llama", 16, 1024, new=256),
+    case("gemma3", 4, 2048, "static"),
 ]
 
 
@@ -79,9 +80,10 @@ def run(case: Case, place: Place, phases: Phases) -> None:
         described |= {key: value for key, value in SMALL.items() if key in described}
         batch, context, new = 2, 24, 3
     config = transformers.AutoConfig.for_model(**described)
+    dtype = getattr(torch, described["dtype"])
     phases.begin("build")
     with device:
-        model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype)
     model.to(device).eval()
     model.generation_config.eos_token_id = None  # random weights would end sentences early
     words = torch.randint(3, described["vocab_size"], (batch, context - new), device=device)

@@ -19,6 +19,7 @@ from .allocator import Simulated, Where, simulate
 from .chunked import NotHere, in_chunks
 from .context_memory import ContextMemory, outside
 from .errors import Figure
+from .growing import IRREGULAR, grown
 from .largest import Largest
 from .prediction import Prediction, allocated_figure, predict, reserved_with_other_scratch
 from .request import CannotPredict, Doubt, Request, Traced, alone
@@ -205,19 +206,20 @@ class Asking:
         doubts = self.traced.doubts
 
         def trace(batch: int) -> Trace:
-            return self._trace(replace(self.request, batch=batch)).trace
+            return self._as_traced(replace(self.request, batch=batch)).trace
 
         def fits(trace: Trace, more: int) -> bool:
-            return limit + more > 0 and simulate(trace, settings, limit + more).fits
+            return limit + more > 0 and simulate(grown(trace), settings, limit + more).fits
 
         def error(trace: Trace) -> tuple[int, int]:
+            trace = grown(trace)
             return self._of_demand(
                 trace, allocated_figure(simulate(trace, settings), trace, doubts)
             )
 
         def guess(one: int, first: Trace, other: int, second: Trace) -> int:
             low, high = (
-                simulate(trace, settings).peak_allocated_bytes for trace in (first, second)
+                simulate(grown(trace), settings).peak_allocated_bytes for trace in (first, second)
             )
             slope = (high - low) / (other - one)
             return int(one + (limit / SURPLUS - low) / slope) if slope > 0 else one
@@ -379,6 +381,14 @@ class Asking:
         return more, less
 
     def _trace(self, request: Request) -> Traced:
+        """Return the trace of all tokens, if it is of a generation."""
+        found = self._as_traced(request)
+        whole = grown(found.trace)
+        if whole.growth is None or whole.growth.regular:
+            return replace(found, trace=whole)
+        return replace(found, doubts=[*found.doubts, IRREGULAR])
+
+    def _as_traced(self, request: Request) -> Traced:
         found = self._traced.get(request)
         if found is None:
             found = self._tracer(request)

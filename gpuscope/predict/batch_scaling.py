@@ -10,9 +10,9 @@ law, and :func:`family` returns None.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from .trace import Trace
+from .trace import Growth, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,19 @@ class Family:
             for low, high in zip(self.low.sizes, self.high.sizes, strict=True)
         ]
         low = self.low
-        return Trace(sizes, low.owners, low.owner_table, low.events, low.marks, low.streams)
+        growth = low.growth and self._growth(low.growth, ahead, span)
+        return Trace(sizes, low.owners, low.owner_table, low.events, low.marks, low.streams, growth)
+
+    def _growth(self, growth: Growth, ahead: int, span: int) -> Growth:
+        """Return the growth, with windows that end sooner the longer the prompt is."""
+        high = self.high.growth
+        if high is None or growth.windows.keys() != high.windows.keys():
+            return growth
+        windows = {
+            layer: left + (high.windows[layer] - left) * ahead // span
+            for layer, left in growth.windows.items()
+        }
+        return replace(growth, windows=windows)
 
 
 def family(low: Trace, low_batch: int, high: Trace, high_batch: int) -> Family | None:

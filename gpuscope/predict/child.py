@@ -25,7 +25,7 @@ from ..wire.clean import clean
 from .fully_sharded import Policy
 from .request import CannotPredict, Doubt, Request, Traced, alone
 from .sharding import sharded
-from .trace import Mark, Owner, Trace
+from .trace import Growth, Mark, Owner, Trace
 
 SECONDS = 60.0
 """How long one trace may take."""
@@ -249,4 +249,5 @@ def _trace(columns: dict[str, Any]) -> Trace:
         events=columns["events"],
         marks=[Mark(mark["at"], clean(mark["name"])) for mark in columns["marks"]],
         streams={int(block): stream for block, stream in columns["streams"].items()},
+        growth=Growth(**columns["growth"]) if columns["growth"] else None,
     )

@@ -50,7 +50,7 @@ def request_of(model: str, switches: Mapping[str, Any], architecture: str) -> Re
         parse_lora(lora)
     serving = parse_serving(str(switches["serve"])) if switches.get("serve") else None
     if serving is not None:
-        given["batch"] = serving.batch
+        given.update(batch=serving.batch, serve=serving.cache, new=serving.new)
         switches = {**switches, "sequence": serving.context}
         names = ("amp", "accumulate", "optimizer", "lora", "checkpoint")
         if (
@@ -74,7 +74,6 @@ def request_of(model: str, switches: Mapping[str, Any], architecture: str) -> Re
         task=task,
         lora=lora,
         quantize=quantize,
-        serve=serving.cache if serving is not None else "",
         compile=serving is None and _compile(switches) != "off",
         sequence=_number(switches, "sequence"),
         resolution=_number(switches, "resolution"),

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from ..errors import UserError
 from ..lab.toggles import default
+from .serving import NEW_TOKENS
 from .trace import Trace
 
 TRANSFORMERS = "gpuscope.predict.transformers_factory:make"
@@ -91,6 +92,8 @@ class Request:
     serve: str = ""
     """The cache with which a transformers config generates text, one of ``serving.CACHES``, instead
     of training; "" for training. ``sequence`` is then the context: prompt and answer."""
+    new: int = NEW_TOKENS
+    """The tokens of the answer, which are generated one by one."""
     compile: bool = False
     """Whether the model is compiled by ``torch.compile``: a factory's whole ``forward()``, else the
     model alone."""

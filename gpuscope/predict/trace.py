@@ -55,6 +55,21 @@ class Mark:
     name: str
 
 
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """How a generation goes on after ``traced`` tokens: with ``steps`` more.
+
+    ``windows`` says for layers with a window of attention, by their number, for how many more
+    tokens their blocks grow. ``regular`` is false if the traced tokens differ in more than sizes,
+    so that later ones do not follow from them.
+    """
+
+    traced: int
+    steps: int
+    windows: dict[str, int] = field(default_factory=dict)
+    regular: bool = True
+
+
 @dataclass(slots=True)
 class Trace:
     """The requests of a training.
@@ -74,6 +89,8 @@ class Trace:
     """In the order of ``at``."""
     streams: dict[int, int] = field(default_factory=dict)
     """The streams of the blocks that are not on stream 0."""
+    growth: Growth | None = None
+    """For a generation whose later tokens were not traced; see :mod:`gpuscope.predict.growing`."""
 
     def owner(self, block: int) -> Owner:
         return self.owner_table[self.owners[block]]

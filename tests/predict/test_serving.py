@@ -9,6 +9,7 @@ import pytest
 
 from gpuscope.errors import UsageError
 from gpuscope.predict.from_switches import request_of
+from gpuscope.predict.growing import grown
 from gpuscope.predict.request import CannotPredict, Request
 from gpuscope.predict.serving import Serving, parse_serving
 from gpuscope.predict.trace import Trace
@@ -27,7 +28,9 @@ TOKEN_BYTES = 3 * 2 * 2 * 32 * 2
     ("text", "found"),
     [
         ("batch=8,context=4096", Serving(8, 4096)),
-        ("context=512, cache=static", Serving(1, 512, "static")),
+        ("context=512, cache=static", Serving(1, 512, cache="static")),
+        ("context=512,new=100", Serving(1, 512, 100)),
+        ("context=4", Serving(1, 4, 3)),
         ("batch=2", Serving(2)),
     ],
 )
@@ -35,7 +38,9 @@ def test_generation_is_read_from_text(text: str, found: Serving):
     assert parse_serving(text) == found
 
 
-@pytest.mark.parametrize("text", ["8", "batch=0", "context=3", "batch=1,batch=2", "cache=paged"])
+@pytest.mark.parametrize(
+    "text", ["8", "batch=0", "context=3", "batch=1,batch=2", "cache=paged", "context=8,new=8"]
+)
 def test_what_cannot_be_generated_is_refused(text: str):
     with pytest.raises(UsageError, match="--serve"):
         parse_serving(text)
@@ -66,8 +71,8 @@ def test_the_cache_takes_what_its_tokens_need(tmp_path: Path, cache: str):
     assert "gradient" not in held_bytes
     assert "optimizer" not in held_bytes
     full = 4 * 128 * TOKEN_BYTES
-    # a cache that grows is copied with each of two tokens
-    copies = 1 if cache == "static" else 3
+    # a cache that grows is copied with each of the five tokens
+    copies = 1 if cache == "static" else 5
     assert held_bytes["cache"] == pytest.approx(copies * full, rel=0.03)
     peak = simulate(traced.trace).peak_allocated_bytes
     assert held_bytes["parameter"] + full < peak
@@ -118,31 +123,52 @@ def test_the_cache_is_as_large_as_that_of_transformers(tmp_path: Path, kind: str
 
     from gpuscope.predict.tracing import steps
 
-    batch, context = 2, 64
+    batch, context, new = 2, 64, 40
     (tmp_path / "config.json").write_text(json.dumps({**KINDS[kind], "dtype": "bfloat16"}))
-    traced = steps.trace(Request(f"hf:{tmp_path}", batch=batch, sequence=context, serve=cache))
+    request = Request(f"hf:{tmp_path}", batch=batch, sequence=context, serve=cache, new=new)
+    traced = steps.trace(request)
     config = transformers.AutoConfig.for_model(**KINDS[kind])
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
-    real = None
-    if cache == "static":
-        real = transformers.StaticCache(config=config, max_cache_len=context)
-    words = torch.randint(300, (batch, context - 2))
-    with torch.no_grad():
-        for _ in range(3):
-            real = model(words, past_key_values=real, use_cache=True).past_key_values
-            words = words[:, -1:]
+    model.generation_config.eos_token_id = None
+    given = {"cache_implementation": "static"} if cache == "static" else {}
+    real = model.generate(
+        torch.randint(1, 300, (batch, context - new)), max_new_tokens=new, do_sample=False,
+        return_dict_in_generate=True, disable_compile=True, pad_token_id=0, **given,
+    ).past_key_values  # fmt: skip
     storages = {
         tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
         for layer in real.layers
         for tensor in (layer.keys, layer.values)
     }
-    assert sorted(_cached(traced.trace)) == sorted(storages.values())
+    assert sorted(_cached(grown(traced.trace))) == sorted(storages.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["fewer heads", "some windows"])
+def test_later_tokens_follow_from_the_first_ones(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+):
+    """The window of 24 tokens is full in the middle of the answer."""
+    pytest.importorskip("transformers")
+    from gpuscope.predict.allocator import simulate
+    from gpuscope.predict.tracing import generation, steps
+
+    wide = {**KINDS[kind], "hidden_size": 256, "head_dim": 256, "dtype": "bfloat16"}
+    (tmp_path / "config.json").write_text(json.dumps(wide))
+    request = Request(f"hf:{tmp_path}", batch=200, sequence=36, serve="dynamic", new=20)
+    derived = grown(steps.trace(request).trace)
+    monkeypatch.setattr(generation, "TRACED_TOKENS", 20)
+    real = steps.trace(request).trace
+    assert real.growth is None
+    assert len(derived.events) < len(real.events)
+    found, wanted = simulate(derived), simulate(real)
+    assert found.peak_allocated_bytes == pytest.approx(wanted.peak_allocated_bytes, rel=1e-3)
+    assert found.peak_reserved_bytes == wanted.peak_reserved_bytes
+    assert sorted(_cached(derived)) == sorted(_cached(real))
 
 
 def _cached(trace: Trace) -> list[int]:
     """Return the sizes of the cache's blocks when the last token is made."""
     events = trace.events
-    end = max(at for at, event in enumerate(events) if event >= 0)
-    live = {event for event in events[:end] if event >= 0}
-    live -= {~event for event in events[:end] if event < 0}
+    live = {event for event in events if event >= 0} - {~event for event in events if event < 0}
     return [trace.sizes[block] for block in live if trace.owner(block).category == "cache"]

@@ -124,6 +124,7 @@ def _columns(traced: Any) -> dict[str, Any]:
     columns = {one.name: getattr(trace, one.name) for one in fields(trace)}
     columns["owner_table"] = [asdict(owner) for owner in trace.owner_table]
     columns["marks"] = [asdict(mark) for mark in trace.marks]
+    columns["growth"] = asdict(trace.growth) if trace.growth else None
     return {**found, "trace": columns, "doubts": [asdict(doubt) for doubt in traced.doubts]}
 
 

@@ -7,15 +7,13 @@ after the first tokens, because each later one needs what the one before needed,
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ..request import CannotPredict, Request
-from ..serving import NEW_TOKENS
-from ..trace import Mark
+from ..trace import Growth, Mark
 from . import adapters, transformers_models
 from .failures import library
 from .fakes import CALCULATED_NUMBERS, Fakes
@@ -23,7 +21,7 @@ from .modules import Modules
 from .recorder import END, FORWARD, Recorder
 from .redirect import CUDA
 
-TRACED_TOKENS = 4
+TRACED_TOKENS = 5
 """Tokens that are traced, at most."""
 
 
@@ -37,14 +35,18 @@ class Generation:
         _, self.model = transformers_models.for_generation(request, Path(request.model[3:]))
         modules.name(self.model)
         self.batch, self.source = request.batch or 1, ""
+        self._made = 0
+        self._windows: dict[str, int] = {}
         self.parameters = adapters.numbers(self.model)
         for name, one in (*self.model.named_parameters(), *self.model.named_buffers()):
             self._decide(one, "parameter", name.rpartition(".")[0])
 
     def run(self) -> None:
         request, model = self.request, self.model
-        new = NEW_TOKENS
-        words = torch.zeros(self.batch, (request.sequence or 0) - new, dtype=torch.int64, device=CUDA)
+        new = request.new
+        words = torch.zeros(
+            self.batch, (request.sequence or 0) - new, dtype=torch.int64, device=CUDA
+        )
         options: dict[str, Any] = {"attention_mask": torch.ones_like(words), "max_new_tokens": new}
         if request.serve == "static":
             options["cache_implementation"] = "static"
@@ -53,24 +55,12 @@ class Generation:
         self._begin(1)
         with contextlib.suppress(_Enough):
             self._generate(words, options)
-        self.recorder.mark(END)
+        if new > TRACED_TOKENS:
+            self.recorder.trace.growth = Growth(TRACED_TOKENS, new - TRACED_TOKENS, self._windows)
 
     def _generate(self, words: torch.Tensor, options: dict[str, Any]) -> None:
         transformers = library("transformers", "A transformers config")
-        count = 0
-
-        class Counted(transformers.StoppingCriteria):
-            """Begins a step with each token, and ends the generation after the last one."""
-
-            def __call__(_, words: torch.Tensor, scores: Any, **more: Any) -> torch.Tensor:
-                nonlocal count
-                count += 1
-                if count == TRACED_TOKENS:
-                    raise _Enough
-                self._begin(count + 1)
-                return torch.zeros(words.shape[0], dtype=torch.bool, device=words.device)
-
-        stopping = transformers.StoppingCriteriaList([Counted()])
+        stopping = transformers.StoppingCriteriaList([self._count])
         try:
             self.model.generate(
                 words, do_sample=False, pad_token_id=0, disable_compile=True,
@@ -83,13 +73,26 @@ class Generation:
                 "--serve is for models that generate text token by token",
             ) from error
 
+    def _count(self, words: torch.Tensor, scores: Any, **more: Any) -> torch.Tensor:
+        """Begin a step with each token, and end the generation after the last one."""
+        self._made += 1
+        if self._made == min(TRACED_TOKENS, self.request.new):
+            self.recorder.mark(END)
+            raise _Enough
+        self._begin(self._made + 1)
+        return torch.zeros(words.shape[0], dtype=torch.bool, device=words.device)
+
     def _begin(self, step: int) -> None:
         self.recorder.mark(f"step {step}")
         self.recorder.mark(FORWARD)
 
     def _mark_cache(self, model: Any, arguments: Any, out: Any) -> None:
+        """Note which blocks are the cache, and for how many more tokens its windows grow."""
         cache = getattr(out, "past_key_values", None)
-        for layer in getattr(cache, "layers", ()):
+        for number, layer in enumerate(getattr(cache, "layers", ())):
+            window = getattr(layer, "sliding_window", None)
+            if isinstance(window, int) and self.request.serve == "dynamic":
+                self._windows[str(number)] = window - int(layer.get_seq_length())
             for name in ("keys", "values"):
                 kept = getattr(layer, name, None)
                 if isinstance(kept, torch.Tensor):
