@@ -54,6 +54,8 @@ SURPLUS = 1.08
 """The least memory in which trainings run, divided by the peak that they allocate: the median of
 300 trainings on an H200.
 """
+TOKENS = 64
+"""The longest context is found as a multiple of this, because kernels pad shorter remainders."""
 REFERENCE = Card("a card", "h200", 143771 << 20, "9.0", assumed=True)
 """The card whose CUDA context is counted if none is named, because it was measured most."""
 
@@ -103,8 +105,8 @@ class Tried:
 class Answer:
     """The answer to one request; ``batch`` is the batch that was traced.
 
-    ``verdict`` is None without a card. ``largest`` and ``what_if`` are None if they were not asked
-    for; ``why_not`` gives the reason by name.
+    ``verdict`` is None without a card, and what was not asked for (``largest``, ``what_if``…) is
+    None as well; ``why_not`` gives the reason by name.
     """
 
     request: Request
@@ -127,6 +129,8 @@ class Answer:
     nothing, or the card is not in this host.
     """
     largest: Largest | None = None
+    largest_context: Largest | None = None
+    """In tokens, prompt and answer, with the batch as it was asked for."""
     what_if: list[Tried] | None = None
     left_out: list[LeftOut] = field(default_factory=list)
     why_not: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -194,19 +198,45 @@ class Asking:
 
     def find_largest(self) -> None:
         """Add the largest batch to the answer, or why it is not known."""
-        answer, room = self.answer, self.room
-        del answer.why_not["largest_batch"]
-        if room is None:
-            answer.why_not["largest_batch"] = (
-                "no_capacity",
-                "no card was given: --gpu NAME or --capacity SIZE",
-            )
-            return
-        limit, settings = self._limit(room), self.settings
-        doubts = self.traced.doubts
 
         def trace(batch: int) -> Trace:
             return self._as_traced(replace(self.request, batch=batch)).trace
+
+        self.answer.largest = self._largest("largest_batch", trace, self.answer.batch)
+
+    def find_largest_context(self) -> None:
+        """Add the longest context that fits to the answer of a generation, or why it is not known.
+
+        It is a multiple of :data:`TOKENS`, and no more than the model has positions for.
+        """
+        request = self.request
+
+        def trace(count: int) -> Trace:
+            sequence = max(count * TOKENS, request.new + 1)
+            return self._as_traced(replace(request, sequence=sequence)).trace
+
+        start = max(1, (request.sequence or TOKENS) // TOKENS)
+        positions = self.traced.positions
+        most = max(1, positions // TOKENS) if positions else largest.MOST
+        found = self._largest("largest_context", trace, min(start, most), most)
+        if found is not None:
+            batch, low, high = (TOKENS * count for count in (found.batch, found.low, found.high))
+            found = replace(found, batch=batch, low=low, high=high)
+        self.answer.largest_context = found
+
+    def _largest(
+        self, name: str, trace: Callable[[int], Trace], start: int, most: int = largest.MOST
+    ) -> Largest | None:
+        """Return the largest number for which ``trace`` fits on the card.
+
+        Where it is not known, the answer says why.
+        """
+        answer, room = self.answer, self.room
+        del answer.why_not[name]
+        if room is None:
+            answer.why_not[name] = ("no_capacity", _NO_CARD)
+            return None
+        limit, settings, doubts = self._limit(room), self.settings, self.traced.doubts
 
         def fits(trace: Trace, more: int) -> bool:
             return limit + more > 0 and simulate(grown(trace), settings, limit + more).fits
@@ -225,9 +255,10 @@ class Asking:
             return int(one + (limit / SURPLUS - low) / slope) if slope > 0 else one
 
         try:
-            answer.largest = largest.find(trace, fits, answer.batch, error, self.in_time, guess)
+            return largest.find(trace, fits, start, error, self.in_time, guess, most)
         except CannotPredict as trouble:
-            answer.why_not["largest_batch"] = (trouble.code, " ".join(map(str, trouble.args[:2])))
+            answer.why_not[name] = (trouble.code, " ".join(map(str, trouble.args[:2])))
+            return None
 
     def find_fixes(
         self, ranks: int | None = None, hear: Callable[[Fix], None] = lambda _: None
@@ -335,10 +366,7 @@ class Asking:
         )
         room = self.room
         if room is None:
-            answer.why_not["verdict"] = (
-                "no_capacity",
-                "no card was given: --gpu NAME or --capacity SIZE",
-            )
+            answer.why_not["verdict"] = ("no_capacity", _NO_CARD)
         else:
             answer.verdict = self._judge(
                 traced.trace, self.settings, found, allocated, self._limit(room)
@@ -400,8 +428,10 @@ class Asking:
         return found
 
 
+_NO_CARD = "no card was given: --gpu NAME or --capacity SIZE"
 _NOT_REQUESTED = {
     "largest_batch": ("not_asked", "not asked for: --largest-batch"),
+    "largest_context": ("not_asked", "not asked for: --largest-context, with --serve"),
     "what_if": ("not_asked", "not asked for: --what-if"),
 }
 

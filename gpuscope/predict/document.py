@@ -12,6 +12,7 @@ from ..exit_status import ExitStatus
 from ..wire.clean import clean
 from .answer import Answer, Tried
 from .errors import Figure
+from .largest import Largest
 from .measured_kernels import measured
 from .prediction import Prediction
 from .request import CannotPredict, Doubt
@@ -46,7 +47,7 @@ def document(answer: Answer) -> dict[str, Any]:
     result["kernels_torch"] = measured().torch
     result["allocator_settings"] = answer.settings.text()
     result |= _totals(prediction)
-    room, found = answer.room, answer.largest
+    room = answer.room
     at = answer.peak_at
     result |= {
         "outside": asdict(answer.outside),
@@ -66,10 +67,8 @@ def document(answer: Answer) -> dict[str, Any]:
         },
         **_verdict("", answer.verdict),
         **_verdict("now_", answer.verdict_now),
-        "largest_batch": None if found is None else found.batch,
-        "largest_batch_low": None if found is None else found.low,
-        "largest_batch_high": None if found is None else found.high,
-        "largest_batch_traced": None if found is None else found.traced,
+        **_largest("largest_batch", answer.largest),
+        **_largest("largest_context", answer.largest_context),
         "what_if": None if answer.what_if is None else [_tried(one) for one in answer.what_if],
         "left_out": [_left_out_document(one) for one in answer.left_out],
         "doubts": [_doubt(one) for one in answer.doubts],
@@ -85,7 +84,15 @@ def failure(model: str, trouble: CannotPredict, seconds: float) -> dict[str, Any
     """Return the document of a failure: the same keys, all null, with the reason."""
     what, why, then = (clean(str(word)) for word in trouble.args[:3])
     names = [f"{name}_{part}" for name in FIGURES for part in PARTS]
-    names += ["categories", "modules", "peak_at", "verdict", "largest_batch", "what_if"]
+    names += [
+        "categories",
+        "modules",
+        "peak_at",
+        "verdict",
+        "largest_batch",
+        "largest_context",
+        "what_if",
+    ]
     return {
         "model": clean(model),
         **dict.fromkeys(names),
@@ -95,6 +102,16 @@ def failure(model: str, trouble: CannotPredict, seconds: float) -> dict[str, Any
         "unknown": [_unknown(name, trouble.code, f"{what} {why}") for name in names],
         "exit_code": ExitStatus.UNCHECKED,
     }
+
+
+def _largest(name: str, found: Largest | None) -> dict[str, Any]:
+    """Return the keys of a search: the largest number, its range, and whether it was traced."""
+    values = (found.batch, found.low, found.high, found.traced) if found else (None,) * 4
+    return dict(zip(_parts_of_largest(name), values, strict=True))
+
+
+def _parts_of_largest(name: str) -> tuple[str, ...]:
+    return (name, *(f"{name}_{part}" for part in ("low", "high", "traced")))
 
 
 def _totals(prediction: Prediction) -> dict[str, Any]:
@@ -151,12 +168,8 @@ def _doubt(one: Doubt) -> dict[str, Any]:
 _TOGETHER = {
     "verdict": ("verdict", "spare_bytes", "retries", "without_scratch", "capacity"),
     "now_verdict": ("now_verdict", "now_spare_bytes", "now_retries", "now_without_scratch"),
-    "largest_batch": (
-        "largest_batch",
-        "largest_batch_low",
-        "largest_batch_high",
-        "largest_batch_traced",
-    ),
+    "largest_batch": _parts_of_largest("largest_batch"),
+    "largest_context": _parts_of_largest("largest_context"),
 }
 """Keys that are unknown for the same reason."""
 _NOT_REPLAYED = ("not_needed", "decided by the peaks alone: nothing was replayed against the limit")

@@ -41,22 +41,22 @@ class Largest:
     most: bool = False
 
 
-def search(fits: Callable[[int], bool], start: int) -> int:
+def search(fits: Callable[[int], bool], start: int, most: int = MOST) -> int:
     """Return the largest batch for which ``fits`` is true, or 0 if it is false even for 1.
 
     Above that batch ``fits`` must always be false. The search begins at ``start``, doubles or
     halves until it has enclosed the answer, and then bisects.
     """
-    good, bad = 0, MOST + 1
-    batch = max(1, min(start, MOST))
+    good, bad = 0, most + 1
+    batch = max(1, min(start, most))
     while bad - good > 1:
         if fits(batch):
             good = batch
         else:
             bad = batch
-        if bad > MOST:
-            batch = min(2 * good, MOST) if good < MOST else MOST
-            if good == MOST:
+        if bad > most:
+            batch = min(2 * good, most) if good < most else most
+            if good == most:
                 break
         else:
             batch = bad // 2 if good == 0 else (good + bad) // 2
@@ -71,22 +71,23 @@ def find(
     error_of: Error,
     in_time: Callable[[], bool] = lambda: True,
     guess: Callable[[int, Trace, int, Trace], int] | None = None,
+    most: int = MOST,
 ) -> Largest:
     """Search for the largest batch that fits.
 
     ``trace(batch)`` traces a batch; that of ``batch`` exists already, so asking for it again is
     cheap. ``error_of(trace)`` returns how many bytes more its demand may be, and how many fewer.
     ``guess(batch, trace, batch, trace)`` estimates the answer from two traces, for traces that
-    follow no law. Exceptions of ``trace`` are passed on.
+    follow no law. More than ``most`` are not tried. Exceptions of ``trace`` are passed on.
     """
     other = batch // 2 if batch > 2 else batch + 2
     law = _law(trace, batch, other)
     if law is None:
         start = guess(batch, trace(batch), other, trace(other)) if guess else batch
-        return _stepwise(trace, fits, max(1, min(start, MOST)), error_of, in_time)
-    found, traced = _most(law, fits, 0, batch), False
+        return _stepwise(trace, fits, max(1, min(start, most)), error_of, in_time, most)
+    found, traced = _most(law, fits, 0, batch, most), False
     for _ in range(ROUNDS):
-        if found in (0, MOST) or not in_time():
+        if found in (0, most) or not in_time():
             break
         real = trace(found)
         near = family(law.low, law.low_batch, real, found) or _law(
@@ -95,22 +96,22 @@ def find(
         if near is None:
             break
         law, before = near, found
-        found = _most(law, fits, 0, found)
+        found = _most(law, fits, 0, found, most)
         traced = found == before
         if traced:
             break
-    return _ranged(law, fits, found, traced, error_of)
+    return _ranged(law, fits, found, traced, error_of, most)
 
 
 def _law(trace: Callable[[int], Trace], one: int, other: int) -> Family | None:
     return family(trace(one), one, trace(other), other)
 
 
-def _most(law: Family, fits: Fits, room: int, start: int) -> int:
+def _most(law: Family, fits: Fits, room: int, start: int, most: int) -> int:
     def tried(batch: int) -> bool:
         return fits(law.at(batch), room)
 
-    return steady(tried, search(tried, start))
+    return steady(tried, search(tried, start, most))
 
 
 def steady(fits: Callable[[int], bool], found: int) -> int:
@@ -132,11 +133,13 @@ def steady(fits: Callable[[int], bool], found: int) -> int:
     return found
 
 
-def _ranged(law: Family, fits: Fits, found: int, traced: bool, error_of: Error) -> Largest:
+def _ranged(
+    law: Family, fits: Fits, found: int, traced: bool, error_of: Error, most: int
+) -> Largest:
     more, less = error_of(law.at(max(found, 1)))
-    low = _most(law, fits, -more, found) if found else 0
-    high = _most(law, fits, less, max(1, found))
-    return Largest(found, min(low, found), max(high, found), traced, found >= MOST)
+    low = _most(law, fits, -more, found, most) if found else 0
+    high = _most(law, fits, less, max(1, found), most)
+    return Largest(found, min(low, found), max(high, found), traced, found >= most)
 
 
 def _stepwise(
@@ -145,6 +148,7 @@ def _stepwise(
     batch: int,
     error_of: Error,
     in_time: Callable[[], bool],
+    most: int,
 ) -> Largest:
     """Search by tracing every batch, because traces that differ in more than sizes follow no law.
 
@@ -161,8 +165,8 @@ def _stepwise(
         return seen[size]
 
     try:
-        found = _around(tried, batch)
-        answer = Largest(found, found, found, True, found >= MOST)
+        found = _around(tried, batch, most)
+        answer = Largest(found, found, found, True, found >= most)
         more, _ = error_of(trace(max(found, 1)))
         low = next(
             (size for size in range(found, 0, -1) if size in seen and fits(trace(size), -more)), 0
@@ -170,25 +174,25 @@ def _stepwise(
         return replace(answer, low=low)
     except _OutOfTime:
         good = max((size for size, fitted in seen.items() if fitted), default=0)
-        bad = min((size for size, fitted in seen.items() if not fitted), default=MOST + 1)
+        bad = min((size for size, fitted in seen.items() if not fitted), default=most + 1)
         return Largest(good, good, bad - 1, good > 0)
 
 
-def _around(fits: Callable[[int], bool], start: int) -> int:
+def _around(fits: Callable[[int], bool], start: int, most: int = MOST) -> int:
     """Search as :func:`search` does, from a start that is likely to be close to the answer.
 
     The steps grow from a thirtieth of it.
     """
     step = max(1, start // 30)
     good, bad = (start, 0) if fits(start) else (0, start)
-    while not (good and bad) and good < MOST and bad != 1:
-        batch = min(MOST, good + step) if good else max(1, bad - step)
+    while not (good and bad) and good < most and bad != 1:
+        batch = min(most, good + step) if good else max(1, bad - step)
         if fits(batch):
             good = batch
         else:
             bad = batch
         step *= 2
-    bad = bad or MOST + 1
+    bad = bad or most + 1
     while bad - good > 1:
         middle = (good + bad) // 2
         good, bad = (middle, bad) if fits(middle) else (good, middle)

@@ -16,6 +16,7 @@ from ..text.units import MIB, amount_text, bytes_text
 from .answer import REFERENCE, Answer, Card, CardMemory, Tried
 from .context_memory import ContextMemory
 from .errors import Figure
+from .largest import Largest
 from .measured_kernels import measured
 from .request import Doubt, Request
 from .verdict import Verdict
@@ -55,11 +56,7 @@ def lines(answer: Answer, width: int, glyphs: Glyphs = BLOCKS) -> list[Line]:
     out += _peaks(answer, width)
     out += [[], *_owners(answer, width, glyphs)]
     out += [[], *(part for line in where(answer) for part in wrap(line, width, 2))]
-    if (
-        answer.largest is not None
-        or answer.why_not.get("largest_batch", ("not_asked",))[0] != "not_asked"
-    ):
-        out += [part for line in largest_lines(answer) for part in wrap(line, width, 2)]
+    out += [part for line in largest_lines(answer) for part in wrap(line, width, 2)]
     if answer.what_if is not None:
         out += [[], *fix_lines(answer.what_if, width), *left_lines(answer.left_out, width)]
     return [*out, *([[]] if answer.doubts else [])] + [
@@ -292,28 +289,28 @@ def where(answer: Answer) -> list[Line]:
 
 
 def largest_lines(answer: Answer) -> list[Line]:
-    """Return the lines about the largest batch."""
-    found = answer.largest
-    if found is None:
-        return [
-            [
-                ("largest batch: ", "muted"),
-                ("unknown, ", "text"),
-                (answer.why_not["largest_batch"][1], "text"),
-            ]
-        ]
-    if found.batch == 0:
-        return [[("largest batch: ", "muted"), ("not even one sample fits", "bad")]]
-    span = f" ({found.low} to {found.high} with the error)" if found.low != found.high else ""
-    how = "traced and replayed" if found.traced else "extrapolated from smaller batches"
-    more = " or more" if found.most else ""
+    """Return the lines about the largest batch and the longest context, as far as asked for."""
+    asked = {"largest_batch": answer.largest, "largest_context": answer.largest_context}
     return [
-        [
-            ("largest batch: ", "muted"),
-            (f"{found.batch}{more}", "title"),
-            (f"{span}, {how}", "text"),
-        ]
+        _largest_line(name, found, answer.why_not.get(name, ("", ""))[1])
+        for name, found in asked.items()
+        if found is not None or answer.why_not.get(name, ("not_asked",))[0] != "not_asked"
     ]
+
+
+def _largest_line(name: str, found: Largest | None, why: str) -> Line:
+    title = f"{name.replace('_', ' ')}: "
+    if found is None:
+        return [(title, "muted"), ("unknown, ", "text"), (why, "text")]
+    if found.batch == 0:
+        least = "sample" if name == "largest_batch" else "short prompt"
+        return [(title, "muted"), (f"not even one {least} fits", "bad")]
+    span = f" ({found.low} to {found.high} with the error)" if found.low != found.high else ""
+    how = "traced and replayed" if found.traced else "extrapolated from smaller ones"
+    more = " or more" if found.most else ""
+    if found.most and name == "largest_context":
+        more = ", all that the model has positions for"
+    return [(title, "muted"), (f"{found.batch}{more}", "title"), (f"{span}, {how}", "text")]
 
 
 def fix_lines(tried: Sequence[Tried], width: int) -> list[Line]:

@@ -179,6 +179,8 @@ class Traced:
     seconds: float = 0.0
     source: str = ""
     """The file and line at which the factory is defined; "" for a model without a factory."""
+    positions: int = 0
+    """The tokens that a model which generates text has positions for; 0: not known, or no limit."""
 
 
 class CannotPredict(UserError):

@@ -172,3 +172,30 @@ def _cached(trace: Trace) -> list[int]:
     events = trace.events
     live = {event for event in events if event >= 0} - {~event for event in events if event < 0}
     return [trace.sizes[block] for block in live if trace.owner(block).category == "cache"]
+
+
+def test_the_longest_context_is_the_last_that_fits_and_ends_with_the_model_s_positions(
+    tmp_path: Path,
+):
+    pytest.importorskip("transformers")
+    from gpuscope.predict.answer import TOKENS, Asking, Card
+    from gpuscope.predict.tracing import steps
+
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    request = Request(f"hf:{tmp_path}", batch=64, sequence=128, serve="dynamic")
+
+    def asked(total: int) -> Asking:
+        found = Asking(request, steps.trace, Card("a card", "h200", total, "9.0"))
+        found.find_largest_context()
+        return found
+
+    roomy = asked(20 << 30)
+    whole = roomy.answer.largest_context
+    assert whole is not None
+    assert (whole.batch, whole.most) == (512, True)
+    room = 3 * roomy.answer.prediction.reserved.bytes // 2
+    longest = asked(roomy.outside.all_bytes + room).answer.largest_context
+    assert longest is not None
+    assert longest.traced
+    assert 128 <= longest.batch < 512
+    assert longest.batch % TOKENS == 0

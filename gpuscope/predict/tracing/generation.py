@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..request import CannotPredict, Request
+from ..request import CannotPredict, Doubt, Request
 from ..trace import Growth, Mark
 from . import adapters, transformers_models
 from .failures import library
@@ -22,7 +22,9 @@ from .recorder import END, FORWARD, Recorder
 from .redirect import CUDA
 
 TRACED_TOKENS = 5
-"""Tokens that are traced, at most."""
+"""Tokens that are traced, at most: of two that follow the second one, the prompt is no part."""
+ALIGNED_BATCH = 8
+TRIAL_BYTES = 64 << 20
 
 
 class Generation:
@@ -32,9 +34,10 @@ class Generation:
         self.request, self.recorder, self.fakes = request, recorder, fakes
         fakes.known_numbers = CALCULATED_NUMBERS  # the mask of a batch of long prompts
         recorder.trace.marks.append(Mark(0, "build"))
-        _, self.model = transformers_models.for_generation(request, Path(request.model[3:]))
+        config, self.model = transformers_models.for_generation(request, Path(request.model[3:]))
         modules.name(self.model)
         self.batch, self.source = request.batch or 1, ""
+        self.positions = transformers_models.positions(config)
         self._made = 0
         self._windows: dict[str, int] = {}
         self.parameters = adapters.numbers(self.model)
@@ -55,6 +58,8 @@ class Generation:
         self._begin(1)
         with contextlib.suppress(_Enough):
             self._generate(words, options)
+        if request.serve == "static" and self.batch % ALIGNED_BATCH:
+            self._doubt_compiling()
         if new > TRACED_TOKENS:
             self.recorder.trace.growth = Growth(TRACED_TOKENS, new - TRACED_TOKENS, self._windows)
 
@@ -72,6 +77,20 @@ class Generation:
                 f"{type(error).__name__}: {' '.join(str(error).split())[:300]}.",
                 "--serve is for models that generate text token by token",
             ) from error
+
+    def _doubt_compiling(self) -> None:
+        """Doubt what compiling takes, which ``generate()`` does for a whole cache.
+
+        A product whose rows are no multiple of eight may be tried with padding, on a copy of its
+        weight and with a buffer that empties the card's cache. On an H200 one model of two did.
+        """
+        weight = max((one.nbytes for one in self.model.parameters()), default=0)
+        percent = 100 * (weight + TRIAL_BYTES) / max(1, self.recorder.peak_bytes)
+        text = (
+            "generate() compiles the model for a whole cache. Torch may try the largest product on "
+            f"a copy of its weight, because {self.batch} is no multiple of {ALIGNED_BATCH}."
+        )
+        self.fakes.doubt(Doubt("compiled", text, "generate", round(percent, 1), upward=True))
 
     def _count(self, words: torch.Tensor, scores: Any, **more: Any) -> torch.Tensor:
         """Begin a step with each token, and end the generation after the last one."""

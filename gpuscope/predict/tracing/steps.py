@@ -105,6 +105,7 @@ def trace(request: Request, emulate: bool = True) -> Traced:
             made = _Training(request, recorder, fakes, modules, shelf)
         made.run()
         parameters, batch, source = made.parameters, made.batch, made.source
+        positions = made.positions if isinstance(made, Generation) else 0
         del made
     data_dependent.bounded(fakes)
     if recorder.most_bytes > recorder.peak_bytes:
@@ -131,6 +132,7 @@ def trace(request: Request, emulate: bool = True) -> Traced:
         doubts=[*fakes.doubts.values(), *doubts],
         seconds=time.perf_counter() - begin,
         source=source,
+        positions=positions,
     )
 
 

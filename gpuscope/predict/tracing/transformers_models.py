@@ -99,6 +99,13 @@ def for_generation(
     return config, model
 
 
+def positions(config: Any) -> int:
+    """Return for how many tokens a model that generates text has positions; 0: it does not say."""
+    text = _text(config)
+    found = [getattr(text, name, None) for name in ("max_position_embeddings", "n_positions")]
+    return next((one for one in found if isinstance(one, int) and one > 0), 0)
+
+
 def _config_of(request: Request, path: Path) -> tuple[Any, str]:
     """Return the configuration and the task. Raises :class:`CannotPredict`."""
     transformers = library("transformers", "A transformers config")

@@ -37,6 +37,7 @@ They are accepted so that the arguments of a lab run can be reused.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     from ....predict.adapters import LAYOUTS
     from ....predict.request import SHARDINGS, TASKS
+    from ....predict.serving import CONTEXT, NEW_TOKENS
 
     parser.add_argument(
         "target",
@@ -82,9 +83,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     model.add_argument(
         "--serve",
-        metavar="batch=N,context=N",
+        metavar="batch=N,…",
         help="generate text with a transformers config instead of training it: sequences at a "
-        "time, and tokens of each, prompt and answer (default: batch=1,context=4096)",
+        "time, tokens of each (prompt and answer), and of these the answer: "
+        f"batch=8,context=4096,new=256 (default: batch=1,context={CONTEXT},new={NEW_TOKENS})",
     )
     card = parser.add_argument_group("the card it must fit on")
     card.add_argument(
@@ -107,6 +109,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     computed.add_argument(
         "--largest-batch", action="store_true", help="find the largest batch that fits"
+    )
+    computed.add_argument(
+        "--largest-context",
+        action="store_true",
+        help="with --serve: find the longest context that fits, with this batch",
     )
     computed.add_argument("--json", action="store_true", help="a JSON document instead of text")
     limit = computed.add_argument(
@@ -196,6 +203,8 @@ def _started(process: Any) -> None:
 def _check(args: argparse.Namespace) -> None:
     if args.serve and args.what_if:
         raise UsageError("--what-if is about trainings: --serve cannot be combined with it")
+    if args.largest_context and not args.serve:
+        raise UsageError("--largest-context is for generating text: add --serve batch=8")
 
 
 def _ask(args: argparse.Namespace, model: str, tracer: Tracer) -> int:
@@ -230,6 +239,9 @@ def _look_ahead(progress: ProgressLine, args: argparse.Namespace, asking: Any) -
     if args.largest_batch:
         progress.say("searching the largest batch")
         asking.find_largest()
+    if args.largest_context:
+        progress.say("searching the longest context")
+        asking.find_largest_context()
     if args.what_if:
 
         def hear(fix: Fix) -> None:
