@@ -102,6 +102,7 @@ class Card:
             "config": config.to_mapping(),
             "samples_per_second": speed,
             "samples_per_step": samples,
+            "warmup_seconds": 1.0 if config.compile == "off" else took - 7.0,
             "step_seconds": {**seconds, "p95": step},
             "peak_reserved_bytes": self.need(config),
             "loss_curve": curve,
@@ -219,18 +220,18 @@ def test_a_failure_is_a_row_and_the_search_goes_on():
 
 def test_what_is_predicted_not_to_fit_is_not_run_and_what_is_close_is_run_last():
     def fits(config: LabConfig) -> Prediction:
-        if config.amp == "fp16":
+        if config.batch == 16:
             return Prediction("does_not_fit", 1 << 40, "needs 1 TiB")
         return Prediction("too_close" if config.amp == "bf16" else "fits", 1 << 30)
 
     card = Card()
     found = card.tune(fits=fits)
     amps = [trial.config.amp for trial in card.trials]
-    assert "fp16" not in amps
+    assert all(trial.config.batch != 16 for trial in card.trials)
     assert found.best.amp == "bf16"
     compiled = next(i for i, trial in enumerate(card.trials) if trial.config.compile != "off")
     assert amps.index("bf16") > compiled
-    assert next(row for row in found.rows if row.config.amp == "fp16").status == "does_not_fit"
+    assert next(row for row in found.rows if row.config.batch == 16).status == "does_not_fit"
 
 
 def test_a_budget_ends_the_search_and_keeps_the_proof():
@@ -252,15 +253,92 @@ def test_a_budget_is_never_exceeded_and_the_proof_is_within_it(budget: int):
     assert found.speed is not None
 
 
+def slow_in_the_proof(card: Card) -> Card:
+    """Let the first two trials take as long as expected, and all later ones twice as long."""
+    card.seconds_of = lambda config: 8.0 if len(card.trials) < 3 else 17.0  # type: ignore[method-assign]
+    return card
+
+
 def test_a_budget_that_is_too_small_for_the_proof_keeps_the_baseline_and_says_so():
-    card = Card()
-    # The first trial of the winner takes as long as expected, and all later ones twice as long.
-    card.seconds_of = lambda config: 8.0 if len(card.trials) < 3 else 20.0
-    found = card.tune(time_left=lambda: 60.0 - card.seconds)
+    card = slow_in_the_proof(Card(lambda config: 130.0 if config.amp == "bf16" else 100.0))
+    found = card.tune(time_left=lambda: 58.0 - card.seconds)
     assert found.best == BASE
     (row,) = [row for row in found.rows if row.config == BASE.changed("amp", "bf16")]
-    assert row.status == "no_difference"
+    assert row.status == "not_proved"
     assert "s more" in row.reason
+
+
+def test_one_pair_proves_what_is_so_much_faster_that_processes_cannot_differ_by_it():
+    card = slow_in_the_proof(Card(lambda config: 300.0 if config.amp == "bf16" else 100.0))
+    found = card.tune(time_left=lambda: 58.0 - card.seconds)
+    assert found.best == BASE.changed("amp", "bf16")
+    assert found.speed is not None
+    assert found.speed.basis == "1 pair of runs"
+    assert found.speed.low is not None
+    assert 2.9 < found.speed.low < found.speed.ratio
+
+
+def test_where_the_proof_of_the_best_takes_too_long_the_next_best_is_proved():
+    def rate(config: LabConfig) -> float:
+        return (
+            100.0 * (1.3 if config.amp == "bf16" else 1) * (1.1 if config.compile != "off" else 1)
+        )
+
+    card = Card(rate)
+    ends: list[float] = []
+
+    def time_left() -> float:
+        """Return the time left: 32 s once something was compiled, as if the machine had slept."""
+        if not ends and any(trial.config.compile != "off" for trial in card.trials):
+            ends.append(card.seconds + 32.0)
+        return (ends[0] if ends else 300.0) - card.seconds
+
+    found = card.tune(time_left=time_left)
+    assert found.best.amp == "bf16"
+    assert found.best.compile == "off"
+    assert found.speed is not None
+    assert found.speed.certain
+    compiled = [row for row in found.rows if row.config.compile != "off"]
+    assert "not_proved" in {row.status for row in compiled}
+    assert card.seconds <= ends[0]
+
+
+def test_fp16_is_tried_only_where_bf16_cannot_be_used():
+    assert not [row for row in Card().tune().rows if row.config.amp == "fp16"]
+    loss: Rate = lambda config: 1.05 if config.amp == "bf16" else 1.0  # noqa: E731  # it is one value
+    assert Card(loss=loss).tune().best.amp == "fp16"
+
+
+def test_a_higher_loss_is_offered_where_the_user_allows_it():
+    loss: Rate = lambda config: 1.03 if config.amp == "bf16" else 1.0  # noqa: E731  # it is one value
+    assert Card(loss=loss).tune(keep_loss=0.01).best.amp != "bf16"
+    assert Card(loss=loss).tune(keep_loss=0.05).best.amp == "bf16"
+
+
+def test_what_was_slower_at_a_small_micro_batch_is_tried_again_at_a_larger_one():
+    def rate(config: LabConfig) -> float:
+        """Return the speed of a training whose host is the slower one until its batch is 32."""
+        large = (config.batch or 8) >= 32
+        return (
+            100.0 * (3.0 if large else 1.0) * (1.0 if config.amp == "off" else 2 if large else 0.7)
+        )
+
+    found = Card(rate).tune()
+    assert (found.best.amp, found.best.batch) == ("bf16", 32)
+
+
+def test_leave_one_out_trials_come_only_after_everything_else_was_tried():
+    card = Card()
+    card.tune(time_left=lambda: 900.0 - card.seconds)
+    purposes = [trial.purpose for trial in card.trials]
+    first = next(i for i, purpose in enumerate(purposes) if purpose.startswith("without"))
+    assert not any("=" in purpose for purpose in purposes[first:])
+    short = Card()
+    found = short.tune(time_left=lambda: 110.0 - short.seconds)
+    assert found.best.compile != "off"
+    assert not [trial for trial in short.trials if trial.purpose.startswith("without")]
+    reasons = {switch.name: switch.reason for switch in found.switches}
+    assert "× [" in reasons["amp"]
 
 
 def test_what_is_clearly_far_from_the_memory_is_not_predicted():

@@ -1,63 +1,142 @@
 """Expect how long trials take, from those that have run, so that a search keeps to its budget.
 
-Only the standard library is needed.
+A trial starts and ends, warms up, and then its steps are timed. Only the warm-up becomes longer
+when something is compiled, and shorter again when the compiler's cache has it. Only the standard
+library is needed.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+import statistics
+from dataclasses import dataclass
 
 from ...text.numbers import number
 from ..config import LabConfig
 from ..ledger import Entry
 
 COMPILE_TRIALS, AUTOTUNE_TRIALS = 3, 4
-"""How many times as long as the longest plain trial one that compiles is expected to take, until
-one has run; and how many times as long as that one that also autotunes.
+"""How many times as long as a plain trial a first warm-up that compiles is expected to take, until
+one has been measured; and how many times as long as that one that also autotunes.
 """
-COMPILED_SHARE = 0.5
-"""The share of that time that it is expected to take again, as the compiler keeps its results."""
+AGAIN_SHARE, ALIKE_SHARE = 0.25, 0.5
+"""The share of a warm-up that compiles which the same configuration takes again, and another one
+with the same graph, as the compiler keeps its results.
+"""
 
-
-GRAPH = ("amp", "tf32", "batch", "compile", "checkpoint", "channels_last")
+GRAPH = ("amp", "tf32", "batch", "compile", "checkpoint", "channels_last", "cudnn_benchmark")
 """The switches on which depends what is compiled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The seconds of one trial: starting and ending, warming up, timed steps."""
+
+    around: float
+    warm_up: float
+    timed: float
+
+    @property
+    def whole(self) -> float:
+        return self.around + self.warm_up + self.timed
+
+
+def parts_of(entry: Entry) -> Parts:
+    """Split the seconds of a trial, without what preceded it."""
+    spent = entry.environment
+    whole = number(spent.get("trial_seconds")) or number(spent.get("tune_seconds")) or 0.0
+    around = sum(number(spent.get(key)) or 0.0 for key in ("start_seconds", "end_seconds"))
+    warm_up = number(entry.document.get("warmup_seconds")) or 0.0
+    return Parts(around, warm_up, max(0.0, whole - around - warm_up))
 
 
 class Costs:
     """The seconds of the trials of a search."""
 
     def __init__(self) -> None:
-        self._first: dict[LabConfig, float] = {}
-        self._newest: dict[LabConfig, float] = {}
-        self._compiled: Counter[tuple[object, ...]] = Counter()
+        self._newest: dict[LabConfig, Parts] = {}
+        self._runs: dict[LabConfig, int] = {}
+        self._around: list[float] = []
+        self._plain: list[Parts] = []
+        self._cold: dict[tuple[object, ...], float] = {}
+        """The first warm-up of each graph that was compiled."""
+        self._modes: dict[str, float] = {}
+        """The longest of these in each mode."""
+        self._again: list[float] = []
+        """The share of it that the same configuration took again."""
 
     def note(self, config: LabConfig, entry: Entry) -> None:
-        """Note how long a trial took, without what preceded it."""
-        spent = entry.environment
-        seconds = number(spent.get("trial_seconds")) or number(spent.get("tune_seconds")) or 0.0
-        self._newest[config] = seconds
-        self._first.setdefault(config, seconds)
-        self._compiled[_graph(config)] += 1
+        """Note how long a trial took."""
+        parts = parts_of(entry)
+        self._around.append(parts.around)
+        if config.compile == "off":
+            self._plain.append(parts)
+        elif entry.failure:
+            return  # what it has compiled is unknown
+        elif graph(config) not in self._cold:
+            self._cold[graph(config)] = parts.warm_up
+            longest = self._modes.get(config.compile, 0.0)
+            self._modes[config.compile] = max(longest, parts.warm_up)
+        elif self._runs.get(config) == 1 and self._cold[graph(config)] > 0:
+            self._again.append(min(1.0, parts.warm_up / self._cold[graph(config)]))
+        self._newest[config] = parts
+        self._runs[config] = self._runs.get(config, 0) + 1
 
     def next(self, config: LabConfig) -> float:
         """Return how many seconds the next trial of a configuration is expected to take."""
-        mode, runs = config.compile, self._compiled[_graph(config)]
-        share = COMPILED_SHARE if mode != "off" and runs else 1.0
-        if config in self._newest:
-            return self._newest[config] * (share if runs == 1 else 1.0)
-        alike = [seconds for other, seconds in self._first.items() if other.compile == mode]
-        if alike:
-            return max(alike) * share
-        plain = [seconds for other, seconds in self._first.items() if other.compile == "off"]
-        compiled = [seconds for other, seconds in self._first.items() if other.compile != "off"]
-        longest = max(compiled) if compiled else COMPILE_TRIALS * max(plain, default=0.0)
-        return longest * (AUTOTUNE_TRIALS if mode == "max-autotune" else 1)
+        newest = self._newest.get(config)
+        if newest is None:
+            around, plain = self._typical()
+            return around + plain.timed + self._first_warm_up(config, plain)
+        return self._start(newest) + newest.timed + self._next_warm_up(config, newest)
 
     def again(self, config: LabConfig) -> float:
         """Return how many seconds a trial is expected to take after the next one."""
-        new = config.compile != "off" and not self._compiled[_graph(config)]
-        return self.next(config) * (COMPILED_SHARE if new else 1.0)
+        newest = self._newest.get(config)
+        if newest is not None:
+            return self.next(config)
+        around, plain = self._typical()
+        warm_up = self._first_warm_up(config, plain)
+        return around + plain.timed + warm_up * self.again_share(config)
+
+    def again_share(self, config: LabConfig) -> float:
+        """Return the share of a first warm-up that a configuration takes again."""
+        if config.compile == "off":
+            return 1.0
+        return max(self._again) if self._again else AGAIN_SHARE
+
+    def timed(self, config: LabConfig) -> float:
+        """Return for how many seconds the steps of its newest trial were timed."""
+        newest = self._newest.get(config)
+        return newest.timed if newest is not None else 0.0
+
+    def _typical(self) -> tuple[float, Parts]:
+        """Return how long trials take to start and end, and the middle one of the plain ones."""
+        middle = (len(self._plain) - 1) // 2
+        ranked = sorted(self._plain, key=lambda parts: parts.whole)
+        plain = ranked[middle] if ranked else Parts(0.0, 0.0, 0.0)
+        return (statistics.median(self._around) if self._around else 0.0), plain
+
+    def _start(self, newest: Parts) -> float:
+        """Expect the usual time around a trial, where this one's was unusual: a busy machine."""
+        return max(self._typical()[0], min(newest.around, 2 * self._typical()[0]))
+
+    def _first_warm_up(self, config: LabConfig, plain: Parts) -> float:
+        mode = config.compile
+        if mode == "off":
+            return plain.warm_up
+        if graph(config) in self._cold:
+            return ALIKE_SHARE * self._cold[graph(config)]
+        if mode in self._modes:
+            return self._modes[mode]
+        known = max(self._modes.values(), default=COMPILE_TRIALS * plain.whole)
+        return known * (AUTOTUNE_TRIALS if mode == "max-autotune" else 1)
+
+    def _next_warm_up(self, config: LabConfig, newest: Parts) -> float:
+        once = config.compile != "off" and self._runs[config] == 1
+        cold = once and newest.warm_up == self._cold.get(graph(config))
+        return newest.warm_up * (self.again_share(config) if cold else 1.0)
 
 
-def _graph(config: LabConfig) -> tuple[object, ...]:
+def graph(config: LabConfig) -> tuple[object, ...]:
+    """Return what decides whether two configurations compile the same graph."""
     return tuple(getattr(config, name) for name in GRAPH)

@@ -17,7 +17,7 @@ from .space import Limits
 
 Status = Literal[
     "baseline", "kept", "slower", "no_difference", "refused", "does_not_fit", "failed", "loss",
-    "not_tried",
+    "not_tried", "not_proved",
 ]  # fmt: skip
 STATUS: dict[str, str] = {
     "baseline": "baseline",
@@ -29,6 +29,7 @@ STATUS: dict[str, str] = {
     "failed": "failed",
     "loss": "learns worse",
     "not_tried": "not tried",
+    "not_proved": "not proved",
 }
 """The word of the table for each status of a candidate."""
 Fit = Callable[[LabConfig], "Prediction | None"]
@@ -126,6 +127,8 @@ class Settings:
     window_seconds: float = 0.0
 
 
+CLEARLY_SLOWER = 0.8
+"""A trial that runs at less than this share of its rival's speed ends early."""
 BASELINE = "baseline"
 
 

@@ -77,6 +77,22 @@ def in_turns(a: Sequence[Entry], b: Sequence[Entry]) -> Speed | None:
     return Speed(found.middle, found.low, found.high, f"{len(pairs)} pairs of runs, in turns")
 
 
+def each_pair(a: Sequence[Entry], b: Sequence[Entry], much: float) -> Speed | None:
+    """Return how many times as fast ``b`` is by few pairs, each of which says that it is much.
+
+    The interval is from the lowest end to the highest of the pairs' own intervals. Student's t says
+    nothing of one pair, and needs far more than a factor of ``much`` to be certain of two.
+    """
+    found = [one for x, y in zip(a, b, strict=True) if (one := speed([x], [y]))]
+    lows = [one.low for one in found if one.low is not None]
+    highs = [one.high for one in found if one.high is not None]
+    if not found or len(found) < len(a) or len(lows) < len(found) or min(lows) < much:
+        return None
+    ratio = math.exp(math.fsum(math.log(one.ratio) for one in found) / len(found))
+    words = "1 pair of runs" if len(found) == 1 else f"{len(found)} pairs of runs, each by itself"
+    return Speed(ratio, min(lows), max(highs), words)
+
+
 def first_look(found: Speed | None) -> Decision:
     """Decide by one run of each, where the difference is clear; "unclear" asks for repeats."""
     if found is None or found.ratio < 1 + WORTH:

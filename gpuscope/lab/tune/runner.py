@@ -24,21 +24,19 @@ from ..ledger import Entry, Ledger
 from ..machine import MEMORY_VARIABLE
 from ..run_series import RunSeries, Watcher
 from ..sweep import alone, cell_key
-from .findings import Found, Trial, label_of
+from .findings import CLEARLY_SLOWER, Found, Trial, label_of
 from .search import CannotTune, Search
 
 SOURCE = "tune"
 WINDOW_SECONDS = 3.0
 """How long the steps of a trial are timed after its warm-up, unless the budget is small."""
 SHORTEST_WINDOW_SECONDS = 0.5
-WINDOW_SHARE = 0.005
+WINDOW_SHARE = 0.0075
 """The share of the budget that one window may take."""
 STEADY_STEPS = 12
 """The fewest steps that are timed, however long they take."""
 FEW_STEPS = 6
 """The fewest steps that give an interval. They are enough for a trial that is clearly slower."""
-CLEARLY_SLOWER = 0.8
-"""A trial that runs at less than this share of the best one's speed ends early."""
 LIMIT_SECONDS = 900.0
 """The longest time for one trial, with what it compiles."""
 

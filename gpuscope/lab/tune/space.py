@@ -47,25 +47,38 @@ class Limits:
         return True
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What earlier trials have shown.
+
+    ``tight``: memory has kept something from running. ``no_bf16``: bf16 cannot be used here.
+    ``graphs``: replaying CUDA graphs brings so much that the host must have been the slower one.
+    """
+
+    tight: bool = False
+    no_bf16: bool = False
+    graphs: bool = False
+
+
 def changes(
     axis: Axis,
     config: LabConfig,
     batch: int,
     facts: RunFacts,
     limits: Limits,
-    tight: bool = False,
+    seen: Seen,
 ) -> Iterator[Change]:
     """Yield the changes of one kind to try on ``config``, those that usually bring most first.
 
-    ``batch`` is the number of samples in a micro-batch of ``config``. ``tight`` says that memory
-    has kept something from running. A change that sets nothing new is left out. Those of the user's
-    ``vary`` come instead of the usual ones, all of them in place of the first kind.
+    ``batch`` is the number of samples in a micro-batch of ``config``. A change that sets nothing
+    new is left out. Those of the user's ``vary`` come instead of the usual ones, all of them in
+    place of the first kind.
     """
     if limits.vary:
         if axis is AXES[0]:
             yield from _named(config, batch, limits)
         return
-    for change in axis(config, batch, facts, limits, tight):
+    for change in axis(config, batch, facts, limits, seen):
         if any(getattr(config, name) != value for name, value in change.items()):
             yield change
 
@@ -84,35 +97,40 @@ def _named(config: LabConfig, batch: int, limits: Limits) -> Iterator[Change]:
 
 
 def _precision(
-    config: LabConfig, batch: int, facts: RunFacts, limits: Limits, tight: bool
+    config: LabConfig, batch: int, facts: RunFacts, limits: Limits, seen: Seen
 ) -> Iterator[Change]:
     if config.amp == "bf16":
         return  # its products run at least as fast as in fp16 or TF32
     yield {"amp": "bf16"}
     if facts.device_type == "cuda":
-        yield {"amp": "fp16"}
+        if seen.no_bf16:
+            yield {"amp": "fp16"}  # else it is no faster, and its scaler takes time
         if config.amp == "off":
             yield {"tf32": True}
 
 
 def _compile(
-    config: LabConfig, batch: int, facts: RunFacts, limits: Limits, tight: bool
+    config: LabConfig, batch: int, facts: RunFacts, limits: Limits, seen: Seen
 ) -> Iterator[Change]:
-    if config.compile != "default":
-        yield {"compile": "default"}
-    if facts.device_type == "cuda":
-        yield {"compile": "reduce-overhead"}
+    beside: Change = {}
+    if not config.factory and config.fused is None:
+        beside = {"fused": True, "foreach": None}  # no trial of its own: compiling takes long
+    modes = ("reduce-overhead", "default") if facts.device_type == "cuda" else ("default",)
+    for mode in modes:  # the first also saves the time of the host, and rarely loses by much
+        if config.compile != mode and not (mode == "default" and seen.graphs):
+            yield {"compile": mode, **beside}
+            yield {"compile": mode}
 
 
 def _autotune(
-    config: LabConfig, batch: int, facts: RunFacts, limits: Limits, tight: bool
+    config: LabConfig, batch: int, facts: RunFacts, limits: Limits, seen: Seen
 ) -> Iterator[Change]:
     if config.compile != "off":  # it takes minutes: only where compiling has already won
         yield {"compile": "max-autotune"}
 
 
 def _batch(
-    config: LabConfig, batch: int, facts: RunFacts, limits: Limits, tight: bool
+    config: LabConfig, batch: int, facts: RunFacts, limits: Limits, seen: Seen
 ) -> Iterator[Change]:
     total = batch * config.accumulate
     if config.accumulate > 1 and not limits.free_batch:
@@ -128,12 +146,12 @@ def _batch(
 
 
 def _recompute(
-    config: LabConfig, batch: int, facts: RunFacts, limits: Limits, tight: bool
+    config: LabConfig, batch: int, facts: RunFacts, limits: Limits, seen: Seen
 ) -> Iterator[Change]:
     if config.checkpoint:
         yield {"checkpoint": False}
         return
-    if not tight and not limits.free_batch:
+    if not seen.tight and not limits.free_batch:
         return  # it pays only with what its memory is used for, and there is enough of it
     total = batch * config.accumulate
     for size in (2 * batch, 4 * batch):
@@ -144,7 +162,7 @@ def _recompute(
 
 
 def _optimizer(
-    config: LabConfig, batch: int, facts: RunFacts, limits: Limits, tight: bool
+    config: LabConfig, batch: int, facts: RunFacts, limits: Limits, seen: Seen
 ) -> Iterator[Change]:
     if config.factory:
         return  # it brings its own optimizer
@@ -156,7 +174,7 @@ def _optimizer(
 
 
 def _input(
-    config: LabConfig, batch: int, facts: RunFacts, limits: Limits, tight: bool
+    config: LabConfig, batch: int, facts: RunFacts, limits: Limits, seen: Seen
 ) -> Iterator[Change]:
     if config.factory or config.loader == "synthetic":
         return
@@ -170,7 +188,7 @@ def _input(
 
 
 def _allocator(
-    config: LabConfig, batch: int, facts: RunFacts, limits: Limits, tight: bool
+    config: LabConfig, batch: int, facts: RunFacts, limits: Limits, seen: Seen
 ) -> Iterator[Change]:
     if facts.device_type != "cuda":
         return
@@ -178,29 +196,29 @@ def _allocator(
         yield {"empty_cache": False}
     if config.has_convolutions:
         yield {"cudnn_benchmark": True}
-    if tight and not config.expandable_segments:
+    if seen.tight and not config.expandable_segments:
         yield {"expandable_segments": True}
 
 
 def _layout(
-    config: LabConfig, batch: int, facts: RunFacts, limits: Limits, tight: bool
+    config: LabConfig, batch: int, facts: RunFacts, limits: Limits, seen: Seen
 ) -> Iterator[Change]:
     if config.has_convolutions:
         yield {"channels_last": True}
 
 
-Axis = Callable[[LabConfig, int, RunFacts, Limits, bool], Iterator[Change]]
+Axis = Callable[[LabConfig, int, RunFacts, Limits, Seen], Iterator[Change]]
 AXES: tuple[Axis, ...] = (
     _precision,
-    _layout,
     _batch,
-    _compile,
-    _optimizer,
+    _layout,
     _input,
     _allocator,
+    _compile,
+    _optimizer,
     _recompute,
     _autotune,
 )
-"""The kinds of changes, in the order in which they are tried: what brings much for a short trial
-comes before what must be compiled first.
+"""The kinds of changes, in the order in which they are tried: what can bring much for a short trial
+comes before what must be compiled first, and what brings little comes last.
 """

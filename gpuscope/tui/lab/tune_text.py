@@ -34,6 +34,7 @@ TOKENS = {
     "failed": "bad",
     "loss": "warn",
     "not_tried": "faint",
+    "not_proved": "warn",
 }
 """The tokens of the status of a candidate, where it is not muted."""
 

@@ -1,0 +1,230 @@
+"""Replay searches of ``gpuscope tune`` on a recorded grid, to judge the policy without a device.
+
+python -m bench.tune.replay DIR... [--budgets 60,110,180,240] [--start 10.5]
+
+Each DIR holds the ``ledger.sqlite`` of ``bench.tune.bars``. A trial that the search asks for is
+answered with the recorded run of its configuration, and a clock moves on by the seconds that this
+run took. What the grid does not have is answered with the nearest run that it has: it brings
+nothing and takes as long. The last column counts these answers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from gpuscope.lab.config import LabConfig
+from gpuscope.lab.ledger import Entry, Ledger
+from gpuscope.lab.run_facts import RunFacts
+from gpuscope.lab.sweep import cell_key
+from gpuscope.lab.toggles import BY_NAME
+from gpuscope.lab.tune import judge
+from gpuscope.lab.tune.budget import AUTOTUNE_TRIALS, Parts, graph, parts_of
+from gpuscope.lab.tune.findings import CLEARLY_SLOWER, Found, Settings, Trial, label_of
+from gpuscope.lab.tune.runner import FEW_STEPS, STEADY_STEPS, window_of
+from gpuscope.lab.tune.search import Search
+from gpuscope.lab.tune.space import Limits
+from gpuscope.text.numbers import number
+
+GRID, TURNS = "bars-grid", "bars-turns"
+BUDGETS = (60.0, 110.0, 180.0, 240.0)
+START_SECONDS = 10.5
+"""From the command to the start of the first trial, on the machines where the grids were made."""
+END_SECONDS = 2.0
+"""So long before its limit a trial is told to end."""
+RECORDED_WINDOW = 0.55
+"""For how many seconds the steps of the recorded trials were timed."""
+
+
+class Recorded:
+    """The runs of a grid, by configuration."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        entries = sorted(ledger.entries(limit=None), key=lambda entry: entry.id)
+        self.runs: dict[str, list[Entry]] = {}
+        self.configs: dict[str, LabConfig] = {}
+        for entry in entries:
+            if entry.config is not None and not entry.failure:
+                self.runs.setdefault(entry.cell, []).append(entry)
+                self.configs.setdefault(entry.cell, entry.config)
+        self.grid = [entry for entry in entries if entry.group == GRID]
+        self.grid_seconds = sum(number(e.environment.get("tune_seconds")) or 0.0 for e in self.grid)
+        self._around = {
+            plain: statistics.median(
+                parts_of(entry).around
+                for entry in self.grid
+                if entry.config is not None and (entry.config.compile == "off") is plain
+            )
+            for plain in (True, False)
+        }
+
+    def nearest(self, config: LabConfig) -> str:
+        """Return the cell of a configuration, or of the recorded one with the fewest changes."""
+        cell = cell_key(config)
+        if cell in self.runs:
+            return cell
+        return min(self.runs, key=lambda other: differences(self.configs[other], config))
+
+    def rate(self, cell: str) -> float:
+        """Return the mean samples per second of all runs of a configuration."""
+        return judge.figure(self.runs[cell], "samples_per_second") or 0.0
+
+    def best(self) -> str:
+        """Return the cell of the fastest configuration."""
+        return max({entry.cell for entry in self.grid}, key=self.rate)
+
+    def parts(self, cell: str) -> Parts:
+        """Return what a trial of a configuration takes that is compiled for the first time."""
+        found = parts_of(self.runs[cell][0])
+        alike = [c for c in self.runs if graph(self.configs[c]) == graph(self.configs[cell])]
+        plain = self.configs[cell].compile == "off"
+        if not plain:
+            warm_up = max(parts_of(run).warm_up for c in alike for run in self.runs[c])
+            found = replace(found, warm_up=warm_up)
+        return replace(found, around=min(found.around, self._around[plain]))
+
+    def warm(self, cell: str, same: bool) -> float:
+        """Return the seconds of a warm-up whose graph is in the compiler's cache.
+
+        ``same``: of the very same configuration, not only of the same graph.
+        """
+        alike = [c for c in self.runs if graph(self.configs[c]) == graph(self.configs[cell])]
+        cells = [cell] if same and len(self.runs[cell]) > 1 else alike
+        return min(parts_of(run).warm_up for c in cells for run in self.runs[c])
+
+
+def step_of(entry: Entry) -> float:
+    """Return the seconds of an optimizer step."""
+    rate = number(entry.document.get("samples_per_second")) or 1.0
+    return (number(entry.document.get("samples_per_step")) or 1.0) / rate
+
+
+def differences(one: LabConfig, other: LabConfig) -> int:
+    """Count the switches in which two configurations differ."""
+    return sum(getattr(one, name) != getattr(other, name) for name in BY_NAME)
+
+
+class Replay:
+    """Answers the trials of one search, and counts its seconds."""
+
+    def __init__(self, recorded: Recorded, window: float, start: float) -> None:
+        self.seconds = start
+        self.trials = self.stand_ins = 0
+        self._recorded, self._window = recorded, window
+        self._compiled: set[tuple[object, ...]] = set()
+        self._ran: set[LabConfig] = set()
+
+    def answer(self, trial: Trial) -> Entry:
+        """Return the entry of a trial, after the time that it takes."""
+        config, recorded = trial.config, self._recorded
+        cell = recorded.nearest(config)
+        self.trials += 1
+        self.stand_ins += cell != cell_key(config)
+        runs = recorded.runs[cell]
+        entry = runs[trial.repeat % len(runs)]
+        parts = self._parts(trial, cell, entry)
+        spent = parts.whole
+        batch = config.batch or recorded.configs[cell].batch  # of a preset the run says it
+        document = {
+            **entry.document,
+            "config": {**config.to_mapping(), "batch": batch},
+            "warmup_seconds": parts.warm_up,
+        }
+        if trial.seconds is not None and spent > trial.seconds - END_SECONDS:
+            spent = trial.seconds
+            document = {
+                "config": config.to_mapping(),
+                "error": {"what": "The trial was stopped.", "why": "it took too long"},
+            }
+        self.seconds += spent
+        environment = {
+            "trial_seconds": spent,
+            "tune_seconds": spent,
+            "start_seconds": parts.around,
+        }
+        return replace(entry, config=config, document=document, environment=environment)
+
+    def _parts(self, trial: Trial, cell: str, entry: Entry) -> Parts:
+        parts, config = self._recorded.parts(cell), trial.config
+        step = step_of(entry)
+        key = graph(config)
+        if config.compile != "off" and key in self._compiled:
+            parts = replace(parts, warm_up=self._recorded.warm(cell, config in self._ran))
+        elif config.compile == "max-autotune":
+            parts = replace(parts, warm_up=AUTOTUNE_TRIALS * parts.warm_up)
+        self._compiled.add(key)
+        self._ran.add(config)
+        rate = number(entry.document.get("samples_per_second")) or 0.0
+        slow = trial.rival is not None and rate < CLEARLY_SLOWER * trial.rival
+        before = max(RECORDED_WINDOW, STEADY_STEPS * step)
+        now = max(self._window * trial.windows, STEADY_STEPS * step)
+        timed = FEW_STEPS * step if slow else now
+        return replace(parts, timed=max(0.0, parts.timed - before) + timed)
+
+
+def facts(config: LabConfig) -> RunFacts:
+    """Return what a search knew of the card of the grids."""
+    return RunFacts("cuda", 1, "NVIDIA H200", (9, 0), None, "2.11.0", 16, True)
+
+
+def replay(
+    recorded: Recorded, base: LabConfig, budget: float, start: float, trace: bool = False
+) -> tuple[Found, Replay]:
+    """Search once with this budget."""
+    played = Replay(recorded, window_of(budget), start)
+    left: Callable[[], float] = lambda: budget - played.seconds  # noqa: E731  # it is one value
+    settings = Settings(Limits({}), time_left=left, window_seconds=window_of(budget))
+    steps = Search(base, facts, settings).run()
+    try:
+        trial = next(steps)
+        while True:
+            entry = played.answer(trial)
+            if trace:
+                rate = number(entry.document.get("samples_per_second")) or 0.0
+                words = f"{label_of(trial.config, base)}  ({trial.purpose})"
+                print(f"  {played.seconds:6.1f} s  {rate:9,.1f}  {words}")
+            trial = steps.send(entry)
+    except StopIteration as end:
+        return end.value, played
+
+
+def main() -> None:
+    """Print a line for each grid and budget."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("grids", type=Path, nargs="+", metavar="DIR")
+    parser.add_argument("--budgets", default=",".join(f"{one:.0f}" for one in BUDGETS))
+    parser.add_argument("--start", type=float, default=START_SECONDS, metavar="SECONDS")
+    parser.add_argument("--trace", action="store_true", help="also print the trials")
+    args = parser.parse_args()
+    print("model       budget   used  of the grid's time  of its best  trials  stand-ins  found")
+    for folder in args.grids:
+        ledger = Ledger(folder / "ledger.sqlite")
+        recorded = Recorded(ledger)
+        base = base_of(ledger)
+        best = recorded.rate(recorded.best())
+        for budget in map(float, args.budgets.split(",")):
+            found, played = replay(recorded, base, budget, args.start, args.trace)
+            if args.trace:
+                for row in found.rows:
+                    print(f"          {label_of(row.config, base)}: {row.status} {row.reason}")
+            share = recorded.rate(recorded.nearest(found.best)) / best
+            print(
+                f"{folder.name:11} {budget:6.0f} {played.seconds:6.0f}  "
+                f"{played.seconds / recorded.grid_seconds:18.1%}  {share:11.1%}  "
+                f"{played.trials:6}  {played.stand_ins:9}  {label_of(found.best, base)}"
+            )
+
+
+def base_of(ledger: Ledger) -> LabConfig:
+    """Return the configuration from which the recorded search began."""
+    plan = ledger.plan(GRID)
+    if plan is None:
+        raise SystemExit(f"{ledger.path} has no grid of bench.tune.bars")
+    return LabConfig.from_mapping(plan["baseline"])
+
+
+if __name__ == "__main__":
+    main()
