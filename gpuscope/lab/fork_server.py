@@ -1,8 +1,9 @@
 """The process that has imported torch and forks a trainer for each run.
 
 ``python -m gpuscope.lab.fork_server`` says that it is ready, and reads commands from stdin, one a
-line. ``run`` with the JSON of a configuration starts a trainer, which writes its records to stdout;
-``end`` sends it SIGTERM and ``kill`` kills it with all its processes. After its end comes a line of
+line. ``set`` with ``NAME=VALUE`` sets a variable for the trainers that follow. ``run`` with the
+JSON of a configuration starts a trainer, which writes its records to stdout; ``end`` sends it
+SIGTERM and ``kill`` kills it with all its processes. After its end comes a line of
 :func:`end_line`, on stdout and on stderr. When stdin ends, the trainer and this process end too.
 
 Each trainer is a process of its own: what it compiles, allocates or breaks is gone with it. It only
@@ -59,7 +60,10 @@ class Server:
 
     def _follow(self, line: str) -> None:
         word, _, config = line.partition(" ")
-        if word == "run" and not self._child:
+        if word == "set":
+            name, _, value = config.partition("=")
+            os.environ[name] = value
+        elif word == "run" and not self._child:
             prepare(LabConfig.from_json(config))
             self._child = os.fork()
             if not self._child:

@@ -72,6 +72,17 @@ class Forks:
             await self._process.stdout.readline()  # READY, or nothing where it has failed
         return self._process
 
+    def set(self, name: str, value: str) -> None:
+        """Set an environment variable for the trainers that follow."""
+        self._environment[name] = value
+        self.tell(f"set {name}={value}")
+
+    def tell(self, words: str) -> None:
+        """Send the process a command, if there is one that reads it."""
+        stdin = self._process.stdin if self._process is not None else None
+        if stdin is not None and not stdin.is_closing():
+            stdin.write(words.encode() + b"\n")
+
     async def close(self) -> None:
         """End it, and wait for its end."""
         process, self._process = self._process, None
@@ -96,21 +107,14 @@ class ForkedRun(LabRun):
 
     async def _open(self) -> asyncio.subprocess.Process:
         process = await self._forks.process()
-        self._tell(process, f"run {self.config.to_json()}")
+        self._forks.tell(f"run {self.config.to_json()}")
         return process
 
-    def _tell(self, process: asyncio.subprocess.Process, words: str) -> None:
-        assert process.stdin is not None
-        if not process.stdin.is_closing():
-            process.stdin.write(words.encode() + b"\n")
-
     def _signal(self, number: int) -> None:
-        assert self._process is not None
-        self._tell(self._process, "end")
+        self._forks.tell("end")
 
     def _kill_group(self) -> None:
-        assert self._process is not None
-        self._tell(self._process, "kill")
+        self._forks.tell("kill")
 
     async def _follow(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None

@@ -42,11 +42,17 @@ class RunSeries:
         fork: bool = False,
     ) -> None:
         self._watch = watch
-        self._environment = environment
+        self._environment = dict(environment or {})
         self._forks = Forks(environment) if fork else None
         self._stopped = ""
         self._run: LabRun | None = None
         self._stopping: asyncio.Future[None] | None = None
+
+    def _set(self, name: str, value: str) -> None:
+        """Set an environment variable for the runs that follow."""
+        self._environment[name] = value
+        if self._forks is not None:
+            self._forks.set(name, value)
 
     def stop(self, why: str) -> None:
         """End the run in progress and then the series."""

@@ -70,6 +70,30 @@ def test_what_is_read_with_torch_is_not_forked():
     assert not can_fork(LabConfig(parallel="ddp", nproc=2))
 
 
+VARIABLE = """
+import os, torch
+def factory(batch, device):
+    raise RuntimeError(f"the limit is {os.environ.get('A_LIMIT')}")
+"""
+
+
+@pytest.mark.slow
+def test_a_variable_can_be_set_after_the_process_has_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "mine.py").write_text(VARIABLE)
+    monkeypatch.chdir(tmp_path)
+
+    async def body(forks: Forks) -> None:
+        await forks.process()
+        forks.set("A_LIMIT", "12=12")
+        run = await made(forks, LabConfig(model="mine:factory", device="cpu"))
+        assert run.failure is not None
+        assert "the limit is 12=12" in str(run.failure)
+
+    with_forks(body)
+
+
 @pytest.mark.slow
 def test_runs_share_nothing_and_a_failure_ends_only_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

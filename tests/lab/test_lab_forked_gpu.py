@@ -16,7 +16,9 @@ BASE = LabConfig(model="gpt-small", device="cuda", batch=4, steps=12)
 
 def test_each_trainer_starts_cuda_and_an_out_of_memory_one_changes_nothing():
     async def whole() -> list[ForkedRun]:
-        forks = Forks({MEMORY_VARIABLE: str(12 << 30)})
+        forks = Forks()
+        await forks.process()
+        forks.set(MEMORY_VARIABLE, str(12 << 30))  # it is known when the process already runs
         runs = []
         try:
             for config in (

@@ -53,14 +53,14 @@ def test_it_finds_the_faster_batch_proves_it_and_continues_after_a_kill(
             first.stop("a test")
 
     first = Runner(job, ledger, stop, window_seconds=0.3)
-    assert first.run(search(first)).stopped == "a test"
+    assert first.run(lambda: search(first)).stopped == "a test"
     written = ledger.entries(limit=None, group=job.group)
     assert len(written) == 2
 
     again = new_job(ledger, BASE, job.options, anew=False)
     assert again.group == job.group
     second = Runner(again, ledger, window_seconds=0.3)
-    outcome = second.run(search(second))
+    outcome = second.run(lambda: search(second))
     assert outcome.found is not None
     entries = ledger.entries(limit=None, group=job.group)
     assert {entry.id for entry in written} < {entry.id for entry in entries}
@@ -92,7 +92,7 @@ def test_a_search_whose_baseline_cannot_run_is_begun_anew_once_it_is_repaired(
     job = new_job(ledger, BASE, {}, anew=False)
     runner = Runner(job, ledger, window_seconds=0.3)
     with pytest.raises(CannotTune, match="does not run"):
-        runner.run(search(runner))
+        runner.run(lambda: search(runner))
     assert new_job(ledger, BASE, {}, anew=False).group != job.group
 
 
@@ -113,9 +113,31 @@ def test_a_trial_that_cannot_run_is_a_row(tmp_path: Path, monkeypatch: pytest.Mo
     ledger = Ledger(tmp_path / "lab.sqlite")
     runner = Runner(Job("tune-test", base), ledger, window_seconds=0.2)
     settings = Settings(Limits({"batch": [8]}))
-    outcome = runner.run(Search(base, lambda config: RunFacts("cpu", cores=2), settings))
+    outcome = runner.run(lambda: Search(base, lambda config: RunFacts("cpu", cores=2), settings))
     assert outcome.found is not None
     assert outcome.found.best == base
     failed = [row for row in outcome.found.rows if row.status == "failed"]
     assert len(failed) == 1
     assert "no more than four" in failed[0].reason
+
+
+def test_a_change_that_learns_worse_is_measured_and_not_offered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A batch of 32 is many times as fast, and its loss is 3 % higher."""
+    worse = ".mean() * 0 + (1.03 if batch == 32 else 1.0)"
+    (tmp_path / "mine.py").write_text(FACTORY.replace(".mean()", worse))
+    monkeypatch.chdir(tmp_path)
+    ledger = Ledger(tmp_path / "lab.sqlite")
+    runner = Runner(Job("tune-test", BASE), ledger, window_seconds=0.2)
+    settings = Settings(Limits({"batch": [32]}), keep_loss=0.01)
+    outcome = runner.run(lambda: Search(BASE, lambda config: RunFacts("cpu", cores=2), settings))
+    assert outcome.found is not None
+    assert outcome.found.best == BASE
+    (row,) = outcome.found.rows[1:]
+    assert row.status == "loss"
+    assert row.loss is not None
+    assert row.loss.excess == pytest.approx(0.03, abs=1e-4)
+    fast = ledger.entries(limit=1)[0]
+    assert fast.config == row.config
+    assert fast.document["samples_per_second"] > 0

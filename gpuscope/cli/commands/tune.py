@@ -9,6 +9,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -150,14 +151,8 @@ def run(args: argparse.Namespace) -> int:
     ledger = Ledger()
     job = new_job(ledger, baseline, _options(args, vary), args.new)
     python = find_python()
-    machine = torch_probe.ask(python)
-    if machine.problem:
-        raise UserError(
-            "This Python cannot train.", f"{clean(machine.problem)}.", "gpuscope doctor"
-        )
-    others = _others(baseline, args.share_gpus)
-    facts = machine.facts(baseline)
-    capacity = args.capacity or (facts.free_bytes[0] if facts.free_bytes else None)
+    others: list[Any] = []
+    capacity: int | None = args.capacity
 
     def result_of(found: Found) -> Result:
         entries = ledger.entries(limit=None, group=job.group)[::-1]
@@ -172,22 +167,34 @@ def run(args: argparse.Namespace) -> int:
         shown.show,
         window_of(args.budget),
         watch=lambda: Driver(others),
-        capacity=capacity,
         since=began,
     )
     known = len(ledger.entries(limit=None, group=job.group))
     _announce(job, args.budget, known)
-    with Fits(facts.capability, capacity) as fits:
-        settings = Settings(
-            Limits(vary, args.free_batch),
-            args.keep_loss,
-            capacity,
-            lambda: args.budget - runner.spent_seconds,
-            fits,
-            window_of(args.budget),
-        )
+    with ExitStack() as open_parts:
+
+        def begin() -> Search:
+            """Look at the machine, which takes seconds, and return the search."""
+            nonlocal capacity
+            machine = torch_probe.ask(python)
+            if machine.problem:
+                why = f"{clean(machine.problem)}."
+                raise UserError("This Python cannot train.", why, "gpuscope doctor")
+            others.extend(_others(baseline, args.share_gpus))
+            facts = machine.facts(baseline)
+            capacity = args.capacity or (facts.free_bytes[0] if facts.free_bytes else None)
+            settings = Settings(
+                Limits(vary, args.free_batch),
+                args.keep_loss,
+                capacity,
+                lambda: args.budget - runner.spent_seconds,
+                open_parts.enter_context(Fits(facts.capability, capacity)),
+                window_of(args.budget),
+            )
+            return Search(baseline, machine.facts, settings)
+
         try:
-            outcome = runner.run(Search(baseline, machine.facts, settings))
+            outcome = runner.run(begin)
         finally:
             shown.close()
     if outcome.failure is not None:

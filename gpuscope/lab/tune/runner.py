@@ -115,7 +115,7 @@ class Runner(RunSeries):
     With ``fork`` each trial is forked from a process that has imported torch. ``environment`` holds
     more variables for the trials. ``since`` is the monotonic time from which seconds are counted,
     where work was done before the first trial.
-    On a GPU no trial may reserve more than ``capacity`` bytes. One that a prediction was wrong
+    On a GPU no trial may reserve more than the search's capacity. One that a prediction was wrong
     about fails by itself, and takes nothing from other processes on the card.
     """
 
@@ -127,13 +127,11 @@ class Runner(RunSeries):
         window_seconds: float = WINDOW_SECONDS,
         limit_seconds: float = LIMIT_SECONDS,
         watch: Callable[[], Watcher] | None = None,
-        capacity: int | None = None,
         fork: bool = True,
         environment: Mapping[str, str] | None = None,
         since: float | None = None,
     ) -> None:
-        limit = {} if capacity is None else {MEMORY_VARIABLE: str(capacity)}
-        super().__init__(watch, {**limit, **(environment or {})}, fork)
+        super().__init__(watch, environment, fork)
         self.job = job
         self.ledger = ledger
         self._spent = 0.0
@@ -149,8 +147,11 @@ class Runner(RunSeries):
         passed = 0.0 if self._since is None else time.monotonic() - self._since
         return self._spent + passed
 
-    def run(self, search: Search) -> Outcome:
-        """Run the search to its end, or until SIGINT, SIGTERM or SIGHUP stops it.
+    def run(self, begin: Callable[[], Search]) -> Outcome:
+        """Run a search to its end, or until SIGINT, SIGTERM or SIGHUP stops it.
+
+        ``begin`` returns the search, and may ask for seconds what machine this is. Meanwhile the
+        process that forks imports torch.
 
         Raises :class:`~gpuscope.lab.sweep.SweepError` if another process runs the same search,
         :class:`~gpuscope.lab.tune.search.CannotTune` and ``LedgerError``.
@@ -159,7 +160,7 @@ class Runner(RunSeries):
         with alone(self.ledger.path, self.job.group, "search", again):
             self.ledger.keep_plan(self.job.group, self.job.to_mapping())
             try:
-                outcome = asyncio.run(self._until_signal(search))
+                outcome = asyncio.run(self._until_signal(begin))
             except CannotTune:  # what is repaired meanwhile must not fail again from the ledger
                 self.ledger.finish_plan(self.job.group)
                 raise
@@ -167,8 +168,20 @@ class Runner(RunSeries):
                 self.ledger.finish_plan(self.job.group)
             return outcome
 
-    async def _until_signal(self, search: Search) -> Outcome:
+    async def _until_signal(self, begin: Callable[[], Search]) -> Outcome:
+        if self._since is None:
+            self._since = time.monotonic()
         self._stop_on_signals()
+        starting = asyncio.create_task(self._prepare(self.job.baseline))
+        try:
+            search = await asyncio.to_thread(begin)
+            await starting
+        except BaseException:
+            await starting
+            await self._close()
+            raise
+        if search.capacity is not None:
+            self._set(MEMORY_VARIABLE, str(search.capacity))
         return await self.follow(search)
 
     async def follow(self, search: Search) -> Outcome:

@@ -60,6 +60,11 @@ class Trials:
         self._out_of_memory = False
 
     @property
+    def capacity(self) -> int | None:
+        """The memory in bytes that a run may reserve on each device; None: whatever runs."""
+        return self._settings.capacity
+
+    @property
     def rows(self) -> list[Row]:
         """The candidates so far, in the order in which they were looked at."""
         return list(self._rows.values())
