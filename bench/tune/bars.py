@@ -1,17 +1,21 @@
-"""Measure the bars of ``gpuscope tune`` on one model of the Lab.
+"""Measure the bars of ``gpuscope tune`` on one model: of the Lab, or MODULE:FACTORY.
 
-python -m bench.tune.bars gpt-small --batch 8 --accumulate 4 --budget 120 --out DIR [--autotune]
-    [--cards 0,1,2,3]
+python -m bench.tune.bars gpt-small --batch 8 --accumulate 4 --budget 120 --out DIR
+    [--steps tune,autotune,again,grid,turns] [--cards 0,1,2,3] [--shard 2/16]
 
-1. ``gpuscope tune`` searches, as a user calls it, on the first card. With ``--autotune``
-   pytorch-autotune tunes the same training with the same budget, on the last card at the same time.
-2. Every combination of the switches runs once: the exhaustive grid. The cards share it.
-3. The baseline, what tune found, the best of the grid and what pytorch-autotune chose run in turns,
-   each in a process that is started anew. The cards share the rounds. Only these runs are compared:
-   the best of many single runs is partly luck.
+tune: ``gpuscope tune`` searches, as a user calls it, on the first card.
+autotune: pytorch-autotune tunes the same training with the same budget, on the last card. With
+    several cards both run at the same time.
+again: the baseline, what tune found and what pytorch-autotune chose run in turns, each in a process
+    that is started anew. Since pytorch-autotune changes neither the micro-batch nor accumulation,
+    its switches run with those of tune too.
+grid: every combination of the switches runs once. The cards share it; ``--shard`` runs a part.
+turns: what tune found and the fastest of the grid run in turns, in fresh processes. Only these runs
+    are compared: the best of many single runs is partly luck.
 
-The ledger is in DIR: the same command continues where it was stopped. A trial of the grid is made
-as one of tune is, and the seconds of all cards are added. Both compile into a cache of their own.
+The ledger is in DIR: the same command continues where it was stopped, and each step writes what it
+has found to DIR/bars.json. A trial of the grid is made as one of tune is, and the seconds of all
+cards are added. Both compile into a cache of their own.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -35,9 +40,11 @@ from gpuscope.lab import torch_probe
 from gpuscope.lab.config import LabConfig
 from gpuscope.lab.ledger import Entry, Ledger
 from gpuscope.lab.models import MODELS
+from gpuscope.lab.sweep import cell_key
 from gpuscope.lab.tune import judge
 from gpuscope.lab.tune.runner import Job, Progress, Runner, window_of
-from gpuscope.lab.tune.search import CannotTune
+from gpuscope.process.atomic_file import write_text
+from gpuscope.text.numbers import number
 
 ENOUGH_SHARE, TIME_SHARE = 0.97, 0.25
 """The bar: so much of the speed of the grid's best, in at most so much of the grid's time."""
@@ -73,8 +80,8 @@ def run_plan(
             runner.stop(why)
 
     async def all_cards() -> list[Any]:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, stop, number.name)
+        for one in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(one, stop, one.name)
         return await asyncio.gather(*(runner.follow(plan) for runner in runners))  # type: ignore[arg-type]  # what it reads of a search
 
     outcomes = asyncio.run(all_cards())
@@ -92,14 +99,13 @@ def show(progress: Progress, entry: Entry | None) -> None:
         print(f"  {progress.spent_seconds:6.0f} s  {progress.label}: {said}", flush=True)
 
 
-def tuned(base: LabConfig, budget: float, out: Path, environ: dict[str, str]) -> dict[str, Any]:
-    """Return the document of ``gpuscope tune``, which is kept in ``out``."""
-    kept = out / "tune.json"
+def tuned(args: argparse.Namespace, base: LabConfig, environ: dict[str, str]) -> dict[str, Any]:
+    """Return the document of ``gpuscope tune``, which is kept."""
+    kept = args.out / "tune.json"
     if not kept.exists():
-        words = ["tune", *base.flags(), "--budget", f"{budget:.0f}s", "-o", str(kept)]
-        subprocess.run(
-            [sys.executable, "-m", "gpuscope", *words], check=False, env={**os.environ, **environ}
-        )
+        words = ["tune", *base.flags(), "--budget", f"{args.budget:.0f}s", "-o", str(kept)]
+        command = [sys.executable, "-m", "gpuscope", *words]
+        subprocess.run(command, check=False, env={**os.environ, **environ})
     if not kept.exists():
         raise SystemExit("gpuscope tune has found nothing: its words are above")
     document = json.loads(kept.read_text())
@@ -108,26 +114,29 @@ def tuned(base: LabConfig, budget: float, out: Path, environ: dict[str, str]) ->
 
 
 def autotuned(
-    base: LabConfig, model: str, batch: int, seconds: float, out: Path, environ: dict[str, str]
+    args: argparse.Namespace, base: LabConfig, model: str, batch: int, environ: dict[str, str]
 ) -> dict[str, Any]:
-    """Return what pytorch-autotune chose, as a configuration of the Lab, and its seconds."""
-    kept = out / "autotune.json"
+    """Return what pytorch-autotune chose, as a configuration of the Lab, and its seconds.
+
+    ``process_seconds`` has the import of torch and the model too, as tune's seconds have.
+    """
+    kept = args.out / "autotune.json"
     if not kept.exists():
-        words = ["bench.tune.autotune_child", model, str(batch), base.device, f"{seconds:.0f}"]
+        words = ["bench.tune.autotune_child", model, str(batch), base.device, f"{args.budget:.0f}"]
+        command = [sys.executable, "-m", *words]
+        began = time.monotonic()
         done = subprocess.run(
-            [sys.executable, "-m", *words],
-            capture_output=True,
-            text=True,
-            check=False,
-            env={**os.environ, **environ},
+            command, capture_output=True, text=True, check=False, env={**os.environ, **environ}
         )
         if done.returncode:
             return {"error": done.stderr.strip().splitlines()[-1] if done.stderr else "no words"}
-        kept.write_text(done.stdout.splitlines()[-1])
+        answer = json.loads(done.stdout.splitlines()[-1])
+        answer["process_seconds"] = time.monotonic() - began
+        kept.write_text(json.dumps(answer))
     found = json.loads(kept.read_text())
     assert isinstance(found, dict)
-    found["config"] = {**base.to_mapping(), **found["switches"]}
-    return found
+    chosen = {name: found.get(name) for name in ("switches", "seconds", "process_seconds")}
+    return {**chosen, "config": {**base.to_mapping(), **found["switches"]}}
 
 
 def pace(entries: Sequence[Entry]) -> float:
@@ -146,92 +155,133 @@ def out_of_memory(entries: Sequence[Entry]) -> int:
     return sum("memory" in entry.failure.lower() for entry in entries if entry.failure)
 
 
-def measure(args: argparse.Namespace) -> dict[str, Any]:
-    """Run all parts, and return the figures."""
-    out: Path = args.out
-    out.mkdir(parents=True, exist_ok=True)
-    os.environ["GPUSCOPE_LEDGER"] = str(out / "ledger.sqlite")
-    machine = torch_probe.ask(sys.executable)
-    given = {"model": args.model, "device": args.device, "batch": args.batch,
-             "accumulate": args.accumulate}  # fmt: skip
-    base = LabConfig.from_mapping(given)
-    preset = base.preset(args.device)
-    batch = base.batch or MODELS[preset].batch
-    window = args.window or window_of(args.budget)
-    cards: list[str] = args.cards.split(",")
-    with tempfile.TemporaryDirectory(prefix="gpuscope-bars-") as caches:
-        environs = [
-            {VISIBLE: card, CACHE: str(Path(caches) / name)}
-            for card, name in ((cards[0], "tune"), (cards[-1], "autotune"))
-        ]
-        with ThreadPoolExecutor(2) as threads:
-            other_later = None
-            if args.autotune:
-                other_later = threads.submit(
-                    autotuned, base, preset, batch, args.budget, out, environs[1]
-                )
-                if len(cards) == 1:
-                    other_later.result()
-            document = tuned(base, args.budget, out, environs[0])
-            other = other_later.result() if other_later is not None else {}
-        best = LabConfig.from_mapping(document["best"]["config"])
+class Bars:
+    """The steps for one model, and what they have found: ``found`` is bars.json."""
+
+    def __init__(self, args: argparse.Namespace, caches: Path) -> None:
+        self.args, self.out, self.caches = args, args.out, caches
+        self.cards: list[str] = args.cards.split(",")
+        self.window = args.window or window_of(args.budget)
+        given = {"model": args.model, "device": args.device, "batch": args.batch,
+                 "accumulate": args.accumulate}  # fmt: skip
+        self.base = LabConfig.from_mapping(given)
+        self.preset = self.base.preset(args.device)
+        self.batch = args.batch or (MODELS[self.preset].batch if self.preset in MODELS else 8)
+        self.ledger = Ledger()
+        self.found: dict[str, Any] = {}
+        self.keep(model=self.preset, device=args.device, baseline=self.base.to_mapping())
+
+    def keep(self, **values: object) -> None:
+        """Write down what a step has found. Parts of a grid are processes of their own."""
+        path = self.out / "bars.json"
+        self.found = json.loads(path.read_text()) if path.exists() else {}
+        self.found |= values
+        write_text(path, json.dumps(self.found, indent=2) + "\n")
+
+    def environ(self, card: str, cache: str) -> dict[str, str]:
+        return {VISIBLE: card, CACHE: str(self.caches / cache)}
+
+    def config(self, side: str) -> LabConfig | None:
+        """Return what a side has chosen: ``tune`` or ``autotune``; None if that did not run."""
+        config = self.found.get(side, {}).get("config")
+        return LabConfig.from_mapping(config) if config else None
+
+    def in_turns(self, name: str, sides: Sequence[LabConfig], cache: str) -> Plan:
+        """Run these configurations in turns, in fresh processes."""
+        plan = Plan(sides, self.args.rounds, "in turns, in fresh processes", whole_rounds=True)
+        words = "\n".join(side.to_json() for side in plan.configs)
+        group = f"bars-{name}-{hashlib.sha256(words.encode()).hexdigest()[:8]}"
+        folder = str(self.caches / cache)
+        run_plan(plan, Job(group, self.base), self.ledger, self.window, self.cards, folder, False)
+        return plan
+
+    # ── the steps ─────────────────────────────────────────────────────────────────────────────────
+
+    def tune(self) -> None:
+        """Let gpuscope tune search, and pytorch-autotune beside it if it is to run too."""
+        beside = "autotune" in self.args.steps and len(self.cards) > 1
+        with ThreadPoolExecutor(1) as threads:
+            other = threads.submit(self.autotune) if beside else None
+            document = tuned(self.args, self.base, self.environ(self.cards[0], "tune"))
+            if other is not None:
+                other.result()
         print(document["sentence"], flush=True)
+        names = ("sentence", "seconds", "stopped", "runs")
+        chosen = {name: document[name] for name in names}
+        trials = [entry for entry in self.ledger.entries(limit=None) if entry.source == "tune"]
+        self.keep(
+            tune={**chosen, "config": document["best"]["config"]},
+            out_of_memory=out_of_memory(trials),
+        )
 
-        ledger = Ledger()
-        configs, refused = grid(base, batch, machine.facts)
-        plan = Plan([base, *configs], 1, "the grid")
-        print(f"grid: {len(plan.configs)} configurations, {refused} refused by rules", flush=True)
-        job = Job("bars-grid", base)
-        cache = str(Path(caches) / "grid")
-        grid_seconds = run_plan(plan, job, ledger, window, cards, cache)
-        entries = plan.entries
-        ranked = sorted(plan.configs, key=lambda config: -pace(entries[config]))
+    def autotune(self) -> None:
+        """Let pytorch-autotune tune, once."""
+        if "autotune" not in self.found and self.preset in MODELS:
+            environ = self.environ(self.cards[-1], "autotune")
+            self.keep(autotune=autotuned(self.args, self.base, self.preset, self.batch, environ))
 
-        sides = [base, best, *ranked[:BEST_OF_GRID]]
-        if "config" in other:
-            sides.append(LabConfig.from_mapping(other["config"]))
-        turns = Plan(sides, args.rounds, "in turns, in fresh processes", whole_rounds=True)
-        words = "\n".join(side.to_json() for side in turns.configs)
-        job = Job(f"bars-turns-{hashlib.sha256(words.encode()).hexdigest()[:8]}", base)
-        run_plan(turns, job, ledger, window, cards, cache, fork=False)
-    top = max(ranked[:BEST_OF_GRID], key=lambda config: pace(turns.entries[config]))
-    everything = ledger.entries(limit=None)
-    return {
-        "model": preset,
-        "device": args.device,
-        "baseline": base.to_mapping(),
-        "tune": {
-            "sentence": document["sentence"],
-            "config": best.to_mapping(),
-            "seconds": document["seconds"],
-            "times_the_baseline": against(turns.entries[base], turns.entries[best]),
-        },
-        "grid": {
-            "configurations": len(plan.configs),
-            "refused": refused,
-            "seconds": grid_seconds,
-            "best": top.to_mapping(),
-            "times_the_baseline": against(turns.entries[base], turns.entries[top]),
-        },
-        "tune_of_the_best": against(turns.entries[top], turns.entries[best]),
-        "tune_seconds_of_the_grid": document["seconds"] / grid_seconds,
-        "autotune": _beside(other, turns, base, best),
-        "out_of_memory": out_of_memory([e for e in everything if e.source == "tune"]),
-    }
+    def again(self) -> None:
+        """Run the baseline and what was chosen again."""
+        best, theirs = self.config("tune"), self.config("autotune")
+        if best is None or (best == self.base and theirs is None):
+            return
+        sides = {"tune": best}
+        if theirs is not None:
+            size = {"batch": best.batch, "accumulate": best.accumulate}
+            with_our_batch = LabConfig.from_mapping({**theirs.to_mapping(), **size})
+            sides |= {"autotune": theirs, "autotune_with_our_batch": with_our_batch}
+        turns = self.in_turns("again", [self.base, *sides.values()], "tune").entries
+        found = {name: against(turns[self.base], turns[side]) for name, side in sides.items()}
+        if theirs is not None:
+            found["tune_of_autotune"] = against(turns[theirs], turns[best])
+            found["tune_of_autotune_with_our_batch"] = against(turns[with_our_batch], turns[best])
+        self.keep(again=found)
+
+    def grid(self) -> None:
+        """Run the grid, or a part of it."""
+        machine = torch_probe.ask(sys.executable)
+        configs, refused = grid(self.base, self.batch, machine.facts)
+        configs = list(dict.fromkeys([self.base, *configs]))
+        part, parts = map(int, self.args.shard.split("/"))
+        mine = configs[len(configs) * (part - 1) // parts : len(configs) * part // parts]
+        print(f"grid: {len(mine)} of {len(configs)} configurations, {refused} refused", flush=True)
+        plan, job = Plan(mine, 1, "the grid"), Job("bars-grid", self.base)
+        if mine:
+            cache = str(self.caches / "grid")
+            run_plan(plan, job, self.ledger, self.window, self.cards, cache)
+        runs = {entry.cell: entry for entry in self.ledger.entries(limit=None, group=job.group)}
+        done = {config: runs[cell_key(config)] for config in configs if cell_key(config) in runs}
+        ranked = sorted(done, key=lambda config: -pace([done[config]]))
+        seconds = sum(number(run.environment.get("tune_seconds")) or 0 for run in done.values())
+        self.keep(
+            grid={
+                "configurations": len(configs),
+                "done": len(done),
+                "refused": refused,
+                "seconds": seconds,
+                "fastest": [config.to_mapping() for config in ranked[:BEST_OF_GRID]],
+            }
+        )
+
+    def turns(self) -> None:
+        """Compare what tune found with the best of the grid, once that is complete."""
+        grid, best = self.found.get("grid", {}), self.config("tune")
+        if best is None or not grid or grid["done"] < grid["configurations"]:
+            return
+        fastest = [LabConfig.from_mapping(config) for config in grid["fastest"]]
+        turns = self.in_turns("turns", [self.base, best, *fastest], "grid").entries
+        top = max(fastest, key=lambda config: pace(turns[config]))
+        self.keep(
+            turns={
+                "best_of_the_grid": top.to_mapping(),
+                "it_of_the_baseline": against(turns[self.base], turns[top]),
+                "tune_of_it": against(turns[top], turns[best]),
+                "time_of_the_grid": self.found["tune"]["seconds"] / grid["seconds"],
+            }
+        )
 
 
-def _beside(
-    other: Mapping[str, Any], turns: Plan, base: LabConfig, best: LabConfig
-) -> dict[str, Any] | None:
-    if not other or "error" in other:
-        return dict(other) or None
-    theirs = turns.entries[LabConfig.from_mapping(other["config"])]
-    return {
-        "switches": other["switches"],
-        "seconds": other["seconds"],
-        "times_the_baseline": against(turns.entries[base], theirs),
-        "tune_of_it": against(theirs, turns.entries[best]),
-    }
+STEPS = ("tune", "autotune", "again", "grid", "turns")
 
 
 def main() -> int:
@@ -244,20 +294,36 @@ def main() -> int:
     parser.add_argument("--budget", type=float, default=120.0, help="seconds")
     parser.add_argument("--window", type=float, help="seconds of steps timed in a run (as tune's)")
     parser.add_argument("--cards", default=os.environ.get(VISIBLE) or "0", help="such as 0,1,2")
-    parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--autotune", action="store_true")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--steps", type=lambda text: text.split(","), default="tune,again,grid,turns"
+    )
+    parser.add_argument("--shard", default="1/1", metavar="PART/PARTS", help="a part of the grid")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
-    try:
-        found = measure(args)
-    except CannotTune as error:
-        print(error, file=sys.stderr)
-        return 2
-    (args.out / "bars.json").write_text(json.dumps(found, indent=2) + "\n")
-    print(json.dumps(found, indent=2))
-    share, spent = found["tune_of_the_best"], found["tune_seconds_of_the_grid"]
-    good = share is not None and share["ratio"] >= ENOUGH_SHARE and spent <= TIME_SHARE
-    return 0 if good else 1
+    args.out.mkdir(parents=True, exist_ok=True)
+    os.environ["GPUSCOPE_LEDGER"] = str(args.out / "ledger.sqlite")
+    with tempfile.TemporaryDirectory(prefix="gpuscope-bars-") as caches:
+        bars = Bars(args, Path(caches))
+        for step in (step for step in STEPS if step in args.steps):
+            getattr(bars, step)()
+    print(json.dumps(bars.found, indent=2))
+    return int(any(missed(bars.found)))
+
+
+def missed(found: Mapping[str, Any]) -> list[str]:
+    """Return which bars are missed, of those that were measured."""
+    rows = []
+    again, turns = found.get("again", {}), found.get("turns", {})
+    if (ours := again.get("tune")) and ours["ratio"] < 1:
+        rows.append("slower than the baseline when measured again")
+    if found.get("out_of_memory"):
+        rows.append("out of memory")
+    if (share := turns.get("tune_of_it")) and share["ratio"] < ENOUGH_SHARE:
+        rows.append(f"{share['ratio']:.1%} of the best of the grid")
+    if turns and turns["time_of_the_grid"] > TIME_SHARE:
+        rows.append(f"{turns['time_of_the_grid']:.1%} of the grid's time")
+    return rows
 
 
 if __name__ == "__main__":

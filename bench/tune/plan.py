@@ -74,7 +74,7 @@ def grid(
         "amp": ("off", "bf16"),
         "tf32": (False, True) if cuda else (False,),
         "compile": ("off", "default", "reduce-overhead") if cuda else ("off", "default"),
-        "fused": (None, True),
+        "fused": (None,) if base.factory else (None, True),  # a factory brings its own
         "channels_last": (False, True) if base.has_convolutions else (False,),
         "batch": [size for size in sizes if total % size == 0],
     }

@@ -88,6 +88,7 @@ class Server:
             os.close(nothing)
             die_with(server)
             code = train(LabConfig.from_json(config))
+            leave_compiler_processes()
         except BaseException:
             traceback.print_exc()
             sys.stderr.flush()
@@ -121,6 +122,18 @@ class Server:
             os.killpg(self._child, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
             pass
+
+
+def leave_compiler_processes() -> None:
+    """Let the server end the processes that have compiled, as it ends the trainer's whole group.
+
+    torch waits for each of them at the end, unless it has been marked as ended. One that was not
+    needed, because the results were in the cache, is still importing torch then, which takes
+    seconds.
+    """
+    module = sys.modules.get("torch._inductor.async_compile")
+    for pool in getattr(module, "_pool_set", ()):
+        pool.running = False
 
 
 def prepare(config: LabConfig) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -90,6 +91,42 @@ def test_a_variable_can_be_set_after_the_process_has_started(
         run = await made(forks, LabConfig(model="mine:factory", device="cpu"))
         assert run.failure is not None
         assert "the limit is 12=12" in str(run.failure)
+
+    with_forks(body)
+
+
+COMPILES = """
+import os, signal, torch
+from torch._inductor import async_compile
+def factory(batch, device):
+    async_compile.AsyncCompile.warm_pool()
+    (pool,) = async_compile._pool_set
+    os.kill(pool.process.pid, signal.SIGSTOP)
+    open("compiler.pid", "w").write(str(pool.process.pid))
+    model = torch.nn.Linear(2, 1)
+    x = torch.ones(batch, 2)
+    return model, torch.optim.SGD(model.parameters(), 0.1), lambda: model(x).square().mean()
+"""
+"""The compiler's process is not ready when the training ends, and never will be."""
+
+
+@pytest.mark.slow
+def test_a_trainer_does_not_wait_for_the_compilers_process_which_ends_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "mine.py").write_text(COMPILES)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "2")
+
+    async def body(forks: Forks) -> None:
+        config = LabConfig(model="mine:factory", device="cpu", steps=2)
+        run = await asyncio.wait_for(made(forks, config), 120)  # torch would wait for 300 s
+        assert run.failure is None
+        compiler = int((tmp_path / "compiler.pid").read_text())
+        ended = time.monotonic() + 20
+        while alive(compiler) and time.monotonic() < ended:
+            await asyncio.sleep(0.05)
+        assert not alive(compiler)
 
     with_forks(body)
 
