@@ -29,6 +29,8 @@ from .truth_table import Config
 
 BUDGET_GIB = 118.0
 RUN_SECONDS, COMPILED_SECONDS = 75.0, 240.0
+AUTOTUNED_SECONDS = 400.0
+"""The time for a training whose compilation tries many kernels for each matrix product."""
 LARGEST = 96
 
 
@@ -95,6 +97,8 @@ class Pool:
             ended, status = os.waitpid(pid, os.WNOHANG)
             if not ended:
                 most = COMPILED_SECONDS if run.config.compile else RUN_SECONDS
+                if "autotune" in run.config.compile:
+                    most = AUTOTUNED_SECONDS
                 if time.monotonic() - run.begin > most:
                     os.kill(pid, signal.SIGKILL)
                 continue
