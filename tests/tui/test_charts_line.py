@@ -14,6 +14,7 @@ from textual.pilot import Pilot
 
 from gpuscope.text.styled import cells
 from gpuscope.tui import theme
+from gpuscope.text.clock import MINUTE, clock_text
 from gpuscope.tui.charts.axes import (
     even_ticks,
     nominal,
@@ -108,6 +109,13 @@ def test_ticks() -> None:
     ]
     assert [label for _, label in time_ticks(60, 70)] == ["-60s", "-45s", "-30s", "-15s", "now"]
     assert [label for _, label in time_ticks(3600, 40)] == ["-60m", "-30m", "now"]
+    assert [label for _, label in time_ticks(300, 140)][:2] == ["-5m", "-4m"]
+    assert [label for _, label in time_ticks(120, 84)][:2] == ["-120s", "-100s"]
+    day = 1_700_000_000.0
+    at = [clock_text(day - before) for before in (60, 30, 0)]
+    assert [label for _, label in time_ticks(60, 40, day)] == at
+    at = [clock_text(day - before, MINUTE) for before in (7200, 3600, 0)]
+    assert [label for _, label in time_ticks(7200, 40, day)] == at
     assert time_ticks(math.nan, 70) == time_ticks(1e308, 70) == [(0.0, "now")]
 
 

@@ -8,50 +8,47 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 
+from ...text.clock import MINUTE, SECOND, clock_text
 from ...text.styled import Line, merged
-from ...text.units import age_text, round_seconds
+from ...text.units import round_seconds
 
 
 def time_ticks(
-    window_seconds: float, width: int, ago_seconds: float = 0.0
+    window_seconds: float, width: int, clock: float | None = None
 ) -> list[tuple[float, str]]:
     """Return the ticks of a time axis, as many as fit into ``width`` cells without touching.
 
     They are ``[(seconds before the end as a negative number, label)]``, oldest first, ending
-    with ``(0, "now")``. With ``ago_seconds`` the end was so long before now, and labels count
-    from now.
+    with ``(0, "now")``. All labels of an axis have one unit. Where the axis ends at another time
+    than now, ``clock`` is the wall clock at its end, and the labels are times of the day.
     """
-    back = float(int(ago_seconds + 1e-6))  # whole seconds begun, as everywhere
-    end = f"{_short(back)} ago" if back else "now"
-    if not 0 < window_seconds <= LONGEST:
-        return [(0.0, end)]
     steps = max(min(width // 14, 6), 1)
-    step = round_seconds(max(window_seconds / steps, 1.0))
-    ticks: list[tuple[float, str]] = [(0.0, end)]
-    count = 1
-    while count * step <= window_seconds * 1.0001:
-        ticks.append((-count * step, "-" + _short(count * step + back)))
-        count += 1
-    if len(ticks) == 1:
-        ticks.append((-window_seconds, "-" + _short(window_seconds + back)))
-    return ticks[::-1]
+    known = 0 < window_seconds <= LONGEST
+    step = round_seconds(max(window_seconds / steps, 1.0)) if known else 0.0
+    befores = [0.0]
+    while step and len(befores) * step <= window_seconds * 1.0001:
+        befores.append(-len(befores) * step)
+    if known and len(befores) == 1:
+        befores.append(-window_seconds)
+        step = window_seconds
+    if clock is not None:
+        form = MINUTE if step >= 3600 and step % 60 == 0 else SECOND
+        return [(before, clock_text(clock + before, form)) for before in befores[::-1]]
+    return [(before, _short(-before, step) if before else "now") for before in befores[::-1]]
 
 
 LONGEST = 3.2e9
 """A century in seconds: a longer window has only its end named."""
 
 
-def _short(seconds: float) -> str:
-    """Return a time in few characters, such as ``"45s"``, ``"5m"`` or ``"2h"``.
+def _short(seconds: float, step: float) -> str:
+    """Return a time before now in few characters, such as ``"-45s"``, ``"-5m"`` or ``"-2h"``.
 
-    It has two units only where one would lie.
+    Its unit is the longest of which ``step`` has whole ones.
     """
-    whole = round(seconds)
-    if whole < 120 or whole % 60:
-        return f"{whole}s" if whole < 600 else age_text(whole).replace(" ", "")
-    if whole < 7200 or whole % 3600:
-        return f"{whole // 60}m"
-    return f"{whole // 3600}h"
+    whole = max(round(step), 1)
+    size, unit = next((s, u) for s, u in ((3600, "h"), (60, "m"), (1, "s")) if whole % s == 0)
+    return f"-{round(seconds / size)}{unit}"
 
 
 def nice_step(span: float, ticks: int) -> float:
@@ -190,7 +187,7 @@ def label_of(value: float, digits: int) -> str:
 
 
 def time_axis(
-    window_seconds: float, margin: int, inner: int, ago_seconds: float = 0.0, base: str = ""
+    window_seconds: float, margin: int, inner: int, clock: float | None = None, base: str = ""
 ) -> list[Line]:
     """Return the two lines under a chart: the axis with its ticks, and the labels.
 
@@ -198,7 +195,7 @@ def time_axis(
     """
     axis = ["─"] * inner
     labels = [" "] * (margin + 1 + inner)
-    for seconds, label in reversed(time_ticks(window_seconds, inner, ago_seconds)):
+    for seconds, label in reversed(time_ticks(window_seconds, inner, clock)):
         at = (
             round((inner - 1) * (1 + seconds / window_seconds)) if window_seconds > 0 else inner - 1
         )

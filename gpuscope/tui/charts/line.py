@@ -80,19 +80,19 @@ class LineChart(Painted):
         y_max: float | None = None,
         now: float | None = None,
         x: Literal["time", "steps"] = "time",
-        ago: float = 0.0,
+        clock: float | None = None,
     ) -> None:
         """Draw ``window_seconds`` before ``now``, or everything when it is None.
 
         ``now`` is by default the newest moment of all series. ``y_min`` and ``y_max`` None are
         taken from the data; a value outside is drawn at the edge. The unit is in the title. With
         ``x="steps"`` the ``seconds`` are step numbers and the axis names them.
-        ``ago`` says that ``now`` was so many seconds before this moment.
+        ``clock`` is the wall clock at ``now`` where that is not this moment.
         """
         self._series = tuple(
             one for one in series if one.seconds and math.isfinite(one.seconds[-1])
         )
-        self._x, self._scrolls, self._ago = x, window_seconds is not None, ago
+        self._x, self._scrolls, self._clock = x, window_seconds is not None, clock
         self._shares = y_min == 0 and y_max is not None
         newest = max((one.seconds[-1] for one in self._series), default=0.0)
         oldest = min((one.seconds[0] for one in self._series), default=0.0)
@@ -135,7 +135,7 @@ class LineChart(Painted):
         else:
             x_ticks = [
                 (end + before, label)
-                for before, label in time_ticks(end - start, width - MARGIN, self._ago)
+                for before, label in time_ticks(end - start, width - MARGIN, self._clock)
             ]
         low, high = self._low, self._high
         y_ticks, taken = even_ticks(low, high, rows - 1, self._shares)

@@ -61,17 +61,22 @@ class LoadStrips(Painted):
     def __init__(self, *, empty: str = "no readings yet", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._lanes: tuple[Lane, ...] = ()
-        self._window, self._now, self._ago = 60.0, 0.0, 0.0
+        self._window, self._now = 60.0, 0.0
+        self._clock: float | None = None
         self._empty = empty
 
     def show(
-        self, lanes: Sequence[Lane], window_seconds: float, now: float | None, ago: float = 0.0
+        self,
+        lanes: Sequence[Lane],
+        window_seconds: float,
+        now: float | None,
+        clock: float | None = None,
     ) -> None:
         """Draw the last ``window_seconds`` before ``now``, by default the newest moment.
 
-        ``ago`` says that ``now`` was so many seconds before this moment.
+        ``clock`` is the wall clock at ``now`` where that is not this moment.
         """
-        self._lanes, self._window, self._ago = tuple(lanes), window_seconds, ago
+        self._lanes, self._window, self._clock = tuple(lanes), window_seconds, clock
         newest = (lane.history.seconds[-1] for lane in lanes if lane.history.seconds)
         self._now = max(newest, default=0.0) if now is None else now
         glyphs = self.tokens.glyphs
@@ -117,7 +122,7 @@ class LoadStrips(Painted):
             out += _lane(label, values, rows, names + 1, tokens.glyphs, begin, lane.alarm)
         out = [[]] * (height - axis - len(out)) + out
         if axis:
-            out += time_axis(self._window, names, inner, self._ago)[2 - axis :]
+            out += time_axis(self._window, names, inner, self._clock)[2 - axis :]
         return [strip_of(line, width, tokens) for line in out]
 
 

@@ -95,7 +95,7 @@ class StackedChart(Painted):
         self._ticks: Sequence[Tick] = ()
         self._steps = NO_STEPS
         self._peak: Peak | None = None
-        self._ago = 0.0
+        self._clock: float | None = None
 
     def show_empty(self, text: str) -> None:
         """Say this where there is nothing to draw."""
@@ -115,17 +115,18 @@ class StackedChart(Painted):
         ticks: Sequence[Tick] = (),
         steps: History = NO_STEPS,
         peak: Peak | None = None,
-        ago: float = 0.0,
+        clock: float | None = None,
     ) -> None:
         """Draw the last ``window_seconds`` before ``now``, by default the newest moment.
 
         ``seconds`` ascend, on one clock with ``now``. ``capacity`` is in bytes, None where
         there is none. ``ticks``, the course of ``steps`` and the line of a ``peak`` are drawn
-        where there is room. ``ago`` says that ``now`` was so many seconds before this moment.
+        where there is room. ``clock`` is the wall clock at ``now`` where that is not
+        this moment.
         """
         self._layers = tuple(layer for layer in layers if layer.token != "free")
         self._seconds, self._window, self._now = seconds, window_seconds, now
-        self._ticks, self._steps, self._peak, self._ago = ticks, steps, peak, ago
+        self._ticks, self._steps, self._peak, self._clock = ticks, steps, peak, clock
         if capacity != self._capacity:
             self._capacity, self._top = capacity, 0.0
         most = highest(self._layers, seconds, window_seconds, now)
@@ -203,7 +204,7 @@ class StackedChart(Painted):
                     text += glyph
             pieces.append((text, spec))
             lines.append(strip_of([piece for piece in pieces if piece[0]], width, tokens))
-        below = time_axis(self._window, margin, inner, self._ago, marks.get(-1, ""))[:axis]
+        below = time_axis(self._window, margin, inner, self._clock, marks.get(-1, ""))[:axis]
         if below:
             unknown = tokens.glyphs.unknown
             lost = {margin + 1 + at for at, cells in enumerate(columns) if cells[0][0] == unknown}

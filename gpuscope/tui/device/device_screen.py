@@ -23,6 +23,7 @@ from ..charts.line import LineChart, Series
 from ..charts.load_lanes import LOADS
 from ..charts.load_strips import Lane, LoadStrips, binned
 from ..charts.spark import spark
+from ..shell.frozen_view import clock_at
 from ..shell.keymap import bindings_of
 from ..trainer.trainer_actions import open_act
 from ..widgets.charted_screen import CHART_ROWS, TOKENS, WINDOWS, ChartedScreen
@@ -276,7 +277,8 @@ class DeviceScreen(ChartedScreen):
         host, device = self._find_device()
         if not self.is_attached or host is None or device is None:
             return
-        window, now, ago = WINDOWS[self._window], host.sampled_seconds, self.session.ago_seconds
+        window, now = WINDOWS[self._window], host.sampled_seconds
+        clock = clock_at(self.session, host)
         drawn = [self._series(device, what) for what in CHARTS]
         # the lanes of a minute are what the first chart would show
         lanes = self._strip.display and not self._window
@@ -285,11 +287,11 @@ class DeviceScreen(ChartedScreen):
         for chart, number in self._place(rows, known or range(len(CHARTS))):
             what, (series, remembered) = CHARTS[number], drawn[number]
             set_title(chart, f"{what.title}, {window_text(window)}{_source(remembered)}")
-            chart.show(series, window, 0.0, _top(what, device, series), now=now, ago=ago)
+            chart.show(series, window, 0.0, _top(what, device, series), now=now, clock=clock)
         if self._strip.display:
-            self._draw_strip(host, device, ago)
+            self._draw_strip(host, device, clock)
 
-    def _draw_strip(self, host: HostView, device: DeviceView, ago: float) -> None:
+    def _draw_strip(self, host: HostView, device: DeviceView, clock: float | None) -> None:
         """Draw the load over a longer time than the charts, as far as there is history."""
         wasted, silent = hung_since(host, device), mute(device)
         lanes = [
@@ -308,7 +310,7 @@ class DeviceScreen(ChartedScreen):
         window = next((w for w in STRIP_WINDOWS if seconds <= w * 1.2), STRIP_WINDOWS[-1])
         remembered = max((_remembered_seconds(lane.history) for lane in lanes), default=0.0)
         set_title(self._strip, f"Load %, mean at right, {window_text(window)}{_source(remembered)}")
-        self._strip.show(lanes, window, host.sampled_seconds, ago)
+        self._strip.show(lanes, window, host.sampled_seconds, clock)
 
     # ── keys ──
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ...store.view import Entity, HostView
 from ...text.styled import Line
 from ...text.units import GIB, window_text
+from ..shell.frozen_view import clock_at
 from ..shell.keymap import key_of
 from ..shell.session import Session
 from ..theme import SERIES
@@ -141,7 +142,13 @@ class More:
             self._chart = LineChart(id="more-chart", classes="panel")
             self.counts.parent.mount(self._chart, after=self.modules)  # type: ignore[attr-defined]
         moment = int((host.sampled_seconds or 0.0) / CHART_SECONDS)
-        drawn = (subject.key, moment, self.session.ago_seconds, window, self._chart.size)
+        drawn = (
+            subject.key,
+            moment,
+            clock_at(self.session, host) is None,
+            window,
+            self._chart.size,
+        )
         if drawn == self._drawn:
             return
         self._drawn = drawn
@@ -154,8 +161,8 @@ class More:
         over = f", {window_text(window)}" if window > 60 else ""
         title, series = self._over_time(host, subject, window)
         set_title(self._chart, title + over)
-        now, ago = host.sampled_seconds, self.session.ago_seconds
-        self._chart.show(series, window, 0.0, now=now, ago=ago)
+        now, clock = host.sampled_seconds, clock_at(self.session, host)
+        self._chart.show(series, window, 0.0, now=now, clock=clock)
 
     def _over_time(
         self, host: HostView, subject: Subject, window: float

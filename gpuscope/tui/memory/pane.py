@@ -15,6 +15,7 @@ from ...model.fullest import PEAK_BASIS
 from ...model.fullest_account import account_at_the_fullest
 from ...store.view import HostView, TrainerView
 from ...text.units import window_text
+from ..shell.frozen_view import clock_at
 from ..shell.keymap import key_of
 from ..shell.session import Session
 from ..widgets.pane import Pane, set_title
@@ -233,16 +234,10 @@ class MemoryPane(Pane, can_focus=True):
             self._chart = StackedChart(id="timeline", classes="panel")
             self._right.mount(self._chart, before=self._summary.table)
             self._share_out()
-        now, ago = host.sampled_seconds, self.session.ago_seconds
+        now, clock = host.sampled_seconds, clock_at(self.session, host)
         drawn = (
-            subject.key,
-            self._window,
-            column_of(now, self._window),
-            column_of(ago, self._window),
-            self._terminal,
-            self._view,
-            host.marks,
-            self.app.theme,
+            *(subject.key, self._window, column_of(now, self._window), clock is None),
+            *(self._terminal, self._view, host.marks, self.app.theme),
         )
         if drawn == self._drawn:
             return
@@ -261,7 +256,7 @@ class MemoryPane(Pane, can_focus=True):
             ticks=line.ticks,
             steps=line.steps,
             peak=line.peak,
-            ago=ago,
+            clock=clock,
         )
 
     def _recognise(self, host: HostView, subject: Subject) -> None:

@@ -18,6 +18,7 @@ from ...text.process_name import short_script
 from ...text.units import GIB, window_text
 from ..charts.axes import nominal
 from ..charts.strips import Painted
+from ..shell.frozen_view import clock_at
 from ..theme import SERIES
 from ..widgets.pane import set_title
 
@@ -133,7 +134,7 @@ class Charts(Vertical):
 
         key = (
             column_of(host.sampled_seconds, self.window),
-            column_of(self.session.ago_seconds, self.window),
+            clock_at(self.session, host) is None,
             self.window,
             device.key if device is not None else None,
             tuple(self._kinds),
@@ -197,7 +198,7 @@ class Charts(Vertical):
         lanes = gpu_lanes(self.session, host, host.devices, self._span, parts)
         what = "Utilisation by GPU" if parts == 1 else "Utilisation by GPU and part"
         set_title(chart, f"{what}, mean at right{self._over}")
-        chart.show(lanes, self._span, host.sampled_seconds, self.session.ago_seconds)
+        chart.show(lanes, self._span, host.sampled_seconds, clock_at(self.session, host))
 
     def _show_vram(self, chart: Any, host: HostView, device: DeviceView) -> None:
         from ..charts.chart_series import device_layers
@@ -211,7 +212,7 @@ class Charts(Vertical):
             float(total) if total else None,
             now=host.sampled_seconds,
             title=f"VRAM of GPU {device.definition.index}{self._over}",
-            ago=self.session.ago_seconds,
+            clock=clock_at(self.session, host),
         )
 
     def _show_lines(self, kind: str, chart: Any, host: HostView, device: DeviceView | None) -> None:
@@ -242,8 +243,8 @@ class Charts(Vertical):
             title, series = "Loss", self._of_trainers(host, "loss", 1.0)
         set_title(chart, f"{title}{self._over}")
         low = None if kind == "loss" else 0.0
-        now, ago = host.sampled_seconds, self.session.ago_seconds
-        chart.show(series, self._span, low, top, now=now, ago=ago)
+        now, clock = host.sampled_seconds, clock_at(self.session, host)
+        chart.show(series, self._span, low, top, now=now, clock=clock)
 
     def _one(self, label: str, token: str, entity: int, column: str, scale: float = 1.0) -> Series:
         from ..charts.line import Series

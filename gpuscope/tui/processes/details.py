@@ -10,6 +10,7 @@ from textual.containers import Horizontal, Vertical
 from ...text.units import window_text
 from ..charts.axes import fitted_seconds
 from ..charts.line import LineChart, one_if_alike
+from ..shell.frozen_view import clock_at
 from ..widgets.pane import set_title
 from ..widgets.text import Lines
 from . import text as words
@@ -113,7 +114,8 @@ class ProcessDetails(Vertical):
     def draw(self, host: HostView, process: ProcView, history: HistoryOf) -> None:
         """Draw the charts that have room, at most when time has moved on by a column or so."""
         moment = int((host.sampled_seconds or 0.0) / DRAWN_SECONDS)
-        key = (process.key, moment, self.session.ago_seconds, self.size, self.app.theme)
+        clock = clock_at(self.session, host)
+        key = (process.key, moment, clock is None, self.size, self.app.theme)
         if not self.display or not self._rows[0].display or key == self._drawn:
             return
         self._drawn = key
@@ -121,7 +123,6 @@ class ProcessDetails(Vertical):
         known = history(process.id, "cpu_percent", WINDOWS[1]).seconds
         seconds = known[-1] - known[0] if known else WINDOWS[0]
         window = WINDOWS[1] if seconds > WINDOWS[0] * 1.5 else fitted_seconds(seconds, WINDOWS[0])
-        ago = self.session.ago_seconds
         for number, (row, charts) in enumerate(zip(self._rows, self._charts, strict=True)):
             for chart, what in zip(charts, names[3 * number :], strict=False):
                 if not (row.display and chart.display):
@@ -130,4 +131,4 @@ class ProcessDetails(Vertical):
                 lines = list(series_of(host, process, what, window, history))
                 found = one_if_alike(lines, f"{len(lines)} GPUs alike")
                 now, least, top = host.sampled_seconds, least_of(what), top_of(what)
-                chart.show(found, window, least, top, now=now, ago=ago)
+                chart.show(found, window, least, top, now=now, clock=clock)

@@ -19,6 +19,7 @@ from ...text.styled import Line
 from ...text.units import window_text
 from ..charts.axes import fitted_seconds
 from ..charts.line import LineChart
+from ..shell.frozen_view import clock_at
 from ..shell.keymap import bindings_of
 from ..widgets.charted_screen import CHART_ROWS, WINDOWS, ChartedScreen
 from ..widgets.pane import set_title
@@ -175,9 +176,9 @@ class OneProcessScreen(ChartedScreen):
             what = names[number]
             set_title(chart, f"{what}, {window_text(window)}")
             found = list(series_of(host, process, what, window, self.session.history))
-            ago = self.session.ago_seconds
+            clock = clock_at(self.session, host)
             now, least, top = host.sampled_seconds, least_of(what), top_of(what)
-            chart.show(found, window, least, top, now=now, ago=ago)
+            chart.show(found, window, least, top, now=now, clock=clock)
 
     def _visible(self, rows: int) -> Sequence[tuple[LineChart, int]]:
         """Return the charts with the numbers of their histories, those below the texts last."""

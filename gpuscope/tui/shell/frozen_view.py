@@ -10,12 +10,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ...store.view import by_key
+from ...text.clock import clock_text
 from ...text.units import age_text
 
 if TYPE_CHECKING:
     from ...store.replay import ReplaySource
     from ...store.store import Store
     from ...store.view import HostView, View
+    from .session import Session
 
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 
@@ -82,16 +84,33 @@ class FrozenView:
         return max(now.sampled_seconds - shown.sampled_seconds, 0.0)
 
     def text(self, now: HostView | None) -> str:
-        """Return ``PAUSED 12 s`` or ``PAST 2 min 05 s ago``, and "" while the screen goes on.
+        """Return ``PAUSED 12 s`` or ``PAST 21:51:40, 2m 05s ago``; "" while the screen goes on.
 
         ``now`` is the host as it is.
         """
         if self._since is None:
             return ""
-        if now is None or now.sampled_seconds is None or self.past(now.key) is None:
+        past = self.past(now.key) if now is not None else None
+        if now is None or now.sampled_seconds is None or past is None:
             return f"PAUSED {age_text(self._clock() - self._since)}"
         ago = self.ago_seconds(now)
-        return f"PAST {age_text(ago)} ago" if ago >= 1 else "PAST, the newest"
+        if ago < 1:
+            return "PAST, the newest"
+        at = "" if past.wall_seconds is None else f"{clock_text(past.wall_seconds)}, "
+        return f"PAST {at}{age_text(ago)} ago"
+
+
+def clock_at(session: Session, host: HostView, moment: float | None = None) -> float | None:
+    """Return the wall clock at the end of a time axis; None where the axis ends now.
+
+    It ends earlier in a recording, while the screen stands still, and where the host is silent.
+    ``moment`` is the end on the host's monotonic clock, by default its last sample.
+    """
+    still = session.replay is not None or session.paused_seconds is not None
+    before = 0.0 if moment is None else max((host.sampled_seconds or moment) - moment, 0.0)
+    if host.wall_seconds is None or not (still or before or session.ago_seconds >= 1):
+        return None
+    return host.wall_seconds - before
 
 
 def next_speed(replay: ReplaySource, faster: bool) -> bool:

@@ -13,6 +13,7 @@ from ...store.view import HostView, TrainerView
 from ...text import styled
 from ...text.styled import Line, Piece
 from ...text.units import window_text
+from ..shell.frozen_view import clock_at
 from ..trainer.job_load import devices_of
 from ..widgets.pane import set_title, ways_to_a_probe
 from .panels import (
@@ -117,25 +118,29 @@ class MeasuredPanels(TimePanels):
     def _draw_measured(self, host: HostView, trainer: TrainerView | None) -> None:
         """Draw the step time and the load over the same time."""
         window = window_of(self.session, host, trainer)
-        ago, now = self.session.ago_seconds, host.sampled_seconds
+        clock, now = clock_at(self.session, host), host.sampled_seconds
         if trainer is not None and self._chart.display:
             found = measured(self.session, trainer, window)
-            self._draw_steps(found, window, now, ago)
-        self._draw_load(host, window, now, ago)
+            self._draw_steps(found, window, now, clock)
+        self._draw_load(host, window, now, clock)
 
-    def _draw_steps(self, found: StepLayers, window: float, now: float | None, ago: float) -> None:
+    def _draw_steps(
+        self, found: StepLayers, window: float, now: float | None, clock: float | None
+    ) -> None:
         self._chart.legend_elsewhere = "as in the rows" if self._clock.rows else ""
         self._chart.show_empty("no step has ended yet")
         title = f"{found.what} over {window_text(window)}"
         self._chart.show(
-            found.layers, found.moments, window, None, now, title, steps=found.steps, ago=ago
+            found.layers, found.moments, window, None, now, title, steps=found.steps, clock=clock
         )
 
-    def _draw_load(self, host: HostView, window: float, now: float | None, ago: float) -> None:
+    def _draw_load(
+        self, host: HostView, window: float, now: float | None, clock: float | None
+    ) -> None:
         if self._load.display:
             rows, ranks = self._load_rows, self._drawn_ranks
             found = loads(self.session, host, self._devices, ranks, window, rows)
-            draw_loads(self._load, found, window, now, ago)
+            draw_loads(self._load, found, window, now, clock)
 
     # ── room ──
 

@@ -25,6 +25,7 @@ from ...text.units import percent_text, short_age_text
 from ..charts.strips import Painted
 from ..doctor.text import SEVERITY_TOKENS, top
 from ..overview.finding_list import FindingList, go_to_finding
+from ..shell.frozen_view import clock_at
 from ..shell.keymap import key_of
 from ..shell.session import Session
 from ..trainer.job_load import devices_of
@@ -327,10 +328,10 @@ class TimePane(MeasuredPanels):
         minutes = trainer.minutes if trainer is not None else ()
         ends = [m["m"] / 1e9 + (m.get("seconds") or 0.0) for m in minutes]
         now = max([*ends, *([] if ended and ends else [host.sampled_seconds or 0.0])])
-        ago = 0.0 if ended else self.session.ago_seconds
+        clock = clock_at(self.session, host, now)
         every = WINDOW_SECONDS / 100 if ends else self.session.charts_seconds or 0.1
         charted = (
-            *(trainer.key if trainer is not None else "", minutes, int(now / every), int(ago)),
+            *(trainer.key if trainer is not None else "", minutes, int(now / every), clock is None),
             *(self._terminal, self._load_rows, shown, self._steps_known, self.app.theme),
         )
         if charted == self._charted:
@@ -341,8 +342,8 @@ class TimePane(MeasuredPanels):
             return
         if shown[0]:
             found = of_ledger_layers(self.session, trainer, recent(trainer), WINDOW_SECONDS, now)
-            self._draw_steps(found, WINDOW_SECONDS, now, ago)
-        self._draw_load(host, window_of(self.session, host, trainer), now, ago)
+            self._draw_steps(found, WINDOW_SECONDS, now, clock)
+        self._draw_load(host, window_of(self.session, host, trainer), now, clock)
 
     def fit_to(self, width: int, height: int) -> None:
         self._drawn = self._charted = ()

@@ -183,11 +183,11 @@ def loads(
 
 
 def draw_loads(
-    strips: LoadStrips, charted: Charted, window: float, now: float | None, ago: float
+    strips: LoadStrips, charted: Charted, window: float, now: float | None, clock: float | None
 ) -> None:
     """Draw these lanes."""
     set_title(strips, charted.title)
-    strips.show(charted.lanes, window, now, ago)
+    strips.show(charted.lanes, window, now, clock)
 
 
 # ── in words ──

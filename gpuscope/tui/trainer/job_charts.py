@@ -27,6 +27,7 @@ from ..charts.stacked import Layer, Peak, StackedChart, TimeChart
 from ..memory.timeline import ticks
 from ..overview.job_rows import loss_text
 from ..overview.step_split import tokens_of
+from ..shell.frozen_view import clock_at
 from ..time.step_layers import measured, of_ledger
 from ..widgets.pane import set_title
 from ..widgets.text import Lines
@@ -215,27 +216,36 @@ class JobCharts(Grid):
         """Draw the charts of this rank where they would differ from what is there."""
         now = host.sampled_seconds
         window = self._seconds = self._shown_seconds(trainer, now or 0.0)
-        ago = self.session.ago_seconds
+        clock = clock_at(self.session, host)
         every = max(window / COLUMNS, self.session.charts_seconds)
         every *= max(len(self.shown) / USUAL_PANELS, 1.0)  # narrower ones move more seldom
         column = int((now or 0.0) / every)
         gone = trainer.gone is not None
-        key = (column, ago, window, trainer.key, gone, self.size, self.app.theme, len(host.marks))
+        key = (
+            column,
+            clock is None,
+            window,
+            trainer.key,
+            gone,
+            self.size,
+            self.app.theme,
+            len(host.marks),
+        )
         if key == self._drawn:
             return
         self._drawn = key
         if "loss" in self.shown:
-            self._draw_loss(host, trainer, window, ago)
+            self._draw_loss(host, trainer, window, clock)
         if "step" in self.shown:
-            self._draw_step(host, trainer, window, ago)
+            self._draw_step(host, trainer, window, clock)
         if "pace" in self.shown:
-            self._draw_pace(host, trainer, window, ago)
+            self._draw_pace(host, trainer, window, clock)
         if "memory" in self.shown:
-            self._draw_memory(host, trainer, window, ago)
+            self._draw_memory(host, trainer, window, clock)
         if "load" in self.shown:
-            draw_load(self._load, self.session, host, trainer, window, ago)
+            draw_load(self._load, self.session, host, trainer, window, clock)
         if "cpu" in self.shown:
-            draw_cpu(self._cpu, self.session, host, trainer, window, ago)
+            draw_cpu(self._cpu, self.session, host, trainer, window, clock)
 
     def _history(self, entity_id: int, column: str, window: float) -> History:
         """Return as many readings as the charts can show apart."""
@@ -250,7 +260,9 @@ class JobCharts(Grid):
         rank = f" of {name_of(trainer)}" if d.rank is not None and d.world_size != 1 else ""
         return f"{what}{rank} over {window_text(window or self._seconds)}"
 
-    def _draw_loss(self, host: HostView, trainer: TrainerView, window: float, ago: float) -> None:
+    def _draw_loss(
+        self, host: HostView, trainer: TrainerView, window: float, clock: float | None
+    ) -> None:
         same = [
             t
             for t in host.trainers
@@ -271,9 +283,11 @@ class JobCharts(Grid):
         now = host.sampled_seconds
         low, high = loss_axis(history.values)
         known = any(value is not None for value in history.values)
-        self._loss.show([line] if known else [], window, low, high, now=now, ago=ago)
+        self._loss.show([line] if known else [], window, low, high, now=now, clock=clock)
 
-    def _draw_step(self, host: HostView, trainer: TrainerView, window: float, ago: float) -> None:
+    def _draw_step(
+        self, host: HostView, trainer: TrainerView, window: float, clock: float | None
+    ) -> None:
         now = host.sampled_seconds or 0.0
         # a ledger comes by the minute: over a shorter time there may be nothing of it
         long = max(window, JUDGED_SECONDS)
@@ -295,10 +309,12 @@ class JobCharts(Grid):
             self._over(found.what, trainer, window),
             ticks=ticks(host.marks, {trainer.id}),
             steps=found.steps,
-            ago=ago,
+            clock=clock,
         )
 
-    def _draw_pace(self, host: HostView, trainer: TrainerView, window: float, ago: float) -> None:
+    def _draw_pace(
+        self, host: HostView, trainer: TrainerView, window: float, clock: float | None
+    ) -> None:
         """Draw how long a step takes on several ranks, or of one trainer its slowest too."""
         everyone = ranks_of(host, trainer)
         ranks = everyone[:MOST_RANKS]
@@ -318,9 +334,11 @@ class JobCharts(Grid):
         set_title(self._pace, f"{what} over {over}, ms")
         alike = alike_text(len(series), len(everyone))
         drawn = one_if_alike(series, alike) if len(ranks) > 1 else series
-        self._pace.show(drawn, window, 0.0, None, now=host.sampled_seconds, ago=ago)
+        self._pace.show(drawn, window, 0.0, None, now=host.sampled_seconds, clock=clock)
 
-    def _draw_memory(self, host: HostView, trainer: TrainerView, window: float, ago: float) -> None:
+    def _draw_memory(
+        self, host: HostView, trainer: TrainerView, window: float, clock: float | None
+    ) -> None:
         allocator = next(
             (a for a in trainer.allocators if a.definition.ordinal >= 0),
             trainer.allocators[0] if trainer.allocators else None,
@@ -351,7 +369,7 @@ class JobCharts(Grid):
             ticks=ticks(host.marks, ids),
             steps=self._history(trainer.id, "step", window),
             peak=peak,
-            ago=ago,
+            clock=clock,
         )
 
     def _allocator_layers(

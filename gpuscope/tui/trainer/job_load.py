@@ -38,14 +38,14 @@ def draw_load(
     host: HostView,
     trainer: TrainerView,
     window: float,
-    ago: float,
+    clock: float | None,
 ) -> None:
     """Draw how busy the job's GPUs were: a lane each, of a few GPUs for each of their parts."""
     devices = devices_of(host, ranks_of(host, trainer))[:MOST_GPUS]
     parts = PARTS if len(devices) <= MOST_WITH_PARTS else 1
     lanes = gpu_lanes(session, host, devices, window, parts)
     set_title(chart, f"Utilisation of its GPUs over {window_text(window)}")
-    chart.show(lanes, window, host.sampled_seconds, ago)
+    chart.show(lanes, window, host.sampled_seconds, clock)
 
 
 def draw_cpu(
@@ -54,7 +54,7 @@ def draw_cpu(
     host: HostView,
     trainer: TrainerView,
     window: float,
-    ago: float,
+    clock: float | None,
 ) -> None:
     """Draw how much of a core each rank's process takes."""
     found, ranks = [], ranks_of(host, trainer)
@@ -65,4 +65,4 @@ def draw_cpu(
                 found.append(Series(name_of(one), token, past.seconds, past.values))
     set_title(chart, f"CPU of its processes over {window_text(window)}, % of a core")
     series = one_if_alike(found, alike_text(len(found), len(ranks))) if len(found) > 1 else found
-    chart.show(series, window, 0.0, None, now=host.sampled_seconds, ago=ago)
+    chart.show(series, window, 0.0, None, now=host.sampled_seconds, clock=clock)
