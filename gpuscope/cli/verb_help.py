@@ -191,7 +191,7 @@ EXIT_CODES: Dict[str, Dict[int, str]] = {
         UNCHECKED: "could not be read or taken",
     },
     "why": {
-        OK: "nothing but the training itself takes much of the time",
+        OK: "nothing but forward, backward and optimizer takes much time",
         WARNINGS: "something is worth fixing",
         UNCHECKED: "it is not known",
     },

@@ -58,7 +58,7 @@ def why(entry: Entry, key: str) -> str:
     rows = entry.document.get("unknown")
     for row in rows if isinstance(rows, list) else []:
         if isinstance(row, dict) and row.get("path") == key:
-            return str(row.get("reason") or "no reason given")
+            return str(row.get("reason") or "not recorded")
     return entry.failure or "it was not measured"
 
 

@@ -80,8 +80,8 @@ def inside_torch(trainer: TrainerView | None, allocator: AllocView) -> tuple[lis
     parts.append(Part("rounding", "allocated", whole.rounding, "allocated", about=whole.error > 0))
     if whole.error:
         notes.append(
-            "rounding of blocks awaiting free is not known separately: live tensors may be "
-            f"up to {bytes_text(whole.error)} more"
+            f"live tensors may hold up to {bytes_text(whole.error)} more: some blocks are "
+            "waiting to be freed"
         )
     return parts + _cached(trainer, whole, notes), notes
 

@@ -61,6 +61,6 @@ def _missed_notes(then: AllocView) -> list[str]:
     if most is None or found is None or most - found < WORTH_SAYING_BYTES:
         return []
     return [
-        f"between two readings a step may need up to {bytes_text(most - found)} more: torch's own "
-        "peak since the start"
+        f"torch's own peak since the start is {bytes_text(most - found)} higher than what was "
+        "read here"
     ]

@@ -19,10 +19,10 @@ def sentence(ledger: TimeLedger, found: tuple[Cause, ...], brief: bool = False) 
     step = ledger.step_seconds
     seen = f"{duration_text(ledger.seconds)} and {ledger.steps:,} steps"
     if not found and not ledger.sure:
-        return f"{seen} were seen, in {ledger.looks} samples: too few to tell where the time goes."
+        return f"Too few samples to tell where the time goes: {ledger.looks} over {seen}."
     if not found:
-        each = f" of {duration_text(step)} each" if step is not None else ""
-        return f"{seen}{each} were seen: nothing but the training itself takes much of the time."
+        each = f" of {duration_text(step)} on average" if step is not None else ""
+        return f"Nothing but forward, backward and optimizer takes much time: {seen}{each}."
     worst = found[0]
     row = worst.clock
     # A share that comes from the clock is shown with the clock's interval, as in its row. The

@@ -12,9 +12,9 @@ from textual.app import App, ComposeResult
 from textual.geometry import Size
 from textual.pilot import Pilot
 
+from gpuscope.text.clock import MINUTE, clock_text
 from gpuscope.text.styled import cells
 from gpuscope.tui import theme
-from gpuscope.text.clock import MINUTE, clock_text
 from gpuscope.tui.charts.axes import (
     even_ticks,
     nominal,

@@ -41,7 +41,7 @@ OWN = {
     "doctor": ["n", "r", "S", "K", "y", "Enter"],
     "lab": ["r", "x", "← →", "v", "i", "p"],
     "log": ["n N", "Enter", "/"],
-    "fleet": ["Enter", "/", ">", "a"],
+    "fleet": ["Enter", "F5", "/", "a"],
 }
 """Tab → keys that somebody needs there, which a terminal of 80 columns has room for."""
 
@@ -93,7 +93,7 @@ def test_an_action_has_one_word_at_any_width_and_the_help_says_how_many_were_lef
 def test_what_would_only_say_why_not_is_left_out_and_time_leads_where_the_screen_stands_still():
     keys = keys_of(classes()["JobScreen"])
     going = [hint.label for hint in screen_hints(keys, ("ranks",), lambda name: "")]
-    assert going[:4] == ["Readings", "Stacks", "All ranks", "Snapshot"]
+    assert going[:4] == ["Details", "Stacks", "All ranks", "Snapshot"]
     still = screen_hints(
         keys, ("ranks",), lambda name: "no probe" if name == "profile" else "", still=True
     )

@@ -290,6 +290,25 @@ async def test_help_on_a_screen_begins_with_its_keys():
         assert isinstance(app.screen, ProcessScreen)
 
 
+def test_a_key_means_the_same_everywhere():
+    """Zoom has the same keys everywhere, N goes back where n goes on, labels look alike."""
+    entries = [key for keys in KEYS.values() for key in keys]
+    zooms = [key for key in entries if key.label == "Zoom"]
+    assert len(zooms) >= 3
+    out, back = BY_NAME["zoom"], BY_NAME["zoom_back"]
+    for key in zooms:
+        assert [names.split(",") for names, _ in key.binds] == [list(out.keys), list(back.keys)]
+    for screen, keys in KEYS.items():
+        for key in keys:
+            names = {names.split(",")[0]: action for names, action in key.binds}
+            assert "b" not in names or len(key.binds) == 1, f"{screen}: n and N go through rows"
+            assert ("n" in names) == ("N" in names) or len(key.binds) == 1, screen
+            hidden = [name for name in key.hidden if name not in names_in(key)]
+            assert not hidden, f"{screen}: {hidden} are no keys of {key.label}"
+            assert not set(key.hidden) & set(names), "the first key of each is named"
+    assert not any(one.label[:1].islower() for one in (*entries, *ACTIONS))
+
+
 @in_loop
 async def test_help_on_a_tab_begins_with_the_keys_of_its_list_that_no_action_has():
     app = make_app(views.training(4.0))
@@ -307,7 +326,7 @@ async def test_help_on_a_tab_begins_with_the_keys_of_its_list_that_no_action_has
         assert order == sorted(order)
         assert "PgDn PgUp" in lines[order[1] + 1]
         impossible = lines[order[4] : order[5]]
-        assert any("Slower" in line and "only in a replay" in line for line in impossible)
+        assert any("Host" in line and "only one host is connected" in line for line in impossible)
 
 
 @pytest.mark.slow

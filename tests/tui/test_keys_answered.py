@@ -106,13 +106,32 @@ async def test_a_long_notice_stands_in_the_last_line_of_a_narrow_terminal():
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, "Devices")
         app.session.notices.say(
-            "copied, and written to /a/very/long/folder/of/a/user/on/a/host/gpuscope-1.txt"
+            "copied, and written to /a/very/very/long/folder/of/a/user/on/a/host/gpuscope-1.txt"
         )
         app.main._frame()
         await until(pilot, "gpuscope-1.txt")
         last = text(app).splitlines()[-1]
         assert "gpuscope-1.txt" in last
         assert last.split()[-3:] == ["?", ":", "q"]
+        whole = "report saved: ~/.local/share/gpuscope/reports/gpuscope-20261126-215230.html"
+        app.session.notices.say(whole)
+        app.main._frame()
+        await until(pilot, whole)
+
+
+@in_loop
+async def test_what_a_key_says_goes_with_the_next_key():
+    app = make_app(views.training(4.0))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "Devices")
+        await pilot.press("c")
+        await until(pilot, "Counters on Memory (2)")
+        await pilot.press("j")
+        await until(pilot, "Enter Details", absent="Counters on Memory (2)")
+        await pilot.press("P", "m")
+        await until(pilot, "m is Modules")
+        await pilot.press("j")
+        await until(pilot, "Enter Details", absent="m is Modules")
 
 
 def test_a_hint_is_not_kept():

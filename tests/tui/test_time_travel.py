@@ -145,7 +145,7 @@ async def test_the_keys_through_time_work_inside_a_device_a_process_the_list_and
         screen = await until(pilot, "PAST ", ", 5m 00s ago", " Then ", "space Now", "{ } 5 min")
         assert " 24 % any kernel running" in screen
         await pilot.press("enter")
-        await until(pilot, "GPU 0  PAST 5m 00s", "{ } 5 min")
+        await until(pilot, "GPU 0  PAST ", ", 5m 00s ago", "{ } 5 min")
         await pilot.press("pagedown")
         screen = await until(pilot, "utilization")
         assert value_in(screen, "utilization") == "24"

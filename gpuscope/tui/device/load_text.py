@@ -16,10 +16,8 @@ from ..widgets.bars import meter
 from .device_state_text import why_unread
 from .fact_lines import LABEL, fact, facts
 
-BUSY, WORKING, LESS, LITTLE = 80.0, 50.0, 30.0, TENSOR_IDLE_PERCENT
-"""Percent: a GPU that is said to be busy; SMs or a pipe that work; a pipe that works little; one
-that hardly does.
-"""
+BUSY, WORKING, LITTLE = 80.0, 50.0, TENSOR_IDLE_PERCENT
+"""Percent: a GPU that is said to be busy; SMs or a pipe that work; a pipe that hardly does."""
 DRAM_FULL = 60.0
 """Of the memory's bandwidth: beyond, kernels wait for memory rather than for arithmetic."""
 GAUGES = (
@@ -162,13 +160,4 @@ def in_few_words(device: DeviceView) -> str:
         return ""
     if dram is not None and dram >= DRAM_FULL and tensor < WORKING:
         return "memory bound"
-    share = (
-        "idle"
-        if tensor < LITTLE
-        else "low"
-        if tensor < LESS
-        else "half"
-        if tensor < WORKING
-        else "high"
-    )
-    return f"tensor {share}"
+    return "tensor idle" if tensor < LITTLE else ""

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 SCREEN = "DeviceScreen"
 """The class of the screen whose keys the lines name."""
-ALREADY = "already so when gpuscope started"
+ALREADY = "before gpuscope started"
 
 
 def case_of(

@@ -263,6 +263,7 @@ def totals_lines(now: Totals, shown: int, width: int, tokens: Tokens, sort: str 
     The second says where there is room.
     """
     glyphs, trouble = tokens.glyphs, "with a problem" if width >= WIDE_COLUMNS else "bad"
+    sound = now.reachable - now.problems
     first: Line = [(f"{now.hosts} hosts", "title")]
     if shown != now.hosts:
         first.append((f", {shown} shown", "accent"))
@@ -272,7 +273,7 @@ def totals_lines(now: Totals, shown: int, width: int, tokens: Tokens, sort: str 
         (now.unreachable, f"{glyphs.bad} {now.unreachable} unreachable", "bad"),
         (now.stale, f"{glyphs.warn} {now.stale} stale", "warn"),
         (now.connecting, f"{now.connecting} connecting", "muted"),
-        (now.reachable, f"{now.reachable} reachable", "ok"),
+        (sound, f"{sound} ok", "ok"),
     )
     first += styled.join(
         ([(words, token)] for count, words, token in counts if count), " · ", "faint"
@@ -280,7 +281,7 @@ def totals_lines(now: Totals, shown: int, width: int, tokens: Tokens, sort: str 
     second: Line = [(f"{now.devices} GPUs", "title"), (": ", "muted")] if now.devices else []
     uses = (
         (now.lost, "lost", "bad"),
-        (now.unheard, "not heard", "warn"),
+        (now.unheard, "no data", "warn"),
         (now.busy, "busy", "text"),
         (now.idle, "idle", "idle"),
         (now.free, "free", "ok"),

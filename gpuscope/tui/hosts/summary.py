@@ -306,6 +306,6 @@ def totals(summaries: Sequence[Summary]) -> Totals:
         lost=sum(one.lost for one in heard),
         unheard=sum(one.devices for one in summaries if not one.current),
         jobs=len({key for one in heard for key in one.jobs}),
-        problems=sum(one.grade <= Grade.STALLED for one in summaries),
+        problems=sum(one.grade <= Grade.STALLED for one in heard),
         room=tuple(sorted(room, key=lambda entry: (-entry[1], -entry[2]))),
     )

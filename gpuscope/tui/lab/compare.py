@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ...text import styled
 from ...text.styled import Line, Piece
-from ...text.units import bytes_text, duration_text, percent_text
+from ...text.units import DASH, bytes_text, duration_text, percent_text
 from ...text.width import cells as text_cells
 from ..cells import fit
 from ..shell.keymap import key_of
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 
 SHORT = {
-    "samples_per_second": "mean /s",
-    "step_seconds": "med. step",
+    "samples_per_second": "samples/s",
+    "step_seconds": "step time",
     "step_p95_seconds": "step p95",
     "sample_seconds": "per sample",
     "warmup_seconds": "warm-up",
@@ -101,13 +101,13 @@ def interval_text(row: Row) -> str:
 def spread_text(row: Row) -> str:
     """Return the further end of the interval, such as ``"±3 %"``.
 
-    It is for where there is no room for both ends; it is "wide" beyond a hundred, and "n/a"
+    It is for where there is no room for both ends; it is "wide" beyond a hundred, and a dash
     where the spread is unknown.
     """
     if row.ratio is None:
         return ""
     if row.low is None or row.high is None:
-        return "n/a"
+        return DASH
     far = max(row.high / row.ratio - 1, 1 - row.low / row.ratio) * 100
     return "wide" if far >= 99.5 else f"±{percent_text(far / 100, whole=True)}"
 

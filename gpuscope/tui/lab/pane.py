@@ -46,7 +46,7 @@ AGE_SECONDS = 20.0
 """How many seconds the ages of runs may lag."""
 
 
-BASES = "mean /s, median step"
+BASES = "mean samples/s, median step time"
 """What samples per second and the time of a step are, of the steps that are named with it."""
 
 

@@ -154,7 +154,7 @@ class PitfallsDialog(Dialog):
         here = demo is not None and not demo.over and demo.name == pitfall.id
         token = "faint" if off else "ok" if here else "text"
         processes = pitfall.processes(False)
-        needs = pitfall.needs() + (f" ×{processes}" if processes > 1 else "")
+        needs = pitfall.needs() + (f", {processes} processes" if processes > 1 else "")
         return TableRow(
             pitfall.id,
             {

@@ -118,7 +118,7 @@ def entry_lines(entry: Entry) -> Iterable[Line]:
     reasons = _reasons(document)
     for key in FIGURES:
         if key in document or key in reasons:
-            yield _figure(key, document.get(key), reasons.get(key, "no reason given"))
+            yield _figure(key, document.get(key), reasons.get(key, "not recorded"))
     yield from named_events(document)
     for text in _texts(document.get("warnings")):
         yield [("◆ ", "warn"), (text, "text")]
@@ -134,7 +134,7 @@ def _texts(value: object) -> list[str]:
 def _reasons(document: Mapping[str, object]) -> dict[str, str]:
     rows = document.get("unknown")
     return {
-        str(row.get("path")): str(row.get("reason") or "no reason given")
+        str(row.get("path")): str(row.get("reason") or "not recorded")
         for row in (rows if isinstance(rows, list) else [])
         if isinstance(row, Mapping)
     }
@@ -146,7 +146,7 @@ def _figure(key: str, value: object, reason: str) -> Line:
         name = name.removesuffix(unit)
     name = {"step": "step", "samples_per_second": "samples/s"}.get(name, name).replace("_", " ")
     if value is None:
-        return _fact(name, f"unknown: {reason}", "faint")
+        return _fact(name, reason, "faint")
     return _fact(name, _value(key, value))
 
 

@@ -158,7 +158,7 @@ def named_events(document: Mapping[str, Any] | None) -> list[Line]:
                     [
                         (f"{word}{times} ", "warn"),
                         (f"{row.get(place) or '?'}: ", "text"),
-                        (str(row.get("reason") or "no reason given"), "muted"),
+                        (str(row.get("reason") or "not recorded"), "muted"),
                     ]
                 )
     return out

@@ -251,9 +251,7 @@ class WhatIfView:
             else "the bytes of its parameters are unknown yet"
         )
         self.table.show_empty(why)
-        self.table.subtitle(
-            [("its model is unknown here: gpuscope predict MODULE:FACTORY --what-if", "faint")]
-        )
+        self.table.subtitle([("for its model: gpuscope predict MODULE:FACTORY --what-if", "faint")])
 
     def _show_growing(self, pid: int, freed: Sequence[Freed], now: Growing) -> None:
         """Show what stops the growth, and in one row what only delays the end."""

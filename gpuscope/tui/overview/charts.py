@@ -383,7 +383,7 @@ def _make(kind: str) -> Painted:
 
     if kind == "strips":
         strips = LoadStrips(classes="panel")
-        strips.legend_elsewhere = "higher: busier"
+        strips.legend_elsewhere = "bar height = load"
         return strips
     if kind == "vram":
         chart = StackedChart(classes="panel")

@@ -60,11 +60,11 @@ def why_not(session: Situation, action: str, source: Source | None, away: bool, 
     need = BY_NAME[action].needs if action in BY_NAME else action
     if need in ACTING and session.settings.readonly:
         return READONLY
-    if need == "replay":
-        return "" if session.replay else "only in a replay"
     if need == "time":
         return "" if session.replay or heard else NO_SOURCE
-    if need == "rate":
+    if need == "speed" and session.replay:
+        return ""
+    if need in ("speed", "rate"):
         if session.replay:
             return "a replay keeps the rate of its recording"
         return source.capabilities.why_not("rate") if source else NO_SOURCE

@@ -22,6 +22,7 @@ from ..terminal.minimal_updates import LeanApp
 from ..terminal.typeahead import TypeAhead
 from ..theme import DARK, THEME_NAMES, css_variables, register
 from ..widgets.dialog import ClosesOnce
+from ..widgets.key_line import KeyLine
 from .actions import BY_NAME
 from .keymap import always
 from .main_screen import MainScreen
@@ -52,7 +53,7 @@ class GpuscopeApp(LeanApp[int]):
         super().__init__()
         self.session = session
         self.ascii_only = session.settings.ascii
-        self._keys = TypeAhead(self, self._unanswered)
+        self._keys = TypeAhead(self, self._unanswered, self._pressed)
         self._connector: Connector | None = None
         self._asked_to_quit = False
         self._start = start if start in TABS else "overview"
@@ -95,6 +96,13 @@ class GpuscopeApp(LeanApp[int]):
                 loop.add_signal_handler(number, self.leave, 128 + number)
             except (NotImplementedError, RuntimeError, ValueError):  # not the main thread: a test
                 pass
+
+    def _pressed(self) -> None:
+        """Put away what was said about the key before."""
+        if self.session.notices.unhint():
+            self.main.refresh_frame()
+        for line in self.screen.query(KeyLine):
+            line.untell()
 
     def _unanswered(self, key: str) -> None:
         """Say where a key does something that does nothing on the screen on top."""

@@ -28,6 +28,8 @@ class Action(NamedTuple):
     footer: int = 0
     on_tab: Mapping[str, str] = MappingProxyType({})
     """What it does on one tab, where that is not what ``help`` says."""
+    hidden: tuple[str, ...] = ()
+    """Those of its keys that work and that no text names: keys of other programs, former keys."""
 
     def help_on(self, tab: str) -> str:
         """Return what it does on this tab."""
@@ -59,6 +61,8 @@ class Key(NamedTuple):
     when: str = ""
     via: str = ""
     still: str = ""
+    hidden: tuple[str, ...] = ()
+    """Those of its keys that work and that no text names: keys of other programs, former keys."""
 
 
 class Hint(NamedTuple):
@@ -83,6 +87,7 @@ def one(
     when: str = "",
     via: str = "",
     shown: str = "",
+    hidden: tuple[str, ...] = (),
 ) -> Key:
     """Return an entry with a single action."""
-    return Key(((keys, action),), label, does, footer, shown, needs, when, via)
+    return Key(((keys, action),), label, does, footer, shown, needs, when, via, hidden=hidden)

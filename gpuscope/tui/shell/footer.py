@@ -23,16 +23,28 @@ ENDS_WHILE_TYPING = ("escape",)
 ENDS_ON_DIALOGS = ("question_mark", "colon", "escape")
 """Letters have meanings of their own in dialogs, such as Q, which sends QUIT."""
 PAIRS = {
+    "down": ("up", "Move"),
+    "zoom": ("zoom_back", "Zoom"),
+    "slower": ("faster", "Speed"),
+    "sort_previous": ("sort_next", "Sort"),
     "replay_back": ("replay_forward", "Past"),
     "far_back": ("far_forward", "5 min"),
     "next_subject": ("previous_subject", "GPU"),
     "next_trainer": ("previous_trainer", "Rank"),
     "next_kind": ("previous_kind", "Kind"),
+    "next_host": ("previous_host", "Host"),
+    "expand": ("collapse", "Branch"),
+    "deeper": ("shallower", "Depth"),
+    "text_down": ("text_up", "Text"),
     "lab_previous": ("lab_next", "Change"),
+    "lab_mark_a": ("lab_mark_b", "Mark A, B"),
 }
-"""Action → the one that undoes it, which shares its entry, and the word for both."""
+"""Action → the one that undoes it, which shares its entry, and the word for both.
+
+What the first does is said of both.
+"""
 FIRST = {
-    "fleet": ("open", "filter", "sort_next", "mine", "attach"),
+    "fleet": ("open", "connect_again", "filter", "attach", "sort_previous", "mine"),
     "overview": ("open", "next_pane", "processes", "attach", "pause", "replay_back"),
     "doctor": ("next_fix", "prove", "stacks", "signal", "copy", "open"),
 }
@@ -143,10 +155,15 @@ def fitted(own: Sequence[Hint], ends: Sequence[Hint], width: int) -> tuple[list[
 
 
 def ends_beside(taken: int, ends: Sequence[Hint], width: int) -> list[Hint]:
-    """Return the right end beside a sentence of so many cells, which may need their labels."""
+    """Return the right end beside a sentence of so many cells, which may need their labels.
+
+    There is none beside a sentence that fits into the line only without it: the end of it may
+    be the path of a file.
+    """
     if taken + _cells(ends) <= width:
         return list(ends)
-    return [hint._replace(label="") for hint in ends]
+    short = [hint._replace(label="") for hint in ends]
+    return short if taken + _cells(short) <= width or taken > width else []
 
 
 def _with_count(right: Sequence[Hint], ends: Sequence[Hint], left_out: int) -> list[Hint]:

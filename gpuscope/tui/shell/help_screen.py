@@ -13,14 +13,24 @@ from textual.binding import BindingType
 
 from ...text import styled
 from ...text.styled import Line
+from ...text.width import cut
 from ..cells import fit
 from ..widgets.dialog import ClosesOnce
 from ..widgets.table import LiveTable
 from ..widgets.text_dialog import TextDialog
 from .actions import ACTIONS, BY_NAME
 from .entries import GROUPS, Action
-from .footer import tab_actions
-from .keymap import KEY_CELLS, Section, bindings_of, key_of, sections_of, shown_keys, shown_whole
+from .footer import PAIRS, tab_actions
+from .keymap import (
+    KEY_CELLS,
+    Section,
+    bindings_of,
+    key_of,
+    key_text,
+    sections_of,
+    shown_keys,
+    shown_whole,
+)
 
 if TYPE_CHECKING:
     from textual.screen import Screen
@@ -38,20 +48,30 @@ glyphs end.
 """
 ROW_WORDS = 2
 """How many cells of a row are named to say which row it is."""
+ROW_CELLS = 24
+NAMES = ("host",)
+"""Columns that alone say which row it is."""
 NOT_A_NAME = ("time", "sign")
 """Columns that say nothing about which row it is."""
-ROW_GROUPS = ("Trainer",)
-"""Groups of actions that are about the row under the cursor."""
 ROW_ACTIONS = (
-    "open",
-    "try_fix",
-    "expand",
-    "collapse",
-    "lab_mark_a",
-    "lab_mark_b",
-    "prove",
-    "next_fix",
+    *("open", "try_fix", "expand", "lab_mark_a", "prove", "next_fix"),
+    *("stacks", "snapshot", "profile", "history", "look", "work", "signal"),
 )
+"""Actions that are about the row under the cursor."""
+OPENS = {
+    "devices": "all that is known of {row}",
+    "jobs": "the page of {row}",
+    "top-findings": "the finding in the Doctor, with its fix",
+    "top-processes": "all that is known of {row}",
+    "fleet-hosts": "the tabs of {row}",
+    "time-rows": "what this row is made of",
+    "time-steps": "the parts of a step of this rank",
+    "time-ranks": "the ledger of this rank",
+    "time-findings": "the finding in full",
+}
+"""What Enter opens, by the list that has the keyboard."""
+SECONDS = {second: first for first, (second, _) in PAIRS.items()}
+"""Actions that share the entry of another one."""
 
 Block = list[Line]
 """Lines that stay together: a heading and what is below it."""
@@ -86,7 +106,7 @@ MARKS = (
 class HelpScreen(TextDialog):
     """The help, which ``?`` opens and closes."""
 
-    DEFAULT_CSS = "HelpScreen .dialog { width: 170; }"
+    DEFAULT_CSS = "HelpScreen .dialog { width: 170; max-width: 100%; max-height: 97%; }"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("HelpScreen")]
 
     def __init__(self, session: Session, screen: Screen[Any], on_tab: Collection[str] = ()) -> None:
@@ -100,6 +120,7 @@ class HelpScreen(TextDialog):
         self._states = screen.key_states() if isinstance(screen, ClosesOnce) else ()
         self._tab = getattr(screen, "tab", "") if on_tab else ""
         self._row = _row_of(screen)
+        self._list = getattr(screen.focused, "id", "") or ""
 
     def text(self) -> Iterator[Line]:
         """Return everything in one column."""
@@ -135,30 +156,40 @@ class HelpScreen(TextDialog):
     def _actions(self) -> tuple[list[Action], list[Action]]:
         """Return the possible actions: those of this tab, and the others that act on all tabs.
 
-        The first are in the order of the line at the bottom, whose every key is among them.
+        The first are in the order of the line at the bottom.
         """
         named = tab_actions(self._tab) if self._tab else []
         own = [a for a in ACTIONS if a.where and self._tab and a.applies(self._tab)]
-        here = [*named, *(action for action in own if action not in named)]
+        here = [a for a in named if a.where or a.name in ROW_ACTIONS]
+        here += [action for action in own if action not in here]
         everywhere = [a for a in ACTIONS if not a.where and a not in here]
-        possible = [[a for a in some if not self._why_not(a.name)] for some in (here, everywhere)]
+        possible = [
+            [a for a in some if a.name not in SECONDS and not self._why_not(a.name)]
+            for some in (here, everywhere)
+        ]
         return possible[0], possible[1]
 
     def _here(self) -> Iterator[Block]:
         """Yield what acts on the row under the cursor, on the tab, and on the screen."""
         mine, _ = self._actions()
-        on_row = [a for a in mine if a.group in ROW_GROUPS or a.name in ROW_ACTIONS]
+        on_row = [a for a in mine if a.name in ROW_ACTIONS]
         rest = [a for a in mine if a not in on_row]
         if on_row:
             yield [
                 [("On this row", "title"), (f"  {self._row}" if self._row else "", "muted")],
-                *(_entry(a, self._tab) for a in on_row),
+                *(self._of_row(a) for a in on_row),
             ]
         if self._tab:
             title = f"On {BY_NAME[self._tab].label}"
             yield [[(title, "title")], *(_entry(a, self._tab) for a in rest)]
         for section in self._sections:
             yield [[(section.title, "title")], *self._keys_of(section)]
+
+    def _of_row(self, action: Action) -> Line:
+        """Return an entry about the row under the cursor."""
+        opens = OPENS.get(self._list, "") if action.name == "open" else ""
+        does = opens.format(row=self._row or "the row") if opens else action.help_on(self._tab)
+        return _line(_keys(action), _label(action), does)
 
     def _keys_of(self, section: Section) -> Iterator[Line]:
         for key in section.keys:
@@ -190,8 +221,9 @@ class HelpScreen(TextDialog):
                     out.append(_line(shown_whole(key), key.label, reason, faint=True))
         for action in ACTIONS:
             reason = self._why_not(action.name)
-            if reason and (not self._tab or action.applies(self._tab)):
-                out.append(_line(shown_keys(action), action.label, reason, faint=True))
+            here = not self._tab or action.applies(self._tab)
+            if reason and here and action.name not in SECONDS:
+                out.append(_line(_keys(action), _label(action), reason, faint=True))
         return out
 
     def _on_other_tabs(self) -> Block:
@@ -200,10 +232,10 @@ class HelpScreen(TextDialog):
         for action in ACTIONS:
             described = self._tab and action.applies(self._tab)
             described = described or (not self._tab and self._why_not(action.name))
-            if action.where and not described:
+            if action.where and not described and action.name not in SECONDS:
                 tabs = ", ".join(BY_NAME[tab].label for tab in action.where)
                 text = f"{tabs}: {action.help}"
-                out.append(_line(shown_keys(action), action.label, text))
+                out.append(_line(_keys(action), _label(action), text))
         return out
 
     # ── words and glyphs ──
@@ -265,21 +297,39 @@ def _row_of(screen: Screen[Any]) -> str:
         return ""
     row = next((row for row in table.rows if row.key == table.cursor_key), None)
     words: list[str] = []
-    for column, cell in row.cells.items() if row is not None else ():
+    cells = row.cells if row is not None else {}
+    named = {column: cells[column] for column in NAMES if column in cells}
+    for column, cell in (named or cells).items():
         if column in NOT_A_NAME:
             continue
         if isinstance(cell, str):
             words.append(cell.strip())
         elif isinstance(cell, (list, tuple)):
             words.append(styled.plain(cell).strip())
+        elif isinstance(name := getattr(cell, "name", None), str):
+            words.append(name)
         if column == "index" and words[-1:] != [""]:
             words[-1] = f"GPU {words[-1]}"
-    return " ".join([word for word in words if word][:ROW_WORDS])
+    return cut(" ".join([word for word in words if word][:ROW_WORDS]), ROW_CELLS)
 
 
 def _entry(action: Action, tab: str = "") -> Line:
     """Return an action's keys, its word and what it does."""
-    return _line(shown_keys(action), action.label, action.help_on(tab))
+    return _line(_keys(action), _label(action), action.help_on(tab))
+
+
+def _label(action: Action) -> str:
+    """Return its word, or the one for it and the action that undoes it."""
+    return PAIRS[action.name][1] if action.name in PAIRS else action.label
+
+
+def _keys(action: Action) -> str:
+    """Return its keys, with those of the action that undoes it; where many, one of each."""
+    if action.name not in PAIRS:
+        return shown_keys(action)
+    both = (action, BY_NAME[PAIRS[action.name][0]])
+    whole = " ".join(map(shown_keys, both))
+    return whole if len(whole) < KEY_CELLS else " ".join(key_text(one.keys[0]) for one in both)
 
 
 def _line(keys: str, label: str, does: str, faint: bool = False) -> Line:

@@ -65,8 +65,8 @@ def key_text(key: str) -> str:
 
 
 def shown_keys(action: Action) -> str:
-    """Return all keys of an action, ``j ↓``."""
-    return " ".join(key_text(key) for key in action.keys)
+    """Return all keys of an action that texts name, ``j ↓``."""
+    return " ".join(key_text(key) for key in action.keys if key not in action.hidden)
 
 
 @cache
@@ -170,7 +170,7 @@ def shown_short(key: Key) -> str:
 
 def shown_whole(key: Key) -> str:
     """Return all its keys where a column of keys has room for them."""
-    whole = " ".join(map(key_text, names_in(key)))
+    whole = " ".join(key_text(name) for name in names_in(key) if name not in key.hidden)
     return whole if len(whole) < KEY_CELLS else shown_short(key)
 
 

@@ -30,7 +30,14 @@ LAB_KEYS: dict[str, tuple[Key, ...]] = {
             10,
             via="LiveTable",
         ),
-        one("c", "start(True)", "Without", "start the same script without its mistake", 20),
+        one(
+            "f,c",
+            "start(True)",
+            "Fixed",
+            "start the same script without its mistake",
+            20,
+            hidden=("c",),
+        ),
         one("x", "stop", "Stop", "end the script", 30),
         FORCE,
     ),
@@ -61,7 +68,7 @@ LAB_KEYS: dict[str, tuple[Key, ...]] = {
         CLOSE._replace(label="Leave"),
     ),
     "HeldDialog": (
-        FORCE._replace(footer=10, label="Start anyway"),
+        FORCE._replace(footer=10),
         CLOSE._replace(label="Cancel"),
     ),
     "QuitDialog": (
@@ -99,7 +106,7 @@ LAB_KEYS: dict[str, tuple[Key, ...]] = {
             when="running",
         ),
         one("t", "take", "Take", "the Lab's switches become the best ones", 40, when="better"),
-        one("y", "copy", "Copy the lines", "that make a training as fast", 50, when="better"),
+        one("y", "copy", "Copy", "the lines that make a training as fast", 50, when="better"),
         one("n", "new", "New search", "another search, with the Lab's switches", 60, when="over"),
         FORCE._replace(footer=70, when="failed"),
     ),

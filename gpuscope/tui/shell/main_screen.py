@@ -338,21 +338,14 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self.session.toggle_pause()
         self.refresh_all()
 
-    def do_faster(self) -> None:
-        self.session.change_rate(True)
+    def do_faster(self, faster: bool = True) -> None:
+        """Take more samples a second, or play a recording faster."""
+        session = self.session
+        (session.change_rate if session.replay is None else session.change_speed)(faster)
         self._frame()
 
     def do_slower(self) -> None:
-        self.session.change_rate(False)
-        self._frame()
-
-    def do_replay_faster(self) -> None:
-        self.session.change_speed(True)
-        self._frame()
-
-    def do_replay_slower(self) -> None:
-        self.session.change_speed(False)
-        self._frame()
+        self.do_faster(False)
 
     def do_replay_back(self) -> None:
         self._seek(-SEEK_SECONDS)

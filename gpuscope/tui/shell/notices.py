@@ -53,10 +53,15 @@ class Notices:
         self._said, self._shown = time.monotonic(), Notice(time.time(), "warn", text)
         self._passing = True
 
-    def unhint(self) -> None:
-        """Forget what was said about a key: another one was pressed."""
-        if self._passing:
-            self._shown, self._passing = None, False
+    def unhint(self) -> bool:
+        """Forget what was said about a key, because another one was pressed.
+
+        Return whether there was anything.
+        """
+        passing, self._passing = self._passing, False
+        if passing:
+            self._shown = None
+        return passing
 
     def say(
         self,

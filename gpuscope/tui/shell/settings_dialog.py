@@ -48,8 +48,8 @@ class SettingsDialog(TextDialog):
         yield self._row("theme", _short_theme(self.app.theme), own, key_of("theme", OWN))
         hz = session.wanted_hz
         chosen = "  chosen here" if session.state.rate_hz else ""
-        keys = f"{key_of('rate(True)', OWN)} {key_of('rate(False)', OWN)}"
-        why_not = session.why_not("faster")
+        keys = f"{key_of('rate(False)', OWN)} {key_of('rate(True)', OWN)}"
+        why_not = session.why_not("rate")
         note = f"  {why_not}" if why_not else f" samples a second{chosen}"
         yield self._row("rate_hz", f"{hz:g}", note, keys)
         mine = "mine only" if session.state.mine else "of all users"
@@ -86,7 +86,8 @@ class SettingsDialog(TextDialog):
 
     async def action_rate(self, faster: bool) -> None:
         """Ask for more or fewer samples a second."""
-        await program(self.app).action_do("faster" if faster else "slower")
+        if not self.session.why_not("rate"):
+            await program(self.app).action_do("faster" if faster else "slower")
         self.redraw()
 
     async def action_mine(self) -> None:

@@ -7,16 +7,14 @@ from .entries import Key, one
 CLOSE = one("escape,q", "dismiss", "Close", "back to the screen below")
 SCROLL = Key((("j,down", "scroll(1)"), ("k,up", "scroll(-1)")), "Scroll", "line by line")
 PAGE = one("pagedown,space", "page(1)", "Page", "a page down", shown="space")
-HELP = one("question_mark", "keys_here", "Help", "these keys, and the words and glyphs in use")
-PALETTE = one("colon", "palette_here", "Palette", "actions, things, words; save a picture")
-PAUSE = Key(
-    (("space", "look('pause')"),), "Pause", "freeze the screen, or continue from now", still="Now"
-)
+HELP = one("question_mark", "keys_here", "Help", "keys, words and glyphs")
+PALETTE = one("colon", "palette_here", "Palette", "find an action, a GPU or a word")
+PAUSE = Key((("space", "look('pause')"),), "Pause", "freeze the screen, or go on", still="Now")
 TIME = (
     Key(
         (("comma", "look('replay_back')"), ("full_stop", "look('replay_forward')")),
         "Past",
-        "10 s back, or forward again",
+        "10 seconds back, or forward again",
         50,
         still="10 s",
     ),
@@ -26,7 +24,7 @@ TIME = (
             ("right_curly_bracket", "look('far_forward')"),
         ),
         "5 min",
-        "5 minutes back, or forward again",
+        "the same in steps of 5 minutes",
         still="5 min",
     ),
 )
@@ -37,10 +35,18 @@ MOVE_ROWS = Key(
     (("j,down", "move(1)"), ("k,up", "move(-1)")), "Move", "to the next row, or the one before"
 )
 ENDS = Key((("home,g", "edge(-1)"), ("end,G", "edge(1)")), "Ends", "to the first row, or the last")
-SELECT = one("enter", "select", "Open", "open the row under the cursor")
+ZOOM = Key(
+    (("z,minus", "zoom(1)"), ("Z,plus,equals_sign", "zoom(-1)")),
+    "Zoom",
+    "charts over a longer or shorter time",
+    40,
+    hidden=("equals_sign",),
+)
+"""The same on every screen that has a time axis, as on the tabs."""
+SELECT = one("enter", "select", "Details", "open the row under the cursor")
 TYPING = (
     one("enter", "submit", "Keep it", "show only rows that contain the text", 10, via="Input"),
     one("escape", "drop", "Drop it", "show all rows again", 20),
 )
-FORCE = one("exclamation_mark", "force", "Run anyway", "run although the GPU is in use", 40)
-ENVIRONMENT = one("e", "environment", "Environment", "its variables at the start", 15, "live")
+FORCE = one("exclamation_mark", "force", "Run anyway", "start although the GPU is in use", 40)
+ENVIRONMENT = one("e", "environment", "Environment", "its variables when it started", 15, "live")

@@ -36,11 +36,17 @@ class TypeAhead:
     """What answers the keys of one app in turn, each as a message of its own.
 
     What a key puts off to the app's next message, such as a change of focus, is done before the
-    next key. ``unanswered`` is called for a key that does nothing where the user is.
+    next key. ``pressed`` is called before a key is answered, and ``unanswered`` after one that does
+    nothing where the user is.
     """
 
-    def __init__(self, app: App[Any], unanswered: Callable[[str], None] = lambda key: None) -> None:
-        self._app, self._unanswered = app, unanswered
+    def __init__(
+        self,
+        app: App[Any],
+        unanswered: Callable[[str], None] = lambda key: None,
+        pressed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._app, self._unanswered, self._pressed = app, unanswered, pressed
         self._keys: deque[events.Key | events.Paste] = deque()
 
     def take(self, event: events.Key | events.Paste) -> bool:
@@ -80,6 +86,7 @@ class TypeAhead:
         if not screen.is_mounted:
             await _within(screen._mounted_event.wait())
         focused = screen.focused
+        self._pressed()
         if isinstance(event, events.Paste):  # for the field that a key before it opened
             (focused or screen)._forward_event(event)
         elif await app._check_bindings(event.key, priority=True):

@@ -117,7 +117,7 @@ class MeasuredPanels(TimePanels):
 
     def _draw_measured(self, host: HostView, trainer: TrainerView | None) -> None:
         """Draw the step time and the load over the same time."""
-        window = window_of(self.session, host, trainer)
+        window = self._zoomed or window_of(self.session, host, trainer)
         clock, now = clock_at(self.session, host), host.sampled_seconds
         if trainer is not None and self._chart.display:
             found = measured(self.session, trainer, window)

@@ -21,7 +21,7 @@ from ...model.useful_work import sentence as work_sentence
 from ...store.view import HostView, TrainerView
 from ...text import styled
 from ...text.styled import Line
-from ...text.units import percent_text, short_age_text
+from ...text.units import percent_text, short_age_text, window_text
 from ..charts.strips import Painted
 from ..doctor.text import SEVERITY_TOKENS, top
 from ..overview.finding_list import FindingList, go_to_finding
@@ -63,7 +63,7 @@ from .text import (
     stopped_lines,
     who,
 )
-from .without_ledger import part_detail, window_of
+from .without_ledger import next_window, part_detail, window_of
 
 if TYPE_CHECKING:
     from ...doctor.finding import Severity
@@ -333,6 +333,7 @@ class TimePane(MeasuredPanels):
         charted = (
             *(trainer.key if trainer is not None else "", minutes, int(now / every), clock is None),
             *(self._terminal, self._load_rows, shown, self._steps_known, self.app.theme),
+            self._zoomed,
         )
         if charted == self._charted:
             return
@@ -341,9 +342,11 @@ class TimePane(MeasuredPanels):
             self._draw_measured(host, trainer)
             return
         if shown[0]:
-            found = of_ledger_layers(self.session, trainer, recent(trainer), WINDOW_SECONDS, now)
-            self._draw_steps(found, WINDOW_SECONDS, now, clock)
-        self._draw_load(host, window_of(self.session, host, trainer), now, clock)
+            window = self._zoomed or WINDOW_SECONDS
+            found = of_ledger_layers(self.session, trainer, recent(trainer), window, now)
+            self._draw_steps(found, window, now, clock)
+        window = self._zoomed or window_of(self.session, host, trainer)
+        self._draw_load(host, window, now, clock)
 
     def fit_to(self, width: int, height: int) -> None:
         self._drawn = self._charted = ()
@@ -398,6 +401,26 @@ class TimePane(MeasuredPanels):
             self._findings.move(by)
         else:
             self._first.action_move(by)
+
+    def do_zoom(self) -> None:
+        """Show a longer time on the charts, as far as there is history."""
+        self._zoom(1)
+
+    def do_zoom_back(self) -> None:
+        """Show a shorter time on the charts."""
+        self._zoom(-1)
+
+    def _zoom(self, by: int) -> None:
+        host = self.session.host
+        trainer = self.chosen(host) if host is not None else None
+        if host is None:
+            return
+        now = self._zoomed or window_of(self.session, host, trainer)
+        self._zoomed, longest = next_window(self.session, host, now, by)
+        self.session.notices.say(
+            f"chart window: {window_text(self._zoomed)} (history so far: {window_text(longest)})"
+        )
+        self.show_charts(host)
 
     def do_next_trainer(self) -> None:
         self._turn(1)

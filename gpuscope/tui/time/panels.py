@@ -68,6 +68,7 @@ class TimePanels(Pane):
     def __init__(self, session: Session, **kwargs: str) -> None:
         super().__init__(session, **kwargs)
         self._head = Lines([[(WAITING, "muted")]], id="time-head")
+        self._zoomed: float | None = None  # seconds that the charts show, where somebody chose
         self._clock = LiveTable((), lit=True, id="time-rows", classes="panel")
         self._steps = LiveTable((), id="time-steps", classes="panel")
         self._detail = Lines(id="time-detail", classes="panel")

@@ -267,7 +267,7 @@ def row_detail(
     else:
         yield [("Source   ", "muted"), ("timed" if row.timed else "in none of the samples", "text")]
     if row.inside is not None:
-        part = "a part of the steps" if row.inside else "outside of the steps"
+        part = "inside the steps" if row.inside else "between the steps"
         yield [("Where    ", "muted"), (part, "text")]
     yield []
     if row.places:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     pass
 
 WINDOWS = (15.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+ZOOM_WINDOWS = (*WINDOWS, 3600.0, 4 * 3600.0, 12 * 3600.0)
+"""Seconds that the charts show by themselves, and those that somebody may choose."""
 """Seconds that the charts show: the shortest that has all that is known."""
 STRIP_FRAME = 4
 """Of the strips besides their lanes: the frame, and the axis with its labels."""
@@ -143,6 +145,19 @@ def window_of(session: Session, host: HostView, trainer: TrainerView | None) -> 
     known = session.history(entity, column, WINDOWS[-1]).seconds
     span = now - known[0] if known else 0.0
     return next((one for one in WINDOWS if one >= span), WINDOWS[-1])
+
+
+def next_window(session: Session, host: HostView, now: float, by: int) -> tuple[float, float]:
+    """Return the window of the charts after this one, or before it, and the longest there is.
+
+    The longest shows all the history there is.
+    """
+    known = session.history(host.id, "cpu_percent").seconds
+    span = (host.sampled_seconds or 0.0) - known[0] if known else 0.0
+    longest = next((one for one in ZOOM_WINDOWS if one >= span), ZOOM_WINDOWS[-1])
+    allowed = [one for one in ZOOM_WINDOWS if one <= longest]
+    beyond = [one for one in allowed if (one > now if by > 0 else one < now)]
+    return ((min if by > 0 else max)(beyond) if beyond else now), longest
 
 
 def lanes_of(devices: Sequence[DeviceView], ranks: Sequence[TrainerView]) -> int:

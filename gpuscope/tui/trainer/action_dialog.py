@@ -38,6 +38,7 @@ from .trainer_actions import (
     failure,
     history_on,
     question_of,
+    who,
 )
 
 if TYPE_CHECKING:
@@ -110,14 +111,15 @@ class ActDialog(Dialog):
         return "it is gone" if trainer is None else self.act.why_not(trainer)
 
     def _text(self) -> Iterable[Line]:
-        trainer = self.trainer
+        trainer, why_not = self.trainer, self._why_not()
+        if why_not and self.state == "asking":
+            yield from [] if trainer is None else [[("Trainer  ", "muted"), *who(trainer)], []]
+            yield [("Not possible: ", "warn"), (why_not, "text")]
+            return
         if trainer is not None:
             yield from question_of(self.act, trainer, self._steps)
-        why_not = self._why_not()
         yield []
-        if why_not and self.state == "asking":
-            yield [("Not possible: ", "warn"), (why_not, "text")]
-        elif self.state == "asking":
+        if self.state == "asking":
             yield from self._came
         elif self.state == "running":
             yield self._bar()

@@ -63,12 +63,15 @@ class KeyLine(Painted):
         if self._timer is not None:
             self._timer.stop()
         self._told = tuple(notice)
-        self._timer = self.set_timer(SHOWN_SECONDS, self._untell)
+        self._timer = self.set_timer(SHOWN_SECONDS, self.untell)
         self.repaint()
 
-    def _untell(self) -> None:
-        self._told, self._timer = (), None
-        self.repaint()
+    def untell(self) -> None:
+        """Show the keys again, or what else there is to say."""
+        if self._timer is not None:
+            self._timer.stop()
+            self._told, self._timer = (), None
+            self.repaint()
 
     def _fitted(self, width: int) -> tuple[list[Hint], list[Hint]]:
         """Return the keys that the line has at a width, at the left and at the right."""
