@@ -63,10 +63,15 @@ def number_between(least: float, most: float, what: str = "a number") -> Callabl
         except ValueError:
             value = float("nan")
         if not least <= value <= most:
-            raise ArgumentTypeError(f"must be {what} from {least:g} to {most:g}")
+            raise ArgumentTypeError(f"must be {what} from {least:g} to {_figure(most)}")
         return value
 
     return parse
+
+
+def _figure(value: float) -> str:
+    """Return a bound as people write it: ``0.1``, ``31,536,000``."""
+    return f"{value:,.0f}" if value == round(value) else f"{value:g}"
 
 
 def seconds_between(least: float, most: float) -> Callable[[str], float]:

@@ -85,15 +85,22 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         from ..wire.clean import clean
         from .unknown_verb import nearest_word
+        from .verb_help import first_example
 
         suggestion = nearest_word(self, message)
-        if suggestion:  # then the list of all options would only push the answer off the screen
+        if suggestion:
             message += f". Did you mean {suggestion}?"
-        else:
-            self.print_usage(sys.stderr)
+        # the list of all options would only push the answer off the screen
+        example = "" if suggestion else first_example(self.prog)
         self.exit(
-            ExitStatus.USAGE, f"{self.prog}: error: {clean(message)}\nSee: {self.prog} --help\n"
+            ExitStatus.USAGE,
+            f"{self.prog}: error: {clean(message)}\n{example}See: {self.prog} --help\n",
         )
+
+
+def sentence(text: str) -> str:
+    """Return a verb's line in the list of verbs as a sentence."""
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def parser(verb: str = "", word: str = "") -> Parser:
@@ -113,7 +120,7 @@ def parser(verb: str = "", word: str = "") -> Parser:
         second = SUBVERBS.get(verb, {})
         used = Parser(
             prog=" ".join(("gpuscope", verb, word)).rstrip(),
-            description=second[word] if word else VERBS[verb],
+            description=sentence(second[word] if word else VERBS[verb]),
             verbs={} if word else {f"{verb} {word}": text for word, text in second.items()},
         )
     import_module(module_of(verb or "tui", word)).add_arguments(used)

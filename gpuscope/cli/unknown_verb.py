@@ -18,6 +18,7 @@ from ..wire.clean import clean
 SHOWN = 80
 """How many characters of a mistyped word are repeated."""
 MEANT = {"demo": "lab", "example": "lab", "top": "ps", "list": "devices", "profile": "why"}
+VERSION_WORDS = ("version", "-v", "-V")
 """Words that other programs have for one of our verbs."""
 PITFALL_WORDS = ("explain", "pitfall", "pitfalls")
 RECORDINGS = (".gsr", ".gsr.gz")
@@ -60,6 +61,8 @@ def nearest_word(parser: argparse.ArgumentParser, message: str) -> str:
     """
     option = re.match(r"unrecognized arguments: .*?(?<!\S)(--[\w-]+)", message)
     value = re.match(r"argument (\S+): invalid choice: '(.*?)' ", message)
+    if message.removeprefix("unrecognized arguments: ") in VERSION_WORDS:
+        return "--version"
     if option:
         listed = [
             name
@@ -109,6 +112,8 @@ def _by_what_it_is(words: List[str]) -> UsageError | None:
             next=f"gpuscope attach {int(word)}    shows it;    gpuscope doctor {int(word)}    "
             "examines it once",
         )
+    if word in VERSION_WORDS:
+        return UsageError(f"no such verb: {shown!r}. Did you mean --version?")
     if word.lower() in PITFALL_WORDS:
         asked = words[1:] or ["ID"]
         return UsageError(

@@ -287,6 +287,12 @@ def exit_codes(command: str) -> Dict[int, str]:
     return dict(sorted({**EXIT_CODES[command], ExitStatus.USAGE: USAGE_TEXT}.items()))
 
 
+def first_example(prog: str) -> str:
+    """Return a line with an example of a command, which has arguments; "" where there is none."""
+    words = next((one for one, _ in EXAMPLES.get(prog[len("gpuscope") :].strip(), ()) if one), "")
+    return f"Example: {prog} {words}\n" if words else ""
+
+
 def ending(prog: str, verbs: Mapping[str, str]) -> str:
     """Return the end of a command's help, "" for one that is not in the tables.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 from ..errors import UsageError
@@ -100,7 +101,11 @@ class Toggle:
                 value in self.choices or (self.factory and FACTORY.fullmatch(value))
             ):
                 return value
-            raise ConfigError(f"{self.flag} cannot be {short_repr(value)}. Choices: {self.takes}.")
+            near = get_close_matches(str(value)[:80].lower(), self.choices, 1)
+            meant = f"Did you mean {near[0]}? " if near else ""
+            raise ConfigError(
+                f"{self.flag} cannot be {short_repr(value)}. {meant}Choices: {self.takes}."
+            )
         number = _whole(value)
         if number is None or not self.minimum <= number <= self.maximum:
             raise ConfigError(f"{self.flag} cannot be {short_repr(value)}. It takes {self.takes}.")

@@ -209,7 +209,7 @@ def _refuse_foreign(head: bytes) -> None:
     elif head[:1] not in (b"\x80", b"(", b"}", b"]") and not re.match(rb"c[\w.]+\n[\w.]+\n", head):
         # The pickle of a dictionary or a list does not begin like this, nor does the oldest form of
         # a pickle that tries to run code.
-        what = "not a pickle."
+        what = "not a pickle, and so no allocator snapshot."
     if what:
         raise Unreadable("foreign", what)
 

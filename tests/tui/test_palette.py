@@ -319,3 +319,33 @@ async def test_an_action_that_is_being_typed_comes_before_pitfalls_and_words():
         await until(pilot, "Devices")
         assert matching_entries(app, app.main, "setting")[0].name == "settings"
         assert matching_entries(app, app.main, "save a pic")[0].name == "save picture"
+
+
+@in_loop
+async def test_what_a_newcomer_types_finds_its_thing():
+    app = make_app(views.training(4.0))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "Devices")
+        for query, title in (
+            ("why slow", "Time"),
+            ("oom", "Memory"),
+            ("kill", "Processes"),
+            ("save picture", "Save a picture (SVG)"),
+            ("cpu", "Overview"),
+            ("export", "Report"),
+            ("log", "Log"),
+            ("compare", "Lab"),
+            ("quit", "Quit"),
+            ("dark mode", "Theme"),
+            ("how do i search?", "Filter"),
+            ("back in time", "Past"),
+            ("prometheus", "gpuscope export"),
+            ("will it fit", "gpuscope predict"),
+            ("docker", "gpuscope attach"),
+            ("record", "gpuscope record"),
+        ):
+            found = [entry.title for entry in matching_entries(app, app.main, query)]
+            assert title in found[:3], f"{query}: {found[:5]}"
+        [entry] = [e for e in matching_entries(app, app.main, "gpuscope export") if e.kind]
+        entry.run()
+        await until(pilot, "copied for a shell: gpuscope export")

@@ -76,6 +76,8 @@ def run(args: argparse.Namespace) -> int:
             error.next = (
                 f"gpuscope record --force {clean(quote(str(args.file)))}    or another name"
             )
+        elif not args.file.parent.is_dir():
+            error.next = f"mkdir -p {clean(quote(str(args.file.parent)))}    makes its folder"
         raise
     took, size = duration_text(summary.seconds), bytes_text(summary.size_bytes)
     print(f"{_name(summary.path)}: {took}, {summary.lines:,} lines, {size}", file=sys.stderr)

@@ -6,7 +6,7 @@ An entry says what it is and what choosing it does. Nothing here draws.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,25 +25,79 @@ if TYPE_CHECKING:
     from ..widgets.program import Program
     from .session import Session
 
-MOST_PITFALLS, MOST_WORDS, MOST_THINGS, MOST_SSH_NAMES = 10, 6, 12, 8
+MOST_PITFALLS, MOST_WORDS, MOST_THINGS, MOST_SSH_NAMES, MOST_VERBS = 10, 6, 12, 8, 5
+FILLERS = frozenset(
+    [
+        "a",
+        "an",
+        "and",
+        "do",
+        "does",
+        "how",
+        "i",
+        "in",
+        "is",
+        "it",
+        "my",
+        "of",
+        "the",
+        "this",
+        "to",
+        "what",
+        "where",
+        "why",
+        "will",
+    ]
+)
+"""Words of a question that say nothing about what is looked for."""
+VERBS_MEAN = {
+    "run": "start wandb mlflow tensorboard track docker container probe",
+    "predict": "fit oom batch size largest smaller memory",
+    "export": "prometheus grafana metrics",
+    "devices": "json nvidia-smi csv",
+    "ps": "json processes",
+    "record": "save session",
+    "replay": "recording open file",
+    "check": "ci budget regression",
+    "tune": "faster benchmark batch size",
+    "why": "slow bottleneck",
+    "attach": "ssh slurm kubernetes docker container",
+    "completion": "bash zsh fish shell tab",
+    "wait": "notify done finished",
+}
+"""Words that lead to a verb of the command line although its text does not have them."""
 OFTEN_MEANT = {
-    "doctor": "oom slow hang hung stuck crash error wrong why bottleneck nan",
-    "time": "slow why bottleneck speed mfu flops waits idle ledger",
+    "overview": "cpu gpu utilisation utilization temperature power clock host ram jobs home start",
+    "doctor": "oom slow hang hung stuck crash error wrong why bottleneck nan version python cuda "
+    "driver torch environment check",
+    "time": "slow why bottleneck speed mfu flops waits idle ledger input dataloader data",
     "look": "slow kernels idle",
     "work": "mfu flops roofline",
     "log": "events history errors output",
-    "memory": "oom vram out of memory leak bytes fragmentation",
-    "processes": "kill who ps top users",
-    "signal": "kill end stop terminate",
+    "memory": "oom vram gpu out of memory leak bytes fragmentation",
+    "lab": "benchmark compare experiment amp bf16 batch size compile settings demo",
+    "lab_repeat": "compare a b",
+    "lab_view": "compare",
+    "processes": "kill who ps top users user tree columns nvidia-smi",
+    "signal": "kill end stop terminate interrupt",
     "attach": "probe inject ssh remote host",
     "stacks": "hang hung stuck where traceback py-spy",
     "profile": "slow kernels trace perfetto",
     "snapshot": "oom memory allocator",
-    "what_if": "oom smaller checkpointing",
-    "theme": "colours dark light",
+    "what_if": "oom smaller checkpointing batch size fit",
+    "theme": "colours dark light mode background",
     "copy": "clipboard text",
     "report": "export share html page save print",
-    "quit": "exit leave",
+    "zoom": "history window time range longer",
+    "zoom_back": "window time range shorter",
+    "replay_back": "history rewind undo back in time travel",
+    "faster": "refresh rate update interval sampling hz",
+    "slower": "refresh rate update interval sampling hz",
+    "filter": "search find grep",
+    "help": "keys bindings shortcuts manual docs mouse",
+    "redraw": "refresh",
+    "back": "close",
+    "quit": "exit leave close",
 }
 """Words that lead to an action although neither its name nor its help has them."""
 
@@ -115,7 +169,7 @@ def of_commands(app: App[Any]) -> Iterator[Entry]:
         "Save a picture (SVG)",
         "this screen as an SVG file",
         partial(own.after_palette, own.save_picture),
-        also="screenshot image export",
+        also="screenshot image export png",
     )
     yield Entry(
         "settings",
@@ -149,7 +203,7 @@ def of_commands(app: App[Any]) -> Iterator[Entry]:
         "Attach to another host",
         "type a host of ~/.ssh/config, user@host, slurm:JOB or k8s:NAMESPACE/POD",
         lambda: own.open("connect"),
-        also="ssh remote slurm kubernetes k8s connect user@host",
+        also="ssh remote slurm kubernetes k8s docker container connect user@host",
         reason=own.why_no_host(),
     )
 
@@ -201,6 +255,28 @@ def _is_place(text: str) -> bool:
     return " " not in text and is_remote_word(text)
 
 
+def of_verbs(app: App[Any]) -> Iterator[Entry]:
+    """Yield the verbs of the command line, which are copied to be pasted into a shell."""
+    own = program(app)
+    from ...cli.main import VERBS
+
+    for verb, does in VERBS.items():
+        command = f"gpuscope {verb}"
+        yield Entry(
+            "",
+            command,
+            f"in a shell: {does}",
+            partial(_copy_command, app, own, command),
+            kind="shell",
+            also=f"{VERBS_MEAN.get(verb, '')} command line",
+        )
+
+
+def _copy_command(app: App[Any], own: Program, command: str) -> None:
+    app.copy_to_clipboard(command)
+    own.say(f"copied for a shell: {command}. With --help it shows its options")
+
+
 def of_things(app: App[Any]) -> Iterator[Entry]:
     """Yield devices, jobs, processes and hosts by their names."""
     own = program(app)
@@ -216,7 +292,7 @@ def of_things(app: App[Any]) -> Iterator[Entry]:
                 f"{short_model(d.name)}{size} on {host.name}",
                 partial(own.open, "device", device.key),
                 kind="GPU",
-                also=f"{d.uuid or ''} device card",
+                also=f"{d.uuid or ''} device card temperature power",
                 reason="it is gone" if device.gone is not None else "",
             )
         for job in host.jobs:
@@ -313,14 +389,11 @@ def matching_entries(app: App[Any], screen: Screen[Any], query: str) -> list[Ent
         (acts, len(acts)),
         (list(of_things(app)), MOST_THINGS),
         (list(of_ssh(app, query)), MOST_SSH_NAMES),
+        (list(of_verbs(app)), MOST_VERBS),
         (list(of_pitfalls(app)), MOST_PITFALLS),
         (list(of_words(app)), MOST_WORDS),
     )
-    scored: list[tuple[int, Entry]] = []
-    for entries, most in groups:
-        hits = [(score(entry, query), entry) for entry in entries]
-        hits = sorted((hit for hit in hits if hit[0]), key=lambda hit: -hit[0])
-        scored += hits[:most]
+    scored = _hits(groups, query) or _hits(groups, _telling(query))
     typed_words = " ".join(query.casefold().split())
     scored.sort(
         key=lambda hit: (
@@ -330,6 +403,21 @@ def matching_entries(app: App[Any], screen: Screen[Any], query: str) -> list[Ent
         )
     )
     return [*typed(app, query), *(entry for _, entry in scored)]
+
+
+def _hits(groups: Sequence[tuple[Sequence[Entry], int]], query: str) -> list[tuple[int, Entry]]:
+    """Return the entries that fit, with their points, so many of each group at most."""
+    out: list[tuple[int, Entry]] = []
+    for entries, most in groups:
+        hits = [(score(entry, query), entry) for entry in entries]
+        out += sorted((hit for hit in hits if hit[0]), key=lambda hit: -hit[0])[:most]
+    return out
+
+
+def _telling(query: str) -> str:
+    """Return a question without the words that say nothing about what is looked for."""
+    words = query.casefold().replace("?", " ").split()
+    return " ".join(word for word in words if word not in FILLERS) or query
 
 
 def score(entry: Entry, query: str) -> int:

@@ -161,6 +161,9 @@ def _ask(what: str, module: str, *words: Any, **options: Any) -> Report:
         )
     try:
         result = found(*words, **options)
+    except UserError as error:
+        said = clean(str(error), 300)
+        return Report(problems=(said if said.startswith(what) else f"{what}: {said}",))
     except Exception as error:
         return Report(
             problems=(
