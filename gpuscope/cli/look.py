@@ -36,7 +36,7 @@ LEAST_SHARE = 0.001
 def announce(found: ProbedTrainer) -> None:
     """Say on stderr, before a look, what it costs; nothing where there is no device to look at."""
     if found.trainer.definition.cuda:
-        print(f"The look at the GPU costs {PRICE} (--no-look: none).", file=sys.stderr, flush=True)
+        print(f"The GPU trace costs {PRICE} (--no-look: none).", file=sys.stderr, flush=True)
 
 
 async def take(found: ProbedTrainer, seconds: float) -> tuple[Look | None, str]:
@@ -48,14 +48,14 @@ async def take(found: ProbedTrainer, seconds: float) -> tuple[Look | None, str]:
         return None, problem
     found.store.remember(found.source.key, found.trainer.id, "look", answer)
     look = read(answer)
-    return look, "" if look is not None else "the trace held no whole step"
+    return look, "" if look is not None else "no complete step was traced"
 
 
 def lines(look: Look | None, problem: str, width: int) -> list[str]:
     """Return the rows of the device, and what the look has cost."""
     if look is None:
         then = next((then for part, then in NEXT if part in problem), "")
-        refusal = [f"The GPU was not looked at: {problem}."]
+        refusal = [f"No GPU trace was taken: {problem}."]
         return [*refusal, f"Next: {then}"] if then else refusal
     each = duration_text(look.step_seconds)
     steps = count_text(look.steps, "step")

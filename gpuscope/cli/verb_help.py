@@ -104,7 +104,7 @@ EXAMPLES: Dict[str, Tuple[Tuple[str, str], ...]] = {
     "lab runs set-aside": (("", "keep a damaged ledger under another name"),),
     "lab pitfall": (
         ("slow-input", "a training with slow input"),
-        ("slow-input --cured", "the same one, cured"),
+        ("slow-input --cured", "the same one, fixed"),
     ),
     "tune": (
         ("mine:factory --budget 10m", "your own model, ten minutes of trials"),

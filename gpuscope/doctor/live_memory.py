@@ -270,7 +270,7 @@ def _retries_evidence(retries: float, lately: float) -> Evidence:
     text += (
         f", {lately:.0f} times in the last minute; each waits for the GPU"
         if lately
-        else ", not lately"
+        else ", but not recently"
     )
     return Evidence(text=text, source="probe")
 
@@ -308,7 +308,7 @@ def full_but_steady(scene: LiveScene, job: JobView) -> Findings:
                 f"({signed_bytes_text(trend.slope)} each)",
                 source="probe",
             ),
-            Evidence(text="no cudaMalloc had to be tried again lately", source="probe"),
+            Evidence(text="no cudaMalloc was retried recently", source="probe"),
         ]
         if peak is not None:
             evidence.append(

@@ -44,7 +44,7 @@ def slower(scene: LiveScene, job: JobView) -> Findings:
     ]
     if not told.coincidences:
         text = "no reading of its GPU, its host or its other processes changed at that time"
-        evidence.append(Evidence(text=f"{text}: look at the work itself, as longer batches"))
+        evidence.append(Evidence(text=f"{text}: check the work itself, such as longer batches"))
     finding = WORDINGS.finding(
         "live.slower",
         {"times": worst.times},
@@ -56,7 +56,7 @@ def slower(scene: LiveScene, job: JobView) -> Findings:
         where=place(scene, told.trainer),
         rank=1 - change.before / change.after,
     )
-    yield effects.of_share(finding, finding.rank, "what the steps became longer")
+    yield effects.of_share(finding, finding.rank, "the time that steps became longer by")
 
 
 def _own(one: Slowdown) -> tuple[str, ...]:

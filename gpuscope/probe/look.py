@@ -42,7 +42,7 @@ STAND_SECONDS, STAND_SHARE = 0.005, 0.01
 """The time between two readings of the training thread's stack; a longer trace needs fewer."""
 SPREAD = 0.25
 """If half of the earlier steps differ by more than this share, the cost of the trace is unknown."""
-NO_CUDA = "no CUDA here: nothing to look at"
+NO_CUDA = "no CUDA here: nothing to trace"
 
 
 def serve(act: LongRequest, steps: Steps, ledger: TimeLedger) -> Answer:
@@ -160,7 +160,7 @@ def take(
             steps.inputs = None
         if len(trace.marks) < 2 and not trace.problem:
             trace.results = None
-            raise Refusal("failed", "no whole step ended in time")
+            raise Refusal("failed", "no step was completed in time")
     act.stage = "the trace is being read"
     used = time.thread_time()
     shift = trace.shift
@@ -179,7 +179,7 @@ def take(
         )
     value = summary(activities, calls, trace.marks, host, breathe)
     if not value:
-        raise Refusal("failed", "the trace has no whole step: nothing ran on a device")
+        raise Refusal("failed", "no complete step was traced: nothing ran on a device")
     value.update(
         began=trace.marks[0] / 1e9,
         first_step=trace.first_step,

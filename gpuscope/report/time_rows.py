@@ -26,7 +26,7 @@ from .content import (
 from .documents import Document
 from .findings import of_cause
 
-SOURCE = "looks at the training thread's stack"
+SOURCE = "samples of the training thread's stack"
 LOOK_TOKENS = {
     "kernels": "allocated",
     "communication": "series4",
@@ -109,7 +109,7 @@ def _figures(document: Document, when: str) -> Figures:
     least = number(causes[0].get("step_seconds_at_least")) if causes else None
     if least is not None:
         figures.append(
-            Figure("at least, if cured", duration_text(least), read.text(causes[0].get("title")))
+            Figure("at least, if fixed", duration_text(least), read.text(causes[0].get("title")))
         )
     return Figures(figures, source="probe", when=when)
 
@@ -170,7 +170,7 @@ def _ranks(trainers: Sequence[Document], when: str) -> Table:
 def _look(look: Document) -> list[Part]:
     problem = read.text(look.get("problem"))
     if problem:
-        return [Sentences([f"The GPU was not looked at: {problem}."], "muted")]
+        return [Sentences([f"No GPU trace was taken: {problem}."], "muted")]
     seconds, steps = number(look.get("seconds")), number(look.get("steps"))
     bars = []
     for row in read.rows(look.get("rows")):

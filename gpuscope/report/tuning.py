@@ -122,7 +122,7 @@ def _candidates(document: Document, source: str, when: str) -> list[Part]:
             compared.append(_interval(label, speed, f"{words}; against {against}"))
     if not rows:
         return []
-    head = ("Settings", "Samples/s", "Warm-up", "Reserved", "What became of it")
+    head = ("Settings", "Samples/s", "Warm-up", "Reserved", "Result")
     parts: list[Part] = []
     if compared:
         parts.append(Intervals("Speed against the best then", compared, source=source, when=when))

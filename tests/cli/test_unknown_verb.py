@@ -116,8 +116,9 @@ def test_explain_is_an_option_of_the_doctor():
     assert "gpuscope doctor --explain num-workers" in done.stderr
 
 
-def test_an_option_like_no_other_gets_the_list_of_all():
+def test_an_option_like_no_other_gets_an_example():
     done = command("ps", "--zzz")
     assert done.returncode == 64
     assert "Did you mean" not in done.stderr
-    assert done.stderr.startswith("usage: gpuscope ps")
+    assert "usage:" not in done.stderr
+    assert "Example: gpuscope ps user@host" in done.stderr

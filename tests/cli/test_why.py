@@ -55,7 +55,7 @@ def ask(monkeypatch, capsys):
         work: Any = None,
         **more: Any,
     ) -> tuple[int, str, str, list[Any]]:
-        none = fails("unsupported", "no CUDA here: nothing to look at")
+        none = fails("unsupported", "no CUDA here: nothing to trace")
         uncounted = fails("refused", "parts of this training are compiled")
         seen = frames or frames_of(os.getpid())
         source = AskedSource(seen, time=time, look=look or none, work=work or uncounted, **more)
@@ -78,7 +78,7 @@ def test_it_says_what_takes_most_and_what_a_step_would_take_without_it(ask):
     assert "num_workers" in out
     assert [name for name, _ in asked] == ["time", "look", "work", "time", "recent"]
     assert "Useful work: not known, parts of this training are compiled." in said
-    assert "The GPU was not looked at: no CUDA here: nothing to look at." in said
+    assert "No GPU trace was taken: no CUDA here: nothing to trace." in said
     assert asked[0][1]["close_seconds"] == 0.01
 
 
@@ -196,7 +196,7 @@ def test_a_probe_that_serves_no_look_is_said_to_be_old(ask):
     old = fails("unsupported", "this probe does not serve look")
     value = {"minutes": [minute()], "problem": ""}
     _, out, _, _ = ask(str(os.getpid()), time=gives(value), look=old)
-    assert "The GPU was not looked at: the probe in this trainer is from an older gpuscope." in out
+    assert "No GPU trace was taken: the probe in this trainer is from an older gpuscope." in out
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_a_probe_that_serves_no_look_is_said_to_be_old(ask):
         ),
         ("refused", "the training runs in another thread", "import torch in the thread that"),
         ("unsupported", "no step was seen yet", "after the first steps"),
-        ("failed", "no whole step ended in time", "waits for slow steps"),
+        ("failed", "no step was completed in time", "waits for slow steps"),
         ("timeout", "look was not done within 7 s: it is being read", "waits for slow steps"),
     ],
 )
@@ -225,7 +225,7 @@ def test_why_nobody_could_look_is_said_with_what_to_do_next(ask, code, reason, t
     status, out, _, _ = ask(str(os.getpid()), time=value, look=fails(code, reason))
     said = " ".join(out.split())
     assert status == 1, "its wall clock is known all the same"
-    assert f"The GPU was not looked at: {reason}." in said
+    assert f"No GPU trace was taken: {reason}." in said
     assert then in said.partition("Next: ")[2]
 
 
@@ -320,7 +320,7 @@ def test_few_looks_are_said_to_be_few(ask):
         str(os.getpid()), "--no-look", time=gives({"minutes": [minute(10)], "problem": ""})
     )
     assert code == 3
-    assert "too few to tell" in " ".join(out.split())
+    assert "Too few samples to tell" in " ".join(out.split())
 
 
 def test_a_trainer_that_has_not_trained_yet_is_said_so(ask):
@@ -594,7 +594,7 @@ def test_the_doctor_knows_of_a_real_trainer_what_its_last_look_has_found():
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=90, cwd=Path(__file__).parents[2]
         )
-    assert told["look"] == {"problem": "no CUDA here: nothing to look at"}
+    assert told["look"] == {"problem": "no CUDA here: nothing to trace"}
     one = next(x for x in told["causes"] if x["row"] == "read")
     also = next(x for x in json.loads(done.stdout)["findings"] if x["cause"] == one["cause"])
     assert also["effect"]["saved_share"] == pytest.approx(one["saves_share_at_most"], abs=0.1)

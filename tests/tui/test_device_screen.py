@@ -387,7 +387,7 @@ async def test_a_healthy_device_has_its_training_and_its_peers_where_there_is_ro
     async with app.run_test(size=(200, 60)) as pilot:
         await until(pilot, "train.py")
         app.open("device", app.session.host.devices[1].key)
-        shown = await until(pilot, "The training here", "Beside the other GPUs")
+        shown = await until(pilot, "The training here", "Compared with the other GPUs")
         assert "What to do" not in shown
         assert "compute 70 % · optimizer 12 % · communication 9 %" in " ".join(shown.split())
         peers = [line for line in shown.splitlines() if "622 W  70 °C  ● ok" in line]

@@ -189,7 +189,7 @@ async def test_enter_among_the_jobs_before_there_is_one_opens_no_gpu():
     sample = next(frame for frame in rest if isinstance(frame, f.Sample))
     app = make_app([hello, *devices, replace(sample, p=[], u=[], t=[], a=[])])
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "live", "▸   0 H200", "no trainer with a probe yet")
+        await until(pilot, "live", "▸   0 H200", "in no training yet")
         overview = app.screen
         await at_the_jobs(pilot)
         await pilot.press("enter")

@@ -58,7 +58,7 @@ async def test_no_trainer_says_what_is_free_and_who_holds_the_rest():
     assert "idle held by lin (jupyter)" in screen
     small = await shown(views.vacant(), (80, 24))
     assert "GPU 0, 1: lin (jupyter) · idle ≥ 9 s" in small
-    assert "no trainer with a probe yet:  gpuscope run train.py" in small
+    assert "in no training yet:  gpuscope run train.py" in small
 
 
 @in_loop

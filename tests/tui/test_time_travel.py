@@ -195,7 +195,7 @@ async def test_no_further_back_than_there_is_and_esc_returns():
         await until(pilot, "jupyter")
         for _ in range(4):
             await pilot.press("left_curly_bracket")
-        screen = await until(pilot, ", 8m 59s ago", "no trainer with a probe yet")
+        screen = await until(pilot, ", 8m 59s ago", "in no training yet")
         assert load_shown(screen) == "1 %"
         await pilot.press("escape")
         await until(pilot, "jupyter", absent="PAST")

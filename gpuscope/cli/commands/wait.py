@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--slower",
         action="store_true",
-        help="also return when its steps have become lastingly slower (exit code 12); this takes "
+        help="also return when its steps stay slower than before (exit code 12); this takes "
         "90 s of steps at least",
     )
     parser.add_argument(

@@ -138,7 +138,7 @@ class DeviceScreen(ChartedScreen):
             (self._users, "Processes"),
             (self._users_below, "Processes"),
             (self._training, "The training here"),
-            (self._peers, "Beside the other GPUs"),
+            (self._peers, "Compared with the other GPUs"),
             (self._facts, "Identity"),
             (self._strip, "Load %"),
         ):
@@ -349,7 +349,7 @@ class DeviceScreen(ChartedScreen):
         finding, replayed = self._case.finding, bool(host.badge)
         number = copied_step(finding, replayed)
         if number is None:
-            self.tell("copy: no step of this cure can be pasted")
+            self.tell("copy: this fix has no command to copy")
             return
         text = paste_of(steps_of(finding, replayed)[number])
         copy_text(self.app, self.session.notices, text + "\n")

@@ -68,6 +68,7 @@ def since_text(case: Case, host: HostView) -> str:
     since = last_step(case, host)
     if since is None and case.before:
         return (
-            f"seen for {age_text(max(1.0, host.sampled_seconds - case.since))}, from the start on"
+            f"for {age_text(max(1.0, host.sampled_seconds - case.since))} or longer: "
+            "already there when gpuscope started"
         )
     return f"for {duration_of_case(case, host)}, since {clock(since or case.since, host)}"

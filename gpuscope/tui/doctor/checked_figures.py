@@ -112,15 +112,15 @@ def _hangs(host: HostView, _: Sources) -> Figures:
     out: Figures = []
     for name, ranks in _groups(host):
         stuck = [t for t in ranks if is_stalled(t)]
-        text = f"{name}: {len(ranks) - len(stuck)} of {len(ranks)} step"
+        text = f"{name}: {len(ranks) - len(stuck)} of {len(ranks)} stepping"
         text += f", not {names_of(stuck)}" if 0 < len(stuck) < len(ranks) else ""
         ages = [(age, t) for t in ranks if (age := t.number("step_age_seconds")) is not None]
         if ages:
             age, last = max(ages, key=lambda one: one[0])
             who = f" ({name_of(last)})" if len(ranks) > 1 else ""
             usual = last.number("step_seconds")
-            text += f"; longest since a step: {duration_text(age)}{who}"
-            text += f", usually {duration_text(usual)}" if usual else ""
+            text += f"; last step {duration_text(age)} ago{who}"
+            text += f", a step takes {duration_text(usual)}" if usual else ""
         out.append(text)
     return out
 

@@ -18,7 +18,7 @@ SUMMARY = (
     Column("current", "CURRENT", 9, flex=1, most=12, align="right"),
     Column("peak", "PEAK", 9, flex=1, most=12, align="right"),
     Column("in_rate", "ALLOC/S", 10, flex=1, most=13, align="right", priority=1),
-    Column("allocated", "ALLOC'D", 9, flex=1, most=12, align="right", priority=2),
+    Column("allocated", "ALLOCATED", 9, flex=1, most=12, align="right", priority=2),
     Column("freed", "FREED", 9, flex=1, most=12, align="right", priority=3),
     Column("out_rate", "FREED/S", 10, flex=1, most=13, align="right", priority=4),
 )

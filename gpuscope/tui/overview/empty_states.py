@@ -106,8 +106,8 @@ def about_room(host: HostView, history: HistoryOf, brief: bool = False) -> list[
         if host.link.state != "replay":
             lines.append(
                 [
-                    ("inside ", "muted"),
-                    ("no trainer with a probe yet:  ", "muted"),
+                    ("probe  ", "muted"),
+                    ("in no training yet:  ", "muted"),
                     ("gpuscope run train.py", "accent"),
                 ]
             )

@@ -99,6 +99,6 @@ def _last_minute(
             (fit("CPU 60 s", LABEL), "muted"),
             (drawn, "series1"),
             (f" {percent_text(max(known) / 100, whole=True):>5} ", "text"),
-            ("highest, bars to 100 %", "muted"),
+            ("highest (full bar: 100 %)", "muted"),
         ]
     ]

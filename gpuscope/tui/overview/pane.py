@@ -187,7 +187,7 @@ class OverviewPane(Pane):
 
     def _why_empty(self, host: HostView, lines: bool) -> list[Line]:
         waiting = host.link.text if host.link.failed else WAITING
-        text = waiting if host.sampled_seconds is None else "no trainer runs here"
+        text = waiting if host.sampled_seconds is None else "no training runs here"
         text = "no job matches" if self.session.state.filter or self.session.state.mine else text
         return [] if lines else [[(text, "muted")]]
 

@@ -58,7 +58,7 @@ def _with_gpus(host: HostView) -> list[Idea]:
         found.append(Idea(start, f"your training on a free GPU{size}, with a probe in it"))
     else:
         found.append(Idea("gpuscope run train.py", "your own training, with a probe in it"))
-        found.append(Idea("gpuscope wait --free 40GiB", "return once a GPU has so much room"))
+        found.append(Idea("gpuscope wait --free 40GiB", "return once a GPU has this much free"))
     if len(free) > 1:
         start = f"gpuscope run -- torchrun --nproc-per-node {len(free)} train.py"
         indices = ranges_text([index for index, _ in free])

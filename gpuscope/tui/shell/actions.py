@@ -45,7 +45,7 @@ ACTIONS: tuple[Action, ...] = (
         on_tab={
             "fleet": "look at this host",
             "overview": "all of a GPU; the ranks of a job; a finding in the Doctor",
-            "time": "what a row of the clock is made of; this rank; the finding in full",
+            "time": "what is in this row; this rank; the finding",
             "doctor": "the pitfall in full",
             "lab": "choose among the values of the switch",
             "log": "go to the job, GPU, finding or file of this line",

@@ -64,7 +64,7 @@ OPENS = {
     "top-findings": "the finding in the Doctor, with its fix",
     "top-processes": "all that is known of {row}",
     "fleet-hosts": "the tabs of {row}",
-    "time-rows": "what this row is made of",
+    "time-rows": "what is in this row",
     "time-steps": "the parts of a step of this rank",
     "time-ranks": "the ledger of this rank",
     "time-findings": "the finding in full",

@@ -93,7 +93,7 @@ LAB_KEYS: dict[str, tuple[Key, ...]] = {
             "enter",
             "select",
             "Details",
-            "what became of the row under the cursor",
+            "all of the trial under the cursor",
             20,
             via="LiveTable",
         ),

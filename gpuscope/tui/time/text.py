@@ -196,11 +196,11 @@ def no_minutes(host: HostView, trainer: TrainerView) -> list[Line]:
     elif has_stopped(trainer) and trainer.minutes:
         text = "The time ledger is not shown: all its minutes have a part of the hang in them."
     elif host.link.state == "replay":
-        text = "This recording has no time ledger of this trainer up to here."
+        text = "This recording has no time ledger of this trainer so far."
     elif trainer.gone is not None:
         text = "It ended before its time ledger was first reported."
     elif _is_overdue(trainer):
-        text = "No time ledger has come from this trainer: an older probe sends none."
+        text = "This trainer sends no time ledger: its probe is of an older gpuscope."
     else:
         text = "No time ledger yet: it comes 10 s after the first step."
     return [[(text, "muted")]]
@@ -223,8 +223,8 @@ def ledger_lines(host: HostView, trainer: TrainerView) -> list[Line]:
         how = "End the training and start it again with gpuscope run train.py: the probe of this "
         how += "version sends a ledger 10 s after the first step."
     else:
-        how = "It comes 10 s after the first step. An older probe sends none: then end the "
-        how += "training and start it again with gpuscope run train.py"
+        how = "The first one comes 10 s after the first step. The probe of an older gpuscope sends "
+        how += "none: then start the training again with gpuscope run train.py"
     return [[(LEDGER, "text")], [(how, "muted")]]
 
 

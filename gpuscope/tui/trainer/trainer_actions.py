@@ -257,7 +257,7 @@ def look_came(value: Mapping[str, Any]) -> Iterable[Line]:
     """Return what a look has found in a line, and what it has cost."""
     found = look.read(value)
     if found is None:
-        yield [("Nothing  ", "muted"), ("the trace held no whole step", "warn")]
+        yield [("Nothing  ", "muted"), ("no complete step was traced", "warn")]
         return
     steps = f"{count_text(found.steps, 'step')} of {duration_text(found.step_seconds)}"
     yield [("Steps    ", "muted"), (steps, "text")]
