@@ -125,8 +125,8 @@ def _collectives_evidence(stall: Stall) -> list[Evidence]:
     if not behind or not others or min(others) <= max(behind):
         return []
     text = (
-        f"collectives launched: {names_of(stall.behind)} {max(behind):.0f}, "
-        f"{names_of(stall.waiting)} {min(others):.0f}"
+        f"collectives launched: {names_of(stall.behind)}: {max(behind):.0f}, "
+        f"{names_of(stall.waiting)}: {min(others):.0f}"
     )
     return [Evidence(text=text, source="probe")]
 

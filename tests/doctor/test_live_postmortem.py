@@ -67,7 +67,7 @@ def test_the_recorded_stall_names_rank_line_and_that_it_is_the_loader():
         "Hang: rank 1 is stuck at <path>:31 in __getitem__; rank 0 waits for it at "
         "<path>:62 in main"
     )
-    assert "collectives launched: rank 1 55, rank 0 56" in text(first)
+    assert "collectives launched: rank 1: 55, rank 0: 56" in text(first)
     assert [one.title for one in others if one.severity != "info"] == [FP32]
 
 

@@ -37,7 +37,7 @@ PAIRS = {
     "deeper": ("shallower", "Depth"),
     "text_down": ("text_up", "Text"),
     "lab_previous": ("lab_next", "Change"),
-    "lab_mark_a": ("lab_mark_b", "Mark A, B"),
+    "lab_mark_a": ("lab_mark_b", "Mark"),
 }
 """Action → the one that undoes it, which shares its entry, and the word for both.
 

@@ -15,6 +15,7 @@ from ...text import styled
 from ...text.styled import Line
 from ...text.width import cut
 from ..cells import fit
+from ..overview.job_list import JobList
 from ..widgets.dialog import ClosesOnce
 from ..widgets.table import LiveTable
 from ..widgets.text_dialog import TextDialog
@@ -83,6 +84,18 @@ WORDS = (
     ("driver", "the driver's own: nvidia-smi does not count it as used"),
     ("free", "what a new process could get"),
 )
+COLUMNS = (
+    ("UTIL", "share of the time that any kernel ran (GPU-Util)"),
+    ("TENS", "share of the time that tensor cores worked"),
+    ("STEP TIME", "median of the last steps; P95: 95 % take no longer"),
+    ("STEP AGE", "time since the last step ended"),
+    ("INPUT", "share of a step that waits for the data loader"),
+    ("PEAK/RES.", "peak allocated, and reserved by torch"),
+    ("HEADROOM", "what can still be allocated before out of memory"),
+    ("COLLECTIVES", "all_reduce and the like, launched so far"),
+    ("RSS", "host memory of the process"),
+)
+"""Heads of columns that are short for something."""
 GLYPHS = (
     ("ok", "ok: working"),
     ("warn", "warning: slower or fuller than necessary"),
@@ -249,6 +262,10 @@ class HelpScreen(TextDialog):
             out.append([(head, token), (text, "muted")])
         yield out
         yield [
+            [("Column heads", "title")],
+            *([(f"  {fit(head, 15)}", "title"), (text, "muted")] for head, text in COLUMNS),
+        ]
+        yield [
             [("On the timeline", "title")],
             *(
                 [(f"  {fit(getattr(glyphs, mark), GLYPH_CELLS)}", token), (text, "muted")]
@@ -293,6 +310,9 @@ def two_columns(blocks: Sequence[Block], wide: int) -> list[Line]:
 def _row_of(screen: Screen[Any]) -> str:
     """Return the first words of the row under the cursor of the list that has the keyboard."""
     table = screen.focused
+    if isinstance(table, JobList):
+        job = table.current.cells.get("job") if table.current is not None else None
+        return cut(job[0].strip(), ROW_CELLS) if job is not None else ""
     if not isinstance(table, LiveTable):
         return ""
     row = next((row for row in table.rows if row.key == table.cursor_key), None)

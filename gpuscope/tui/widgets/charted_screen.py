@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..shell.session import Session
 
 WINDOWS = (60.0, 300.0, 900.0, 3600.0, 4 * 3600.0)
-"""Seconds that the charts show; + and - step through them."""
+"""Seconds that the charts show; the keys of Zoom step through them."""
 WIDE = 110
 SHOW_SECONDS, CHART_SECONDS = 0.5, 2.0
 CHART_ROWS = 9

@@ -121,7 +121,7 @@ def text(
     else:
         lines.append("No process here uses a GPU, has torch loaded, or has a probe.")
     lines += _wrapped(
-        "Elsewhere:   ",
+        "Other hosts: ",
         "gpuscope attach USER@HOST    (it needs Python 3.8 there, nothing else)",
         columns,
     )

@@ -34,7 +34,7 @@ def text(result: Mapping[str, Any]) -> str:
         lines.append(
             "No process here uses a GPU, and no trainer has a probe."
             if not notes
-            else "Nothing to show yet."
+            else "No GPU process is known, and no trainer has a probe."
         )
         lines.append("To see inside a trainer: gpuscope run train.py")
     return "\n".join([*lines, "", *(f"{DASH} {note}" for note in notes)] if notes else lines)
