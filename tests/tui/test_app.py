@@ -275,9 +275,9 @@ async def test_the_rate_is_asked_of_the_source():
     app, source = live_app(views.training(3.0))
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "train.py")
-        await pilot.press("plus", "plus")
+        await pilot.press("right_square_bracket", "right_square_bracket")
         await until(pilot, "5 samples per second")
-        await pilot.press("minus", "minus")
+        await pilot.press("left_square_bracket", "left_square_bracket")
         await until(pilot, "1 samples per second")
         assert [arguments["hz"] for _, arguments in source.asked] == [2.0, 5.0, 2.0, 1.0]
         assert app.session.state.rate_hz == 1.0
@@ -452,8 +452,8 @@ async def test_a_replay_wears_its_badge_and_moves_in_time(recording):
         await until(pilot, "00:10/00:10")
         await pilot.press("left", "left")
         await until(pilot, "00:00/00:10")
-        await pilot.press("plus")
-        await until(pilot, "a replay keeps the rate of its recording")
+        await pilot.press("left_square_bracket")
+        await until(pilot, "×1")
         assert "self" not in text(app), "the cost shown in a recording would be somebody else's"
 
 

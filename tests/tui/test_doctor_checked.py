@@ -30,7 +30,7 @@ def text(name: str, host: HostView) -> str:
 
 def test_each_area_has_the_figures_that_its_rules_judge():
     host = host_of(views.training())
-    assert "train.py: 7 of 7 step; longest since a step:" in text("hangs", host)
+    assert "train.py: 7 of 7 stepping; last step " in text("hangs", host)
     assert re.search(r"waits 4 % to 31 % of a step, most: rank 5", text("input", host))
     assert re.search(r"tensor cores active \d+ % to \d+ % of the time", text("GPU use", host))
     assert re.search(

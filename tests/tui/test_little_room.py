@@ -110,7 +110,7 @@ async def test_no_key_is_promised_that_a_session_cannot_carry_out():
         async with app.run_test(size=SMALL) as pilot:
             await until(pilot, "Devices")
             await pilot.press("enter")  # the keyboard begins at the job that stands still
-            screen = await until(pilot, "Diagnosis", "Readings", "do first")
+            screen = await until(pilot, "Diagnosis", "Enter Details", "do first")
             assert [key in screen for key in promised] == [can] * 4
             await pilot.press("escape", "P")
             screen = await until(pilot, "Processes", "Filter")
@@ -205,7 +205,7 @@ async def test_the_palette_shows_what_every_font_has():
     async with app.run_test(size=SMALL) as pilot:
         await until(pilot, "Devices")
         await pilot.press("colon", *"modules")
-        screen = await until(pilot, "parameters, gradients, state by module")
+        screen = await until(pilot, "parameters and state by module")
         assert all(ord(char) < 0x3000 for char in screen), "no pictures"
 
 
