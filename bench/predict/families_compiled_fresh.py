@@ -218,7 +218,7 @@ def hourglass(batch: int, device: Any) -> Made:
             self.head = nn.Conv2d(32, 17, 1)
 
         def forward(self, x: Tensor) -> Tensor:
-            seen = []
+            seen: list[Tensor] = []
             for part in self.down:
                 x = part(functional.max_pool2d(x, 2) if seen else x)
                 seen.append(x)

@@ -118,7 +118,8 @@ def _none(host: HostView | None, place: Target, verb: str, job: str) -> str:
     if not jobs:
         return (
             f"no trainer with a probe runs{where}.\n"
-            "Start one: gpuscope run train.py    In one that runs already: gpuscope attach PID --inject"
+            "Start one: gpuscope run train.py    "
+            "In one that runs already: gpuscope attach PID --inject"
         )
     begin = f"{place.text}:" if place.is_remote and ":" not in place.text else ""
     lines = [f"  gpuscope {verb} {begin}{_pid(one)}    ({_about(one)})" for one in jobs]

@@ -23,7 +23,7 @@ from ..charts.line import LineChart, Series
 from ..charts.load_lanes import LOADS
 from ..charts.load_strips import Lane, LoadStrips, binned
 from ..charts.spark import spark
-from ..shell.frozen_view import clock_at
+from ..shell.clock_at import clock_at
 from ..shell.keymap import bindings_of
 from ..trainer.trainer_actions import open_act
 from ..widgets.charted_screen import CHART_ROWS, TOKENS, WINDOWS, ChartedScreen

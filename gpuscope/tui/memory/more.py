@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ...store.view import Entity, HostView
 from ...text.styled import Line
 from ...text.units import GIB, window_text
-from ..shell.frozen_view import clock_at
+from ..shell.clock_at import clock_at
 from ..shell.keymap import key_of
 from ..shell.session import Session
 from ..theme import SERIES

@@ -15,7 +15,7 @@ from ...model.fullest import PEAK_BASIS
 from ...model.fullest_account import account_at_the_fullest
 from ...store.view import HostView, TrainerView
 from ...text.units import window_text
-from ..shell.frozen_view import clock_at
+from ..shell.clock_at import clock_at
 from ..shell.keymap import key_of
 from ..shell.session import Session
 from ..widgets.pane import Pane, set_title

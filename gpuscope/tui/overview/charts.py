@@ -18,7 +18,7 @@ from ...text.process_name import short_script
 from ...text.units import GIB, window_text
 from ..charts.axes import nominal
 from ..charts.strips import Painted
-from ..shell.frozen_view import clock_at
+from ..shell.clock_at import clock_at
 from ..theme import SERIES
 from ..widgets.pane import set_title
 

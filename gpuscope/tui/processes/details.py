@@ -10,7 +10,7 @@ from textual.containers import Horizontal, Vertical
 from ...text.units import window_text
 from ..charts.axes import fitted_seconds
 from ..charts.line import LineChart, one_if_alike
-from ..shell.frozen_view import clock_at
+from ..shell.clock_at import clock_at
 from ..widgets.pane import set_title
 from ..widgets.text import Lines
 from . import text as words

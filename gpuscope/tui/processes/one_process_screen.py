@@ -19,7 +19,7 @@ from ...text.styled import Line
 from ...text.units import window_text
 from ..charts.axes import fitted_seconds
 from ..charts.line import LineChart
-from ..shell.frozen_view import clock_at
+from ..shell.clock_at import clock_at
 from ..shell.keymap import bindings_of
 from ..widgets.charted_screen import CHART_ROWS, WINDOWS, ChartedScreen
 from ..widgets.pane import set_title

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from ...store.replay import ReplaySource
     from ...store.store import Store
     from ...store.view import HostView, View
-    from .session import Session
 
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 
@@ -98,19 +97,6 @@ class FrozenView:
             return "PAST, the newest"
         at = "" if past.wall_seconds is None else f"{clock_text(past.wall_seconds)}, "
         return f"PAST {at}{age_text(ago)} ago"
-
-
-def clock_at(session: Session, host: HostView, moment: float | None = None) -> float | None:
-    """Return the wall clock at the end of a time axis; None where the axis ends now.
-
-    It ends earlier in a recording, while the screen stands still, and where the host is silent.
-    ``moment`` is the end on the host's monotonic clock, by default its last sample.
-    """
-    still = session.replay is not None or session.paused_seconds is not None
-    before = 0.0 if moment is None else max((host.sampled_seconds or moment) - moment, 0.0)
-    if host.wall_seconds is None or not (still or before or session.ago_seconds >= 1):
-        return None
-    return host.wall_seconds - before
 
 
 def next_speed(replay: ReplaySource, faster: bool) -> bool:

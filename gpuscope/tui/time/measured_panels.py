@@ -13,7 +13,7 @@ from ...store.view import HostView, TrainerView
 from ...text import styled
 from ...text.styled import Line, Piece
 from ...text.units import window_text
-from ..shell.frozen_view import clock_at
+from ..shell.clock_at import clock_at
 from ..trainer.job_load import devices_of
 from ..widgets.pane import set_title, ways_to_a_probe
 from .panels import (

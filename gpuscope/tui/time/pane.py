@@ -25,7 +25,7 @@ from ...text.units import percent_text, short_age_text, window_text
 from ..charts.strips import Painted
 from ..doctor.text import SEVERITY_TOKENS, top
 from ..overview.finding_list import FindingList, go_to_finding
-from ..shell.frozen_view import clock_at
+from ..shell.clock_at import clock_at
 from ..shell.keymap import key_of
 from ..shell.session import Session
 from ..trainer.job_load import devices_of

@@ -27,7 +27,7 @@ from ..charts.stacked import Layer, Peak, StackedChart, TimeChart
 from ..memory.timeline import ticks
 from ..overview.job_rows import loss_text
 from ..overview.step_split import tokens_of
-from ..shell.frozen_view import clock_at
+from ..shell.clock_at import clock_at
 from ..time.step_layers import measured, of_ledger
 from ..widgets.pane import set_title
 from ..widgets.text import Lines
