@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.soak.kills import processor_seconds
 from gpuscope.predict.answer import Asking, Card
 from gpuscope.predict.child import Tracer
 from gpuscope.predict.request import Request, Traced
@@ -32,11 +33,6 @@ def _mib(pid: int) -> int:
     """Return the peak resident memory of a process."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) >> 10
-
-
-def _child_cpu(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @pytest.mark.parametrize(
@@ -55,7 +51,7 @@ def test_a_prediction_and_its_what_ifs(
 
         def cpu() -> float:
             own = resource.getrusage(resource.RUSAGE_SELF)
-            return own.ru_utime + own.ru_stime - before + _child_cpu(pid)
+            return own.ru_utime + own.ru_stime - before + processor_seconds(pid)
 
         def traced(request: Request) -> Traced:
             traces.append(request)

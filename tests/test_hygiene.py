@@ -71,6 +71,28 @@ except SystemExit:
     assert loaded(code, "torch", "textual", "plotext", "rich", "msgspec", "asyncio") == set()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("code", "names"),
+    [
+        ("from gpuscope.cli.main import main; main(['wait', '4194301'])", "torch textual"),
+        ("import gpuscope.cli.commands.lab.verb", "torch textual msgspec"),
+        (
+            "from gpuscope.cli.commands.doctor import live; live.examine(None, 1.0)\n"
+            "from gpuscope.doctor import live, postmortem, postmortem_snapshot, postmortem_end",
+            "torch textual asyncio gpuscope.tui",
+        ),
+        (
+            "from gpuscope.doctor.messages import examine; examine(['CUDA out of memory'])",
+            "torch textual rich msgspec pynvml numpy",
+        ),
+    ],
+    ids=["wait", "lab", "doctor of trainers", "doctor of a log"],
+)
+def test_what_needs_no_heavy_package_loads_none(code, names):
+    assert loaded(code, *names.split()) == set()
+
+
 def test_the_viewer_does_not_load_torch_pynvml_or_charts_at_start():
     assert loaded("import gpuscope.tui.shell.app", "torch", "pynvml", "plotext") == set()
 

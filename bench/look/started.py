@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuscope.wire.frames import Error, Request, Result
+from tests.fakes.forked_scripts import free_port
 from tests.fakes.probe_client import ROOT, Reader, sockets
 
 CONNECTION = "connections to the probe"
@@ -30,7 +30,7 @@ class Training:
     ) -> None:  # fmt: skip
         self.kind, self.watch = kind, watch
         self.outs = [folder / f"{kind}-{'looked' if watch else 'alone'}-{n}" for n in range(ranks)]
-        port = _free_port()
+        port = free_port()
         self.processes = []
         self.readers: list[Reader] = []
         for rank, out in enumerate(self.outs):
@@ -146,12 +146,6 @@ def _answer(reader: Reader, number: int) -> Result | Error:
             raise SystemExit("the probe has gone")
         if isinstance(frame, (Result, Error)) and frame.id == number:
             return frame
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def _environment(rank: int, ranks: int, port: int, folder: Path) -> dict[str, str]:

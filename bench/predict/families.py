@@ -328,25 +328,26 @@ def encoder_torch(batch: int, device: Any, checkpoint: bool = False) -> Made:
     return model, torch.optim.AdamW(model.parameters(), lr=1e-4), forward
 
 
+class Vit(nn.Module):
+    def __init__(
+        self, width: int, depth: int, heads: int, pixels: int, dropout: float, again: bool
+    ):
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, 16, 16)
+        self.first = nn.Parameter(torch.zeros(1, 1, width))
+        self.places = nn.Parameter(torch.randn(1, (pixels // 16) ** 2 + 1, width) * 0.02)
+        self.blocks = Repeated([VitBlock(width, heads, dropout) for _ in range(depth)], again)
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 1000)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.patches(images).flatten(2).transpose(1, 2)
+        x = torch.cat((self.first.expand(x.shape[0], -1, -1), x), dim=1) + self.places
+        return self.head(self.norm(self.blocks.run(x))[:, 0])
+
+
 def vit_b16(batch: int, device: Any, checkpoint: bool = False) -> Made:
-    width, patch, pixels = 768, 16, 224
-
-    class Vit(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.patches = nn.Conv2d(3, width, patch, patch)
-            self.first = nn.Parameter(torch.zeros(1, 1, width))
-            self.places = nn.Parameter(torch.randn(1, (pixels // patch) ** 2 + 1, width) * 0.02)
-            self.blocks = Repeated([VitBlock(width, 12, 0.1) for _ in range(12)], checkpoint)
-            self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 1000)
-
-        def forward(self, images: Tensor) -> Tensor:
-            x = self.patches(images).flatten(2).transpose(1, 2)
-            x = torch.cat((self.first.expand(x.shape[0], -1, -1), x), dim=1) + self.places
-            return self.head(self.norm(self.blocks.run(x))[:, 0])
-
-    model = Vit().to(device)
-    images = torch.randn(batch, 3, pixels, pixels, device=device)
+    model = Vit(768, 12, 12, 224, 0.1, checkpoint).to(device)
+    images = torch.randn(batch, 3, 224, 224, device=device)
     targets = torch.randint(1000, (batch,), device=device)
 
     def forward() -> Tensor:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .families import Bert, Gated, Gpt, Made, Repeated, VitBlock, next_token_loss
+from .families import Bert, Gated, Gpt, Made, Vit, next_token_loss
 from .families_vision import ResNet, UNet
 
 
@@ -72,23 +72,8 @@ def resnet_short(batch: int, device: Any, checkpoint: bool = False) -> Made:
     return model, torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9), forward
 
 
-class Vit(nn.Module):
-    def __init__(self, width: int, depth: int, heads: int, pixels: int, again: bool):
-        super().__init__()
-        self.patches = nn.Conv2d(3, width, 16, 16)
-        self.first = nn.Parameter(torch.zeros(1, 1, width))
-        self.places = nn.Parameter(torch.randn(1, (pixels // 16) ** 2 + 1, width) * 0.02)
-        self.blocks = Repeated([VitBlock(width, heads, 0.0) for _ in range(depth)], again)
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 1000)
-
-    def forward(self, images: Tensor) -> Tensor:
-        x = self.patches(images).flatten(2).transpose(1, 2)
-        x = torch.cat((self.first.expand(x.shape[0], -1, -1), x), dim=1) + self.places
-        return self.head(self.norm(self.blocks.run(x))[:, 0])
-
-
 def vit_small(batch: int, device: Any, checkpoint: bool = False) -> Made:
-    model = Vit(384, 12, 6, 256, checkpoint).to(device)
+    model = Vit(384, 12, 6, 256, 0.0, checkpoint).to(device)
     images = torch.randn(batch, 3, 256, 256, device=device)
     targets = torch.randint(1000, (batch,), device=device)
 

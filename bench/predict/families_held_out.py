@@ -18,6 +18,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint as recompute
 
 from .families import Made, Repeated
+from .families_unseen import MixerBlock
 
 
 def _adamw(model: nn.Module, forward: Callable[[], Tensor]) -> Made:
@@ -196,26 +197,11 @@ def speech(batch: int, device: Any, checkpoint: bool = False) -> Made:
 
 
 def mixer(batch: int, device: Any, checkpoint: bool = False) -> Made:
-    class Block(nn.Module):
-        def __init__(self, patches: int, width: int):
-            super().__init__()
-            self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
-            self.across = nn.Sequential(
-                nn.Linear(patches, 2 * patches), nn.GELU(), nn.Linear(2 * patches, patches)
-            )
-            self.along = nn.Sequential(
-                nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
-            )
-
-        def forward(self, x: Tensor) -> Tensor:
-            x = x + self.across(self.first(x).transpose(1, 2)).transpose(1, 2)
-            return x + self.along(self.second(x))
-
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.patches = nn.Conv2d(3, 448, 14, 14)
-            self.blocks = Repeated([Block(256, 448) for _ in range(10)], checkpoint)
+            self.blocks = Repeated([MixerBlock(256, 448) for _ in range(10)], checkpoint)
             self.head = nn.Linear(448, 100)
 
         def forward(self, images: Tensor) -> Tensor:

@@ -236,8 +236,7 @@ def list_gap(device: DeviceView) -> Unknown | None:
 
     None where it is whole.
     """
-    reason = device.readings.get("processes")
-    return reason if isinstance(reason, Unknown) else None
+    return device.unknown("processes")
 
 
 def listed_on(device: DeviceView) -> tuple[UseView, ...] | None:

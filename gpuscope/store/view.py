@@ -71,6 +71,11 @@ class Entity:
         value = self.readings.get(column)
         return value if isinstance(value, (int, float)) else None
 
+    def unknown(self, column: str) -> Unknown | None:
+        """Return why a column or a list is unknown, ``None`` if it is known or nobody says."""
+        why = self.readings.get(column)
+        return why if isinstance(why, Unknown) else None
+
 
 @dataclass(frozen=True, slots=True)
 class UseView(Entity):
@@ -218,8 +223,7 @@ class HostView(Entity):
     @property
     def unread(self) -> Unknown | None:
         """Return why some trainers of this host are not shown; None if all are."""
-        reason = self.readings.get("trainers")
-        return reason if isinstance(reason, Unknown) else None
+        return self.unknown("trainers")
 
     @property
     def hidden(self) -> Unknown | None:
@@ -227,8 +231,7 @@ class HostView(Entity):
 
         They differ inside a container, for example. None if they are the same.
         """
-        reason = self.readings.get("processes")
-        return reason if isinstance(reason, Unknown) else None
+        return self.unknown("processes")
 
     def job_of(self, trainer: TrainerView | None) -> JobView | None:
         """Return the job that a trainer is a rank of."""

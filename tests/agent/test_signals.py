@@ -16,6 +16,7 @@ from gpuscope.agent import signals
 from gpuscope.process.procfs import start_ticks
 from gpuscope.wire import frames
 from tests.fakes import agents
+from tests.fakes.waiting import until
 
 QUIET = ("--sockets", "/nonexistent")
 
@@ -47,10 +48,7 @@ def test_a_process_stops_goes_on_and_ends(child: subprocess.Popen[bytes]) -> Non
     start = start_ticks(child.pid)
     for name, wanted in (("STOP", "T"), ("CONT", "S")):
         signals.send(args(child.pid, start, name))
-        deadline = time.monotonic() + 5
-        while state(child.pid) != wanted:
-            assert time.monotonic() < deadline, (name, state(child.pid))
-            time.sleep(0.01)
+        until(lambda wanted=wanted: state(child.pid) == wanted, 5)
     signals.send(args(child.pid, start))
     assert child.wait(5) == -signal.SIGTERM
     assert code_of(args(child.pid, start)) == "gone"
@@ -236,9 +234,7 @@ def test_the_environment_of_a_process_is_an_allow_list() -> None:
     }
     process = subprocess.Popen(["sleep", "60"], env=env)
     try:
-        deadline = time.monotonic() + 5
-        while b"RANK=3" not in Path(f"/proc/{process.pid}/environ").read_bytes():
-            assert time.monotonic() < deadline
+        until(lambda: b"RANK=3" in Path(f"/proc/{process.pid}/environ").read_bytes(), 5)
         with agents.process(*QUIET) as (viewer, _):
             start = start_ticks(process.pid)
             viewer.send(frames.Request("environment", 1, {"pid": process.pid, "start": start}))

@@ -15,7 +15,6 @@ import stat
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -26,6 +25,7 @@ from gpuscope.attach.targets import BadTarget, parse
 from gpuscope.store.remote import Gate
 from tests.fakes.cases import each
 from tests.fakes.stand_ins import install
+from tests.fakes.waiting import until
 
 ROOT = Path(__file__).parents[2]
 HELD = {
@@ -457,7 +457,4 @@ def test_no_thread_is_left_by_a_question_that_nobody_finishes():
                     assert link.recv(1) == b""
                 except OSError:
                     pass  # it has hung up on us
-        deadline = time.monotonic() + 10
-        while any(thread.name == "askpass question" for thread in threading.enumerate()):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: all(one.name != "askpass question" for one in threading.enumerate()), 10)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import subprocess
-import sys
 
 import pytest
 
@@ -274,13 +273,3 @@ def test_sizes(text, size):
 def test_what_makes_no_sense_is_usage(words, capsys):
     assert perform(wait.run, parsed(*words), "gpuscope wait") == 64
     assert "gpuscope wait:" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_neither_textual_nor_torch_is_loaded():
-    code = (
-        "import sys; from gpuscope.cli.main import main; main(['wait', '4194301'])\n"
-        "print([m for m in ('textual', 'torch') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout.strip() == "[]", done.stderr

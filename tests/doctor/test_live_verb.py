@@ -107,15 +107,3 @@ def test_hostile_probes_change_nothing_for_others(fake, sockets, mode):
         report = look(sockets)
         assert report.examined
         assert good.poll() is None
-
-
-@pytest.mark.slow
-def test_it_needs_neither_torch_nor_the_screen():
-    code = (
-        "import sys; from gpuscope.cli.commands.doctor import live; live.examine(None, 1.0)\n"
-        "from gpuscope.doctor import live, postmortem, postmortem_snapshot, postmortem_end\n"
-        "print([name for name in ('torch', 'textual', 'asyncio', 'gpuscope.tui') if name in "
-        "sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.tmux import TMUX, WAIT_SECONDS, Tmux
+from tests.fakes.waiting import until
 
 pytestmark = pytest.mark.skipif(TMUX is None, reason="tmux is not installed")
 
@@ -95,10 +96,7 @@ def test_starts_goes_through_its_tabs_and_leaves_nothing_behind(terminal):
     screen.wait("EXIT=0")
     assert screen.flag("alternate_on") == "0"
     assert screen.flag("mouse_any_flag") == "0"
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not all(_ended(pid) for pid in agents):
-        assert time.monotonic() < deadline, "an agent was left behind"
-        time.sleep(0.05)
+    until(lambda: all(map(_ended, agents)), WAIT_SECONDS)
 
 
 @pytest.mark.slow

@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.fakes.forked_scripts import free_port
+
 PATIENCE = 15.0
 PASSPHRASE = "an open secret"
 
@@ -171,12 +173,6 @@ def network(number: int) -> Iterator[Inside]:
         subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def _key(path: Path, passphrase: str = "") -> Path:
     words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-C", "test", "-f", str(path)]
     subprocess.run(words, check=True, timeout=30)
@@ -194,7 +190,7 @@ def server(
     reason = why_not()
     assert not reason, reason
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    address, port = (inside.address, 22) if inside else ("127.0.0.1", _free_port())
+    address, port = (inside.address, 22) if inside else ("127.0.0.1", free_port())
     for name in ("host", "other_host", "user", "stranger"):
         _key(folder / name)
     _key(folder / "locked", PASSPHRASE)
@@ -241,7 +237,7 @@ def server(
             f"UserKnownHostsFile {folder}/known_hosts\nGlobalKnownHostsFile /dev/null\n"
             "NumberOfPasswordPrompts 3\n"
         )
-    text += f"Host closed\nHostName 127.0.0.1\nPort {_free_port()}\n"
+    text += f"Host closed\nHostName 127.0.0.1\nPort {free_port()}\n"
     (folder / "ssh_config").write_text(text)
     binary = sshd_path()
     assert binary is not None

@@ -9,10 +9,12 @@ A scenario is a list of frames as an agent would send them at 2 Hz, ending at mo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
 
 from gpuscope.store.store import Store
-from gpuscope.store.view import Link
+from gpuscope.store.view import HistoryOf, HostView, Link
+from gpuscope.text.styled import Line
 from gpuscope.wire import frames as f
 
 END = 10_000.0
@@ -387,3 +389,21 @@ def store_of(frames: list[f.Frame], badge: str = "") -> Store:
         store.apply(SOURCE, frame, getattr(frame, "m", 0) / 1e9)
     store.set_link(SOURCE, Link("live"))
     return store
+
+
+def seen(frames: list[f.Frame]) -> tuple[HostView, HistoryOf]:
+    """The host of such a store, and its histories."""
+    store = store_of(frames)
+    host = store.view().host
+    assert host is not None
+    return host, partial(store.history, SOURCE)
+
+
+def host_of(frames: list[f.Frame]) -> HostView:
+    """The host of such a store."""
+    return seen(frames)[0]
+
+
+def flat(lines: Iterable[Line]) -> str:
+    """The text of styled lines, without their styles."""
+    return "\n".join("".join(text for text, _ in line) for line in lines)

@@ -12,7 +12,6 @@ import os
 import shlex
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,6 +35,7 @@ from gpuscope.store.store import Store
 from gpuscope.store.view import HostView
 from gpuscope.wire.frames import ProcDef
 from tests.fakes.nvml import GIB, FakeNvml, FakeProcess
+from tests.fakes.waiting import until
 
 
 @pytest.fixture
@@ -264,9 +264,7 @@ def test_the_share_is_the_mean_over_the_gpus_of_the_run(fake: FakeNvml) -> None:
     share.record(started(fake.gpus[0].uuid, fake.gpus[2].uuid))
     share.record(metrics.Step(1, 1.0, None, None, warming_up=True))
     share.record(STEADY)
-    deadline = time.monotonic() + 20
-    while len(share._sums) < 2 and time.monotonic() < deadline:
-        time.sleep(0.05)
+    until(lambda: len(share._sums) == 2, 20)
     share.record(metrics.Ended({}))
     assert share.finish() == (40.0, "", "")
 
@@ -276,9 +274,7 @@ def test_a_gpu_without_the_counters_says_so(fake: FakeNvml) -> None:
     share = TensorShare()
     share.record(started(fake.gpus[0].uuid))
     share.record(STEADY)
-    deadline = time.monotonic() + 20
-    while share._code != "not_supported" and time.monotonic() < deadline:
-        time.sleep(0.05)
+    until(lambda: share._code == "not_supported", 20)
     percent, code, why = share.finish()
     assert (percent, code) == (None, "not_supported")
     assert "Hopper" in why

@@ -292,17 +292,6 @@ def test_a_worker_does_not_outlive_its_parent(way: str, tmp_path: Path) -> None:
         assert list(tmp_path.glob("gpuscope-lab-*")) == []
 
 
-def test_nothing_of_torch_or_the_screen_is_loaded_here() -> None:
-    code = (
-        "import sys, gpuscope.cli.commands.lab.verb; "
-        "print([m for m in ('torch', 'textual', 'msgspec') if m in sys.modules])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True
-    )
-    assert done.stdout.strip() == "[]"
-
-
 def ask(python: str, **environ: str) -> subprocess.CompletedProcess[str]:
     code = "from gpuscope.lab.launch import find_python; print(find_python())"
     clean = {name: value for name, value in os.environ.items() if name != PYTHON_VARIABLE}

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import pytest
 
@@ -21,7 +20,7 @@ from gpuscope.model.fullest_account import account_at_the_fullest
 from gpuscope.model.memory_layers import of_the_card
 from gpuscope.model.memory_room import room_of
 from gpuscope.model.time_ledger import JUDGED_SECONDS, recent
-from gpuscope.store.view import HistoryOf, HostView
+from gpuscope.store.view import HostView
 from gpuscope.text.units import amount_text, bytes_text, percent_text
 from gpuscope.tui.hosts.rows import host_row
 from gpuscope.tui.hosts.summary import summarise
@@ -43,14 +42,11 @@ from gpuscope.tui.trainer.job_text import head_of, standing_out
 from gpuscope.tui.trainer.rank_rows import rank_rows
 from gpuscope.wire import frames as f
 from tests.fakes import clocks, jobs, views
+from tests.fakes.views import flat, seen
 from tests.tui import lab_data
 
 TOKENS = Tokens(THEMES[0])
 PLACES = {name: 1 + at for at, name in enumerate(f.TRAINER_COLUMNS)}
-
-
-def flat(lines: object) -> str:
-    return "\n".join("".join(text for text, _ in line) for line in lines)  # type: ignore[attr-defined]
 
 
 def changed(frames: list[f.Frame], rank: int, **columns: f.Scalar) -> list[f.Frame]:
@@ -87,13 +83,6 @@ SCENES = [
     Scene("hangs", lambda: jobs.ranks(stalled=True), "4,024", stopped=True),
     Scene("evaluates for long", evaluates, "4,119", stopped=True),
 ]
-
-
-def seen(frames: list[f.Frame]) -> tuple[HostView, HistoryOf]:
-    store = views.store_of(frames)
-    host = store.view().host
-    assert host is not None
-    return host, partial(store.history, views.SOURCE)
 
 
 @pytest.mark.parametrize("scene", SCENES, ids=[scene.name for scene in SCENES])

@@ -537,8 +537,7 @@ def test_all_say_the_same_of_a_device_whose_training_is_not_well(trained: Traine
 
 
 def test_all_say_that_a_job_hangs_in_nccl_though_its_gpus_are_busy() -> None:
-    host = views.store_of(jobs.ranks(stalled=True)).view().host
-    assert host is not None
+    host = views.host_of(jobs.ranks(stalled=True))
     stall = find_stall(host.trainers)
     assert stall is not None
     for device, trainer in zip(host.devices, host.trainers, strict=True):

@@ -138,8 +138,7 @@ def test_steps_beyond_what_a_float_tells_apart_do_no_harm():
 
 
 def test_through_the_store_a_leaking_rank_is_the_first_to_die():
-    host = views.store_of(jobs.ranks(leaks=2)).view().host
-    assert host is not None
+    host = views.host_of(jobs.ranks(leaks=2))
     first, *others = rooms(host.devices, host.trainers)
     assert first.trainer.definition.rank == 2
     assert first.runs_out is not None

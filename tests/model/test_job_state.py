@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import pytest
 
 from gpuscope.doctor import live
 from gpuscope.model.job_state import job_state, worst_of_jobs
 from gpuscope.model.valid_history import while_it_answers
-from gpuscope.store.view import HistoryOf, HostView
 from gpuscope.tui.hosts.summary import Grade, summarise
 from gpuscope.tui.memory.side_by_side import side_by_side
 from gpuscope.tui.memory.subjects import subjects
@@ -25,6 +23,7 @@ from gpuscope.tui.trainer.rank_rows import rank_rows
 from gpuscope.tui.widgets.text import DASH
 from gpuscope.wire import frames as f
 from tests.fakes import jobs, views
+from tests.fakes.views import flat, seen
 
 TOKENS = Tokens(THEMES[0])
 
@@ -104,17 +103,6 @@ CASES = [
         "",
     ),
 ]
-
-
-def seen(frames: list[f.Frame]) -> tuple[HostView, HistoryOf]:
-    store = views.store_of(frames)
-    host = store.view().host
-    assert host is not None
-    return host, partial(store.history, views.SOURCE)
-
-
-def flat(lines: object) -> str:
-    return "\n".join("".join(text for text, _ in line) for line in lines)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("below", CASES, ids=[case.name for case in CASES])

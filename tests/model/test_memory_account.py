@@ -27,8 +27,7 @@ def told(frames: list[f.Frame], *changes: Change) -> tuple[HostView, Account]:
     for frame in frames:
         for change in changes:
             change(frame)
-    host = views.store_of(frames).view().host
-    assert host is not None
+    host = views.host_of(frames)
     device = host.devices[0]
     return host, account(host, device, device.allocators[0] if device.allocators else None)
 

@@ -15,9 +15,7 @@ from tests.fakes import views
 
 
 def training() -> HostView:
-    host = views.store_of(views.training(3.0)).view().host
-    assert host is not None
-    return host
+    return views.host_of(views.training(3.0))
 
 
 def test_the_tab_and_the_verb_name_the_same_jobs():

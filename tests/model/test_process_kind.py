@@ -57,8 +57,7 @@ def found(
             )
         ]
         sample.a = [views.row("a", 400, **{k: v for k, v in values.items() if k != "used_bytes"})]
-    host = views.store_of([*frames, sample, *events]).view().host
-    assert host is not None
+    host = views.host_of([*frames, sample, *events])
     trainer_view = host.trainers[0] if probe else None
     allocator = trainer_view.allocators[0] if trainer_view else None
     return recognise(host, host.devices[0], trainer_view, allocator, host.processes[0], held)

@@ -11,15 +11,9 @@ from functools import partial
 import pytest
 
 from gpuscope.model import memory_room, ranks, stalls, step_time, stragglers
-from gpuscope.store.view import HostView
 from gpuscope.wire import frames as f
 from tests.fakes import jobs, views
-
-
-def host_of(frames: list[f.Frame]) -> HostView:
-    host = views.store_of(frames).view().host
-    assert host is not None
-    return host
+from tests.fakes.views import host_of
 
 
 def with_last_row(frames: list[f.Frame], per_rank: dict[int, dict[str, f.Scalar]]) -> list[f.Frame]:

@@ -22,6 +22,7 @@ from gpuscope.tui.theme import Glyphs
 from gpuscope.tui.trainer.job_text import standing_out
 from gpuscope.wire import frames as f
 from tests.fakes import jobs, views
+from tests.fakes.views import host_of
 
 OF_RANKS, OF_PROCESSES = range(300, 304), range(100, 104)
 SOON = "the probe is gone (the program has ended); the process continues"
@@ -40,12 +41,6 @@ def gone(frames: list[f.Frame], ids: range, reason: str, after: float = 1.0) -> 
     ends = [f.Event(number, "gone", last.m + int(after * 1e9), reason) for number in ids]
     rest = [row for row in last.t if row[0] not in ids]
     return sample_at([*frames, *ends], after, t=rest)
-
-
-def host_of(frames: list[f.Frame]) -> HostView:
-    host = views.store_of(frames).view().host
-    assert host is not None
-    return host
 
 
 def stalls(host: HostView) -> list[str]:

@@ -15,7 +15,7 @@ from gpuscope.store.view import View
 from gpuscope.wire.codec import encode
 from gpuscope.wire.frames import Progress, Sample
 from tests.fakes.child_agent import PATIENCE, watching
-from tests.fakes.waiting import alive, own_seconds
+from tests.fakes.waiting import alive, own_seconds, until
 from tests.fakes.wire import definitions, hello, sample
 
 
@@ -187,10 +187,7 @@ def test_the_end_is_quick_and_leaves_nothing(how):
     took, pids = asyncio.run(check())
     assert took < 0.3  # 0.2 promised, and a little for our own work
     assert len(pids) == 2
-    deadline = time.monotonic() + PATIENCE
-    while any(alive(pid) for pid in pids):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: not any(map(alive, pids)), PATIENCE)
 
 
 def test_a_flood_does_not_keep_others_from_their_turn():

@@ -64,6 +64,12 @@ async def until(pilot: Pilot[Any], *wanted: str, absent: str = "") -> str:
         await asyncio.sleep(0.02)
 
 
+def place_of(screen: str, words: str) -> tuple[int, int]:
+    """The column and the row at which these words begin."""
+    y = next(y for y, line in enumerate(screen.splitlines()) if words in line)
+    return screen.splitlines()[y].index(words), y
+
+
 async def at_the_jobs(pilot: Pilot[Any]) -> None:
     """Give the keyboard to the list of jobs; it is there already where a job stands still."""
     while not pilot.app.screen.query_one("#jobs").has_focus:

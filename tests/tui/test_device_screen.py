@@ -33,8 +33,7 @@ TOKENS = Tokens(THEMES[0])
 
 
 def device_of(frames: list[f.Frame], index: int = 0):
-    host = views.store_of(frames).view().host
-    assert host is not None
+    host = views.host_of(frames)
     return host, host.devices[index]
 
 

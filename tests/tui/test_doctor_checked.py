@@ -14,14 +14,9 @@ from gpuscope.text import styled
 from gpuscope.tui.doctor.checked_figures import AREAS, area_of, sources_of
 from gpuscope.tui.doctor.checked_text import related
 from tests.fakes import jobs, views
+from tests.fakes.views import host_of
 
 FIGURES = {area.name: area.figures for area in AREAS}
-
-
-def host_of(frames) -> HostView:
-    host = views.store_of(frames).view().host
-    assert host is not None
-    return host
 
 
 def text(name: str, host: HostView) -> str:

@@ -261,8 +261,7 @@ def rows_of(*places: str, title: str = "A card is slow") -> list[Any]:
         Case(number, replace(many(1)[0], title=title, where=place), "live")
         for number, place in enumerate(places)
     ]
-    host = views.store_of(views.vacant()).view().host
-    assert host is not None
+    host = views.host_of(views.vacant())
     return [row_of(group, host, Tokens(THEMES[0]).glyphs) for group in group_cases(found)]
 
 
@@ -577,8 +576,7 @@ def test_what_was_found_on_one_host_is_not_told_of_another(monkeypatch):
         return Report(findings=(finding(f"of {host.key}"),))
 
     monkeypatch.setattr(live, "examine", examine)
-    first = views.store_of(views.training(5.0)).view().host
-    assert first is not None
+    first = views.host_of(views.training(5.0))
     second = replace(first, key="second")
     silent = replace(first, key="silent", sampled_seconds=None)
 

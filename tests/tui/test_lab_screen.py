@@ -241,8 +241,7 @@ async def test_a_device_that_another_job_uses_is_refused_unless_forced(launched)
 
 
 def test_a_run_takes_the_devices_it_has_processes_for_and_our_own_workers_are_no_strangers():
-    host = views.store_of(views.training(3.0)).view().host
-    assert host is not None
+    host = views.host_of(views.training(3.0))
     who = lambda config, own=(): {(o.index, o.pid) for o in occupants(config, host, CUDA, own)}  # noqa: E731
     assert who(LabConfig()) == {(0, 48213)}
     assert who(LabConfig(parallel="ddp", nproc=3)) == {
@@ -257,8 +256,7 @@ def test_a_run_takes_the_devices_it_has_processes_for_and_our_own_workers_are_no
 
 
 def test_hidden_devices_are_not_taken_and_other_numbers_mean_others():
-    host = views.store_of(views.training(3.0)).view().host
-    assert host is not None
+    host = views.host_of(views.training(3.0))
 
     def index(value):
         return [
@@ -274,8 +272,7 @@ def test_hidden_devices_are_not_taken_and_other_numbers_mean_others():
 
 
 def test_memory_in_use_by_nobody_who_is_seen_is_somebodys():
-    host = views.store_of(views.vacant(container="docker", named=False)).view().host
-    assert host is not None
+    host = views.host_of(views.vacant(container="docker", named=False))
     found = occupants(LabConfig(), host, CUDA)
     assert [(o.index, o.used_bytes) for o in found] == [(0, 40 * GIB)]
     assert occupants(LabConfig(), host, CUDA, alone=False) == []

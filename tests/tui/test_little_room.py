@@ -249,8 +249,7 @@ def test_a_file_is_named_before_its_folder():
 
 
 def test_nothing_of_a_hung_device_is_blank_without_its_reason():
-    host = views.store_of(views.hung()).view().host
-    assert host is not None
+    host = views.host_of(views.hung())
     told = flat(words.state_lines(host, host.devices[3], 100))
     assert [line.split()[0] for line in told] == ["state", "memory"], "one reason for all"
     assert "nvmlDeviceGetUtilizationRates" in told[0]

@@ -47,8 +47,7 @@ def journal_of(frames, cases=(), stopped=STOPPED) -> Journal:
 
 
 def view(journal: Journal, frames, cases=(), stopped=STOPPED) -> None:
-    host = views.store_of(frames).view().host
-    assert host is not None
+    host = views.host_of(frames)
     journal.look(host, cases, stopped)
 
 
@@ -267,8 +266,7 @@ class Talks:
 
 
 def test_what_a_trainer_says_is_bounded_and_cannot_control_the_terminal():
-    host = views.store_of(jobs.ranks(2, 20.0)).view().host
-    assert host is not None
+    host = views.host_of(jobs.ranks(2, 20.0))
     happened = Happened()
     said = ["\x1b]0;title\x07\x1b[2Jepoch 1", "x" * 5000, *["step"] * KEPT_OUTPUT]
     assert happened.look(host, [], Talks(said[:2]))  # type: ignore[arg-type]
@@ -319,8 +317,7 @@ def test_events_over_time_are_counted_by_kind_and_the_gravest_is_marked():
 
 
 def test_an_event_in_full_says_what_its_gpu_and_its_job_do_now():
-    host = views.store_of(views.hung()).view().host
-    assert host is not None
+    host = views.host_of(views.hung())
     lost = next(device for device in host.devices if device.definition.index == 5)
     found = entry(host.wall_seconds - 30, "gpu", "bad", place=("device", lost.key))
     text = [styled.plain(line) for line in details(found, Around(host), GLYPHS, 90, 40)]

@@ -28,8 +28,7 @@ def text(pieces: list[tuple[str, str]]) -> str:
 def test_marks_are_kept_apart_from_the_log_and_outlive_it():
     frames = inside.crowded(4.0)
     frames += [f.Event(160, "note", int(views.END * 1e9), f"note {n}") for n in range(400)]
-    host = views.store_of(frames).view().host
-    assert host is not None
+    host = views.host_of(frames)
     assert [mark.kind for mark in host.marks] == [
         "oom",
         "oom",
@@ -53,8 +52,7 @@ def test_marks_follow_the_clock_of_the_view_over_a_reboot():
         *views.trainer(48216, 3, 8, "ada", True, "job-a"),
         f.Event(316, "phase", int(8e9), data={"phase": "eval"}),
     ]
-    host = views.store_of(frames).view().host
-    assert host is not None
+    host = views.host_of(frames)
     assert host.marks[-1].seconds == pytest.approx(views.END + 100.0 + 3.0), "100 s down, then 3 s"
 
 

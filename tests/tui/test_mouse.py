@@ -18,15 +18,10 @@ from gpuscope.tui.shell.app import GpuscopeApp
 from gpuscope.tui.shell.session import Session
 from gpuscope.tui.shell.state import ViewState
 from tests.fakes import views
-from tests.tui.pilot import in_loop, make_app, until
+from tests.tui.pilot import in_loop, make_app, place_of, until
 from tests.tui.test_hosts_pane import SIX, app_of, lines_of, settled
 
 SIZE = (140, 40)
-
-
-def place_of(screen: str, words: str) -> tuple[int, int]:
-    y = next(y for y, line in enumerate(screen.splitlines()) if words in line)
-    return screen.splitlines()[y].index(words), y
 
 
 async def turn(pilot: Pilot[Any], widget: Widget, down: bool) -> None:

@@ -45,8 +45,7 @@ def flat(lines) -> str:
 
 
 def notebook(frames: list[f.Frame]):
-    host = views.store_of(frames).view().host
-    assert host is not None
+    host = views.host_of(frames)
     return host, next(p for p in host.processes if p.definition.pid == 51120)
 
 

@@ -26,17 +26,12 @@ from gpuscope.tui.widgets.bars import Bar
 from gpuscope.wire import frames as f
 from tests.fakes import jobs, views
 from tests.fakes.asked import AskedSource, fails, gives
+from tests.fakes.views import host_of
 from tests.tui.pilot import in_loop, make_app, until
 from tests.tui.snapshots import SIZES, text
 
 SIZE = (120, 40)
 GIB = views.GIB
-
-
-def host_of(frames: list[f.Frame]):
-    host = views.store_of(frames).view().host
-    assert host is not None
-    return host
 
 
 def listed(frames: list[f.Frame], **choice: object) -> rows.Listing:

@@ -109,8 +109,7 @@ async def test_memory_that_grows_between_two_lists_of_processes_is_not_hidden():
 def test_hidden_is_what_no_process_accounts_for():
     from gpuscope.model.device_state import unowned_on
 
-    host = views.store_of(views.training()).view().host
-    assert host is not None
+    host = views.host_of(views.training())
     for device in host.devices:
         assert unowned_on(device) == 0
         used = device.number("used_bytes")
@@ -119,8 +118,7 @@ def test_hidden_is_what_no_process_accounts_for():
         assert unowned_on(device, used + (400 << 20)) == pytest.approx(400 << 20, abs=32 << 20)
     untold = f.Sample(999, int((views.END + 1) * 1e9), u=[views.row("u", 213)])
     untold.why.append([213, "used_bytes", f.NO_PERMISSION, "the driver does not say"])
-    host = views.store_of([*views.training(), untold]).view().host
-    assert host is not None
+    host = views.host_of([*views.training(), untold])
     assert None in [unowned_on(device) for device in host.devices], (
         "who holds an untold amount may hold it all"
     )
@@ -217,8 +215,7 @@ async def test_memory_accounts_for_what_nvidia_smi_shows():
 async def test_the_rows_of_the_waterfall_add_up():
     from gpuscope.model.memory_account import account
 
-    host = views.store_of(views.training()).view().host
-    assert host is not None
+    host = views.host_of(views.training())
     for device in host.devices:
         found = account(host, device, device.allocators[0] if device.allocators else None)
         parts, total = found.parts, found.total

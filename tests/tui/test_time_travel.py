@@ -17,7 +17,7 @@ from gpuscope.tui.overview.detail_screen import DetailScreen
 from gpuscope.tui.shell.app import GpuscopeApp
 from gpuscope.wire import frames as f
 from tests.fakes import views
-from tests.tui.pilot import feed, in_loop, make_app, until
+from tests.tui.pilot import feed, in_loop, make_app, place_of, until
 from tests.tui.snapshots import text
 from tests.tui.terminal import Mirrored
 
@@ -302,11 +302,6 @@ async def test_a_process_that_has_only_left_its_gpu_is_not_said_to_have_ended():
 
 
 # ── the mouse ──
-
-
-def place_of(screen: str, words: str) -> tuple[int, int]:
-    y = next(y for y, line in enumerate(screen.splitlines()) if words in line)
-    return screen.splitlines()[y].index(words), y
 
 
 @pytest.mark.slow

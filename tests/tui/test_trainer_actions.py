@@ -401,8 +401,7 @@ def test_any_result_is_drawn(value):
 
 
 def test_names_of_files_hold_nothing_that_a_shell_or_a_file_system_minds(tmp_path):
-    host = views.store_of(jobs.ranks(seconds=6.0)).view().host
-    assert host is not None
+    host = views.host_of(jobs.ranks(seconds=6.0))
     path = result_files.file_for("profile", "../../e vil\n", host.trainers[0], tmp_path)
     assert path.parent == tmp_path / "profiles"
     assert path.name.startswith("e_vil-train.py-rank0-48200-")

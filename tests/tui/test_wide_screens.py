@@ -146,8 +146,7 @@ async def test_a_recording_of_a_wide_job_gives_no_room_to_a_stack_that_it_does_n
 
 def test_ranks_of_one_job_on_two_hosts_are_one_line() -> None:
     def host_of(name: str, number: int):
-        host = views.store_of(fleet.node(number, "busy", seconds=3.0, name=name)).view().host
-        assert host is not None
+        host = views.host_of(fleet.node(number, "busy", seconds=3.0, name=name))
         return summarise(host)
 
     one, other = host_of("alpha", 0), host_of("bravo", 1)

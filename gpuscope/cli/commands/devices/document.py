@@ -70,7 +70,7 @@ def _device(
     total = unknowns.value(
         f"{memory}.total_bytes",
         device.definition.total_bytes,
-        output.reason(device.readings, "total_bytes"),
+        device.unknown("total_bytes"),
     )
     reasons = device.readings.get("clock_event_reasons")
     apart = (*_MEMORY, "clock_event_reasons", "idle_since_seconds")

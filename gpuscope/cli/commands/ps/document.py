@@ -19,7 +19,6 @@ from ....wire.frames import (
     Reading,
     Unknown,
 )
-from ... import output
 from ...output import Unknowns, exit_code, problem
 from ..devices.document import process_fields, state_fields
 
@@ -219,7 +218,7 @@ def _sum(trainer: TrainerView, on_gpu: list[AllocView], column: str) -> Reading:
 def _allocator(
     unknowns: Unknowns, path: str, allocator: AllocView, host: HostView
 ) -> dict[str, Any]:
-    definition, why = allocator.definition, output.reason(allocator.readings, "uuid")
+    definition, why = allocator.definition, allocator.unknown("uuid")
     device = by_id(host.devices, allocator.gpu)
     sampled = allocator.sampled_seconds is not None
     readings = allocator.readings if sampled else dict.fromkeys(ALLOCATOR_COLUMNS, NO_SAMPLE)
