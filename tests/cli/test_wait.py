@@ -190,8 +190,7 @@ def judged(frames: list[f.Frame], size: float, count: int = 1) -> wait.WaitResul
     )
     for frame in frames[6:]:
         store.apply(views.SOURCE, frame, 0.0)
-        host = store.view().host
-        assert host is not None
+        host = views.host_in(store)
         verdict = verdict or room(host, 1.0)
     return verdict
 

@@ -32,8 +32,7 @@ from tests.fakes.views import (
 
 
 def examined(store: Store, pids: set[int] | None = None) -> Report:
-    host = store.view().host
-    assert host is not None
+    host = views.host_in(store)
     return live.examine(
         host, lambda entity, column, s: store.history(SOURCE, entity, column, s), pids
     )

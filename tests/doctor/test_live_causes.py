@@ -46,8 +46,7 @@ def found(
         sample.a = [allocator_row(1, 40.0, 59.0, 5.0)]
         out.append(sample)
     store = views.store_of(out)
-    host = store.view().host
-    assert host is not None
+    host = views.host_in(store)
     rows: dict[str, float] = {**shares, "forward": 1 - sum(shares.values())}
     minute: dict[str, Any] = {
         "m": 1_000_000_000,
@@ -59,8 +58,7 @@ def found(
         **dict(more),
     }
     store.remember(SOURCE, host.trainers[0].id, "time", {"minutes": [minute]})
-    host = store.view().host
-    assert host is not None
+    host = views.host_in(store)
     report = live.examine(
         host, lambda entity, column, seconds: store.history(SOURCE, entity, column, seconds)
     )

@@ -95,8 +95,7 @@ def found(
         sample.a = [allocator_row(1, 40.0, 59.0, 5.0)]
         out.append(sample)
     store = views.store_of(out)
-    host = store.view().host
-    assert host is not None
+    host = views.host_in(store)
     taken = pauses or {}
     rows = {**taken, "forward": 1 - sum(taken.values())}
     minute: dict[str, Any] = {
@@ -109,8 +108,7 @@ def found(
         **(facts or {}),
     }
     store.remember(SOURCE, host.trainers[0].id, "time", {"minutes": [minute], "look": look})
-    host = store.view().host
-    assert host is not None
+    host = views.host_in(store)
     said = live.examine(
         host, lambda entity, column, seconds: store.history(SOURCE, entity, column, seconds)
     )

@@ -391,17 +391,22 @@ def store_of(frames: list[f.Frame], badge: str = "") -> Store:
     return store
 
 
+def host_in(store: Store) -> HostView:
+    """The first host that a store knows."""
+    host = store.view().host
+    assert host is not None
+    return host
+
+
 def seen(frames: list[f.Frame]) -> tuple[HostView, HistoryOf]:
     """The host of such a store, and its histories."""
     store = store_of(frames)
-    host = store.view().host
-    assert host is not None
-    return host, partial(store.history, SOURCE)
+    return host_in(store), partial(store.history, SOURCE)
 
 
 def host_of(frames: list[f.Frame]) -> HostView:
     """The host of such a store."""
-    return seen(frames)[0]
+    return host_in(store_of(frames))
 
 
 def flat(lines: Iterable[Line]) -> str:

@@ -387,8 +387,7 @@ def test_tensor_cores_are_not_called_idle_where_somebody_else_may_compute(
     for sample in (frame for frame in frames if isinstance(frame, f.Sample)):
         sample.u.append(views.row("u", 250, **use))
     store = views.store_of(frames)
-    host = store.view().host
-    assert host is not None
+    host = views.host_in(store)
     history = partial(store.history, views.SOURCE)
     assert (judge(host, host.devices[0], history).word == "tensor idle") is blamed
 
@@ -458,8 +457,7 @@ TRAINED = [
 @pytest.mark.parametrize("trained", TRAINED, ids=[trained.name for trained in TRAINED])
 def test_all_say_the_same_of_a_device_whose_training_is_not_well(trained: Trained) -> None:
     store = views.store_of(trained.frames())
-    host = store.view().host
-    assert host is not None
+    host = views.host_in(store)
     history = partial(store.history, views.SOURCE)
     device = host.devices[0]
 

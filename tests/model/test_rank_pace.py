@@ -88,8 +88,7 @@ def test_one_window_or_two_name_nobody_and_what_is_always_so_has_no_beginning():
 
 def told(seconds: float, times: float = 1.1) -> tuple[HostView, HistoryOf]:
     store = views.store_of(paces.job(seconds, times))
-    host = store.view().host
-    assert host is not None
+    host = views.host_in(store)
     return host, partial(store.history, host.key)
 
 

@@ -131,8 +131,7 @@ def two_ranks(
             for name, seconds in parts.items():
                 row[1 + f.TRAINER_COLUMNS.index(f"{name}_seconds")] = seconds
     store = views.store_of(frames)
-    host = store.view().host
-    assert host is not None
+    host = views.host_in(store)
     return stragglers.straggler(host.trainers, partial(store.history, host.key))
 
 
@@ -264,8 +263,7 @@ def test_headroom_is_what_the_fullest_moment_of_a_step_leaves():
         for name, size in sizes.items():
             sample.a[0][1 + f.ALLOCATOR_COLUMNS.index(name)] = size
     store = views.store_of(frames)
-    host = store.view().host
-    assert host is not None
+    host = views.host_in(store)
     (room,) = memory_room.rooms(host.devices, host.trainers, partial(store.history, host.key))
     free, reserved = host.devices[0].number("free_bytes"), room.allocator.number("reserved_bytes")
     assert (free, reserved) != (None, None)

@@ -52,8 +52,7 @@ class Parsed(HTMLParser):
 def shown(frames: list[f.Frame], pid: int | None = None) -> tuple[markup.Output, object, object]:
     """What a cell of the first trainer shows, with the store and the host."""
     store = views.store_of(frames)
-    host = store.view().host
-    assert host is not None
+    host = views.host_in(store)
     trainer = host.devices[0].allocators[0].definition.trainer if host.devices else None
     if pid is None:
         chosen = next((t for t in host.trainers if t.id == trainer), None)

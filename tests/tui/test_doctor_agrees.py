@@ -12,7 +12,6 @@ from gpuscope.doctor.finding import Finding
 from gpuscope.doctor.order import rank
 from gpuscope.model.device_state import judge
 from gpuscope.model.memory_account import account
-from gpuscope.store.store import Store
 from gpuscope.store.view import HostView, no_history
 from gpuscope.tui.hosts.summary import Grade, summarise
 from gpuscope.tui.memory.advice import MEMORY, advice
@@ -26,12 +25,6 @@ from tests.fakes import clocks, jobs, paces, views
 from tests.fakes.views import GIB
 
 
-def host_of(store: Store) -> HostView:
-    host = store.view().host
-    assert host is not None
-    return host
-
-
 def told(frames: list[f.Frame]) -> tuple[HostView, dict[str, Finding], str, str]:
     """Return what the doctor and the screen say of a host.
 
@@ -39,7 +32,7 @@ def told(frames: list[f.Frame]) -> tuple[HostView, dict[str, Finding], str, str]
     first job.
     """
     store = views.store_of(frames)
-    host = host_of(store)
+    host = views.host_in(store)
     report = live.examine(
         host, lambda entity, column, s: store.history(views.SOURCE, entity, column, s)
     )
@@ -156,7 +149,7 @@ def test_growth_has_the_same_weight_in_a_jobs_line(slope, eta):
 )
 def test_no_device_is_called_input_bound_that_the_doctor_leaves_in_peace(kind):
     store = views.store_of(kind())
-    host = host_of(store)
+    host = views.host_in(store)
     report = live.examine(
         host, lambda entity, column, s: store.history(views.SOURCE, entity, column, s)
     )
@@ -193,7 +186,7 @@ SCENES: dict[str, Callable[[], list[f.Frame]]] = {
 @pytest.mark.parametrize("scene", SCENES)
 def test_nothing_warns_of_a_job_that_the_doctor_does_not_warn_of(scene: str) -> None:
     store = views.store_of(SCENES[scene]())
-    host = host_of(store)
+    host = views.host_in(store)
     history = partial(store.history, views.SOURCE)
     told = {finding.severity for finding in live.examine(host, history).findings}
     (line,) = job_lines(host, history=history)

@@ -264,8 +264,7 @@ def test_the_pcie_link_stands_with_the_traffic_of_pcie():
             f.Sample(1, int(views.END * 1e9), g=[views.device_row(0, 1.0, 1.0, **readings)]),
             1.0,
         )
-        host = store.view().host
-        assert host is not None
+        host = views.host_in(store)
         return [line.split(maxsplit=1) for line in flat(words.traffic_lines(host.devices[0]))]
 
     mib = 1 << 20

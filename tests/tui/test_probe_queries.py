@@ -41,8 +41,7 @@ class Probe:
 
 def made(answer: Callable[[], Mapping[str, Any]]) -> tuple[Asker, Probe, Any, list[int]]:
     store, source, changes = views.store_of(views.training(2.0)), Probe(answer), []
-    host = store.view().host
-    assert host is not None
+    host = views.host_in(store)
     asker = Asker(lambda: (store, source), lambda: changes.append(1))  # type: ignore[arg-type, return-value]
     return asker, source, host.trainers[0], changes
 

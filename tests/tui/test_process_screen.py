@@ -36,8 +36,7 @@ GIB = views.GIB
 
 def listed(frames: list[f.Frame], **choice: object) -> rows.Listing:
     store = views.store_of(frames)
-    host = store.view().host
-    assert host is not None
+    host = views.host_in(store)
 
     def history(entity: int, column: str, seconds: float | None):
         return store.history(host.key, entity, column, seconds)

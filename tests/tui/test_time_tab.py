@@ -73,8 +73,7 @@ async def test_what_the_other_ranks_spend_too_is_no_gain_of_the_rank_they_wait_f
         await pilot.press("enter")
         await until(pilot, "up to 210 ms (17 %) of a step", "the other ranks spend 107 ms on it")
     store = views.store_of(clocks.of_ranks())
-    host = store.view().host
-    assert host is not None
+    host = views.host_in(store)
     found = {one.cause: one for one in examine(host).findings if isinstance(one, Finding)}
     told = found["ranks.slow_input"]
     assert told.severity == "warning"
