@@ -257,7 +257,7 @@ def _not_found_here(host: HostView | None, pid: int, verb: str) -> str:
             "holds Python's lock for long, is stopped, or is stuck in C code.\n"
             f"Next: gpuscope {verb} {pid}    again; gpuscope ps    says whether it uses its GPU"
         )
-    if _is_started_with_us(pid):
+    if is_started_with_us(pid):
         return (
             f"pid {pid} was started with gpuscope run, and its probe has not started yet: it does "
             "so with the first step of an optimizer of torch.\n"
@@ -280,7 +280,7 @@ def has_socket(pid: int) -> bool:
     return any(Path(rendezvous.directory()).glob(f"{pid}-*.sock"))
 
 
-def _is_started_with_us(pid: int) -> bool:
+def is_started_with_us(pid: int) -> bool:
     """Whether its PYTHONPATH begins with the hook of ``gpuscope run``."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as stream:

@@ -18,6 +18,7 @@ from .one_trainer import (
     FIND_THERE_SECONDS,
     WatchedHost,
     has_socket,
+    is_started_with_us,
     not_found,
 )
 
@@ -55,7 +56,7 @@ async def trainers_of(
                 return found
         lost = host is not None and host.link.failed and place.is_remote
         patience = FIND_THERE_SECONDS if place.is_remote else NONE_SECONDS
-        if place.pid is not None and not place.is_remote and has_socket(place.pid):
+        if _has_or_gets_a_probe(place):
             patience = FIND_SECONDS
         out_of_time = seen > patience if first is not None else now - began > CONNECT_SECONDS
         if there.running.done() or lost or out_of_time or _has_ended(place):
@@ -65,6 +66,13 @@ async def trainers_of(
     if place.pid is not None:
         raise error(not_found(last_words, place, verb))
     raise error(_none(last_words, place, verb, job))
+
+
+def _has_or_gets_a_probe(place: Target) -> bool:
+    """Return whether a probe in this process listens here, or starts with its first step."""
+    if place.pid is None or place.is_remote:
+        return False
+    return has_socket(place.pid) or is_started_with_us(place.pid)
 
 
 def _has_ended(place: Target) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ import pytest
 from gpuscope.cli import main as cli
 from gpuscope.cli import trainers_of
 from gpuscope.cli.commands import why
+from gpuscope.probe import rendezvous
 from gpuscope.wire import frames
 from gpuscope.wire.codec import encode
 from gpuscope.wire.recording import RecordingWriter
@@ -634,6 +634,31 @@ def test_the_box_of_a_training_that_died_before_its_first_step_says_so(tmp_path)
     assert f"gpuscope doctor {box}" in done.stderr
 
 
+def test_a_probe_is_waited_for_that_has_not_started_yet_or_does_not_answer(
+    ask, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(trainers_of, "NONE_SECONDS", 0.0)
+    run = [sys.executable, "-m", "gpuscope", "run", "--no-doctor", "--", "sleep", "1000"]
+    begun = subprocess.Popen(run, stderr=subprocess.DEVNULL)
+    try:
+        command = Path(f"/proc/{begun.pid}/cmdline")
+        wait_for(lambda: b"sleep\0" in command.read_bytes().split(b"--\0")[0], 60, "the program")
+        begin = time.monotonic()
+        code, _, errors, _ = ask(str(begun.pid), frames=frames_of(os.getpid()))
+        assert (code, time.monotonic() - begin >= 0.3) == (3, True)
+        assert "its probe has not started yet" in errors
+        assert f"gpuscope why {begun.pid}    again, once it trains" in errors
+        monkeypatch.setattr(rendezvous, "BASE", str(tmp_path))
+        place = Path(rendezvous.directory())
+        place.mkdir()
+        (place / f"{begun.pid}-1.sock").touch()
+        _, _, errors, _ = ask(str(begun.pid), frames=frames_of(os.getpid()))
+        assert f"the probe in pid {begun.pid} has not answered within 8 s" in errors
+    finally:
+        begun.kill()
+        begun.wait()
+
+
 @pytest.mark.slow
 def test_processes_that_cannot_be_asked_are_told_apart():
     with trainer("import time; time.sleep(1000)") as plain:
@@ -641,30 +666,12 @@ def test_processes_that_cannot_be_asked_are_told_apart():
         assert done.returncode == 3
         assert f"there is no probe in pid {plain.pid}" in done.stderr
         assert "gpuscope run train.py" in done.stderr
-    run = [sys.executable, "-m", "gpuscope", "run", "--no-doctor", sys.executable, "-c"]
-    begun = subprocess.Popen([*run, "import time; time.sleep(1000)"], stderr=subprocess.DEVNULL)
-    try:
-        wait_for(lambda: b"time.sleep(1000)" in Path(f"/proc/{begun.pid}/cmdline").read_bytes()
-                 and b"run" not in Path(f"/proc/{begun.pid}/cmdline").read_bytes().split(b"\0"),
-                 60, "the program")  # fmt: skip
-        done = verb(str(begun.pid), "--no-look")
-        assert done.returncode == 3
-        assert "its probe has not started yet" in done.stderr
-        assert f"gpuscope why {begun.pid}    again, once it trains" in done.stderr
-    finally:
-        begun.kill()
-        begun.wait()
     with trainer(WATCHED + "time.sleep(1000)", fork=True) as idle:
         wait_for(lambda: sockets(idle.pid), 60, "a socket")
         done = verb(str(idle.pid), "--no-look")
         assert done.returncode == 3
         assert "no optimizer step was seen yet" in done.stderr
         assert "again, after the first steps" in done.stderr
-    with trainer(WATCHED + "time.sleep(1000)", fork=True) as stopped:
-        wait_for(lambda: sockets(stopped.pid), 60, "a socket")
-        os.kill(stopped.pid, signal.SIGSTOP)
-        done = verb(str(stopped.pid), "--no-look")
-        assert f"the probe in pid {stopped.pid} has not answered within 8 s" in done.stderr
     done = verb(str(idle.pid), "--no-look")
     assert done.returncode == 3
     assert f"no process has pid {idle.pid} here" in done.stderr
