@@ -39,7 +39,7 @@ WHOLE_SECONDS = 9.2
 not fit into them is left out, with a sentence."""
 AFTER_LOOK_SECONDS, AFTER_WORK_SECONDS = 1.5, 0.7
 """What is left of them for the rest when the look has to be over, and the counting of a step."""
-QUICK_SECONDS = 1.2
+QUICK_SECONDS = 1.0
 """So long after its start, an answer without a look waits no more for the readings of the last
 minutes, which say only what has changed in them, nor for a trainer that has said with its first
 readings what it did in its last minutes."""
