@@ -412,7 +412,7 @@ class Sums:
         if self.known.median_step_seconds is not None:
             share = time_left.stalls(self.known.median_step_seconds, self.usual, self.look)
             share = max(0.0, share - self.missed)
-        if row.seconds < max(idle) or not share:
+        if row.seconds < max(idle) or row.share < BARS["allocate"].told or not share:
             return part
         return part.times(1 - share) + _Part(share, 0.0, share)
 

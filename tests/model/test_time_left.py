@@ -99,6 +99,8 @@ def test_steps_far_longer_than_most_go_into_what_the_gpu_waits_for_most_to_be_al
     assert even.share == pytest.approx(0.5, abs=0.01), "all steps are so long: more of the same"
     less = look(step=0.005, idle_allocate=1.0, idle_launch=1.5)
     assert causes(ledger(), less, median_step_seconds=0.005)["allocate"].share < 0.5
+    rare = look(step=0.005, idle_allocate=0.2)
+    assert "allocate" not in causes(ledger(), rare, median_step_seconds=0.005)
 
 
 def test_without_blocking_launches_the_host_still_has_its_own_work():
