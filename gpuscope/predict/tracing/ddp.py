@@ -263,11 +263,8 @@ class Reducer:
         if self._options.find_unused_parameters and not self._static:
             return
         self._rebuilt = True
-        flats = [bucket.flat for bucket in self.buckets if bucket.flat is not None]
-        if self._static:
-            self._shelf.dropped(flats)
-        else:
-            self._shelf.dropped_at_once(flats)
+        drop = self._shelf.dropped if self._static else self._shelf.dropped_at_once
+        drop([bucket.flat for bucket in self.buckets if bucket.flat is not None])
         groups = self._assigned(list(self._ready.values()), self._options.limits)
         self._ready.clear()
         self._make(groups)
