@@ -16,8 +16,8 @@ the collective has ended, and another one starts (:class:`Shelf`). Nobody waits 
 of a bucket in this sense, so the first bucket, which is as large as all gradients, may outlive its
 replacement until the next backward pass. To replace it, the ranks agree on the new buckets by two
 broadcasts. After the first step, which loads kernels and is slow, the watchdog has usually looked
-by then, and the bucket goes at once: so it was in 7 of 8 ranks that were measured. With a
-static graph, whose second step is quick, it has not: so it was in 10 of 12.
+by then, and the bucket goes at once: so it was in 60 of 74 ranks that were measured. With a static
+graph, whose second step is quick, it has usually not: in 14 of 16 the bucket was kept.
 """  # noqa: E501
 
 from __future__ import annotations
