@@ -89,6 +89,16 @@ class Costs:
             return around + plain.timed + self._first_warm_up(config, plain)
         return self._start(newest) + newest.timed + self._next_warm_up(config, newest)
 
+    def longest(self, config: LabConfig) -> float:
+        """Return how many seconds the next trial takes if no cache has what it compiles.
+
+        That the compiler keeps its results is only expected until it has been seen.
+        """
+        newest = self._newest.get(config)
+        if newest is None or self._again:
+            return self.next(config)
+        return max(self.next(config), newest.whole)
+
     def again(self, config: LabConfig) -> float:
         """Return how many seconds a trial is expected to take after the next one."""
         newest = self._newest.get(config)

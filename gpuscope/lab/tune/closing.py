@@ -14,7 +14,7 @@ from ..toggles import BY_NAME
 from . import judge
 from .findings import Row, Switch, Trial, one
 from .judge import Speed
-from .trials import LEAST_PAIRS, MUCH, PROOF_WINDOWS, Trials
+from .trials import LEAST_PAIRS, MARGIN, MUCH, PROOF_WINDOWS, Trials
 
 FINAL_PAIRS, MOST_FINAL_PAIRS = 3, 6
 """Interleaved pairs of the winner and the baseline at the end. There are more where the winner is
@@ -62,7 +62,7 @@ class Closing(Trials):
         self, switch: Switch, best: LabConfig, without: LabConfig, names: tuple[str, ...]
     ) -> Generator[Trial, Entry, bool]:
         """Measure what one switch brings, and say whether the best is as fast without it."""
-        if without not in self._runs and self._has_time(best, without, pairs=FINAL_PAIRS):
+        if without not in self._runs and self._has_to_spare(best, without):
             change = {name: getattr(without, name) for name in names}
             row = self._rows.setdefault(without, Row(without, change, "slower", against=best))
             pace, limit = self._pace(best), self._left(best)
@@ -82,10 +82,16 @@ class Closing(Trials):
         switch.brings = judge.speed(runs[-1:], self._runs[best][-1:])
         decision = judge.first_look(switch.brings)
         if decision == "unclear":
-            if not self._has_time(best, without, best, pairs=FINAL_PAIRS):
+            if not self._has_to_spare(best, without, best):
                 return False  # it was faster when it was kept
             switch.brings, decision = yield from self._again(without, best)
         return switch.brings is not None and decision != "faster"
+
+    def _has_to_spare(self, best: LabConfig, *trials: LabConfig) -> bool:
+        """Say whether there is time for these trials and then for a whole proof at its longest."""
+        left = self._settings.time_left()
+        pair = self._pair(best) + MARGIN * (self._costs.longest(best) - self._costs.next(best))
+        return left is None or left > FINAL_PAIRS * pair + sum(map(self._costs.next, trials))
 
     def _when_it_was_added(self, best: LabConfig, names: tuple[str, ...]) -> str:
         """Return what is known of a switch that there was no time to take back."""

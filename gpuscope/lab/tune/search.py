@@ -51,13 +51,14 @@ class Search(Closing):
         self._unsettled: list[LabConfig] = []
         best = yield from self._begin()
         best = yield from self._climb(best)
-        if self._good(self.baseline) is not None:
-            best = self._provable(best)
-        best, switches = yield from self._take_back(best)
+        if self._good(self.baseline) is None:
+            best, switches = yield from self._take_back(best)
+            return self._found(best, None, switches)
+        best, switches = yield from self._take_back(self._provable(best))
+        if (shorter := self._provable(best)) != best:  # taking switches back took longer
+            best, switches = yield from self._take_back(shorter)
         if best == self.baseline:
             return self._found(best, None, [])
-        if self._good(self.baseline) is None:
-            return self._found(best, None, switches)
         speed = yield from self._prove(best)
         if speed is None or not speed.certain or speed.ratio < 1 + judge.WORTH:
             row = self._rows[best]

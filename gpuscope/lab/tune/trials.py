@@ -174,10 +174,10 @@ class Trials:
         """Return how many seconds a short pair of the proof is expected to take."""
         return MARGIN * (self._baseline_again() + self._costs.again(best))
 
-    def _left(self, best: LabConfig, pairs: int | None = None) -> float | None:
+    def _left(self, best: LabConfig) -> float | None:
         """Return the seconds that are left for trials, without those for the proof of ``best``."""
         left = self._settings.time_left()
-        return None if left is None else left - (pairs or self._kept_back()) * self._pair(best)
+        return None if left is None else left - self._kept_back() * self._pair(best)
 
     def _kept_back(self) -> int:
         """Return for how many pairs of the proof time is kept back.
@@ -211,8 +211,8 @@ class Trials:
         self._stopped = self._stopped or "the budget was used up"
         return True
 
-    def _has_time(self, best: LabConfig, *trials: LabConfig, pairs: int | None = None) -> bool:
-        left = self._left(best, pairs)
+    def _has_time(self, best: LabConfig, *trials: LabConfig) -> bool:
+        left = self._left(best)
         return left is None or left > sum(map(self._costs.next, trials))
 
     def _cheap(self, best: LabConfig, *trials: LabConfig) -> bool:
