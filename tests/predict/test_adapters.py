@@ -145,3 +145,22 @@ def test_gradients_and_states_are_those_of_the_adapters_alone(name: str):
     unpacked = 2 * 300 * WIDTH * 2
     weights = 2 * WIDTH * INNER * (0.5 if name == "nf4" else 2)
     assert bytes_by["parameter"] == pytest.approx(unpacked + weights + adapted, rel=0.02)
+
+
+def eight_bit(batch: int, device: Any) -> Any:
+    import bitsandbytes
+
+    model = nn.Linear(WIDTH, INNER).to(device)
+    x = torch.randn(batch, WIDTH, device=device)
+    optimizer = bitsandbytes.optim.AdamW8bit(model.parameters())
+    return model, optimizer, lambda: model(x).square().mean()
+
+
+def test_states_of_an_optimizer_in_eight_bits_have_the_bytes_of_their_layout():
+    """Two bytes for each number, two scales for 256 numbers, and one table for each moment."""
+    pytest.importorskip("bitsandbytes")
+    traced = steps.trace(Request(f"{__name__}:eight_bit", batch=4, steps=2))
+    count = WIDTH * INNER
+    wanted = 2 * count + 2 * 4 * count // 256 + 2 * 4 * INNER + 2 * 4 * 256
+    assert held(traced.trace)["optimizer"] == pytest.approx(wanted, rel=0.03)
+    assert not hasattr(torch._C, "_cuda_getCurrentRawStream") or torch.version.cuda

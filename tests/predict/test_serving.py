@@ -15,6 +15,7 @@ from gpuscope.predict.serving import Serving, parse_serving
 from gpuscope.predict.trace import Trace
 from tests.predict.test_adapters import held
 
+DATA = Path(__file__).parent.parent / "data"
 LLAMA = {
     "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 128,
     "intermediate_size": 256, "num_hidden_layers": 3, "num_attention_heads": 4,
@@ -199,3 +200,27 @@ def test_the_longest_context_is_the_last_that_fits_and_ends_with_the_model_s_pos
     assert longest.traced
     assert 128 <= longest.batch < 512
     assert longest.batch % TOKENS == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        "qwen3-b16-c1024-dynamic-new512",
+        "deepseek_v2-b8-c2048-dynamic",
+        "gpt2-b64-c512-static-eager",
+    ],
+)
+def test_peaks_are_those_that_an_h200_measured(name: str):
+    """What is reserved for 512 tokens is twice what is allocated: all of them are replayed."""
+    pytest.importorskip("transformers")
+    from bench.predict import serve_cards
+    from gpuscope.predict.allocator import simulate
+    from gpuscope.predict.tracing import steps
+
+    lines = (DATA / "cards-serve_cards-h200.jsonl").read_text().splitlines()
+    measured = next(row for row in map(json.loads, lines) if row["name"] == name)
+    request = next(case.request for case in serve_cards.CASES if case.name == name)
+    found = simulate(grown(steps.trace(request).trace))
+    for key in ("peak_allocated_bytes", "peak_reserved_bytes"):
+        assert getattr(found, key) == pytest.approx(measured[key], rel=0.005)

@@ -323,6 +323,8 @@ def pretended(
         change(cuda.nvtx, name, none)
     for name, dtype in interface.TYPES.items():
         change(cuda, name, interface.legacy(name, dtype))
+    # bitsandbytes asks for it when it is imported, and a torch without CUDA does not have it
+    replaced.add(torch._C, "_cuda_getCurrentRawStream", lambda index: 0)
     change(torch.Tensor, "record_stream", none)  # the stream of an event that has none
     change(FakeTensor, "device", property(_seen_device))
     change(module, "_apply", _move)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+_MISSING = object()
+
 
 class Replaced:
     """What was replaced, in order."""
@@ -17,7 +19,16 @@ class Replaced:
             self._before.append((owner, name, getattr(owner, name)))
             setattr(owner, name, value)
 
+    def add(self, owner: Any, name: str, value: Any) -> None:
+        """Set an attribute that a torch without CUDA does not have."""
+        if not hasattr(owner, name):
+            self._before.append((owner, name, _MISSING))
+            setattr(owner, name, value)
+
     def restore(self) -> None:
         """Give each attribute the value that it had before."""
         for owner, name, value in reversed(self._before):
-            setattr(owner, name, value)
+            if value is _MISSING:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, value)
