@@ -138,7 +138,7 @@ async def test_tabs_change_by_key_and_by_mouse_and_are_remembered():
     async with app.run_test(size=(120, 40)) as pilot:
         for key, wanted in (
             ("2", "Where the bytes are"),
-            ("3", "No time ledger"),
+            ("3", "sends no time ledger"),
             ("4", "Findings"),
             ("5", "Demo trainer"),
             ("6", "WHAT"),
@@ -326,7 +326,7 @@ async def test_a_notice_is_shortened_in_the_last_line_for_a_while():
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, "train.py", "space Pause")
         app.session.notices.say(
-            "copied, and written to ~/.local/state/gpuscope/copies/of/today/gpuscope-1.txt"
+            "copied, and written to ~/.local/state/gpuscope/copies/of/today/and/of/all/gpuscope-1.txt"
         )
         app.main._top()
         screen = await until(pilot, "~/…/gpuscope-1.txt", "1 Overview", absent="space Pause")

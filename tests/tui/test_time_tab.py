@@ -297,7 +297,7 @@ async def test_without_a_trainer_it_says_how_to_get_one():
 async def test_a_trainer_without_a_step_and_one_that_told_nothing_have_a_reason():
     app = make_app(views.training(4.0), "time")
     async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, "No time ledger")
+        await until(pilot, "sends no time ledger")
     unstarted: list[Any] = []
     for frame in views.training(4.0):
         if isinstance(frame, f.Sample):
@@ -419,7 +419,7 @@ async def test_a_large_terminal_lists_the_longest_kernels_below_their_class():
 async def test_without_a_ledger_the_parts_of_the_last_steps_are_shown():
     app = make_app(jobs.ranks(1, 10.0), "time")
     async with app.run_test(size=(80, 24)) as pilot:
-        screen = await until(pilot, "No time ledger", "forward and backward")
+        screen = await until(pilot, "sends no time ledger", "forward and backward")
         row = next(line for line in screen.splitlines() if "forward and backward" in line)
         assert "350 ms" in row
         assert "70 %" in row
