@@ -55,7 +55,7 @@ async def test_the_waterfall_names_everything_and_says_what_is_not_exact():
         assert "121 GiB" in line_with(screen, "used (= nvidia-smi)")
         assert "biggest saving: other processes" in screen
         left = " ".join(" ".join(line[:79] for line in screen.splitlines()).split())
-        assert "live tensors may be up to 203 MiB more" in left
+        assert "live tensors may hold up to 203 MiB more" in left
 
 
 @in_loop
