@@ -235,7 +235,7 @@ def test_what_does_not_fit_into_the_time_is_left_out_with_a_sentence(ask, monkey
     status, out, _, asked = ask(str(os.getpid()), time=value)
     said = " ".join(out.split())
     assert status == 1
-    assert "not looked at: the trainer answered so late that no time was left" in said
+    assert "No GPU trace was taken: the trainer answered so late that no time was left" in said
     assert "Useful work: not known, 2 steps take 1.00 s, too long to wait for" in said
     assert {name for name, _ in asked} == {"time", "recent"}
 
