@@ -12,15 +12,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import UserError
 from ..wire.clean import clean
-from .one_trainer import (
-    CONNECT_SECONDS,
-    FIND_SECONDS,
-    FIND_THERE_SECONDS,
-    WatchedHost,
-    has_socket,
-    is_started_with_us,
-    not_found,
-)
+from .one_trainer import CONNECT_SECONDS, FIND_SECONDS, FIND_THERE_SECONDS, WatchedHost, not_found
 
 if TYPE_CHECKING:
     from ..store.view import HostView, JobView, TrainerView
@@ -56,7 +48,7 @@ async def trainers_of(
                 return found
         lost = host is not None and host.link.failed and place.is_remote
         patience = FIND_THERE_SECONDS if place.is_remote else NONE_SECONDS
-        if _has_or_gets_a_probe(place):
+        if _has_socket(place):
             patience = FIND_SECONDS
         out_of_time = seen > patience if first is not None else now - began > CONNECT_SECONDS
         if there.running.done() or lost or out_of_time or _has_ended(place):
@@ -68,11 +60,15 @@ async def trainers_of(
     raise error(_none(last_words, place, verb, job))
 
 
-def _has_or_gets_a_probe(place: Target) -> bool:
-    """Return whether a probe in this process listens here, or starts with its first step."""
+def _has_socket(place: Target) -> bool:
+    """Whether a probe in this process listens here, though it may answer late."""
     if place.pid is None or place.is_remote:
         return False
-    return has_socket(place.pid) or is_started_with_us(place.pid)
+    from pathlib import Path
+
+    from ..probe import rendezvous
+
+    return any(Path(rendezvous.directory()).glob(f"{place.pid}-*.sock"))
 
 
 def _has_ended(place: Target) -> bool:
@@ -126,8 +122,7 @@ def _none(host: HostView | None, place: Target, verb: str, job: str) -> str:
     if not jobs:
         return (
             f"no trainer with a probe runs{where}.\n"
-            "Start one: gpuscope run train.py    "
-            "In one that runs already: gpuscope attach PID --inject"
+            "Start one: gpuscope run train.py    In a running one: gpuscope attach PID --inject"
         )
     begin = f"{place.text}:" if place.is_remote and ":" not in place.text else ""
     lines = [f"  gpuscope {verb} {begin}{_pid(one)}    ({_about(one)})" for one in jobs]

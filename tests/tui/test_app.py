@@ -326,7 +326,7 @@ async def test_a_notice_is_shortened_in_the_last_line_for_a_while():
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, "train.py", "space Pause")
         app.session.notices.say(
-            "copied, and written to ~/.local/state/gpuscope/copies/of/today/and/of/all/gpuscope-1.txt"
+            "copied, and written to ~/.local/state/gpuscope/copies/of/today/and/now/gpuscope-1.txt"
         )
         app.main._top()
         screen = await until(pilot, "~/…/gpuscope-1.txt", "1 Overview", absent="space Pause")
