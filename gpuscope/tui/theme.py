@@ -272,6 +272,7 @@ class Glyphs(NamedTuple):
     track: str = "▁"  # the unused rest of a bar
     bar: str = "━"  # a slim bar, its end in the middle of a cell, and its unused rest
     half: str = "╸"
+    idling: str = "╍"  # a slim bar of a load that is no progress
     tight: str = "╋"  # what of a slim bar lies beyond the limit of a warning
     groove: str = "─"
     unknown: str = "┄"  # a reading that is not there
@@ -358,6 +359,7 @@ ASCII: Final = Glyphs(
     moment="|",
     dashes="-",
     hatch=":",
+    idling=":",
     about="~",
     opened="-",
     closed="+",

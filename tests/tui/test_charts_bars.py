@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuscope.model.device_state import NEARLY_FULL
-from gpuscope.tui.charts.spark import own_top, spark
+from gpuscope.tui.charts.spark import load_line, own_top, spark
 from gpuscope.tui.theme import ASCII, MONOCHROME, UNICODE, Glyphs
 from gpuscope.tui.widgets.bars import Bar, Meter, meter, stacked_bar
 from gpuscope.wire.frames import Unknown
@@ -84,6 +84,13 @@ def test_a_slim_bar_is_a_line_to_half_a_cell_without_steps() -> None:
     assert plain(meter(0.1, 4, "ok", slim=True)) == "╸───", "a little is not nothing"
     assert plain(meter(50, 4, "ok", MONOCHROME, slim=True)) == "━━··"
     assert plain(meter(50, 4, "ok", ASCII, slim=True)) == "##.."
+    assert plain(meter(50, 4, "muted", slim=True, idling=True)) == "╍╍──", "no progress"
+    assert plain(meter(50, 4, "muted", ASCII, slim=True, idling=True)) == "::.."
+
+
+def test_the_course_of_a_load_is_hatched_where_it_is_no_progress() -> None:
+    loads = [None, 90.0, 0.0, 90.0, None]
+    assert plain(load_line(loads, 5, 100.0, 3)) == " ▇▁░┄"
 
 
 @given(st.floats(0.2, 0.8), st.sampled_from([2, 3, 9, 40]))

@@ -8,10 +8,11 @@ import pytest
 
 from gpuscope.model.valid_history import while_it_steps
 from gpuscope.store.view import History
+from gpuscope.tui.charts.axes import loss_axis
 from gpuscope.tui.shell.app import GpuscopeApp
 from gpuscope.tui.shell.session import Session
 from gpuscope.tui.trainer.job_charts import CALM, HANGS, arrange
-from gpuscope.tui.trainer.job_series import loss_axis, recent_peaks
+from gpuscope.tui.trainer.job_series import recent_peaks
 from gpuscope.wire import frames as f
 from tests.doctor.test_live import put
 from tests.fakes import jobs, views
@@ -96,6 +97,7 @@ def test_a_loss_that_hardly_moves_is_no_mountain():
     assert low is not None
     assert high is not None
     assert high - low > 0.05
+    assert loss_axis([2.0, 2.0, None]) == (0.0, 2.5), "what does not change needs no close look"
     assert loss_axis([2.0, 1.0]) == loss_axis([]) == loss_axis([None]) == (None, None)
 
 
@@ -211,6 +213,6 @@ async def test_a_job_without_a_loss_has_no_panel_for_it():
         frames = put(jobs.ranks(stalled=stalled), "loss", lambda _: None)  # type: ignore[arg-type, return-value]
         app = make_app(frames)
         async with app.run_test(size=(200, 60)) as pilot:
-            panels = ("Parts of a step", "Highest memory", "Median step by")
+            panels = ("Parts of a step", "Highest memory", "STEP TIME, 1 min")
             shown = await open_job(pilot, wanted, *panels)
             assert "Loss" not in shown

@@ -21,7 +21,7 @@ from gpuscope.tui.memory import tables
 from gpuscope.tui.overview import charts as overview_charts
 from gpuscope.tui.theme import Tokens
 from gpuscope.tui.time import rows as time_rows
-from gpuscope.tui.trainer import job_charts
+from gpuscope.tui.trainer import job_pace
 from gpuscope.tui.widgets import charted_screen
 from tests.tui.gallery import Gallery
 from tests.tui.snapshots import grid, run
@@ -110,7 +110,7 @@ CHARTS = {
     "the clock of a training": (*step_colours.HUES, step_colours.REST, "driver"),
     "a look at the GPU": tuple(time_rows.LOOK_TOKENS.values()),
     "a step of a job": tuple(step_colours.SPLIT_TOKENS.values()),
-    "the pace of ranks": job_charts.PACE_TOKENS,
+    "the pace of ranks": job_pace.TOKENS,
     "curves of the Overview": (*overview_charts.TOKENS, "other"),
     "loads of the only GPU": tuple(token for *_, token in overview_charts.LOADS),
     "curves of a screen": charted_screen.TOKENS,

@@ -118,6 +118,8 @@ async def test_a_wide_job_has_the_load_of_its_gpus_and_every_reading_of_its_rank
     async with app.run_test(size=LARGE) as pilot:
         await open_the_job(pilot)
         screen = await until(pilot, "Utilisation of its GPUs", "CPU of its processes")
+        assert "STEP TIME, 1 min" in screen
+        assert "GPU MEMORY" in screen
         columns = heading(screen, "RANK")
         for column in ("P95", "INPUT", "LOSS", "UTIL", "POWER", "CPU"):
             assert column in columns
@@ -127,6 +129,17 @@ async def test_a_wide_job_has_the_load_of_its_gpus_and_every_reading_of_its_rank
 
 
 @pytest.mark.slow
+@in_loop
+async def test_the_row_of_a_rank_that_hangs_shows_when_its_steps_ended():
+    app = make_app(jobs.ranks(stalled=True))
+    async with app.run_test(size=LARGE) as pilot:
+        await open_the_job(pilot)
+        screen = await until(pilot, "STEP TIME, 1 min", "STUCK AT", "Utilisation of its GPUs")
+        row = next(line for line in screen.splitlines() if " 48203 " in line)
+        assert "▂┄┄┄" in row, "steps, and since then none"
+        assert "Median step by rank" not in screen, "the rows have it"
+
+
 @in_loop
 async def test_a_recording_of_a_wide_job_gives_no_room_to_a_stack_that_it_does_not_have():
     replay = ReplaySource(RECORDINGS / "h200x2-stall.gsr")

@@ -6,7 +6,7 @@ They are the same for every chart, so that neighbours line up.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from ...text.clock import MINUTE, SECOND, clock_text
 from ...text.styled import Line, merged
@@ -51,6 +51,10 @@ def _short(seconds: float, step: float) -> str:
     return f"-{round(seconds / size)}{unit}"
 
 
+LEAST_SPAN = 0.05
+"""Of a loss that hardly changes: its axis spans so much of it, or noise looks like a mountain."""
+
+
 def nice_step(span: float, ticks: int) -> float:
     """Return the 1, 2, 2.5 or 5 × 10ⁿ that divides ``span`` into at most ``ticks`` parts.
 
@@ -62,6 +66,23 @@ def nice_step(span: float, ticks: int) -> float:
         if factor * power >= raw * 0.999999:
             return factor * power
     return 10 * power
+
+
+def loss_axis(values: Sequence[float | None]) -> tuple[float | None, float | None]:
+    """Return the ends of the axis of a loss, None where the data choose them."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return None, None
+    low, high = min(known), max(known)
+    if low == high > 0:  # no change needs no close look
+        step = nice_step(high, 4)
+        return 0.0, (math.floor(high / step) + 1) * step
+    least = LEAST_SPAN * max(abs(low), abs(high))
+    if not 0 < least < math.inf or high - low >= least:
+        return None, None
+    middle, step = (low + high) / 2, nice_step(least, 2)
+    ends = math.floor((middle - least / 2) / step), math.ceil((middle + least / 2) / step)
+    return ends[0] * step, ends[1] * step
 
 
 def round_end(newest: float, parts: int = 8) -> float:

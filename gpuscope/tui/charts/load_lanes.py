@@ -19,6 +19,7 @@ LOADS = (
     ("DRAM", "dram_active_percent"),
 )
 """What a lane can show of a GPU, the first of them for every GPU."""
+TENSOR = LOADS[2]
 
 
 def gpu_lanes(
@@ -26,16 +27,20 @@ def gpu_lanes(
 ) -> list[Lane]:
     """Return a lane for each GPU, and below it those of its first ``parts`` loads that are known.
 
+    Of two the second is that of the tensor cores, which says more beside the first.
+
     The parts of an only GPU have names of their own, as on its screen.
 
     From the moment on since which its job hangs the load is no progress.
     """
+    tensor = any(device.number(TENSOR[1]) is not None for device in devices)
+    columns = (LOADS[0], TENSOR) if parts == 2 and tensor else LOADS[: max(parts, 1)]
     lanes = []
     for device in devices:
         name, wasted = f"GPU {device.definition.index}", hung_since(host, device)
         silent = mute(device)
         alarm = silent.word if silent is not None else ""
-        for label, column in LOADS[: max(parts, 1)]:
+        for label, column in columns:
             past = thin(session.history(device.id, column, window))
             first = column == LOADS[0][1]
             if first or any(value is not None for value in past.values):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ...text.styled import Line, merged
 from ..theme import UNICODE, Glyphs
 
 BELOW_THE_LINE = 8 / 7
 """The largest of a course is an eighth lower than its line, so that busy rows stay apart."""
+IDLE_PERCENT = 1.0
 STEADY, LOW = 0.1, 4.0
 """Values that change by no more of the largest are drawn as a line so many times lower."""
 
@@ -51,3 +53,21 @@ def spark(
         else:
             columns.append(glyphs.up[round(min(max(value / top * steps, 1), steps))])
     return "".join(columns).rjust(width)
+
+
+def load_line(
+    values: Sequence[float | None], width: int, top: float, wasted: int, glyphs: Glyphs = UNICODE
+) -> Line:
+    """Return the course of a load. From the value ``wasted`` on it is no progress, and hatched.
+
+    What lies before the first known value is blank.
+    """
+    first = next((at for at, value in enumerate(values) if value is not None), len(values))
+    drawn = spark(values[first:], width, top, glyphs)
+    cells: Line = []
+    for at, (char, value) in enumerate(zip(drawn, values, strict=False)):
+        works = value is not None and value >= IDLE_PERCENT
+        wasted_here = works and at >= wasted
+        token = "faint" if wasted_here else "ok" if works else "idle"
+        cells.append((glyphs.hatch if wasted_here else char, token))
+    return merged(cells)

@@ -62,11 +62,12 @@ def load_lines(
                 label
             )
             continue
-        token = "series3"
+        token, hangs = "series3", state is not None and state.word in HANGS
         if column == "utilization_percent":
-            token = "warn" if state is not None and state.word in NO_PROGRESS else "series1"
+            starved = state is not None and state.word in NO_PROGRESS
+            token = "muted" if hangs else "warn" if starved else "series1"
         pieces = [
-            *meter(value, bar, token, glyphs, slim=True),  # type: ignore[arg-type]
+            *meter(value, bar, token, glyphs, slim=True, idling=hangs),  # type: ignore[arg-type]
             *([(f" {courses[column]}", token)] if column in courses else []),
             (f" {percent_text(value / 100):>6}", "text"),
         ]

@@ -16,7 +16,7 @@ from ...model.stalls import is_stalled
 from ...model.step_time import input_columns, input_share
 from ...text.process_name import short_script
 from ...text.units import GIB, window_text
-from ..charts.axes import nominal
+from ..charts.axes import loss_axis, nominal
 from ..charts.strips import Painted
 from ..shell.clock_at import clock_at
 from ..theme import SERIES
@@ -242,7 +242,9 @@ class Charts(Vertical):
         elif kind == "loss":
             title, series = "Loss", self._of_trainers(host, "loss", 1.0)
         set_title(chart, f"{title}{self._over}")
-        low = None if kind == "loss" else 0.0
+        low: float | None = 0.0
+        if kind == "loss":
+            low, top = loss_axis([value for one in series for value in one.values])
         now, clock = host.sampled_seconds, clock_at(self.session, host)
         chart.show(series, self._span, low, top, now=now, clock=clock)
 
@@ -310,7 +312,7 @@ class Charts(Vertical):
         return [one for one in found if any(value is not None for value in one.values)]
 
     def _of_trainers(self, host: HostView, column: str, scale: float) -> Sequence[Series]:
-        """Return a curve for each trainer; a step time ends where no step did any more."""
+        """Return a curve for each trainer; it ends where no step did any more."""
         from ...model.valid_history import while_it_steps
         from ..charts.line import Series, alike_text, one_if_alike
 
@@ -319,8 +321,7 @@ class Charts(Vertical):
         found = []
         for token, trainer in zip(TOKENS, trainers, strict=False):
             past = self._history(trainer.id, column, scale)
-            if column == "step_seconds":
-                past = while_it_steps(past, self._history(trainer.id, "step"))
+            past = while_it_steps(past, self._history(trainer.id, "step"))
             one = Series(self._label(host, trainer), token, past.seconds, past.values)
             if column != "loss" or any(value is not None for value in one.values):
                 found.append(one)

@@ -273,13 +273,15 @@ def _healthy_note(host: HostView, device: DeviceView, verdict: DeviceState) -> L
 def _load(device: DeviceView, verdict: DeviceState) -> dict[str, Cell]:
     load, tensor = device.number("utilization_percent"), device.number("tensor_active_percent")
     idle = load is not None and load < 1
-    token = "warn" if verdict.word in NO_PROGRESS else "idle" if idle else "ok"
+    wasted = verdict.word in HANGS
+    starved = verdict.word in NO_PROGRESS
+    token = "muted" if wasted else "warn" if starved else "idle" if idle else "ok"
     multiplies = "warn" if verdict.word == "tensor idle" else "text"
     return {
         "load": [(percent_text(load / 100, whole=True), token)]
         if load is not None
         else [("–", "faint")],
-        "meter": Meter(load, token),
+        "meter": Meter(load, token, idling=wasted),
         "tensor": [(percent_text(tensor / 100, whole=True), multiplies)]
         if tensor is not None
         else [("–", "faint")],
@@ -289,25 +291,25 @@ def _load(device: DeviceView, verdict: DeviceState) -> dict[str, Cell]:
 def _memory(host: HostView, device: DeviceView) -> dict[str, Cell]:
     used, total = device.number("used_bytes"), device.definition.total_bytes
     tight = bool(total and used is not None and used > NEARLY_FULL * total)
-    split = layers(host, device)
-    parts = (
-        tuple((split[name], name) for name in ("allocated", "cached", "outside", "other", "driver"))
-        if split
-        else ()
-    )
-    unknown = Unknown("not_sent", "")
     held = (
         amount_text(used) if used is not None else "–",
         "faint" if used is None else "warn" if tight else "text",
     )
     return {
-        "vram": Bar(
-            parts or ((unknown, "other"),),
-            float(total) if total and split else unknown,
-            warn_beyond=NEARLY_FULL,
-        ),
+        "vram": memory_bar(host, device),
         "used": OfLimit((held, (f"/{amount_text(total)}" if total else "/–", "muted")), (held,)),
     }
+
+
+def memory_bar(host: HostView, device: DeviceView) -> Bar:
+    """Return a device's memory by layer on a bar that stands for all of it."""
+    split, total = layers(host, device), device.definition.total_bytes
+    unknown = Unknown("not_sent", "")
+    return Bar(
+        tuple((split[token], token) for _, token in LEGEND) if split else ((unknown, "other"),),
+        float(total) if total and split else unknown,
+        warn_beyond=NEARLY_FULL,
+    )
 
 
 def _rest(device: DeviceView) -> dict[str, Cell]:

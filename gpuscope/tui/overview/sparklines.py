@@ -11,7 +11,7 @@ from ...text.units import bytes_text, duration_text, percent_text, window_text
 from ..cells import fit
 from ..charts.bins import Bins
 from ..charts.load_strips import binned
-from ..charts.spark import own_top, spark
+from ..charts.spark import load_line, own_top, spark
 from ..shell.keymap import key_of
 from ..shell.session import Session
 from ..theme import Glyphs
@@ -116,7 +116,7 @@ class LoadSparks:
     def of(self, host: HostView, device: DeviceView, history: HistoryOf, glyphs: Glyphs) -> Line:
         """Return the course of a device's load up to now.
 
-        Since its job hangs it has the colour of a warning.
+        Since its job hangs it is hatched.
         """
         now = host.sampled_seconds
         if now is None:
@@ -130,7 +130,6 @@ class LoadSparks:
         if known is None or known[0] != key:
             past = history(device.id, "utilization_percent", SPARK_SECONDS + 2 * each)
             values = binned(past, bins, now)
-            first = next((at for at, value in enumerate(values) if value is not None), len(values))
-            drawn = spark(values[first:], SPARK_CELLS, SPARK_TOP, glyphs)
-            known = self._known[device.id] = (key, [(drawn[:well], "ok"), (drawn[well:], "warn")])
+            drawn = load_line(values, SPARK_CELLS, SPARK_TOP, well, glyphs)
+            known = self._known[device.id] = (key, drawn)
         return known[1]

@@ -20,8 +20,9 @@ from ...model.time_ledger import JUDGED_SECONDS, of_trainer
 from ...model.valid_history import while_it_answers, while_it_steps
 from ...store.view import History, by_id
 from ...text.units import bytes_text, window_text
+from ..charts.axes import loss_axis
 from ..charts.chart_series import at_moments, thin
-from ..charts.line import LineChart, Series, alike_text, one_if_alike
+from ..charts.line import LineChart, Series
 from ..charts.load_strips import LoadStrips
 from ..charts.stacked import Layer, Peak, StackedChart, TimeChart
 from ..memory.timeline import ticks
@@ -32,9 +33,9 @@ from ..time.step_layers import measured, of_ledger
 from ..widgets.pane import set_title
 from ..widgets.text import Lines
 from .job_load import draw_cpu, draw_load, ranks_of
+from .job_pace import draw_pace
 from .job_series import (
     PEAK_SECONDS,
-    loss_axis,
     missing,
     recent_peaks,
 )
@@ -54,8 +55,7 @@ MOST_LINES, TALL_ROWS, EVENTS_ROWS, LEAST_EVENTS_ROWS = 2, 36, 8, 4
 """Lines of charts at most, for lower ones say little, and from how many rows on what happened has a
 line of its own below them, of so many rows at most and at least.
 """
-MOST_RANKS = 6
-"""Of so many ranks the pace is drawn: the one under the cursor, and those before the others."""
+FRAME_ROWS, AXIS_ROWS = 2, 2
 USUAL_PANELS = 4
 COLUMNS = 100
 """The charts are drawn again when time has moved by one of so many columns."""
@@ -64,9 +64,10 @@ HANGS = ("stack", "step", "loss", "memory", "events")
 CALM_WITHOUT_LOSS = ("step", "pace", "memory", "events")
 HANGS_WITHOUT_LOSS = ("stack", "step", "pace", "memory", "events")
 """What is shown first where there is little room."""
+ENOUGH = 5
+"""Beside so many charts the pace of the ranks has none where their rows show it."""
 MORE = ("load", "cpu")
 """What a wide terminal shows besides: the load of the job's GPUs, and of its processes."""
-PACE_TOKENS = ("series1", "series2", "series3", "series4", "series5", "series6")
 LOOK_SECONDS = 3.0
 """How often the charts check how much is known of the time that they show."""
 
@@ -160,6 +161,11 @@ class JobCharts(Grid):
         return WINDOWS[self._usual[1]]
 
     @property
+    def seconds(self) -> float:
+        """How long a time the charts show."""
+        return self._seconds
+
+    @property
     def shown(self) -> set[str]:
         """The names of the panels that have room."""
         return {name for line in self._arranged for name in line}
@@ -171,12 +177,14 @@ class JobCharts(Grid):
         hangs: bool,
         known: Collection[str] = ("stack", "step"),
         telling: str = "",
+        paced: bool = False,
     ) -> None:
         """Place the panels that ``height`` lines have room for, and hide the others.
 
         ``known`` says what there is to show: ``loss`` that a rank reports one, ``step`` its parts,
         ``stack`` that stacks can be asked for. A panel without readings is no use of the room.
         ``telling`` shows what is wrong with the job: it comes first, behind the stack of a hang.
+        Where the rows of the ranks are ``paced`` they show the pace already.
         """
         loss = "loss" in known
         if hangs:
@@ -185,7 +193,11 @@ class JobCharts(Grid):
             self._order = CALM if loss else CALM_WITHOUT_LOSS
         if width >= WIDEST:  # other panels say what is left of these
             kept = [name for name in self._order if name in known or name not in ("stack", "step")]
-            self._order = kept if "pace" in kept else [*kept, "pace"]
+            charts = {*kept, *MORE} - {"events", "pace"}
+            if paced and len(charts) >= ENOUGH and telling != "pace":
+                self._order = [name for name in kept if name != "pace"]
+            else:
+                self._order = kept if "pace" in kept else [*kept, "pace"]
         if telling:
             self._order = [*self._order, *([telling] if telling not in self._order else [])]
             before = {"stack": 0, telling: 1}
@@ -239,11 +251,14 @@ class JobCharts(Grid):
         if "step" in self.shown:
             self._draw_step(host, trainer, window, clock)
         if "pace" in self.shown:
-            self._draw_pace(host, trainer, window, clock)
+            draw_pace(self._pace, self.session, host, trainer, window, clock)
         if "memory" in self.shown:
             self._draw_memory(host, trainer, window, clock)
         if "load" in self.shown:
-            draw_load(self._load, self.session, host, trainer, window, clock)
+            lines = [line for line in self._arranged if line != ["events"]]
+            below = self._events_rows if len(lines) < len(self._arranged) else 0
+            rows = (self.size.height - below) // max(len(lines), 1) - FRAME_ROWS - AXIS_ROWS
+            draw_load(self._load, self.session, host, trainer, window, clock, rows)
         if "cpu" in self.shown:
             draw_cpu(self._cpu, self.session, host, trainer, window, clock)
 
@@ -311,30 +326,6 @@ class JobCharts(Grid):
             steps=found.steps,
             clock=clock,
         )
-
-    def _draw_pace(
-        self, host: HostView, trainer: TrainerView, window: float, clock: float | None
-    ) -> None:
-        """Draw how long a step takes on several ranks, or of one trainer its slowest too."""
-        everyone = ranks_of(host, trainer)
-        ranks = everyone[:MOST_RANKS]
-        wanted = [(t, "step_seconds", name_of(t)) for t in ranks]
-        if len(ranks) == 1:
-            wanted = [(trainer, "step_seconds", "median"), (trainer, "step_seconds_p95", "p95")]
-        series = []
-        for token, (one, column, label) in zip(PACE_TOKENS, wanted, strict=False):
-            steps = self._history(one.id, "step", window)
-            history = while_it_steps(self._history(one.id, column, window), steps)
-            values = [None if value is None else value * 1e3 for value in history.values]
-            if any(value is not None for value in values):
-                series.append(Series(label, token, history.seconds, values))
-        self._pace.show_empty(missing(trainer, "step_seconds", "no step has ended yet"))
-        over = window_text(window)
-        what = "Median step by rank" if len(ranks) > 1 else "Step time"
-        set_title(self._pace, f"{what} over {over}, ms")
-        alike = alike_text(len(series), len(everyone))
-        drawn = one_if_alike(series, alike) if len(ranks) > 1 else series
-        self._pace.show(drawn, window, 0.0, None, now=host.sampled_seconds, clock=clock)
 
     def _draw_memory(
         self, host: HostView, trainer: TrainerView, window: float, clock: float | None

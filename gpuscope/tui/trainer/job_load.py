@@ -15,8 +15,8 @@ from ..shell.session import Session
 from ..theme import SERIES
 from ..widgets.pane import set_title
 
-MOST_GPUS, MOST_WITH_PARTS, PARTS = 8, 2, 3
-"""GPUs that have a lane, how many have one for each of their parts, and how many parts."""
+MOST_GPUS, PARTS = 8, 3
+"""How many GPUs have lanes, and how many lanes one of them has at most."""
 
 
 def ranks_of(host: HostView, trainer: TrainerView) -> list[TrainerView]:
@@ -39,10 +39,12 @@ def draw_load(
     trainer: TrainerView,
     window: float,
     clock: float | None,
+    rows: int,
 ) -> None:
-    """Draw how busy the job's GPUs were: a lane each, of a few GPUs for each of their parts."""
+    """Draw how busy the job's GPUs were: a lane each, where ``rows`` suffice for each part."""
     devices = devices_of(host, ranks_of(host, trainer))[:MOST_GPUS]
-    parts = PARTS if len(devices) <= MOST_WITH_PARTS else 1
+    apart = len(devices) - 1
+    parts = min(max((rows - apart) // max(len(devices), 1), 1), PARTS)
     lanes = gpu_lanes(session, host, devices, window, parts)
     set_title(chart, f"Utilisation of its GPUs over {window_text(window)}")
     chart.show(lanes, window, host.sampled_seconds, clock)

@@ -16,19 +16,22 @@ from ...model.step_parts import step_parts
 from ...store.view import by_key
 from ...text import styled
 from ...text.styled import Line
+from ...text.units import window_text
 from ..log.rows import event_lines
 from ..overview.step_split import tokens_of
 from ..shell.keymap import bindings_of
+from ..theme import Glyphs
 from ..widgets.full_screen import FullScreen, absent
 from ..widgets.pane import set_title
 from ..widgets.program import program
-from ..widgets.table import LiveTable, TableRow
+from ..widgets.table import Column, LiveTable, TableRow
 from ..widgets.text import Lines
 from .hung_stack import hung_lines, stack_title
 from .job_charts import LEAST_ROWS, JobCharts
 from .job_text import head_of, standing_out, telling_chart
 from .next_step import next_lines
-from .rank_rows import COLUMNS, OTHERS, columns_for, rank_rows
+from .rank_courses import RankCourses
+from .rank_rows import COLUMNS, OTHERS, WIDE_CELLS, columns_for, rank_rows, show_pace
 from .trainer_actions import open_act
 
 if TYPE_CHECKING:
@@ -70,6 +73,7 @@ class JobScreen(FullScreen):
             COLUMNS, empty="no rank is running", gap=1, id="ranks", classes="panel"
         )
         self._charts = JobCharts(session)
+        self._courses = RankCourses()
         self._hangs = False
         self._several = False
 
@@ -119,8 +123,7 @@ class JobScreen(FullScreen):
         # the lines at the top and at the bottom; panels have frames, the table a header
         height = self.size.height - 2 - min(len(notes) + 2, self.size.height // 2) - RANKS_FRAME
         self._hangs = find_stall(job.trainers) is not None
-        rows = self._fit(host, job, height)
-        columns = columns_for(rows, self.size.width)
+        rows, columns = self._fit(host, job, height)
         self._ranks.show_columns(columns)
         self._ranks.show(rows)
         set_title(self._ranks, "Ranks" if len(job.trainers) > 1 else "Its process")
@@ -133,8 +136,10 @@ class JobScreen(FullScreen):
         self._ranks.subtitle(legend if bars else ())
         self._show_lower(host, job)
 
-    def _fit(self, host: HostView, job: JobView, height: int) -> list[TableRow]:
-        """Share ``height`` rows between the ranks and the charts, and return the ranks' rows.
+    def _fit(
+        self, host: HostView, job: JobView, height: int
+    ) -> tuple[list[TableRow], list[Column]]:
+        """Share ``height`` rows between the ranks and the charts, and return the ranks' table.
 
         A few ranks leave the charts most of it. Of many, the worst have half of it, and those that
         are alike have one row where the chart would be low.
@@ -146,14 +151,19 @@ class JobScreen(FullScreen):
         charts = not self._all and height - len(rows) >= LEAST_ROWS
         if fold and not charts:
             rows = rank_rows(host, job, max(LEAST_RANKS, height), history, glyphs=glyphs)
+        width, window = self.size.width, self._charts.seconds
+        if width >= WIDE_CELLS:
+            rows = self._courses.added_to(rows, host, history, window, self._glyphs)
+        columns = columns_for(rows, width, window_text(window))
         known = ["stack"] if self.session.replay is None else []
         known += ["loss"] if any(t.number("loss") is not None for t in job.trainers) else []
         known += ["step"] if step_parts(job.trainers) is not None else []
         left = height - len(rows) if charts else 0
         telling = telling_chart(host, job, self.session.history)
-        self._charts.fit_to(self.size.width, left, self._hangs, known, telling)
+        paced = count > 1 and show_pace(columns, width)
+        self._charts.fit_to(width, left, self._hangs, known, telling, paced)
         self._ranks.styles.height = len(rows) + RANKS_FRAME if charts else "1fr"
-        return rows
+        return rows, columns
 
     def _show_lower(self, host: HostView, job: JobView) -> None:
         """Draw the charts, the stack and what happened, of the rank under the cursor."""
@@ -174,8 +184,12 @@ class JobScreen(FullScreen):
             room = events.size.height, events.size.width
             events.show(event_lines(found, events.tokens.glyphs, *room))
 
+    @property
+    def _glyphs(self) -> Glyphs:
+        return self._ranks.tokens.glyphs
+
     def _glyph(self, token: str) -> str:
-        return self._ranks.tokens.glyphs.fill(token)
+        return self._glyphs.fill(token)
 
     def action_all(self) -> None:
         """All ranks, or the worst and the others as one line."""

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ...store.view import History
 from ...wire.frames import Unknown
-from ..charts.axes import nice_step
 
 if TYPE_CHECKING:
     from ...store.view import Entity
 
-LEAST_SPAN = 0.05
-"""Of a loss that hardly changes: its axis spans so much of it, or noise looks like a mountain."""
 PEAK_SECONDS = 10.0
 """Of how long before the highest memory is shown at each moment, at least."""
 NS = 1e9
@@ -37,20 +33,6 @@ def recent_peaks(history: History, seconds: float) -> list[float | None]:
             kept.append((moment, value))
         out.append(kept[0][1] if kept and value is not None else None)
     return out
-
-
-def loss_axis(values: Sequence[float | None]) -> tuple[float | None, float | None]:
-    """Return the ends of the axis of a loss, None where the data choose them."""
-    known = [value for value in values if value is not None]
-    if not known:
-        return None, None
-    low, high = min(known), max(known)
-    least = LEAST_SPAN * max(abs(low), abs(high))
-    if not 0 < least < math.inf or high - low >= least:
-        return None, None
-    middle, step = (low + high) / 2, nice_step(least, 2)
-    ends = math.floor((middle - least / 2) / step), math.ceil((middle + least / 2) / step)
-    return ends[0] * step, ends[1] * step
 
 
 def part_of_step(part: History, compute: Sequence[float | None]) -> list[float | None]:

@@ -27,6 +27,7 @@ from ..shell.keymap import key_of
 from ..theme import UNICODE, Glyphs
 from ..widgets.table import GUTTER, Cell, Column, TableRow, lay_out
 from .rank_cells import wide_cells
+from .rank_courses import COURSE_CELLS
 
 if TYPE_CHECKING:
     from ...store.view import HistoryOf, HostView, JobView, TrainerView
@@ -38,7 +39,7 @@ COLUMNS = (
     Column("step", "STEP", 9, align="right"),
     Column("pace", "STEP TIME", 9, align="right"),
     Column("age", "STEP AGE", 8, align="right"),
-    Column("p95", "P95", 9, align="right", priority=12),
+    Column("p95", "P95", 9, align="right", priority=15),
     Column("input", "INPUT", 5, align="right", priority=10),
     Column("loss", "LOSS", 8, align="right", priority=10),
     Column("collectives", "COLLECTIVES", 11, align="right", priority=4),
@@ -48,15 +49,22 @@ COLUMNS = (
     Column("load", "UTIL", 5, align="right", priority=9),
     Column("power", "POWER", 6, align="right", priority=11),
     Column("cpu", "CPU", 6, align="right", priority=11),
-    Column("rss", "RSS GiB", 7, align="right", priority=12),
+    Column("rss", "RSS GiB", 7, align="right", priority=17),
+    Column("course", "STEP TIME", COURSE_CELLS, priority=13),
+    Column("busy", "UTIL", COURSE_CELLS, priority=16),
+    Column("room", "GPU MEMORY", 10, flex=1, most=40, priority=14),
     Column("split", "STEP BREAKDOWN", 14, flex=2, most=60, priority=6),
     Column("at", "STUCK AT", 14, flex=3, most=60, priority=2, whole=True),
 )
 INPUT = Column("input", "INPUT", 6, align="right", priority=2)
 """The column of the wait for input, where that is the trouble of a rank."""
-WIDE = ("rss", "p95", "power", "cpu", "loss", "input", "load")
+WIDE = (
+    "rss", "busy", "p95", "room", "power", "cpu", "course", "loss", "input", "load",
+)  # fmt: skip
 """Columns that only a panel of so many cells has; the first one gives its cells away first."""
 WIDE_CELLS = 150
+COURSES = ("course", "busy")
+"""Columns that show the last minutes, and name them."""
 OPTIONAL = ("rank", "pace", "age", "ends", "split", "at", "collectives", "memory", "left", *WIDE)
 """Columns that are left out where no rank has anything to say in them."""
 GIVE_AWAY = ("", *WIDE, "split", "pid", "collectives", "memory", "left", "gpu")
@@ -82,11 +90,11 @@ def _with_input(columns: Sequence[Column], rows: Sequence[TableRow]) -> Sequence
     return [*others[:at], INPUT, *others[at:]]
 
 
-def columns_for(rows: Sequence[TableRow], cells: int) -> list[Column]:
+def columns_for(rows: Sequence[TableRow], cells: int, window: str = "") -> list[Column]:
     """Return the columns that say something, for a panel of ``cells`` cells.
 
-    Where a rank is stuck is told to its end where that is possible: the bar of a step's parts
-    gives its cells away for it.
+    ``window`` is the time that its courses show. Where a rank is stuck is told to its end where
+    that is possible: the bar of a step's parts gives its cells away for it.
     """
     shown = [
         column
@@ -100,6 +108,10 @@ def columns_for(rows: Sequence[TableRow], cells: int) -> list[Column]:
     named = max([_cells(row.cells.get("rank")) for row in rows], default=0)
     shown = [
         column._replace(width=max(column.width, named)) if column.key == "rank" else column
+        for column in shown
+    ]
+    shown = [
+        column._replace(title=f"{column.title}, {window}") if column.key in COURSES else column
         for column in shown
     ]
     if all(column.key != "at" for column in shown):
@@ -120,6 +132,12 @@ def columns_for(rows: Sequence[TableRow], cells: int) -> list[Column]:
                 return fitted
             best = fitted
     return best
+
+
+def show_pace(columns: Sequence[Column], cells: int) -> bool:
+    """Return whether a panel of ``cells`` cells has room for the course of each rank's pace."""
+    placed = lay_out(columns, cells - FRAME_CELLS - GUTTER, 1)
+    return any(column.key == "course" for column, _ in placed)
 
 
 def _cells(cell: Cell | None) -> int:

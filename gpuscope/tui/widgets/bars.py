@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from ...text.styled import Line, Piece, merged
 from ...wire.frames import Unknown
@@ -170,11 +171,17 @@ def meter(
     glyphs: Glyphs = UNICODE,
     *,
     slim: bool = False,
+    idling: bool = False,
 ) -> Line:
     """Return a bar of 0 to 100 percent in one token, exactly ``width`` cells wide.
 
-    Unknown is the dotted line.
+    Unknown is the dotted line. A load that is no progress is ``idling``: a dashed line.
     """
+    if idling:
+        dash = glyphs.idling
+        glyphs = glyphs._replace(
+            bar=dash, half=dash, across=glyphs.across[:-1] + dash, patterns=MappingProxyType({})
+        )
     return stacked_bar(
         [(percent, token)],
         100.0 if _amount(percent) is not None else None,
@@ -215,6 +222,7 @@ class Meter:
     percent: float | Unknown | None
     token: str
     slim: bool = True
+    idling: bool = False
 
     def draw(self, width: int, glyphs: Glyphs) -> Line:
-        return meter(self.percent, width, self.token, glyphs, slim=self.slim)
+        return meter(self.percent, width, self.token, glyphs, slim=self.slim, idling=self.idling)

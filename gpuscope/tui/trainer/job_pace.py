@@ -1,0 +1,51 @@
+"""The chart of how long a step takes, on several ranks or of one trainer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...model.ranks import name_of
+from ...model.valid_history import while_it_steps
+from ...text.units import window_text
+from ..charts.chart_series import thin
+from ..charts.line import LineChart, Series, alike_text, one_if_alike
+from ..widgets.pane import set_title
+from .job_load import ranks_of
+from .job_series import missing
+
+if TYPE_CHECKING:
+    from ...store.view import HostView, TrainerView
+    from ..shell.session import Session
+
+MOST_RANKS = 6
+"""Of so many ranks the pace is drawn: the one under the cursor, and those before the others."""
+TOKENS = ("series1", "series2", "series3", "series4", "series5", "series6")
+
+
+def draw_pace(
+    chart: LineChart,
+    session: Session,
+    host: HostView,
+    trainer: TrainerView,
+    window: float,
+    clock: float | None,
+) -> None:
+    """Draw how long a step takes on several ranks, or of one trainer its slowest too."""
+    everyone = ranks_of(host, trainer)
+    ranks = everyone[:MOST_RANKS]
+    wanted = [(t, "step_seconds", name_of(t)) for t in ranks]
+    if len(ranks) == 1:
+        wanted = [(trainer, "step_seconds", "median"), (trainer, "step_seconds_p95", "p95")]
+    series = []
+    for token, (one, column, label) in zip(TOKENS, wanted, strict=False):
+        steps = thin(session.history(one.id, "step", window))
+        history = while_it_steps(thin(session.history(one.id, column, window)), steps)
+        values = [None if value is None else value * 1e3 for value in history.values]
+        if any(value is not None for value in values):
+            series.append(Series(label, token, history.seconds, values))
+    chart.show_empty(missing(trainer, "step_seconds", "no step has ended yet"))
+    what = "Median step by rank" if len(ranks) > 1 else "Step time"
+    set_title(chart, f"{what} over {window_text(window)}, ms")
+    alike = alike_text(len(series), len(everyone))
+    drawn = one_if_alike(series, alike) if len(ranks) > 1 else series
+    chart.show(drawn, window, 0.0, None, now=host.sampled_seconds, clock=clock)
