@@ -438,7 +438,7 @@ async def test_without_a_ledger_the_page_has_all_that_is_measured():
     async with app.run_test(size=(200, 60)) as pilot:
         screen = await until(
             pilot, "Parts of a step, mean of the last 32 of rank 0", "Ranks, a step", "tensor",
-            "What a time ledger adds", "Parts of a step over", "Load of its GPUs", "Processes",
+            "To get one, start it", "Parts of a step over", "Load of its GPUs", "Processes",
         )  # fmt: skip
         assert empty_share(screen) < 0.25
         rank = next(line for line in screen.splitlines() if "rank 3" in line)
@@ -457,7 +457,11 @@ async def test_a_recording_from_before_the_ledger_shows_steps_and_load():
     app = GpuscopeApp(Session(replay=source), "time")
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await until(
-            pilot, "This recording has no time ledger", "Step time over 1 min", "GPU 1", "tensor"
+            pilot,
+            "This recording has no time ledger",
+            "Median step by rank over 1 min",
+            "GPU 1",
+            "tensor",
         )
         assert "76.5 ms" in next(line for line in screen.splitlines() if "rank 1" in line)
         assert "gpuscope record" in screen

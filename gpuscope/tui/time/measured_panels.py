@@ -15,6 +15,7 @@ from ...text.styled import Line, Piece
 from ...text.units import window_text
 from ..shell.clock_at import clock_at
 from ..trainer.job_load import devices_of
+from ..trainer.job_pace import draw_pace
 from ..widgets.pane import set_title, ways_to_a_probe
 from .panels import (
     CHART_ROWS,
@@ -26,7 +27,6 @@ from .panels import (
 )
 from .rows import GPU, split_rows, with_names
 from .step_layers import StepLayers, measured
-from .text import ledger_lines
 from .without_ledger import (
     basis_text,
     draw_loads,
@@ -37,15 +37,16 @@ from .without_ledger import (
     window_of,
 )
 
-LEDGER_TITLE, PROBE_TITLE = "What a time ledger adds", "How to see where the time goes"
+PROBE_TITLE = "How to see where the time goes"
+LEAST_CHART_ROWS, HIGH_CHART_ROWS = 10, 18
+"""Of the history beside tables that are lower, at least and at most."""
 
 
 class MeasuredPanels(TimePanels):
     """The panels, and what they show where there is no ledger."""
 
     _more: Sequence[Line] = ()
-    """What a ledger would add, and how to get one."""
-    _more_title = LEDGER_TITLE
+    """How to get a probe into a trainer, where none has one."""
     _steps_known = False
     """Whether there is a step time to draw."""
 
@@ -77,7 +78,7 @@ class MeasuredPanels(TimePanels):
             self._steps.move_to(trainer.key)
         self._devices, self._drawn_ranks = devices_of(host, ranks), ranks
         self._steps_known = trainer.number("step_seconds") is not None
-        self._more_title, self._more = LEDGER_TITLE, ledger_lines(host, trainer)
+        self._draw_lines(not parts)
 
     def _show_host(self, host: HostView, head: Sequence[Line]) -> None:
         """Show the load of a host on which no trainer has a probe, and how to get one in."""
@@ -89,7 +90,7 @@ class MeasuredPanels(TimePanels):
         self._devices = busy or host.devices
         self._steps_known = False
         replay = host.link.state == "replay"
-        self._more_title, self._more = PROBE_TITLE, [] if replay else ways_to_a_probe()
+        self._more = [] if replay else ways_to_a_probe()
 
     def _clear(self) -> None:
         self._look = None
@@ -106,7 +107,7 @@ class MeasuredPanels(TimePanels):
             return
         for panel, cells in self._detail_panels():
             if panel.display:
-                set_title(panel, self._more_title)
+                set_title(panel, PROBE_TITLE)
                 whole = not self._right.display
                 panel.show(self._wrapped(self._terminal[0] if whole else cells))
 
@@ -120,17 +121,19 @@ class MeasuredPanels(TimePanels):
         window = self._zoomed or window_of(self.session, host, trainer)
         clock, now = clock_at(self.session, host), host.sampled_seconds
         if trainer is not None and self._chart.display:
-            found = measured(self.session, trainer, window)
-            self._draw_steps(found, window, now, clock)
+            if self._chart is self._lines:
+                draw_pace(self._lines, self.session, host, trainer, window, clock)
+            else:
+                self._draw_steps(measured(self.session, trainer, window), window, now, clock)
         self._draw_load(host, window, now, clock)
 
     def _draw_steps(
         self, found: StepLayers, window: float, now: float | None, clock: float | None
     ) -> None:
-        self._chart.legend_elsewhere = "as in the rows" if self._clock.rows else ""
-        self._chart.show_empty("no step has ended yet")
+        self._layers.legend_elsewhere = "as in the rows" if self._clock.rows else ""
+        self._layers.show_empty("no step has ended yet")
         title = f"{found.what} over {window_text(window)}"
-        self._chart.show(
+        self._layers.show(
             found.layers, found.moments, window, None, now, title, steps=found.steps, clock=clock
         )
 
@@ -158,7 +161,8 @@ class MeasuredPanels(TimePanels):
         """Stand the tables beside the chart, and the load and the processes below both."""
         findings = self._lists()[self._findings]
         tables = parts + steps + findings
-        chart = min(max(room // 3, CHART_ROWS + 1), MOST_CHART_ROWS) if self._steps_known else 0
+        most = min(max(room // 3, CHART_ROWS + 1), MOST_CHART_ROWS)
+        chart = min(max(tables, LEAST_CHART_ROWS), most) if self._steps_known else 0
         at_left, at_right = ((len(self._wrapped(c)) + 2) for _, c in self._detail_panels())
         if not chart:
             at_left = len(self._wrapped(self._terminal[0])) + 2
@@ -170,13 +174,17 @@ class MeasuredPanels(TimePanels):
         if chart:  # it says more when it is higher than what happened does with empty rows
             events = min(events, max(self._events.rows, 1) + 2)
         body = room - load - processes - events
+        if chart and events and not parts and body > max(tables, HIGH_CHART_ROWS):
+            events += body - max(tables, HIGH_CHART_ROWS)
+            body = max(tables, HIGH_CHART_ROWS)
         self._body.display = bool(body)
         self._spread(body)
         self._left.display, self._right.display = bool(tables or below_tables), bool(chart)
         self._left.styles.height = self._right.styles.height = "1fr"
         self._left.styles.width = self._left_cells() if chart else "1fr"
         self._place(self._clock, parts)
-        self._place(self._steps, steps if below_tables or not steps else "1fr")
+        fills = steps and (not below_tables or not self._more)
+        self._place(self._steps, "1fr" if fills else steps)
         self._place(self._findings, findings)
         self._place(self._detail, "1fr" if below_tables and self._more else 0)
         self._place(self._beside, 0 if below_tables or not self._more else "1fr")

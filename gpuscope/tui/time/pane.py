@@ -265,7 +265,7 @@ class TimePane(MeasuredPanels):
             subject = [*subject, (next((one for one in facts if len(one) <= room), ""), "muted")]
         worst = slow.trainer.key if slow is not None else ""
         marks = rank_marks(job, worst, weight, self._clock.tokens.glyphs)
-        head = [subject, *lines, *no_minutes(host, trainer)]
+        head = [subject, *lines, *no_minutes(host, trainer, self._terminal[0] < WIDE)]
         self._show_measured(host, trainer, ranks, head, marks)
         self._list_findings(self._cases(ranks))
         self._share_out()

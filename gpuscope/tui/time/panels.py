@@ -12,6 +12,7 @@ from textual.widget import Widget
 from ...store.view import DeviceView, HostView, TrainerView
 from ...text import styled
 from ...text.styled import Line
+from ..charts.line import LineChart
 from ..charts.load_strips import LoadStrips
 from ..charts.stacked import TimeChart
 from ..charts.strips import Painted
@@ -79,7 +80,10 @@ class TimePanels(Pane):
         self._ranks = LiveTable((), id="time-ranks", classes="panel")
         self._left, self._right = Vertical(id="time-left"), Vertical(id="time-right")
         self._body = Horizontal(id="time-body")
-        self._chart = TimeChart(id="time-history", classes="panel")
+        self._layers = TimeChart(id="time-history", classes="panel")
+        self._lines = LineChart(id="time-steps-history", classes="panel")
+        self._chart: TimeChart | LineChart = self._layers
+        """The history of what a step is made of; of how long it takes where no more is known."""
         self._load = LoadStrips(id="time-load", classes="panel")
         self._load_rows = 0
         self._processes = ProcessPanel(session)
@@ -104,7 +108,8 @@ class TimePanels(Pane):
                 yield self._gpu
                 yield self._findings
             with self._right:
-                yield self._chart
+                yield self._layers
+                yield self._lines
                 yield self._ranks
                 yield self._beside
         yield self._load
@@ -112,7 +117,7 @@ class TimePanels(Pane):
         yield self._events
         hidden: tuple[Widget, ...] = (
             *(self._detail, self._beside, self._gpu, self._findings, self._ranks, self._steps),
-            *(self._load, self._processes, self._events),
+            *(self._load, self._processes, self._events, self._lines),
         )
         for panel in hidden:
             panel.display = False
@@ -214,10 +219,14 @@ class TimePanels(Pane):
         large terminal the details are at the right, and a look has its kernels at the left.
         """
         large = self._terminal[0] >= WIDEST and room >= TALL
+        if large and self._look is not None:  # its kernels have room too
+            self._show_gpu(room)
+            lists[self._gpu] = len(self._gpu.rows) + FRAME_ROWS
         findings, ranks = lists[self._findings], lists[self._ranks]
         details = (MOST_DETAIL_ROWS if self._look is not None else USUAL_DETAIL_ROWS) * large
         left = needed + findings + max(lists[self._gpu], DETAIL_ROWS)
-        body = min(max(left, MOST_CHART_ROWS + ranks + details), room)
+        chart = min(max(left - ranks - details, CHART_ROWS + 4), MOST_CHART_ROWS)
+        body = min(max(left, chart + ranks + details), room)
         lanes, least = (
             lanes_of(self._devices, self._drawn_ranks),
             max(len(self._devices), 1) + 1 + STRIP_FRAME,
@@ -242,7 +251,7 @@ class TimePanels(Pane):
         self._place(self._clock, needed if detail or gpu else "1fr")
         self._place(self._detail, "1fr" if detail else 0)
         self._place(self._gpu, gpu if detail else "1fr" if gpu else 0)
-        self._place(self._chart, MOST_CHART_ROWS if large else "1fr")
+        self._place(self._chart, chart if large else "1fr")
         self._place(self._ranks, min(ranks, body // 3 if large else max(body - CHART_ROWS, 0)))
         self._place(self._beside, "1fr" if large else 0)
 
@@ -257,8 +266,8 @@ class TimePanels(Pane):
         if room < least + processes:
             processes = 0
         load = min(room - processes, strip_rows(lanes))
-        if least <= load < strip_rows(lanes):  # too low to part all lanes: it parts the host's
-            load = min(load, least + 1)
+        if least <= load < strip_rows(lanes):  # too low to part all lanes: it parts their groups
+            load = min(load, least + max(len(self._devices), 1))
         load = load if load >= LEAST_STRIP_ROWS else 0
         rest = room - load - processes
         events = min(rest, max(self._events.rows, 1) + 2) if rest >= LEAST_PROCESS_ROWS else 0
@@ -303,6 +312,13 @@ class TimePanels(Pane):
         self._spread(0)
         for panel in (self._chart, self._ranks):
             self._place(panel, "1fr" if panel is below else 0)
+
+    def _draw_lines(self, lines: bool) -> None:
+        """Let the history be one of lines, or one of layers."""
+        before, self._chart = self._chart, self._lines if lines else self._layers
+        if before is not self._chart:
+            before.display = False
+            self._below = self._chart if self._below is before else self._below
 
     def _place(self, panel: Widget, height: int | str) -> None:
         """Give a panel so many rows; with 0 it is hidden."""

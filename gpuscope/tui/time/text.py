@@ -189,43 +189,31 @@ def stopped_lines(trainer: TrainerView, job: JobView | None = None) -> list[Line
     return [head, [(f"The times below are of the steps before{took}.", "muted")]]
 
 
-def no_minutes(host: HostView, trainer: TrainerView) -> list[Line]:
-    """Return in a line why there is no ledger of this trainer's time."""
+def no_minutes(host: HostView, trainer: TrainerView, brief: bool = True) -> list[Line]:
+    """Return in a line why there is no ledger of this trainer's time, and how to get one."""
+    how = ""
     if not trainer.number("step"):
         text = "No optimizer step was seen yet."
     elif has_stopped(trainer) and trainer.minutes:
         text = "The time ledger is not shown: all its minutes have a part of the hang in them."
     elif host.link.state == "replay":
         text = "This recording has no time ledger of this trainer so far."
+        how = "A probe of this version sends one, and gpuscope record keeps it."
     elif trainer.gone is not None:
         text = "It ended before its time ledger was first reported."
+        how = "The next run has one: gpuscope run train.py"
     elif _is_overdue(trainer):
         text = "This trainer sends no time ledger: its probe is of an older gpuscope."
+        how = "To get one, start it again with gpuscope run train.py"
     else:
         text = "No time ledger yet: it comes 10 s after the first step."
-    return [[(text, "muted")]]
+    return [[(text if brief or not how else f"{text} {how}", "muted")]]
 
 
 def _is_overdue(trainer: TrainerView) -> bool:
     """Return whether its steps took far longer than a probe needs for its first ledger."""
     steps, each = trainer.number("step"), trainer.number("step_seconds")
     return steps is not None and each is not None and steps * each > LEDGER_OVERDUE_SECONDS
-
-
-def ledger_lines(host: HostView, trainer: TrainerView) -> list[Line]:
-    """Return what a ledger adds to what is shown, and how to get one."""
-    if host.link.state == "replay":
-        how = "Ledgers are in recordings of trainings with a probe of this version, 10 s after "
-        how += "the first step: gpuscope record"
-    elif trainer.gone is not None:
-        how = "The next run has one 10 s after its first step: gpuscope run train.py"
-    elif _is_overdue(trainer):
-        how = "End the training and start it again with gpuscope run train.py: the probe of this "
-        how += "version sends a ledger 10 s after the first step."
-    else:
-        how = "The first one comes 10 s after the first step. The probe of an older gpuscope sends "
-        how += "none: then start the training again with gpuscope run train.py"
-    return [[(LEDGER, "text")], [(how, "muted")]]
 
 
 # ── details ──

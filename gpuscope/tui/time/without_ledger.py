@@ -34,6 +34,8 @@ ZOOM_WINDOWS = (*WINDOWS, 3600.0, 4 * 3600.0, 12 * 3600.0)
 STRIP_FRAME = 4
 """Of the strips besides their lanes: the frame, and the axis with its labels."""
 LEAST_STRIP_ROWS = 5
+FEW_GPUS, MOST_PARTS = 4, 2
+"""Each of more GPUs has so many lanes at most: more of them are a wall."""
 SHORT_PARTS = {
     "input": "INPUT",
     "h2d": "COPY",
@@ -166,7 +168,8 @@ def lanes_of(devices: Sequence[DeviceView], ranks: Sequence[TrainerView]) -> int
         return len(HOST_LANES) + sum(rank.process is not None for rank in ranks)
     columns = [column for _, column in LOADS]
     known = [c for c in columns if any(d.number(c) is not None for d in devices)]
-    return len(devices) * max(len(known), 1) + len(HOST_LANES)
+    parts = min(max(len(known), 1), MOST_PARTS if len(devices) > FEW_GPUS else len(LOADS))
+    return len(devices) * parts + len(HOST_LANES)
 
 
 def loads(
@@ -183,7 +186,8 @@ def loads(
     Without a GPU there are lanes for the processes of the ``ranks``.
     """
     room = max(rows - STRIP_FRAME, 1)
-    parts = max(min((room - len(HOST_LANES)) // max(len(devices), 1), len(LOADS)), 1)
+    each = (room - len(HOST_LANES)) // max(len(devices), 1) - 1  # a line before each
+    parts = max(min(each, len(LOADS)), 1)
     lanes = gpu_lanes(session, host, devices[:room], window, parts)
     lanes += host_lanes(session, host, window, bool(lanes))[: room - len(lanes)]
     if not devices:
