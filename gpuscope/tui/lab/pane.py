@@ -25,14 +25,14 @@ from .compare import comparison_lines
 from .first_run import FirstRun
 from .pair import Pair
 from .panel_heights import VIEWS, heights_of, least, panels_that_fit
-from .rows import NOW, columns, gather_repeats, live_row, row_of
+from .rows import BARS_CELLS, NOW, columns, gather_repeats, live_row, row_of, with_bars
+from .run_charts import RunCharts, has_pace
 from .run_facts import fact_lines, facts_of
 from .switches import Switches
 from .text import notes_of, title_of_run
 
 if TYPE_CHECKING:
     from ...lab.ledger import Entry
-    from ..charts.line import LineChart
     from .rows import Shown
     from .runs import LabRuns
 
@@ -76,7 +76,7 @@ class LabPane(Pane):
         self._table = LiveTable(
             columns(100, ()), empty="no run yet", gap=1, id="runs", classes="panel"
         )
-        self._loss: LineChart | None = None
+        self._charts = RunCharts()
         self._notes = Lines(id="lab-notes")
         self._right = Vertical(id="lab-right")
         self._pair, self._first = Pair(), FirstRun(session)
@@ -134,7 +134,7 @@ class LabPane(Pane):
         self._share_out(len(notes))
         chosen = (self._pair.a, self._pair.b)
         # at once: another pair is another picture
-        if self._loss is not None and chosen != self._charted:
+        if self._charts.loss is not None and chosen != self._charted:
             self.show_charts(host)
 
     def _predict(self, host: HostView | None) -> None:
@@ -189,8 +189,9 @@ class LabPane(Pane):
             room = self._inner() - GUTTER, self._terminal[1] - 9
             chosen, glyphs = self._switches.current.name, self._table.tokens.glyphs
             self._table.show_empty(self._first.lines(self.session.host, chosen, glyphs, *room))
-        self._table.show_columns(columns(self._inner(), rows))
-        self._table.show(rows)
+        inner = self._inner()
+        self._table.show_columns(columns(inner, rows))
+        self._table.show(with_bars(rows) if inner >= BARS_CELLS else rows)
         repeated = any(len(one.entries) > 1 for one in self._shown)
         basis = f"{BASES}{' · ×N: mean of N runs' if repeated else ''}"
         self._table.subtitle([(basis, "faint")] if rows else ())
@@ -263,12 +264,15 @@ class LabPane(Pane):
 
     def _place(self, shown: Sequence[str], natural: int, room: int) -> None:
         """Display these panels."""
-        heights = heights_of(shown, natural, room, len(self._table.rows))
-        state = (tuple(heights.items()), self._loss is None)
+        pace = has_pace(self.runs.current if self.runs.busy else None)
+        heights = heights_of(shown, natural, room, len(self._table.rows), pace)
+        loss = self._charts.loss
+        state = (tuple(heights.items()), loss is None)
         if state == self._heights:
             return
         self._heights = state
-        for name, panel in (("ab", self._ab), ("runs", self._table), ("loss", self._loss)):
+        charts = (("loss", loss), ("pace", self._charts.pace))
+        for name, panel in (("ab", self._ab), ("runs", self._table), *charts):
             if panel is not None:
                 panel.display = name in heights
                 panel.styles.height = heights.get(name, "1fr")
@@ -299,29 +303,13 @@ class LabPane(Pane):
     # ── charts ──
 
     def show_charts(self, host: HostView | None) -> None:
-        from ..charts.axes import round_end
-        from ..charts.line import LineChart
-        from .pair import curves
-
         if not self._right.is_mounted:
             return
-        if self._loss is None:
-            self._loss = LineChart(empty="the loss appears here", id="loss", classes="panel")
-            self._right.mount(self._loss, before=self._table)
+        if self._charts.loss is None:
+            self._charts.mount(self._right, self._table)
             self.show(host)
         self._charted = (self._pair.a, self._pair.b)
-        current = self.runs.current if self.runs.busy else None
-        series, over = curves(self._pair, current)
-        set_title(self._loss, f"Loss over {over}")
-        newest = max((one.seconds[-1] for one in series), default=0.0)
-        self._loss.show(
-            series,
-            None,
-            None,
-            None,
-            now=newest if current is None else round_end(newest),
-            x="steps",
-        )
+        self._charts.draw(self._pair, self.runs.current if self.runs.busy else None)
 
     # ── room and keys ──
 

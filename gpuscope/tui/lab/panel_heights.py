@@ -13,6 +13,10 @@ LEAST = {"ab": 11, "loss": 7, "runs": 5}
 COMFORT = {"ab": 11, "loss": 10, "runs": 8}
 """The same in a high terminal."""
 HIGH = 30
+MOST_LOSS, LEAST_PACE = 22, 9
+"""A chart of losses that is higher says no more: the pace of the run in progress, and then the
+table, have what is left.
+"""
 
 
 def least(room: int) -> dict[str, int]:
@@ -33,18 +37,24 @@ def panels_that_fit(room: int, first: str, wanted: Mapping[str, bool]) -> list[s
     return shown
 
 
-def heights_of(shown: Sequence[str], natural: int, room: int, runs: int) -> dict[str, int | str]:
+def heights_of(
+    shown: Sequence[str], natural: int, room: int, runs: int, pace: bool = False
+) -> dict[str, int | str]:
     """Return the height of each panel.
 
     The comparison takes what it needs (``natural``), the table what its ``runs`` need; the loss
-    grows, else the table, else the comparison.
+    grows, else the table, else the comparison. There is a chart of the ``pace``, where that is
+    known, below a loss that is high.
     """
     grows = next(name for name in ("loss", "runs", "ab") if name in shown)
     heights: dict[str, int | str] = dict.fromkeys(shown, "1fr")
     if "ab" in shown and grows != "ab":
         heights["ab"] = natural
     if "runs" in shown and grows == "loss":
-        heights["runs"] = max(
-            least(room)["runs"], min(runs + 3, room - natural - least(room)["loss"])
-        )
+        table = max(least(room)["runs"], min(runs + 3, room - natural - least(room)["loss"]))
+        heights["runs"], left = table, room - natural - table
+        if pace and left >= MOST_LOSS + LEAST_PACE:
+            heights["pace"] = min(left - MOST_LOSS, left // 2)
+        elif left > MOST_LOSS:
+            heights["loss"], heights["runs"] = MOST_LOSS, "1fr"
     return heights

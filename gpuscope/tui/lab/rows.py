@@ -16,6 +16,8 @@ from ...text.numbers import number
 from ...text.styled import Line
 from ...text.units import bytes_text, duration_text, pace_text, short_age_text
 from ...text.width import cells as text_cells
+from ..theme import Glyphs
+from ..widgets.bars import Meter
 from ..widgets.table import GUTTER, Cell, Column, TableRow
 from .choices import SWITCHES
 from .run import Run
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
 
 NOW = "now"
 DEFAULTS = LabConfig()
+BARS_CELLS = 130
+"""A table of so many cells has bars beside figures: of the fastest, and of the most memory."""
+BARS = {"fast": "ok", "held": "allocated"}
 QUIET = ("seed", "steps", "batch", "device")
 """Named last: they seldom are what a run is about, or a run has them filled in by itself."""
 
@@ -42,12 +47,15 @@ def columns(cells: int, rows: Sequence[TableRow]) -> list[Column]:
         Column("source", "FROM", 6, priority=9),
         Column("setting", "SETTING", 26 if cells >= 60 else 20 if cells >= 40 else 10, flex=6),
         Column("pace", "SAMPLES/S", 9, align="right"),
+        *((Column("fast", "", 12, flex=1, most=24),) if cells >= BARS_CELLS else ()),
         Column("step", "STEP", 7, align="right", priority=2),
         Column("peak", "PEAK", 8, align="right", priority=3),
+        *((Column("held", "", 12, flex=1, most=24),) if cells >= BARS_CELLS else ()),
         Column("loss", "LAST LOSS", 9, align="right", priority=4),
         Column("steps", "STEPS", 6, align="right", priority=6),
     )
     silent = {name for name in ("peak", "loss") if all(row.cells.get(name) is DASH for row in rows)}
+    silent |= {bar for bar in ("fast", "held") if sum(bar in row.cells for row in rows) < 2}
     shown = [column for column in everything if column.key not in silent]
     # a whole setting says more than when a run was made, from where, and of how many steps
     others = [c for c in shown if c.key not in ("setting", "age", "source", "steps")]
@@ -67,6 +75,16 @@ def _cells_of(cell: Cell | None) -> int:
 
 
 DASH: Line = [("–", "faint")]
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """An amount that becomes a bar where all rows are known, and is nothing before."""
+
+    value: float
+
+    def draw(self, width: int, glyphs: Glyphs) -> Line:
+        return [(" " * width, "text")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,10 +230,27 @@ def _figures(
     cells["pace"] = [(pace_text(pace), token)] if pace else DASH
     cells["step"] = [(duration_text(step), token)] if step else DASH
     cells["peak"] = [(bytes_text(peak), token)] if peak else DASH
+    if pace:
+        cells["fast"] = Amount(pace)
+    if peak:
+        cells["held"] = Amount(peak)
     cells["loss"] = (
         [(f"{loss:.4f}" if abs(loss) < 100 else f"{loss:.3g}", token)] if loss is not None else DASH
     )
     cells["steps"] = [(f"{steps:,}", "muted")]
+
+
+def with_bars(rows: Sequence[TableRow]) -> list[TableRow]:
+    """Return the rows with bars of their pace and their peak, as parts of the most of all rows."""
+    out = list(rows)
+    for name, token in BARS.items():
+        found = [cell.value for row in rows if isinstance(cell := row.cells.get(name), Amount)]
+        for at, row in enumerate(out):
+            cell = row.cells.get(name)
+            if isinstance(cell, Amount):
+                share = Meter(100 * cell.value / max(found), token)
+                out[at] = row._replace(cells={**row.cells, name: share})
+    return out
 
 
 def _in(document: dict[str, Any], key: str, name: str) -> object:

@@ -65,6 +65,7 @@ class Run:
     """Peak allocated on a GPU; None while it is not known."""
     samples: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT_POINTS))
     losses: deque[float | None] = field(default_factory=lambda: deque(maxlen=KEPT_POINTS))
+    paces: deque[float | None] = field(default_factory=lambda: deque(maxlen=KEPT_POINTS))
     pace: Pace | None = None
     """What its probes say of its steps, as on the other screens; None before they are heard."""
     validation_loss: float | None = None
@@ -143,6 +144,7 @@ class Run:
         each = self.started.samples_per_step if self.started else 1
         self.samples.append(float(step.step * each))
         self.losses.append(step.loss)
+        self.paces.append(step.samples_per_second if not step.warming_up else None)
         if step.validation_loss is not None:
             self.validation_loss = step.validation_loss
 

@@ -19,13 +19,24 @@ from ..widgets.program import program
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines
 from ..widgets.text_dialog import TextDialog
-from .tune_text import COLUMNS, detail_lines, gain_lines, rows_of, spent_text, summary_lines
+from .tune_text import (
+    COLUMNS,
+    columns_for,
+    detail_lines,
+    gain_lines,
+    rows_of,
+    spent_text,
+    summary_lines,
+)
 from .tuning import Tuning
 
 SHOW_SECONDS = 0.5
 MOST_LINES, FEWEST_LINES, ROWS_OF_THE_REST = 12, 3, 19
 """The most and the fewest lines of the panels below the table, and the rows of the screen that the
 rest needs to show at least six candidates."""
+WIDE, WIDEST = 100, 160
+"""Columns from which on there is room for the gains, and for the candidate under the cursor."""
+FRAME_ROWS = 3
 
 
 class DetailDialog(TextDialog):
@@ -58,6 +69,7 @@ class TuneScreen(FullScreen):
             COLUMNS, empty="the baseline is trained first", gap=2, id="tune-rows", classes="panel"
         )
         self._gains, self._paste = Lines(classes="panel"), Lines(classes="panel")
+        self._chosen = Lines(classes="panel")
         self._result = Horizontal(id="tune-result")
 
     @property
@@ -70,12 +82,14 @@ class TuneScreen(FullScreen):
     def compose(self) -> ComposeResult:
         self._about.border_title, self._rows.border_title = "Search", "Tried"
         self._gains.border_title, self._paste.border_title = "Gain of each switch", "To paste"
+        self._chosen.border_title = "Candidate"
         yield self.head
         yield self._about
         yield self._rows
         with self._result:
             yield self._gains
             yield self._paste
+            yield self._chosen
         yield self.foot
 
     def on_mount(self) -> None:
@@ -107,15 +121,19 @@ class TuneScreen(FullScreen):
         self._about.show(list(summary_lines(tuning, max(20, width - 4))))
         best = document.get("best")
         label = str(best.get("label")) if isinstance(best, dict) else ""
-        self._rows.show(rows_of(tuning.candidates, label))
+        rows = rows_of(tuning.candidates, label)
+        self._rows.show_columns(columns_for(rows))
+        self._rows.show(rows)
         ended = tuning.found and tuning.best is not None
         self._result.display = ended
         if ended:
-            gains = list(gain_lines(document))
+            gains = list(gain_lines(document)) if width >= WIDE else []
             self._gains.display = bool(gains)
             most = min(MOST_LINES, max(FEWEST_LINES, self.size.height - ROWS_OF_THE_REST))
             self._gains.show(gains[:most])
-            cells = max(20, width // (2 if gains else 1) - 4)
+            self._chosen.display = width >= WIDEST
+            panels = 1 + self._gains.display + self._chosen.display
+            cells = max(20, width // panels - 4)
             lines = [
                 line for text in self._lines() for line in styled.wrap([(text, "text")], cells)
             ]
@@ -125,7 +143,27 @@ class TuneScreen(FullScreen):
                 lines[most - 1 :] = [[(f"{more} more lines; ", "muted"), (copy, "accent"),
                                       (" copies all", "muted")]]  # fmt: skip
             self._paste.show(lines)
+            self._show_chosen(cells)
         self.say_own_keys(self.session)
+
+    def _show_chosen(self, cells: int) -> None:
+        """Show the candidate under the cursor, and let the panels have the rows of a short list."""
+        candidates, key = self.tuning.candidates, self._rows.cursor_key
+        known = self._chosen.display and key is not None and int(key) < len(candidates)
+        lines = list(detail_lines(candidates[int(key)])) if known and key is not None else []
+        self._chosen.show(styled.hang_lines(lines, cells))
+        left = self.size.height - len(candidates) - FRAME_ROWS - self._about.rows - 4
+        roomy = self._chosen.display and left > MOST_LINES + 2
+        self._rows.styles.height = len(candidates) + FRAME_ROWS if roomy else "1fr"
+        self._result.styles.height = "1fr" if roomy else "auto"
+        self._result.styles.max_height = "100%" if roomy else MOST_LINES + 2
+        high = max(self._gains.rows, self._paste.rows, min(len(lines), MOST_LINES)) + 2
+        for panel in (self._gains, self._paste, self._chosen):
+            panel.styles.height = "1fr" if roomy else high
+
+    def on_live_table_highlighted(self, event: LiveTable.Highlighted) -> None:
+        event.stop()
+        self._show()
 
     def _lines(self) -> list[str]:
         lines = self.tuning.document.get("lines")

@@ -12,21 +12,28 @@ from ...text.numbers import number
 from ...text.styled import Line, Piece
 from ...text.units import duration_text, percent_text
 from ..shell.keymap import key_of
-from ..widgets.table import Column, TableRow
+from ..widgets.bars import Meter
+from ..widgets.table import Cell, Column, TableRow
 from .compare import value_text
 
 if TYPE_CHECKING:
     from .tuning import Tuning
 
 COLUMNS = (
-    Column("label", "CONFIGURATION", 18, flex=2, most=52),
+    Column("label", "CONFIGURATION", 18, flex=4, most=44),
     Column("pace", "SAMPLES/S", 9, align="right"),
+    Column("bar", "", 10, flex=1, most=30, priority=6),
     Column("speed", "AGAINST THE BEST", 22, priority=2),
     Column("reserved", "RESERVED", 9, align="right", priority=3),
     Column("warm_up", "WARM-UP", 8, align="right", priority=4),
     Column("loss", "LOSS", 7, align="right", priority=5),
     Column("result", "RESULT", 14, flex=3),
 )
+DASH: list[Piece] = [("–", "faint")]
+LABEL_CELLS = 30
+"""So many cells the configuration has, as far as it needs them."""
+EMPTY: tuple[Cell | None, ...] = (None, "", [], DASH)
+"""Cells that say nothing."""
 TOKENS = {
     "baseline": "text",
     "kept": "ok",
@@ -37,6 +44,20 @@ TOKENS = {
     "not_proved": "warn",
 }
 """The tokens of the status of a candidate, where it is not muted."""
+FAST = ("baseline", "kept")
+"""The status of candidates that were the best at some time: their bars stand out."""
+
+
+def columns_for(rows: Sequence[TableRow]) -> list[Column]:
+    """Return the columns in which some row says something."""
+    label, *others = COLUMNS
+    longest = max((styled.cells(row.cells["label"]) for row in rows), default=0)  # type: ignore[arg-type]
+    label = label._replace(width=max(label.width, min(longest, LABEL_CELLS)))
+    return [
+        column
+        for column in (label, *others)
+        if not rows or any(row.cells.get(column.key) not in EMPTY for row in rows)
+    ]
 
 
 def search_line(tuning: Tuning) -> Line:
@@ -136,8 +157,9 @@ def speed_text(speed: Mapping[str, Any]) -> str:
 def rows_of(candidates: Sequence[Mapping[str, Any]], best: str) -> list[TableRow]:
     """Return a row for each candidate; ``best`` is the label of the best so far."""
     rows, kept = [], BASELINE
+    paces = [number(row.get("samples_per_second")) or 0.0 for row in candidates]
     for place, row in enumerate(candidates):
-        rows.append(_row(place, row, best, kept))
+        rows.append(_row(place, row, best, kept, max(paces)))
         if row.get("status") == "kept":
             kept = str(row.get("label"))
     return rows
@@ -160,15 +182,17 @@ def step_text(label: str, kept: str) -> str:
     return " ".join(parts + (["without", *gone] if gone else [])) or label
 
 
-def _row(place: int, row: Mapping[str, Any], best: str, kept: str) -> TableRow:
+def _row(place: int, row: Mapping[str, Any], best: str, kept: str, fastest: float) -> TableRow:
     word, token = _status(row)
     label, speed, reason = str(row.get("label")), row.get("speed"), str(row.get("reason") or "")
-    excess = number(row.get("loss_excess"))
+    excess, pace = number(row.get("loss_excess")), number(row.get("samples_per_second"))
+    known = row.get("status") in FAST
     return TableRow(
         str(place),
         {
             "label": [(step_text(label, kept), "title" if label == best else "text")],
-            "pace": _value(row.get("samples_per_second"), "samples/s"),
+            "pace": _value(pace, "samples/s"),
+            "bar": Meter(100 * pace / fastest, "ok" if known else "muted") if pace else "",
             "speed": [(speed_text(speed), "text")] if isinstance(speed, dict) else "",
             "reserved": _value(row.get("peak_reserved_bytes"), "bytes"),
             "warm_up": _value(row.get("warmup_seconds"), "s"),
@@ -212,7 +236,7 @@ def detail_lines(row: Mapping[str, Any]) -> Iterable[Line]:
 
 def _value(value: object, unit: str) -> list[Piece]:
     known = number(value)
-    return [("–", "faint")] if known is None else [(value_text(known, unit), "text")]
+    return DASH if known is None else [(value_text(known, unit), "text")]
 
 
 def _status(row: Mapping[str, Any]) -> Piece:

@@ -1,0 +1,75 @@
+"""The charts of the Lab: the losses of runs over what they have seen, and the pace of this one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from textual.containers import Vertical
+
+from ...text.numbers import number
+from ..widgets.pane import set_title
+from .pair import Pair, curves
+
+if TYPE_CHECKING:
+    from textual.widget import Widget
+
+    from ..charts.line import LineChart, Series
+    from .run import Run
+
+PACE = "Samples/s"
+
+
+class RunCharts:
+    """Two charts, made when they are drawn first: plotext costs its import only then."""
+
+    def __init__(self) -> None:
+        self.loss: LineChart | None = None
+        self.pace: LineChart | None = None
+
+    def mount(self, right: Vertical, before: Widget) -> None:
+        """Put the charts into the column ``right``, above the widget ``before``."""
+        from ..charts.line import LineChart
+
+        self.loss = LineChart(empty="the loss appears here", id="loss", classes="panel")
+        self.pace = LineChart(empty="the pace appears here", id="pace", classes="panel")
+        self.pace.display = False
+        right.mount(self.loss, self.pace, before=before)
+
+    def draw(self, pair: Pair, current: Run | None) -> None:
+        """Draw the losses of A, B and the run in progress, and how fast that one is."""
+        from ..charts.axes import loss_axis, round_end
+
+        if self.loss is None or self.pace is None:
+            return
+        series, over = curves(pair, current)
+        set_title(self.loss, f"Loss over {over}")
+        newest = max((one.seconds[-1] for one in series), default=0.0)
+        low, high = loss_axis([value for one in series for value in one.values])
+        end = newest if current is None else round_end(newest)
+        self.loss.show(series, None, low, high, now=end, x="steps")
+        if self.pace.display and current is not None:
+            paces = _paces(pair, current)
+            newest = max((one.seconds[-1] for one in paces), default=0.0)
+            set_title(self.pace, f"{PACE} over samples")
+            self.pace.show(paces, None, 0.0, None, now=round_end(newest), x="steps")
+
+
+def has_pace(current: Run | None) -> bool:
+    """Return whether a run has a pace to draw."""
+    return current is not None and sum(pace is not None for pace in current.paces) > 1
+
+
+def _paces(pair: Pair, current: Run) -> list[Series]:
+    """Return the pace of the run in progress, and the means of A and B over the same samples."""
+    from ..charts.line import Series
+
+    known = [(x, y) for x, y in zip(current.samples, current.paces, strict=True) if y is not None]
+    if not known:
+        return []
+    xs = [x for x, _ in known]
+    out = [Series("now", "series3", xs, [y for _, y in known])]
+    for side, token, entry in (("A", "series1", pair.a), ("B", "series2", pair.b)):
+        mean = number(entry.document.get("samples_per_second")) if entry is not None else None
+        if mean is not None and entry is not current.entry:
+            out.append(Series(f"mean of {side}", token, [xs[0], xs[-1]], [mean, mean]))
+    return out
