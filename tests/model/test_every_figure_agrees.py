@@ -27,7 +27,7 @@ from gpuscope.tui.hosts.summary import summarise
 from gpuscope.tui.lab import rows as lab_rows
 from gpuscope.tui.lab.run import Run
 from gpuscope.tui.lab.run_facts import facts_of
-from gpuscope.tui.memory.first_subject import headroom_of, least_headroom
+from gpuscope.tui.memory.first_subject import least_headroom, room_of_subject
 from gpuscope.tui.memory.side_by_side import side_by_side
 from gpuscope.tui.memory.subjects import subjects
 from gpuscope.tui.overview.job_rows import NO_STEP, job_lines
@@ -239,7 +239,9 @@ def test_all_say_the_same_of_the_memory_of_a_rank() -> None:
     assert sizes.endswith(f" {bytes_text(left)}")
     assert f" {bytes_text(peak)} " in sizes
     assert chosen.device is not None
-    assert headroom_of(host, chosen, history) == left
+    room = room_of_subject(host, chosen, history)
+    assert room is not None
+    assert room.headroom_bytes == left
     assert f"headroom {bytes_text(left)}" in of_the_card(chosen.device, left)
 
 

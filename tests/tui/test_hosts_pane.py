@@ -413,3 +413,11 @@ async def test_why_a_host_cannot_be_reached_is_told_in_full_in_its_row(size):
         assert "stale 4" in stale
         assert "connected, but no data comes" in stale
         assert ("LINK" in shown) == (size[0] >= 100)
+
+
+@in_loop
+async def test_a_small_terminal_has_the_devices_of_a_host_below_a_few_hosts():
+    app = app_of(SIX, "fleet")
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await until(pilot, "6 hosts", "Devices of bravo, 5 of 8", "stalled at data.py:88")
+        assert screen.index("alpha") < screen.index("Devices of bravo")

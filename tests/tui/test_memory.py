@@ -62,7 +62,9 @@ async def test_the_waterfall_names_everything_and_says_what_is_not_exact():
 async def test_all_ranks_stand_below_the_waterfall_where_there_is_room():
     app = make_app(jobs.ranks(leaks=2), "memory")
     async with app.run_test(size=(160, 50)) as pilot:
-        screen = await until(pilot, "All GPUs", "doctor: Rank 2 runs out of memory")
+        screen = await until(
+            pilot, "All GPUs", "doctor: Rank 2 runs out of memory", "do first: Save a checkpoint"
+        )
         assert "3.40 GiB" in line_with(screen, "▸ GPU 2 rank 2 train.py"), "the one that runs out"
         await pilot.press("n")
         await until(pilot, "▸ GPU 3 rank 3 train.py")

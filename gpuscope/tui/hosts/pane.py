@@ -151,7 +151,8 @@ class FleetPane(Pane):
         width, height = self._terminal
         framed = height >= ROOMY_ROWS
         free = height - (len(self._shown) + 3 + self._totals_rows() + AROUND_ROWS)
-        bare = max(BARE_DETAIL_ROWS, min(DETAIL_ROWS, free))
+        devices = free - BARE_DETAIL_ROWS >= self._least_device_rows()  # they need these rows
+        bare = BARE_DETAIL_ROWS if devices else max(BARE_DETAIL_ROWS, min(DETAIL_ROWS, free))
         rows = DETAIL_ROWS if framed else bare if height >= TINY_ROWS else 0
         if framed and width >= WIDE:  # its row has the worst: what there is besides stands here
             words = [each.words for each in self._shown.values() if each.words]
@@ -168,6 +169,13 @@ class FleetPane(Pane):
         self._detail.show([*lines, *([[]] * (rows - len(lines)))])
         self._show_devices(rows + 2 if rows and framed else rows)
 
+    def _most_device_rows(self) -> int:
+        """Return what the devices of the largest host would fill, with the frame of their table."""
+        return max((one.devices for one in self._shown.values()), default=0) + 3
+
+    def _least_device_rows(self) -> int:
+        return max(LEAST_DEVICE_ROWS, min(self._most_device_rows(), 7))
+
     def _show_devices(self, taken: int) -> None:
         """List the devices of the host under the cursor in the rows that the hosts do not need.
 
@@ -176,10 +184,10 @@ class FleetPane(Pane):
         """
         width, height = self._terminal
         needed = len(self._shown) + 3 + self._totals_rows() + AROUND_ROWS + taken
-        most = max((one.devices for one in self._shown.values()), default=0) + 3
+        most = self._most_device_rows()
         rows = min(height - needed, most)
         host = self.session.host
-        shown = width >= WIDE_COLUMNS and rows >= max(LEAST_DEVICE_ROWS, min(most, 7))
+        shown = rows >= self._least_device_rows()
         self._devices.display = shown
         self._show_jobs(height - needed - rows if shown and width >= WIDE else 0)
         if not shown or host is None:
@@ -196,7 +204,9 @@ class FleetPane(Pane):
             for device in host.devices
             if device.gone is None
         ]
-        set_title(self._devices, f"Devices of {host.name}{'' if current else ', as last seen'}")
+        part = f", {rows - 3} of {len(found)}" if rows - 3 < len(found) else ""
+        seen = "" if current else ", as last seen"
+        set_title(self._devices, f"Devices of {host.name}{part}{seen}")
         self._devices.show_empty(WAITING if current else "none known")
         found = found if current else [as_last_seen(row) for row in found]
         wide = width >= WIDE

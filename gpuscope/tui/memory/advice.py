@@ -71,6 +71,14 @@ class SaidBefore:
         return [note for _, note in self.notes.values()]
 
 
+def _first_steps(said: Diagnosis, replayed: bool) -> list[Line]:
+    """Return what the doctor says to do first about memory, and what after that."""
+    from ..doctor.cure import steps_of
+
+    steps = zip(("do first: ", "then: "), steps_of(said, replayed), strict=False)
+    return [[(word, "accent"), (step.title, "text")] for word, step in steps]
+
+
 def _steps(said: Diagnosis, replayed: bool) -> list[Line]:
     """Return what the doctor says to do, a line for each step."""
     from ..doctor.cure import steps_of
@@ -143,6 +151,7 @@ def advice(
         if said
         else []
     )
+    lines += _first_steps(said, bool(host.badge)) if said is not None else []
     lines += _recognised_lines(finding) if finding else []
     if subject.allocator is None:
         lines.append(

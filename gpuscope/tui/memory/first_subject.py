@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ...model.memory_room import headroom
+from ...model.memory_room import MemoryRoom, room_of
 from .advice import MEMORY
 from .subjects import Subject
 
@@ -33,13 +33,15 @@ def least_headroom(host: HostView, everything: Sequence[Subject], history: Histo
     known = {
         one.key: round(left / (CLEARLY * (one.device.definition.total_bytes or 1)))
         for one in everything
-        if one.device is not None and (left := headroom_of(host, one, history)) is not None
+        if one.device is not None
+        and (room := room_of_subject(host, one, history)) is not None
+        and (left := room.headroom_bytes) is not None
     }
     return min(known, key=lambda key: known[key], default="")
 
 
-def headroom_of(host: HostView, subject: Subject, history: HistoryOf) -> float | None:
-    """Return what the trainer that is looked at can still get, None without one."""
+def room_of_subject(host: HostView, subject: Subject, history: HistoryOf) -> MemoryRoom | None:
+    """Return the memory that is left to the trainer that is looked at, None without one."""
     if subject.trainer is None or subject.allocator is None:
         return None
-    return headroom(host.devices, subject.trainer, subject.allocator, history)
+    return room_of(host.devices, subject.trainer, subject.allocator, history)

@@ -23,7 +23,7 @@ from ..widgets.program import program
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines
 from .advice import SaidBefore, advice, alarm_of, fit_lines, is_growth, worst_of
-from .first_subject import found_wrong, headroom_of, least_headroom
+from .first_subject import found_wrong, least_headroom, room_of_subject
 from .more import More
 from .side_by_side import FRAME_ROWS as FRAME
 from .side_by_side import rows_of, side_by_side, title_of
@@ -178,8 +178,8 @@ class MemoryPane(Pane, can_focus=True):
         found, now, seen = account_at_the_fullest(
             host, subject.device, subject.allocator, self.session.history
         )
-        left = headroom_of(host, subject, self.session.history)
-        show_account(self._waterfall, subject, found, now, seen, left)
+        own = room_of_subject(host, subject, self.session.history)
+        show_account(self._waterfall, subject, found, now, seen, own)
         columns, rows = self._terminal
         finding = self._found[1] if self._found[0] == subject.key else None
         needed = len(found.parts) + FRAME_ROWS

@@ -13,6 +13,7 @@ from ...model.device_state import full
 from ...model.fullest import peak_text
 from ...model.memory_account import Account
 from ...model.memory_layers import of_the_card
+from ...model.memory_room import TIGHT_BYTES, MemoryRoom, alarm
 from ...text.units import age_text, duration_text
 from ..shell.keymap import key_of
 from ..shell.session import Session
@@ -44,12 +45,12 @@ def show_account(
     found: Account,
     now: Mapping[tuple[str, str], float],
     seconds: float,
-    headroom_bytes: float | None,
+    room: MemoryRoom | None,
 ) -> None:
     """Show the rows at the fullest moment of the last ``seconds``.
 
     ``now`` has what they are at this moment, by the row that they are inside and their name.
-    ``headroom_bytes`` is what the trainer can still get.
+    ``room`` is what the trainer can still get.
     """
     on_card = subject.device is not None
     rows = [
@@ -66,11 +67,11 @@ def show_account(
     panel.show(
         rows,
         Part("used (= nvidia-smi)" if on_card else "known", found.total, "text"),
-        of_the_card(subject.device, headroom_bytes)
+        of_the_card(subject.device, room.headroom_bytes if room is not None else None)
         if subject.device
         else "torch counts no other memory on a CPU",
         [Part(part.name, part.size, part.token, about=part.about) for part in found.beside],
-        "warn" if _is_full(subject.device) else "muted",
+        _alarm_token(subject.device, room),
     )
     glyphs = panel.tokens.glyphs
     legend = [
@@ -80,8 +81,15 @@ def show_account(
     panel.legend(legend if now else [])
 
 
-def _is_full(device: DeviceView | None) -> bool:
-    return device is not None and bool(full(device.definition, device.readings))
+def _alarm_token(device: DeviceView | None, room: MemoryRoom | None) -> str:
+    """Return the token of the share of the card and of the headroom: how near its end is."""
+    kind = alarm(room) if room is not None else None
+    if kind is not None:
+        return f"bold {kind}"
+    left = room.headroom_bytes if room is not None else None
+    tight = left is not None and left < TIGHT_BYTES
+    is_full = device is not None and bool(full(device.definition, device.readings))
+    return "warn" if tight or is_full else "muted"
 
 
 class _View:

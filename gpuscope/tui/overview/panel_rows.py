@@ -29,7 +29,7 @@ FOOT_ROWS, MOST_PROCESSES = 9, 8
 """The usual height of the panels at the foot, and how many processes they show at least where
 there are so many.
 """
-LEAST_QUIET_ROWS, USUAL_QUIET_ROWS = 6, 9
+LEAST_QUIET_ROWS, USUAL_QUIET_ROWS, QUIET_CHART_ROWS = 6, 9, 11
 LEAST_FOOT_ROWS = 6
 """Less is not worth a panel: a heading and three processes in their frame."""
 BARE_ROWS, FRAMED_ROWS, MOST_HOST_ROWS = 2, 4, 8
@@ -110,7 +110,8 @@ def share_out(needs: Needs, width: int, height: int, charts: bool) -> Given:
     quiet = 0
     if charts and needs.quiet and width >= FOOT_COLUMNS:
         usual = min(left - CHART_ROWS, USUAL_QUIET_ROWS)
-        quiet = min(needs.quiet + frame, max(left - MOST_CHART_ROWS, usual))
+        below = MOST_CHART_ROWS if width >= WIDE else QUIET_CHART_ROWS
+        quiet = min(needs.quiet + frame, max(left - below, usual))
         quiet = quiet if quiet >= LEAST_QUIET_ROWS else 0
         left -= quiet
     second = False

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 QUIET_SECONDS = 60.0
 """A host is quiet once its GPUs have done nothing for so long."""
 BUSY_PERCENT = 1.0
+STACKED_ROWS = 13
+"""With fewer rows the panels are not worth to stand below one another."""
 WANTED_ROWS, LEAST_WANTED_ROWS = 21, 8
 """Lines that these panels can use, without their frame: here, and of another machine."""
 
@@ -80,6 +82,8 @@ class QuietPanels(Horizontal):
         self._host = Lines(id="quiet-host", classes="panel")
         self._names: list[str] | None = None
         """The hosts of the ssh configuration, once it was read."""
+        self._stacked = False
+        """Whether the panels stand below one another, where they have no room side by side."""
 
     def compose(self) -> ComposeResult:
         self._earlier.border_title = "Here before"
@@ -94,6 +98,9 @@ class QuietPanels(Horizontal):
         self.display = rows > 0
         self._host.display = with_host
         self.styles.height = rows
+        self._stacked = not with_host and self.session.local and rows > STACKED_ROWS
+        self.styles.layout = "vertical" if self._stacked else "horizontal"
+        self._ideas.styles.height = "auto" if self._stacked else "1fr"
 
     def show(self, host: HostView) -> None:
         """Bring what is on the screen up to date."""
@@ -106,6 +113,7 @@ class QuietPanels(Horizontal):
             self._earlier.display = local
             self.call_after_refresh(self.show, host)  # the other has more room then
         width, rows = self._ideas.size
+        rows = 0 if self._stacked else rows  # a line for each, and as high as they are
         names = self._ssh_names() if not host.devices else []
         self._ideas.show(idea_lines(ideas(host), names, max(width, 30), rows))
         if local:

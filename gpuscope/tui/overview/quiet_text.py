@@ -135,12 +135,15 @@ def earlier_lines(
     lines: list[Line] = []
     for at, line in dated:
         age = fit(short_age_text(max(now - at, 0.0)), AGE_CELLS, "right")
-        lines += styled.hang_lines([[(f"{age} ago  ", "faint"), *line]], width, 2)
+        lines.append([(f"{age} ago  ", "faint"), *line])
     if deaths is not None and not deaths:
         lines += styled.wrap([(NO_DEATHS, "muted")], width)
     if runs is not None and not runs:
         lines.append([("no run of the Lab yet", "muted")])
-    return lines[:rows] or [[("looking for what ran here before", "muted")]]
+    whole = styled.hang_lines(lines, width, 2)
+    if len(whole) > rows:  # more of them say more than the whole of a few
+        whole = [styled.cut(line, width) for line in lines]
+    return whole[:rows] or [[("looking for what ran here before", "muted")]]
 
 
 def _run(entry: Entry) -> Line:
