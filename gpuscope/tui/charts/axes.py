@@ -53,6 +53,8 @@ def _short(seconds: float, step: float) -> str:
 
 LEAST_SPAN = 0.05
 """Of a loss that hardly changes: its axis spans so much of it, or noise looks like a mountain."""
+NO_CHANGE = 0.001
+"""A loss that changes by no more of itself is drawn from 0."""
 
 
 def nice_step(span: float, ticks: int) -> float:
@@ -74,7 +76,7 @@ def loss_axis(values: Sequence[float | None]) -> tuple[float | None, float | Non
     if not known:
         return None, None
     low, high = min(known), max(known)
-    if low == high > 0:  # no change needs no close look
+    if high > 0 and high - low <= NO_CHANGE * high:  # that needs no close look
         step = nice_step(high, 4)
         return 0.0, (math.floor(high / step) + 1) * step
     least = LEAST_SPAN * max(abs(low), abs(high))

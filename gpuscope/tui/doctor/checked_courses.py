@@ -17,7 +17,8 @@ from ..theme import Glyphs
 from .checked_figures import Sources, living, used_devices, whole_percent
 
 LEAST_SECONDS, SECONDS = 10.0, 300.0
-CELLS = 40
+CELLS = 24
+"""Of a course: its figures and its name stand behind it in full."""
 _One = TypeVar("_One", bound=Entity)
 
 

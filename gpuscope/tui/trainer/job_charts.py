@@ -191,7 +191,9 @@ class JobCharts(Grid):
             self._order = HANGS if loss else HANGS_WITHOUT_LOSS
         else:
             self._order = CALM if loss else CALM_WITHOUT_LOSS
-        if width >= WIDEST:  # other panels say what is left of these
+        if width < WIDEST and "step" not in known and self._order in (CALM, CALM_WITHOUT_LOSS):
+            self._order = [name for name in self._order if name != "step"]  # the pace says it
+        elif width >= WIDEST:  # other panels say what is left of these
             kept = [name for name in self._order if name in known or name not in ("stack", "step")]
             charts = {*kept, *MORE} - {"events", "pace"}
             if paced and len(charts) >= ENOUGH and telling != "pace":

@@ -31,7 +31,7 @@ from .job_charts import LEAST_ROWS, JobCharts
 from .job_text import head_of, standing_out, telling_chart
 from .next_step import next_lines
 from .rank_courses import RankCourses
-from .rank_rows import COLUMNS, OTHERS, WIDE_CELLS, columns_for, rank_rows, show_pace
+from .rank_rows import COLUMNS, COURSE_FROM, OTHERS, columns_for, rank_rows, show_pace
 from .trainer_actions import open_act
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class JobScreen(FullScreen):
         if fold and not charts:
             rows = rank_rows(host, job, max(LEAST_RANKS, height), history, glyphs=glyphs)
         width, window = self.size.width, self._charts.seconds
-        if width >= WIDE_CELLS:
+        if width >= COURSE_FROM:
             rows = self._courses.added_to(rows, host, history, window, self._glyphs)
         columns = columns_for(rows, width, window_text(window))
         known = ["stack"] if self.session.replay is None else []

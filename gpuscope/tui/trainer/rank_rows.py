@@ -62,7 +62,7 @@ WIDE = (
     "rss", "busy", "p95", "room", "power", "cpu", "course", "loss", "input", "load",
 )  # fmt: skip
 """Columns that only a panel of so many cells has; the first one gives its cells away first."""
-WIDE_CELLS = 150
+WIDE_CELLS, COURSE_FROM = 150, 100
 COURSES = ("course", "busy")
 """Columns that show the last minutes, and name them."""
 OPTIONAL = ("rank", "pace", "age", "ends", "split", "at", "collectives", "memory", "left", *WIDE)
@@ -99,7 +99,7 @@ def columns_for(rows: Sequence[TableRow], cells: int, window: str = "") -> list[
     shown = [
         column
         for column in _with_input(COLUMNS, rows)
-        if (column.key not in WIDE or column is INPUT or cells >= WIDE_CELLS)
+        if (column.key not in WIDE or column is INPUT or cells >= least_cells(column.key))
         and (
             column.key not in OPTIONAL
             or any(row.cells.get(column.key) not in (NOTHING, "", None) for row in rows)
@@ -132,6 +132,11 @@ def columns_for(rows: Sequence[TableRow], cells: int, window: str = "") -> list[
                 return fitted
             best = fitted
     return best
+
+
+def least_cells(column: str) -> int:
+    """Return from how wide a panel on there is a column that not every table has."""
+    return COURSE_FROM if column in ("course", "room") else WIDE_CELLS
 
 
 def show_pace(columns: Sequence[Column], cells: int) -> bool:
