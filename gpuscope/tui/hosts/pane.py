@@ -189,7 +189,7 @@ class FleetPane(Pane):
         host = self.session.host
         shown = rows >= self._least_device_rows()
         self._devices.display = shown
-        self._show_jobs(height - needed - rows if shown and width >= WIDE else 0)
+        self._show_jobs(height - needed - rows if shown and width >= WIDE_COLUMNS else 0)
         if not shown or host is None:
             return
         from ..overview.device_rows import columns as device_columns
@@ -220,7 +220,8 @@ class FleetPane(Pane):
 
         parts = [(self._names[one.key], one.runs) for one in self._shown.values() if one.current]
         jobs = joined(parts) if rows >= LEAST_DEVICE_ROWS else []
-        high = min(len(jobs) + 3, max(rows - CHART_ROWS, LEAST_DEVICE_ROWS), rows) if jobs else 0
+        most = rows - CHART_ROWS if rows - CHART_ROWS >= LEAST_DEVICE_ROWS else rows
+        high = min(len(jobs) + 3, most) if jobs else 0
         self._jobs.display = high > 0
         self._chart_rows = rows - high if rows - high >= CHART_ROWS else 0
         # the hosts have what is left, which is nothing where there are charts
