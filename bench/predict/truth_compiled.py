@@ -69,7 +69,8 @@ def compiled() -> Iterator[Config]:
 def request_of(config: Config) -> Request:
     names = {one.name for one in fields(Request)}
     given = {key: value for key, value in config.toggles().items() if key in names}
-    return Request(**{**given, "compile": config.compiled_whole})
+    pools = config.compile == REDUCE
+    return Request(**{**given, "compile": config.compiled_whole, "cuda_graphs": pools})
 
 
 FRESH = ",".join(sorted({f"{name}-b*" for name, _, _ in _FRESH}))

@@ -5,15 +5,18 @@ from __future__ import annotations
 from ..lab.config import ConfigError, LabConfig
 from ..lab.toggles import PREDICTED
 from ..model.allocator_settings import DEFAULT, Settings
-from .request import FIRST_DEVICE, Doubt, Request
+from .request import CUDA_GRAPHS, FIRST_DEVICE, Doubt, Request
 from .whatif import Fix
 
-COMPILED_PERCENT = 15.0
-"""Percent added to the error for modes of torch.compile other than the default one."""
-_COMPILED = (
-    "CUDA graphs keep pools of their own, and the search for the fastest kernels allocates; "
-    "neither is predicted"
-)
+_MODES = {
+    "reduce-overhead": (
+        "CUDA graphs have a pool of their own. It is simulated, but what they copy and when they "
+        "are captured is not.",
+        5.0,
+    ),
+    "max-autotune": ("The search for the fastest kernels allocates, which is not predicted.", 15.0),
+}
+"""What modes of torch.compile do that no trace shows, and the percent that it adds to the error."""
 _TRANSLATED = ("model", "checkpoint", "optimizer")
 """Switches that a request has under the same name, with other values."""
 _SHARED = tuple(
@@ -35,6 +38,7 @@ def request_of(config: LabConfig, architecture: str, ranks: int = 2) -> Request:
         sharding=_SHARDING[config.parallel],
         ranks=(config.nproc or ranks) if several else 1,
         compile=config.compile != "off",
+        cuda_graphs=config.compile in CUDA_GRAPHS,
         bucket_views=config.parallel == "ddp",
         architecture=architecture,
         **{name: getattr(config, name) for name in _SHARED},
@@ -56,9 +60,10 @@ def doubts_of(config: LabConfig) -> list[Doubt]:
 
 def compiled(mode: str) -> list[Doubt]:
     """Return the doubt about what this mode of torch.compile does besides compiling."""
-    if mode in ("off", "default"):
+    if mode not in _MODES:
         return []
-    return [Doubt("compiled", _COMPILED, mode, percent=COMPILED_PERCENT)]
+    text, percent = _MODES[mode]
+    return [Doubt("compiled", text, mode, percent)]
 
 
 def config_with(config: LabConfig, fix: Fix) -> LabConfig | str:

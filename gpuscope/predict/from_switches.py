@@ -8,7 +8,7 @@ from typing import Any
 from ..errors import UsageError
 from ..lab.toggles import BY_NAME, PREDICTED, fsdp_given
 from .adapters import LAYOUTS, parse_lora
-from .request import SHARDINGS, Doubt, Request
+from .request import CUDA_GRAPHS, SHARDINGS, Doubt, Request
 from .serving import parse_serving
 
 TOGGLES = tuple(
@@ -75,6 +75,7 @@ def request_of(model: str, switches: Mapping[str, Any], architecture: str) -> Re
         lora=lora,
         quantize=quantize,
         compile=serving is None and _compile(switches) != "off",
+        cuda_graphs=serving is None and _compile(switches) in CUDA_GRAPHS,
         sequence=_number(switches, "sequence"),
         resolution=_number(switches, "resolution"),
         sharding=parallel,

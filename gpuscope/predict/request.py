@@ -40,6 +40,8 @@ TASKS = {
     "pretraining": "AutoModelForPreTraining",
 }
 """The tasks for a model of transformers, each with the class that chooses the model."""
+CUDA_GRAPHS = ("reduce-overhead", "max-autotune")
+"""Modes of torch.compile that capture the compiled graphs as CUDA graphs."""
 SHARDINGS = ("none", "ddp", "zero1", "zero2", "fsdp")
 BUCKETED = ("ddp", "zero1")
 """Shardings whose gradients are reduced in the buckets of DistributedDataParallel."""
@@ -97,6 +99,8 @@ class Request:
     compile: bool = False
     """Whether the model is compiled by ``torch.compile``: a factory's whole ``forward()``, else the
     model alone."""
+    cuda_graphs: bool = False
+    """Whether the compiled graphs run as CUDA graphs, whose blocks are in a pool of their own."""
     sharding: str = "none"
     """One of ``SHARDINGS``, over ``ranks`` ranks, of which one is predicted."""
     ranks: int = 1

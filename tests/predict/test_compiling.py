@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from gpuscope.predict.request import Request, Traced  # noqa: E402
-from gpuscope.predict.tracing import compiling, steps  # noqa: E402
+from gpuscope.predict.tracing import compiling, inductor, steps  # noqa: E402
 
 from . import compiled_factories as factories  # noqa: E402
 
@@ -74,8 +74,43 @@ def test_a_model_compiled_in_the_program_is_as_one_compiled_by_a_switch() -> Non
     for traced in (by_switch, inside):
         (doubt,) = traced.doubts
         assert (doubt.code, doubt.text, doubt.percent) == (
-            "compiled", compiling.TRACED, compiling.PERCENT,
+            "compiled", compiling.TRACED, compiling.LOWERED_PERCENT,
         )  # fmt: skip
+
+
+def test_convolutions_get_the_layout_and_the_buffers_that_inductor_chooses() -> None:
+    """Inductor lays images out with channels last, which fewer copies and other buffers show."""
+    request = Request(f"{HERE}:images", batch=BATCH, amp="bf16", compile=True, steps=1)
+    lowered = steps.trace(request)
+    assert [doubt.operation for doubt in lowered.doubts] == ["torch.compile"]
+    operations = {owner.operation for owner in lowered.trace.owner_table}
+    assert "empty_strided" in operations  # the code that inductor writes allocates so
+    assert "contiguous" not in operations  # no kernel had to copy an operand
+
+
+def test_graphs_that_inductor_cannot_lower_follow_simplified_rules(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise NotImplementedError
+
+    lowered = steps.trace(Request(f"{HERE}:gpt", batch=BATCH, compile=True, steps=1))
+    monkeypatch.setattr(inductor, "write", fails)
+    traced = steps.trace(Request(f"{HERE}:gpt", batch=BATCH, compile=True, steps=1))
+    assert {doubt.operation: doubt.percent for doubt in traced.doubts} == {
+        "torch.compile": compiling.LOWERED_PERCENT, "inductor": compiling.PERCENT,
+    }  # fmt: skip
+    assert kept_at_backward(traced) == pytest.approx(kept_at_backward(lowered), rel=0.01)
+
+
+def test_graphs_that_are_captured_take_their_blocks_from_a_pool_of_their_own() -> None:
+    request = Request(f"{HERE}:gpt", batch=BATCH, compile=True, cuda_graphs=True)
+    trace = steps.trace(request).trace
+    assert set(trace.streams.values()) == {compiling.POOL}
+    build = next(mark.at for mark in trace.marks if mark.name == "step 1")
+    assert all(event not in trace.streams for event in trace.events[:build])
+    step = next(mark.at for mark in trace.marks if mark.name == "step 3")
+    assert any(event in trace.streams for event in trace.events[step:])
 
 
 def test_what_cannot_be_one_graph_is_traced_in_eager_mode() -> None:

@@ -2,8 +2,10 @@
 
 The module is traced by AOTAutograd with the decompositions of inductor, and split by the same
 partitioner that inductor uses. So what is kept for the backward pass is torch's own choice. The two
-graphs are then run node by node with fake tensors. Which results become buffers follows inductor's
-main rules:
+graphs then run as the code that inductor writes for them (:mod:`.inductor`), with fake tensors.
+
+Where a version of torch differs so much that this fails, and where a CPU's own kernels are traced,
+the graphs are run node by node. Which results become buffers then follows inductor's main rules:
 
 - Results of library kernels (matrix products, convolutions, attention) and of reductions do.
 - A pointwise result does if a library kernel reads it, if it leaves the graph, or if it reads more
@@ -12,29 +14,38 @@ main rules:
 - A pointwise kernel may write into an operand that nobody reads later.
 
 What cannot be traced as one graph (data decides what is called, Python objects go in or out) runs
-as it is written, which is what a graph break comes to. Triton's own scratch memory and pools of
-CUDA graphs are not part of it.
+as it is written, which is what a graph break comes to. What a compilation itself takes on the GPU
+is not part of it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import fx
+from torch._guards import TracingContext, tracing
 from torch.utils import _python_dispatch as torch_dispatch
 from torch.utils._pytree import tree_flatten
 
 from ..request import Doubt
+from . import inductor
 
-PERCENT = 15.0
-"""What is added to the error: no compiled training was measured beside these rules."""
+LOWERED_PERCENT, PERCENT = 3.0, 15.0
+"""What is added to the error: where inductor writes the code, and where anything else is traced."""
 TRACED = (
-    "The kept activations and buffers of the compiled model follow torch's own partitioner and "
-    "simplified fusion rules, not measured on a card."
+    "The graphs, layouts and buffers of the compiled model are those that this torch's own "
+    "partitioner and inductor make; what compiling takes on the GPU is not predicted."
+)
+POOL = 1
+"""The number of the pool that all CUDA graphs share. Its segments serve no other block."""
+SIMPLIFIED = (
+    "Inductor could not lower a graph of the compiled model ({why}): its buffers follow simplified "
+    "fusion rules."
 )
 READS = 8
 """How many buffers a pointwise kernel reads at most, where torch leaves it to its own choice."""
@@ -80,13 +91,12 @@ class Compiled:
             return function(*args, **kwargs)
         try:
             function = self._compiled(args, kwargs)
-            text = TRACED
+            text, percent = TRACED, LOWERED_PERCENT
         except Exception as error:
             function = self._call
-            text = EAGER.format(
-                why=error if isinstance(error, GraphBreak) else type(error).__name__
-            )
-        self._doubt(Doubt("compiled", text, "torch.compile", PERCENT))
+            why = error if isinstance(error, GraphBreak) else type(error).__name__
+            text, percent = EAGER.format(why=why), PERCENT
+        self._doubt(Doubt("compiled", text, "torch.compile", percent))
         self._functions[key] = function
         return function(*args, **kwargs)
 
@@ -114,7 +124,8 @@ class Compiled:
         ready = aot_function(
             call,
             fw_compiler=_runner,
-            bw_compiler=_runner,
+            bw_compiler=functools.partial(_runner, backward=True),
+            inference_compiler=functools.partial(_runner, inference=True),
             partition_fn=_partition,
             decompositions=select_decomp_table(),
             num_params_buffers=len(names),
@@ -126,7 +137,7 @@ class Compiled:
 
         # AOTAutograd compiles in the first call, and runs what it has compiled
         before = {key for mode in _recording() for key in mode.doubts}
-        with _unrecorded(), _recomputed():
+        with _unrecorded(), _recomputed(), tracing(TracingContext(_recording()[0])):
             run(*args, **kwargs)
         for mode in _recording():
             if any(code == "data_dependent" for code, _ in mode.doubts.keys() - before):
@@ -194,6 +205,16 @@ def _recording() -> list[Any]:
 
 
 @contextlib.contextmanager
+def _pooled(mode: Any) -> Iterator[None]:
+    """Take blocks from the pool of CUDA graphs, if the graphs are captured."""
+    mode.recorder.pool = POOL if mode.cuda_graphs else 0
+    try:
+        yield
+    finally:
+        mode.recorder.pool = 0
+
+
+@contextlib.contextmanager
 def _recomputed() -> Iterator[None]:
     """Leave it to the partitioner to recompute what is checkpointed, as torch.compile does."""
     from torch.fx import traceback
@@ -243,16 +264,53 @@ def _partition(graph: fx.GraphModule, inputs: Any, **options: Any) -> Any:
         partitioners.has_recomputable_rng_ops = was
 
 
-def _runner(graph: fx.GraphModule, _: Any) -> Callable[[list[Any]], Any]:
-    nodes = _Nodes(graph)
+def _runner(
+    graph: fx.GraphModule, inputs: Any, backward: bool = False, inference: bool = False
+) -> Callable[[list[Any]], Any]:
+    mode, function = _recording()[0], None
+    if mode.architecture is not None:
+        try:
+            function = _written(graph, inputs, mode.architecture, backward, inference)
+        except Exception as error:  # inductor's own parts change between versions of torch
+            text = SIMPLIFIED.format(why=type(error).__name__)
+            mode.doubt(Doubt("compiled", text, "inductor", PERCENT))
+    if function is None:
+        function = _Nodes(graph).run
 
     def run(inputs: list[Any]) -> Any:
         values = list(inputs)
         inputs.clear()
-        return nodes.run(values)
+        with _pooled(mode):
+            return function(values)
 
     run._boxed_call = True  # type: ignore[attr-defined]  # the caller gives its inputs away
     return run
+
+
+def _written(
+    graph: fx.GraphModule, inputs: Any, chip: tuple[int, int], backward: bool, inference: bool
+) -> inductor.Run:
+    """Return what inductor writes for the graph, and tell the backward graph its strides."""
+    context = TracingContext.try_get()
+    known = context.fw_metadata
+    start = 0 if inference else known.num_mutated_inp_runtime_indices
+    visible = () if backward else range(start, start + len(known.output_info))
+    written = inductor.write(
+        graph, inputs, chip, _recording, backward=backward, inference=inference, visible=visible
+    )
+    with _unrecorded(), torch.no_grad():  # so that what it cannot run shows here
+        written.run([_like(value) for value in inputs])
+    if not backward and context.output_strides is not None:
+        context.output_strides.extend(written.strides)
+    return written.run
+
+
+def _like(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    return torch.empty_strided(
+        value.shape, value.stride(), dtype=value.dtype, device=value.fake_device
+    )
 
 
 class _Nodes:

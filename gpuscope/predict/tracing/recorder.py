@@ -45,6 +45,8 @@ class Recorder:
         self.live_bytes = 0
         self.peak_bytes = 0
         """Bytes as requested, before any rounding."""
+        self.pool = 0
+        """The pool from which blocks come, other than 0 while a CUDA graph is captured."""
         self.next_differs = False
         """Whether the next step is known to allocate something that this one did not."""
         self.most_bytes = 0
@@ -69,6 +71,8 @@ class Recorder:
         trace.sizes.append(size)
         trace.owners.append(place)
         trace.events.append(block)
+        if self.pool:
+            trace.streams[block] = self.pool
         self.live_bytes += size
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
         return block
@@ -86,6 +90,7 @@ class Recorder:
         self.live_bytes -= trace.sizes.pop()
         trace.owners.pop()
         trace.events.pop()
+        trace.streams.pop(block, None)
 
     def passing(self, sizes: Iterable[int], operation: str, category: str = "temporary") -> None:
         """Record blocks that a kernel allocates together and frees before it returns."""

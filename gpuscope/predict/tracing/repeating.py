@@ -41,6 +41,8 @@ def repeat_last_step(recorder: Recorder, first_event: int, first_mark: int, numb
             sizes.append(sizes[event])
             owners.append(owners[event])
             events.append(block)
+            if event in trace.streams:
+                trace.streams[block] = trace.streams[event]
             recorder.same_as(block, event)
         else:
             events.append(~renamed[~event])

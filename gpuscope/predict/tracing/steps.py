@@ -76,7 +76,7 @@ def trace(request: Request, emulate: bool = True) -> Traced:
     by_value = data_dependent.guess, data_dependent.SIZED_BY_VALUES
     if emulate:
         fakes = Quick(recorder, kernels.around(chip), kernels.instead(chip), *by_value)
-        fakes.sums_in_place = True
+        fakes.sums_in_place, fakes.architecture = True, chip
     else:
         fakes = Quick(recorder, {}, data_dependent.INSTEAD, *by_value)
     with contextlib.ExitStack() as stack:
@@ -152,6 +152,7 @@ class _Training:
             mixed.cast(self.subject.model, request.fsdp_params, request.fsdp_wrap)
         modules.name(self.subject.model)
         if request.compile:
+            fakes.cuda_graphs = request.cuda_graphs
             self._compile()
         self._type = AMP_TYPES[request.amp]
         self.scaler = optimizers.scaler(enabled=request.amp == "fp16")
