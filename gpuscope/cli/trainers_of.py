@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING
 
 from ..errors import UserError
 from ..wire.clean import clean
-from .one_trainer import CONNECT_SECONDS, FIND_SECONDS, FIND_THERE_SECONDS, WatchedHost, not_found
+from .one_trainer import (
+    CONNECT_SECONDS,
+    FIND_SECONDS,
+    FIND_THERE_SECONDS,
+    WatchedHost,
+    has_socket,
+    is_started_with_us,
+    not_found,
+)
 
 if TYPE_CHECKING:
     from ..store.view import HostView, JobView, TrainerView
@@ -48,7 +56,7 @@ async def trainers_of(
                 return found
         lost = host is not None and host.link.failed and place.is_remote
         patience = FIND_THERE_SECONDS if place.is_remote else NONE_SECONDS
-        if _has_socket(place):
+        if _has_or_gets_a_probe(place):
             patience = FIND_SECONDS
         out_of_time = seen > patience if first is not None else now - began > CONNECT_SECONDS
         if there.running.done() or lost or out_of_time or _has_ended(place):
@@ -60,15 +68,11 @@ async def trainers_of(
     raise error(_none(last_words, place, verb, job))
 
 
-def _has_socket(place: Target) -> bool:
-    """Whether a probe in this process listens here, though it may answer late."""
+def _has_or_gets_a_probe(place: Target) -> bool:
+    """Return whether a probe in this process listens here, or starts with its first step."""
     if place.pid is None or place.is_remote:
         return False
-    from pathlib import Path
-
-    from ..probe import rendezvous
-
-    return any(Path(rendezvous.directory()).glob(f"{place.pid}-*.sock"))
+    return has_socket(place.pid) or is_started_with_us(place.pid)
 
 
 def _has_ended(place: Target) -> bool:

@@ -136,7 +136,7 @@ def test_a_row_is_a_finding_with_its_gain_its_interval_and_its_line(name):
     low, high = one.effect.saved_share_low, one.effect.saved_share_high
     assert low is not None
     assert high is not None
-    assert low < 0.6 * part < high < 0.7
+    assert low < 0.6 * part <= high < 0.7
     assert "of the wall clock" in one.effect.text
     text = "\n".join(part.text for part in one.evidence)
     assert "15.0 ms of a step of 25.0 ms in the 10 traced steps: 60 %" in text

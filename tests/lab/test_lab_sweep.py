@@ -235,7 +235,7 @@ def test_exit_codes_and_tables_of_failures(ledger: Ledger, log: Path, tmp_path: 
         ),
         (
             ["--vary", "batch=1,2", "--timeout", "x"],
-            "--timeout: must be a number of seconds from 1 to 999999",
+            "--timeout: must be a number of seconds from 1 to 999,999",
         ),
         (["--vary", "batch=1,2", "-o", "/no/such/folder/x.md"], "cannot write a file there"),
         (["--matrix", "/no/such/file.toml"], "cannot be read"),

@@ -175,7 +175,7 @@ async def test_the_keys_through_time_work_inside_a_device_a_process_the_list_and
 async def test_the_footer_leads_back_in_time_and_to_now():
     app = make_app(climbing(0, 1800))
     async with app.run_test(size=(120, 24)) as pilot:
-        footer = (await until(pilot, "Devices", "z Zoom")).splitlines()[-1]
+        footer = (await until(pilot, "Devices", "z Z Zoom")).splitlines()[-1]
         assert ", . Past" in footer
         at = footer.index(", .")
         await pilot.click(offset=(at, 23))
