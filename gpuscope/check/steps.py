@@ -68,10 +68,12 @@ def measure(
             summary = run.summary or {}
             median = number((summary.get("step_seconds") or {}).get("median"))
             if median is None or median <= 0:
+                made = number(summary.get("steps")) or 0
+                stopped = f"it was stopped after {made:g} of {steps} steps."
                 raise CannotTime(
                     f"{training.name} was not timed.",
-                    f"{steps} steps are too few.",
-                    "--steps 40",
+                    stopped if made < steps else f"{steps} steps are too few.",
+                    "" if made < steps else "--steps 40",
                 )
             found.append(median)
     return Measured(machine_of(summary), str(summary["torch_version"]), steps, tuple(found))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -40,6 +41,15 @@ def test_a_machine_is_a_card_with_its_driver_or_a_processor():
     cuda = steps.machine_of({"device": "cuda:0", "device_name": "NVIDIA H100", "world_size": 2})
     assert cuda.startswith("2 x NVIDIA H100, driver ")
     assert steps.machine_of({"device": "cpu", "device_name": "Xeon"}).startswith("Xeon, ")
+
+
+def test_a_run_that_was_stopped_is_not_said_to_have_had_too_few_steps(monkeypatch, tmp_path):
+    run = SimpleNamespace(failure=None, summary={"steps": 6, "torch_version": "2.13.0"})
+    monkeypatch.setattr(steps.launch, "run_blocking", lambda config, hear: run)
+    for wanted, why in ((40, "it was stopped after 6 of 40 steps."), (6, "6 steps are too few.")):
+        with pytest.raises(steps.CannotTime) as raised:
+            steps.measure(NET, wanted, tmp_path, [], lambda _: None)
+        assert raised.value.why == why
 
 
 @pytest.mark.slow
