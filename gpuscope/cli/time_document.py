@@ -16,6 +16,7 @@ from ..model import rank_times
 from ..model.look import Look, waited_for
 from ..model.rank_times import Odd
 from ..model.slowdown import Slowdown
+from ..model.standstill import TIMES_BEFORE, Standstill
 from ..model.stragglers import Straggler
 from ..model.time_cause import Cause
 from ..model.time_ledger import Row, TimeLedger
@@ -54,8 +55,10 @@ class TrainerTime:
     """The causes that make it slow, the one whose cure brings most first."""
     settings: tuple[str, ...] = ()
     """Settings for debugging and the like that are on in it."""
-    stopped: str = ""
-    """Since when no step has ended, in a sentence; "" while steps end."""
+    standstill: Standstill | None = None
+    """Since when no step has ended, and why; None while steps end."""
+    unshown: str = ""
+    """Why no ledger is shown of one that stands still, "" where one is, or none is known."""
     median_step_seconds: float | None = None
     """The median of its last steps, without what rare pauses add; None where it is not known."""
     tune: str = ""
@@ -63,9 +66,16 @@ class TrainerTime:
 
     @property
     def sentence(self) -> str:
-        """Return what there is to say of it in a sentence, or two where no step ends."""
-        said = (self.stopped, sentence(self.ledger, self.causes))
-        return " ".join(filter(None, said))
+        """Return what there is to say of it in a sentence, or some where no step ends."""
+        if self.standstill is None:
+            return sentence(self.ledger, self.causes)
+        below = f"{TIMES_BEFORE}." if self.ledger.rows else self.unshown
+        return " ".join(filter(None, (self.standstill.sentences, below)))
+
+    @property
+    def is_known(self) -> bool:
+        """Return whether there is anything to say of its time."""
+        return bool(self.ledger.looks) or self.standstill is not None
 
     @property
     def causes(self) -> tuple[Cause, ...]:
@@ -75,8 +85,13 @@ class TrainerTime:
 def rank_to_report(ranks: Sequence[TrainerTime]) -> tuple[TrainerTime, Odd | None]:
     """Return the rank of a job to report in full, and how it differs from the others.
 
-    :func:`gpuscope.model.rank_times.rank_to_report` makes the choice.
+    :func:`gpuscope.model.rank_times.rank_to_report` makes the choice. Of a job that hangs it is the
+    rank that the others wait for.
     """
+    still = [one for one in ranks if one.standstill is not None]
+    if still:
+        held_up_by = (one for one in still if one.standstill and one.standstill.behind)
+        return next(held_up_by, still[0]), None
     late = late_rank(ranks)
     slow = next((one.short for one in ranks if one.straggler is not None), None)
     key, odd = rank_times.rank_to_report(

@@ -36,9 +36,10 @@ def text(ranks: Sequence[TrainerTime], width: int) -> list[str]:
     if one.work is not None:
         lines += work.lines(*one.work, ledger.step_seconds)
     lines += [clean(one.note, 300)] if one.note else []
-    if len(ranks) > 1:
+    if len(ranks) > 1 and (one.standstill is None or any(each.ledger.rows for each in ranks)):
         lines += ["", *_ranks(ranks, one)]
-    lines += ["", *_rows(ledger, width)]
+    if one.standstill is None or ledger.rows:
+        lines += ["", *_rows(ledger, width)]
     if ledger.sure:
         unasked = "" if one.look is not None else " The GPU itself was not traced."
         lines += ["", f"Source: {ledger.looks} {SOURCE}.{unasked}"]

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..doctor.live_causes import of_ledger
+from ..doctor.live_causes import Judged, of_ledger
 from ..doctor.live_scene import LiveScene
 from ..model import slowdown, time_ledger
-from ..model.pace import pace_of
 from ..model.rank_times import Odd, odd_rank
 from ..model.ranks import name_of
+from ..model.standstill import NO_LEDGER, standstill_of
 from ..model.stragglers import straggler
 from ..model.time_cause import settings_of
 from .time_document import TrainerTime, document
@@ -30,7 +30,8 @@ def with_straggler(
     reports: list[TrainerTime], trainers: Sequence[TrainerView], host: HostView, history: HistoryOf
 ) -> list[TrainerTime]:
     """Return the reports of a job's ranks, and mark the rank that keeps the others waiting."""
-    slow = straggler(trainers, history, host)
+    stands = any(one.standstill is not None for one in reports)
+    slow = straggler(trainers, history, host) if not stands else None
     if slow is None:
         return reports
     return [
@@ -69,9 +70,15 @@ def of_trainer(
     ``again`` is the command that asks for it again. ``odd`` is the rank of its job that the others
     wait for.
     """
-    definition, ledger = trainer.definition, time_ledger.of_trainer(trainer, window)
-    pace = pace_of([trainer])
-    late = f"{pace.text_with_past.capitalize()}." if pace.stopped and not trainer.gone else ""
+    definition, still = trainer.definition, standstill_of(trainer, host.job_of(trainer))
+    # a faster step is no answer to a hang, so nothing is judged of it
+    if still is not None:
+        ledger = time_ledger.until_last_step(trainer, window)
+        judged: list[Judged] = []
+    else:
+        ledger = time_ledger.of_trainer(trainer, window)
+        own = odd if odd is not None and odd.key == trainer.key else None
+        judged = of_ledger(LiveScene(host, history), trainer, ledger, odd=own)
     script = (definition.script or "").rsplit("/", 1)[-1]
     parts = [script or "a trainer"]
     parts += [f"rank {definition.rank}"] if definition.rank is not None else []
@@ -82,19 +89,14 @@ def of_trainer(
         rank=definition.rank,
         job=definition.job,
         ledger=ledger,
-        slowdown=slowdown.of_trainer(trainer, host, history),
+        slowdown=slowdown.of_trainer(trainer, host, history) if still is None else None,
         again=again,
         note=note or _of_its_gpu(trainer),
-        stopped=late,
+        standstill=still,
+        unshown=NO_LEDGER if trainer.minutes and not ledger.rows else "",
         median_step_seconds=trainer.number("step_seconds"),
         settings=settings_of(trainer.minutes[-1] if trainer.minutes else {}),
-        judged=tuple(
-            of_ledger(
-                LiveScene(host, history),
-                *(trainer, ledger),
-                odd=odd if odd is not None and odd.key == trainer.key else None,
-            )
-        ),
+        judged=tuple(judged),
     )
 
 
@@ -112,6 +114,6 @@ def documents(host: HostView, history: HistoryOf, window: float) -> list[dict[st
     found = []
     for job in host.jobs:
         ranks = of_job(job, host, history, window, "gpuscope why PID")
-        if any(one.ledger.looks for one in ranks):
+        if any(one.ledger.looks or one.unshown for one in ranks):
             found.append(document(job.title, ranks))
     return found

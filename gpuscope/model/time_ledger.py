@@ -175,18 +175,18 @@ def recent(trainer: TrainerView) -> TimeLedger:
     return kept[1]
 
 
-def until_last_step(trainer: TrainerView) -> TimeLedger:
+def until_last_step(
+    trainer: TrainerView, window_seconds: float | None = JUDGED_SECONDS
+) -> TimeLedger:
     """Return the same of a trainer that hangs: of the minutes that had ended before its last step.
 
     A minute of the hang is no part of any step. The ledger has no rows where there is none before.
     """
     now, age = trainer.sampled_seconds, trainer.number("step_age_seconds")
     if now is None or age is None:
-        return recent(trainer)
+        return of_trainer(trainer, window_seconds)
     minutes = tuple(minute for minute in trainer.minutes if _end(minute) <= now - age + 1.0)
-    if len(minutes) == len(trainer.minutes):
-        return recent(trainer)
-    return of_trainer(replace(trainer, minutes=minutes), JUDGED_SECONDS)
+    return of_trainer(replace(trainer, minutes=minutes), window_seconds)
 
 
 def _end(minute: Mapping[str, Any]) -> float:

@@ -15,6 +15,7 @@ from ..model.device_state import judge, mute
 from ..model.job_ends import end_of, job_end
 from ..model.ranks import name_of
 from ..model.slowdown import PARTS
+from ..model.stalls import find_stall
 from ..model.step_colours import SPLIT_TOKENS
 from ..model.step_time import SPLIT, input_share, measured_step, shares_of
 from ..store.view import HistoryOf, HostView, JobView, TrainerView, by_key
@@ -181,7 +182,8 @@ def _jobs(jobs: Sequence[JobView], span: Span) -> Table:
 
 def _job_row(job: JobView, span: Span) -> tuple[str, ...]:
     over, end = end_of(job), job_end(job)
-    state = "runs" if over is None else end.word if end is not None else "ended"
+    living = "stalled" if find_stall(job.trainers) is not None else "runs"
+    state = living if over is None else end.word if end is not None else "ended"
     if over is not None:
         state += f" at {span.text_at(over.monotonic_seconds)}"
     steps = [value for one in job.trainers if (value := one.number("step")) is not None]

@@ -49,19 +49,22 @@ def sections(document: Document) -> list[Section]:
     looks = read.count(document.get("looks"))
     window = read.said(document.get("window_seconds"), duration_text)
     when = f"{window}, {read.count(document.get('steps'))} steps"
-    parts: list[Part] = [_figures(document, when)]
+    # a job that hangs may have no ledger: its sentence says so
+    known = bool(read.rows(document.get("rows")))
+    parts: list[Part] = [_figures(document, when)] if known else []
     causes = read.rows(document.get("causes"))
     note = read.text(document.get("note"))
     parts += [Sentences([note])] if note else []
     tune = read.text(document.get("tune"))
     parts += [Code("What searches for faster settings, and proves them", [tune])] if tune else []
-    parts.append(
-        _clock(document, f"{looks} {SOURCE}", when),
-    )
+    parts += [_clock(document, f"{looks} {SOURCE}", when)] if known else []
     trainers = read.rows(document.get("trainers"))
-    if len(trainers) > 1:
+    if len(trainers) > 1 and any(read.rows(one.get("rows")) for one in trainers):
         parts.append(_ranks(trainers, when))
-    found = [Section("Where the time goes", parts, _lead(document))]
+    lead = _lead(document)
+    # a section without parts is left out
+    said: list[Part] = [] if known else [Sentences([lead])]
+    found = [Section("Where the time goes", [*said, *parts], lead if known else "")]
     if causes:
         shown = Findings(list(map(of_cause, causes)), source="gpuscope why", when=when)
         found.append(Section("What makes it slow", [shown], "The largest gain comes first."))

@@ -19,6 +19,7 @@ from gpuscope.lab.ledger import entry_of
 from gpuscope.model.fullest_account import account_at_the_fullest
 from gpuscope.model.memory_layers import of_the_card
 from gpuscope.model.memory_room import room_of
+from gpuscope.model.standstill import standstill_of
 from gpuscope.model.time_ledger import JUDGED_SECONDS, recent
 from gpuscope.store.view import HostView
 from gpuscope.text.units import amount_text, bytes_text, percent_text
@@ -89,6 +90,7 @@ SCENES = [
 def test_all_say_the_same_of_the_steps_of_a_job(scene: Scene) -> None:
     host, history = seen(scene.frames())
     (job,) = host.jobs
+    first = job.trainers[0]
     (line,) = job_lines(host, history=history)
     age = "47 s"
 
@@ -111,7 +113,7 @@ def test_all_say_the_same_of_the_steps_of_a_job(scene: Scene) -> None:
             for process in host.processes
             for line in training_lines(host, process, Idle(0.0, False), 200)
         ),
-        "time": flat([*stopped_lines(job.trainers[0]), *no_minutes(host, job.trainers[0])]),
+        "time": flat([*stopped_lines(standstill_of(first)), *no_minutes(host, first)]),
         "fleet": str(host_row(summarise(host, (), history), TOKENS).cells["pace"]),
         "ps": ps_text.text(ps_document.document(host, [])),
         "lab": lab_figures(host, [t.definition.pid for t in job.trainers]),

@@ -91,7 +91,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Return 0 where nothing is worth curing, 1 where something is, 3 where it is not known."""
+    """Return 0 where nothing is worth curing, 1 where something is, 3 where it is not known.
+
+    A hang is worth curing.
+    """
     from .. import past_trainers
 
     if args.target and not args.via and past_trainers.is_past(args.target):
@@ -109,6 +112,8 @@ def run(args: argparse.Namespace) -> int:
         width = shutil.get_terminal_size((output.FILE_WIDTH, 24)).columns
         print("\n".join(time_report.text(ranks, width)))
     one, odd = time_document.rank_to_report(ranks)
+    if one.standstill is not None:
+        return ExitStatus.WARNINGS
     if not one.ledger.sure and not one.judged:
         return ExitStatus.UNCHECKED
     slow = any(each.straggler is not None for each in ranks)
@@ -289,9 +294,12 @@ def _time_reports(
             if not reason.startswith("runs on"):
                 note = f"It has ended meanwhile: {reason}."
         told = trainer_times.of_trainer(trainer, host, history, args.window, again, note, odd)
+        if told.standstill is not None:
+            tune, wanted = "", f"gpuscope doctor {args.target or trainer.definition.pid}"
+            told = _noted(told, told.note or f"What to do about the hang: {wanted}")
         reports.append(replace(told, tune=tune))
     reports = trainer_times.with_straggler(reports, living, host, history)
-    if not any(one.ledger.looks for one in reports):
+    if not any(one.is_known for one in reports):
         raise _unknown(next(filter(None, problems), ""), reports[0].pid)
     mates = [t for t in host.trainers if _is_mate(t, ranks[0].trainer)]
     if len(ranks) == 1 and mates and not reports[0].note and not args.via:
@@ -349,7 +357,7 @@ def _of_file(args: argparse.Namespace) -> list[TrainerTime]:
     for key, host, job in jobs:
         history = trainer_times.history_of(past.store, key)
         longest = trainer_times.of_job(job, host, history, args.window, "gpuscope why PID")
-        found.append([one for one in longest if one.ledger.looks])
+        found.append([one for one in longest if one.is_known])
     known = [longest for longest in found if longest]
     if not known:
         stepped = any(t.number("step") for _, _, job in jobs for t in job.trainers)
@@ -364,9 +372,13 @@ def _of_file(args: argparse.Namespace) -> list[TrainerTime]:
             why,
             f"gpuscope doctor {quote(args.target)}    says what else it shows",
         )
-    longest = max(known, key=lambda ranks: sum(one.ledger.seconds for one in ranks))
+    hang = [ranks for ranks in known if any(one.standstill is not None for one in ranks)]
+    told = max(hang or known, key=lambda ranks: sum(one.ledger.seconds for one in ranks))
     notes = [f"It {past.ended}."] if past.ended else []
     notes += [past.problem] if past.problem else []
+    if hang:
+        notes.append(f"What to do about the hang: gpuscope doctor {quote(args.target)}")
     if len(known) > 1:
-        notes.append(f"{len(known)} jobs are in it; this is the one that is longest in it.")
-    return [_noted(one, " ".join(notes)) for one in longest]
+        which = "one that hangs" if hang else "one that is longest in it"
+        notes.append(f"{len(known)} jobs are in it; this is the {which}.")
+    return [_noted(one, " ".join(notes)) for one in told]

@@ -14,6 +14,7 @@ from ...doctor.live_scene import LiveScene
 from ...model.pace import pace_of
 from ...model.ranks import name_of
 from ...model.slowdown import PARTS, of_trainers
+from ...model.standstill import stands_still, standstill_of
 from ...model.step_parts import MAX_RANKS, reported
 from ...model.stragglers import Straggler, straggler
 from ...model.time_ledger import TimeLedger, recent, until_last_step
@@ -55,7 +56,6 @@ from .text import (
     answer,
     coverage_text,
     gpu_detail,
-    has_stopped,
     no_minutes,
     no_trainer,
     row_detail,
@@ -74,7 +74,7 @@ MOST_FINDINGS = 4
 
 def _ledger(trainer: TrainerView) -> TimeLedger:
     """Return the ledger to show: where no step ends, that of the steps before."""
-    return until_last_step(trainer) if has_stopped(trainer) else recent(trainer)
+    return until_last_step(trainer) if stands_still(trainer) else recent(trainer)
 
 
 class TimePane(MeasuredPanels):
@@ -160,7 +160,7 @@ class TimePane(MeasuredPanels):
         slow = self._straggler(ranks)
         told = self._told = severities(self._cases(ranks))
         job = host.job_of(trainer)
-        everything, stopped = self._trainers(host), stopped_lines(trainer, job)
+        everything, stopped = self._trainers(host), stopped_lines(standstill_of(trainer, job))
         place = next((i for i, t in enumerate(everything) if t.key == trainer.key), 0)
         drawn = (
             trainer.key,
@@ -252,7 +252,7 @@ class TimePane(MeasuredPanels):
     ) -> None:
         """Show what is measured of a job that has no ledger."""
         job = host.job_of(trainer)
-        stopped = stopped_lines(trainer, job)
+        stopped = stopped_lines(standstill_of(trainer, job))
         slow = self._straggler(ranks) if not stopped else None
         slower = of_trainers(ranks, host, self.session.history) if not stopped else None
         weight = of_ranks(self._told)
@@ -287,7 +287,7 @@ class TimePane(MeasuredPanels):
                 return seen_row.words.capitalize(), list(gpu_detail(seen_row, look))
             return "", []
         row = next((row for row in ledger.whole if row.name == key), None)
-        judged = self._judged if not has_stopped(trainer) else None
+        judged = self._judged if not stands_still(trainer) else None
         if row is not None:
             return row.words.capitalize(), list(row_detail(row, ledger, look, judged))
         return "Wall clock", [[(f"{coverage_text(ledger).capitalize()}.", "text")]]

@@ -6,19 +6,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ...model.look import Look, LookRow, cost
-from ...model.pace import pace_of
 from ...model.rank_times import Odd, odd_sentence
 from ...model.slowdown import Slowdown
-from ...model.stalls import find_stall
+from ...model.standstill import NO_LEDGER, Standstill, stands_still
 from ...model.stragglers import Straggler
 from ...model.time_cause import Cause
 from ...model.time_ledger import Row, TimeLedger
 from ...model.time_sentence import sentence
-from ...store.view import HostView, JobView, TrainerView
+from ...store.view import HostView, TrainerView
 from ...text.process_name import short_script
 from ...text.ranges import interval_text
 from ...text.styled import Line
-from ...text.units import age_text, duration_text, percent_text, window_text
+from ...text.units import duration_text, percent_text, window_text
 from ...text.width import cells
 from ...wire.clean import clean
 from ..shell.keymap import key_of
@@ -167,26 +166,12 @@ def no_trainer(host: HostView, text: str) -> list[Line]:
     return lines
 
 
-def has_stopped(trainer: TrainerView) -> bool:
-    """Return whether a trainer that still runs ends no step: what is known of its time is past."""
-    pace = pace_of([trainer])
-    return trainer.gone is None and pace.stopped and bool(pace.text)
-
-
-def stopped_lines(trainer: TrainerView, job: JobView | None = None) -> list[Line]:
+def stopped_lines(still: Standstill | None) -> list[Line]:
     """Return since when a trainer that still runs has ended no step, and why; else none."""
-    if not has_stopped(trainer):
+    if still is None:
         return []
-    pace = pace_of([trainer])
-    stall = find_stall(job.trainers) if job is not None else None
-    if stall is None or stall.busy or pace.age_seconds is None:
-        head: Line = [("no step: ", "warn"), (f"{pace.text}.", "text")]
-    else:
-        why = stall.text if stall.behind else stall.text.partition(": ")[2] or stall.text
-        head = [(f"stalled for {age_text(pace.age_seconds)}: ", "bad"), (f"{why}.", "text")]
-    usual = pace.usual_seconds
-    took = f": a median step took {duration_text(usual)}" if usual else ""
-    return [head, [(f"The times below are of the steps before{took}.", "muted")]]
+    head: Line = [(f"{still.since}: ", "bad" if still.stalled else "warn")]
+    return [[*head, (f"{still.why}.", "text")], [(still.before, "muted")]]
 
 
 def no_minutes(host: HostView, trainer: TrainerView, brief: bool = True) -> list[Line]:
@@ -194,11 +179,11 @@ def no_minutes(host: HostView, trainer: TrainerView, brief: bool = True) -> list
     how = ""
     if not trainer.number("step"):
         text = "No optimizer step was seen yet."
-    elif has_stopped(trainer) and trainer.minutes:
-        text = "The time ledger is not shown: all its minutes have a part of the hang in them."
+    elif stands_still(trainer) and trainer.minutes:
+        text = NO_LEDGER
     elif host.link.state == "replay":
         text = "This recording has no time ledger of this trainer so far."
-        how = "A probe of this version sends one, and gpuscope record keeps it."
+        how = "A probe of this version sends the first 10 s after the first step."
     elif trainer.gone is not None:
         text = "It ended before its time ledger was first reported."
         how = "The next run has one: gpuscope run train.py"
