@@ -21,10 +21,11 @@ from gpuscope.wire import frames
 from gpuscope.wire.codec import encode
 from gpuscope.wire.recording import RecordingWriter
 from tests.cli.test_snapshot_live import frames_of
-from tests.fakes import clocks, paces, views
+from tests.fakes import clocks, jobs, paces, views
 from tests.fakes.asked import AskedSource, fails, gives
 from tests.fakes.documented import keys
 from tests.fakes.probe_client import TRAINING, sockets, trainer, wait_for
+from tests.recordings import REDACTED, SHIPPED
 
 
 def minute(looks: int = 300) -> dict[str, Any]:
@@ -528,11 +529,50 @@ def test_a_file_that_is_none_is_said_so(capsys, tmp_path, name, content, said):
 
 
 def test_an_older_recording_knows_no_time_and_says_what_else_to_ask(capsys):
-    path = Path(__file__).parents[2] / "demos" / "recordings" / "h200-lab.gsr"
+    path = REDACTED / "h200-lab.gsr"
     assert cli.main(["why", str(path)]) == 3
     errors = capsys.readouterr().err
     assert "nothing in it says where the time went" in errors
     assert "gpuscope doctor" in errors
+
+
+def test_a_recorded_hang_is_the_answer_and_nothing_is_promised_of_faster_steps(capsys):
+    path = SHIPPED / "h200x2-stall.gsr"
+    assert cli.main(["why", str(path)]) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert out.startswith("stall_train.py, rank 1, pid ")
+    assert ": rank 1 is stuck at stall_train.py:34 in __getitem__; rank 0 waits for it" in out
+    assert "all its minutes have a part of the hang in them" in out
+    assert f"gpuscope doctor {path}" in out
+    for word in ("goes into", "shorter", "could be", "The others wait", "Gain", "wall clock"):
+        assert word not in out, word
+
+
+def test_the_times_before_a_hang_are_of_the_steps_before(capsys, tmp_path):
+    path = tmp_path / "hang.gsr"
+    told = jobs.ranks(stalled=True)
+    ids = [one.id for one in told if isinstance(one, frames.Def) and one.trainer is not None]
+    for rank, entity in enumerate(ids):
+        for number in range(10):
+            more = {"input": 9.0} if number == 9 and rank == 3 else {}
+            told.append(clocks.minute(entity, number, 10, 64, **more))
+    with RecordingWriter(path) as writer:
+        for number, frame in enumerate(told):
+            writer.write("node", number / 100, encode(frame))
+    assert cli.main(["why", str(path)]) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert "rank 3, pid" in out.split(":")[0]
+    assert "Stalled for 47 s: rank 3 is stuck at data.py:88" in out
+    assert "The times below are of the steps before." in out
+    assert "320 steps in 5 min 00 s" in out, "without the minute of the hang"
+    assert "Gain" not in out
+
+
+def test_a_shipped_recording_of_a_healthy_training_has_its_ledger(capsys):
+    assert cli.main(["why", str(SHIPPED / "h200x2-ddp.gsr")]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("ddp_train.py, rank ")
+    assert "backward pass" in out
 
 
 # ── real processes ──

@@ -128,7 +128,7 @@ def test_scripts_and_folders(asked, tmp_path):
     ("source", "kind"),
     [
         ("demos/snapshots/fragmented.pickle.gz", "snapshot"),
-        ("demos/recordings/h200x2-ddp.gsr", "recording"),
+        ("tests/data/recordings/h200x2-ddp.gsr", "recording"),
         ("tests/data/golden-v1.gsr", "recording"),
     ],
 )
@@ -189,7 +189,7 @@ def test_what_cannot_be_examined_is_named_with_its_reason(
 
 
 @pytest.mark.parametrize(
-    "source", ["demos/snapshots/fragmented.pickle.gz", "demos/recordings/h200x2-ddp.gsr"]
+    "source", ["demos/snapshots/fragmented.pickle.gz", "tests/data/recordings/h200x2-ddp.gsr"]
 )
 def test_files_that_have_to_be_sought_are_not_for_standard_input(asked, monkeypatch, source):
     give_standard_input(monkeypatch, (ROOT / source).read_bytes())

@@ -26,10 +26,10 @@ from gpuscope.doctor.dead import read_core
 from gpuscope.doctor.dead.collect import read_job
 from gpuscope.doctor.dead.find import Found
 from gpuscope.doctor.dead.verdict import judge
+from tests.recordings import REDACTED
 
 from .test_dead_jobs import call, first, stamp
 
-RECORDINGS = Path(__file__).parents[2] / "demos" / "recordings"
 CRASH = "import ctypes, os; os.environ['RANK'] = '7'; ctypes.string_at(1, 8)"
 PATTERN = Path("/proc/sys/kernel/core_pattern")
 
@@ -165,7 +165,7 @@ def test_a_core_file_that_zstd_packed_is_read_where_python_can(core, tmp_path):
 
 def test_the_end_of_a_recording_names_the_rank_that_the_others_waited_for(tmp_path):
     """Recorded on two H200s, where rank 1 hung in its loader."""
-    shutil.copy(RECORDINGS / "h200x2-stall.gsr", tmp_path)
+    shutil.copy(REDACTED / "h200x2-stall.gsr", tmp_path)
     assert dead.is_of_a_job(tmp_path)
     one = first(tmp_path)
     assert (one.cause, one.ranks) == ("dead.input-hang", (1,))
@@ -178,14 +178,14 @@ def test_the_end_of_a_recording_names_the_rank_that_the_others_waited_for(tmp_pa
 
 
 def test_a_recording_of_a_job_that_still_trained_accuses_nobody(tmp_path):
-    shutil.copy(RECORDINGS / "h200x2-ddp.gsr", tmp_path)
+    shutil.copy(REDACTED / "h200x2-ddp.gsr", tmp_path)
     job = read_job([tmp_path], "job")
     assert [rank.step for rank in job.ranks.values()] == [1124, 1125]
     assert not judge(job).suspects
 
 
 def test_a_recording_that_is_cut_or_none_is_said_to_be_so(tmp_path):
-    data = (RECORDINGS / "h200x2-stall.gsr").read_bytes()
+    data = (REDACTED / "h200x2-stall.gsr").read_bytes()
     (tmp_path / "cut.gsr").write_bytes(data[: len(data) // 2])
     (tmp_path / "empty.gsr").write_bytes(data[:300])
     job = read_job([tmp_path], "job")

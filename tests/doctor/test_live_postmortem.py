@@ -21,6 +21,7 @@ from gpuscope.doctor.order import rank
 from gpuscope.doctor.postmortem_oom import OomFacts
 from tests.fakes.probe_client import environment
 from tests.fakes.watched import WATCHED
+from tests.recordings import REDACTED, SHIPPED
 from tests.snapshot import synthetic
 
 DEMOS = Path(__file__).parents[2] / "demos"
@@ -44,12 +45,12 @@ FP32 = "Tensor cores idle on GPU 0, 1: matrix products likely in FP32"
 
 
 def test_a_healthy_recording_gives_nothing_of_warning_or_worse():
-    findings = found(DEMOS / "recordings" / "h200-lab.gsr", "recording")
+    findings = found(REDACTED / "h200-lab.gsr", "recording")
     assert [one.title for one in findings if one.severity != "info"] == []
 
 
 def test_a_recorded_training_in_float32_is_told_that_its_tensor_cores_are_idle():
-    findings = found(DEMOS / "recordings" / "h200x2-ddp.gsr", "recording")
+    findings = found(REDACTED / "h200x2-ddp.gsr", "recording")
     (only,) = [one for one in findings if one.severity != "info"]
     assert (only.title, only.severity, only.confidence) == (FP32, "warning", "likely")
     assert "tensor cores 1.8 %" in text(only)
@@ -57,7 +58,7 @@ def test_a_recorded_training_in_float32_is_told_that_its_tensor_cores_are_idle()
 
 
 def test_the_recorded_stall_names_rank_line_and_that_it_is_the_loader():
-    first, *others = found(DEMOS / "recordings" / "h200x2-stall.gsr", "recording")
+    first, *others = found(REDACTED / "h200x2-stall.gsr", "recording")
     assert (first.pitfall, first.severity, first.confidence) == (
         "hang-in-loader",
         "problem",
@@ -71,9 +72,17 @@ def test_the_recorded_stall_names_rank_line_and_that_it_is_the_loader():
     assert [one.title for one in others if one.severity != "info"] == [FP32]
 
 
+def test_the_shipped_hang_is_told_with_the_names_of_its_files():
+    first = found(SHIPPED / "h200x2-stall.gsr", "recording")[0]
+    assert first.title == (
+        "Hang: rank 1 is stuck at stall_train.py:34 in __getitem__; rank 0 waits for it at "
+        "stall_train.py:69 in main"
+    )
+
+
 def test_what_is_no_recording_is_a_problem_in_words(tmp_path):
     path = tmp_path / "cut.gsr"
-    path.write_bytes((DEMOS / "recordings" / "h200-lab.gsr").read_bytes()[:40])
+    path.write_bytes((REDACTED / "h200-lab.gsr").read_bytes()[:40])
     report = postmortem.examine(path, "recording")
     assert report.findings == ()
     assert len(report.problems) == 1

@@ -23,8 +23,7 @@ from gpuscope.wire.frames import (
     TrainerDef,
 )
 from gpuscope.wire.recording import RecordingWriter
-
-RECORDINGS = Path(__file__).resolve().parents[2] / "demos" / "recordings"
+from tests.recordings import REDACTED
 
 
 def row(table: str, number: int, **readings: object) -> Row:
@@ -222,10 +221,10 @@ def test_a_cut_recording_is_read_as_far_as_it_is_whole(tmp_path: Path) -> None:
 
 
 def test_recordings_of_real_trainings() -> None:
-    first, second = trainings(RECORDINGS / "h200-lab.gsr")
+    first, second = trainings(REDACTED / "h200-lab.gsr")
     assert first.entry.document["step_seconds"]["median"] == pytest.approx(0.0162, rel=0.02)
     assert second.entry.document["peak_allocated_bytes"] == 4_417_952_256
-    (ddp,) = trainings(RECORDINGS / "h200x2-ddp.gsr")
+    (ddp,) = trainings(REDACTED / "h200x2-ddp.gsr")
     assert len(ddp.pids) == 2
     assert ddp.entry.document["loss_by_step"][0][1] > ddp.entry.document["loss_by_step"][-1][1]
     for found in (first, second, ddp):

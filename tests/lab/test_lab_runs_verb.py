@@ -17,8 +17,9 @@ from gpuscope.lab.config import LabConfig
 from gpuscope.lab.ledger import PATH_VARIABLE, Ledger
 from gpuscope.lab.sweep import Objection, Plan, cell_key, new_plan
 from tests.fakes.lab_runs import document
+from tests.recordings import REDACTED
 
-RECORDING = Path(__file__).resolve().parents[2] / "demos" / "recordings" / "h200-lab.gsr"
+RECORDING = REDACTED / "h200-lab.gsr"
 
 
 @pytest.fixture

@@ -7,15 +7,15 @@ the screen reads it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from gpuscope.model.stalls import find_stall
 from gpuscope.store.decode import decode
 from gpuscope.store.store import Store
 from gpuscope.store.view import HostView
 from gpuscope.wire.recording import RecordingReader
+from tests.recordings import REDACTED
 
-RECORDING = Path(__file__).parents[2] / "demos" / "recordings" / "h200x2-stall.gsr"
+RECORDING = REDACTED / "h200x2-stall.gsr"
 
 
 def moments() -> Iterator[HostView]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import re
 import time
-from pathlib import Path
 
 import pytest
 
@@ -17,11 +16,12 @@ from gpuscope.wire.codec import WireError, encode
 from gpuscope.wire.frames import Def, Frame, Sample, UseDef
 from gpuscope.wire.recording import RecordingReader
 from tests.fakes.wire import SECOND, definitions, hello, row
+from tests.recordings import SHIPPED
 
 KEY = "k"
 RANK_0, GPU, USE = 8, 1, 5
 NEIGHBOUR = 11
-RECORDINGS = sorted((Path(__file__).parents[2] / "demos" / "recordings").glob("*.gsr"))
+RECORDINGS = sorted(SHIPPED.glob("*.gsr"))
 
 
 def told(frames: list[Frame]) -> tuple[Store, HostView]:

@@ -7,7 +7,6 @@ here by a real kernel; the waterfall is what ``%gpuscope`` shows of a recording 
 from __future__ import annotations
 
 from html import escape
-from pathlib import Path
 
 import nbclient
 import nbformat
@@ -20,11 +19,11 @@ from gpuscope.store.store import Store
 from gpuscope.store.view import History
 from gpuscope.wire.codec import WireError
 from gpuscope.wire.recording import RecordingReader
+from tests.recordings import ROOT, SHIPPED
 from tests.tui.picture import png_of
 
-ROOT = Path(__file__).parents[2]
-RECORDING = ROOT / "demos" / "recordings" / "h200-lab.gsr"
-RECORDED_SECONDS = 92.0
+RECORDING = SHIPPED / "h200-lab.gsr"
+RECORDED_SECONDS = 55.0
 TRAINING = """%%gpuscope
 import torch
 model = torch.nn.Linear(2048, 2048)

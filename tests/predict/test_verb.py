@@ -22,9 +22,10 @@ from gpuscope.predict.document import FIGURES
 from gpuscope.predict.request import Doubt, Request, Traced
 from gpuscope.text.units import bytes_text
 from tests.predict.hand_made import traced
+from tests.recordings import REDACTED
 
 ROOT = Path(__file__).parent.parent.parent
-GOLDEN = ROOT / "demos" / "recordings" / "h200x2-ddp.gsr"
+GOLDEN = REDACTED / "h200x2-ddp.gsr"
 KEYS = {
     *(
         f"{name}_{part}"
@@ -358,7 +359,7 @@ def test_a_batch_that_torch_does_not_know_is_told_as_a_multiple(capsys):
 
 
 def test_which_training_of_a_recording_is_meant_has_to_be_said(capsys):
-    two = ROOT / "demos" / "recordings" / "h200-lab.gsr"
+    two = REDACTED / "h200-lab.gsr"
     assert cli.main(["predict", str(two)]) == 3
     said = capsys.readouterr().err
     assert "h200-lab.gsr:429" in said

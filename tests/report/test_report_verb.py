@@ -11,11 +11,12 @@ import pytest
 
 from gpuscope.cli import main as cli
 from gpuscope.wire.recording import RecordingReader, RecordingWriter
+from tests.recordings import REDACTED, SHIPPED
 from tests.report import made_up
 from tests.report.test_page import Reader
 
 ROOT = Path(__file__).parents[2]
-STALL = ROOT / "demos" / "recordings" / "h200x2-stall.gsr"
+STALL = REDACTED / "h200x2-stall.gsr"
 
 
 def reported(*words: str | Path) -> tuple[int, str, str]:
@@ -48,6 +49,13 @@ def test_a_recording_says_what_happened_with_sources_and_times(capsys):
     ):
         assert said in text, said
     assert capsys.readouterr().err.startswith("page.html: ")
+
+
+def test_a_hang_is_told_where_the_trainings_and_where_their_times_are():
+    _, _, text = reported(SHIPPED / "h200x2-stall.gsr")
+    assert "stall_train.py 2 stalled" in text
+    assert "Where the time goes Stalled for " in text
+    assert "wall clock of the training thread" not in text, "no step has a ledger"
 
 
 def test_the_figures_are_those_of_the_doctor(capsys):

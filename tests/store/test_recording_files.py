@@ -40,9 +40,10 @@ from gpuscope.wire.recording import RecordingReader, RecordingWriter
 from tests.fakes.in_process import command
 from tests.fakes.waiting import until
 from tests.fakes.wire import SECOND, definitions, hello, sample
+from tests.recordings import REDACTED, SHIPPED
 
 ROOT = Path(__file__).parent.parent.parent
-REAL = sorted((ROOT / "demos" / "recordings").glob("*.gsr"))
+REAL = sorted(SHIPPED.glob("*.gsr"))
 PATIENCE = 20.0
 
 
@@ -346,7 +347,7 @@ def test_two_hours_of_eight_devices_are_a_small_file(tmp_path):
     There are eight devices, ranks and allocators whose every reading moves, and 32 processes at 2
     Hz: two minutes are measured.
 
-    Real ones move less: the committed recordings hold 75 s of one and two H200.
+    Real ones move less: the committed recordings hold 45 to 80 s of one and two H200.
     """
     dice, path = random.Random(1), tmp_path / "a.gsr"
     gpus, procs, uses, trainers, allocs = (
@@ -407,11 +408,9 @@ def test_two_hours_of_eight_devices_are_a_small_file(tmp_path):
 # ── what is committed ─────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("real", REAL, ids=lambda path: path.stem)
-def test_a_committed_recording_is_small_redacted_and_whole(real):
-    assert real.stat().st_size <= 1 << 20
-    store, _, reader = shown(real)
-    assert reader.problem is None
+@pytest.mark.parametrize("real", sorted(REDACTED.glob("*.gsr")), ids=lambda path: path.stem)
+def test_a_redacted_recording_names_nobody(real):
+    reader = shown(real)[2]
     assert reader.header["redacted"] is True
     assert reader.header["label"] == ""
     for line in RecordingReader(real):
@@ -426,7 +425,19 @@ def test_a_committed_recording_is_small_redacted_and_whole(real):
         trainer = getattr(frame, "trainer", None)
         if isinstance(trainer, TrainerDef):
             assert trainer.script is None or "/" not in trainer.script
+
+
+@pytest.mark.parametrize("real", REAL, ids=lambda path: path.stem)
+def test_a_shipped_recording_is_small_whole_and_names_its_scripts(real):
+    assert real.stat().st_size <= 1 << 20
+    store, _, reader = shown(real)
+    assert reader.problem is None
+    assert (reader.header["redacted"], reader.header["label"]) == (False, "gpu-1")
     (host,) = store.view().hosts
+    for trainer in host.trainers:
+        script = trainer.definition.script or ""
+        assert script.startswith("/home/ada/gpuscope/demos/") or script == "gpuscope lab"
+    assert any(trainer.minutes for trainer in host.trainers), "a time ledger"
     assert host.devices
     for device in host.devices:
         for column in ("used_bytes", "utilization_percent", "power_watts"):
@@ -437,5 +448,5 @@ def test_a_committed_recording_is_small_redacted_and_whole(real):
 
 def test_recordings_of_one_and_of_two_devices_are_committed():
     assert {len(shown(real)[0].view().host.devices) for real in REAL} == {1, 2}
-    named = (ROOT / "demos" / "recordings" / "README.md").read_text()
+    named = (SHIPPED / "README.md").read_text()
     assert all(f"`{real.name}`" in named for real in REAL)

@@ -25,22 +25,21 @@ from gpuscope.tui.shell.app import GpuscopeApp
 from gpuscope.tui.shell.file_app import FileApp
 from gpuscope.tui.shell.session import Session
 from gpuscope.tui.shell.state import ViewState
+from tests.recordings import ROOT, SHIPPED
 from tests.tui.picture import png_of
 from tests.tui.pilot import until
 from tests.tui.screen_svg import Grid, Scene, grid_of_text, svg
 from tests.tui.snapshots import grid
 
-ROOT = Path(__file__).parents[2]
-RECORDINGS = ROOT / "demos" / "recordings"
-STALL, LAB = RECORDINGS / "h200x2-stall.gsr", RECORDINGS / "h200-lab.gsr"
+STALL, LAB = SHIPPED / "h200x2-stall.gsr", SHIPPED / "h200-lab.gsr"
 # gpuscope record --redact --seconds 75, beside: gpuscope run demos/pitfalls/slow_input.py
 SLOW = ROOT / "tests" / "data" / "slow-input-cpu.gsr"
 FAILING = "demos/snapshots/failing.pickle.gz"
 WIDTH, HEIGHT = 110, 28
 SCREENS = {
-    "overview": (STALL, 70.0, "overview", "stalled:"),
-    "doctor": (STALL, 70.0, "doctor", "hang-in-loader"),
-    "memory": (LAB, 40.0, "memory", "nvidia-smi"),
+    "overview": (STALL, 75.0, "overview", "stalled:"),
+    "doctor": (STALL, 75.0, "doctor", "hang-in-loader"),
+    "memory": (LAB, 55.0, "memory", "nvidia-smi"),
     "slow": (SLOW, 45.0, "doctor", "num-workers"),
 }
 """The recording, the second of it, the tab, and what is waited for."""
@@ -109,13 +108,13 @@ def pictures() -> dict[str, list[Scene]]:
         "Rank 1 hangs. In which line?",
         screens["overview"],
         5,
-        r"stalled: .* waits for it at .*?:\d+ in \w+",
+        r"stalled: rank 1 .*? waits for it at .*?:\d+",
     )
     cause = Scene(
         "Why, and what to do about it",
         screens["doctor"],
         6,
-        r"Hang: rank 1 .*? rank 0 waits for it at .*?:\d+ in \w+",
+        r"Hang: rank 1 .*? in \w+; rank 0 waits for it at .*?:\d+",
     )
     memory = Scene(
         "Where is my VRAM? Every byte that nvidia-smi counts",

@@ -12,7 +12,6 @@ import math
 import threading
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,6 +32,7 @@ from gpuscope.tui.shell.session import Session
 from gpuscope.tui.shell.state import ViewState
 from gpuscope.wire import frames as f
 from tests.fakes import views
+from tests.recordings import REDACTED
 from tests.tui.pilot import WAIT_SECONDS, feed, in_loop, make_app, until
 from tests.tui.snapshots import text
 
@@ -457,9 +457,6 @@ async def test_a_replay_wears_its_badge_and_moves_in_time(recording):
         assert "self" not in text(app), "the cost shown in a recording would be somebody else's"
 
 
-RECORDINGS = Path(__file__).parents[2] / "demos" / "recordings"
-
-
 @pytest.mark.slow
 @in_loop
 async def test_a_fast_replay_that_is_paused_shows_the_charts_of_that_moment(monkeypatch):
@@ -467,7 +464,7 @@ async def test_a_fast_replay_that_is_paused_shows_the_charts_of_that_moment(monk
 
     # whoever waits for their turn waits for ever
     monkeypatch.setattr(session_module, "LOCAL_CHARTS_SECONDS", 3600.0)
-    replay = ReplaySource(RECORDINGS / "h200x2-ddp.gsr")
+    replay = ReplaySource(REDACTED / "h200x2-ddp.gsr")
     replay.set_speed(100)
     app = GpuscopeApp(Session(replay=replay))
     async with app.run_test(size=(120, 40)) as pilot:
@@ -509,7 +506,7 @@ async def test_seeking_moves_the_charts_at_once_and_keeps_the_cursor(monkeypatch
 
     # none of them comes because it is its turn
     monkeypatch.setattr(session_module, "LOCAL_CHARTS_SECONDS", 3600.0)
-    replay = ReplaySource(RECORDINGS / "h200x2-ddp.gsr")
+    replay = ReplaySource(REDACTED / "h200x2-ddp.gsr")
     # a slow machine takes long to the first key: less of it counts as playing
     replay.set_speed(0.1)
     app = GpuscopeApp(Session(replay=replay))

@@ -6,7 +6,6 @@ Also health, topology and zoom; at every size, in cells.
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
@@ -25,10 +24,10 @@ from gpuscope.tui.theme import THEMES, Tokens
 from gpuscope.wire import frames as f
 from tests.fakes import devices, jobs, views
 from tests.fakes.asked import AskedSource, gives
+from tests.recordings import REDACTED
 from tests.tui.pilot import in_loop, make_app, until
 from tests.tui.snapshots import grid, text
 
-RECORDINGS = Path(__file__).parents[2] / "demos" / "recordings"
 TOKENS = Tokens(THEMES[0])
 
 
@@ -397,7 +396,7 @@ async def test_a_healthy_device_has_its_training_and_its_peers_where_there_is_ro
 @pytest.mark.slow
 @in_loop
 async def test_in_a_recording_the_cure_names_no_key_for_what_ran_then():
-    replay = ReplaySource(RECORDINGS / "h200x2-stall.gsr")
+    replay = ReplaySource(REDACTED / "h200x2-stall.gsr")
     replay.pause()
     replay.seek(70.0)
     app = GpuscopeApp(Session(replay=replay))

@@ -9,7 +9,6 @@ import asyncio
 import time
 from dataclasses import replace
 from itertools import count, pairwise
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,11 +30,10 @@ from gpuscope.tui.theme import THEMES, Tokens
 from gpuscope.tui.trainer.probe_queries import Answer
 from gpuscope.wire import frames as f
 from tests.fakes import jobs, remembering, views
+from tests.recordings import REDACTED
 from tests.tui.doctor_home import at_home
 from tests.tui.pilot import feed, in_loop, make_app, until
 from tests.tui.snapshots import SIZES, check, text
-
-RECORDINGS = Path(__file__).parents[2] / "demos" / "recordings"
 
 
 def growing(count: int = 80) -> list[f.Frame]:
@@ -117,7 +115,7 @@ async def test_growth_is_known_at_once_by_what_the_trainer_remembers(tmp_path):
 @pytest.mark.slow
 @in_loop
 async def test_the_recorded_stall_is_the_worst_with_rank_and_line_and_is_marked_as_replayed():
-    replay = ReplaySource(RECORDINGS / "h200x2-stall.gsr")
+    replay = ReplaySource(REDACTED / "h200x2-stall.gsr")
     replay.pause()
     replay.seek(replay.duration_seconds)
     app = GpuscopeApp(Session(replay=replay), "doctor")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -27,11 +26,11 @@ from gpuscope.tui.shell.tabs import TABS
 from gpuscope.tui.widgets.dialog import Dialog
 from gpuscope.tui.widgets.full_screen import FullScreen
 from tests.fakes import jobs
+from tests.recordings import REDACTED
 from tests.tui.pilot import in_loop, make_app, until
 from tests.tui.snapshots import text
 from tests.tui.test_keys import classes
 
-RECORDINGS = Path(__file__).parents[2] / "demos" / "recordings"
 BESIDE = ("fleet", "next_host", "previous_host", "connect_again", "next_fix")
 """Actions that are not about the recording."""
 OWN = {
@@ -157,7 +156,7 @@ async def test_full_screens_and_dialogs_keep_host_time_and_the_three_keys():
 @pytest.mark.slow
 @in_loop
 async def test_what_a_replay_cannot_do_is_not_offered_and_says_why_when_its_key_is_pressed():
-    replay = ReplaySource(RECORDINGS / "h200x2-ddp.gsr")
+    replay = ReplaySource(REDACTED / "h200x2-ddp.gsr")
     replay.pause()
     replay.seek(60.0)
     app = GpuscopeApp(Session(replay=replay), "overview")

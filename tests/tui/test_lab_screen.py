@@ -10,7 +10,6 @@ import importlib.util
 import re
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,13 +33,14 @@ from gpuscope.wire import frames as f
 from tests.fakes import views
 from tests.fakes.waiting import alive
 from tests.predict.hand_made import traced
+from tests.recordings import REDACTED
 from tests.tui import lab_data
 from tests.tui.pilot import feed, in_loop, make_app, until
 from tests.tui.snapshots import SIZES, check, text
 
 CPU, CUDA = DeviceChoice("cpu"), DeviceChoice("cuda")
 GIB = 1 << 30
-RECORDING = Path(__file__).parents[2] / "demos" / "recordings" / "h200-lab.gsr"
+RECORDING = REDACTED / "h200-lab.gsr"
 """Of two trainings on a real H200."""
 needs_torch = pytest.mark.skipif(
     not importlib.util.find_spec("torch"), reason="needs torch to train"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -34,9 +33,9 @@ from gpuscope.tui.theme import Glyphs
 from gpuscope.wire import frames as f
 from gpuscope.wire.recording import RecordingReader
 from tests.fakes import jobs, views
+from tests.recordings import REDACTED
 
 GLYPHS = Glyphs()
-RECORDINGS = Path(__file__).parents[2] / "demos" / "recordings"
 STOPPED: dict[int, str] = {}
 
 
@@ -337,7 +336,7 @@ def recorded(name: str) -> Journal:
     """What the log of a recording says at its end."""
     journal, store, last = Journal(), Store(), -1.0
     store.add_source("k", "label")
-    for line in RecordingReader(RECORDINGS / name):
+    for line in RecordingReader(REDACTED / name):
         store.apply("k", decode(line.line), line.rx)
         host = store.view().host
         if host is not None and (host.sampled_seconds or 0.0) >= last + 0.5:

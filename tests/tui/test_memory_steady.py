@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,9 +25,9 @@ from gpuscope.wire import frames as f
 from gpuscope.wire.recording import RecordingReader
 from tests.fakes import views
 from tests.fakes.views import GIB
+from tests.recordings import REDACTED
 from tests.tui.pilot import feed, in_loop
 
-RECORDINGS = Path(__file__).parents[2] / "demos" / "recordings"
 MIB = 1 << 20
 GROWING = 40
 """Readings, in 20 s, until the allocator of a recorded training has grown and its tensors are
@@ -52,7 +51,7 @@ async def test_rows_and_advice_stand_still_through_a_recorded_training(name):
     advice: dict[str, list[list[str]]] = {}
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.pause()
-        for line in RecordingReader(RECORDINGS / name).lines():
+        for line in RecordingReader(REDACTED / name).lines():
             frame = decode(line.line)
             feed(app, frame)
             host = app.session.host
@@ -83,7 +82,7 @@ def test_the_room_that_is_left_stands_still_through_a_recorded_training():
     """
     store = views.store_of([])
     inside, overview = [], []
-    for line in RecordingReader(RECORDINGS / "h200x2-ddp.gsr").lines():
+    for line in RecordingReader(REDACTED / "h200x2-ddp.gsr").lines():
         frame = decode(line.line)
         store.apply(views.SOURCE, frame, 0.0)
         host = store.view().host

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -28,12 +27,12 @@ from gpuscope.tui.theme import ASCII, MONOCHROME, UNICODE, Glyphs, Tokens
 from gpuscope.wire import frames as f
 from tests.doctor.test_live import one, put
 from tests.fakes import jobs, views
+from tests.recordings import REDACTED
 from tests.tui.pilot import feed, in_loop, make_app, until
 from tests.tui.snapshots import grid, run, text
 from tests.tui.test_mouse import place_of
 
 LARGE, USUAL = (200, 60), (120, 40)
-RECORDINGS = Path(__file__).parents[2] / "demos" / "recordings"
 
 
 # ── room ──
@@ -344,7 +343,7 @@ def test_a_lane_holds_a_reading_until_the_next_but_not_over_a_gap() -> None:
 
 @in_loop
 async def test_the_keyboard_begins_at_the_job_that_stands_still():
-    replay = ReplaySource(RECORDINGS / "h200x2-stall.gsr")
+    replay = ReplaySource(REDACTED / "h200x2-stall.gsr")
     replay.pause()
     replay.seek(replay.duration_seconds)
     app = GpuscopeApp(Session(replay=replay))
@@ -480,7 +479,7 @@ def test_durations_and_losses_fit_their_columns(value: float) -> None:
 
 @in_loop
 async def test_two_gpus_have_lanes_for_what_works_inside_them_too():
-    replay = ReplaySource(RECORDINGS / "h200x2-ddp.gsr")
+    replay = ReplaySource(REDACTED / "h200x2-ddp.gsr")
     replay.pause()
     replay.seek(60.0)
     app = GpuscopeApp(Session(replay=replay))

@@ -14,6 +14,7 @@ from gpuscope.tui.shell.session import Session
 from gpuscope.tui.theme import Tokens
 from gpuscope.wire import frames as f
 from tests.fakes import views
+from tests.recordings import REDACTED
 from tests.tui.pilot import feed, in_loop, make_app, until
 from tests.tui.snapshots import SIZES, check, grid, text
 
@@ -127,11 +128,10 @@ def test_hidden_is_what_no_process_accounts_for():
 @pytest.mark.slow
 @in_loop
 async def test_a_recording_from_a_virtual_machine_with_docker_hides_nothing():
-    from pathlib import Path
 
     from gpuscope.store.replay import ReplaySource
 
-    replay = ReplaySource(Path(__file__).parents[2] / "demos" / "recordings" / "h200x2-ddp.gsr")
+    replay = ReplaySource(REDACTED / "h200x2-ddp.gsr")
     replay.pause()
     app = GpuscopeApp(Session(replay=replay))
     async with app.run_test(size=(120, 40)) as pilot:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,10 +28,9 @@ from gpuscope.wire.recording import RecordingWriter
 from tests.fakes import clocks, jobs, paces, views
 from tests.fakes.asked import AskedSource, gives
 from tests.fakes.probe_client import TRAINING, trainer
+from tests.recordings import REDACTED
 from tests.tui.pilot import feed, in_loop, make_app, until
 from tests.tui.snapshots import SIZES, check, text
-
-RECORDINGS = Path(__file__).parents[2] / "demos" / "recordings"
 
 
 def pane_of(app: GpuscopeApp) -> TimePane:
@@ -451,7 +449,7 @@ async def test_without_a_ledger_the_page_has_all_that_is_measured():
 
 @in_loop
 async def test_a_recording_from_before_the_ledger_shows_steps_and_load():
-    source = ReplaySource(RECORDINGS / "h200x2-ddp.gsr")
+    source = ReplaySource(REDACTED / "h200x2-ddp.gsr")
     source.pause()
     source.seek(60.0)
     app = GpuscopeApp(Session(replay=source), "time")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from gpuscope.store.replay import ReplaySource
@@ -14,13 +12,13 @@ from gpuscope.tui.shell.session import Session
 from gpuscope.tui.trainer.job_charts import arrange
 from gpuscope.wire import frames as f
 from tests.fakes import fleet, jobs, views
+from tests.recordings import REDACTED
 from tests.tui.pilot import at_the_jobs, feed, in_loop, make_app, until
 from tests.tui.snapshots import text
 from tests.tui.test_hosts_pane import SIX, app_of, settled
 from tests.tui.test_job_screen import open_the_job
 
 LARGE, USUAL = (200, 60), (120, 40)
-RECORDINGS = Path(__file__).parents[2] / "demos" / "recordings"
 
 
 def heading(screen: str, first: str) -> list[str]:
@@ -142,7 +140,7 @@ async def test_the_row_of_a_rank_that_hangs_shows_when_its_steps_ended():
 
 @in_loop
 async def test_a_recording_of_a_wide_job_gives_no_room_to_a_stack_that_it_does_not_have():
-    replay = ReplaySource(RECORDINGS / "h200x2-stall.gsr")
+    replay = ReplaySource(REDACTED / "h200x2-stall.gsr")
     replay.pause()
     replay.seek(70.0)
     app = GpuscopeApp(Session(replay=replay))
