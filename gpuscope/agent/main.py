@@ -175,7 +175,8 @@ class Agent:
             self._put(frame)
         if self._outbox.put_sample(_encoded(sample)):
             if self._dropped:
-                text = f"{self._dropped} samples were dropped: the reader was too slow"
+                lost = "1 sample was" if self._dropped == 1 else f"{self._dropped} samples were"
+                text = f"{lost} dropped: the reader was too slow"
                 self._put(
                     frames.Event(
                         frames.HOST_ID,

@@ -183,7 +183,7 @@ def no_minutes(host: HostView, trainer: TrainerView, brief: bool = True) -> list
         text = NO_LEDGER
     elif host.link.state == "replay":
         text = "This recording has no time ledger of this trainer so far."
-        how = "A probe of this version sends the first 10 s after the first step."
+        how = "A probe of this version sends one after 10 s of steps; gpuscope record keeps it."
     elif trainer.gone is not None:
         text = "It ended before its time ledger was first reported."
         how = "The next run has one: gpuscope run train.py"
