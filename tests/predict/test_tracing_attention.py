@@ -49,6 +49,11 @@ def grouped(batch: int, device: Any) -> Any:
     return attention((batch, 12, 200, 160), 3, device, dtype=torch.bfloat16, enable_gqa=True)
 
 
+def broadcast(batch: int, device: Any) -> Any:
+    """One head of keys for all, which is not said by ``enable_gqa``."""
+    return attention((batch, 12, 200, 64), 1, device, dtype=torch.bfloat16)
+
+
 def exact(batch: int, device: Any) -> Any:
     torch.use_deterministic_algorithms(True)
     return grouped(batch, device)
@@ -100,6 +105,11 @@ def test_cudnn_s_workspace_is_what_an_h200_took(tracer: Tracer) -> None:
     kernels, sizes = backward(tracer, "alike", 10, "9.0")
     assert kernels == {"cudnn"}
     assert sizes == [23_592_960] * 3 + [47_677_696]
+
+
+def test_heads_that_are_broadcast_leave_only_plain_mathematics(tracer: Tracer) -> None:
+    assert backward(tracer, "grouped", 4, "9.0")[0] == {"cudnn"}
+    assert backward(tracer, "broadcast", 4, "9.0")[0] == set()
 
 
 def test_a_mask_of_three_dimensions_is_none_for_cudnn(tracer: Tracer) -> None:

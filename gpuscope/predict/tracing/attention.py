@@ -99,10 +99,11 @@ class Attention:
         half = query.dtype in _HALVES and key.dtype == query.dtype == value.dtype
         same = query.shape[-1] == key.shape[-1] == value.shape[-1]
         square = not causal or query.shape[-2] == key.shape[-2]
-        heads = grouped or query.shape[:2] == key.shape[:2]
+        heads = grouped or query.shape[:2] == key.shape[:2] == value.shape[:2]
         widths = {query.shape[-1], key.shape[-1], value.shape[-1]}
         if (
             half
+            and heads
             and all(width % 8 == 0 for width in widths)
             and max(widths) <= CUDNN_FIRST.get(self.architecture, 0)
             and torch.backends.cuda.cudnn_sdp_enabled()
@@ -175,19 +176,21 @@ def _plain(
     tensors.
     """
     dtype = query.dtype
+    if mask is not None and mask.dtype == torch.bool:
+        mask = _added(mask, dtype)
     if dtype in _HALVES and not _halves_allowed():
         query, key, value = query.float(), key.float(), value.float()
     root = (scale if scale is not None else query.shape[-1] ** -0.5) ** 0.5
+    scaled = query * root  # torch's kernel holds it until its end
     if causal:
         mask = torch.ones(
             query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device
         ).tril()
-    if mask is not None and mask.dtype == torch.bool:
         mask = _added(mask, query.dtype)
     if grouped:
         key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
         value = value.repeat_interleave(query.shape[-3] // value.shape[-3], -3)
-    weights = (query * root) @ (key.transpose(-2, -1) * root)
+    weights = scaled @ (key.transpose(-2, -1) * root)
     if mask is not None:
         weights = weights.add_(mask)
     weights = (
