@@ -38,6 +38,22 @@ class Gpt(nn.Module):
         return functional.cross_entropy(logits.flatten(0, 1), tokens.flatten())
 
 
+class Rows(nn.Module):
+    """Layers whose inputs are normalised by their root mean square."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            *(
+                nn.Sequential(nn.RMSNorm(WIDTH), nn.Linear(WIDTH, WIDTH), nn.ReLU())
+                for _ in range(3)
+            )
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x).square().mean()
+
+
 class Images(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -84,6 +100,10 @@ def _training(model: nn.Module, batch: int, device: Any, inside: bool) -> Any:
 
 def gpt(batch: int, device: Any) -> Any:
     return _training(Gpt(), batch, device, False)
+
+
+def rows(batch: int, device: Any) -> Any:
+    return _training(Rows(), batch, device, False)
 
 
 def images(batch: int, device: Any) -> Any:

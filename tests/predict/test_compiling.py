@@ -67,6 +67,44 @@ def test_the_kept_activations_are_those_of_a_real_compiled_training(
     assert sizes[True] < sizes[False]
 
 
+def test_normalised_rows_depend_on_their_inputs_in_a_compiled_graph() -> None:
+    """If they did not, nothing before them would be kept, and all of it be computed again."""
+    trace = steps.trace(Request(f"{HERE}:rows", batch=1024, compile=True, steps=1)).trace
+    place = next(mark.at for mark in trace.marks if mark.name == "backward")
+    live = set(trace.events[:place]) - {~event for event in trace.events[:place] if event < 0}
+    rows = [
+        block for block in live if block >= 0 and trace.sizes[block] == 1024 * 4 * factories.WIDTH
+    ]
+    assert len(rows) >= 5
+
+
+def test_kernels_of_inductor_are_timed_before_their_first_run() -> None:
+    """Each time a buffer as large as the L2 cache of an H200 is filled, in the first step only."""
+    request = Request(f"{HERE}:gpt", batch=BATCH, compile=True, architecture="9.0")
+    trace = steps.trace(request).trace
+    second = next(mark.at for mark in trace.marks if mark.name == "step 2")
+    places = [
+        at
+        for at, event in enumerate(trace.events)
+        if event >= 0 and trace.owner(event).operation == inductor.TIMED
+    ]
+    assert places
+    assert max(places) < second
+    assert {trace.sizes[trace.events[at]] for at in places} == {60 << 20}
+
+
+def test_graphs_do_not_keep_the_inputs_that_they_were_compiled_with() -> None:
+    trace = steps.trace(Request(f"{HERE}:gpt_compiled_inside", batch=BATCH, steps=2)).trace
+    freed = {~event for event in trace.events if event < 0}
+    inputs = [
+        block
+        for block, size in enumerate(trace.sizes)
+        if size == BATCH * factories.TOKENS * 8 and trace.owner(block).operation == "randint"
+    ]
+    assert len(inputs) == 2
+    assert freed.issuperset(inputs)
+
+
 def test_a_model_compiled_in_the_program_is_as_one_compiled_by_a_switch() -> None:
     by_switch = steps.trace(Request(f"{HERE}:gpt", batch=BATCH, compile=True))
     inside = steps.trace(Request(f"{HERE}:gpt_compiled_inside", batch=BATCH))

@@ -3,7 +3,8 @@
 Inductor needs no GPU and no Triton to lower a graph, to decide on layouts, to fuse and to order
 kernels, and to write the Python function that calls them. That function allocates each buffer,
 reuses and frees it. Here it runs with fake tensors: library kernels take what they take elsewhere,
-and the kernels that inductor writes itself take nothing.
+and the kernels that inductor writes itself take nothing. When such a kernel first runs, inductor
+times its variants, and allocates a buffer that flushes the GPU's L2 cache before each.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _python_dispatch as torch_dispatch
 from torch.utils._pytree import tree_map
 
+from ...text.units import MIB
 from .fakes import DEVICE
 from .replaced import Replaced
 
@@ -32,6 +34,9 @@ _META = torch.device("meta")
 _DEVICE_OF = torch.ops.prim.device.default
 PROCESSORS = {8: 108, 9: 132, 10: 148}
 """Multiprocessors by the major number of the compute capability."""
+L2_MIB = {(8, 0): 40, (8, 6): 6, (8, 9): 72, (9, 0): 60, (10, 0): 126}
+"""Size of the L2 cache by compute capability; an H200's was measured, an H100 has 50."""
+TIMED = "triton autotuning"
 Run = Callable[[list[Any]], Any]
 
 
@@ -109,7 +114,8 @@ def write(
                 strides = [_strides(out) for out in graph.graph_outputs]
                 source = graph.codegen()[0]
         text = source if isinstance(source, str) else source.value
-    return Written(_function(text, graph, recording), strides)
+    flushed = L2_MIB.get(architecture, 0) * MIB
+    return Written(_function(text, graph, recording, flushed), strides)
 
 
 def _strides(output: Any) -> Any:
@@ -217,14 +223,16 @@ def _as_if_cuda(architecture: tuple[int, int]) -> Iterator[None]:
 # ── the function it writes ────────────────────────────────────────────────────────────────────────
 
 
-def _function(source: str, graph: Any, recording: Callable[[], list[Any]]) -> Run:
+def _function(
+    source: str, graph: Any, recording: Callable[[], list[Any]], flushed_bytes: int
+) -> Run:
     """Return the function ``call(args)`` of the code that inductor has written."""
     tree = ast.parse(source)
     made = next(
         node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == "call"
     )
     made.args.args = made.args.args[-1:]  # it may be a method
-    names = _Names(recording)
+    names = _Names(recording, flushed_bytes)
     names.update(graph.constants)
     code = compile(ast.Module([made], []), "<inductor>", "exec")
     exec(code, names)
@@ -234,7 +242,8 @@ def _function(source: str, graph: Any, recording: Callable[[], list[Any]]) -> Ru
 class _Names(dict[str, Any]):
     """What the code calls. What is not known is a kernel that inductor has written."""
 
-    def __init__(self, recording: Callable[[], list[Any]]):
+    def __init__(self, recording: Callable[[], list[Any]], flushed_bytes: int):
+        self._recording, self._flushed_bytes = recording, flushed_bytes
         super().__init__(
             torch=_Torch(),
             aten=aten,
@@ -257,11 +266,21 @@ class _Names(dict[str, Any]):
     def __missing__(self, name: str) -> Any:
         if hasattr(builtins, name):
             raise KeyError(name)
-        return _Kernel()
+        kernel = self[name] = _Kernel(self._recording, self._flushed_bytes)
+        return kernel
 
 
 class _Kernel:
-    run = staticmethod(lambda *_, **__: None)
+    """A kernel that inductor has written. Its first run is preceded by a timing of its variants."""
+
+    def __init__(self, recording: Callable[[], list[Any]], flushed_bytes: int):
+        self._recording, self._flushed_bytes = recording, flushed_bytes
+
+    def run(self, *_: Any, **__: Any) -> None:
+        for mode in self._recording():
+            if self._flushed_bytes and not mode.muted:
+                mode.recorder.passing([self._flushed_bytes], TIMED)
+                self._flushed_bytes = 0
 
 
 class _Torch:

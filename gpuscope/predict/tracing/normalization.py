@@ -10,6 +10,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._guards import TracingContext
 from torch._prims_common import suggest_memory_format
 
 from .fakes import DEVICE
@@ -162,11 +163,13 @@ class Rows:
         """Compute ``aten::rms_norm``.
 
         It is composed of single operators only if the weight has another type, for channels-last
-        inputs, and before torch 2.9.
+        inputs, before torch 2.9, and in graphs that are compiled: there the fused kernel's result
+        would not depend on its input.
         """
         fused = hasattr(aten, "_fused_rms_norm") and x.device == DEVICE and not x.is_complex()
         if (
             not fused
+            or TracingContext.try_get() is not None
             or suggest_memory_format(x) is not torch.contiguous_format
             or (weight is not None and weight.dtype != x.dtype)
         ):
