@@ -35,11 +35,11 @@ from torch.utils._pytree import tree_flatten, tree_map
 from ..request import Doubt
 from . import inductor
 
-LOWERED_PERCENT, PERCENT = 2.0, 15.0
+LOWERED_PERCENT, PERCENT = 3.0, 15.0
 """What is added to the error: where inductor writes the code, and where anything else is traced.
 
-The first is the least whole percent that holds nine of ten measured trainings; for the second
-none was measured.
+With 2 % and the doubt of another torch nine of ten fresh trainings hold, so the first is one more
+for a torch that predicts itself. For the second none was measured.
 """
 TRACED = (
     "The graphs, layouts and buffers of the compiled model are those that this torch's own "
