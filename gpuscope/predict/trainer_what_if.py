@@ -82,16 +82,18 @@ def freed_by(
     gradients: int | None,
     optimizer: int | None,
     ranks: int | None,
+    workspaces: int = 0,
 ) -> list[Freed]:
     """Return what fixes free, from measured bytes.
 
+    ``workspaces`` are those of cuBLAS, which have one size for any micro-batch.
     ``ranks`` is the number of ranks that could share the model, None if there is only one. The fix
     that frees most comes first.
     """
     if parameters is None or peak_allocated <= parameters:
         return []
     grads, state = gradients or 0, optimizer or 0
-    grows = max(0, peak_allocated - parameters - state)
+    grows = max(0, peak_allocated - parameters - state - workspaces)
     found = [
         Freed(
             "batch-half",
@@ -99,7 +101,8 @@ def freed_by(
             max(0, grows - grads) // 2,
             grows // 2,
             "batch // 2",
-            "half of everything but parameters and optimizer state; that may include gradients",
+            "half of everything but parameters, optimizer state and workspaces; that may include "
+            "gradients",
             COSTS["batch-half"],
             CODE["batch-half"],
         )
@@ -140,15 +143,16 @@ def larger_batch(
     gradients: int | None,
     optimizer: int | None,
     headroom: float | None,
+    workspaces: int = 0,
 ) -> Larger | None:
     """Return how much larger the micro-batch could be, None where that cannot be said.
 
     ``headroom`` are the bytes that torch can still get at its peak. What is neither parameters nor
-    optimizer state grows with the micro-batch; gradients, which may be part of it, do not.
+    optimizer state nor workspaces grows with the micro-batch; gradients, which may be part of it, do not.
     """
     if parameters is None or headroom is None or headroom <= 0:
         return None
-    most = peak_allocated - parameters - (optimizer or 0)
+    most = peak_allocated - parameters - (optimizer or 0) - workspaces
     least = most - (gradients or 0)
     if least <= 0:
         return None

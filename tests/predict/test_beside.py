@@ -141,6 +141,8 @@ def test_what_is_measured_allows_ranges_that_hold_the_truth():
         assert found["zero1"].low == found["zero1"].high == 3 * gib
         assert found["fsdp"].high == 6 * gib
     assert trainer_what_if.freed_by(12 * gib, None, None, None, 4) == []
+    (tiny,) = trainer_what_if.freed_by(65 << 20, 1 << 19, 0, 0, 1, 64 << 20)
+    assert tiny.high == 1 << 18, "workspaces have one size for any micro-batch"
     assert {one.key for one in trainer_what_if.freed_by(12 * gib, 2 * gib, 0, 4 * gib, 1)} == {
         "batch-half"
     }

@@ -139,7 +139,9 @@ def fix_lines(host: HostView, subject: Subject, cells: int) -> list[Line]:
     numbers = [allocator.number(f"{name}_bytes") for name in names]
     peak, parameters, gradients, state = (None if n is None else int(n) for n in numbers)
     cards = len([one for one in host.devices if one.gone is None])
-    found = _freed(peak or 0, parameters, gradients, state, trainer.definition.world_size or cards)
+    ranks = trainer.definition.world_size or cards
+    fixed = int(allocator.number("workspace_bytes") or 0)
+    found = _freed(peak or 0, parameters, gradients, state, ranks, fixed)
     if not found:
         return []
     titles = "".join(fit(title, FREES, "right") for title in ("FREES", "±", "PEAK THEN"))
@@ -175,7 +177,8 @@ def larger_lines(host: HostView, subject: Subject, history: HistoryOf, cells: in
     if peak is None or held is None or room.headroom_bytes is None:
         return []
     left = room.headroom_bytes - max(0.0, peak - held)
-    found = larger_batch(peak, parameters, gradients, state, left)
+    fixed = int(allocator.number("workspace_bytes") or 0)
+    found = larger_batch(peak, parameters, gradients, state, left, fixed)
     if found is None or found.low < WORTH_TELLING:
         return []
     each, error = (found.each_low + found.each_high) // 2, (found.each_high - found.each_low) // 2
@@ -189,6 +192,11 @@ def larger_lines(host: HostView, subject: Subject, history: HistoryOf, cells: in
 
 @lru_cache(maxsize=32)
 def _freed(
-    peak: int, parameters: int | None, gradients: int | None, state: int | None, ranks: int
+    peak: int,
+    parameters: int | None,
+    gradients: int | None,
+    state: int | None,
+    ranks: int,
+    fixed: int,
 ) -> list[Freed]:
-    return freed_by(peak, parameters, gradients, state, ranks)
+    return freed_by(peak, parameters, gradients, state, ranks, fixed)

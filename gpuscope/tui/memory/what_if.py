@@ -208,7 +208,8 @@ class WhatIfView:
         world = trainer.definition.world_size or len(
             [one for one in host.devices if one.gone is None]
         )
-        rows = freed_by(peak or 0, parameters, gradients, state, world)
+        fixed = int((allocator.number("workspace_bytes") if allocator else None) or 0)
+        rows = freed_by(peak or 0, parameters, gradients, state, world, fixed)
         now = growing(host, subject, self.session.history)
         if now is not None:
             self._show_growing(trainer.definition.pid, rows, now)
