@@ -148,7 +148,8 @@ def larger_batch(
     """Return how much larger the micro-batch could be, None where that cannot be said.
 
     ``headroom`` are the bytes that torch can still get at its peak. What is neither parameters nor
-    optimizer state nor workspaces grows with the micro-batch; gradients, which may be part of it, do not.
+    optimizer state nor workspaces grows with the micro-batch; gradients, which may be part of it,
+    do not.
     """
     if parameters is None or headroom is None or headroom <= 0:
         return None

@@ -64,6 +64,7 @@ class Measured:
     parameters: int | None
     gradients: int | None
     optimizer: int | None
+    workspaces: int
     steps: int | None
     ranks: int | None
 
@@ -236,6 +237,7 @@ def _largest(pairs: list[tuple[HostView, TrainerView]], name: str) -> Measured:
         parameters,
         gradients,
         optimizer,
+        int(best.number("workspace_bytes") or 0),
         None if step is None else int(step),
         definition.world_size,
     )
@@ -348,7 +350,8 @@ def _fixes(args: argparse.Namespace, found: Measured) -> list[Freed]:
 
     given = BY_NAME["nproc"].parse(args.nproc)
     ranks = given if isinstance(given, int) else found.ranks or predict_card.gpus_here()
-    return freed_by(found.peak_allocated, found.parameters, found.gradients, found.optimizer, ranks)
+    model = (found.parameters, found.gradients, found.optimizer)
+    return freed_by(found.peak_allocated, *model, ranks, found.workspaces)
 
 
 def _freed(found: Measured, one: Freed) -> dict[str, Any]:
