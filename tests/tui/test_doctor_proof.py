@@ -5,6 +5,8 @@ The rest says why it cannot.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from gpuscope.doctor import table
@@ -80,4 +82,6 @@ def test_the_findings_own_command_goes_first_then_that_of_its_pitfall():
         proof_of(finding("gpuscope doctor 7    shows its steps"), None)
         == "outside the Lab: gpuscope doctor 7"
     )
+    past = proof_of(finding("gpuscope doctor 7    shows its steps"), None, Path("a run.gsr"))
+    assert past == "outside the Lab: gpuscope doctor 'a run.gsr'", "no process of the past"
     assert proof_of(finding(), None) == NO_PROOF

@@ -326,7 +326,9 @@ class DoctorPane(Pane):
 
     def _proof(self, group: Group) -> Proof | str:
         finding = group.first.finding
-        return proof_of(finding, (self.doctor.table or {}).get(finding.pitfall))
+        row = (self.doctor.table or {}).get(finding.pitfall)
+        replay = self.session.replay
+        return proof_of(finding, row, None if replay is None else replay.path)
 
     # ── room ──
 

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, NoReturn
 from ...lab.config import ConfigError, LabConfig, add_toggles
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ...doctor.finding import Finding, Pitfall
 
 NO_PROOF = "cannot be reproduced here"
@@ -38,16 +40,19 @@ class Proof:
     words: tuple[str, ...] = ()
 
 
-def proof_of(finding: Finding, row: Pitfall | None) -> Proof | str:
+def proof_of(finding: Finding, row: Pitfall | None, file: Path | None = None) -> Proof | str:
     """Return how the Lab proves a finding, or in words why it cannot.
 
-    It is the finding's own command, else that of its pitfall.
+    It is the finding's own command, else that of its pitfall. A finding in the recording ``file``
+    is of processes that are gone: outside the Lab, only the file shows it again.
     """
     texts = [text for text in (finding.verify, row.verify if row else "") if text]
     for text in texts:
         proof = parse_proof(text)
         if proof is not None:
             return proof
+    if texts and file is not None:
+        return f"outside the Lab: gpuscope doctor {shlex.quote(str(file))}"
     return f"outside the Lab: {_ASIDE.split(texts[0])[0]}" if texts else NO_PROOF
 
 

@@ -339,7 +339,7 @@ def detail(
     out += gap
     out += _proof(proof, cells)
     out += with_label(
-        "More", [(key_of("open"), "bold accent"), (f": {finding.pitfall} in full", "muted")], cells
+        "More", [(key_of("open"), "bold accent"), (": this pitfall in full", "muted")], cells
     )
     return out
 
