@@ -15,6 +15,7 @@ from ..text.width import cells, wrap
 from ..wire.clean import clean
 from .finding import Abstained, Effect, Ended, Evidence, Finding, Fix, Pitfall, Report
 from .order import rank
+from .steps import steps_of
 
 if TYPE_CHECKING:
     from ..text.styled import Line
@@ -223,7 +224,7 @@ def _finding_lines(finding: Finding, width: int, shown: set[Evidence]) -> list[L
         out += [[("  " + part, "muted")] for part in wrap(tail, width - 2)]
     fresh = [evidence for evidence in finding.evidence if evidence not in shown]
     for evidence in fresh[:SHOWN_EVIDENCE]:
-        out += _evidence(evidence, width)
+        out += [[("  ", ""), *line] for line in evidence_lines(evidence, width - 2)]
     if not fresh and finding.evidence:
         out.append([("  same evidence as above", "muted")])
     if len(fresh) > SHOWN_EVIDENCE:
@@ -232,8 +233,9 @@ def _finding_lines(finding: Finding, width: int, shown: set[Evidence]) -> list[L
     shown.update(fresh)
     if finding.effect is not None:
         out += _labelled("Gain", wrap(finding.effect.text, max(width - 9, 20)))
-    now = [fix for fix in finding.fixes if fix.now]
-    later = [fix for fix in finding.fixes if not fix.now]
+    steps = steps_of(finding, replayed=False)
+    now = [fix for fix in steps if fix.now]
+    later = [fix for fix in steps if not fix.now]
     for number, fix in enumerate(now[:SHOWN_FIXES]):
         out += _fix_lines("Now" if number == 0 else "or", fix, width)
     for number, fix in enumerate(later[:SHOWN_FIXES]):
@@ -243,14 +245,16 @@ def _finding_lines(finding: Finding, width: int, shown: set[Evidence]) -> list[L
     return out + _labelled("More", [f"gpuscope doctor --explain {finding.pitfall}"])
 
 
-def _evidence(evidence: Evidence, width: int) -> list[Line]:
+def evidence_lines(evidence: Evidence, width: int) -> list[Line]:
+    """Return a line of evidence, wrapped; its source stands behind the last word in any case."""
     source = f"   {evidence.source}" if evidence.source else ""
-    out: list[Line] = [[("  " + part, "text")] for part in wrap(evidence.text, max(width - 2, 20))]
+    parts = wrap(evidence.text, max(width, 20))
+    if source and parts and cells(parts[-1]) + cells(source) > width:
+        text, _, word = parts[-1].rpartition(" ")
+        parts[-1:] = [text, word] if text else [word]
+    out: list[Line] = [[(part, "text")] for part in parts]
     if source and out:
-        if cells(out[-1][0][0]) + cells(source) <= width:
-            out[-1].append((source, "faint"))
-        else:
-            out.append([("  " + source, "faint")])
+        out[-1].append((source, "faint"))
     return out
 
 

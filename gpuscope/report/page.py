@@ -18,6 +18,7 @@ from xml.etree.ElementTree import Element
 
 from ..doctor.finding import Finding, Fix
 from ..doctor.report import SHOWN_FIXES, fix_sentences
+from ..doctor.steps import steps_of
 from ..text.units import ROUND_SECONDS
 from . import chart
 from .content import (
@@ -367,7 +368,7 @@ def _finding(one: Finding) -> Element:
         )
         for row in one.evidence
     ]
-    now_first = sorted(one.fixes, key=lambda fix: not fix.now)
+    now_first = steps_of(one, replayed=False)
     more = f"gpuscope doctor --explain {one.pitfall}" if one.pitfall else ""
     commands = [text for text in (one.verify, more) if text]
     return element(

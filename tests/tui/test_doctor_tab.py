@@ -93,7 +93,7 @@ async def test_growth_stands_first_with_its_arithmetic_what_helps_now_and_the_fi
         assert "Save a checkpoint if your trainer can" in screen
         at = {
             word: next(i for i, line in enumerate(lines) if f"│ {word} " in line)
-            for word in ("Fix", "Now", "How sure", "Why", "Skip if")
+            for word in ("Now", "Fix", "How sure", "Why", "Skip if")
         }
         assert list(at.values()) == sorted(at.values())
         assert "+ losses.append(loss.item())" in screen

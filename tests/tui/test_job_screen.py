@@ -307,12 +307,12 @@ async def test_a_job_that_waits_for_data_is_not_called_healthy():
 async def test_every_way_in_which_its_gpus_are_broken_has_a_line():
     shown = await job_screen(views.hung(), (120, 40), "hung: GPU 3 of rank 3", "lost: GPU 5")
     assert "do first: End the job on it" in shown
-    assert "then:     Start again from the last checkpoint" in shown
+    assert "then:     Check the kernel log" in shown
 
 
 @in_loop
 async def test_a_job_that_runs_out_of_memory_shows_what_to_do_and_its_memory_first():
-    shown = await job_screen(jobs.ranks(leaks=2), (80, 24), "do first: Keep numbers")
+    shown = await job_screen(jobs.ranks(leaks=2), (80, 24), "do first: Save a checkpoint")
     assert "Highest memory of rank 2" in shown
     assert shown.index("~19 steps") < shown.index("×3: 0-1,3"), shown
 
@@ -351,7 +351,7 @@ async def test_a_lost_gpu_says_since_when_what_to_do_and_shows_its_load_first():
         await pilot.press("enter")
         screen = await until(pilot, "lost: GPU 2 of rank 2", "do first: End the job on it")
         assert "no reading of it for 30 s" in screen
-        assert "then:     Start again from the last checkpoint" in screen
+        assert "then:     Check the kernel log" in screen
         load = next(line for line in screen.splitlines() if line.startswith("│ GPU 2 "))
         assert "┄┄" in load
         assert load.rstrip(" │").endswith("lost")

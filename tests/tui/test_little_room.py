@@ -284,4 +284,4 @@ async def test_the_memory_of_a_lost_gpu_has_all_steps_of_its_cure():
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, "Where the bytes are")
         await pilot.press("n", "n")
-        await until(pilot, "1. Check the kernel log", "2. End the job", "3. Start again", "4. Let")
+        await until(pilot, "1. End the job", "2. Check the kernel log", "3. Start again", "4. Let")

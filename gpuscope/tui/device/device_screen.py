@@ -338,16 +338,15 @@ class DeviceScreen(ChartedScreen):
         return next(running, None), pid
 
     def action_copy(self) -> None:
-        """Copy the first step that can be pasted."""
-        from ..doctor.cure import copied_step, steps_of
-        from ..doctor.text import paste_of
+        """Copy the step that is marked."""
+        from ...doctor.steps import marked_step, paste_of, steps_of
         from ..terminal.copying import copy_text
 
         host = self.session.host
         if self._case is None or host is None:
             return
         finding, replayed = self._case.finding, bool(host.badge)
-        number = copied_step(finding, replayed)
+        number = marked_step(finding, replayed)
         if number is None:
             self.tell("copy: this fix has no command to copy")
             return

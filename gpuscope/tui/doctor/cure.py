@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ...doctor.report import fix_sentences
+from ...doctor.steps import marked_step, steps_of
 from ...model.device_state import HANGS, DeviceState
 from ...model.job_ends import end_of
 from ...model.job_state import device_ids, job_devices, living_members
@@ -18,24 +19,15 @@ from ...model.ranks import names_of
 from ...model.stalls import find_stall
 from ...store.view import DeviceView, HostView, JobView, TrainerView
 from ...text import styled
-from ...text.styled import Line, Piece
+from ...text.styled import Line
 from ...text.units import count_text
 from ..shell.keymap import key_of
 from .case_times import last_step, since_text
 from .finding_history import Case
-from .text import (
-    KILL,
-    LABEL,
-    SEVERITY_TOKENS,
-    STACKS,
-    glyph_of,
-    is_for_what_runs,
-    paste_of,
-    with_label,
-)
+from .text import SEVERITY_TOKENS, fix_lines, glyph_of, with_label
 
 if TYPE_CHECKING:
-    from ...doctor.finding import Finding, Fix, Pitfall
+    from ...doctor.finding import Finding, Pitfall
     from ..theme import Glyphs
 
 SCREEN = "DeviceScreen"
@@ -62,21 +54,6 @@ def case_of(
         if state.word in HANGS and case.job in jobs and finding.pitfall.startswith("hang-"):
             return case
     return None
-
-
-def steps_of(finding: Finding, replayed: bool) -> list[Fix]:
-    """Return what to do in order: first what helps now, then what is for the next run.
-
-    In a replay nothing can be asked of what ran.
-    """
-    fixes = [fix for fix in finding.fixes if not (replayed and is_for_what_runs(fix))]
-    return sorted(fixes, key=lambda fix: not fix.now)
-
-
-def copied_step(finding: Finding, replayed: bool) -> int | None:
-    """Return the number of the step that the key for copying takes: the first that can be."""
-    steps = steps_of(finding, replayed)
-    return next((at for at, fix in enumerate(steps) if paste_of(fix)), None)
 
 
 def cure_lines(
@@ -114,47 +91,19 @@ def cure_lines(
 def _steps(
     finding: Finding, row: Pitfall | None, replayed: bool, cells: int, brief: bool
 ) -> Iterator[Line]:
-    steps, copied = steps_of(finding, replayed), copied_step(finding, replayed)
+    steps, copied = steps_of(finding, replayed), marked_step(finding, replayed)
     gain = finding.effect is None
     told = ""
-    if row is not None and not any(fix.now for fix in steps):
-        yield from with_label("back then" if replayed else "now", [(row.now, "text")], cells)
     for number, fix in enumerate(steps):
-        when = "now" if fix.now else "then"
-        text = fix.title.rstrip(".") + "." if brief else fix_sentences(fix, gain)
-        head: Line = [
-            (f"{'' if when == told else when:<{LABEL}}", "accent"),
-            (f"{number + 1} ", "title"),
-        ]
+        when = "now" if fix.now else "then" if steps[0].now else "fix"
+        shown = replace(fix, title=f"{number + 1} {fix.title}")
+        if brief:
+            shown = replace(shown, cost="", effect="")
+        others = 0 if number == copied else None
+        yield from fix_lines("" if when == told else when, shown, others, gain, cells, SCREEN)
         told = when
-        more = _paste(fix)
-        if number == copied:
-            more += [("   ", "text"), (key_of("copy", SCREEN), "bold accent"), (": copy", "muted")]
-        whole: Line = [(text, "text"), *([("  ", "text"), *more] if more else [])]
-        if styled.cells(head) + styled.cells(whole) <= cells or not more:
-            yield from styled.hang(head, whole, cells)
-            continue
-        yield from styled.hang(head, [(text, "text")], cells)
-        yield from styled.hang([(" " * (LABEL + 4), "text")], more, cells)
-
-
-def _paste(fix: Fix) -> Line:
-    """Return the key that carries out a fix, else what is to be pasted."""
-    if STACKS.fullmatch(fix.command):
-        return [
-            (key_of("stacks", SCREEN), "bold accent"),
-            (": its stacks  ", "muted"),
-            *_end_key(),
-        ]
-    parts = [" ; ".join(fix.code.strip("\n").splitlines()), fix.environment, fix.command]
-    pasted: Line = [(part, "accent") for part in parts if part]
-    if fix.command.startswith(KILL):
-        pasted += [("   ", "text"), *_end_key()]
-    return pasted
-
-
-def _end_key() -> list[Piece]:
-    return [(key_of("signal", SCREEN), "bold accent"), (": end it, asks first", "muted")]
+    if row is not None and not replayed and not any(fix.now for fix in steps):
+        yield from with_label("now", [(row.now, "text")], cells)
 
 
 def affected_texts(host: HostView, device: DeviceView) -> Iterator[str]:

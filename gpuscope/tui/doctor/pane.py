@@ -12,6 +12,7 @@ from textual.binding import BindingType
 from textual.containers import Container, Vertical, VerticalScroll
 
 from ...doctor.order import SEVERITIES
+from ...doctor.steps import copied_steps, marked_step, paste_of, steps_of
 from ...store.view import HostView, TrainerView, by_pid
 from ...text.styled import Line
 from ..shell.keymap import bindings_of, key_of
@@ -31,11 +32,8 @@ from .text import (
     Group,
     about_row,
     columns,
-    copied_fixes,
     detail,
     group_cases,
-    marked_fix,
-    paste_of,
     row_of,
     where_of,
 )
@@ -201,16 +199,17 @@ class DoctorPane(Pane):
                 proof = f"{proof.text}   in a live session: this is a replay"
             self.doctor.why_no_proof = proof if isinstance(proof, str) else ""
             replayed = bool(host.badge)
-            mark = marked_fix(group.first, self._turned, replayed)
-            self.doctor.more_fixes = len(copied_fixes(group.first.finding, replayed)) > 1
-            row = (self.doctor.table or {}).get(group.first.finding.pitfall)
+            finding = group.first.finding
+            mark = marked_step(finding, replayed, self._turned)
+            self.doctor.more_fixes = len(copied_steps(finding, replayed)) > 1
+            row = (self.doctor.table or {}).get(finding.pitfall)
             tight = self._terminal[1] < ROOMY_ROWS
             stack = self._stack(group, host)
             lines = detail(group, host, row, proof, mark, glyphs, cells, tight, stack)
             if row is not None and self._terminal[0] >= WIDE:
                 lines += self._background(group, row, len(lines), cells)
             self._lines.show(lines)
-            set_title(self._scroll, row.title if row is not None else group.first.finding.pitfall)
+            set_title(self._scroll, row.title if row is not None else finding.pitfall)
         self._show_examined(group, host)
         keys = (self.doctor.why_no_proof, self.doctor.more_fixes)
         if keys != self._keys:  # what the footer offers has changed
@@ -416,16 +415,13 @@ class DoctorPane(Pane):
         main = self.app.main  # type: ignore[attr-defined]
         group = self._group()
         replayed = self.session.replay is not None
-        one = group is not None and group.key != FOLDED
-        mark = (
-            marked_fix(group.first, self._turned, replayed) if group is not None and one else None
-        )
-        if group is None or mark is None:
+        finding = group.first.finding if group is not None and group.key != FOLDED else None
+        mark = marked_step(finding, replayed, self._turned) if finding is not None else None
+        if finding is None or mark is None:
             copy_screen(main, self.session.notices)
         else:
-            copy_text(
-                self.app, self.session.notices, paste_of(group.first.finding.fixes[mark]) + "\n"
-            )
+            pasted = paste_of(steps_of(finding, replayed)[mark])
+            copy_text(self.app, self.session.notices, pasted + "\n")
         main._frame()
 
     def do_open(self) -> None:

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...doctor.report import fix_sentences
+from ...doctor.report import evidence_lines, fix_sentences
+from ...doctor.steps import KILL, STACKS, copied_steps, marked_step, steps_of
 from ...text import styled
 from ...text.ranges import ranges_text
 from ...text.styled import Line, Piece
@@ -22,7 +23,7 @@ from .finding_history import Case, all_well
 from .proof import Proof
 
 if TYPE_CHECKING:
-    from ...doctor.finding import Evidence, Finding, Fix, Pitfall
+    from ...doctor.finding import Finding, Fix, Pitfall
     from ...store.view import HostView
     from ..theme import Glyphs
     from .watch import Watch
@@ -47,10 +48,6 @@ MOST_CELLS = 20
 TABLE_GAP = 2
 LABEL = 10
 """Cells of the words in front of the lines of a finding."""
-STACKS = re.compile(r"gpuscope attach (\d+)")
-"""A command that is this screen's own key."""
-KILL = "kill "
-"""Begins a command that ends processes."""
 TOLD = frozenset((
     "stall.all_in_collective", "stall.loader", "stall.ranks_differ", "stall.alone",
     "live.memory_grows", "live.input_bound", "ranks.straggler", "ranks.slow_input",
@@ -236,46 +233,6 @@ def _what_runs(host: HostView) -> str:
 # ── one finding ──
 
 
-def is_for_what_runs(fix: Fix) -> bool:
-    """Tell whether a fix acts on a process that runs: in a replay there is none."""
-    return bool(STACKS.fullmatch(fix.command)) or fix.command.startswith(KILL)
-
-
-def copied_fixes(finding: Finding, replayed: bool) -> list[int]:
-    """Return the numbers of the fixes that have something to copy."""
-    return [
-        number
-        for number, fix in enumerate(finding.fixes)
-        if paste_of(fix) and not (replayed and is_for_what_runs(fix))
-    ]
-
-
-def marked_fix(case: Case, chosen: int, replayed: bool = False) -> int | None:
-    """Return the number of the fix that is copied, None where there is none.
-
-    It is the first of the next run that has something to copy, else the first that helps now,
-    and from there ``chosen`` further.
-    """
-    fixes, able = case.finding.fixes, copied_fixes(case.finding, replayed)
-    if not able:
-        return None
-    if chosen:
-        start = marked_fix(case, 0, replayed)
-        assert start is not None
-        return able[(able.index(start) + chosen) % len(able)]
-    later = [number for number in able if not fixes[number].now]
-    return (later or able)[0]
-
-
-def paste_of(fix: Fix) -> str:
-    """Return what can be pasted of a fix, "" where it is only words.
-
-    That is code, the line of the environment, or the command.
-    """
-    command = "" if STACKS.fullmatch(fix.command) else fix.command
-    return "\n".join(filter(None, (fix.code.strip("\n"), fix.environment, command)))
-
-
 def detail(
     group: Group,
     host: HostView,
@@ -299,25 +256,20 @@ def detail(
         [(f"{glyph_of(finding.severity, glyphs)} ", token)], [(finding.title, "title")], cells
     )
     out += gap
-    first, others = _fixes(finding, mark, bool(host.badge))
-    if first is not None:
-        gain, more = finding.effect is None, sum(bool(paste_of(fix)) for _, fix in others)
-        label = "Fix now" if first[1].now else "Fix"
-        best = _fix(label, first, mark, more, gain, cells)
-        at_once = [one for one in others if one[1].now and not paste_of(one[1])]
-        now = [
-            line
-            for number, one in enumerate(at_once)
-            for line in _fix("" if number else "Now", one, None, 0, gain, cells)
-        ]
-        # a run that hangs comes before the next run
-        hangs = finding.pitfall.startswith("hang-")
-        out += [*now, *best] if hangs else [*best, *now]
-        others = [one for one in others if one not in at_once]
+    replayed = bool(host.badge)
+    steps = steps_of(finding, replayed)
+    gain, more = finding.effect is None, len(copied_steps(finding, replayed)) - 1
+    told = 1 + max(mark or 0, marked_step(finding, replayed) or 0)
+    for number, fix in enumerate(steps[:told]):
+        own = more if number == mark else None
+        out += fix_lines(_label(steps, number), fix, own, gain, cells)
     out += gap
     out += with_label("How sure", [(_course(case, host), "muted")], cells)
-    for number, evidence in enumerate(finding.evidence):
-        out += _evidence("Why" if number == 0 else "", evidence, cells)
+    why = "Why"
+    for evidence in finding.evidence:
+        for line in evidence_lines(evidence, cells - LABEL):
+            out.append([(f"{why:<{LABEL}}", "accent"), *line])
+            why = ""
     if finding.effect is not None:
         out += with_label("Gain", [(finding.effect.text, "text")], cells)
     for number, other in enumerate(group.others[:6]):
@@ -330,8 +282,13 @@ def detail(
         for number, line in enumerate(stack):
             head = f"{'Stack' if number == 0 else '':<{LABEL}}"
             out += styled.hang([(head, "accent")], line, cells)
-    out += gap
-    out += _other_fixes(finding, row, others, case.past, bool(host.badge), cells)
+    rest: list[Line] = []
+    for number, fix in enumerate(steps[told:], told):
+        label = _label(steps, number) or ("Or" if number == told else "")
+        rest += fix_lines(label, fix, None, gain, cells)
+    if row is not None and not case.past and not any(fix.now for fix in finding.fixes):
+        rest += with_label("Back then" if replayed else "Now", [(row.now, "text")], cells)
+    out += [*gap, *rest] if rest else []
     if row is not None and not case.dead:  # of a dead job they would advise on the next one
         out += gap
         out += with_label("Skip if", [(row.not_when, "muted")], cells)
@@ -365,63 +322,24 @@ def _course(case: Case, host: HostView) -> str:
     return " · ".join(parts)
 
 
-def _evidence(label: str, one: Evidence, cells: int) -> list[Line]:
-    lines = with_label(label, [(one.text, "text")], cells)
-    source = f"   {one.source}" if one.source else ""
-    if source and styled.cells(lines[-1]) + len(source) <= cells:
-        lines[-1].append((source, "faint"))
-    elif source:
-        lines.append([(" " * LABEL, "text"), (one.source, "faint")])
-    return lines
+def _label(steps: Sequence[Fix], number: int) -> str:
+    """Return the word in front of a step, "" where it is that of the step before."""
+    words = ["Now" if fix.now else "Fix" for fix in steps[: number + 1]]
+    return words[number] if words.index(words[number]) == number else ""
 
 
-Numbered = tuple[int, "Fix"]
+def fix_lines(
+    label: str, fix: Fix, others: int | None, gain: bool, cells: int, screen: str = ""
+) -> Iterator[Line]:
+    """Yield a fix, each line of its code on a line of its own.
 
-
-def _fixes(
-    finding: Finding, mark: int | None, replayed: bool
-) -> tuple[Numbered | None, list[Numbered]]:
-    """Return the fix that stands first, and the others: the marked one, else what helps now.
-
-    What acts on processes that run is left out in a replay.
+    ``others`` is set for the fix that is copied: the keys of ``screen`` that copy it, and mark one
+    of so many others, are named.
     """
-    numbered = [
-        (number, fix)
-        for number, fix in enumerate(finding.fixes)
-        if not (replayed and is_for_what_runs(fix))
-    ]
-    in_order = sorted(numbered, key=lambda one: (one[0] != mark, not one[1].now))
-    return (in_order[0], in_order[1:]) if in_order else (None, [])
-
-
-def _other_fixes(
-    finding: Finding,
-    row: Pitfall | None,
-    others: Sequence[Numbered],
-    past: bool,
-    replayed: bool,
-    cells: int,
-) -> Iterator[Line]:
-    then = "Back then" if replayed else "Now"
-    now = [one for one in others if one[1].now]
-    gain = finding.effect is None
-    for place, one in enumerate(now):
-        yield from _fix("Or now" if place == 0 else "", one, None, 0, gain, cells)
-    if row is not None and not past and not any(fix.now for fix in finding.fixes):
-        yield from with_label(then, [(row.now, "text")], cells)
-    for place, one in enumerate(one for one in others if not one[1].now):
-        yield from _fix("Or" if place == 0 else "", one, None, 0, gain, cells)
-
-
-def _fix(
-    label: str, one: Numbered, mark: int | None, others: int, gain: bool, cells: int
-) -> Iterator[Line]:
-    """Yield a fix; one that is marked names the keys that copy it and mark another."""
-    number, fix = one
     lines = with_label(label, [(fix_sentences(fix, gain), "text")], cells)
     key: Line = []
-    if number == mark:
-        key = [("   ", "text"), (key_of("copy"), "bold accent"), (": copy", "muted")]
+    if others is not None:
+        key = [("   ", "text"), (key_of("copy", screen), "bold accent"), (": copy", "muted")]
         if others:
             more = f": {others} more"
             key += [("  ", "text"), (key_of("next_fix"), "bold accent"), (more, "muted")]
@@ -443,18 +361,15 @@ def _fix(
                 (" " * own, token),
                 *line,
             ]
+    ends = [(key_of("signal", screen), "bold accent"), (": end it, asks first", "muted")]
     if (stacks := STACKS.fullmatch(fix.command)) is not None:
-        yield [
-            indent,
-            (key_of("stacks"), "bold accent"),
-            (f": the stacks of pid {stacks[1]}   ", "muted"),
-            (key_of("signal"), "bold accent"),
-            (": end it, asks first", "muted"),
-        ]
+        shows = f": the stacks of pid {stacks[1]}   "
+        yield [indent, (key_of("stacks", screen), "bold accent"), (shows, "muted"), *ends]
         return
     for text in filter(None, (fix.environment, fix.command)):
+        key = [("   ", "text"), *ends] if screen and text.startswith(KILL) else []
         for number, line in enumerate(styled.wrap([(text, "accent")], room)):
-            yield [indent, *([("  ", "text")] if number else []), *line]
+            yield [indent, *([("  ", "text")] if number else []), *line, *key]
 
 
 def _proof(proof: Proof | str, cells: int) -> list[Line]:

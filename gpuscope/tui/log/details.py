@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...doctor.report import fix_sentences
+from ...doctor.report import evidence_lines, fix_sentences
+from ...doctor.steps import steps_of
 from ...text import styled
 from ...text.clock import SECOND, clock_text
 from ...text.styled import Line, Piece
@@ -96,7 +97,8 @@ def details(entry: Entry, around: Around, glyphs: Glyphs, cells: int, height: in
         out += _labelled(label, words, cells)
     gap: list[Line] = [] if brief else [[]]
     if own is not None:
-        out += [*gap, *_finding_lines(own.finding, cells), *gap]
+        replayed = around.host is not None and bool(around.host.badge)
+        out += [*gap, *_finding_lines(own.finding, replayed, cells), *gap]
     for label, words in _facts(entry, around.host):
         out += _labelled(label, words, cells)
     if entry.place and entry.place[0] in OPENS:
@@ -139,17 +141,20 @@ def _labelled(label: str, text: str, cells: int) -> list[Line]:
     return styled.hang([(f"{label:{LABEL}}", "accent")], [(text, "text")], cells)
 
 
-def _finding_lines(finding: Finding, cells: int) -> list[Line]:
+def _finding_lines(finding: Finding, replayed: bool, cells: int) -> list[Line]:
     """Return the evidence of a finding, what fixing it brings, and its first fix."""
     out: list[Line] = []
-    for number, one in enumerate(finding.evidence):
-        source = f"   {one.source}" if one.source else ""
-        head: Line = [(f"{'' if number else 'Why':{LABEL}}", "accent")]
-        out += styled.hang(head, [(one.text, "text"), (source, "faint")], cells)
+    why = "Why"
+    for one in finding.evidence:
+        for line in evidence_lines(one, cells - LABEL):
+            out.append([(f"{why:{LABEL}}", "accent"), *line])
+            why = ""
     if finding.effect is not None:
         out += _labelled("Gain", finding.effect.text, cells)
-    for fix in finding.fixes[:1]:
-        out += _labelled("Fix", fix_sentences(fix, finding.effect is None), cells)
+    for fix in steps_of(finding, replayed)[:1]:
+        out += _labelled(
+            "Now" if fix.now else "Fix", fix_sentences(fix, finding.effect is None), cells
+        )
         code = filter(None, (fix.code.strip("\n"), fix.environment, fix.command))
         for text in "\n".join(code).splitlines():
             out += styled.hang([(" " * (LABEL + 2), "text")], [(text, "accent")], cells)

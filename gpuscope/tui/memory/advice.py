@@ -73,7 +73,7 @@ class SaidBefore:
 
 def _first_steps(said: Diagnosis, replayed: bool) -> list[Line]:
     """Return what the doctor says to do first about memory, and what after that."""
-    from ..doctor.cure import steps_of
+    from ...doctor.steps import steps_of
 
     steps = zip(("do first: ", "then: "), steps_of(said, replayed), strict=False)
     return [[(word, "accent"), (step.title, "text")] for word, step in steps]
@@ -81,8 +81,7 @@ def _first_steps(said: Diagnosis, replayed: bool) -> list[Line]:
 
 def _steps(said: Diagnosis, replayed: bool) -> list[Line]:
     """Return what the doctor says to do, a line for each step."""
-    from ..doctor.cure import steps_of
-    from ..doctor.text import paste_of
+    from ...doctor.steps import paste_of, steps_of
 
     lines: list[Line] = []
     for number, fix in enumerate(steps_of(said, replayed)):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from ...doctor.steps import KILL, STACKS, steps_of
 from ...model.job_state import device_ids, living_members
 from ...text.styled import Line
-from ..doctor.text import KILL, STACKS, is_for_what_runs, marked_fix
 from ..shell.keymap import key_of
 
 if TYPE_CHECKING:
@@ -23,8 +23,7 @@ def next_lines(host: HostView, job: JobView, cases: Sequence[Case], live: bool) 
     case = next((one for one in cases if one.grave and _is_of(one, host, job)), None)
     if case is None:
         return
-    fixes = case.finding.fixes
-    hangs = any(STACKS.fullmatch(fix.command) for fix in fixes)
+    hangs = any(STACKS.fullmatch(fix.command) for fix in case.finding.fixes)
     if hangs and live:
         yield [
             ("do first: ", "accent"),
@@ -34,24 +33,16 @@ def next_lines(host: HostView, job: JobView, cases: Sequence[Case], live: bool) 
             (" ends the job", "text"),
         ]
         return
-    past = host is not None and host.link.state == "replay"
-    usable = [fix for fix in fixes if not (past and is_for_what_runs(fix))]
-    ending = next((fix for fix in usable if fix.now and fix.command.startswith(KILL)), None)
-    if ending is not None:
-        key = key_of("signal", "JobScreen")
-        how = f" · {key}: end it, asks first" if live else f": {ending.command}"
-        yield [("do first: ", "accent"), (ending.title.rstrip("."), "text"), (how, "muted")]
-    others = [fix for fix in usable if not STACKS.fullmatch(fix.command)]
-    if not others:
-        return
-    marked = None if hangs else marked_fix(case, 0, past)
-    words = next((fix for fix in others if not fix.code), others[0])
-    fix = words if marked is None else fixes[marked]
-    yield [
-        ("do first: " if ending is None else "then:     ", "accent"),
-        (fix.title.rstrip("."), "text"),
-        (f" · how: tab {key_of('doctor')}, Doctor", "muted"),
-    ]
+    steps = steps_of(case.finding, host is not None and host.link.state == "replay")
+    steps = [fix for fix in steps if live or not STACKS.fullmatch(fix.command)]
+    key = key_of("signal", "JobScreen")
+    for word, fix in zip(("do first: ", "then:     "), steps, strict=False):
+        how = ""
+        if fix.command.startswith(KILL):
+            how = f" · {key}: end it, asks first" if live else f": {fix.command}"
+        elif fix is steps[min(1, len(steps) - 1)]:
+            how = f" · how: tab {key_of('doctor')}, Doctor"
+        yield [(word, "accent"), (fix.title.rstrip("."), "text"), (how, "muted")]
 
 
 def _is_of(case: Case, host: HostView, job: JobView) -> bool:
