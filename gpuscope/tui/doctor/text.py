@@ -286,8 +286,9 @@ def detail(
     for number, fix in enumerate(steps[told:], told):
         label = _label(steps, number) or ("Or" if number == told else "")
         rest += fix_lines(label, fix, None, gain, cells)
-    if row is not None and not case.past and not any(fix.now for fix in finding.fixes):
-        rest += with_label("Back then" if replayed else "Now", [(row.now, "text")], cells)
+    past = case.past or replayed
+    if row is not None and not past and not any(fix.now for fix in finding.fixes):
+        rest += with_label("Now", [(row.now, "text")], cells)
     out += [*gap, *rest] if rest else []
     if row is not None and not case.dead:  # of a dead job they would advise on the next one
         out += gap
