@@ -150,7 +150,7 @@ async def test_the_keys_through_time_work_inside_a_device_a_process_the_list_and
         screen = await until(pilot, "utilization")
         assert value_in(screen, "utilization") == "24"
         await pilot.press("left_curly_bracket")
-        screen = await until(pilot, "GPU 0  PAST 10m 00s")
+        screen = await until(pilot, "GPU 0  PAST ", ", 10m 00s ago")
         assert value_in(screen, "utilization") == "19"
         await pilot.press("escape", "o")
         await until(pilot, "Who has GPU 0 open, now")
