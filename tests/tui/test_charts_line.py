@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from itertools import pairwise
 
 import pytest
@@ -208,6 +209,34 @@ def test_the_widget_shows_lines_axes_and_legend() -> None:
         assert colours == {chart.tokens.colour("series1"), chart.tokens.colour("series2")}
 
     run(One, body, 70, 16)
+
+
+def test_a_line_is_between_the_ticks_that_its_value_is_between() -> None:
+    """To half a cell, read like a ruler, in charts of every height."""
+
+    async def body(pilot: Pilot[None]) -> None:
+        chart = pilot.app.query_one(LineChart)
+        for value in (0.0, 4.0, 33.0, 50.0, 71.0, 100.0):
+            chart.show([Series("", "accent", range(61), [value] * 61)], y_max=100.0)
+            for height in (4, 5, 6, 7, 10, 17, 40):
+                ticks, drawn = {}, None
+                strips = chart.paint(60, height, theme.Tokens.of(pilot.app))
+                for above, strip in enumerate(strips):
+                    if label := re.match(r" *(\d+)┤", strip.text):
+                        ticks[float(label[1])] = -above - 0.5
+                    dots = ord(strip.text.rstrip()[-1:] or " ") - 0x2800
+                    if dots > 0:
+                        at = next(
+                            at for at, bits in enumerate((0x09, 0x12, 0x24, 0xC0)) if dots & bits
+                        )
+                        drawn = -above - (at + 0.5) / 4
+                each = (ticks[100.0] - ticks[0.0]) / 100
+                assert drawn is not None
+                assert abs(drawn - ticks[0.0] - value * each) <= 0.5, (value, height)
+                for tick, place in ticks.items():
+                    assert abs(place - ticks[0.0] - tick * each) < 0.25, "an even scale"
+
+    run(One, body, 60, 20)
 
 
 def test_what_is_unknown_since_its_last_reading_is_drawn_so_and_what_ended_is_not() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from textual.app import App, ComposeResult
+from textual.strip import Strip
 
 from gpuscope.store.view import History
 from gpuscope.text.styled import Piece
@@ -100,9 +102,10 @@ def test_each_layer_has_its_share_of_a_column_to_half_a_cell(sizes: list[float],
     one, other = _draw([stack, tuple(stack)], rows, rows * 8.0, UNICODE)
     assert one == other, "equal data, equal columns"
     drawn, total = drawn_eighths(one), 0.0
+    thin = sum(size for size in sizes if size < 1)
     for size, token in stack:
         shown = min(total + size, rows * 8) - min(total, rows * 8)
-        assert abs(drawn[token] - shown) <= 4, token
+        assert abs(drawn[token] - shown) <= 4 + thin, token
         total += size
     height = sum(drawn[token] for token in LAYERS)
     assert abs(height - min(total, rows * 8)) <= 3.5
@@ -116,11 +119,11 @@ def test_without_colour_each_layer_has_its_share_of_a_column_to_a_cell(
 ) -> None:
     stack = tuple(zip(sizes, LAYERS, strict=False))
     (column,) = _draw([stack], rows, rows * 8.0, MONOCHROME)
-    total = 0.0
+    total, thin = 0.0, sum(size for size in sizes if size < 1)
     for size, token in stack:
         shown = min(total + size, rows * 8) - min(total, rows * 8)
         cells = column.count((MONOCHROME.fill(token), token))
-        assert abs(cells - shown / 8) < 1
+        assert abs(cells - shown / 8) < 1 + thin / 8
         total += size
     blank = column.count((" ", "text"))
     assert abs(rows - blank - min(total / 8, rows)) <= 0.57
@@ -138,6 +141,68 @@ def test_a_thin_layer_stays_while_the_one_below_it_grows(glyphs: Glyphs) -> None
         kept = [token for token in tokens if token != "text"]
         assert "cached" in kept
         assert kept == sorted(kept)
+
+
+@given(st.lists(SIZES, min_size=2, max_size=5), st.integers(1, 3))
+@example([9.4, 1.1, 0.5, 1.0], 3)
+def test_a_part_of_less_than_an_eighth_is_never_as_tall_as_one_ten_times_its_size(
+    sizes: list[float], rows: int
+) -> None:
+    stack = tuple(zip(sizes, LAYERS, strict=False))
+    (column,) = _draw([stack], rows, rows * 8.0, UNICODE, hidden=4)
+    drawn = drawn_eighths(column)
+    for size, token in stack:
+        for other, large in stack:
+            if size < 1 and other >= 10 * size:
+                assert drawn[token] < drawn[large] or not drawn[token]
+
+
+SHARES = ([1.0], [0.6, 0.4], [0.5, 0.2, 0.15, 0.1, 0.05], [0.9, 0.04, 0.06])
+"""How a stack is divided."""
+
+
+def top_and_ticks(strips: list[Strip]) -> tuple[float, dict[float, float]]:
+    """Where the last column ends, and where each tick is, in cells from the bottom."""
+    top, ticks = None, {}
+    for below, strip in zip(range(len(strips))[::-1], strips, strict=True):
+        label = re.match(r" *([\d.]+)[┤└]", strip.text)
+        if label:
+            ticks[float(label[1])] = below + 0.5
+        last = list(strip)[-1]
+        if top is None and last.text[-1] in UP[1:]:
+            both = last.style is not None and last.style.bgcolor is not None
+            top = below + (1 if both else UP.index(last.text[-1]) / 8)
+    return top or float(0 in ticks), ticks
+
+
+@pytest.mark.parametrize("shares", SHARES, ids=len)
+def test_the_top_of_a_stack_is_between_the_ticks_that_its_value_is_between(
+    shares: list[float],
+) -> None:
+    """To half a cell, read like a ruler, in charts of every height and for axes of every length."""
+
+    async def body(pilot: object) -> None:
+        app = pilot.app  # type: ignore[attr-defined]
+        chart = app.query_one(StackedChart)
+        for card in (139.8, 23.5):
+            for value in (0.02, 0.3, 0.505, 0.75, 0.96, 1.0):
+                held = value * card * GIB
+                layers = [
+                    Layer(token, token, [part * held] * 121)
+                    for token, part in zip(LAYERS, shares, strict=False)
+                ]
+                chart.show(layers, [n / 2 for n in range(121)], 60, card * GIB)
+                for height in (1, 2, 3, 4, 5, 7, 13, 41):
+                    strips = chart.paint(60, height, Tokens.of(app))
+                    top, ticks = top_and_ticks(strips[:-1] if height >= 4 else strips)
+                    zero, most = ticks.setdefault(0.0, 0.0), max(ticks)
+                    each = (ticks[most] - zero) / most
+                    due = zero + held / unit_of(held)[1] * each
+                    assert abs(top - due) <= 0.5, (card, held, height)
+                    for tick, place in ticks.items():
+                        assert abs(place - zero - tick * each) < 0.25, "an even scale"
+
+    run(One, body, 60, 20)
 
 
 def test_edges_are_clipped_at_the_capacity() -> None:
@@ -340,7 +405,7 @@ def test_a_full_card_is_a_warning_beyond_95_percent() -> None:
             lines = grid(pilot.app)  # type: ignore[attr-defined]
             warn = Tokens.of(pilot.app).colour("warn")  # type: ignore[attr-defined]
             top = next(at for at, line in enumerate(lines) if line[2][0] == "0")
-            assert (lines[top][30][1].bgcolor == warn) == (held == 98)
-            assert lines[top + 2][30][1].bgcolor != warn, "only what is beyond"
+            assert (lines[top][30][1].color == warn) == (held == 98)
+            assert lines[top + 2][30][1].color != warn, "only what is beyond"
 
     run(One, body, 60, 20)

@@ -23,8 +23,8 @@ ROUNDED_UP_FROM = 5
 """Eighths of the topmost cell from which on it may be drawn full, and so with two layers."""
 MOST_OFF = 3
 """Eighths by which a layer may be drawn too large or too small: with rounding half a cell."""
-TOO_FAR, LEFT_OUT = 1000.0, 100.0
-"""What an eighth beyond that costs, and what a layer costs that is not drawn."""
+TOO_FAR, LEFT_OUT, KEPT = 1000.0, 100.0, 1e6
+"""What an eighth beyond that costs, a layer that is not drawn, and one that always should be."""
 
 
 def in_whole_cells(glyphs: Glyphs) -> bool:
@@ -33,12 +33,11 @@ def in_whole_cells(glyphs: Glyphs) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def fit_cells(edges: Edges, whole: bool = False, filled: str = "") -> Edges:
+def fit_cells(edges: Edges, whole: bool = False, kept: str = "") -> Edges:
     """Return the nearest stack whose layers can all be drawn.
 
     In each full cell it has one edge at most, in a topmost cell that is not full it has none,
-    and with ``whole`` all edges are edges of cells. A stack whose last layer is ``filled`` ends
-    with a full cell.
+    and with ``whole`` all edges are edges of cells. A layer named ``kept`` is not left out.
     """
     layers, start = [], 0
     for end, token in edges:
@@ -48,11 +47,10 @@ def fit_cells(edges: Edges, whole: bool = False, filled: str = "") -> Edges:
     if not layers:
         return ()
     ends = [end for end, _, _ in layers]
-    full = layers[-1][2] == filled
-    if not whole and not (full and start % CELL) and _can_be_drawn(ends):
+    if not whole and _can_be_drawn(ends):
         return edges
     found = min(
-        (_placed(layers, top, whole) for top in _tops(start, whole, full)),
+        (_placed(layers, top, whole, kept) for top in _tops(start, whole)),
         key=_cost,
     )
     return tuple((end, token) for end, (_, _, token) in zip(found[1], layers, strict=True))
@@ -65,11 +63,9 @@ def _can_be_drawn(ends: list[int]) -> bool:
     return not any(_share_a_cell(one, other) for one, other in pairwise(ends[:-1]))
 
 
-def _tops(top: int, whole: bool, full: bool) -> list[int]:
+def _tops(top: int, whole: bool) -> list[int]:
     """Return where a stack may end, in eighths."""
     below, over = top - top % CELL, -(-top // CELL) * CELL
-    if full:
-        return [over]
     if whole:
         return [over if top - below >= CELL // 2 else below]
     return [top, over] if top - below >= ROUNDED_UP_FROM else [top]
@@ -79,16 +75,17 @@ Placed = tuple[float, tuple[int, ...]]
 """What it costs to draw layers with these tops."""
 
 
-def _placed(layers: list[tuple[int, int, str]], top: int, whole: bool) -> Placed:
+def _placed(layers: list[tuple[int, int, str]], top: int, whole: bool, kept: str) -> Placed:
     """Return the tops of layers that cost the least, in a stack that ends at ``top``."""
     off = top - layers[-1][0]
     best: dict[int, Placed] = {0: (float(off * off), ())}
-    for at, (end, size, _) in enumerate(layers):
+    for at, (end, size, token) in enumerate(layers):
+        left_out = KEPT if token == kept else LEFT_OUT
         ends = {top} if at == len(layers) - 1 else _ends(end, top, whole)
         best = {
             place: min(
                 (
-                    (cost + _off(place - before, size), (*path, place))
+                    (cost + _off(place - before, size, left_out), (*path, place))
                     for before, (cost, path) in best.items()
                     if before <= place and not _share_a_cell(before, place)
                 ),
@@ -116,11 +113,11 @@ def _share_a_cell(one: int, other: int) -> bool:
     return one != other and bool(one % CELL and other % CELL) and one // CELL == other // CELL
 
 
-def _off(drawn: int, size: int) -> float:
+def _off(drawn: int, size: int, left_out: float) -> float:
     """Return what it costs to draw so much of a layer of ``size``: most where it is small."""
     off = abs(drawn - size)
     beyond = max(off - MOST_OFF, 0) * TOO_FAR
-    return off * off / (size + 1) + beyond + (0.0 if drawn else LEFT_OUT)
+    return off * off / (size + 1) + beyond + (0.0 if drawn else left_out)
 
 
 def _cost(placed: Placed) -> float:

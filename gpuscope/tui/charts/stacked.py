@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, ClassVar, NamedTuple
 
 from textual.strip import Strip
@@ -58,6 +59,8 @@ LEGEND = (
     ("phase", "accent", "phase"),
 )
 WARNING = "warn"
+HALF = 4
+"""Eighths of half a cell: from the line of the axis to the cells above it."""
 Stack = tuple[tuple[float, str], ...]
 """One column, bottom up: (amount, token)."""
 
@@ -170,7 +173,7 @@ class StackedChart(Painted):
         axis = 2 if height >= AXIS_HEIGHT else 0
         bottom = self._below(max(width - 5, 1), height, tokens.glyphs)
         rows, top = height - axis - len(bottom), self._end
-        if not top >= 1 or width < 10:
+        if not top >= 1 or width < 10 or rows < 1:
             return empty_strips(self._empty, width, height, tokens)
         _, unit = unit_of(top, self.UNITS)
         above, (ticks, rows) = rows, even_ticks(0.0, top / unit, rows, self._warns)
@@ -181,12 +184,16 @@ class StackedChart(Painted):
         if not any(stacks):
             return empty_strips(self._empty, width, height, tokens)
         bottom = self._below(inner, height, tokens.glyphs)
-        # a label is in the row whose top it names, and so that of 0 on the axis
+        # 0 is the line of the axis, which runs through the middle of its row: so are all ticks
         marks = {round(value * unit / top * rows) - 1: label for value, label in ticks}
         warned = self._top * NEARLY_FULL if self._warns else math.inf
-        columns = _draw(stacks, rows, top, tokens.glyphs, warned)
+        if axis:
+            columns = _draw(stacks, rows, top, tokens.glyphs, warned, HALF)
+        else:  # 0 is the lower edge, and the tick of the top is in the middle of the highest row
+            columns = _draw(stacks, rows, top * rows / (rows - 0.5), tokens.glyphs, warned)
         if self._peak is not None and 0 < self._peak.value <= top:
-            _draw_line(columns, min(int(self._peak.value / top * rows), rows - 1), tokens.glyphs)
+            line = max(math.ceil(self._peak.value / top * rows - 0.5) - 1, 0)
+            _draw_line(columns, line, tokens.glyphs)
         lines = [strip_of((), width, tokens)] * above
         for row in range(rows - 1, -1, -1):
             label = marks.get(row)
@@ -345,11 +352,12 @@ def _draw(
     top: float,
     glyphs: Glyphs,
     warned: float = math.inf,
+    hidden: int = 0,
 ) -> list[Line]:
     """Return the cells of each column, bottom up.
 
     Equal columns are drawn once; what lies before the first one stays blank. What a column has
-    beyond ``warned`` has the colour of a warning.
+    beyond ``warned`` has the colour of a warning. 0 lies ``hidden`` eighths below the cells.
     """
     whole = in_whole_cells(glyphs)
     drawn: dict[Edges | None, Line] = {
@@ -360,7 +368,7 @@ def _draw(
     for stack in stacks[first:]:
         if stack is not None and sum(amount for amount, _ in stack) > warned:
             stack = _warn_beyond(stack, warned)
-        edges = None if stack is None else _edges(stack, rows * 8 / top, rows * 8)
+        edges = None if stack is None else _edges(stack, rows * 8 / top, rows * 8, hidden)
         if edges not in drawn:
             fitted = fit_cells(edges or (), whole, WARNING)
             drawn[edges] = [_cell(fitted, row * 8, glyphs) for row in range(rows)]
@@ -398,12 +406,21 @@ def _draw_line(columns: list[Line], row: int, glyphs: Glyphs) -> None:
         columns[place] = [*column[:row], drawn, *column[row + 1 :]]
 
 
-def _edges(stack: Stack, scale: float, most: int) -> Edges:
-    """Tops in eighths of a cell."""
-    edges, total = [], 0.0
-    for amount, token in stack:
-        total += amount
-        edges.append((round(min(total * scale, most)), token))
+def _edges(stack: Stack, scale: float, most: int, hidden: int = 0) -> Edges:
+    """Return the tops in eighths of a cell, above ``hidden`` eighths that are not drawn.
+
+    A part of less than an eighth is drawn with the next one: a cell that it had for itself would
+    make it as tall as parts of many times its size. Of any other part an eighth is seen at least.
+    """
+    least = min(1 / scale, max((amount for amount, _ in stack), default=0.0))
+    shown = [at for at, (amount, token) in enumerate(stack) if amount >= least or token == WARNING]
+    sums = list(accumulate(amount for amount, _ in stack))
+    edges, end = [], 0
+    for at in shown:
+        total = math.floor((sums[-1] if at == shown[-1] else sums[at]) * scale + 0.5)
+        seen = min(total, end + 1, most if stack[at][1] == WARNING else HALF)
+        end = max(min(total, most) - hidden, seen, end)
+        edges.append((end, stack[at][1]))
     return tuple(edges)
 
 
