@@ -63,6 +63,8 @@ class TrainerTime:
     """The median of its last steps, without what rare pauses add; None where it is not known."""
     tune: str = ""
     """The command that searches faster settings of it, "" where none can be named."""
+    on_gpu: bool = True
+    """Whether it uses CUDA."""
 
     @property
     def sentence(self) -> str:

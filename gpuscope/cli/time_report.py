@@ -41,7 +41,7 @@ def text(ranks: Sequence[TrainerTime], width: int) -> list[str]:
     if one.standstill is None or ledger.rows:
         lines += ["", *_rows(ledger, width)]
     if ledger.sure:
-        unasked = "" if one.look is not None else " The GPU itself was not traced."
+        unasked = " The GPU itself was not traced." if one.look is None and one.on_gpu else ""
         lines += ["", f"Source: {ledger.looks} {SOURCE}.{unasked}"]
     if one.look is not None:
         lines += ["", *look.lines(*one.look, width)]

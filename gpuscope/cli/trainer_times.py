@@ -94,6 +94,7 @@ def of_trainer(
         note=note or _of_its_gpu(trainer),
         standstill=still,
         unshown=NO_LEDGER if trainer.minutes and not ledger.rows else "",
+        on_gpu=definition.cuda,
         median_step_seconds=trainer.number("step_seconds"),
         settings=settings_of(trainer.minutes[-1] if trainer.minutes else {}),
         judged=tuple(judged),

@@ -150,6 +150,7 @@ def known(
         faster=_faster(devices[0] if devices else None),
         idle=_idle(scene, trainer, job) if look is None else None,
         median_step_seconds=trainer.number("step_seconds"),
+        on_gpu=trainer.definition.cuda,
     )
 
 

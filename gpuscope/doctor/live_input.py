@@ -139,7 +139,8 @@ def workers_fixes(
             ": workers have less than one core to themselves, they help only where they wait "
             "for storage"
         )
-        fixes = WORDINGS.fixes(["cheaper-preparation"], gain) + _workers(
+        augment = ", augment on the GPU" if trainer.definition.cuda else ""
+        fixes = WORDINGS.fixes(["cheaper-preparation"], {**gain, "augment": augment}) + _workers(
             str(number), trainer, dict.fromkeys(gain)
         )
         return fixes, Evidence(text=text, source="host")

@@ -68,7 +68,12 @@ class LiveScene:
         return max(0.0, values[-1] - values[0]) if len(values) > 1 else 0.0
 
     def look(self, trainer: TrainerView) -> Look | None:
-        """Returns what the last look at a trainer's device has found, None where none is recent."""
+        """Returns what the last look at a trainer's device has found, None where none is recent.
+
+        A trainer that does not use CUDA has no device that could have been looked at.
+        """
+        if not trainer.definition.cuda:
+            return None
         look = read_look(trainer.look) if trainer.look is not None else None
         age = look.age_seconds(self.host.wall_seconds) if look is not None else None
         return None if age is not None and age > LOOK_SECONDS else look

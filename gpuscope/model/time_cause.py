@@ -71,6 +71,8 @@ WORDS: Mapping[str, str] = {
 """What causes are called after ``goes into``."""
 SETTINGS = ("launch-blocking", "anomaly-detection", "uncached-memory")
 """Debugging settings, which the probe reads in the trainer. They own the late launches."""
+OF_CUDA = ("launch-blocking", "uncached-memory", "optimizer-on-host")
+"""Settings that cost nothing where CUDA is not in use."""
 THREAD = ("input", "compile", "logging", "other", "profiler")
 """Rows of the thread that a look bounds: what they cost is the idle time that they cause."""
 PAUSES = ("checkpoint", "validation", "collection")
@@ -116,7 +118,7 @@ class Known:
     the window of the clock. ``faster`` is how many times as fast tensor cores multiply as plain
     float32, None where the card has none. ``idle`` is the share of the time for which no kernel
     ran, for where nobody has looked. ``median_step_seconds`` is the median of its last steps:
-    pauses in fewer than half of them do not change it.
+    pauses in fewer than half of them do not change it. ``on_gpu`` says whether CUDA is in use.
     """
 
     facts: Mapping[str, Any] | None = None
@@ -124,11 +126,13 @@ class Known:
     faster: float | None = 15.0
     idle: float | None = None
     median_step_seconds: float | None = None
+    on_gpu: bool = True
 
 
 def is_on(known: Known, name: str) -> bool:
-    """Return whether the probe has found a setting on."""
-    return name in settings_of(known.facts or {})
+    """Return whether the probe has found a setting on that matters here."""
+    matters = known.on_gpu or name not in OF_CUDA
+    return matters and name in settings_of(known.facts or {})
 
 
 def settings_of(facts: Mapping[str, Any]) -> tuple[str, ...]:

@@ -62,11 +62,12 @@ def _by_clock(ledger: TimeLedger, known: Known) -> Iterator[Cause]:
     """Yield the causes that the clock alone shows: each row is the most that its cure brings.
 
     Reads wait for what the GPU has to do anyway. They are left out if it is not known how long the
-    GPU was idle.
+    GPU was idle. Without a GPU no copy and no read waits for one.
     """
     rows = {row.name: row for row in ledger.rows}
-    names = {**{name: name for name in (*THREAD, *PAUSES, "release")}, "copy": "copies-in"}
-    names |= {"read": "read"} if known.idle is not None else {}
+    names = {name: name for name in (*THREAD, *PAUSES, "release")}
+    if known.on_gpu:
+        names |= {"copy": "copies-in"} | ({"read": "read"} if known.idle is not None else {})
     for name, cause in names.items():
         row = rows.get(name)
         if row is None or not (ledger.sure or row.timed):

@@ -15,7 +15,7 @@ from gpuscope.doctor.order import rank
 from gpuscope.model.time_cause import BARS, PAUSES, SETTINGS, WORDS
 from gpuscope.model.time_causes import won_while_idle
 from gpuscope.wire import frames as f
-from tests.fakes import views
+from tests.fakes import clocks, views
 from tests.fakes.views import SOURCE, allocator_row, device_row, host_row, trainer, trainer_row
 
 PAUSE_IDS = {"ddp-no-sync", "dynamic-shapes-recompile", "debug-settings"} | {
@@ -30,15 +30,28 @@ PAUSE_IDS = {"ddp-no-sync", "dynamic-shapes-recompile", "debug-settings"} | {
 
 
 def found(
-    load: float = 97.0, looks: int = 300, steps: int = 500, more: Any = (), **shares: float
+    load: float = 97.0,
+    looks: int = 300,
+    steps: int = 500,
+    more: Any = (),
+    cuda: bool = True,
+    **shares: float,
 ) -> list[Finding]:
-    """One trainer on one H200, a minute of whose time went into rows by these shares."""
+    """One trainer on one H200, a minute of whose time went into rows by these shares.
+
+    Without ``cuda`` it trains on the CPU, and has a look at a device that it does not use.
+    """
     out: list[f.Frame] = [
         views.hello(),
         views.host_def(),
         views.gpu(0),
         *trainer(48201, 0, 1, "ada", True, "job-1"),
     ]
+    if not cuda:
+        out = [one for one in out if getattr(one, "alloc", None) is None]
+        for one in out:
+            if isinstance(one, f.Def) and one.trainer is not None:
+                one.trainer.cuda = False
     for q, at, _ in views.ticks(30.0):
         sample = f.Sample(q, int(at * 1e9), h=[host_row()])
         sample.g = [device_row(0, 60.0, load)]
@@ -58,6 +71,8 @@ def found(
         **dict(more),
     }
     store.remember(SOURCE, host.trainers[0].id, "time", {"minutes": [minute]})
+    if not cuda:
+        store.remember(SOURCE, host.trainers[0].id, "look", clocks.LOOK)
     host = views.host_in(store)
     report = live.examine(
         host, lambda entity, column, seconds: store.history(SOURCE, entity, column, seconds)
@@ -95,6 +110,13 @@ def test_reads_cost_no_more_than_the_device_is_idle():
     assert one.effect is not None
     assert one.effect.saved_share == pytest.approx(0.6, abs=0.01)
     assert any("train.py:7 read" in part.text for part in one.evidence)
+
+
+def test_without_a_gpu_no_cause_and_no_cure_speaks_of_one():
+    assert found(load=40.0, read=0.8, copy=0.1), "the same on a GPU"
+    told = found(load=40.0, read=0.4, copy=0.1, other=0.3, cuda=False, more={"launch_blocking": 1})
+    assert [one.cause for one in told] == ["live.other_code"]
+    assert "GPU" not in str(told)
 
 
 def test_every_cause_has_its_words_and_a_finding_with_a_way_out():

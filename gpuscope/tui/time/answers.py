@@ -18,7 +18,9 @@ class Answers:
         self._work: tuple[object, UsefulWork | None] = (None, None)
 
     def look(self, trainer: TrainerView) -> tuple[Look | None, float | None]:
-        """Return the last look at the GPU of a trainer, and its age in seconds."""
+        """Return the last look at the GPU of a trainer that uses one, and its age in seconds."""
+        if not trainer.definition.cuda:
+            return None, None
         if trainer.look is not self._look[0]:
             self._look = (trainer.look, read_look(trainer.look) if trainer.look else None)
         look, host = self._look[1], self._session.host

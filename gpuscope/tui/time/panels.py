@@ -24,7 +24,7 @@ from ..widgets.pane import WAITING, Pane, set_title
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines
 from .rows import GPU, KERNELS, SPLIT, gpu_rows, with_names
-from .text import look_lines
+from .text import look_lines, work_lines
 from .without_ledger import LEAST_STRIP_ROWS, STRIP_FRAME, lanes_of, strip_rows
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ FRAME_ROWS = 3
 CHART_ROWS, MOST_CHART_ROWS = 7, 14
 """The least and the most rows of the history with its frame: a higher one shows no more."""
 DETAIL_ROWS = 9
-GPU_TITLE = "On the GPU"
+GPU_TITLE, WORK_TITLE = "On the GPU", "Work of a step"
 MOST_DETAIL_ROWS, USUAL_DETAIL_ROWS = 18, 14
 """With and without what a look has seen of the row under the cursor."""
 EVENT_ROWS = 8
@@ -150,13 +150,16 @@ class TimePanels(Pane):
     def _show_detail(self) -> None:
         """Show what is known of the row under the cursor.
 
-        Where there is room for it twice, one panel says what a look at the GPU would add.
+        Where there is room for it twice, one panel says what a look at the GPU, or a
+        count of a step's work, would add.
         """
         for panel, cells in self._detail_panels():
             if panel.display:
                 heading, lines = self._about(self._clock, self._clock.cursor_key or "")
                 if panel is self._detail and self._beside.display:
-                    heading, lines = GPU_TITLE, look_lines()
+                    on_gpu = any(one.definition.cuda for one in self._drawn_ranks)
+                    heading = GPU_TITLE if on_gpu else WORK_TITLE
+                    lines = look_lines() if on_gpu else work_lines()
                 set_title(panel, heading)
                 panel.show(styled.hang_lines(lines, cells - 4))
 

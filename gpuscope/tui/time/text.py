@@ -210,15 +210,18 @@ def look_lines() -> list[Line]:
         "traces the GPU over some steps: kernels by class, communication that nothing hides, and "
         "why the GPU is idle"
     )
-    count = (
-        "counts the FLOPs of a step: how much of this card's peak it uses (MFU), and how fast a "
-        "step could be"
-    )
     return [
         [(f"{key_of('look')}  ", "accent"), (trace, "text")],
         [("   It costs the training up to about 0.15 s, once; it asks first.", "muted")],
         [],
-        [(f"{key_of('work')}  ", "accent"), (count, "text")],
+        *work_lines("how much of this card's peak it uses (MFU), and how fast a step could be"),
+    ]
+
+
+def work_lines(shows: str = "the work that its time is for") -> list[Line]:
+    """Return what a count of a step's work ``shows``, with its key."""
+    return [
+        [(f"{key_of('work')}  ", "accent"), (f"counts the FLOPs of a step: {shows}", "text")],
         [("   One step takes longer, once; it asks first.", "muted")],
     ]
 
