@@ -29,6 +29,8 @@ NOT_LIVE = "this is a recording: there is no process to ask"
 MIN_SPEED, MAX_SPEED = 0.1, 100.0
 LEAD_SECONDS = 60.0
 """When seeking, this much before the moment is read too, because charts show it."""
+START_SECONDS = 5.0
+"""A picture of so early a moment is the first one: its viewer may need seconds to judge it."""
 _NUMBER = 0  # number of the source in the file: a recorder has only one
 _LINES_PER_TURN = 64
 # bytes that are unpacked to find the last time: one member, unless the file was packed again
@@ -136,6 +138,11 @@ class ReplaySource:
     def position_seconds(self) -> float:
         """Return the seconds since the start of the recording."""
         return self.clock.position
+
+    @property
+    def at_start(self) -> bool:
+        """Return whether what is shown was there when the recording began."""
+        return self.position_seconds < START_SECONDS
 
     @property
     def duration_seconds(self) -> float:

@@ -21,7 +21,7 @@ from gpuscope.store.source import AgentSource
 from gpuscope.text.units import age_text
 from gpuscope.tui.doctor.case_times import duration_of_case, since_text
 from gpuscope.tui.doctor.dialogs import ExplainDialog
-from gpuscope.tui.doctor.finding_history import Case
+from gpuscope.tui.doctor.finding_history import Case, Course
 from gpuscope.tui.doctor.stack_text import stack_text
 from gpuscope.tui.doctor.text import columns, group_cases, row_of
 from gpuscope.tui.shell.app import GpuscopeApp
@@ -302,6 +302,20 @@ def test_a_hang_holds_since_the_last_step(before):
     other = replace(case, finding=many(1)[0])
     assert duration_of_case(other, host) == "1 s"
     assert since_text(other, host).startswith("for 1 s or longer" if before else "for 1 s, since")
+
+
+def test_only_what_the_first_picture_had_was_already_there():
+    host = views.store_of(jobs.ranks(stalled=True)).host(views.SOURCE)
+    now = host.sampled_seconds
+    for at_start, badge, told in (
+        (True, "", ": already there when gpuscope started"),
+        (True, "REPLAY", ": already there when the recording begins"),
+        (False, "REPLAY", ""),
+    ):
+        course = Course()
+        course.follow([("live", "", many(1)[0])], now - 3, at_start)
+        shown = since_text(course.cases[0], replace(host, badge=badge))
+        assert shown == f"for 3 s or longer{told}"
 
 
 def test_the_stack_of_a_hang_is_that_of_the_thread_that_trains():

@@ -57,18 +57,26 @@ def clock(moment: float, host: HostView) -> str:
     return clock_text(host.wall_seconds - host.sampled_seconds + moment)
 
 
+def _start(host: HostView) -> str:
+    return "the recording begins" if host.badge == "REPLAY" else "gpuscope started"
+
+
+def before_text(case: Case, host: HostView) -> str:
+    """Return since when a finding holds, in brief where it held at the start already."""
+    known = not case.at_start or last_step(case, host) is not None
+    return since_text(case, host) if known else f"before {_start(host)}"
+
+
 def since_text(case: Case, host: HostView) -> str:
     """Return for how long a finding has held, and since when by the clock.
 
-    Of one that held before gpuscope started it is for how long it has been seen; it is "" for what
-    has no time.
+    Of one that held at the first look it is for how long it has been seen; it is "" for what has no
+    time.
     """
     if case.since is None or host.sampled_seconds is None:
         return ""
     since = last_step(case, host)
     if since is None and case.before:
-        return (
-            f"for {age_text(max(1.0, host.sampled_seconds - case.since))} or longer: "
-            "already there when gpuscope started"
-        )
+        longer = f"for {age_text(max(1.0, host.sampled_seconds - case.since))} or longer"
+        return f"{longer}: already there when {_start(host)}" if case.at_start else longer
     return f"for {duration_of_case(case, host)}, since {clock(since or case.since, host)}"

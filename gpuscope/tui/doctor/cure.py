@@ -22,7 +22,7 @@ from ...text import styled
 from ...text.styled import Line
 from ...text.units import count_text
 from ..shell.keymap import key_of
-from .case_times import last_step, since_text
+from .case_times import before_text
 from .finding_history import Case
 from .text import SEVERITY_TOKENS, fix_lines, glyph_of, with_label
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 SCREEN = "DeviceScreen"
 """The class of the screen whose keys the lines name."""
-ALREADY = "before gpuscope started"
 
 
 def case_of(
@@ -75,8 +74,7 @@ def cure_lines(
         [(f"{glyph_of(finding.severity, glyphs)} ", token)], [(finding.title, "title")], cells
     )
     why = next(iter(finding.evidence), None)
-    known = not case.before or last_step(case, host) is not None
-    since = [since_text(case, host) if known else ALREADY, why.text if why is not None else ""]
+    since = [before_text(case, host), why.text if why is not None else ""]
     out += with_label("since", [(" · ".join(filter(None, since)), "text")], cells)
     affected = " · ".join(affected_texts(host, device))
     out += with_label(

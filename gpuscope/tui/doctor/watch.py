@@ -125,11 +125,13 @@ class Watch:
             self.problem = f"The rules cannot be loaded: {error!r}. Install gpuscope again."
         self._changed()
 
-    def look(self, host: HostView | None, history: HistoryOf, moment: int = 0) -> bool:
+    def look(
+        self, host: HostView | None, history: HistoryOf, moment: int = 0, at_start: bool = True
+    ) -> bool:
         """Judge the picture where it is new and due, and return whether it was judged.
 
         ``moment`` changes when a replay is moved: what was found before is of another time
-        then.
+        then. ``at_start`` says whether the moment is the first that is known of the host.
         """
         now = time.monotonic()
         key = "" if host is None else f"{host.key} {moment}"
@@ -150,13 +152,13 @@ class Watch:
             return False
         self._looked = host
         began, own = time.perf_counter(), time.thread_time()
-        self._judge(host, history)
+        self._judge(host, history, at_start)
         self.cost_seconds = time.thread_time() - own
         self._next = now + max(EVERY_SECONDS, (time.perf_counter() - began) / SHARE)
         self._start_background_checks(host)
         return True
 
-    def _judge(self, host: HostView, history: HistoryOf) -> None:
+    def _judge(self, host: HostView, history: HistoryOf, at_start: bool) -> None:
         from ...doctor import live, postmortem_end, report
 
         assert self.table is not None
@@ -180,7 +182,7 @@ class Watch:
         self.live = replace(
             runs, abstained=runs.abstained + ends.abstained, problems=runs.problems + ends.problems
         )
-        self._course.follow(found, host.sampled_seconds)
+        self._course.follow(found, host.sampled_seconds, at_start)
         self._cases = None
 
     # ── what is examined aside ──

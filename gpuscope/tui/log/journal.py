@@ -182,7 +182,7 @@ class Journal:
             self._cases[case.number] = case.past
             finding = case.finding
             if began or not case.past:
-                text = finding.title + (" (already there at the start)" if case.before else "")
+                text = finding.title + (" (already there at the start)" if case.at_start else "")
                 token = TOKENS[finding.severity]
                 word = NOTICED if finding.severity == "info" else FOUND
                 self._add_finding(host, case, word, text, token, case.since + offset)

@@ -291,8 +291,9 @@ class Session:
         host = self.host
         if host is not None and (host.trainers or host.devices):
             self.asker.look_back(host)
-        moment = self.replay.clock.generation if self.replay is not None else 0
-        judged = self.doctor.look(host, self.history, moment)
+        replay = self.replay
+        moment = replay.clock.generation if replay is not None else 0
+        judged = self.doctor.look(host, self.history, moment, replay is None or replay.at_start)
         if host is not None:
             judged |= self.happened.look(host, self.doctor.cases, self._labs)
             self.notices.shown_seconds = host.wall_seconds if self.replay is not None else None
