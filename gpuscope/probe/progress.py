@@ -19,7 +19,9 @@ from .plain_values import finite
 COLUMNS = ("loss", "progress_done", "progress_total", "eta_seconds", "progress_of")
 RUN, EPOCH = "run", "epoch"
 PACE_SECONDS = 600.0
-"""The time span over which the pace of a framework's own count is measured."""
+"""The time span over which the pace of a count is measured. A bar's own rate is of its last steps
+only, and with it the remaining time jumps.
+"""
 MARK_SECONDS, FIRST_SECONDS = 2.0, 3.0
 """The least time between marks of that count, and the least time of watching before a pace is
 known.
@@ -70,7 +72,7 @@ class Progress:
             if isinstance(out["progress_done"], Unknown):
                 bar = bars.of_the_run(found, time.time())
                 if bar is not None:
-                    out.update(_bar_values(bar))
+                    out.update(self._bar_values(bar))
             if isinstance(out["loss"], Unknown) and " shows loss " not in out["loss"].text:
                 shown = _loss_of(found)
                 out["loss"] = out["loss"] if shown is None else shown
@@ -126,15 +128,30 @@ class Progress:
             "progress_of": RUN,
         }
 
+    def _bar_values(self, bar: bars.Bar) -> Dict[str, Value]:
+        if bar.done is None:
+            return {}
+        out: Dict[str, Value] = {
+            "progress_done": bar.done,
+            "progress_of": EPOCH if bar.of_epoch else RUN,
+        }
+        if bar.total is None or bar.total <= 0:
+            return {**out, "progress_total": _NO_TOTAL, "eta_seconds": _NO_TOTAL}
+        out["progress_total"] = bar.total
+        rate = self._pace.of((f"bar {bar.place[0]}", bar.total), bar.done, time.monotonic())
+        rate = rate or bar.rate
+        out["eta_seconds"] = _NOT_YET if rate is None else max(0.0, (bar.total - bar.done) / rate)
+        return out
+
 
 class _Pace:
     """Measures how fast a count grows, from readings of it."""
 
     def __init__(self) -> None:
-        self._of: Tuple[str, int] = ("", 0)
-        self._marks: Deque[Tuple[float, int]] = deque()
+        self._of: Tuple[str, float] = ("", 0)
+        self._marks: Deque[Tuple[float, float]] = deque()
 
-    def of(self, what: Tuple[str, int], done: int, now: float) -> Optional[float]:
+    def of(self, what: Tuple[str, float], done: float, now: float) -> Optional[float]:
         """Return the growth per second; None until the count has grown for a while."""
         marks = self._marks
         if what != self._of or (marks and done < marks[-1][1]):
@@ -146,22 +163,6 @@ class _Pace:
             marks.popleft()
         seconds, grown = now - marks[0][0], done - marks[0][1]
         return grown / seconds if grown > 0 and seconds >= FIRST_SECONDS else None
-
-
-def _bar_values(bar: bars.Bar) -> Dict[str, Value]:
-    if bar.done is None:
-        return {}
-    out: Dict[str, Value] = {
-        "progress_done": bar.done,
-        "progress_of": EPOCH if bar.of_epoch else RUN,
-    }
-    if bar.total is None or bar.total <= 0:
-        return {**out, "progress_total": _NO_TOTAL, "eta_seconds": _NO_TOTAL}
-    out["progress_total"] = bar.total
-    out["eta_seconds"] = (
-        _NOT_YET if bar.rate is None else max(0.0, (bar.total - bar.done) / bar.rate)
-    )
-    return out
 
 
 def _loss_of(found: List[bars.Bar]) -> Optional[Value]:

@@ -151,6 +151,18 @@ def age_text(seconds: float) -> str:
     return f"{days}d {whole % 86400 // 3600}h" if days < 100 else f"{days} d"
 
 
+def left_text(seconds: float) -> str:
+    """Return a time left, no finer than such an estimate is: ``12h``, ``5h 10m``, ``4m``.
+
+    It is rounded by a twelfth at most.
+    """
+    for least, size in ((36000, 3600), (3600, 600), (600, 60), (60, 10)):
+        if math.isfinite(seconds) and seconds >= least:
+            seconds = round(seconds / size) * size
+            break
+    return age_text(seconds).removesuffix(" 00s").removesuffix(" 00m")
+
+
 def short_age_text(seconds: float) -> str:
     """Return how long ago something was in one unit: ``8s``, ``2m``, ``3h``, ``5d``.
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import time
+from types import SimpleNamespace
 
 import pytest
 
+from gpuscope.probe import progress
 from gpuscope.probe.progress import COLUMNS, Progress
 from gpuscope.wire.frames import Unknown
 
@@ -32,6 +34,22 @@ def test_the_outermost_bar_tells_progress_and_time_to_go():
         found = Progress().read()
     assert (found["progress_done"], found["progress_total"]) == (25, 100)
     assert 0.05 < found["eta_seconds"] < 5
+
+
+def test_the_time_to_go_follows_the_pace_of_minutes_and_not_of_the_last_steps(monkeypatch):
+    clock = SimpleNamespace(time=time.time, now=100.0)
+    clock.monotonic = lambda: clock.now
+    monkeypatch.setattr(progress, "time", clock)
+    own = iter([1.0, 0.2] * 100)
+    monkeypatch.setattr(progress.bars, "_tqdm_rate", lambda *_: next(own))
+    with bar(10_000) as shown:
+        read, found = Progress(), []
+        for _ in range(60):
+            clock.now += 2.0
+            shown.n = shown.n + 1
+            found.append(read.read()["eta_seconds"])
+    expected = [(10_000 - n) * 2.0 for n in range(1, 61)]
+    assert found[5:] == pytest.approx(expected[5:], rel=0.01), "a step takes 2 s"
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from gpuscope.text.units import (
     amount_text,
     bytes_text,
     duration_text,
+    left_text,
     parse_size,
     percent_text,
     rate_text,
@@ -209,3 +210,21 @@ def test_sizes_are_read(text, size):
 def test_what_is_no_size_is_refused(text):
     with pytest.raises(ValueError, match="not a size"):
         parse_size(text)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.2, "now"),
+        (42, "42 s"),
+        (127, "2m 10s"),
+        (300, "5m"),
+        (754, "13m"),
+        (3589, "1h"),
+        (18_840, "5h 10m"),
+        (41_940, "12h"),
+        (442_000, "5d 3h"),
+    ],
+)
+def test_a_time_left_is_no_finer_than_it_is_known(seconds, text):
+    assert left_text(seconds) == text

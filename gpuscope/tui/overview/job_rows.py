@@ -29,6 +29,7 @@ from ...text.units import (
     bytes_text,
     count_text,
     duration_text,
+    left_text,
     percent_text,
 )
 from ...wire.frames import Unknown
@@ -279,7 +280,7 @@ def loss_text(loss: float) -> str:
 
 def _eta_text(seconds: float, of_epoch: bool) -> str:
     """Return the time left in the run, or, labelled so, in the epoch."""
-    text = age_text(seconds)
+    text = left_text(seconds)
     return f"epoch {text.replace(' ', '')}" if of_epoch else text
 
 

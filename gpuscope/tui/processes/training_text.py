@@ -14,7 +14,7 @@ from ...model.step_time import input_share
 from ...store.view import HostView, ProcView, TrainerView
 from ...text import styled
 from ...text.styled import Line
-from ...text.units import age_text, brief_duration_text, bytes_text, percent_text
+from ...text.units import brief_duration_text, bytes_text, left_text, percent_text
 from ..device.fact_lines import fact
 from ..overview.job_rows import loss_text
 from ..overview.step_split import split_pieces
@@ -68,7 +68,7 @@ def _course(trainer: TrainerView) -> list[Line]:
     loss = n("loss")
     if step is not None:
         of = f" of {total:,.0f}" if total else ""
-        left = f" · {age_text(eta)} left" if eta is not None else ""
+        left = f" · {left_text(eta)} left" if eta is not None else ""
         words: Line = [(f"{step:,.0f}{of}", "text"), (left, "muted")]
         words += [(" · loss ", "muted"), (loss_text(loss), "text")] if loss is not None else []
         lines.append(fact("step", words))
