@@ -114,3 +114,15 @@ def test_nothing_found_says_to_keep_the_baseline():
     assert "keep it" in result.sentence()
     assert result.lines() == []
     assert result.document()["changed"] is False
+
+
+def test_what_was_not_tried_is_not_called_slower():
+    def told(*status):
+        rows = [Row(BASE, {}, "baseline"), *(Row(BEST, {}, s, reason="no time") for s in status)]
+        return Result("tune-x", Found(BASE, BASE, None, rows), [], 30.0).sentence()
+
+    assert told("not_tried", "not_tried") == (
+        "None of 2 candidates was tried (no time): whether anything is faster than the baseline is "
+        "not known."
+    )
+    assert told("slower", "not_tried").endswith("keep it. Not tried: 1 of 2 candidates (no time).")

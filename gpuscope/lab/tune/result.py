@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...text.units import age_text, bytes_text
+from ...text.units import age_text, bytes_text, count_text
 from .. import compare as comparing
 from ..config import LabConfig
 from ..ledger import Entry
@@ -62,7 +62,7 @@ class Result:
         """Return the result in one sentence."""
         found = self.found
         if not self.changed:
-            return "Nothing that was tried is certainly faster than the baseline: keep it."
+            return self._nothing_faster()
         spare = self._spare()
         if found.speed is None:
             return (
@@ -70,6 +70,19 @@ class Result:
                 f"{self.label(found.best)}{spare}."
             )
         return f"{found.speed.text} as fast: {self.label(found.best)}{spare}."
+
+    def _nothing_faster(self) -> str:
+        candidates = [row for row in self.found.rows if row.status != "baseline"]
+        left = [row for row in candidates if row.status == "not_tried"]
+        untried = f"{len(left)} of {count_text(len(candidates), 'candidate')}"
+        why = f" ({left[0].reason})" if len({row.reason for row in left}) == 1 else ""
+        if left and len(left) == len(candidates):
+            return (
+                f"None of {count_text(len(left), 'candidate')} was tried{why}: whether anything is "
+                "faster than the baseline is not known."
+            )
+        keep = "Nothing that was tried is certainly faster than the baseline: keep it."
+        return f"{keep} Not tried: {untried}{why}." if left else keep
 
     def _spare(self) -> str:
         reserved = judge.figure(self.runs(self.found.best), "peak_reserved_bytes")
