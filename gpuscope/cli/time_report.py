@@ -8,7 +8,7 @@ from ..model.rank_times import odd_sentence
 from ..model.time_ledger import Row, TimeLedger
 from ..text import width as cells
 from ..text.ranges import interval_text
-from ..text.units import DASH, duration_text, percent_text
+from ..text.units import DASH, count_text, duration_text, percent_text
 from ..wire.clean import clean
 from . import look, work
 from .time_document import MAX_PLACES, TrainerTime, late_rank, rank_to_report
@@ -84,7 +84,9 @@ def _rows(ledger: TimeLedger, width: int) -> list[str]:
                 if seconds >= 0.01 * ledger.seconds
             ]
     each = duration_text(step) if step is not None else ""
-    clock = f"  {ledger.steps} steps in {duration_text(ledger.seconds)}" if rows else ""
+    clock = (
+        f"  {count_text(ledger.steps, 'step')} in {duration_text(ledger.seconds)}" if rows else ""
+    )
     lines.append(f"{'wall clock':<32}{'100 %' if rows else DASH:>8}  {'':<15}{each:>9}{clock}")
     return lines
 

@@ -19,7 +19,7 @@ from ..model.time_cause import PAUSES, SETTINGS, Cause, Known
 from ..model.time_causes import ranked
 from ..model.time_ledger import TimeLedger, recent
 from ..store.view import DeviceView, JobView, TrainerView
-from ..text.units import duration_text, percent_text, window_text
+from ..text.units import count_text, duration_text, percent_text, window_text
 from ..wire.clean import clean
 from ..wire.code_owner import is_own
 from . import look_evidence
@@ -306,7 +306,7 @@ def _share_text(trainer: TrainerView, ledger: TimeLedger, cause: Cause) -> str:
     who = f"{name_of(trainer)}: " if trainer.definition.rank is not None else ""
     return (
         f"{who}{duration_text(clock.seconds)} of the last {duration_text(ledger.seconds)} "
-        f"({ledger.steps} steps) went into {clock.words}: {percent_text(clock.share)}"
+        f"({count_text(ledger.steps, 'step')}) went into {clock.words}: {percent_text(clock.share)}"
     )
 
 

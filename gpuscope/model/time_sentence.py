@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..text.units import duration_text, percent_text
+from ..text.units import count_text, duration_text, percent_text
 from ..wire.clean import clean
 from .time_cause import Cause
 from .time_ledger import TimeLedger
@@ -17,7 +17,7 @@ def sentence(ledger: TimeLedger, found: tuple[Cause, ...], brief: bool = False) 
     A ``brief`` one leaves out what a table of the ledger has too, and the folder of a file.
     """
     step = ledger.step_seconds
-    seen = f"{duration_text(ledger.seconds)} and {ledger.steps:,} steps"
+    seen = f"{duration_text(ledger.seconds)} and {count_text(ledger.steps, 'step')}"
     if not found and not ledger.sure:
         return f"Too few samples to tell where the time goes: {ledger.looks} over {seen}."
     if not found:

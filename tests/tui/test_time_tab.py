@@ -20,8 +20,11 @@ from gpuscope.store.view import no_history
 from gpuscope.tui.shell.app import GpuscopeApp
 from gpuscope.tui.shell.launch import local_source
 from gpuscope.tui.shell.session import Session
+from gpuscope.tui.theme import THEMES, Tokens
 from gpuscope.tui.time import history
 from gpuscope.tui.time.pane import TimePane
+from gpuscope.tui.time.rows import clock_rows
+from gpuscope.tui.time.text import coverage_text, row_detail
 from gpuscope.wire import frames as f
 from gpuscope.wire.codec import encode
 from gpuscope.wire.recording import RecordingWriter
@@ -523,3 +526,17 @@ def test_a_minute_that_is_missing_is_a_gap_in_the_courses():
     for name, values in gap.items():
         assert values[-3] is None
         assert values[-2:] == whole[name][-2:]
+
+
+def test_a_ledger_of_few_samples_has_no_intervals_and_counts_one_step_as_one():
+    minute = {"m": 0, "seconds": 1.0, "steps": 1, "looks": 2, "rows": [["forward", 1.0, 2]]}
+    few, many = (read({"minutes": [{**minute, **more}]}) for more in ({}, {"looks": 200}))
+    assert coverage_text(few) == "last 1 s: 1 step, mean 1.00 s · 2 samples"
+    tokens: dict[str, str] = {}
+    glyphs = Tokens(THEMES[0]).glyphs
+    told = [clock_rows(one, tokens, glyphs)[0].cells["interval"] for one in (few, many)]
+    assert told[0] == [("", "faint")]
+    assert told[1] != told[0]
+    detail = "".join(part for line in row_detail(few.rows[0], few, None) for part, _ in line)
+    assert "too few samples yet: 2" in detail
+    assert "confidence" not in detail

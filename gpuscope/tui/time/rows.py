@@ -128,6 +128,7 @@ def clock_rows(
             glyphs,
             curable.get(row.name),
             drawn_courses.get(row.name, ""),
+            ledger.sure,
         )
         for row in ledger.whole
     ]
@@ -155,8 +156,12 @@ def _clock_row(
     glyphs: Glyphs,
     severity: Severity | None,
     course: str,
+    sure: bool,
 ) -> TableRow:
-    """Return a row of the ledger; one that could be saved has the mark that the doctor gives it."""
+    """Return a row of the ledger; one that could be saved has the mark that the doctor gives it.
+
+    It has an interval where there were enough samples to be ``sure`` of one.
+    """
     grave = SEVERITY_TOKENS[severity] if severity not in (None, "info") else ""
     name = grave or ("text" if row.seconds > 0 else "muted")
     figure = grave or "text"
@@ -167,7 +172,7 @@ def _clock_row(
         "row": [(glyphs.fill(token), token), (f" {row.words}{mark}", name)],
         "step": [(duration_text(step * row.share) if step is not None else DASH, figure)],
         "share": [(percent_text(row.share), figure)],
-        "interval": [(between if row.looks else "", "faint")],
+        "interval": [(between if row.looks and sure else "", "faint")],
         "part": [(PART[row.inside], "muted")],
         "course": [(course, token)],
         "bar": Bar(((row.share, token),), 1.0),

@@ -17,7 +17,7 @@ from ...store.view import HostView, TrainerView
 from ...text.process_name import short_script
 from ...text.ranges import interval_text
 from ...text.styled import Line
-from ...text.units import duration_text, percent_text, window_text
+from ...text.units import count_text, duration_text, percent_text, window_text
 from ...text.width import cells
 from ...wire.clean import clean
 from ..shell.keymap import key_of
@@ -93,7 +93,7 @@ def coverage_text(ledger: TimeLedger, room: int = 1024) -> str:
     """Return how much of the past the figures are of, in at most so many cells; "" if none fits."""
     step = ledger.step_seconds
     each = f", mean {duration_text(step)}" if step is not None else ""
-    steps = f"{ledger.steps:,} steps{each}"
+    steps = f"{count_text(ledger.steps, 'step')}{each}"
     window = f"last {window_text(round(ledger.seconds))}: {steps}"
     words = (f"{window} · {ledger.looks:,} samples", window, steps)
     return next((one for one in words if cells(one) <= room), "")
@@ -239,6 +239,8 @@ def row_detail(
     if row.looks:
         between = interval_text(percent_text(row.low), percent_text(row.high), " to ")
         text = f"{between} with 95 % confidence: {row.looks:,} of {ledger.looks:,} samples"
+        if not ledger.sure:
+            text = f"too few samples yet: {ledger.looks:,}"
         yield [("Interval ", "muted"), (text, "text")]
     else:
         yield [("Source   ", "muted"), ("timed" if row.timed else "in none of the samples", "text")]
