@@ -22,6 +22,7 @@ from gpuscope.text.units import age_text
 from gpuscope.tui.doctor.case_times import duration_of_case, since_text
 from gpuscope.tui.doctor.dialogs import ExplainDialog
 from gpuscope.tui.doctor.finding_history import Case, Course
+from gpuscope.tui.doctor.pane import _text_of
 from gpuscope.tui.doctor.stack_text import stack_text
 from gpuscope.tui.doctor.text import columns, group_cases, row_of
 from gpuscope.tui.shell.app import GpuscopeApp
@@ -302,6 +303,16 @@ def test_a_hang_holds_since_the_last_step(before):
     other = replace(case, finding=many(1)[0])
     assert duration_of_case(other, host) == "1 s"
     assert since_text(other, host).startswith("for 1 s or longer" if before else "for 1 s, since")
+
+
+def test_the_filter_finds_a_finding_by_the_name_of_its_job():
+    host = views.store_of(jobs.ranks(stalled=True)).host(views.SOURCE)
+    job, found = host.jobs[0], replace(many(1)[0], where="rank 3")
+    case = Case(1, found, "live", job.key)
+    (group,) = group_cases([case, replace(case, number=2)])[:1]
+    assert job.title not in f"{found.title} {found.pitfall}"
+    assert job.title.casefold() in _text_of(group, host)
+    assert "rank 3" in _text_of(group, host)
 
 
 def test_only_what_the_first_picture_had_was_already_there():

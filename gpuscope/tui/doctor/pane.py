@@ -13,7 +13,7 @@ from textual.containers import Container, Vertical, VerticalScroll
 
 from ...doctor.order import SEVERITIES
 from ...doctor.steps import copied_steps, marked_step, paste_of, steps_of
-from ...store.view import HostView, TrainerView, by_pid
+from ...store.view import HostView, TrainerView, by_key, by_pid
 from ...text.styled import Line
 from ..shell.keymap import bindings_of, key_of
 from ..shell.session import Session
@@ -473,6 +473,8 @@ class DoctorPane(Pane):
 
 
 def _text_of(group: Group, host: HostView) -> str:
-    finding = group.first.finding
-    where = f"{where_of(group, host)} {finding.where}"
-    return f"{finding.title} {where} {finding.pitfall} {finding.severity}".casefold()
+    """Return what the filter searches of a finding: also its job's name, and all its places."""
+    finding, cases = group.first.finding, (group.first, *group.others)
+    jobs = [job.title for case in cases if (job := by_key(host.jobs, case.job))]
+    parts = [finding.title, where_of(group, host), *(case.finding.where for case in cases)]
+    return " ".join([*parts, *jobs, finding.pitfall, finding.severity]).casefold()
