@@ -22,7 +22,7 @@ from .blackbox import BoxReader, is_box
 from .decode import decode
 from .pending_requests import OnProgress, SourceError
 from .source import OnLink, Sink, Tap
-from .view import Capabilities, Link
+from .view import RECORDING_ENDS, Capabilities, Link
 
 BADGE = "REPLAY"
 NOT_LIVE = "this is a recording: there is no process to ask"
@@ -210,7 +210,7 @@ class ReplaySource:
             await self._play(generation, sink)
             if self.clock.generation == generation:
                 self.ended = True
-                on_link(Link("replay", self.problem or "end of the recording"))
+                on_link(Link("replay", self.problem or RECORDING_ENDS))
                 while self.clock.generation == generation:
                     await self.clock.wait_for_change()
 

@@ -154,6 +154,8 @@ class JobView:
     processes: tuple[ProcView, ...]
 
 
+RECORDING_ENDS = "end of the recording"
+"""What the link of a replay says at its end, where nothing is wrong with the file."""
 LinkState = Literal["connecting", "live", "stale", "ended", "replay"]
 AGAIN = "; trying again"
 """What the text of a link has between why it failed and when it is tried again."""

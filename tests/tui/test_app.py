@@ -9,8 +9,11 @@ import asyncio
 import io
 import logging
 import math
+import re
+import sys
 import threading
 import time
+import types
 from collections.abc import Mapping
 from typing import Any
 
@@ -647,3 +650,27 @@ def test_the_log_is_rotated_and_takes_exceptions(tmp_path, monkeypatch):
         for handler in list(logger.handlers):
             logger.removeHandler(handler)
             handler.close()
+
+
+@in_loop
+async def test_the_end_of_a_recording_leaves_the_clock_and_the_jobs_on_a_narrow_screen(recording):
+    from gpuscope.store.replay import ReplaySource
+
+    replay = ReplaySource(recording)
+    replay.seek(replay.duration_seconds)
+    app = GpuscopeApp(Session(replay=replay))
+    async with app.run_test(size=(84, 24)) as pilot:
+        await until(pilot, "train.py", "■ 00:10/00:10")
+        top = text(app).splitlines()[0]
+        assert re.search(r"1 job · \d+ ranks .*\d\d:\d\d:\d\d", top), top
+
+
+def test_the_lab_flag_opens_the_tab_of_the_lab(monkeypatch):
+    from gpuscope.cli import main as cli
+
+    asked: dict[str, object] = {}
+    screen = types.ModuleType("gpuscope.tui.shell.launch")
+    screen.run_app = lambda **how: asked.update(how) or 0  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "gpuscope.tui.shell.launch", screen)
+    assert cli.main(["--lab"]) == 0
+    assert (asked["start_screen"], asked["lab_autostart"]) == ("lab", True)

@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         return oneline.run(args)
     from ...tui.shell.launch import run_app
 
-    start = "overview" if args.lab else None
+    start = "lab" if args.lab else None
     return run_app(
         start_screen=start, lab_autostart=args.lab, debug=args.debug, readonly=args.readonly
     )

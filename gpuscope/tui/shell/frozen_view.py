@@ -110,8 +110,8 @@ def next_speed(replay: ReplaySource, faster: bool) -> bool:
 
 
 def replay_text(replay: ReplaySource) -> str:
-    """Return the place in a replay, as ``▶ 00:12/01:30 ×2``."""
-    mark = "‖" if replay.paused else "▶"
+    """Return the place in a replay, as ``▶ 00:12/01:30 ×2``; ``■`` stands for its end."""
+    mark = "‖" if replay.paused else "■" if replay.ended else "▶"
     return (
         f"{mark} {_clock(replay.position_seconds)}/{_clock(replay.duration_seconds)} "
         f"×{replay.speed:g}"

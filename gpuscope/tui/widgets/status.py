@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from textual.strip import Strip
 
-from ...store.view import HistoryOf, HostView, no_history
+from ...store.view import RECORDING_ENDS, HistoryOf, HostView, no_history
 from ...text import styled
 from ...text.clock import clock_text
 from ...text.styled import Line, Piece
@@ -131,7 +131,8 @@ class StatusLine(Painted):
             text += f": {fit(why, left).rstrip()}" if why and left >= LEAST_CELLS else ""
             out.append((1, (text, "muted" if state.kind == "idle" else state.kind)))
         elif link.state == "replay" and link.text:
-            out.append((2, (link.text, "muted")))
+            # at the end the clock and the jobs say more; a fault of the file goes before them
+            out.append((5 if link.text == RECORDING_ENDS else 2, (link.text, "muted")))
         elif link.state == "live":
             out.append((1, (f"{tokens.glyphs.ok} live", "ok")))
         if host.rate_hz and not self._situation.replay:
