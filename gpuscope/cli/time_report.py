@@ -95,7 +95,8 @@ def _row(row: Row, ledger: TimeLedger, width: int) -> str:
     step = ledger.step_seconds
     each = duration_text(step * row.share) if step is not None else DASH
     share = percent_text(row.share)
-    between = interval_text(percent_text(row.low), percent_text(row.high)) if row.looks else ""
+    known = row.looks and ledger.sure
+    between = interval_text(percent_text(row.low), percent_text(row.high)) if known else ""
     line = f"{row.words:<32}{share:>8}  {between:<15}{each:>9}  "
     room = min(BAR_CELLS, max(0, width - len(line)))
     return line + "█" * round(row.share * room)

@@ -715,3 +715,11 @@ def test_processes_that_cannot_be_asked_are_told_apart():
     done = verb(str(idle.pid), "--no-look")
     assert done.returncode == 3
     assert f"no process has pid {idle.pid} here" in done.stderr
+
+
+def test_few_samples_give_no_interval(ask):
+    few = {**minute(), "looks": 2, "rows": [["forward", 9.0, 1], ["backward", 9.0, 1]]}
+    _, out, _, _ = ask(str(os.getpid()), "--no-look", time=gives({"minutes": [few], "problem": ""}))
+    assert "Too few samples" in out
+    (row,) = [line for line in out.splitlines() if line.startswith("forward pass")]
+    assert "–" not in row
