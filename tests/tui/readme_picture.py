@@ -38,9 +38,9 @@ FAILING = "demos/snapshots/failing.pickle.gz"
 WIDTH, HEIGHT = 110, 28
 SCREENS = {
     "overview": (STALL, 75.0, "overview", "stalled:"),
-    "doctor": (STALL, 75.0, "doctor", "hang-in-loader"),
+    "doctor": (STALL, 75.0, "doctor", "Find what it waits for"),
     "memory": (LAB, 55.0, "memory", "nvidia-smi"),
-    "slow": (SLOW, 45.0, "doctor", "num-workers"),
+    "slow": (SLOW, 45.0, "doctor", "DataLoader("),
 }
 """The recording, the second of it, the tab, and what is waited for."""
 WHAT_IF = f"snapshot {FAILING} --what-if expandable_segments:True"

@@ -193,7 +193,7 @@ async def test_a_replay_moves_its_marks_and_zooms_over_what_was_recorded(tmp_pat
         screen = await until(pilot, "│eval", absent="│train")
         assert line_with(screen, "│eval").count("▲") == 0, "what had not happened yet is not there"
         await pilot.press("z")
-        await until(pilot, "Timeline 5 min", "-4m")
+        await until(pilot, "Timeline 5 min", "14:11:55")
         assert replay.lead_seconds == 300.0
         for key, label in (("c", "Counters"), ("m", "Modules")):
             assert f"{key} {label}" not in text(app).splitlines()[-1]

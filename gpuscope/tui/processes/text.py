@@ -68,7 +68,11 @@ def about_lines(
     ]
     owner.append((", mine" if d.mine else "", "muted"))
     if old is not None:
-        owner += [(" · started ", "muted"), (old, "text"), (" ago", "muted")]
+        owner += [
+            (" · started ", "muted"),
+            ("<1 s" if old == "now" else old, "text"),
+            (" ago", "muted"),
+        ]
     owner.append((f" · child of pid {d.ppid}" if d.ppid and d.ppid > 1 else "", "muted"))
     lines.append(fact("user", owner))
     if any(where):

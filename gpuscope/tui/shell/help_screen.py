@@ -119,7 +119,7 @@ MARKS = (
 class HelpScreen(TextDialog):
     """The help, which ``?`` opens and closes."""
 
-    DEFAULT_CSS = "HelpScreen .dialog { width: 170; max-width: 100%; max-height: 97%; }"
+    DEFAULT_CSS = "HelpScreen .dialog { width: 170; max-width: 100%; max-height: 92%; }"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("HelpScreen")]
 
     def __init__(self, session: Session, screen: Screen[Any], on_tab: Collection[str] = ()) -> None:
