@@ -618,8 +618,8 @@ def test_a_real_trainer_and_its_box_after_it_was_killed(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_doctor_knows_of_a_real_trainer_what_its_last_look_has_found():
-    """Its probe has no GPU to look at here: what it remembers is put into it."""
+def test_what_a_trainer_without_cuda_remembers_of_a_gpu_counts_nowhere():
+    """What it remembers is put into it; with CUDA it would be a finding."""
     code = (
         "import gc, time\nfrom gpuscope.probe.time_ledger import TimeLedger\nfound = []\n"
         "while not found:\n"
@@ -635,10 +635,9 @@ def test_the_doctor_knows_of_a_real_trainer_what_its_last_look_has_found():
             command, capture_output=True, text=True, timeout=90, cwd=Path(__file__).parents[2]
         )
     assert told["look"] == {"problem": "no CUDA here: nothing to trace"}
-    one = next(x for x in told["causes"] if x["row"] == "read")
-    also = next(x for x in json.loads(done.stdout)["findings"] if x["cause"] == one["cause"])
-    assert also["effect"]["saved_share"] == pytest.approx(one["saves_share_at_most"], abs=0.1)
-    assert "at train.py:12 main" in " ".join(part["text"] for part in also["evidence"])
+    assert "read" not in {one["row"] for one in told["causes"]}
+    found = json.loads(done.stdout)["findings"]
+    assert not [one for one in found if str(one["cause"]).startswith("look.")]
 
 
 @pytest.mark.slow

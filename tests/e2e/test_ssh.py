@@ -312,7 +312,7 @@ def terminal(server, tmp_path):
 @pytest.mark.skipif(TMUX is None, reason="tmux is not installed")
 def test_two_hosts_in_one_screen(terminal):
     screen = terminal("good jumped closed")
-    screen.wait(r"3 hosts: (▲ 1 unreachable|1 connecting) · 2 reachable")
+    screen.wait(r"3 hosts: (▲ 1 unreachable|1 connecting) · 2 ok")
     screen.wait(r"closed .*no ssh server listens there")
     screen.keys("1")
     screen.wait(r"Devices")
@@ -351,7 +351,7 @@ def test_a_passphrase_and_a_host_key_are_asked_on_the_screen(terminal, server):
             seen += "key "
             screen.wait("", absent="SHA256")
     assert sorted(seen.split()) == ["key", "passphrase"]
-    screen.wait(r"2 hosts: 2 reachable")
+    screen.wait(r"2 hosts: 2 ok")
     assert "127.0.0.1" in (server.folder / "asked_hosts").read_text()
     assert sshd.PASSPHRASE not in screen.text()
     screen.keys("q")
@@ -364,8 +364,6 @@ def test_refusing_to_answer_ends_that_host_alone(terminal, server):
     screen = terminal("locked good")
     screen.wait("ssh asks")
     screen.keys("Escape")
-    screen.wait(
-        r"(?s)2 hosts: ▲ 1 unreachable · 1 reachable.*locked +unreachable .*permission denied"
-    )
+    screen.wait(r"(?s)2 hosts: ▲ 1 unreachable · 1 ok.*locked +unreachable .*permission denied")
     screen.keys("q")
     screen.wait("EXIT=0")

@@ -190,7 +190,7 @@ def test_the_ranks_of_a_sharded_training_need_no_trace_of_their_own(
     assert held(whole, "parameter") > held(parts[0], "parameter") > held(parts[1], "parameter")
     assert [doubt.code for doubt in whole.doubts] == []
     assert {doubt.code for doubt in (*parts[0].doubts, *other.doubts)} == {"sharding"}
-    assert [doubt.operation for doubt in other.doubts] == ["nccl", ""]
+    assert [doubt.operation for doubt in other.doubts] == ["nccl watchdog", ""]
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ It is pure; commands that are not the Lab's are answered with the reason.
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shlex
 from dataclasses import dataclass
@@ -52,8 +53,14 @@ def proof_of(finding: Finding, row: Pitfall | None, file: Path | None = None) ->
         if proof is not None:
             return proof
     if texts and file is not None:
-        return f"outside the Lab: gpuscope doctor {shlex.quote(str(file))}"
+        return f"outside the Lab: gpuscope doctor {shlex.quote(_from_here(file))}"
     return f"outside the Lab: {_ASIDE.split(texts[0])[0]}" if texts else NO_PROOF
+
+
+def _from_here(file: Path) -> str:
+    """Return how the file is named from the current folder, whole where it is not below it."""
+    short = os.path.relpath(file)
+    return str(file) if short.startswith(os.pardir) else short
 
 
 def parse_proof(text: str) -> Proof | None:
