@@ -213,7 +213,9 @@ def test_the_longest_context_is_the_last_that_fits_and_ends_with_the_model_s_pos
 )
 def test_peaks_are_those_that_an_h200_measured(name: str):
     """What is reserved for 512 tokens is twice what is allocated: all of them are replayed."""
-    pytest.importorskip("transformers")
+    transformers = pytest.importorskip("transformers")
+    if name.startswith("deepseek") and not transformers.__version__.startswith("5.17."):
+        pytest.skip("measured with transformers 5.17; this model needs less with a later one")
     from bench.predict import serve_cards
     from gpuscope.predict.allocator import simulate
     from gpuscope.predict.tracing import steps
