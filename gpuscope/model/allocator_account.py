@@ -6,6 +6,7 @@ They come from one statistics call and are exact (:mod:`gpuscope.model.allocator
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..store.view import NOT_SENT, AllocView, DeviceView, TrainerView
 from ..text.units import bytes_text
@@ -245,3 +246,35 @@ def size_of(entity: AllocView | DeviceView, column: str) -> float | Unknown:
     """Return a reading in bytes, or why it is unknown."""
     reading = entity.reading(column)
     return NOT_SENT if isinstance(reading, str) else reading
+
+
+class PeakSizes(NamedTuple):
+    """What is known in bytes of a trainer's peak since its start, for what fixes would free.
+
+    ``workspaces`` are those of cuBLAS, 0 where there are none.
+    """
+
+    peak: int | None
+    parameters: int | None
+    gradients: int | None
+    optimizer: int | None
+    workspaces: int
+
+
+NO_SIZES = PeakSizes(None, None, None, None, 0)
+
+
+def peak_sizes(allocator: AllocView) -> PeakSizes:
+    """Return the sizes that the probe has measured on one device."""
+
+    def size(name: str) -> int | None:
+        value = allocator.number(f"{name}_bytes")
+        return None if value is None else int(value)
+
+    return PeakSizes(
+        size("peak_allocated"),
+        size("parameter"),
+        size("gradient"),
+        size("optimizer_state"),
+        size("workspace") or 0,
+    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
+from ...model.allocator_account import peak_sizes
 from ...model.growth import trend_of
 from ...model.memory_room import room_of
 from ...predict.trainer_what_if import Freed, freed_by, larger_batch
@@ -135,12 +136,9 @@ def fix_lines(host: HostView, subject: Subject, cells: int) -> list[Line]:
     allocator, trainer = subject.allocator, subject.trainer
     if allocator is None or trainer is None:
         return []
-    names = ("peak_allocated", "parameter", "gradient", "optimizer_state")
-    numbers = [allocator.number(f"{name}_bytes") for name in names]
-    peak, parameters, gradients, state = (None if n is None else int(n) for n in numbers)
+    peak, parameters, gradients, state, fixed = peak_sizes(allocator)
     cards = len([one for one in host.devices if one.gone is None])
     ranks = trainer.definition.world_size or cards
-    fixed = int(allocator.number("workspace_bytes") or 0)
     found = _freed(peak or 0, parameters, gradients, state, ranks, fixed)
     if not found:
         return []
@@ -169,15 +167,11 @@ def larger_lines(host: HostView, subject: Subject, history: HistoryOf, cells: in
     if allocator is None or trainer is None:
         return []
     room = room_of(host.devices, trainer, allocator, history)
-    names = ("peak_allocated", "parameter", "gradient", "optimizer_state")
-    peak, parameters, gradients, state = (
-        None if (n := allocator.number(f"{name}_bytes")) is None else int(n) for name in names
-    )
+    peak, parameters, gradients, state, fixed = peak_sizes(allocator)
     held = room.fullest.number("allocated_bytes")
     if peak is None or held is None or room.headroom_bytes is None:
         return []
     left = room.headroom_bytes - max(0.0, peak - held)
-    fixed = int(allocator.number("workspace_bytes") or 0)
     found = larger_batch(peak, parameters, gradients, state, left, fixed)
     if found is None or found.low < WORTH_TELLING:
         return []

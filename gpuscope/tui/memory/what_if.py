@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ...model.allocator_account import NO_SIZES, peak_sizes
 from ...model.cuda_devices import visible_devices
 from ...store.view import HostView
 from ...text import styled
@@ -198,17 +199,12 @@ class WhatIfView:
         self._prediction = None
         assert subject.trainer is not None
         allocator, trainer = subject.allocator, subject.trainer
-        numbers = [
-            allocator.number(f"{name}_bytes") if allocator else None
-            for name in ("peak_allocated", "parameter", "gradient", "optimizer_state")
-        ]
-        peak, parameters, gradients, state = (
-            None if value is None else int(value) for value in numbers
+        peak, parameters, gradients, state, fixed = (
+            peak_sizes(allocator) if allocator is not None else NO_SIZES
         )
         world = trainer.definition.world_size or len(
             [one for one in host.devices if one.gone is None]
         )
-        fixed = int((allocator.number("workspace_bytes") if allocator else None) or 0)
         rows = freed_by(peak or 0, parameters, gradients, state, world, fixed)
         now = growing(host, subject, self.session.history)
         if now is not None:

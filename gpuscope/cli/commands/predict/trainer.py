@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from ....errors import UserError
 from ....exit_status import ExitStatus
 from ....lab.toggles import BY_NAME
+from ....model.allocator_account import peak_sizes
 from ....predict import gpus
 from ....predict.document import EXIT_CODES, FIGURES, PARTS, figure_of
 from ....predict.errors import Figure
@@ -221,8 +222,7 @@ def _largest(pairs: list[tuple[HostView, TrainerView]], name: str) -> Measured:
     definition = trainer.definition
     total = device.definition.total_bytes if device is not None else None
     driver = device.number("driver_reserved_bytes") if device is not None else None
-    sizes = [best.number(f"{word}_bytes") for word in ("parameter", "gradient", "optimizer_state")]
-    parameters, gradients, optimizer = (None if size is None else int(size) for size in sizes)
+    peak, parameters, gradients, optimizer, workspaces = peak_sizes(best)
     step = trainer.number("step")
     return Measured(
         clean(short_script(definition.script)) if definition.script else f"pid {definition.pid}",
@@ -232,12 +232,12 @@ def _largest(pairs: list[tuple[HostView, TrainerView]], name: str) -> Measured:
         None if total is None else total - int(driver or 0),
         int(driver or 0),
         _outside(device, trainer, best),
-        int(best.number("peak_allocated_bytes") or 0),
+        peak or 0,
         int(best.number("peak_reserved_bytes") or 0),
         parameters,
         gradients,
         optimizer,
-        int(best.number("workspace_bytes") or 0),
+        workspaces,
         None if step is None else int(step),
         definition.world_size,
     )
