@@ -1,11 +1,16 @@
 """Replay searches of ``gpuscope tune`` on a recorded grid, to judge the policy without a device.
 
-python -m bench.tune.replay DIR... [--budgets 60,110,180,240] [--start 10.5]
+python -m bench.tune.replay DIR... [--budgets 60,110,180,240] [--start 14.5]
 
 Each DIR holds the ``ledger.sqlite`` of ``bench.tune.bars``. A trial that the search asks for is
 answered with the recorded run of its configuration, and a clock moves on by the seconds that this
 run took. What the grid does not have is answered with the nearest run that it has: it brings
 nothing and takes as long. The last column counts these answers.
+
+The runs of a grid share a compiler cache, so most of them compile faster than a first trial does.
+So what is compiled for the first time takes as long as the slowest recorded warm-up of its model at
+this micro-batch and precision, in any mode. Where a ledger also has runs of bench.tune.bars with an
+empty cache, all are longer by the factor by which those were.
 """
 
 from __future__ import annotations
@@ -22,7 +27,7 @@ from gpuscope.lab.run_facts import RunFacts
 from gpuscope.lab.sweep import cell_key
 from gpuscope.lab.toggles import BY_NAME
 from gpuscope.lab.tune import judge
-from gpuscope.lab.tune.budget import AUTOTUNE_TRIALS, Parts, graph, parts_of
+from gpuscope.lab.tune.budget import AGAIN_SHARE, AUTOTUNE_TRIALS, Parts, graph, parts_of
 from gpuscope.lab.tune.findings import CLEARLY_SLOWER, Found, Settings, Trial, label_of
 from gpuscope.lab.tune.runner import FEW_STEPS, STEADY_STEPS, window_of
 from gpuscope.lab.tune.search import Search
@@ -31,8 +36,16 @@ from gpuscope.text.numbers import number
 
 GRID, TURNS = "bars-grid", "bars-turns"
 BUDGETS = (60.0, 110.0, 180.0, 240.0)
-START_SECONDS = 10.5
-"""From the command to the start of the first trial, on the machines where the grids were made."""
+START_SECONDS = 14.5
+"""From the command to the start of the first trial, on the machines where the grids were made, and
+how much longer than others the first trial takes to start.
+"""
+COMPILER_SECONDS = 4.5
+"""How much longer the first trial that compiles takes to start: the compiler is imported."""
+FRESH = ("bars-again", "bars-turns")
+"""Runs of these groups begin with an empty cache."""
+WARM_SHARE = 0.5
+"""A warm-up of less than this share of the cold one has found its results in the cache."""
 END_SECONDS = 2.0
 """So long before its limit a trial is told to end."""
 RECORDED_WINDOW = 0.55
@@ -48,9 +61,12 @@ class Recorded:
         self.configs: dict[str, LabConfig] = {}
         for entry in entries:
             if entry.config is not None and not entry.failure:
-                self.runs.setdefault(entry.cell, []).append(entry)
-                self.configs.setdefault(entry.cell, entry.config)
-        self.grid = [entry for entry in entries if entry.group == GRID]
+                cell = cell_key(entry.config)  # an older ledger has other keys
+                self.runs.setdefault(cell, []).append(entry)
+                self.configs.setdefault(cell, entry.config)
+        runs = [e for e in entries if e.group == GRID and e.config and not e.failure]
+        # the newest of each, where a grid was begun anew
+        self.grid = list({entry.config: entry for entry in runs}.values())
         self.grid_seconds = sum(number(e.environment.get("tune_seconds")) or 0.0 for e in self.grid)
         self._around = {
             plain: statistics.median(
@@ -60,6 +76,7 @@ class Recorded:
             )
             for plain in (True, False)
         }
+        self._longer = self._how_much_longer()
 
     def nearest(self, config: LabConfig) -> str:
         """Return the cell of a configuration, or of the recorded one with the fewest changes."""
@@ -74,26 +91,57 @@ class Recorded:
 
     def best(self) -> str:
         """Return the cell of the fastest configuration."""
-        return max({entry.cell for entry in self.grid}, key=self.rate)
+        return max({cell_key(e.config) for e in self.grid if e.config}, key=self.rate)
 
     def parts(self, cell: str) -> Parts:
         """Return what a trial of a configuration takes that is compiled for the first time."""
         found = parts_of(self.runs[cell][0])
-        alike = [c for c in self.runs if graph(self.configs[c]) == graph(self.configs[cell])]
         plain = self.configs[cell].compile == "off"
         if not plain:
-            warm_up = max(parts_of(run).warm_up for c in alike for run in self.runs[c])
-            found = replace(found, warm_up=warm_up)
+            found = replace(found, warm_up=self.cold(cell))
         return replace(found, around=min(found.around, self._around[plain]))
 
-    def warm(self, cell: str, same: bool) -> float:
-        """Return the seconds of a warm-up whose graph is in the compiler's cache.
+    def cold(self, cell: str) -> float:
+        """Return the seconds of a warm-up whose graph no cache has."""
+        in_grid = self._longest(cell) * self._longer
+        measured = (parts_of(run).warm_up for run in self._alike(cell))
+        return max(in_grid, *measured)
 
-        ``same``: of the very same configuration, not only of the same graph.
-        """
-        alike = [c for c in self.runs if graph(self.configs[c]) == graph(self.configs[cell])]
-        cells = [cell] if same and len(self.runs[cell]) > 1 else alike
-        return min(parts_of(run).warm_up for c in cells for run in self.runs[c])
+    def warm(self, cell: str) -> float:
+        """Return the seconds of a warm-up whose graph is in the compiler's cache."""
+        cold = self.cold(cell)
+        found = [parts_of(run).warm_up for run in self._alike(cell)]
+        found = [seconds for seconds in found if seconds < WARM_SHARE * cold]
+        return statistics.median(found) if found else AGAIN_SHARE * cold
+
+    def _alike(self, cell: str) -> list[Entry]:
+        """Return the runs with the same graph."""
+        key = graph(self.configs[cell])
+        return [run for c in self.runs if graph(self.configs[c]) == key for run in self.runs[c]]
+
+    def _longest(self, cell: str) -> float:
+        """Return the longest warm-up in the grid of the same graph, in any mode."""
+        key = _any_mode(self.configs[cell])
+        found = [
+            parts_of(entry).warm_up
+            for entry in self.grid
+            if entry.config and entry.config.compile != "off" and _any_mode(entry.config) == key
+        ]
+        return max(found, default=0.0)
+
+    def _how_much_longer(self) -> float:
+        """Return the factor by which warm-ups with an empty cache are longer than in the grid."""
+        factors = [1.0]
+        for cell, runs in self.runs.items():
+            fresh = [parts_of(run).warm_up for run in runs if run.group.startswith(FRESH)]
+            in_grid = self._longest(cell)
+            if fresh and in_grid and self.configs[cell].compile != "off":
+                factors.append(max(fresh) / in_grid)
+        return max(factors)
+
+
+def _any_mode(config: LabConfig) -> tuple[object, ...]:
+    return graph(config.changed("compile", "default"))
 
 
 def step_of(entry: Entry) -> float:
@@ -115,7 +163,6 @@ class Replay:
         self.trials = self.stand_ins = 0
         self._recorded, self._window = recorded, window
         self._compiled: set[tuple[object, ...]] = set()
-        self._ran: set[LabConfig] = set()
 
     def answer(self, trial: Trial) -> Entry:
         """Return the entry of a trial, after the time that it takes."""
@@ -152,11 +199,13 @@ class Replay:
         step = step_of(entry)
         key = graph(config)
         if config.compile != "off" and key in self._compiled:
-            parts = replace(parts, warm_up=self._recorded.warm(cell, config in self._ran))
+            parts = replace(parts, warm_up=self._recorded.warm(cell))
         elif config.compile == "max-autotune":
             parts = replace(parts, warm_up=AUTOTUNE_TRIALS * parts.warm_up)
-        self._compiled.add(key)
-        self._ran.add(config)
+        if config.compile != "off" and not self._compiled:
+            parts = replace(parts, around=parts.around + COMPILER_SECONDS)
+        if config.compile != "off":
+            self._compiled.add(key)
         rate = number(entry.document.get("samples_per_second")) or 0.0
         slow = trial.rival is not None and rate < CLEARLY_SLOWER * trial.rival
         before = max(RECORDED_WINDOW, STEADY_STEPS * step)

@@ -47,7 +47,22 @@ def test_a_replay_finds_nearly_the_best_of_a_grid_where_the_budget_allows_it(led
 def test_what_is_asked_for_a_second_time_takes_as_long_as_what_the_cache_has(ledger: Ledger):
     recorded = Recorded(ledger)
     cell = cell_key(BASE.changed("compile", "default"))
-    assert recorded.warm(cell, same=False) <= recorded.parts(cell).warm_up
+    assert recorded.warm(cell) < recorded.cold(cell) == recorded.parts(cell).warm_up
+
+
+def test_a_first_compilation_takes_as_long_as_with_an_empty_cache(ledger: Ledger):
+    """The runs of a grid share a cache: the second mode of a graph compiles faster there."""
+    config = BASE.changed("compile", "default")
+    entry = Card().run(Trial(config, 0, "again"))
+    seconds = {**entry.environment, "trial_seconds": 60.0}
+    document = {**entry.document, "warmup_seconds": 51.0}
+    ledger.add(document, group="bars-again-x", cell=cell_key(config), environment=seconds)
+    recorded = Recorded(ledger)
+    in_grid = recorded.cold(cell_key(BASE.changed("compile", "reduce-overhead")))
+    assert recorded.cold(cell_key(config)) == 51.0
+    assert in_grid == 51.0  # of the same graph in the other mode
+    other = config.changed("amp", "bf16")
+    assert recorded.cold(cell_key(other)) > 2 * Card().seconds_of(other)
 
 
 def lanes(out: Path, seconds: float) -> Lanes:
