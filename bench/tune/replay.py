@@ -27,7 +27,7 @@ from gpuscope.lab.run_facts import RunFacts
 from gpuscope.lab.sweep import cell_key
 from gpuscope.lab.toggles import BY_NAME
 from gpuscope.lab.tune import judge
-from gpuscope.lab.tune.budget import AGAIN_SHARE, AUTOTUNE_TRIALS, Parts, graph, parts_of
+from gpuscope.lab.tune.budget import AGAIN_SHARE, Parts, graph, parts_of
 from gpuscope.lab.tune.findings import CLEARLY_SLOWER, Found, Settings, Trial, label_of
 from gpuscope.lab.tune.runner import FEW_STEPS, STEADY_STEPS, window_of
 from gpuscope.lab.tune.search import Search
@@ -42,6 +42,8 @@ how much longer than others the first trial takes to start.
 """
 COMPILER_SECONDS = 4.5
 """How much longer the first trial that compiles takes to start: the compiler is imported."""
+AUTOTUNE_TIMES = 5
+"""How many times as long as the default mode max-autotune compiles; it was cut at 4 times."""
 FRESH = ("bars-again", "bars-turns")
 """Runs of these groups begin with an empty cache."""
 WARM_SHARE = 0.5
@@ -201,7 +203,7 @@ class Replay:
         if config.compile != "off" and key in self._compiled:
             parts = replace(parts, warm_up=self._recorded.warm(cell))
         elif config.compile == "max-autotune":
-            parts = replace(parts, warm_up=AUTOTUNE_TRIALS * parts.warm_up)
+            parts = replace(parts, warm_up=AUTOTUNE_TIMES * parts.warm_up)
         if config.compile != "off" and not self._compiled:
             parts = replace(parts, around=parts.around + COMPILER_SECONDS)
         if config.compile != "off":

@@ -8,21 +8,30 @@ library is needed.
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...text.numbers import number
 from ..config import LabConfig
 from ..ledger import Entry
 
-COMPILE_TRIALS, AUTOTUNE_TRIALS = 3, 4
-"""How many times as long as a plain trial a first warm-up that compiles is expected to take, until
-one has been measured; and how many times as long as that one that also autotunes.
+COMPILE_TRIALS, COMPILE_SECONDS, AUTOTUNE_TIMES = 3, 20.0, 8
+"""How many times as long as a plain trial a first warm-up that compiles is expected to take, and
+how many seconds at least, until one has been measured: on the servers where it was, convolutional
+networks and transformers of a dozen layers took 14 to 25 s, of which a small batch takes nothing
+off. Then, how many times as long as that one that also autotunes.
 """
 AGAIN_SHARE, ALIKE_SHARE = 0.25, 0.5
 """The share of a warm-up that compiles which the same configuration takes again, and another one
 with the same graph, as the compiler keeps its results.
 """
-
+UNSURE = 1.25
+"""How many times as long as expected a first warm-up may take, before one in that mode has been
+measured. Where there is no time for that it is not begun: one that is cut has told nothing.
+"""
+FIRST_START_SHARE = 0.5
+"""The share of its start that the first trial is expected to take again: it has loaded the
+libraries from the disk.
+"""
 GRAPH = ("amp", "tf32", "batch", "compile", "checkpoint", "channels_last", "cudnn_benchmark")
 """The switches on which depends what is compiled."""
 
@@ -55,6 +64,8 @@ class Costs:
     def __init__(self) -> None:
         self._newest: dict[LabConfig, Parts] = {}
         self._runs: dict[LabConfig, int] = {}
+        self._timed: dict[LabConfig, float] = {}
+        """For how many seconds the steps of its longest trial were timed."""
         self._around: list[float] = []
         self._plain: list[Parts] = []
         self._cold: dict[tuple[object, ...], float] = {}
@@ -67,11 +78,16 @@ class Costs:
     def note(self, config: LabConfig, entry: Entry) -> None:
         """Note how long a trial took."""
         parts = parts_of(entry)
+        if not self._around:
+            parts = replace(parts, around=FIRST_START_SHARE * parts.around)
         self._around.append(parts.around)
         if config.compile == "off":
             self._plain.append(parts)
-        elif entry.failure:
-            return  # what it has compiled is unknown
+        elif entry.failure:  # what it has compiled is unknown, and that it took so long is known
+            self._modes[config.compile] = max(
+                self._modes.get(config.compile, 0.0), parts.whole - self._typical()[0]
+            )
+            return
         elif graph(config) not in self._cold:
             self._cold[graph(config)] = parts.warm_up
             longest = self._modes.get(config.compile, 0.0)
@@ -79,6 +95,7 @@ class Costs:
         elif self._runs.get(config) == 1 and self._cold[graph(config)] > 0:
             self._again.append(min(1.0, parts.warm_up / self._cold[graph(config)]))
         self._newest[config] = parts
+        self._timed[config] = max(self._timed.get(config, 0.0), parts.timed)
         self._runs[config] = self._runs.get(config, 0) + 1
 
     def next(self, config: LabConfig) -> float:
@@ -88,6 +105,13 @@ class Costs:
             around, plain = self._typical()
             return around + plain.timed + self._first_warm_up(config, plain)
         return self._start(newest) + newest.timed + self._next_warm_up(config, newest)
+
+    def surely(self, config: LabConfig) -> float:
+        """Return within how many seconds the next trial of a configuration ends almost surely."""
+        expected = self.next(config)
+        if config.compile == "off" or config.compile in self._modes or config in self._newest:
+            return expected
+        return expected + (UNSURE - 1) * self._first_warm_up(config, self._typical()[1])
 
     def longest(self, config: LabConfig) -> float:
         """Return how many seconds the next trial takes if no cache has what it compiles.
@@ -114,10 +138,13 @@ class Costs:
             return 1.0
         return max(self._again) if self._again else AGAIN_SHARE
 
-    def timed(self, config: LabConfig) -> float:
-        """Return for how many seconds the steps of its newest trial were timed."""
+    def saved_where_slow(self, config: LabConfig) -> float:
+        """Return how many seconds the next trial takes less where half of its steps are enough.
+
+        Nothing where that was so in the newest one already.
+        """
         newest = self._newest.get(config)
-        return newest.timed if newest is not None else 0.0
+        return max(0.0, newest.timed - self._timed[config] / 2) if newest is not None else 0.0
 
     def _typical(self) -> tuple[float, Parts]:
         """Return how long trials take to start and end, and the middle one of the plain ones."""
@@ -138,8 +165,9 @@ class Costs:
             return ALIKE_SHARE * self._cold[graph(config)]
         if mode in self._modes:
             return self._modes[mode]
-        known = max(self._modes.values(), default=COMPILE_TRIALS * plain.whole)
-        return known * (AUTOTUNE_TRIALS if mode == "max-autotune" else 1)
+        prior = max(COMPILE_TRIALS * plain.whole, COMPILE_SECONDS)
+        known = max(self._modes.values(), default=prior)
+        return known * (AUTOTUNE_TIMES if mode == "max-autotune" else 1)
 
     def _next_warm_up(self, config: LabConfig, newest: Parts) -> float:
         once = config.compile != "off" and self._runs[config] == 1

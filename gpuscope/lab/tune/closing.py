@@ -22,6 +22,10 @@ less than ``SURE`` times as fast, because a few pairs agree by chance more easil
 where the budget has no time for them.
 """
 SURE = 1.1
+NARROW, WIDE_PAIRS = 1.1, 5
+"""Where the interval's upper end is more than ``NARROW`` times its lower one there are more pairs
+too, up to ``WIDE_PAIRS``: the speed of such trainings changes from one process to the next.
+"""
 
 
 class Closing(Trials):
@@ -148,7 +152,7 @@ class Closing(Trials):
         whole = self._pair(best) + saved + longer
         short = time_left is not None and time_left < FINAL_PAIRS * whole
         for pair in range(MOST_FINAL_PAIRS):
-            if pair >= FINAL_PAIRS and _decided(found):
+            if pair >= FINAL_PAIRS and _decided(found, pair):
                 break
             time_left = self._settings.time_left()
             needed = self._pair(best) + (0.0 if short else saved)
@@ -184,8 +188,9 @@ class Closing(Trials):
         return f"give the search {max(1.0, more):,.0f} s more"
 
 
-def _decided(found: Speed | None) -> bool:
-    """Say whether more pairs would not change what the pairs so far have shown."""
-    if found is None or found.low is None:
+def _decided(found: Speed | None, pairs: int) -> bool:
+    """Say whether more pairs would not change what so many pairs have shown."""
+    if found is None or found.low is None or found.high is None:
         return False
-    return found.low >= SURE or found.ratio < 1
+    narrow = found.high <= NARROW * found.low or pairs >= WIDE_PAIRS
+    return (found.low >= SURE and narrow) or found.ratio < 1

@@ -25,12 +25,20 @@ from . import judge
 from .closing import Closing
 from .findings import Found, Row, Switch, Trial, words
 from .judge import Speed
-from .space import AXES, Axis, Seen, changes
-from .trials import MUCH, is_config
+from .space import AXES, COMPILE_FIRST, EXTRAS, Axis, Seen, changes, jump
+from .trials import LEAST_PAIRS, MUCH, is_config
 
 STALE_TRIALS = 6
 """After this many trials of others the best configuration is run again, so that a machine that has
 become slower does not make the candidates look worse."""
+FEW_TRIALS = 4
+"""Where there is time for fewer trials than this and the proof, the first one changes several
+switches at once.
+"""
+AMPLE = 2.0
+"""How many times the time must be there that all trials up to the first compilation are expected to
+take. Where it is not, compiling comes first.
+"""
 ALONE = frozenset({"batch", "accumulate"})
 """What is slower by these is slower in every mode of the compiler."""
 
@@ -140,9 +148,10 @@ class Search(Closing):
         any more.
         """
         improved = True
+        best = yield from self._jump(best)
         while improved:
             improved = False
-            for axis in AXES:
+            for axis in self._order(best):
                 before = best
                 best = yield from self._climb_along(axis, best)
                 improved = improved or best != before
@@ -157,6 +166,33 @@ class Search(Closing):
             self._leave_out(best, change)
         return best
 
+    def _jump(self, best: LabConfig) -> Generator[Trial, Entry, LabConfig]:
+        """Change several switches at once where there is no time to try each alone.
+
+        While nothing is kept there is nothing to lose, so it begins also where the proof may not
+        fit.
+        """
+        left, trial = self._settings.time_left(), self._costs.next(best)
+        proof = LEAST_PAIRS * self._pair(best)
+        if left is None or left >= FEW_TRIALS * trial + proof or left < 2 * trial:
+            return best
+        change = jump(best, self._batch(best), self._facts(best), self._settings.limits)
+        config = self._with(best, change or {})
+        if change is None or not is_config(config):
+            return best
+        return config if (yield from self._try(best, change, postpone=True)) else best
+
+    def _order(self, best: LabConfig) -> tuple[Axis, ...]:
+        """Return the order of the kinds of changes: where time is short compiling comes first."""
+        left = self._left(best)
+        if left is None or best.compile != "off":
+            return AXES
+        extras = [change for axis in EXTRAS for change in self._changes(axis, best)]
+        configs = [config for change in extras if is_config(config := self._with(best, change))]
+        compiled = best.changed("compile", "default")
+        needed = self._costs.next(compiled) + len(configs) * self._costs.again(best)
+        return AXES if left >= AMPLE * needed else COMPILE_FIRST
+
     def _climb_along(self, axis: Axis, best: LabConfig) -> Generator[Trial, Entry, LabConfig]:
         """Try the changes of one kind; those on a new best begin again at the first."""
         kept = True
@@ -166,7 +202,7 @@ class Search(Closing):
                 config = self._with(best, change)
                 if not is_config(config) or self._is_known(best, config, change):
                     continue
-                if self._lacks_time(config):
+                if self._lacks_time(best, config):
                     self._leave_out(best, change)
                 elif (yield from self._try(best, change, postpone=True)):
                     best, kept = config, True
@@ -186,10 +222,10 @@ class Search(Closing):
             for row in self.rows
         )
 
-    def _lacks_time(self, config: LabConfig) -> bool:
+    def _lacks_time(self, best: LabConfig, config: LabConfig) -> bool:
         """Say whether the budget has no time for a first trial of a candidate."""
-        limit = self._limit(config)
-        if limit is None or limit > self._costs.next(config):
+        limit = self._limit(config, best)
+        if limit is None or limit > self._costs.surely(config):
             return False
         self._stopped = self._stopped or "the budget was used up"
         return True
@@ -267,7 +303,7 @@ class Search(Closing):
         if stale and self._cheap(config, best):
             yield from self._ask(best, "the best so far, again")
         entry = yield from self._ask(
-            config, words(change), self._limit(config), self._pace(best) or None
+            config, words(change), self._limit(config, best), self._pace(best) or None
         )
         problem = self._problem(entry)
         if problem:

@@ -16,7 +16,7 @@ from ..toggles import Value
 
 Change = Mapping[str, Value]
 
-BATCH_STEPS = (2.0, 1.5, 0.5)
+LARGER, SMALLER = (2.0, 1.5), (0.5,)
 """The factors by which the micro-batch is changed."""
 WORKERS = (4, 8, 16)
 
@@ -135,7 +135,21 @@ def _batch(
     total = batch * config.accumulate
     if config.accumulate > 1 and not limits.free_batch:
         yield {"batch": total, "accumulate": 1}
-    for factor in BATCH_STEPS:
+    yield from _sizes(config, batch, limits, LARGER)
+
+
+def _smaller_batch(
+    config: LabConfig, batch: int, facts: RunFacts, limits: Limits, seen: Seen
+) -> Iterator[Change]:
+    if config.compile == "off":  # else it must be compiled anew, and hardly ever pays
+        yield from _sizes(config, batch, limits, SMALLER)
+
+
+def _sizes(
+    config: LabConfig, batch: int, limits: Limits, factors: Sequence[float]
+) -> Iterator[Change]:
+    total = batch * config.accumulate
+    for factor in factors:
         size = int(batch * factor)
         if size < 1 or size == batch:
             continue
@@ -205,20 +219,27 @@ def _layout(
 ) -> Iterator[Change]:
     if config.has_convolutions:
         yield {"channels_last": True}
+        if config.compile != "off":  # what it brings without the compiler says little
+            yield {"channels_last": False}
 
 
 Axis = Callable[[LabConfig, int, RunFacts, Limits, Seen], Iterator[Change]]
-AXES: tuple[Axis, ...] = (
-    _precision,
-    _batch,
-    _layout,
-    _input,
-    _allocator,
-    _compile,
-    _optimizer,
-    _recompute,
-    _autotune,
-)
+_MOST: tuple[Axis, ...] = (_precision, _batch)
+EXTRAS: tuple[Axis, ...] = (_layout, _input, _allocator)
+"""The kinds of changes that bring something to some models, in a short trial each."""
+_LAST: tuple[Axis, ...] = (_optimizer, _smaller_batch, _recompute, _autotune)
+AXES: tuple[Axis, ...] = (*_MOST, *EXTRAS, _compile, *_LAST)
 """The kinds of changes, in the order in which they are tried: what can bring much for a short trial
 comes before what must be compiled first, and what brings little comes last.
 """
+COMPILE_FIRST: tuple[Axis, ...] = (*_MOST, _compile, *EXTRAS, *_LAST)
+"""The order where the time is short: compiling brings more than all that comes after it."""
+
+
+def jump(config: LabConfig, batch: int, facts: RunFacts, limits: Limits) -> Change | None:
+    """Return what usually brings most, in one change, where there is no time to try each alone."""
+    if limits.vary or limits.free_batch or facts.device_type != "cuda":
+        return None
+    if config.amp != "off" or config.accumulate == 1:
+        return None
+    return {"amp": "bf16", "batch": batch * config.accumulate, "accumulate": 1}

@@ -167,7 +167,7 @@ class Trials:
         """
         fastest = max(map(self._pace, self._runs), default=0.0)
         slow = self._pace(self.baseline) < CLEARLY_SLOWER * fastest
-        saved = self._costs.timed(self.baseline) / 2 if slow else 0.0
+        saved = self._costs.saved_where_slow(self.baseline) if slow else 0.0
         return self._costs.again(self.baseline) - saved
 
     def _pair(self, best: LabConfig) -> float:
@@ -186,20 +186,34 @@ class Trials:
         """
         return LEAST_PAIRS if any(row.status == "kept" for row in self.rows) else 1
 
-    def _limit(self, config: LabConfig) -> float | None:
+    def _limit(self, config: LabConfig, best: LabConfig) -> float | None:
         """Return the seconds that the next trial of a candidate may take at most.
 
-        A first warm-up that takes longer than expected also takes longer in the proof.
+        After it there is time to prove it, and also to prove ``best``. A first warm-up that takes
+        longer than expected also takes longer in the proof.
         """
-        left = self._left(config)
-        if left is None or config.compile == "off" or config in self._runs:
-            return left
+        left = self._settings.time_left()
+        if left is None:
+            return None
+        pairs = self._pairs_after(config)
+        left_by_best = left - pairs * self._pair(best)
+        left -= pairs * self._pair(config)
         expected = self._costs.next(config)
-        more = left - expected
-        if more <= 0:
-            return left
-        share = self._costs.again_share(config)
-        return expected + more / (1 + self._kept_back() * MARGIN * share)
+        if config.compile != "off" and config not in self._runs and left > expected:
+            share = self._costs.again_share(config)
+            left = expected + (left - expected) / (1 + pairs * MARGIN * share)
+        return min(left, left_by_best)
+
+    def _pairs_after(self, config: LabConfig) -> int:
+        """Return for how many pairs of the proof time is kept back after a trial of a candidate.
+
+        One pair is enough for the first compilation of what is much faster than the baseline
+        already: that brings more than a second pair does.
+        """
+        kept = [row.config for row in self.rows if row.status == "kept"]
+        first = config.compile != "off" and all(one.compile == "off" for one in kept)
+        much = max(map(self._pace, kept), default=0.0) >= MUCH * self._pace(self.baseline)
+        return 1 if first and much else self._kept_back()
 
     def _over(self, best: LabConfig, *trials: LabConfig) -> bool:
         """Say whether the budget has no time for these trials and then the proof of ``best``.
