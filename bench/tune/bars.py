@@ -1,15 +1,18 @@
 """Measure the bars of ``gpuscope tune`` on one model: of the Lab, or MODULE:FACTORY.
 
 python -m bench.tune.bars gpt-small --batch 8 --accumulate 4 --budget 120 --out DIR
-    [--steps tune,autotune,again,grid,turns] [--cards 0,1,2,3] [--shard 2/16]
+    [--steps grid,autotune,tune,again,turns] [--cards 0,1,2,3] [--shard 2/16] [--within autotune]
 
-tune: ``gpuscope tune`` searches, as a user calls it, on the first card.
-autotune: pytorch-autotune tunes the same training with the same budget, on the last card. With
-    several cards both run at the same time.
-again: the baseline, what tune found and what pytorch-autotune chose run in turns, each in a process
-    that is started anew. Since pytorch-autotune changes neither the micro-batch nor accumulation,
-    its switches run with those of tune too.
+The steps run in this order:
 grid: every combination of the switches runs once. The cards share it; ``--shard`` runs a part.
+    The step ``known`` runs none, and only reads what the ledger has of it.
+autotune: pytorch-autotune tunes the same training with the same budget, on the last card.
+tune: ``gpuscope tune`` searches, as a user calls it, on the first card. ``--within autotune`` gives
+    it the very seconds that pytorch-autotune took, from the start of its process to its end;
+    ``--within grid`` a share of those of the whole grid.
+again: the baseline, what tune found and what pytorch-autotune chose run in turns, each in a process
+    that is started anew. With ``--crossed``, since pytorch-autotune changes neither the micro-batch
+    nor accumulation, its switches run with those of tune too.
 turns: what tune found and the fastest of the grid run in turns, in fresh processes. Only these runs
     are compared: the best of many single runs is partly luck.
 
@@ -31,7 +34,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +42,6 @@ from gpuscope.lab import torch_probe
 from gpuscope.lab.config import LabConfig
 from gpuscope.lab.ledger import Entry, Ledger
 from gpuscope.lab.models import MODELS
-from gpuscope.lab.sweep import cell_key
 from gpuscope.lab.tune import judge
 from gpuscope.lab.tune.runner import Job, Progress, Runner, window_of
 from gpuscope.process.atomic_file import write_text
@@ -48,10 +49,15 @@ from gpuscope.text.numbers import number
 
 ENOUGH_SHARE, TIME_SHARE = 0.97, 0.25
 """The bar: so much of the speed of the grid's best, in at most so much of the grid's time."""
-BEST_OF_GRID = 3
+WITHIN_SHARE = 0.22
+"""The share of the grid's time that tune is given: it must not be more than ``TIME_SHARE``."""
+AROUND_SECONDS = 2.0
+"""What Python takes before and after the seconds that ``gpuscope tune`` counts."""
+BEST_OF_GRID = 2
 """So many of the grid's fastest run again: single runs differ by some percent."""
 
 
+GRID = "bars-grid"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
@@ -99,11 +105,13 @@ def show(progress: Progress, entry: Entry | None) -> None:
         print(f"  {progress.spent_seconds:6.0f} s  {progress.label}: {said}", flush=True)
 
 
-def tuned(args: argparse.Namespace, base: LabConfig, environ: dict[str, str]) -> dict[str, Any]:
+def tuned(
+    args: argparse.Namespace, base: LabConfig, environ: dict[str, str], budget: float
+) -> dict[str, Any]:
     """Return the document of ``gpuscope tune``, which is kept."""
     kept = args.out / "tune.json"
     if not kept.exists():
-        words = ["tune", *base.flags(), "--budget", f"{args.budget:.0f}s", "-o", str(kept)]
+        words = ["tune", *base.flags(), "--budget", f"{budget:.0f}s", "-o", str(kept)]
         command = [sys.executable, "-m", "gpuscope", *words]
         subprocess.run(command, check=False, env={**os.environ, **environ})
     if not kept.exists():
@@ -198,21 +206,32 @@ class Bars:
     # ── the steps ─────────────────────────────────────────────────────────────────────────────────
 
     def tune(self) -> None:
-        """Let gpuscope tune search, and pytorch-autotune beside it if it is to run too."""
-        beside = "autotune" in self.args.steps and len(self.cards) > 1
-        with ThreadPoolExecutor(1) as threads:
-            other = threads.submit(self.autotune) if beside else None
-            document = tuned(self.args, self.base, self.environ(self.cards[0], "tune"))
-            if other is not None:
-                other.result()
+        """Let gpuscope tune search."""
+        budget = self.budget()
+        self.window = self.args.window or window_of(budget)
+        began = time.monotonic()
+        document = tuned(self.args, self.base, self.environ(self.cards[0], "tune"), budget)
         print(document["sentence"], flush=True)
         names = ("sentence", "seconds", "stopped", "runs")
         chosen = {name: document[name] for name in names}
+        took = {"budget": budget, "process_seconds": time.monotonic() - began}
+        if "tune" in self.found:  # from an earlier call, with the same document
+            took = {name: self.found["tune"].get(name) for name in took}
         trials = [entry for entry in self.ledger.entries(limit=None) if entry.source == "tune"]
         self.keep(
-            tune={**chosen, "config": document["best"]["config"]},
+            tune={**chosen, **took, "config": document["best"]["config"]},
             out_of_memory=out_of_memory(trials),
         )
+
+    def budget(self) -> float:
+        """Return the seconds that tune is given."""
+        within, grid = self.args.within, self.found.get("grid")
+        if within == "autotune":
+            seconds = self.found.get("autotune", {}).get("process_seconds")
+            return float(seconds - AROUND_SECONDS if seconds else self.args.budget)
+        if within == "grid" and grid and grid["done"]:
+            return float(WITHIN_SHARE * whole_grid(grid))
+        return float(self.args.budget)
 
     def autotune(self) -> None:
         """Let pytorch-autotune tune, once."""
@@ -227,30 +246,37 @@ class Bars:
             return
         sides = {"tune": best}
         if theirs is not None:
+            sides["autotune"] = theirs
+        if theirs is not None and self.args.crossed:
             size = {"batch": best.batch, "accumulate": best.accumulate}
-            with_our_batch = LabConfig.from_mapping({**theirs.to_mapping(), **size})
-            sides |= {"autotune": theirs, "autotune_with_our_batch": with_our_batch}
+            crossed = LabConfig.from_mapping({**theirs.to_mapping(), **size})
+            sides["autotune_with_our_batch"] = crossed
         turns = self.in_turns("again", [self.base, *sides.values()], "tune").entries
         found = {name: against(turns[self.base], turns[side]) for name, side in sides.items()}
-        if theirs is not None:
-            found["tune_of_autotune"] = against(turns[theirs], turns[best])
-            found["tune_of_autotune_with_our_batch"] = against(turns[with_our_batch], turns[best])
+        for name, side in sides.items():
+            if name != "tune":
+                found[f"tune_of_{name}"] = against(turns[side], turns[best])
         self.keep(again=found)
 
     def grid(self) -> None:
         """Run the grid, or a part of it."""
-        machine = torch_probe.ask(sys.executable)
-        configs, refused = grid(self.base, self.batch, machine.facts)
-        configs = list(dict.fromkeys([self.base, *configs]))
+        configs, refused = self._grid()
         part, parts = map(int, self.args.shard.split("/"))
         mine = configs[len(configs) * (part - 1) // parts : len(configs) * part // parts]
         print(f"grid: {len(mine)} of {len(configs)} configurations, {refused} refused", flush=True)
-        plan, job = Plan(mine, 1, "the grid"), Job("bars-grid", self.base)
         if mine:
-            cache = str(self.caches / "grid")
+            job, cache = Job(GRID, self.base), str(self.caches / "grid")
+            plan = Plan(mine, 1, "the grid")
             run_plan(plan, job, self.ledger, self.window, self.cards, cache)
-        runs = {entry.cell: entry for entry in self.ledger.entries(limit=None, group=job.group)}
-        done = {config: runs[cell_key(config)] for config in configs if cell_key(config) in runs}
+        self.known(configs, refused)
+
+    def known(self, configs: list[LabConfig] | None = None, refused: int = 0) -> None:
+        """Write down what the ledger has of the grid."""
+        if configs is None:
+            configs, refused = self._grid()
+        entries = self.ledger.entries(limit=None, group=GRID)
+        runs = {entry.config: entry for entry in sorted(entries, key=lambda entry: entry.id)}
+        done = {config: runs[config] for config in configs if config in runs}
         ranked = sorted(done, key=lambda config: -pace([done[config]]))
         seconds = sum(number(run.environment.get("tune_seconds")) or 0 for run in done.values())
         self.keep(
@@ -263,25 +289,34 @@ class Bars:
             }
         )
 
+    def _grid(self) -> tuple[list[LabConfig], int]:
+        machine = torch_probe.ask(sys.executable)
+        configs, refused = grid(self.base, self.batch, machine.facts)
+        return list(dict.fromkeys([self.base, *configs])), refused
+
     def turns(self) -> None:
-        """Compare what tune found with the best of the grid, once that is complete."""
+        """Compare what tune found with the best of the grid, or of the part that is known."""
         grid, best = self.found.get("grid", {}), self.config("tune")
-        if best is None or not grid or grid["done"] < grid["configurations"]:
+        if best is None or not grid or not grid["done"]:
             return
         fastest = [LabConfig.from_mapping(config) for config in grid["fastest"]]
-        turns = self.in_turns("turns", [self.base, best, *fastest], "grid").entries
+        turns = self.in_turns("turns", [best, *fastest], "tune").entries
         top = max(fastest, key=lambda config: pace(turns[config]))
         self.keep(
             turns={
                 "best_of_the_grid": top.to_mapping(),
-                "it_of_the_baseline": against(turns[self.base], turns[top]),
                 "tune_of_it": against(turns[top], turns[best]),
-                "time_of_the_grid": self.found["tune"]["seconds"] / grid["seconds"],
+                "time_of_the_grid": self.found["tune"]["seconds"] / whole_grid(grid),
             }
         )
 
 
-STEPS = ("tune", "autotune", "again", "grid", "turns")
+def whole_grid(grid: Mapping[str, Any]) -> float:
+    """Return the seconds of a whole grid; where a part has run, as many for each of the others."""
+    return float(grid["seconds"] * grid["configurations"] / grid["done"])
+
+
+STEPS = ("grid", "known", "autotune", "tune", "again", "turns")
 
 
 def main() -> int:
@@ -295,8 +330,10 @@ def main() -> int:
     parser.add_argument("--window", type=float, help="seconds of steps timed in a run (as tune's)")
     parser.add_argument("--cards", default=os.environ.get(VISIBLE) or "0", help="such as 0,1,2")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--within", choices=("autotune", "grid"), help="tune's budget")
+    parser.add_argument("--crossed", action="store_true")
     parser.add_argument(
-        "--steps", type=lambda text: text.split(","), default="tune,again,grid,turns"
+        "--steps", type=lambda text: text.split(","), default="grid,tune,again,turns"
     )
     parser.add_argument("--shard", default="1/1", metavar="PART/PARTS", help="a part of the grid")
     parser.add_argument("--out", type=Path, required=True)
@@ -323,6 +360,8 @@ def missed(found: Mapping[str, Any]) -> list[str]:
         rows.append(f"{share['ratio']:.1%} of the best of the grid")
     if turns and turns["time_of_the_grid"] > TIME_SHARE:
         rows.append(f"{turns['time_of_the_grid']:.1%} of the grid's time")
+    if (share := again.get("tune_of_autotune")) and share["ratio"] < 1:
+        rows.append(f"{share['ratio']:.1%} of the speed that pytorch-autotune found")
     return rows
 
 

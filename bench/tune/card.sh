@@ -1,12 +1,26 @@
 #!/bin/sh
-# The bars of gpuscope tune on the cards of CUDA_VISIBLE_DEVICES (all), within GPUSCOPE_SECONDS (540): as many models as fit, each
-# on one card, then grids. Results are in $OUT as they come; give them back in $BARS to continue.
-#   bench/tune/card.sh [MODEL…]     the models of bench/tune/lanes.py, by default all in their order
-# GPUSCOPE_BUDGET (110) is the budget of tune in seconds, GRIDS (gpt-small,conv-small) the models with a grid. pytorch-autotune
-# tunes four of them too where it can be imported; it can be given as a wheel in AUTOTUNE_WHEEL.
+# The bars of gpuscope tune on the cards of CUDA_VISIBLE_DEVICES (all), within GPUSCOPE_SECONDS (540). Results are in $OUT as they
+# come; one of them is table.txt, which is written again after each part.
+#   bench/tune/card.sh bars      a part of the grid's time for the models of $GRIDS, beside the grid's best; and the four models
+#                                that pytorch-autotune tunes too, each in the very seconds that it took
+#   bench/tune/card.sh models    what of that is not in $BARS yet; then the 20 models of bench/tune/lanes.py, each in
+#                                GPUSCOPE_BUDGET (60) seconds, and again in fresh processes
+#   bench/tune/card.sh grids     the grids of the models of $GRIDS, in parts
+# $BARS names folders, with colons between them: ledgers with grids, and the output of an earlier call, which is continued.
+# GRIDS (gpt-small,conv-small) are the models with a grid. pytorch-autotune can be given as a wheel in AUTOTUNE_WHEEL.
 cd "$(dirname "$0")/../.." || exit 1
 python=${PYTHON:-python3}
 cards=${CUDA_VISIBLE_DEVICES:-$(nvidia-smi --query-gpu=index --format=csv,noheader | paste -sd, -)}
+grids=${GRIDS-gpt-small,conv-small}
 [ -n "${AUTOTUNE_WHEEL:-}" ] && export PYTHONPATH="$(realpath "$AUTOTUNE_WHEEL")${PYTHONPATH:+:$PYTHONPATH}"
-exec "$python" -m bench.tune.lanes "$@" --out "${OUT:-.}" --cards "$cards" --seconds "${GPUSCOPE_SECONDS:-540}" \
-  --budget "${GPUSCOPE_BUDGET:-110}" --grids "${GRIDS-gpt-small,conv-small}" ${BARS:+--bars "$BARS"}
+bars="--quarter $grids --beside conv-large,gpt-small,conv-small,mlp-large"
+others=llama-like,resnet50,bert-base,vit-b16,lstm-lm,unet-batch,gpt-medium,encoder-torch,convnext-like,gpt-wide
+others=$others,gpt-tiny,mlp-small,dlrm-like,gru-lm,mlp-tiny,gpt-large
+case ${1:-bars} in
+bars) what=$bars ;;
+models) what="$bars --models $others,gpt-small,conv-small,conv-large,mlp-large" ;;
+grids) what="--grids $grids" ;;
+*) echo "card.sh $1: it is bars, models or grids" >&2; exit 2 ;;
+esac
+exec "$python" -m bench.tune.lanes $what --out "${OUT:-.}" --cards "$cards" --seconds "${GPUSCOPE_SECONDS:-540}" \
+  --budget "${GPUSCOPE_BUDGET:-60}" ${BARS:+--bars "$BARS"}

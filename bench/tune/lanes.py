@@ -1,13 +1,19 @@
 """Measure the bars of ``gpuscope tune`` on many models at once, each on a card of its own.
 
-python -m bench.tune.lanes --out DIR [--seconds 520] [--cards 0,1,2,3] [--budget 110]
-    [--bars DIR] [--grids gpt-small,conv-small] [MODEL …]
+python -m bench.tune.lanes --out DIR --cards 0,1,2,3 [--seconds 520] [--bars DIR[:DIR…]]
+    [--quarter MODEL,…] [--beside MODEL,…] [--models MODEL,…] [--grids MODEL,…] [--budget 60]
 
-Whichever card is free takes the next part: first each model is tuned, and its result is run again
-beside the baseline in fresh processes; then the grids are run in parts, and what tune found beside
-the best of each complete grid. Nothing begins that is not expected to end in time, and everything
-is written as it comes: the same command with ``--bars`` continues from the files of ``--out``.
-DIR/table.txt has a line for each model.
+Whichever card is free takes the next part, in this order:
+quarter/MODEL: tune has a part of the time of the model's grid, and what it finds runs in turns with
+    the best of the grid. The grid is the most complete one in the ledgers of ``--bars``.
+beside/MODEL: pytorch-autotune tunes first, and tune has the very seconds that it took. What both
+    have found runs in turns with the baseline, in fresh processes.
+models/MODEL: tune has ``--budget`` seconds, and its result is run again beside the baseline.
+grid/MODEL: the grid, in parts.
+
+Nothing begins that is not expected to end in time, and everything is written as it comes. Where a
+folder of ``--bars`` is the output of an earlier call, that is continued, and what it has completed
+is not done again. DIR/table.txt has a line for each part.
 """
 
 from __future__ import annotations
@@ -19,14 +25,22 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.tune.bars import missed
+from bench.tune.bars import GRID, WITHIN_SHARE, missed
+from bench.tune.plan import grid
+from bench.tune.replay import facts
+from gpuscope.lab.config import LabConfig
+from gpuscope.lab.ledger import Entry, Ledger
+from gpuscope.lab.sweep import cell_key
+from gpuscope.text.numbers import number
 
 FAMILIES = "bench.predict.families:"
 VISION = "bench.predict.families_vision:"
@@ -53,12 +67,20 @@ MODELS: dict[str, tuple[str, int, int]] = {
     "gpt-large": ("gpt-large", 2, 4),
 }
 """The model, its micro-batch and accumulation: of the Lab, and ten families of bench/predict."""
-BESIDE = ("gpt-small", "conv-small", "conv-large", "mlp-large")
-"""The models that pytorch-autotune tunes too."""
 PARTS = 16
 """Into so many parts a grid is divided."""
-AGAIN_SECONDS, TURNS_SECONDS, PART_SECONDS = 60.0, 130.0, 75.0
-"""What the runs in turns and a part of a grid are expected to take at least."""
+PART_SECONDS = 75.0
+"""What a part of a grid is expected to take at least."""
+AUTOTUNE_SECONDS = {"gpt-small": 81.0, "conv-small": 73.0, "conv-large": 91.0, "mlp-large": 36.0}
+AUTOTUNE_BUDGET = 110.0
+RUN_SECONDS, COMPILED_SECONDS = 14.0, 20.0
+"""What a run in a fresh process is expected to take, and how much longer each configuration takes
+whose graph no cache has.
+"""
+ROUNDS = {"conv-small": 5}
+"""How often the turns beside a grid's best are repeated where it is more often than usual: the
+speed of such small steps changes much from one process to the next.
+"""
 ENDING_SECONDS = 8.0
 THREADS = "TORCHINDUCTOR_COMPILE_THREADS"
 """The cards share the cores: without a limit each compiles with up to 32 processes."""
@@ -66,13 +88,20 @@ THREADS = "TORCHINDUCTOR_COMPILE_THREADS"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One call of bench.tune.bars. ``seconds`` is what it is expected to take."""
+    """One call of bench.tune.bars, whose output is in ``folder``.
 
-    name: str
-    words: tuple[str, ...]
+    ``seconds`` is what it is expected to take. ``last`` is the key of bars.json that it writes
+    last.
+    """
+
+    folder: str
+    steps: str
     seconds: float
-    after: str = ""
-    """It begins once this model's grid is complete."""
+    last: str
+
+    @property
+    def model(self) -> str:
+        return self.folder.rpartition("/")[2]
 
 
 class Lanes:
@@ -84,64 +113,79 @@ class Lanes:
         self.waiting: deque[Part] = deque()
         self.running: set[subprocess.Popen[bytes]] = set()
         self.lock = threading.Lock()
-        self.threads = max(2, (os.cpu_count() or 2) // len(args.cards.split(",")))
+        cards = args.cards.split(",")
+        cores = sorted(os.sched_getaffinity(0))
+        share = max(1, len(cores) // len(cards))
+        self.cores = {card: cores[i * share : (i + 1) * share] for i, card in enumerate(cards)}
+        self.threads = max(2, share)
 
     @property
     def left(self) -> float:
         return self.ends - time.monotonic()
 
     def plan(self, autotune: bool) -> None:
-        """List the parts, in their order."""
+        """List the parts, in their order, without those that an earlier call has completed."""
         args = self.args
+        parts: list[Part] = []
+        for name in args.quarter:
+            whole = grid_for(name, args.bars, args.out / "quarter" / name)
+            if not whole:
+                print(f"no grid of {name} is known: --bars", flush=True)
+                continue
+            rounds = ROUNDS.get(name, 3)
+            seconds = WITHIN_SHARE * whole + 3 * rounds * RUN_SECONDS + COMPILED_SECONDS
+            steps = f"--steps known,tune,turns --within grid --rounds {rounds}"
+            parts.append(Part(f"quarter/{name}", steps, seconds, "turns"))
+        for name in args.beside if autotune else ():
+            both = 2 * AUTOTUNE_SECONDS.get(name, AUTOTUNE_BUDGET)
+            seconds = both + 6 * RUN_SECONDS + COMPILED_SECONDS
+            steps = "--steps autotune,tune,again --within autotune --rounds 2"
+            steps += f" --budget {AUTOTUNE_BUDGET}"
+            parts.append(Part(f"beside/{name}", steps, seconds, "again"))
         for name in args.models:
-            beside = autotune and name in BESIDE
-            steps = "tune,autotune,again" if beside else "tune,again"
-            seconds = args.budget * (2 if beside else 1) + AGAIN_SECONDS
-            self.waiting.append(Part(name, ("--steps", steps), seconds))
+            steps = f"--steps tune,again --rounds 2 --budget {args.budget}"
+            parts.append(Part(f"models/{name}", steps, args.budget + 4 * RUN_SECONDS, "again"))
         for name in args.grids:
             for part in range(1, PARTS + 1):
-                words = ("--steps", "grid", "--shard", f"{part}/{PARTS}")
-                self.waiting.append(Part(name, words, PART_SECONDS))
-            self.waiting.append(Part(name, ("--steps", "turns"), TURNS_SECONDS, after=name))
+                steps = f"--steps grid --shard {part}/{PARTS}"
+                parts.append(Part(f"grid/{name}", steps, PART_SECONDS, ""))
+        self.waiting.extend(part for part in parts if not self.is_complete(part))
 
     def take(self) -> Part | None:
-        """Return the first part that can begin and is expected to end in time."""
+        """Return the first part that is expected to end in time."""
         with self.lock:
             for part in self.waiting:
-                if part.seconds < self.left and (not part.after or self.is_complete(part.after)):
+                if part.seconds < self.left:
                     self.waiting.remove(part)
                     return part
         return None
 
-    def is_complete(self, name: str) -> bool:
-        grid = read(self.args.out / name).get("grid", {})
-        return bool(grid) and grid["done"] == grid["configurations"]
+    def is_complete(self, part: Part) -> bool:
+        found = read(self.args.out / part.folder)
+        return part.last in found or (part.last == "again" and is_baseline(found))
 
     def follow(self, card: str) -> None:
         """Take parts for one card until nothing is left that would end in time."""
         while self.left > 0:
             part = self.take()
             if part is None:
-                if not any(part.seconds < self.left for part in self.waiting):
-                    return
-                time.sleep(1.0)
-                continue
+                return
             began = time.monotonic()
             code = self.make(part, card)
             took = time.monotonic() - began
-            print(
-                f"card {card}: {part.name} {' '.join(part.words)}: {code}, {took:.0f} s", flush=True
-            )
+            print(f"card {card}: {part.folder} {part.steps}: {code}, {took:.0f} s", flush=True)
+            with self.lock:
+                (self.args.out / "table.txt").write_text(table(self.args.out))
 
     def make(self, part: Part, card: str) -> int | None:
         """Run one part, and end it when the time is up."""
-        model, batch, accumulate = MODELS[part.name]
-        out = self.args.out / part.name
+        model, batch, accumulate = MODELS[part.model]
+        out = self.args.out / part.folder
         out.mkdir(parents=True, exist_ok=True)
         words = [
             model, "--batch", str(batch), "--accumulate", str(accumulate), "--cards", card,
-            "--budget", str(self.args.budget), "--out", str(out), "--device", self.args.device,
-            *part.words,
+            "--out", str(out), "--device", self.args.device,
+            *part.steps.split(),
         ]  # fmt: skip
         with (out / "log.txt").open("ab") as log:
             child = subprocess.Popen(
@@ -152,6 +196,7 @@ class Lanes:
                 env={**os.environ, THREADS: str(self.threads)},
             )
             self.running.add(child)
+            os.sched_setaffinity(child.pid, self.cores[card])  # no card's lane slows another one's
             try:
                 child.wait(timeout=max(1.0, self.left))
             except subprocess.TimeoutExpired:
@@ -193,67 +238,121 @@ def ratio(found: dict[str, Any] | None) -> str:
     )
 
 
-def table(out: Path, names: list[str]) -> str:
-    """Return a line for each model, and what all of them say."""
-    lines, again, slower, memory = [], 0, 0, 0
-    for name in names:
-        found = read(out / name)
-        tune, turns, grid = (found.get(key, {}) for key in ("tune", "turns", "grid"))
-        if not tune and not grid:
+def is_baseline(found: dict[str, Any]) -> bool:
+    """Say whether tune has kept the baseline, so that there is nothing to run again."""
+    return "tune" in found and found["tune"].get("config") == found.get("baseline")
+
+
+def grid_for(name: str, folders: Iterable[Path], to: Path) -> float:
+    """Put the most complete grid of a model into a new ledger, and return the seconds of all of it.
+
+    They are 0 where no ledger has one. Of equally complete grids it is the last.
+    """
+    runs: dict[LabConfig, Entry] = {}
+    for path in (path for one in folders for path in sorted(one.rglob(f"{name}/ledger.sqlite"))):
+        with tempfile.TemporaryDirectory() as copies:  # it may lie where nothing can be written
+            copy = shutil.copy(path, copies)
+            entries = Ledger(Path(copy)).entries(limit=None, group=GRID)
+        entries.sort(key=lambda entry: entry.id)
+        found = {entry.config: entry for entry in entries if entry.config is not None}
+        runs = found if len(found) >= len(runs) else runs
+    if not runs:
+        return 0.0
+    if not (to / "ledger.sqlite").exists():
+        to.mkdir(parents=True, exist_ok=True)
+        ledger = Ledger(to / "ledger.sqlite")
+        for config, entry in runs.items():
+            ledger.add(
+                entry.document,
+                source=entry.source,
+                group=GRID,
+                repeat=entry.repeat,
+                label=entry.label,
+                environment=entry.environment,
+                cell=cell_key(config),
+            )
+    model, batch, accumulate = MODELS[name]
+    base = LabConfig(model=model, device="cuda", batch=batch, accumulate=accumulate)
+    seconds = sum(number(e.environment.get("tune_seconds")) or 0.0 for e in runs.values())
+    return seconds * len(grid(base, batch, facts)[0]) / len(runs)
+
+
+def table(out: Path) -> str:
+    """Return some lines for each part, and what all of them say."""
+    lines, results, slower, memory = [], 0, 0, 0
+    for path in sorted(out.rglob("bars.json")):
+        found = read(path.parent)
+        tune, turns, known = (found.get(key, {}) for key in ("tune", "turns", "grid"))
+        if not tune and not known:
             continue
         measured = found.get("again", {})
         ours = measured.get("tune")
-        again += bool(tune)
+        results += bool(ours) or is_baseline(found)
         slower += bool(ours and ours["ratio"] < 1)
         memory += found.get("out_of_memory", 0)
-        other = found.get("autotune", {})
-        lines += [
-            f"{name}: {tune.get('sentence', 'not tuned')}",
-            f"    {tune.get('seconds', 0):.0f} s; again {ratio(ours)}"
-            + (f"; missed: {', '.join(missed(found))}" if missed(found) else ""),
-        ]
-        if other:
+        lines.append(f"{path.parent.relative_to(out)}: {tune.get('sentence', 'not tuned')}")
+        if tune:
             lines.append(
-                f"    pytorch-autotune {ratio(measured.get('autotune'))} in "
-                f"{other.get('seconds') or 0:.0f} s "
-                f"({other.get('process_seconds') or 0:.0f} s with its start), with our "
-                f"micro-batch {ratio(measured.get('autotune_with_our_batch'))}; tune of these "
-                f"{ratio(measured.get('tune_of_autotune'))}, "
-                f"{ratio(measured.get('tune_of_autotune_with_our_batch'))}"
+                f"    {seconds_of(tune)}; again {ratio(ours)}"
+                + (f"; missed: {', '.join(missed(found))}" if missed(found) else "")
             )
-        if grid:
+        if other := found.get("autotune", {}):
             lines.append(
-                f"    grid {grid['done']} of {grid['configurations']} in {grid['seconds']:.0f} s"
+                f"    pytorch-autotune {ratio(measured.get('autotune'))} in {seconds_of(other)}"
+                f"{': ' + other['error'] if 'error' in other else ''}; "
+                f"tune is {ratio(measured.get('tune_of_autotune'))} times as fast"
+            )
+        if known:
+            lines.append(
+                f"    grid {known['done']} of {known['configurations']} in {known['seconds']:.0f} s"
                 + (f"; of its best {ratio(turns['tune_of_it'])}" if turns else "")
                 + (f" in {turns['time_of_the_grid']:.1%} of its time" if turns else "")
             )
-    lines.append(f"{again} results, {slower} slower than the baseline when measured again")
+    lines.append(f"{results} results, {slower} slower than the baseline when measured again")
     lines.append(f"{memory} trials of tune out of memory")
     return "\n".join(lines) + "\n"
+
+
+def seconds_of(found: dict[str, Any]) -> str:
+    """Return how long a search took, with the start of its process, and its budget."""
+    words = f"{found.get('seconds') or 0:.0f} s"
+    if found.get("process_seconds"):
+        words += f" ({found['process_seconds']:.0f} s with its start and end)"
+    return words + (f" of {found['budget']:.0f} s" if found.get("budget") else "")
+
+
+def names(text: str) -> list[str]:
+    """Return the models of a list with commas. Raises ``ArgumentTypeError``."""
+    found = [name for name in text.split(",") if name]
+    if unknown := set(found) - set(MODELS):
+        raise argparse.ArgumentTypeError(
+            f"{', '.join(sorted(unknown))}: not one of {', '.join(MODELS)}"
+        )
+    return found
 
 
 def main() -> int:
     """Run the lanes, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("models", nargs="*", metavar="MODEL", help=", ".join(MODELS))
-    parser.add_argument("--grids", default="gpt-small,conv-small")
-    parser.add_argument("--budget", type=float, default=110.0)
+    for kind in ("quarter", "beside", "models", "grids"):
+        parser.add_argument(f"--{kind}", type=names, default=[], metavar="MODEL,…")
+    parser.add_argument("--budget", type=float, default=60.0, help="seconds, for --models")
     parser.add_argument("--seconds", type=float, default=520.0)
     parser.add_argument("--cards", required=True, help="such as 0,1,2,3")
     parser.add_argument("--device", default="cuda", choices=("cpu", "cuda"))
-    parser.add_argument("--bars", type=Path, help="the files of an earlier call")
+    parser.add_argument("--bars", default="", help="outputs of earlier calls: DIR[:DIR…]")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
-    args.models = args.models or list(MODELS)
-    args.grids = [name for name in args.grids.split(",") if name]
-    if unknown := {*args.models, *args.grids} - set(MODELS):
-        parser.error(f"{', '.join(sorted(unknown))}: not one of {', '.join(MODELS)}")
-    if args.bars is not None and args.bars.is_dir():
-        shutil.copytree(args.bars, args.out, dirs_exist_ok=True)
+    args.bars = [Path(name) for name in args.bars.split(":") if name]
     args.out.mkdir(parents=True, exist_ok=True)
+    for earlier in args.bars:
+        for kind in ("quarter", "beside", "models", "grid"):
+            if (earlier / "lanes.json").exists() and (earlier / kind).is_dir():
+                shutil.copytree(earlier / kind, args.out / kind, dirs_exist_ok=True)
+    (args.out / "lanes.json").write_text(json.dumps({"cards": args.cards, "argv": sys.argv[1:]}))
     lanes = Lanes(args)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lanes.end)
+    for one in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(one, lanes.end)
     probe = [sys.executable, "-c", "import pytorch_autotune"]
     lanes.plan(subprocess.run(probe, capture_output=True, check=False).returncode == 0)
     threads = [
@@ -263,9 +362,9 @@ def main() -> int:
         thread.start()
     for thread in threads:
         thread.join()
-    text = table(args.out, list(MODELS))
-    (args.out / "table.txt").write_text(text)
-    print(text, end="")
+    for part in lanes.waiting:
+        print(f"no time was left for {part.folder}", flush=True)
+    print(table(args.out), end="")
     return 0
 
 

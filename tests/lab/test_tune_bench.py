@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from bench.tune.bars import missed
+from bench.tune.bars import WITHIN_SHARE, Bars, missed
 from bench.tune.lanes import Lanes, table
 from bench.tune.plan import grid
 from bench.tune.replay import GRID, Recorded, base_of, replay
@@ -18,10 +20,10 @@ from gpuscope.lab.tune.findings import Trial
 from tests.lab.test_tune_search import BASE, CUDA, Card
 
 
-@pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
+@pytest.fixture(scope="module")
+def ledger(tmp_path_factory: pytest.TempPathFactory) -> Ledger:
     """A grid of simulated trainings, as bench.tune.bars leaves it."""
-    ledger, card = Ledger(tmp_path / "ledger.sqlite"), Card(noise=0.001)
+    ledger, card = Ledger(tmp_path_factory.mktemp("grid") / "ledger.sqlite"), Card(noise=0.001)
     ledger.keep_plan(GRID, {"baseline": BASE.to_mapping()})
     for config in grid(BASE, 8, lambda config: CUDA)[0]:
         entry = card.run(Trial(config, 0, "the grid"))
@@ -50,8 +52,9 @@ def test_what_is_asked_for_a_second_time_takes_as_long_as_what_the_cache_has(led
     assert recorded.warm(cell) < recorded.cold(cell) == recorded.parts(cell).warm_up
 
 
-def test_a_first_compilation_takes_as_long_as_with_an_empty_cache(ledger: Ledger):
+def test_a_first_compilation_takes_as_long_as_with_an_empty_cache(ledger: Ledger, tmp_path: Path):
     """The runs of a grid share a cache: the second mode of a graph compiles faster there."""
+    ledger = Ledger(Path(shutil.copy(ledger.path, tmp_path)))
     config = BASE.changed("compile", "default")
     entry = Card().run(Trial(config, 0, "again"))
     seconds = {**entry.environment, "trial_seconds": 60.0}
@@ -65,55 +68,116 @@ def test_a_first_compilation_takes_as_long_as_with_an_empty_cache(ledger: Ledger
     assert recorded.cold(cell_key(other)) > 2 * Card().seconds_of(other)
 
 
-def lanes(out: Path, seconds: float) -> Lanes:
-    given = argparse.Namespace(
-        models=["gpt-small"], grids=["conv-small"], budget=100.0, seconds=seconds, cards="0,1",
-        out=out, device="cuda",
-    )  # fmt: skip
-    found = Lanes(given)
-    found.plan(autotune=False)
+def lanes(out: Path, seconds: float, **given: Any) -> Lanes:
+    parts: dict[str, Any] = {"quarter": [], "beside": [], "models": [], "grids": [], "bars": []}
+    found = Lanes(
+        argparse.Namespace(
+            **{**parts, **given}, budget=60.0, seconds=seconds, cards="0,1", out=out, device="cuda"
+        )
+    )
+    found.plan(autotune=True)
     return found
 
 
-def test_a_card_takes_only_what_is_expected_to_end_in_time(tmp_path: Path):
-    part = lanes(tmp_path, 400.0).take()
-    assert part is not None
-    assert part.name == "gpt-small"
-    short = lanes(tmp_path, 100.0)
-    part = short.take()
-    assert part is not None
-    assert part.words[:2] == ("--steps", "grid")
-    assert lanes(tmp_path, 30.0).take() is None
-
-
-def test_the_best_of_a_grid_is_compared_only_once_the_grid_is_complete(tmp_path: Path):
-    found = lanes(tmp_path, 1000.0)
-    names = []
+def folders(found: Lanes) -> list[str]:
+    taken = []
     while part := found.take():
-        names.append(part.words[1])
-    assert "turns" not in names
-    (tmp_path / "conv-small").mkdir()
-    done = {"grid": {"done": 9, "configurations": 9, "seconds": 90.0}}
-    (tmp_path / "conv-small" / "bars.json").write_text(json.dumps(done))
-    part = found.take()
-    assert part is not None
-    assert part.words[1] == "turns"
+        taken.append(part.folder)
+    return taken
+
+
+def test_a_card_takes_only_what_is_expected_to_end_in_time(tmp_path: Path):
+    given = {"beside": ["gpt-small"], "models": ["gpt-tiny"], "grids": ["conv-small"]}
+    assert folders(lanes(tmp_path, 900.0, **given))[:3] == [
+        "beside/gpt-small", "models/gpt-tiny", "grid/conv-small"
+    ]  # fmt: skip
+    assert folders(lanes(tmp_path, 200.0, **given))[0] == "models/gpt-tiny"
+    assert set(folders(lanes(tmp_path, 100.0, **given))) == {"grid/conv-small"}
+    assert lanes(tmp_path, 30.0, **given).take() is None
+
+
+def test_what_an_earlier_call_has_completed_is_not_done_again(tmp_path: Path):
+    baseline = {"model": "mlp-tiny"}
+    earlier = {
+        "beside/gpt-small": {"tune": {"config": {}}, "again": {"tune": {"ratio": 2.0}}},
+        "models/mlp-tiny": {"baseline": baseline, "tune": {"config": baseline}},
+        "models/gpt-tiny": {"baseline": baseline, "tune": {"config": {}}},
+    }
+    for folder, found in earlier.items():
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "bars.json").write_text(json.dumps(found))
+    given = {"beside": ["gpt-small", "mlp-large"], "models": ["mlp-tiny", "gpt-tiny"]}
+    assert folders(lanes(tmp_path, 900.0, **given)) == ["beside/mlp-large", "models/gpt-tiny"]
+
+
+def test_a_quarter_of_the_time_is_that_of_the_most_complete_grid_that_is_known(tmp_path: Path):
+    card = Card(noise=0.001)
+    configs = grid(BASE, 8, lambda config: CUDA)[0]
+    for folder, part in (("old", configs[:6]), ("new", configs[:4])):
+        (tmp_path / folder / "gpt-small").mkdir(parents=True)
+        ledger = Ledger(tmp_path / folder / "gpt-small" / "ledger.sqlite")
+        for config in part:
+            document = card.run(Trial(config, 0, "the grid")).document
+            seconds = {"tune_seconds": 10.0}
+            ledger.add(document, group=GRID, cell=cell_key(config), environment=seconds)
+        ledger.add({"config": BASE.to_mapping()}, source="tune", group="tune-of-then")
+    bars = [tmp_path / "old", tmp_path / "new"]
+    (part,) = lanes(tmp_path, 900.0, quarter=["gpt-small", "mlp-large"], bars=bars).waiting
+    assert part.folder == "quarter/gpt-small"
+    assert part.seconds > WITHIN_SHARE * 10.0 * len(configs)
+    copied = Ledger(tmp_path / "quarter" / "gpt-small" / "ledger.sqlite").entries(limit=None)
+    assert {entry.config for entry in copied} == set(configs[:6])
+    assert {entry.group for entry in copied} == {GRID}
 
 
 def test_the_table_counts_what_is_slower_and_names_missed_bars(tmp_path: Path):
-    for name, ratio in (("gpt-small", 2.0), ("conv-small", 0.9)):
-        (tmp_path / name).mkdir()
+    for name, speed in (("quarter/gpt-small", 2.0), ("models/conv-small", 0.9)):
+        (tmp_path / name).mkdir(parents=True)
         found = {
-            "tune": {"sentence": f"{ratio} ×", "seconds": 100.0},
-            "again": {"tune": {"ratio": ratio, "low": ratio - 0.01, "high": ratio + 0.01}},
+            "tune": {"sentence": f"{speed} ×", "seconds": 100.0, "budget": 110.0},
+            "again": {"tune": {"ratio": speed, "low": speed - 0.01, "high": speed + 0.01}},
             "grid": {"done": 9, "configurations": 9, "seconds": 300.0},
-            "turns": {"tune_of_it": {"ratio": ratio, "low": None, "high": None},
+            "turns": {"tune_of_it": {"ratio": speed, "low": None, "high": None},
                       "time_of_the_grid": 1 / 3},
             "out_of_memory": 0,
         }  # fmt: skip
         (tmp_path / name / "bars.json").write_text(json.dumps(found))
-    text = table(tmp_path, ["gpt-small", "conv-small", "mlp-tiny"])
+    text = table(tmp_path)
     assert "2 results, 1 slower than the baseline when measured again" in text
     assert "missed: 33.3% of the grid's time\n" in text
     assert "90.0% of the best of the grid" in text
+    assert "100 s of 110 s" in text
     assert missed({}) == []
+
+
+def test_the_table_says_what_both_searches_took(tmp_path: Path):
+    (tmp_path / "beside" / "gpt-small").mkdir(parents=True)
+    found = {
+        "tune": {"sentence": "a result", "seconds": 77.0, "process_seconds": 79.0, "budget": 79.0},
+        "autotune": {"seconds": 72.0, "process_seconds": 81.0},
+        "again": {
+            "tune": {"ratio": 4.0}, "autotune": {"ratio": 4.4}, "tune_of_autotune": {"ratio": 0.91}
+        },
+    }  # fmt: skip
+    (tmp_path / "beside" / "gpt-small" / "bars.json").write_text(json.dumps(found))
+    text = table(tmp_path)
+    assert "77 s (79 s with its start and end) of 79 s" in text
+    assert "pytorch-autotune 4.400 in 72 s (81 s with its start and end)" in text
+    assert "missed: 91.0% of the speed that pytorch-autotune found" in text
+
+
+def test_tune_is_given_the_seconds_of_the_other_or_a_share_of_the_grid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("GPUSCOPE_LEDGER", str(tmp_path / "ledger.sqlite"))
+    given = argparse.Namespace(
+        out=tmp_path, cards="0", window=None, budget=110.0, model="gpt-small", device="cuda",
+        batch=8, accumulate=4, within="autotune",
+    )  # fmt: skip
+    bars = Bars(given, tmp_path)
+    assert bars.budget() == 110.0  # it could not run
+    bars.keep(autotune={"process_seconds": 81.0})
+    assert bars.budget() < 81.0
+    bars.args.within = "grid"
+    bars.keep(grid={"seconds": 300.0, "done": 9, "configurations": 36})
+    assert bars.budget() == WITHIN_SHARE * 1200.0

@@ -14,11 +14,11 @@ from ...text.numbers import number
 from ..config import LabConfig
 from ..ledger import Entry
 
-COMPILE_TRIALS, COMPILE_SECONDS, AUTOTUNE_TIMES = 3, 20.0, 8
+COMPILE_TRIALS, COMPILE_SECONDS, AUTOTUNE_TIMES = 3, 24.0, 8
 """How many times as long as a plain trial a first warm-up that compiles is expected to take, and
 how many seconds at least, until one has been measured: on the servers where it was, convolutional
-networks and transformers of a dozen layers took 14 to 25 s, of which a small batch takes nothing
-off. Then, how many times as long as that one that also autotunes.
+networks and transformers of a dozen layers took 14 to 25 s, and importing the compiler 4 s. Then,
+how many times as long as that one that also autotunes.
 """
 AGAIN_SHARE, ALIKE_SHARE = 0.25, 0.5
 """The share of a warm-up that compiles which the same configuration takes again, and another one

@@ -190,11 +190,14 @@ class Trials:
         """Return the seconds that the next trial of a candidate may take at most.
 
         After it there is time to prove it, and also to prove ``best``. A first warm-up that takes
-        longer than expected also takes longer in the proof.
+        longer than expected also takes longer in the proof. While nothing is kept there is nothing
+        to prove yet, so what compiles nothing may take all the time that is left.
         """
         left = self._settings.time_left()
         if left is None:
             return None
+        if config.compile == "off" and not any(row.status == "kept" for row in self.rows):
+            return left
         pairs = self._pairs_after(config)
         left_by_best = left - pairs * self._pair(best)
         left -= pairs * self._pair(config)
