@@ -37,7 +37,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.tune.plan import Plan, grid
+from bench.tune.plan import Plan, grid, seconds_of
 from gpuscope.lab import torch_probe
 from gpuscope.lab.config import LabConfig
 from gpuscope.lab.ledger import Entry, Ledger
@@ -45,7 +45,6 @@ from gpuscope.lab.models import MODELS
 from gpuscope.lab.tune import judge
 from gpuscope.lab.tune.runner import Job, Progress, Runner, window_of
 from gpuscope.process.atomic_file import write_text
-from gpuscope.text.numbers import number
 
 ENOUGH_SHARE, TIME_SHARE = 0.97, 0.25
 """The bar: so much of the speed of the grid's best, in at most so much of the grid's time."""
@@ -278,13 +277,12 @@ class Bars:
         runs = {entry.config: entry for entry in sorted(entries, key=lambda entry: entry.id)}
         done = {config: runs[config] for config in configs if config in runs}
         ranked = sorted(done, key=lambda config: -pace([done[config]]))
-        seconds = sum(number(run.environment.get("tune_seconds")) or 0 for run in done.values())
         self.keep(
             grid={
                 "configurations": len(configs),
                 "done": len(done),
                 "refused": refused,
-                "seconds": seconds,
+                "seconds": sum(map(seconds_of, done.values())),
                 "fastest": [config.to_mapping() for config in ranked[:BEST_OF_GRID]],
             }
         )

@@ -35,12 +35,11 @@ from pathlib import Path
 from typing import Any
 
 from bench.tune.bars import GRID, WITHIN_SHARE, missed
-from bench.tune.plan import grid
+from bench.tune.plan import grid, seconds_of
 from bench.tune.replay import facts
 from gpuscope.lab.config import LabConfig
 from gpuscope.lab.ledger import Entry, Ledger
 from gpuscope.lab.sweep import cell_key
-from gpuscope.text.numbers import number
 
 FAMILIES = "bench.predict.families:"
 VISION = "bench.predict.families_vision:"
@@ -77,7 +76,7 @@ RUN_SECONDS, COMPILED_SECONDS = 14.0, 20.0
 """What a run in a fresh process is expected to take, and how much longer each configuration takes
 whose graph no cache has.
 """
-ROUNDS = {"conv-small": 5}
+ROUNDS = {"conv-small": 4}
 """How often the turns beside a grid's best are repeated where it is more often than usual: the
 speed of such small steps changes much from one process to the next.
 """
@@ -273,7 +272,7 @@ def grid_for(name: str, folders: Iterable[Path], to: Path) -> float:
             )
     model, batch, accumulate = MODELS[name]
     base = LabConfig(model=model, device="cuda", batch=batch, accumulate=accumulate)
-    seconds = sum(number(e.environment.get("tune_seconds")) or 0.0 for e in runs.values())
+    seconds = sum(map(seconds_of, runs.values()))
     return seconds * len(grid(base, batch, facts)[0]) / len(runs)
 
 
@@ -293,12 +292,12 @@ def table(out: Path) -> str:
         lines.append(f"{path.parent.relative_to(out)}: {tune.get('sentence', 'not tuned')}")
         if tune:
             lines.append(
-                f"    {seconds_of(tune)}; again {ratio(ours)}"
+                f"    {time_of(tune)}; again {ratio(ours)}"
                 + (f"; missed: {', '.join(missed(found))}" if missed(found) else "")
             )
         if other := found.get("autotune", {}):
             lines.append(
-                f"    pytorch-autotune {ratio(measured.get('autotune'))} in {seconds_of(other)}"
+                f"    pytorch-autotune {ratio(measured.get('autotune'))} in {time_of(other)}"
                 f"{': ' + other['error'] if 'error' in other else ''}; "
                 f"tune is {ratio(measured.get('tune_of_autotune'))} times as fast"
             )
@@ -313,7 +312,7 @@ def table(out: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def seconds_of(found: dict[str, Any]) -> str:
+def time_of(found: dict[str, Any]) -> str:
     """Return how long a search took, with the start of its process, and its budget."""
     words = f"{found.get('seconds') or 0:.0f} s"
     if found.get("process_seconds"):

@@ -12,8 +12,13 @@ from gpuscope.lab.rules import refusal
 from gpuscope.lab.run_facts import RunFacts
 from gpuscope.lab.toggles import Value
 from gpuscope.lab.tune.findings import Row, Trial
+from gpuscope.text.numbers import number
 
 BATCH_FACTORS = (0.5, 1.0, 2.0, 4.0)
+END_SECONDS = 0.5
+"""A trial takes at most so long to end. In older ledgers it took up to 3 s, of which a grid is not
+thought to be slower today.
+"""
 
 
 class Plan:
@@ -96,3 +101,10 @@ def grid(
         else:
             refused += 1
     return found, refused
+
+
+def seconds_of(entry: Entry) -> float:
+    """Return the seconds that a run of a grid takes."""
+    spent = entry.environment
+    longer = (number(spent.get("end_seconds")) or 0.0) - END_SECONDS
+    return (number(spent.get("tune_seconds")) or 0.0) - max(0.0, longer)
