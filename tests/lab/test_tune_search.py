@@ -292,6 +292,18 @@ def test_where_there_is_time_for_few_trials_the_first_changes_what_usually_bring
     assert whole.trials[1].config == BASE.changed("amp", "bf16")
 
 
+def test_after_a_jump_that_brings_little_the_precision_alone_is_doubted():
+    """bf16 makes it slower, and the micro-batch three times as fast."""
+    rate: Rate = lambda config: (  # noqa: E731  # it is one value
+        100.0 * (3 if config.batch == 32 else 1) * (0.6 if config.amp == "bf16" else 1)
+    )
+    card = Card(rate)
+    found = card.tune(time_left=lambda: 75.0 - card.seconds)
+    assert card.trials[1].config == WHOLE.changed("amp", "bf16")
+    assert found.best.batch == 32
+    assert found.best.amp == "off"
+
+
 def test_a_jump_that_learns_worse_or_is_slower_is_not_kept():
     card = Card(loss=lambda config: 1.05 if config.amp == "bf16" else 1.0)
     found = card.tune(time_left=lambda: 70.0 - card.seconds)

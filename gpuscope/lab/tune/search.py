@@ -35,6 +35,8 @@ FEW_TRIALS = 4
 """Where there is time for fewer trials than this and the proof, the first one changes several
 switches at once.
 """
+JUMP_GAIN = 3.0
+"""A first change of precision and micro-batch together that brings less than this is doubted."""
 AMPLE = 2.0
 """How many times the time must be there that all trials up to the first compilation are expected to
 take. Where it is not, compiling comes first.
@@ -266,6 +268,7 @@ class Search(Closing):
             tight=any(row.status == "does_not_fit" for row in self.rows),
             no_bf16=any(row.status in unusable for row in bf16),
             graphs=any(self._is_much(row) for row in self.rows),
+            doubtful=any(self._is_doubtful(row) for row in self.rows),
         )
         facts, limits = self._facts(config), self._settings.limits
         return list(changes(axis, config, self._batch(config), facts, limits, seen))
@@ -274,6 +277,11 @@ class Search(Closing):
         """Say whether a candidate that replays CUDA graphs was kept because that brings much."""
         graphs = row.changed.get("compile") == "reduce-overhead" and row.status == "kept"
         return graphs and row.speed is not None and row.speed.ratio >= MUCH
+
+    def _is_doubtful(self, row: Row) -> bool:
+        """Say whether a jump was kept that brought so little that bf16 may have made it slower."""
+        jumped = row.status == "kept" and row.changed.keys() == {"amp", "batch", "accumulate"}
+        return jumped and row.speed is not None and row.speed.ratio < JUMP_GAIN
 
     def _try(
         self, best: LabConfig, change: Mapping[str, Value], postpone: bool

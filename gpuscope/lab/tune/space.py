@@ -53,11 +53,13 @@ class Seen:
 
     ``tight``: memory has kept something from running. ``no_bf16``: bf16 cannot be used here.
     ``graphs``: replaying CUDA graphs brings so much that the host must have been the slower one.
+    ``doubtful``: bf16 was kept together with another micro-batch, and both brought little.
     """
 
     tight: bool = False
     no_bf16: bool = False
     graphs: bool = False
+    doubtful: bool = False
 
 
 def changes(
@@ -100,6 +102,8 @@ def _precision(
     config: LabConfig, batch: int, facts: RunFacts, limits: Limits, seen: Seen
 ) -> Iterator[Change]:
     if config.amp == "bf16":
+        if seen.doubtful:
+            yield {"amp": "off", "tf32": True}
         return  # its products run at least as fast as in fp16 or TF32
     yield {"amp": "bf16"}
     if facts.device_type == "cuda":
