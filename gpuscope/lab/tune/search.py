@@ -187,11 +187,11 @@ class Search(Closing):
     def _order(self, best: LabConfig) -> tuple[Axis, ...]:
         """Return the order of the kinds of changes: where time is short compiling comes first."""
         left = self._left(best)
-        if left is None or best.compile != "off":
+        compiled = self._with(best, {"compile": "default"})
+        if left is None or best.compile != "off" or not is_config(compiled):
             return AXES
         extras = [change for axis in EXTRAS for change in self._changes(axis, best)]
         configs = [config for change in extras if is_config(config := self._with(best, change))]
-        compiled = best.changed("compile", "default")
         needed = self._costs.next(compiled) + len(configs) * self._costs.again(best)
         return AXES if left >= AMPLE * needed else COMPILE_FIRST
 
