@@ -119,10 +119,13 @@ def test_nothing_found_says_to_keep_the_baseline():
 def test_what_was_not_tried_is_not_called_slower():
     def told(*status):
         rows = [Row(BASE, {}, "baseline"), *(Row(BEST, {}, s, reason="no time") for s in status)]
-        return Result("tune-x", Found(BASE, BASE, None, rows), [], 30.0).sentence()
+        return Result("tune-x", Found(BASE, BASE, None, rows, more_seconds=80.0), [], 30.0)
 
-    assert told("not_tried", "not_tried") == (
-        "None of 2 candidates was tried (no time): whether anything is faster than the baseline is "
-        "not known."
+    undecided = told("not_tried", "not_tried")
+    assert undecided.enough_seconds == 120
+    assert undecided.sentence() == (
+        "Not decided: only the baseline was run. What was left of the budget was too short to try "
+        "2 more candidates and prove the best; a budget of 2 min should be enough."
     )
-    assert told("slower", "not_tried").endswith("keep it. Not tried: 1 of 2 candidates (no time).")
+    assert "keep it. What was left" in told("slower", "not_tried").sentence()
+    assert told("not_proved").sentence().startswith("Not proved: ")

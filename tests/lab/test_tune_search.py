@@ -240,7 +240,7 @@ def test_what_is_predicted_not_to_fit_is_not_run_and_what_is_close_is_run_last()
 def test_a_budget_ends_the_search_and_keeps_the_proof():
     card = Card()
     found = card.tune(time_left=lambda: 150.0 - card.seconds)
-    assert found.stopped == "the budget was used up"
+    assert "too short" in found.stopped
     assert found.speed is not None
     assert found.best.amp == "bf16"
     assert any(row.status == "not_tried" for row in found.rows)
@@ -476,3 +476,17 @@ def test_the_same_entries_lead_to_the_same_search():
         lambda trial: entries[trial.config, trial.repeat],
     )
     assert (first.best, first.speed) == (again.best, again.speed)
+
+
+def test_the_budget_that_should_be_enough_is_enough():
+    def search(budget: float) -> tuple[Found, float]:
+        card = Card()
+        return card.tune(time_left=lambda: budget - card.seconds), card.seconds
+
+    short, spent = search(10.0)
+    assert short.more_seconds is not None
+    left_out = {row.config for row in short.rows if row.status == "not_tried"}
+    long, _ = search(spent + short.more_seconds)
+    assert left_out
+    assert long.speed is not None
+    assert not left_out & {row.config for row in long.rows if row.status == "not_tried"}

@@ -96,6 +96,26 @@ async def test_a_search_is_followed_and_its_best_is_taken(events, monkeypatch, s
 
 
 @in_loop
+async def test_a_search_without_time_says_once_which_budget_would_do(monkeypatch, tmp_path):
+    card = Card(memory=24 << 30)
+    left = {"time_left": lambda: 10.0 - card.seconds}
+    found = drive(Search(BASE, lambda config: CUDA, Settings(FREE, **left)).run(), card.run)
+    document = Result("tune-test", found, [], card.seconds).document()
+    path = tmp_path / "events"
+    path.write_text(json.dumps({"event": "end", "document": document}) + "\n")
+    says(monkeypatch, "import sys; print(open(sys.argv[1]).read(), end='')", path)
+    app = make_app(views.vacant(), "lab", lab=BASE)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, "Demo trainer")
+        await pilot.press("T", "enter")
+        shown = await until(pilot, "Not decided: ", "n search again for 5 min", "not tried")
+        assert "not tried:" not in shown  # the reason is in the sentence
+        assert "ended after" in shown
+        await pilot.press("n")
+        await until(pilot, "budget   5 min 00 s")
+
+
+@in_loop
 async def test_a_search_that_fails_says_why_and_may_share_the_gpu(monkeypatch):
     says(
         monkeypatch,

@@ -12,7 +12,7 @@ from ..ledger import Entry
 from ..rules import refusal
 from ..toggles import BY_NAME
 from . import judge
-from .findings import Row, Switch, Trial, one
+from .findings import TOO_SHORT, Row, Switch, Trial, one
 from .judge import Speed
 from .trials import LEAST_PAIRS, MARGIN, MUCH, PROOF_WINDOWS, Trials
 
@@ -133,7 +133,7 @@ class Closing(Trials):
         if chosen != best:
             self._rows[best].status = "not_proved"
             self._rows[best].reason = f"no time was left to prove it: {self._needs(best, 0)}"
-            self._stopped = self._stopped or "the budget was used up"
+            self._stopped = self._stopped or TOO_SHORT
         return chosen
 
     def _can_prove(self, config: LabConfig) -> bool:
@@ -157,7 +157,7 @@ class Closing(Trials):
             time_left = self._settings.time_left()
             needed = self._pair(best) + (0.0 if short else saved)
             if time_left is not None and time_left < needed:
-                self._stopped = self._stopped or "the budget was used up"
+                self._stopped = self._stopped or TOO_SHORT
                 if pair >= LEAST_PAIRS:
                     break
                 if pair and judge.each_pair(left, right, MUCH):
@@ -181,6 +181,16 @@ class Closing(Trials):
         if found is None or not found.certain:
             return judge.each_pair(left, right, MUCH) or found
         return found
+
+    def _more_seconds(self, best: LabConfig) -> float | None:
+        """Return how long what was left out would take, with a whole proof; None if nothing was."""
+        left_out = [row for row in self.rows if row.status in ("not_tried", "not_proved")]
+        if not left_out:
+            return None
+        untried = [row.config for row in left_out if row.status == "not_tried"]
+        unproved = [row.config for row in left_out if row.status == "not_proved"]
+        pairs = [self._pair(config) for config in (best, *unproved)]
+        return sum(map(self._costs.longest, untried)) + FINAL_PAIRS * max(pairs)
 
     def _needs(self, best: LabConfig, pairs: int) -> str:
         """Say how much more time the least proof takes, after so many pairs."""

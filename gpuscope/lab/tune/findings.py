@@ -96,7 +96,8 @@ class Found:
 
     ``best`` is the baseline itself where nothing is certainly faster. ``speed`` compares the best
     with the baseline in runs of their own; None where they are the same, or the baseline cannot
-    run. ``stopped`` says why the search ended early, "" if it came to its end.
+    run. ``stopped`` says why the search ended early, "" if it came to its end. ``more_seconds`` is
+    how long the trials that were left out are expected to take, with a proof; None where none was.
     """
 
     baseline: LabConfig
@@ -107,6 +108,7 @@ class Found:
     stopped: str = ""
     loss: Loss | None = None
     baseline_failure: str = ""
+    more_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,8 @@ class Settings:
     window_seconds: float = 0.0
 
 
+TOO_SHORT = "what was left of the budget was too short for the next run and the proof"
+"""Why a search ends before everything was tried."""
 CLEARLY_SLOWER = 0.8
 """A trial that runs at less than this share of its rival's speed ends early."""
 BASELINE = "baseline"

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...text.units import age_text, bytes_text, count_text
+from ...text.units import age_text, bytes_text, count_text, round_seconds, window_text
 from .. import compare as comparing
 from ..config import LabConfig
 from ..ledger import Entry
@@ -17,7 +17,7 @@ from ..sweep import cell_key
 from ..tables import figure
 from ..toggles import BY_NAME
 from . import judge, paste
-from .findings import STATUS, Found, Row, Switch, label_of
+from .findings import STATUS, TOO_SHORT, Found, Row, Switch, label_of
 
 COST_SAMPLES = 1_000_000
 """Samples that a price and an energy are given for, unless the user names another number."""
@@ -72,17 +72,33 @@ class Result:
         return f"{found.speed.text} as fast: {self.label(found.best)}{spare}."
 
     def _nothing_faster(self) -> str:
-        candidates = [row for row in self.found.rows if row.status != "baseline"]
-        left = [row for row in candidates if row.status == "not_tried"]
-        untried = f"{len(left)} of {count_text(len(candidates), 'candidate')}"
-        why = f" ({left[0].reason})" if len({row.reason for row in left}) == 1 else ""
-        if left and len(left) == len(candidates):
-            return (
-                f"None of {count_text(len(left), 'candidate')} was tried{why}: whether anything is "
-                "faster than the baseline is not known."
-            )
+        rows = [row for row in self.found.rows if row.status != "baseline"]
+        unproved = next((row for row in rows if row.status == "not_proved"), None)
+        if unproved is not None:
+            seems = f" seems {unproved.speed.text} as fast" if unproved.speed else " seems faster"
+            return f"Not proved: {self.label(unproved.config)}{seems}. {self.left_out()}"
+        if rows and all(row.status == "not_tried" for row in rows):
+            return f"Not decided: only the baseline was run. {self.left_out()}"
         keep = "Nothing that was tried is certainly faster than the baseline: keep it."
-        return f"{keep} Not tried: {untried}{why}." if left else keep
+        return f"{keep} {self.left_out()}".rstrip()
+
+    @property
+    def enough_seconds(self) -> float | None:
+        """The budget that is expected to suffice for what was left out; None if nothing was."""
+        more = self.found.more_seconds
+        return None if more is None else round_seconds(self.seconds + more)
+
+    def left_out(self) -> str:
+        """Say for what the budget was too short, and which would suffice; "" where it was not."""
+        if self.enough_seconds is None:
+            return ""
+        untried = sum(row.status == "not_tried" for row in self.found.rows)
+        tried = f"try {count_text(untried, 'more candidate')} and " if untried else ""
+        enough = window_text(self.enough_seconds)
+        return (
+            f"What was left of the budget was too short to {tried}prove the best; a budget of "
+            f"{enough} should be enough."
+        )
 
     def _spare(self) -> str:
         reserved = judge.figure(self.runs(self.found.best), "peak_reserved_bytes")
@@ -143,6 +159,8 @@ class Result:
             "runs": len(self.entries),
             "seconds": self.seconds,
             "stopped": found.stopped or None,
+            "left_out": self.left_out() or None,
+            "enough_seconds": self.enough_seconds,
         }
 
     def _no_speed(self) -> str:
@@ -188,7 +206,8 @@ class Result:
                 figure(key, judge.figure(runs, key))
                 for key in ("samples_per_second", "warmup_seconds", "peak_reserved_bytes")
             ]
-            status = STATUS[row.status] + (f": {row.reason}" if row.reason else "")
+            untold = row.reason and row.reason != TOO_SHORT  # the sentence has that
+            status = STATUS[row.status] + (f": {row.reason}" if untold else "")
             speed = row.speed.text if row.speed else "–"
             rows.append([self.label(row.config), *figures, speed, status])
         if all(row[3] == "–" for row in rows[1:]):
@@ -221,7 +240,9 @@ class Result:
             elif loss is not None:
                 found.append(f"Its loss was not compared: {loss.reason}.")
         found += self._cost_remarks()
-        if self.found.stopped:
+        if self.changed and self.left_out():
+            found.append(self.left_out())
+        elif self.found.stopped and not self.left_out():
             found.append(f"The search ended early: {self.found.stopped}.")
         found.append(
             f"{len(self.entries)} runs in {age_text(max(1.0, self.seconds))}; they are in the "

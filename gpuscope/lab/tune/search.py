@@ -23,7 +23,7 @@ from ..rules import refusal
 from ..toggles import Value
 from . import judge
 from .closing import Closing
-from .findings import Found, Row, Switch, Trial, words
+from .findings import TOO_SHORT, Found, Row, Switch, Trial, words
 from .judge import Speed
 from .space import AXES, COMPILE_FIRST, EXTRAS, Axis, Seen, changes, jump
 from .trials import LEAST_PAIRS, MUCH, is_config
@@ -91,6 +91,7 @@ class Search(Closing):
             self._stopped,
             row.loss if row and best != self.baseline else None,
             "" if ran else self._rows[self.baseline].reason,
+            self._more_seconds(best),
         )
 
     # ── the baseline ──────────────────────────────────────────────────────────────────────────────
@@ -229,7 +230,7 @@ class Search(Closing):
         limit = self._limit(config, best)
         if limit is None or limit > self._costs.surely(config):
             return False
-        self._stopped = self._stopped or "the budget was used up"
+        self._stopped = self._stopped or TOO_SHORT
         return True
 
     def _settle(self, best: LabConfig) -> Generator[Trial, Entry, tuple[LabConfig, bool]]:
@@ -348,7 +349,7 @@ class Search(Closing):
             return
         if self._settings.limits.allows(self.baseline, config):
             self._rows[config] = Row(
-                config, dict(change), "not_tried", against=best, reason="the budget was used up"
+                config, dict(change), "not_tried", against=best, reason=TOO_SHORT
             )
 
 

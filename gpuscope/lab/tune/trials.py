@@ -16,7 +16,7 @@ from ..run_facts import RunFacts
 from ..toggles import Value
 from . import judge
 from .budget import Costs
-from .findings import CLEARLY_SLOWER, Prediction, Row, Settings, Trial
+from .findings import CLEARLY_SLOWER, TOO_SHORT, Prediction, Row, Settings, Trial
 from .judge import Decision, Speed
 
 LEAST_PAIRS = 2
@@ -225,7 +225,7 @@ class Trials:
         """
         if self._has_time(best, *trials):
             return False
-        self._stopped = self._stopped or "the budget was used up"
+        self._stopped = self._stopped or TOO_SHORT
         return True
 
     def _has_time(self, best: LabConfig, *trials: LabConfig) -> bool:

@@ -20,6 +20,15 @@ BUDGETS = (120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0, 7200.0, 14400.0)
 DEFAULT_BUDGET = 600.0
 
 
+def _first_budget(runs: LabRuns) -> float:
+    """Return what the same search lacked time for the last time, or the usual budget."""
+    last = runs.tuning
+    enough = last.enough_seconds if last is not None and last.config == runs.config else None
+    if enough is None:
+        return DEFAULT_BUDGET
+    return next((budget for budget in BUDGETS if budget >= enough), BUDGETS[-1])
+
+
 class TuneDialog(TextDialog):
     """The question for a search that begins with the Lab's switches."""
 
@@ -28,7 +37,7 @@ class TuneDialog(TextDialog):
     def __init__(self, runs: LabRuns, share_gpus: bool = False) -> None:
         super().__init__()
         self.runs = runs
-        self._budget = DEFAULT_BUDGET
+        self._budget = _first_budget(runs)
         self._free_batch = False
         self._share = share_gpus
 

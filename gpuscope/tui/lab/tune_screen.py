@@ -58,6 +58,7 @@ class TuneScreen(FullScreen):
     TuneScreen #tune-rows { height: 1fr; }
     TuneScreen #tune-result { height: auto; max-height: 14; }
     TuneScreen #tune-result Lines { width: 1fr; height: auto; }
+    TuneScreen #tune-below { height: auto; max-height: 100%; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("TuneScreen")]
 
@@ -69,8 +70,10 @@ class TuneScreen(FullScreen):
             COLUMNS, empty="the baseline is trained first", gap=2, id="tune-rows", classes="panel"
         )
         self._gains, self._paste = Lines(classes="panel"), Lines(classes="panel")
-        self._chosen = Lines(classes="panel")
+        self._chosen, self._below = Lines(classes="panel"), Lines(id="tune-below", classes="panel")
         self._result = Horizontal(id="tune-result")
+        self._on_best = False
+        """Whether the cursor was put on the winner, once it was known."""
 
     @property
     def tuning(self) -> Tuning:
@@ -82,7 +85,7 @@ class TuneScreen(FullScreen):
     def compose(self) -> ComposeResult:
         self._about.border_title, self._rows.border_title = "Search", "Tried"
         self._gains.border_title, self._paste.border_title = "Gain of each switch", "To paste"
-        self._chosen.border_title = "Candidate"
+        self._chosen.border_title = self._below.border_title = "Candidate"
         yield self.head
         yield self._about
         yield self._rows
@@ -90,6 +93,7 @@ class TuneScreen(FullScreen):
             yield self._gains
             yield self._paste
             yield self._chosen
+        yield self._below
         yield self.foot
 
     def on_mount(self) -> None:
@@ -112,10 +116,8 @@ class TuneScreen(FullScreen):
         tuning, document = self.tuning, self.tuning.document
         width = self.size.width or 80
         model = " ".join(tuning.config.flags()) or "default switches"
-        state = tuning.state if not tuning.over else "ended"
         self.say_head(
-            [("Search  ", "bold accent"), (f"{model}  ", "text"),
-             (f"{state}, {spent_text(tuning)}", "muted")],
+            [("Search  ", "bold accent"), (f"{spent_text(tuning)}  ", "text"), (model, "muted")],
             self.session,
         )  # fmt: skip
         self._about.show(list(summary_lines(tuning, max(20, width - 4))))
@@ -125,15 +127,19 @@ class TuneScreen(FullScreen):
         self._rows.show_columns(columns_for(rows))
         self._rows.show(rows)
         ended = tuning.found and tuning.best is not None
+        labels = [row.get("label") for row in tuning.candidates]
+        if ended and not self._on_best and label in labels:
+            self._on_best = True
+            self._rows.move_to(str(labels.index(label)))
         self._result.display = ended
         if ended:
             gains = list(gain_lines(document)) if width >= WIDE else []
             self._gains.display = bool(gains)
             most = min(MOST_LINES, max(FEWEST_LINES, self.size.height - ROWS_OF_THE_REST))
-            self._gains.show(gains[:most])
             self._chosen.display = width >= WIDEST
             panels = 1 + self._gains.display + self._chosen.display
             cells = max(20, width // panels - 4)
+            self._gains.show(styled.first_rows(styled.hang_lines(gains, cells), most, cells))
             lines = [
                 line for text in self._lines() for line in styled.wrap([(text, "text")], cells)
             ]
@@ -144,13 +150,33 @@ class TuneScreen(FullScreen):
                                       (" copies all", "muted")]]  # fmt: skip
             self._paste.show(lines)
             self._show_chosen(cells)
+        self._show_below(width, ended)
         self.say_own_keys(self.session)
+
+    def _show_below(self, width: int, result: bool) -> None:
+        """Show the candidate under the cursor in the rows that a short list leaves empty."""
+        candidates = self.tuning.candidates
+        used = self._about.rows + len(candidates) + 2 * FRAME_ROWS  # with head and foot
+        used += max(self._paste.rows, self._gains.rows * self._gains.display) + 2 if result else 0
+        free = self.size.height - used - FRAME_ROWS
+        shown = width < WIDEST or not result
+        self._below.display = shown and bool(candidates) and free >= FEWEST_LINES
+        if self._below.display:
+            self._rows.styles.height = len(candidates) + FRAME_ROWS
+            self._below.show(styled.hang_lines(self._detail(), max(20, width - 4)))
+        elif shown:
+            self._rows.styles.height = "1fr"
+
+    def _detail(self) -> list[Line]:
+        """Return all that is known of the candidate under the cursor."""
+        candidates, key = self.tuning.candidates, self._rows.cursor_key
+        known = key is not None and int(key) < len(candidates)
+        return list(detail_lines(candidates[int(key)])) if known and key is not None else []
 
     def _show_chosen(self, cells: int) -> None:
         """Show the candidate under the cursor, and let the panels have the rows of a short list."""
-        candidates, key = self.tuning.candidates, self._rows.cursor_key
-        known = self._chosen.display and key is not None and int(key) < len(candidates)
-        lines = list(detail_lines(candidates[int(key)])) if known and key is not None else []
+        candidates = self.tuning.candidates
+        lines = self._detail() if self._chosen.display else []
         self._chosen.show(styled.hang_lines(lines, cells))
         left = self.size.height - len(candidates) - FRAME_ROWS - self._about.rows - 4
         roomy = self._chosen.display and left > MOST_LINES + 2

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...lab.intervals import ratio_text
-from ...lab.tune.findings import BASELINE, STATUS
+from ...lab.tune.findings import BASELINE, STATUS, TOO_SHORT
+from ...lab.tune.result import text_of
 from ...text import styled
 from ...text.numbers import number
 from ...text.styled import Line, Piece
-from ...text.units import duration_text, percent_text
+from ...text.units import duration_text, percent_text, window_text
 from ..shell.keymap import key_of
 from ..widgets.bars import Meter
 from ..widgets.table import Cell, Column, TableRow
@@ -84,8 +85,9 @@ def ended_text(tuning: Tuning) -> Piece:
 
 
 def spent_text(tuning: Tuning) -> str:
-    spent, budget = tuning.spent_seconds, tuning.budget_seconds
-    return f"{duration_text(spent)} of {duration_text(budget)}"
+    """Return how much of its budget a search has spent; of one that has ended only what it took."""
+    spent, budget = duration_text(tuning.spent_seconds), window_text(tuning.budget_seconds)
+    return f"ended after {spent}" if tuning.over else f"{tuning.state}, {spent} of {budget}"
 
 
 def summary_lines(tuning: Tuning, cells: int) -> Iterable[Line]:
@@ -112,10 +114,32 @@ def summary_lines(tuning: Tuning, cells: int) -> Iterable[Line]:
     said, token = ended_text(tuning)
     yield from styled.wrap([(said, token)], cells)
     if tuning.found:
-        yield from _figures(tuning.document)
+        for line in _figures(tuning.document):
+            yield from styled.wrap(line, cells)
+        yield from styled.hang_lines(_what_next(tuning), cells)
+
+
+def _what_next(tuning: Tuning) -> Iterable[Line]:
+    """Say what the result lacks, and which keys go on from here."""
+    document, enough = tuning.document, tuning.enough_seconds
+    if document.get("changed") and document.get("left_out"):
+        yield [("left out  ", "muted"), (str(document["left_out"]), "text")]
+    line: Line = [("next      ", "muted")]
+    if tuning.best is not None:
+        line += [(key_of("take", "TuneScreen"), "accent"), (" set the Lab's switches so, ", "text")]
+        line += [(key_of("copy", "TuneScreen"), "accent"), (" copy the lines", "text")]
+        line += [(", ", "text")] if enough is not None else []
+    if enough is not None:
+        again = f" search again for {window_text(enough)}"
+        line += [(key_of("new", "TuneScreen"), "accent"), (again, "text")]
+    if len(line) == 1:
+        other = " search with other switches as the baseline; Esc: the Lab, to set them"
+        line += [(key_of("new", "TuneScreen"), "accent"), (other, "text")]
+    yield line
 
 
 def _figures(document: Mapping[str, Any]) -> Iterable[Line]:
+    line: Line = []
     before, after = (document.get(side) or {} for side in ("baseline", "best"))
     for name, key, unit in (
         ("samples/s", "samples_per_second", "samples/s"),
@@ -124,17 +148,14 @@ def _figures(document: Mapping[str, Any]) -> Iterable[Line]:
     ):
         old, new = number(before.get(key)), number(after.get(key))
         if old is not None and new is not None and document.get("changed"):
-            yield [
-                (f"{name:<10}", "muted"),
-                (value_text(old, unit), "text"),
-                (" → ", "faint"),
-                (value_text(new, unit), "title"),
-            ]
+            line += [("   ", "text")] * bool(line)
+            line += [(f"{name} ", "muted"), (value_text(old, unit), "text")]
+            line += [(" → ", "faint"), (value_text(new, unit), "title")]
+    if line:
+        yield line
     steps = document.get("pays_back_after_steps")
     if isinstance(steps, int):
         yield [("compiling ", "muted"), (f"pays off after {steps:,} steps", "text")]
-    if document.get("stopped"):
-        yield [("ended     ", "muted"), (str(document["stopped"]), "warn")]
 
 
 def gain_lines(document: Mapping[str, Any]) -> Iterable[Line]:
@@ -142,11 +163,9 @@ def gain_lines(document: Mapping[str, Any]) -> Iterable[Line]:
     for row in document.get("switches") or ():
         brings = row.get("brings")
         text = speed_text(brings) if isinstance(brings, dict) else f"unknown: {row.get('reason')}"
-        yield [
-            (f"{row.get('name')}  ", "accent"),
-            (f"{row.get('before')} → {row.get('after')}  ", "text"),
-            (text, "title"),
-        ]
+        name = str(row.get("name"))
+        before, after = (text_of(name, row.get(side)) for side in ("before", "after"))
+        yield [(f"{name}  ", "accent"), (f"{before} → {after}  ", "text"), (text, "title")]
 
 
 def speed_text(speed: Mapping[str, Any]) -> str:
@@ -185,6 +204,8 @@ def step_text(label: str, kept: str) -> str:
 def _row(place: int, row: Mapping[str, Any], best: str, kept: str, fastest: float) -> TableRow:
     word, token = _status(row)
     label, speed, reason = str(row.get("label")), row.get("speed"), str(row.get("reason") or "")
+    if reason == TOO_SHORT:
+        reason = ""  # the result says it once
     excess, pace = number(row.get("loss_excess")), number(row.get("samples_per_second"))
     known = row.get("status") in FAST
     return TableRow(

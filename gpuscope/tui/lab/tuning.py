@@ -84,6 +84,11 @@ class Tuning(Command):
         return LabConfig.from_mapping(values)
 
     @property
+    def enough_seconds(self) -> float | None:
+        """The budget that is expected to suffice for what was left out; None if nothing was."""
+        return number(self.document.get("enough_seconds")) if self.found else None
+
+    @property
     def failure(self) -> Sequence[str]:
         """The last lines that it wrote, where it has ended without a result."""
         if self.problem:
