@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -47,7 +48,7 @@ def explained(row: Pitfall, width: int) -> list[Line]:
     out: list[Line] = [[(row.id, "title"), (f"  {row.title}", "text")], []]
     out += _part("How it shows", row.symptom, width)
     for number, fix in enumerate(row.fixes, 1):
-        out += _fix(number, fix, width)
+        out += _fix(f"Fix {number}", fix, width)
     out += _part("Now", row.now, width)
     out += _part("Skip if", row.not_when, width)
     out += _part("Trade-off", row.cost, width)
@@ -58,15 +59,24 @@ def explained(row: Pitfall, width: int) -> list[Line]:
     return [*out, *_from(row, width)]
 
 
-def background(row: Pitfall, shown: Collection[Fix], width: int) -> list[Line]:
-    """Return a pitfall's row without the fixes that are ``shown`` already."""
-    out: list[Line] = [[(row.title, "title")], []]
-    out += _part("How it shows", row.symptom, width)
+def background(row: Pitfall, shown: Collection[Fix], width: int, over: bool = False) -> list[Line]:
+    """Return a pitfall's row without its title and the fixes that are ``shown`` already.
+
+    Of a training that is ``over`` what helps while it runs is left out.
+    """
+    out: list[Line] = _part("How it shows", row.symptom, width)
     seen = {(fix.code, fix.environment, fix.command) for fix in shown}
-    others = [f for f in row.fixes if (f.code, f.environment, f.command) not in seen]
-    for number, fix in enumerate(others, 1):
-        out += _fix(number, fix, width)
+    names, helped = {_name(fix) for fix in shown}, over or any(fix.now for fix in shown)
+    for fix in row.fixes:
+        told = (fix.code, fix.environment, fix.command) in seen or _name(fix) in names
+        if not told and not (fix.now and helped):
+            out += _fix("Another fix", fix, width)
     return [*out, *_from(row, width)]
+
+
+def _name(fix: Fix) -> str:
+    """Return what a fix does, without its conditions: a finding has the same one with its own."""
+    return re.split(r"[,.:;]", fix.title, maxsplit=1)[0].casefold()
 
 
 def _from(row: Pitfall, width: int) -> Iterator[Line]:
@@ -84,9 +94,9 @@ def _part(head: str, text: str, width: int) -> list[Line]:
     ]
 
 
-def _fix(number: int, fix: Fix, width: int) -> list[Line]:
+def _fix(label: str, fix: Fix, width: int) -> list[Line]:
     out: list[Line] = [
-        [(f"Fix {number}", "accent"), ("  helps without a restart" if fix.now else "", "muted")]
+        [(label, "accent"), ("  helps without a restart" if fix.now else "", "muted")]
     ]
     out += [[("  " + part, "text")] for part in wrap(fix_sentences(fix), max(width - 2, 20))]
     out += [

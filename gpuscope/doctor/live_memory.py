@@ -43,7 +43,10 @@ def growth(scene: LiveScene, job: JobView) -> Findings:
         elif trend.grows:
             yield from _growth_findings(scene, room, trend)
     if unjudged:
-        yield WORDINGS.abstained("growth", steps=MIN_POINTS)
+        if scene.recorded:
+            yield WORDINGS.abstained("growth.recorded")
+        else:
+            yield WORDINGS.abstained("growth", steps=MIN_POINTS)
 
 
 def _growth_findings(scene: LiveScene, room: MemoryRoom, trend: Trend) -> Findings:

@@ -44,6 +44,11 @@ class LiveScene:
     host: HostView
     history: HistoryOf = no_history
 
+    @property
+    def recorded(self) -> bool:
+        """Whether this is a moment of a recording: looking again later shows nothing more."""
+        return bool(self.host.badge)
+
     def known(
         self, entity: Entity, column: str, seconds: float | None = RECENT_SECONDS
     ) -> list[float]:

@@ -28,7 +28,8 @@ def standstill(scene: LiveScene, job: JobView) -> Findings:
     if stall is None:
         return
     if stall.busy:
-        yield WORDINGS.abstained("hang", stall=stall.text)
+        name = "hang.recorded" if scene.recorded else "hang"
+        yield WORDINGS.abstained(name, stall=stall.text)
         return
     ranks = living(job)
     culprits = stall.behind or (ranks if len(ranks) == 1 else ())
@@ -125,8 +126,8 @@ def _collectives_evidence(stall: Stall) -> list[Evidence]:
     if not behind or not others or min(others) <= max(behind):
         return []
     text = (
-        f"collectives launched: {names_of(stall.behind)}: {max(behind):.0f}, "
-        f"{names_of(stall.waiting)}: {min(others):.0f}"
+        f"collectives launched: {names_of(stall.behind)}: {max(behind):,.0f}, "
+        f"{names_of(stall.waiting)}: {min(others):,.0f}"
     )
     return [Evidence(text=text, source="probe")]
 

@@ -96,12 +96,13 @@ class _Watcher:
     """
 
     def __init__(self, name: str, ends: Sequence[float]) -> None:
+        from ..store.replay import BADGE
         from ..store.store import Store
 
         self._name = name
         self._ends = sorted(ends)
         self._store = Store()
-        self._store.add_source(_KEY, name)
+        self._store.add_source(_KEY, name, BADGE)
         self._said: dict[str, Report] = {}
         self._next = 0.0
 

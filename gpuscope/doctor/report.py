@@ -182,7 +182,7 @@ def lines(report: Report, code: int | None, width: int) -> list[Line]:
     if report.abstained:
         out.append([("Inconclusive, and what would decide it", "accent")])
         for one in report.abstained:
-            out += _item(f"{one.pitfall}: {one.missing}", width)
+            out += _item(one.missing, width)
         out.append([])
     if report.problems:
         out.append([("Could not be checked", "warn")])

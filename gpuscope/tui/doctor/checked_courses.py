@@ -49,6 +49,8 @@ def course_lines(
     top = found.top if found.top is not None else own_top(known)
     low, high = found.text(min(known)), found.text(max(known))
     between = high if low == high else f"{low} to {high}"
+    if low == high:  # the figure above says it
+        return []
     out: list[Line] = []
     for row in reversed(range(rows)):
         part = [None if v is None else _level(v / top * rows - row) for v in values] if top else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ...text import styled
+from ...text import styled, width
 from ...text.clock import clock_text
 from ...text.styled import Line, Piece
 from ...text.units import duration_text
@@ -15,7 +15,7 @@ from .case_times import duration_of_case
 from .checked_courses import course_lines
 from .checked_figures import AREAS, area_of, sources_of
 from .finding_history import all_well
-from .text import NOTHING, SEVERITY_TOKENS, UNEXAMINED, glyph_of, with_label
+from .text import LABEL, NOTHING, SEVERITY_TOKENS, UNEXAMINED, glyph_of, with_label
 
 if TYPE_CHECKING:
     from ...doctor.finding import Pitfall, Report
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from .watch import DeadTrainer, Watch
 
 MOST_ENDED = 4
+UNPROBED, NEXT_RUN = (
+    "nothing: no trainer with a probe here",
+    ". Next run: gpuscope run train.py",
+)
 COMMAND_CELLS = 26
 ELSEWHERE = (
     ("gpuscope doctor", "this machine: driver, torch, allocator and NCCL settings"),
@@ -71,11 +75,9 @@ def about(
             else ((glyphs.idle, "muted"), UNEXAMINED)
         )
         out += [[(f"{sign[0]} ", sign[1]), (f"{text}.", "title")], []]
-    looked = (
-        ", ".join(report.examined)
-        or "nothing: no trainer with a probe here. Next run: gpuscope run train.py"
-    )
-    out += with_label("Checked", [(looked, "text")], cells)
+    looked = report.examined or (UNPROBED + ("" if host.badge else NEXT_RUN),)
+    for number, line in enumerate(_packed(looked, cells - LABEL)):
+        out += with_label("Checked" if number == 0 else "", [(line, "text")], cells)
     if watch.not_examined:
         out += with_label("Left out", [(watch.not_examined, "muted")], cells)
     if watch.table is None and not watch.problem:
@@ -85,8 +87,6 @@ def about(
             f"{duration_text(watch.cost_seconds)} of CPU time for each check, at most one a second"
         )
         out += with_label("Overhead", [(text, "muted")], cells)
-    for number, text in enumerate(watch.unexplained[:MOST_ENDED]):
-        out += with_label("Ended" if number == 0 else "", [(text, "muted")], cells)
     if report.examined:
         out += [[], *_areas(host, readings, holds, glyphs, cells, tight, roomy)]
     out += _abstained_lines(report, cells)
@@ -101,7 +101,23 @@ def about(
     if over:
         out += [[], [("Jobs that ended, the newest first", "accent")]]
         out += event_lines(over, glyphs, HISTORY_LINES, cells)
+    if watch.unexplained:
+        out += [[], [("Ended with an error of their own", "accent")]]
+        for text in watch.unexplained[:MOST_ENDED]:
+            out += styled.hang([("  · ", "muted")], [(text, "muted")], cells)
     return out
+
+
+def _packed(texts: Sequence[str], room: int) -> list[str]:
+    """Return texts in lines, of which none is broken that has room in a line of its own."""
+    lines: list[str] = []
+    for text in texts:
+        said = text.partition(". ")[0]  # what to do about it is on the Overview
+        if lines and width.cells(f"{lines[-1]} · {said}") <= room:
+            lines[-1] += f" · {said}"
+        else:
+            lines.append(said)
+    return lines
 
 
 def _abstained_lines(report: Report, cells: int) -> list[Line]:
@@ -109,9 +125,7 @@ def _abstained_lines(report: Report, cells: int) -> list[Line]:
         return []
     out: list[Line] = [[], [("Inconclusive, and what would decide it", "accent")]]
     for one in report.abstained:
-        out += styled.hang(
-            [("  · ", "muted")], [(f"{one.pitfall}: ", "muted"), (one.missing, "text")], cells
-        )
+        out += styled.hang([("  · ", "muted")], [(one.missing, "text")], cells)
     return out
 
 

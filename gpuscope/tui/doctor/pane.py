@@ -14,6 +14,7 @@ from textual.containers import Container, Vertical, VerticalScroll
 from ...doctor.order import SEVERITIES
 from ...doctor.steps import copied_steps, marked_step, paste_of, steps_of
 from ...store.view import HostView, TrainerView, by_key, by_pid
+from ...text import styled
 from ...text.styled import Line
 from ..shell.keymap import bindings_of, key_of
 from ..shell.session import Session
@@ -205,10 +206,11 @@ class DoctorPane(Pane):
             row = (self.doctor.table or {}).get(finding.pitfall)
             tight = self._terminal[1] < ROOMY_ROWS
             stack = self._stack(group, host)
-            lines = detail(group, host, row, proof, mark, glyphs, cells, tight, stack)
-            if row is not None and self._terminal[0] >= WIDE:
-                lines += self._background(group, row, len(lines), cells)
-            self._lines.show(lines)
+            rest = self._background(group, row, cells) if row is not None and not tight else ()
+            titled = not self._shows_title(group, host)
+            self._lines.show(
+                detail(group, host, row, proof, mark, glyphs, cells, tight, stack, titled, rest)
+            )
             set_title(self._scroll, row.title if row is not None else finding.pitfall)
         self._show_examined(group, host)
         keys = (self.doctor.why_no_proof, self.doctor.more_fixes)
@@ -274,13 +276,17 @@ class DoctorPane(Pane):
             self._terminal[0] >= WIDE and self._terminal[1] >= COURSE_ROWS,
         )
 
-    def _background(self, group: Group, row: Pitfall, above: int, cells: int) -> list[Line]:
-        """Return the rest of what is known of the pitfall, where all of it has room below."""
+    def _background(self, group: Group, row: Pitfall, cells: int) -> list[Line]:
+        """Return the rest of what is known of the pitfall."""
         from ...doctor.explain import background
 
-        lines: list[Line] = [[], [("─" * cells, "border")], []]
-        lines += background(row, group.first.finding.fixes, cells)
-        return lines if above + len(lines) <= self._scroll.size.height else []
+        replayed = self.session.replay is not None
+        return background(row, steps_of(group.first.finding, replayed), cells, replayed)
+
+    def _shows_title(self, group: Group, host: HostView) -> bool:
+        """Return whether the row of a finding in the list shows its title to the end."""
+        cell = row_of(group, host, self._table.tokens.glyphs).cells["what"]
+        return isinstance(cell, list) and styled.cells(cell) <= self._table.width_of("what")
 
     def _stack(self, group: Group, host: HostView) -> list[Line]:
         """Return the stack of a hung trainer, which is requested only while it is on screen."""

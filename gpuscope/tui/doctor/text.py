@@ -243,19 +243,24 @@ def detail(
     cells: int,
     tight: bool = False,
     stack: Sequence[Line] = (),
+    titled: bool = True,
+    background: Sequence[Line] = (),
 ) -> list[Line]:
     """Return a finding in full, in lines of at most ``cells`` cells.
 
     What is to be copied may be longer. ``tight`` leaves out the blank lines between its parts.
-    ``stack`` is where the trainer that it names stands now.
+    ``stack`` is where the trainer that it names stands now, ``background`` the rest of the
+    pitfall's page. It is not ``titled`` where the list above shows its whole title.
     """
     gap: list[Line] = [] if tight else [[]]
     case, finding = group.first, group.first.finding
     token = "faint" if case.past else SEVERITY_TOKENS[finding.severity]
-    out = styled.hang(
-        [(f"{glyph_of(finding.severity, glyphs)} ", token)], [(finding.title, "title")], cells
-    )
-    out += gap
+    out: list[Line] = []
+    if titled:
+        out += styled.hang(
+            [(f"{glyph_of(finding.severity, glyphs)} ", token)], [(finding.title, "title")], cells
+        )
+        out += gap
     replayed = bool(host.badge)
     steps = steps_of(finding, replayed)
     gain, more = finding.effect is None, len(copied_steps(finding, replayed)) - 1
@@ -294,8 +299,11 @@ def detail(
         out += gap
         out += with_label("Skip if", [(row.not_when, "muted")], cells)
         out += with_label("Trade-off", [(row.cost, "muted")], cells)
+    if isinstance(proof, Proof):
+        out += [*gap, *_proof(proof, cells)]
+    if background:
+        return [*out, [], [("─" * cells, "border")], [], *background]
     out += gap
-    out += _proof(proof, cells)
     out += with_label(
         "More", [(key_of("open"), "bold accent"), (": this pitfall in full", "muted")], cells
     )
@@ -341,9 +349,11 @@ def fix_lines(
     key: Line = []
     if others is not None:
         key = [("   ", "text"), (key_of("copy", screen), "bold accent"), (": copy", "muted")]
-        if others:
-            more = f": {others} more"
-            key += [("  ", "text"), (key_of("next_fix"), "bold accent"), (more, "muted")]
+        more: Line = [("  ", "text"), (key_of("next_fix"), "bold accent")]
+        more += [(f": {others} more", "muted")]
+        last = styled.cells(lines[-1]) + styled.cells(key)
+        if others and not last <= cells < last + styled.cells(more):  # the footer has it too
+            key += more
     yield from lines[:-1]
     if key and styled.cells(lines[-1]) + styled.cells(key) > cells:
         yield lines[-1]
@@ -373,9 +383,7 @@ def fix_lines(
             yield [indent, *([("  ", "text")] if number else []), *line, *key]
 
 
-def _proof(proof: Proof | str, cells: int) -> list[Line]:
-    if isinstance(proof, str):
-        return with_label("Reproduce", [(proof, "faint")], cells)
+def _proof(proof: Proof, cells: int) -> list[Line]:
     lines = with_label("Reproduce", [(proof.text, "accent")], cells)
     return [
         *lines[:-1],

@@ -36,7 +36,7 @@ trainer has ended: its last record is being written.
 FRESH_SECONDS = 3600.0
 """What died longer ago is shown and not counted."""
 REPLAYED = "the environment: not in a recording"
-ELSEWHERE = "the environment: another machine's; check it there with  gpuscope doctor"
+ELSEWHERE = "the environment: another machine's; check it there with gpuscope doctor"
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,9 @@ LOADS = (
 )
 
 
+NO_TRAINER = "no trainer with a probe"
+
+
 def kinds_for(
     host: HostView, rows: int, second: bool, across: int = 2, quiet: bool = False
 ) -> list[tuple[str, ...]]:
@@ -59,10 +62,13 @@ def kinds_for(
     first: tuple[str, ...]
     below: tuple[str, ...]
     if not host.devices:
-        first = ("cpu", "step" if living else "host_memory")
-        below = (*(("loss",) if loss else ("input",) if waits else ()), "host_memory")
-        if across > 2 and second and loss and waits:
-            first, below = ("cpu", "step", "input"), ("loss", "host_memory")
+        first, below = ("cpu", "host_memory"), ()
+        if living:  # the training first: the host is also named beside the reason for no GPU
+            other = "loss" if loss else "input" if waits else "cpu"
+            first = ("step", other)
+            below = ("host_memory",) if other == "cpu" else ("cpu", "host_memory")
+            if across > 2 and loss and waits:
+                first = ("step", "loss", "input")
     elif quiet:
         first, below = ("all_power", "cpu", "host_memory"), ()
     else:
@@ -236,6 +242,7 @@ class Charts(Vertical):
         elif kind == "step":
             title = "Median step, ms"
             series = self._of_trainers(host, "step_seconds", 1000.0)
+            chart.show_empty("no step has been timed yet" if series else NO_TRAINER)
         elif kind == "input":
             title, top = "Waiting for data, % of the step", 100.0
             series = self._input(host)
@@ -390,5 +397,5 @@ def _make(kind: str) -> Painted:
         chart = StackedChart(classes="panel")
         chart.legend_elsewhere = "colours as in Devices"
         return chart
-    empty = {"step": "no trainer with a probe", "loss": "no trainer reports its loss"}
+    empty = {"step": NO_TRAINER, "loss": "no trainer reports its loss"}
     return LineChart(empty=empty.get(kind, "no readings yet"), classes="panel")

@@ -14,6 +14,7 @@ from ...text.units import bytes_text, percent_text
 from ..device.device_state_text import free_devices, idle_since
 
 HEAD = "No NVIDIA driver here: "
+BRIEF_HEAD = "No GPU here: "
 RECENT_SECONDS = 3.0
 AT_ONCE = 16
 """More devices than this do not fit on a usual terminal."""
@@ -66,7 +67,8 @@ def no_devices(
     """Return what stands in the place of device rows, in lines of at most ``width`` cells.
 
     There are no ``commands`` where another panel has them, and no ``load`` of the host where
-    another panel has that.
+    another panel has that. Beside a training that runs there is one line for the reason and one for
+    the host: the room is for the training.
     """
     if host is None or host.sampled_seconds is None:
         return [[("waiting for the first reading", "muted")]]
@@ -75,6 +77,10 @@ def no_devices(
     reason = host.nvml.text
     if reason.casefold().startswith(HEAD.casefold()):  # the agent says it in the same words
         reason = reason[len(HEAD) :]
+    if any(trainer.gone is None for trainer in host.trainers):
+        why = f"no NVIDIA driver, {reason}" if reason != host.nvml.text else reason
+        about = [[(BRIEF_HEAD, "text"), (why, "muted")], [(facts(host, load), "muted")]]
+        return [styled.cut(line, width) for line in about if line[0][0]]
     lines: list[Line] = [
         *styled.wrap([(HEAD, "text"), (reason, "warn")], width),
         *styled.wrap([(facts(host, load), "muted")], width),
