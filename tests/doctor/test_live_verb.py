@@ -15,8 +15,10 @@ import pytest
 from gpuscope.agent.live_frames import LiveFrames
 from gpuscope.agent.picture import Collector
 from gpuscope.cli.commands.doctor import live as doctor_live
+from gpuscope.cli.main import main
 from tests.fakes import probe_process
 from tests.fakes.nvml import FakeNvml, FakeProcess
+from tests.recordings import SHIPPED
 
 
 @pytest.fixture
@@ -107,3 +109,11 @@ def test_hostile_probes_change_nothing_for_others(fake, sockets, mode):
         report = look(sockets)
         assert report.examined
         assert good.poll() is None
+
+
+def test_of_a_recording_it_is_said_that_it_is_too_short_to_tell(capsys):
+    main(["doctor", str(SHIPPED / "h200-lab.gsr")])
+    shown = capsys.readouterr().out
+    assert "whether memory grows: the recording is too short to tell" in shown
+    assert "Look again" not in shown
+    assert "detach-loss-accumulation" not in shown

@@ -114,8 +114,7 @@ async def test_where_most_of_a_card_is_free_nothing_has_to_be_saved():
             row[1 + f.DEVICE_COLUMNS.index("free_bytes")] = int(134 * views.GIB)
     app = make_app(frames, "memory")
     async with app.run_test(size=(120, 40)) as pilot:
-        screen = await until(pilot, "no need to save: 134 GiB are free", "biggest saving")
-        assert screen.index("no need to save") < screen.index("biggest saving")
+        await until(pilot, "no need to save: 134 GiB are free", absent="biggest saving")
 
 
 # ── timeline ──────────────────────────────────────────────────────────────────────────────────────
@@ -286,6 +285,29 @@ async def test_a_trainer_that_cannot_answer_says_why():
         await until(pilot, "used (= nvidia-smi)")
         await pilot.press("c")
         await until(pilot, "this probe is too old to tell")
+
+
+@in_loop
+async def test_w_gives_the_timeline_the_whole_tab_and_enter_opens_the_page_of_the_gpu():
+    app = make_app(jobs.ranks(1, 20.0), "memory")
+    async with app.run_test(size=(80, 24)) as pilot:
+        shown = await until(pilot, "used (= nvidia-smi)", "driver reserve", absent="Timeline, GiB")
+        assert "%" not in line_with(shown, "driver reserve").partition("driver reserve")[2]
+        await pilot.press("w")
+        await until(pilot, "Timeline, GiB", "now", absent="used (= nvidia-smi)")
+        await pilot.press("w")
+        await until(pilot, "used (= nvidia-smi)", absent="Timeline, GiB")
+        await pilot.press("enter")
+        await until(pilot, "GPU 0  NVIDIA H200", "GPU-Util")
+
+
+@in_loop
+async def test_on_a_cpu_enter_opens_the_job():
+    app = make_app(views.cpu_only(), "memory")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, "gpuscope lab")
+        await pilot.press("enter")
+        await until(pilot, "Job  gpuscope lab", "Diagnosis")
 
 
 @in_loop

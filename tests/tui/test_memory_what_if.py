@@ -19,12 +19,15 @@ from gpuscope.model.allocator_settings import DEFAULT
 from gpuscope.predict.from_lab_config import config_with, request_of
 from gpuscope.predict.request import CannotPredict, Doubt, Request, Traced
 from gpuscope.predict.whatif import fixes
+from gpuscope.store.replay import ReplaySource
 from gpuscope.tui.memory.what_if import WhatIfView
 from gpuscope.tui.shell.app import GpuscopeApp
+from gpuscope.tui.shell.session import Session
 from gpuscope.tui.shell.state import ViewState
 from gpuscope.wire import frames as f
 from tests.fakes import inside, jobs, views
 from tests.predict.hand_made import traced
+from tests.recordings import SHIPPED
 from tests.tui.pilot import in_loop, make_app, until
 from tests.tui.snapshots import SIZES, check
 
@@ -220,6 +223,19 @@ async def test_leaving_amid_a_prediction_is_no_failure_of_it(caplog):
     await asyncio.to_thread(thread.join)
     assert not caplog.records
     assert not found.problem
+
+
+@in_loop
+async def test_what_frees_nothing_has_no_row_and_workspaces_do_not_halve():
+    replay = ReplaySource(SHIPPED / "h200x2-stall.gsr")
+    replay.pause()
+    replay.seek(70.0)
+    app = GpuscopeApp(Session(replay=replay), "memory")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "cuBLAS workspaces")
+        await pilot.press("W")
+        words = "64.0 MiB of the 65.1 MiB are cuBLAS workspaces, which stay"
+        await until(pilot, words, "Timeline", absent="nothing")
 
 
 @in_loop

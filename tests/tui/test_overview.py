@@ -200,6 +200,14 @@ async def test_the_large_overview_of_a_host_without_gpu_has_loss_memory_and_proc
         )
 
 
+@in_loop
+async def test_beside_a_training_on_the_cpu_one_line_says_why_there_is_no_gpu():
+    app = make_app(views.cpu_only())
+    async with app.run_test(size=(80, 24)) as pilot:
+        shown = await until(pilot, "No GPU here: ", "Median step, ms", "Loss", "8 cores, 26 % busy")
+        assert "gpuscope replay" not in shown
+
+
 @pytest.mark.slow
 @in_loop
 async def test_a_chart_that_has_nothing_to_show_gives_its_place_to_one_that_has():

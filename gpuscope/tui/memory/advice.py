@@ -164,8 +164,8 @@ def advice(
             RULED_OUT.get(said.cause, "") if said else "",
             "" if seen_seconds >= SEEN_SECONDS else "empty_cache",
         ]
-        lines += _plenty(subject)
-        lines += _to_free(found, [cure for cure in ruled_out if cure], before)
+        plenty = _plenty(subject)
+        lines += plenty or _to_free(found, [cure for cure in ruled_out if cure], before)
     notes = before.held(found.notes, host.sampled_seconds or 0.0)
     if finding is not None and finding.kind == "async":  # the finding already says it
         notes = [note for note in notes if not note.startswith("cudaMallocAsync")]

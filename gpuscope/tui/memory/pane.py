@@ -27,7 +27,7 @@ from .first_subject import found_wrong, least_headroom, room_of_subject
 from .more import More
 from .side_by_side import FRAME_ROWS as FRAME
 from .side_by_side import rows_of, side_by_side, title_of
-from .subjects import Subject, nothing_lines, process_of, subjects
+from .subjects import Subject, nothing_lines, page_of, process_of, subjects
 from .views import ModulesView, SummaryView, show_account
 from .waterfall import Waterfall
 from .what_if import WhatIfView
@@ -296,8 +296,10 @@ class MemoryPane(Pane, can_focus=True):
             return self._view == "what_if" and self._what_if.roomy
         if self._view == "summary":
             return height - AROUND_ROWS - self._summary.rows - 3 >= CHART_ROWS
-        return width >= WIDE or (
-            height >= TALL and height - AROUND_ROWS - self._wanted >= CHART_ROWS
+        return (
+            width >= WIDE
+            or self._view == "timeline"
+            or (height >= TALL and height - AROUND_ROWS - self._wanted >= CHART_ROWS)
         )
 
     def fit_to(self, width: int, height: int) -> None:
@@ -372,7 +374,8 @@ class MemoryPane(Pane, can_focus=True):
         self._move(-1)
 
     def do_waterfall(self) -> None:
-        self._look_at("waterfall")
+        """From a table or the timeline alone the waterfall, from there the timeline alone."""
+        self._look_at("timeline" if self._view == "waterfall" else "waterfall")
 
     def do_counters(self) -> None:
         """Torch's summary; once more: the waterfall again."""
@@ -456,7 +459,7 @@ class MemoryPane(Pane, can_focus=True):
             copy_screen(self.screen, self.session.notices)
 
     async def do_open(self) -> None:
-        """Open the readings of the trainer, or of the device when no trainer is on it.
+        """Open the device's page, or the job's where the training uses none.
 
         In the tree of modules it opens a branch, in the list of fixes a fix.
         """
@@ -468,8 +471,8 @@ class MemoryPane(Pane, can_focus=True):
             return
         host = self.session.host
         subject = self._subject_now(host) if host else None
-        if subject is not None and subject.entity is not None:
-            program(self.app).open("readings", subject.entity.key)
+        if host is not None and subject is not None:
+            program(self.app).open(*page_of(host, subject))
 
     def on_live_table_highlighted(self, event: LiveTable.Highlighted) -> None:
         event.stop()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...model.memory_layers import living, trainer_of
-from ...store.view import AllocView, DeviceView, Entity, HostView, ProcView, TrainerView, by_id
+from ...store.view import AllocView, DeviceView, HostView, ProcView, TrainerView, by_id
 from ...text.process_name import short_script
 from ...text.styled import Line
 from ..shell.keymap import key_of
@@ -31,11 +31,6 @@ class Subject:
     def key(self) -> str:
         """Stable while device and trainer live."""
         return "/".join(one.key if one else "" for one in (self.device, self.allocator))
-
-    @property
-    def entity(self) -> Entity | None:
-        """What Enter opens."""
-        return self.trainer or self.device
 
     @property
     def title(self) -> str:
@@ -72,6 +67,19 @@ def subjects(host: HostView, text: str = "") -> list[Subject]:
     out += [s for s in unmapped if s.trainer and s.trainer.gone is None]
     out = out or unmapped[-1:]
     return [s for s in out if text.casefold() in s.title.casefold()] if text else out
+
+
+def page_of(host: HostView, subject: Subject) -> tuple[str, str]:
+    """Return the kind and the key of the page about a subject.
+
+    It is the page of its device, or of its job where the training uses none.
+    """
+    if subject.device is not None:
+        return "device", subject.device.key
+    trainer = subject.trainer
+    assert trainer is not None
+    jobs = [job for job in host.jobs if any(one.key == trainer.key for one in job.trainers)]
+    return ("job", jobs[0].key) if jobs else ("readings", trainer.key)
 
 
 def process_of(host: HostView, subject: Subject) -> ProcView | None:

@@ -6,7 +6,7 @@ Each row has its value and unit, and a bar from one zero on one scale.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from textual.strip import Strip
@@ -101,7 +101,8 @@ class Waterfall(Painted):
             lines.append(strip_of([("─" * width, "border")], width, tokens))
         if self._total is not None:
             lines.append(self._line(self._total, shape, tokens, whole=True))
-        lines += [self._line(part, shape, tokens) for part in others]
+        # what the total leaves out is no share of it
+        lines += [self._line(part, replace(shape, share=0, bar=0), tokens) for part in others]
         return lines + [strip_of(line, width, tokens) for line in foot]
 
     def _line(self, part: Part, shape: _Shape, tokens: Tokens, whole: bool = False) -> Strip:

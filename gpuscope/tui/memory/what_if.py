@@ -47,6 +47,8 @@ OF_A_GROWTH = (
 TOKENS = {"fits": "ok", "too_close": "warn", "does_not_fit": "bad"}
 LEAST = MIB
 """Less than this is nothing."""
+MEASURED = "measured"
+"""Stands for an error where what is freed was measured itself, and is no range."""
 ABOUT_ROWS = 4
 """Below the table, for the fix under the cursor."""
 FRAME_ROWS, TABLE_FRAME_ROWS = 2, 3
@@ -210,6 +212,7 @@ class WhatIfView:
         if now is not None:
             self._show_growing(trainer.definition.pid, rows, now)
             return
+        known, rows = bool(rows), [one for one in rows if one.middle >= LEAST]
         self.table.show_columns([one for one in COLUMNS if one.key != "fits"])  # no verdict here
         of = f"of the {bytes_text(peak)} allocated at the peak since the start" if peak else ""
         set_title(self.table, f"What if: {of}" if of else "What if")
@@ -219,7 +222,7 @@ class WhatIfView:
                     one.key,
                     {
                         "freed": _size(one.middle),
-                        "error": [(_error(one.error), "muted")],
+                        "error": [(_error(one.error) or MEASURED, "muted")],
                         "then": [(bytes_text((peak or 0) - one.middle), "text")],
                         "fix": [(one.title, "text")],
                         "change": [(one.change, "muted")],
@@ -245,9 +248,14 @@ class WhatIfView:
         why = (
             "torch counts no memory on a CPU"
             if not peak
+            else _no_fix(peak, fixed)
+            if known
             else "the bytes of its parameters are unknown yet"
         )
         self.table.show_empty(why)
+        if not rows:
+            self.table.styles.height = 1 + TABLE_FRAME_ROWS
+            self.roomy = self.rows - 1 - TABLE_FRAME_ROWS >= CHART_ROWS
         self.table.subtitle([("for its model: gpuscope predict MODULE:FACTORY --what-if", "faint")])
 
     def _show_growing(self, pid: int, freed: Sequence[Freed], now: Growing) -> None:
@@ -260,6 +268,14 @@ class WhatIfView:
         cures = cures_of(stops, freed, now, self.session.doctor.table)
         self._tell(about(stops, freed, now), self.table.cursor_key, cures)
         self.table.subtitle([(f"{key_of('doctor')}: the evidence, and what helps now", "faint")])
+
+
+def _no_fix(peak: int, workspaces: int) -> str:
+    """Say that no fix frees anything, and why where workspaces are most of the memory."""
+    if 2 * workspaces <= peak:
+        return f"no fix frees {bytes_text(LEAST)} or more"
+    shares = f"{bytes_text(workspaces)} of the {bytes_text(peak)}"
+    return f"no fix helps: {shares} are cuBLAS workspaces, which stay"
 
 
 def card_of(host: HostView, subject: Subject | None) -> Card | None:

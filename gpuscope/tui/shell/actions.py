@@ -45,6 +45,7 @@ ACTIONS: tuple[Action, ...] = (
         on_tab={
             "fleet": "look at this host",
             "overview": "all of a GPU; the ranks of a job; a finding in the Doctor",
+            "memory": "the page of this GPU, or of the job; in a list what is under the cursor",
             "time": "what is in this row; this rank; the finding",
             "doctor": "the pitfall in full",
             "lab": "choose among the values of the switch",
@@ -171,8 +172,8 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "waterfall",
         ("w",),
-        "Waterfall",
-        "every byte, next to the timeline",
+        "Timeline",
+        "the timeline alone, and back to every byte",
         "Look",
         where=("memory",),
         footer=5,
