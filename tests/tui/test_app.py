@@ -35,7 +35,7 @@ from gpuscope.tui.shell.session import Session
 from gpuscope.tui.shell.state import ViewState
 from gpuscope.wire import frames as f
 from tests.fakes import views
-from tests.recordings import REDACTED
+from tests.recordings import REDACTED, SHIPPED
 from tests.tui.pilot import WAIT_SECONDS, feed, in_loop, make_app, until
 from tests.tui.snapshots import text
 
@@ -674,3 +674,18 @@ def test_the_lab_flag_opens_the_tab_of_the_lab(monkeypatch):
     monkeypatch.setitem(sys.modules, "gpuscope.tui.shell.launch", screen)
     assert cli.main(["--lab"]) == 0
     assert (asked["start_screen"], asked["lab_autostart"]) == ("lab", True)
+
+
+@pytest.mark.slow
+@in_loop
+async def test_after_jumps_to_the_end_of_a_replay_the_doctor_finds_what_holds_there():
+    from gpuscope.store.replay import ReplaySource
+
+    app = GpuscopeApp(Session(replay=ReplaySource(SHIPPED / "h200x2-ddp.gsr")), "doctor")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "Nothing wrong")
+        for _ in range(6):
+            await pilot.press("full_stop")
+            await pilot.pause(0.1)
+        shown = await until(pilot, "end of the recording", "Tensor cores idle on GPU 0, 1")
+        assert "when gpuscope started" not in shown

@@ -117,12 +117,17 @@ class Course:
         self._all, self._last, self.cases = [], None, ()
 
     def follow(
-        self, found: Sequence[tuple[Kind, str, Finding]], now: float, at_start: bool = True
+        self,
+        found: Sequence[tuple[Kind, str, Finding]],
+        now: float,
+        at_start: bool = True,
+        jumped: bool = False,
     ) -> None:
         """Take in what was found at ``now``, each finding with its kind and job.
 
         Time that runs backwards begins anew. ``at_start`` says whether a first look is at the start
-        of all that is watched.
+        of all that is watched. After a jump in a replay (``jumped``) the past is read bit by bit:
+        what is found meanwhile held before, and is shown at once.
         """
         if self._last is not None and now < self._last:
             self.clear()
@@ -133,12 +138,14 @@ class Course:
             case = _continued_case(known, taken, kind, job, finding)
             if case is None:
                 self._number += 1
-                at_once = first or finding.severity == "problem" or kind == "end"
-                case = Case(self._number, finding, kind, job, now, first, now, at_once)
+                at_once = first or jumped or finding.severity == "problem" or kind == "end"
+                before = first or jumped
+                case = Case(self._number, finding, kind, job, now, before, now, at_once)
                 out.append(replace(case, at_start=first and at_start))
             else:
                 taken.add(case.number)
-                out.append(_still(case, finding, now))
+                still = _still(case, finding, now)
+                out.append(replace(still, shown=True) if jumped else still)
         out += [
             left
             for case in known

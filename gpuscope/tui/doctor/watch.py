@@ -36,6 +36,8 @@ trainer has ended: its last record is being written.
 FRESH_SECONDS = 3600.0
 """What died longer ago is shown and not counted."""
 REPLAYED = "the environment: not in a recording"
+JUMP_SECONDS = 3.0
+"""After a jump in a replay its picture is there at once, and its past within this time."""
 ELSEWHERE = "the environment: another machine's; check it there with gpuscope doctor"
 
 
@@ -90,8 +92,12 @@ class Watch:
         self._asked = False
         self._gone: set[str] | None = None
         self._looked: HostView | None = None
+        self._waiting: asyncio.TimerHandle | None = None
+        self._again = False
+        """Whether the picture that was judged is to be judged once more."""
         self._next = 0.0
         self._host_key = ""
+        self._moved_at = 0.0
         self._preparing: asyncio.Task[None] | None = None
         self._cases: tuple[Case, ...] | None = None
 
@@ -139,26 +145,41 @@ class Watch:
         # what was found elsewhere goes at once, also while the new host has said nothing yet
         if moved:
             self._course.clear()
-            self._host_key, self._gone = key, None
+            self._host_key, self._gone, self._moved_at = key, None, now
             self.live, self._cases, self._looked = Report(), None, None
         if host is None or host.sampled_seconds is None:
             return False
         self.begin()
-        if (
-            self.table is None
-            or host is self._looked
-            or (now < self._next and self._looked is not None)
-        ):
+        if self.table is None or (host is self._looked and not self._again):
             return False
+        if now < self._next and self._looked is not None:
+            self._look_later(self._next - now)
+            return False
+        first, before = host is not self._looked, self.live
         self._looked = host
         began, own = time.perf_counter(), time.thread_time()
-        self._judge(host, history, at_start)
+        jumped = self._replaying and not at_start and now - self._moved_at < JUMP_SECONDS
+        self._judge(host, history, at_start, jumped)
         self.cost_seconds = time.thread_time() - own
         self._next = now + max(EVERY_SECONDS, (time.perf_counter() - began) / SHARE)
+        self._again = self._replaying and (first or jumped or self.live != before)
+        if self._again:
+            self._look_later(self._next - now)
         self._start_background_checks(host)
         return True
 
-    def _judge(self, host: HostView, history: HistoryOf, at_start: bool) -> None:
+    def _look_later(self, seconds: float) -> None:
+        """Judge the newest picture of a replay when that is due: at its end no other follows."""
+        if not self._replaying or self._waiting is not None:
+            return
+        loop = asyncio.get_running_loop()
+        self._waiting = loop.call_later(seconds, self._look_now)
+
+    def _look_now(self) -> None:
+        self._waiting = None
+        self._changed()
+
+    def _judge(self, host: HostView, history: HistoryOf, at_start: bool, jumped: bool) -> None:
         from ...doctor import live, postmortem_end, report
 
         assert self.table is not None
@@ -182,7 +203,7 @@ class Watch:
         self.live = replace(
             runs, abstained=runs.abstained + ends.abstained, problems=runs.problems + ends.problems
         )
-        self._course.follow(found, host.sampled_seconds, at_start)
+        self._course.follow(found, host.sampled_seconds, at_start, jumped)
         self._cases = None
 
     # ── what is examined aside ──
@@ -215,6 +236,8 @@ class Watch:
     def close(self) -> None:
         """The session ends: nothing is waited for."""
         self._aside.close()
+        if self._waiting is not None:
+            self._waiting.cancel()
         if self._preparing is not None:
             self._preparing.cancel()
 
