@@ -87,8 +87,8 @@ class DoctorPane(Pane):
             COLUMNS, empty=WAITING, gap=TABLE_GAP, id="findings", classes="panel"
         )
         self._lines = Lines()
-        self._wrapped = 0, 0
-        """For how many cells the finding, and what was examined, were written."""
+        self._wrapped = 0, 0, 0
+        """For how many cells the finding, what was examined, and the list were written."""
         self._scroll = VerticalScroll(self._lines, id="finding", classes="panel", can_focus=True)
         self._examined = Lines(id="examined", classes="panel")
         self._groups: dict[str, Group] = {}
@@ -185,7 +185,7 @@ class DoctorPane(Pane):
             self._shown, self._turned = key, 0
             self._scroll.scroll_home(animate=False)
         glyphs, cells = self._table.tokens.glyphs, self._cells()
-        self._wrapped = cells, self._examined_cells()
+        self._wrapped = self._widths()
         if group is None:
             self.doctor.why_no_proof, self.doctor.more_fixes = "no finding is selected", False
             self._lines.show(self._about(host, cells))
@@ -308,7 +308,7 @@ class DoctorPane(Pane):
 
         That, and how wide the room is, are known once the text is laid out.
         """
-        if self._wrapped != (self._cells(), self._examined_cells()):
+        if self._wrapped != self._widths():
             self.show_findings()
             return
         more = (
@@ -318,6 +318,9 @@ class DoctorPane(Pane):
         )
         if str(self._scroll.border_subtitle or "") != more:
             self._scroll.border_subtitle = more
+
+    def _widths(self) -> tuple[int, int, int]:
+        return self._cells(), self._examined_cells(), self._table.width_of("what")
 
     def _cells(self) -> int:
         """Cells of a line of the finding."""
