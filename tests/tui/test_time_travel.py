@@ -313,7 +313,7 @@ async def test_click_wheel_and_headings_on_the_overview():
         x, y = place_of(screen, "MODEL")
         await pilot.click(offset=(x, y + 4))
         await pilot.pause()
-        assert app.session.device_key.startswith("GPU-00000003")
+        assert app.session.selection.device.startswith("GPU-00000003")
         await pilot.click(offset=place_of(screen, "USED/TOTAL"))
         screen = await until(pilot, "USED▾", "devices sorted by used")
         assert app.session.state.sort == "used"

@@ -321,7 +321,7 @@ class DeviceScreen(ChartedScreen):
             return
         at = host.devices.index(device) if device is not None else 0
         self._key = host.devices[(at + by) % len(host.devices)].key
-        self.session.device_key = self._key
+        self.session.selection.choose(self._key)
         self.moved()
 
     def _blamed(self) -> tuple[TrainerView | None, int | None]:

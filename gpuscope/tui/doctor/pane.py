@@ -17,6 +17,7 @@ from ...store.view import HostView, TrainerView, by_key, by_pid
 from ...text import styled
 from ...text.styled import Line
 from ..shell.keymap import bindings_of, key_of
+from ..shell.selection import USER, keys_of, on_device
 from ..shell.session import Session
 from ..widgets.pane import WAITING, Pane, set_title
 from ..widgets.program import program
@@ -361,6 +362,16 @@ class DoctorPane(Pane):
 
     def take_focus(self) -> None:
         self.focus_on(self._table)
+        host, selection = self.session.host, self.session.selection
+        if host is not None and selection.by == USER:
+            self.show(host)
+            found = by_key(host.trainers, selection.trainer)
+            device = by_key(host.devices, selection.device)
+            found = found or (on_device(host, device) if device is not None else None)
+            pid = found.definition.pid if found is not None else None
+            of_it = (g.key for g in self._groups.values() if pid and pid in _pids_of(g))
+            if (here := self._group()) is None or pid not in _pids_of(here):
+                self._table.move_to(next(of_it, ""))
 
     def choose_row(self, key: str) -> None:
         """Put the cursor on this finding, where it still holds."""
@@ -380,8 +391,11 @@ class DoctorPane(Pane):
 
     def on_live_table_highlighted(self, event: LiveTable.Highlighted) -> None:
         event.stop()
-        host = self.session.host
+        host, group = self.session.host, self._group()
         if host is not None:
+            trainer = by_pid(host.trainers, group.first.pid) if group is not None else None
+            if event.by_user and trainer is not None and trainer.gone is None:
+                self.session.selection.choose(*keys_of(host, trainer))
             self._show_chosen(host)
 
     def on_live_table_selected(self, event: LiveTable.Selected) -> None:
@@ -479,6 +493,11 @@ class DoctorPane(Pane):
                 "without"
             )
             self.session.notices.say(sentence)
+
+
+def _pids_of(group: Group) -> set[int | None]:
+    """Return the processes that a finding still holds for."""
+    return {case.pid for case in (group.first, *group.others) if not case.past}
 
 
 def _text_of(group: Group, host: HostView) -> str:

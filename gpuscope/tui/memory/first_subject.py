@@ -11,10 +11,25 @@ from .subjects import Subject
 
 if TYPE_CHECKING:
     from ...store.view import HistoryOf, HostView
+    from ..shell.selection import Selection
     from ..shell.session import Session
 
 CLEARLY = 0.01
 """Headrooms that differ by less than this share of a card are taken for equal."""
+
+
+def keys_of(subject: Subject) -> tuple[str | None, str | None]:
+    """Return the keys of what is looked at: of the device and of the trainer."""
+    device, trainer = subject.device, subject.trainer
+    return device.key if device else None, trainer.key if trainer else None
+
+
+def selected(subject: Subject, selection: Selection) -> bool:
+    """Return whether this is the trainer that the session looks at, or stands on its device."""
+    device, trainer = keys_of(subject)
+    if selection.trainer is not None:
+        return trainer == selection.trainer
+    return selection.device is not None and device == selection.device
 
 
 def found_wrong(session: Session, everything: Sequence[Subject]) -> str:

@@ -23,7 +23,7 @@ from ..widgets.program import program
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines
 from .advice import SaidBefore, advice, alarm_of, fit_lines, is_growth, worst_of
-from .first_subject import found_wrong, least_headroom, room_of_subject
+from .first_subject import found_wrong, keys_of, least_headroom, room_of_subject, selected
 from .more import More
 from .side_by_side import FRAME_ROWS as FRAME
 from .side_by_side import rows_of, side_by_side, title_of
@@ -46,6 +46,7 @@ FRAME_ROWS = 5
 ROWS_FOR_A_CURE = 3
 """What to do about a lost device is worth the free rows of the waterfall, and its smallest part."""
 COURSE_SECONDS = 600.0
+TAB = "memory"
 
 
 class MemoryPane(Pane, can_focus=True):
@@ -114,24 +115,25 @@ class MemoryPane(Pane, can_focus=True):
     def _current(self, host: HostView) -> tuple[list[Subject], int]:
         """Return all subjects and the place of the chosen one.
 
-        Where none was chosen here, it is the device that is highlighted on the Overview. While that
-        is the first one, where its list begins, a trainer whose memory the doctor finds wrong comes
-        before it, else the one with the least headroom. It stays.
+        Where nothing is selected, it is a trainer whose memory the doctor finds wrong, else the one
+        with the least headroom. It stays.
         """
         everything = subjects(host, self.session.state.filter)
-        keys = [subject.key for subject in everything]
-        if self._chosen in keys:
-            return everything, keys.index(self._chosen)
-        wanted = self.session.device_key
-        places = (i for i, s in enumerate(everything) if s.device and s.device.key == wanted)
-        place = next(places, 0)
-        if place == 0:
-            if self._wrong not in keys:
-                self._wrong = found_wrong(self.session, everything)
-            if self._first not in keys:
-                self._first = least_headroom(host, everything, self.session.history)
-            first = self._wrong or self._first
-            place = keys.index(first) if first else 0
+        keys, selection = [subject.key for subject in everything], self.session.selection
+        if selection.leads(TAB):
+            if self._chosen in keys and selected(everything[keys.index(self._chosen)], selection):
+                return everything, keys.index(self._chosen)
+            places = (i for i, one in enumerate(everything) if selected(one, selection))
+            if (place := next(places, None)) is not None:
+                return everything, place
+        if self._wrong not in keys:
+            self._wrong = found_wrong(self.session, everything)
+        if self._first not in keys:
+            self._first = least_headroom(host, everything, self.session.history)
+        first = self._wrong or self._first
+        place = keys.index(first) if first else 0
+        if first:
+            selection.propose(TAB, *keys_of(everything[place]))
         return everything, place
 
     def _subject_now(self, host: HostView) -> Subject | None:
@@ -350,7 +352,9 @@ class MemoryPane(Pane, can_focus=True):
         host = self.session.host
         everything, place = self._current(host) if host else ([], 0)
         if host is not None and everything:
-            self._chosen = everything[max(0, min(len(everything) - 1, place + by))].key
+            subject = everything[max(0, min(len(everything) - 1, place + by))]
+            self._chosen = subject.key
+            self.session.selection.choose(*keys_of(subject))
             self.show(host)
             self.show_charts(host)
 

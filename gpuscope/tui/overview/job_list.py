@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from textual import events
 from textual.geometry import Size
+from textual.message import Message
 from textual.strip import Strip
 
 from ...model.fullest import PEAK_BASIS
@@ -96,6 +97,9 @@ class JobList(Painted, can_focus=True):
 
     DEFAULT_CSS = "JobList { height: auto; }"
 
+    class Moved(Message):
+        """The user has put the cursor on a job."""
+
     def __init__(self, **kwargs: str) -> None:
         super().__init__(**kwargs)
         self._lines: tuple[JobLine, ...] = ()
@@ -171,6 +175,7 @@ class JobList(Painted, can_focus=True):
         if self._lines:
             self._moved = True
             self._cursor = max(0, min(len(self._lines) - 1, self._cursor + by))
+            self.post_message(self.Moved())
             self.repaint()
 
     def worst(self) -> int | None:
@@ -181,6 +186,10 @@ class JobList(Painted, can_focus=True):
             if any(token == "bad" for note in line.notes for _, token in note):
                 return index
         return None
+
+    def place_of(self, key: str | None) -> int | None:
+        """Return the place of the line with this key, None where there is none."""
+        return next((i for i, line in enumerate(self._lines) if line.key == key), None)
 
     def choose(self, index: int) -> None:
         """Put the cursor on this line; it stays with its job."""
@@ -367,5 +376,6 @@ class JobList(Painted, can_focus=True):
             y -= 1 + len(self._below(line, self._inner))
             if y < 0:
                 self._cursor, self._moved = index, True
+                self.post_message(self.Moved())
                 self.repaint()
                 return

@@ -17,11 +17,13 @@ from ...text import styled
 from ...text.styled import Line
 from ...text.units import window_text
 from ..shell.keymap import key_of
+from ..shell.selection import on_device
 from ..shell.session import Session
 from ..shell.state import PROCESS_SORTS, SORTS
 from ..widgets.pane import WAITING, Pane, set_title
 from ..widgets.program import program
 from ..widgets.table import Column, LiveTable
+from .cursors import begin, choose_job, rank_at_cursor
 from .finding_list import FindingList, go_to_finding
 from .foot import Foot
 from .job_list import JobList, has_ranks
@@ -67,6 +69,8 @@ class OverviewPane(Pane):
         self._charts: Charts | None = None
         self._settled = True
         """Whether it is known which list a user most likely wants."""
+        self._left_from: Widget | None = None
+        """The list that had the keyboard last."""
         self._shown = False
         """Whether the lists have rows of a host."""
         self._terminal = (80, 24)
@@ -281,20 +285,24 @@ class OverviewPane(Pane):
     # ── actions ──
 
     def take_focus(self) -> None:
-        """Begin where the worst is: a job that stands still, a GPU that is lost or warns."""
+        """Begin on what is selected, else on the worst.
+
+        That is a job that stands still, or a GPU that is lost or warns.
+        """
         host = self.session.host
         nothing = deviceless(host)
         known = nothing or (host is not None and bool(host.devices))
         self._settled = known and self._shown
-        worst = self._jobs.worst()
-        if worst is not None:
-            self._jobs.choose(worst)
+        was, on = self._left_from, ""
         if host is not None:
-            from .device_rows import worst_device
+            on = begin(self._jobs, self._devices, host, self.session)
+        here = was if on == "selected" else self._jobs if on == "jobs" else None
+        self.focus_on(here or (self._jobs if nothing else self._devices))
 
-            if (key := worst_device(host, self.session.history)) is not None:
-                self._devices.move_to(key)
-        self.focus_on(self._jobs if nothing or worst is not None else self._devices)
+    def on_job_list_moved(self, event: JobList.Moved) -> None:
+        event.stop()
+        if (host := self.session.host) is not None:
+            choose_job(self._jobs, host, self.session)
 
     def _name_panels(self) -> None:
         """Give the panels their titles; the one with the keyboard says what Enter opens."""
@@ -334,7 +342,8 @@ class OverviewPane(Pane):
         device = self.highlighted(host) if host.devices else None
         return f"GPU {device.definition.index}" if device is not None else ""
 
-    def on_descendant_focus(self, _: events.DescendantFocus) -> None:
+    def on_descendant_focus(self, event: events.DescendantFocus) -> None:
+        self._left_from = event.widget
         self._name_panels()
 
     def on_descendant_blur(self, _: events.DescendantBlur) -> None:
@@ -344,12 +353,13 @@ class OverviewPane(Pane):
         event.stop()
         self._name_panels()
         if event.table is self._devices:
-            self.session.device_key = event.key
+            self.session.selection.cursor_on(event.key, event.by_user)
             self._draw_charts()
 
     def on_live_table_selected(self, event: LiveTable.Selected) -> None:
         event.stop()
         if event.table is self._devices:
+            self.session.selection.choose(event.key)
             program(self.app).open("device", event.key)
         else:
             self._open_process()
@@ -390,10 +400,8 @@ class OverviewPane(Pane):
 
     def chosen(self, host: HostView) -> TrainerView | None:
         """The worst rank of the job under the cursor, or who is on the highlighted device."""
-        line = self._jobs.current if self._jobs.has_focus else None
-        entity = line.entity if line is not None else None
-        trainer = by_key(host.trainers, entity.key) if entity is not None else None
-        return trainer or super().chosen(host)
+        found = rank_at_cursor(self._jobs, host) if self._jobs.has_focus else None
+        return found or on_device(host, self.highlighted(host)) or super().chosen(host)
 
     def chosen_pid(self) -> int | None:
         """Return the process under the cursor, or that of the job."""
@@ -413,9 +421,8 @@ class OverviewPane(Pane):
         """Open what the row under the cursor names.
 
         That is the ranks of a job, every reading of another row, a GPU, a finding or a process.
-        Where the list that
-        has the keyboard has no row yet, nothing is opened: what stands in the other list was
-        not meant.
+        Where the list with the keyboard has no row yet, nothing is opened: the other list was not
+        meant.
         """
         host = self.session.host
         if host is None:

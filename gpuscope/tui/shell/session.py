@@ -23,6 +23,7 @@ from .gathering import Gathering
 from .keymap import key_of
 from .notices import Notices
 from .rates import ask_rate, next_rate
+from .selection import Selection
 from .self_cpu import OwnLoad
 from .state import ViewState
 
@@ -101,8 +102,7 @@ class Session:
         self.notices = Notices()
         self.happened = Happened()
         """What happened to the hosts, and what was done here to end processes."""
-        self.device_key: str | None = None
-        """The highlighted device, by UUID."""
+        self.selection = Selection()
         self.replay = replay
         """The source when it is a recording."""
         self._store, self._source, self._make_source = store, source or replay, make_source

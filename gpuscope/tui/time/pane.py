@@ -19,7 +19,7 @@ from ...model.step_parts import MAX_RANKS, reported
 from ...model.stragglers import Straggler, straggler
 from ...model.time_ledger import TimeLedger, recent, until_last_step
 from ...model.useful_work import sentence as work_sentence
-from ...store.view import HostView, TrainerView
+from ...store.view import HostView, TrainerView, by_key
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import percent_text, short_age_text, window_text
@@ -28,6 +28,7 @@ from ..doctor.text import SEVERITY_TOKENS, top
 from ..overview.finding_list import FindingList, go_to_finding
 from ..shell.clock_at import clock_at
 from ..shell.keymap import key_of
+from ..shell.selection import keys_of
 from ..shell.session import Session
 from ..trainer.job_load import devices_of
 from ..widgets.pane import WAITING, set_title
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     from ..doctor.finding_history import Case
 
 MOST_FINDINGS = 4
+TAB = "time"
 
 
 def _ledger(trainer: TrainerView) -> TimeLedger:
@@ -111,10 +113,12 @@ class TimePane(MeasuredPanels):
     def chosen(self, host: HostView) -> TrainerView | None:
         """Return the trainer that is looked at.
 
-        Where none was chosen here, it is the rank of the job on the highlighted device that the
-        others wait for.
+        Where none is selected, it is the rank of the job on the highlighted device that the others
+        wait for.
         """
-        trainers = self._trainers(host)
+        trainers, selection = self._trainers(host), self.session.selection
+        if selection.leads(TAB) and (found := selection.trainer_of(host, trainers)) is not None:
+            return found
         found = next((t for t in trainers if t.key == self._chosen), None)
         if found is not None or not trainers:
             return found
@@ -126,6 +130,7 @@ class TimePane(MeasuredPanels):
         found = known.trainer if known is not None else slow.trainer if slow is not None else first
         if recent(found).sure:  # before that another may turn out to be the odd one
             self._chosen = found.key
+            selection.propose(TAB, *keys_of(host, found))
         return found
 
     def chosen_pid(self) -> int | None:
@@ -440,6 +445,7 @@ class TimePane(MeasuredPanels):
         self._chosen = key
         host = self.session.host
         if host is not None:
+            self.session.selection.choose(*keys_of(host, by_key(host.trainers, key)))
             self.show(host)
             self.show_charts(host)
 

@@ -20,6 +20,7 @@ from ...text.units import window_text
 from ..log.rows import event_lines
 from ..overview.step_split import tokens_of
 from ..shell.keymap import bindings_of
+from ..shell.selection import keys_of
 from ..theme import Glyphs
 from ..widgets.full_screen import FullScreen, absent
 from ..widgets.pane import set_title
@@ -227,6 +228,10 @@ class JobScreen(FullScreen):
 
     def on_live_table_highlighted(self, event: LiveTable.Highlighted) -> None:
         event.stop()
+        host = self.session.host
+        trainer = by_key(host.trainers, event.key) if host is not None else None
+        if event.by_user and host is not None and trainer is not None:
+            self.session.selection.choose(*keys_of(host, trainer))
         self.call_after_refresh(self._show)
 
     def on_live_table_selected(self, event: LiveTable.Selected) -> None:

@@ -13,6 +13,7 @@ from textual.widget import Widget
 from ...store.view import by_key
 from ...text.styled import Line
 from ..shell.keymap import key_of
+from ..shell.selection import on_device
 from ..shell.session import Session
 from .text import Lines
 
@@ -47,14 +48,11 @@ class Pane(Vertical):
         """Choose what has room on a terminal of this size, in cells."""
 
     def chosen(self, host: HostView) -> TrainerView | None:
-        """The trainer that is looked at: one on the highlighted device, mine before others'."""
-        device = by_key(host.devices, self.session.device_key)
-        here = (
-            {a.definition.trainer for a in device.allocators if a.gone is None} if device else set()
-        )
-        mine = {p.id for p in host.processes if p.definition.mine}
-        trainers = [t for t in host.trainers if t.id in here and t.gone is None]
-        return min(trainers, key=lambda t: t.process not in mine, default=None)
+        """The trainer that is looked at, or one on the device that is: mine before others'."""
+        found = by_key(host.trainers, self.session.selection.trainer)
+        if found is not None and found.gone is None:
+            return found
+        return on_device(host, by_key(host.devices, self.session.selection.device))
 
     def chosen_pid(self) -> int | None:
         """Return the process that is looked at, with or without a probe in it."""

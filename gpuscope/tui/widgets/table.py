@@ -129,10 +129,11 @@ class LiveTable(Painted, can_focus=True):
     class Highlighted(Message):
         """The cursor stands on another row, or on none (``key`` is None)."""
 
-        def __init__(self, table: LiveTable, key: str | None) -> None:
+        def __init__(self, table: LiveTable, key: str | None, by_user: bool = False) -> None:
             super().__init__()
             self.table = table
             self.key = key
+            self.by_user = by_user
 
         @property
         def control(self) -> LiveTable:
@@ -247,18 +248,18 @@ class LiveTable(Painted, can_focus=True):
             self._empty = empty
             self.repaint()
 
-    def move_to(self, key: str) -> None:
+    def move_to(self, key: str, by_user: bool = False) -> None:
         """Put the cursor on a row; a key that is not there is ignored."""
         if key in self._index and key != self._cursor_key:
-            self._place(key)
+            self._place(key, by_user)
             self._follow()
             self.repaint()
 
-    def _place(self, key: str | None) -> None:
+    def _place(self, key: str | None, by_user: bool = False) -> None:
         if key != self._cursor_key:
             self._cursor_key = key
             if self.is_attached:
-                self.post_message(self.Highlighted(self, key))
+                self.post_message(self.Highlighted(self, key, by_user))
 
     @property
     def _header(self) -> bool:
@@ -286,7 +287,7 @@ class LiveTable(Painted, can_focus=True):
             self._scroll_by(by)
             return
         at = self._index[self._cursor_key] if self._cursor_key is not None else 0
-        self.move_to(self._rows[min(max(at + by, 0), len(self._rows) - 1)].key)
+        self.move_to(self._rows[min(max(at + by, 0), len(self._rows) - 1)].key, by_user=True)
 
     def action_page(self, direction: int) -> None:
         """Move the cursor by a screenful."""
@@ -333,7 +334,7 @@ class LiveTable(Painted, can_focus=True):
         if key == self._cursor_key:
             self.action_select()
         else:
-            self.move_to(key)
+            self.move_to(key, by_user=True)
 
     def _click_heading(self, x: int) -> None:
         left = GUTTER if self._cursor_shown else 0

@@ -1,0 +1,65 @@
+"""Where the cursors of the Overview begin: on what is selected, else on the worst."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...store.view import by_key
+from ..shell.selection import device_of, keys_of, on_device
+
+if TYPE_CHECKING:
+    from ...store.view import HostView, TrainerView
+    from ..shell.session import Session
+    from ..widgets.table import LiveTable
+    from .job_list import JobList
+
+TAB = "overview"
+
+
+def rank_at_cursor(jobs: JobList, host: HostView) -> TrainerView | None:
+    """Return the worst rank of the job under the cursor."""
+    line = jobs.current
+    entity = line.entity if line is not None else None
+    return by_key(host.trainers, entity.key) if entity is not None else None
+
+
+def choose_job(jobs: JobList, host: HostView, session: Session) -> None:
+    """Select the worst rank of the job that the user has put the cursor on."""
+    trainer = rank_at_cursor(jobs, host)
+    if trainer is not None:
+        session.selection.choose(*keys_of(host, trainer))
+
+
+def begin(jobs: JobList, devices: LiveTable, host: HostView, session: Session) -> str:
+    """Put the cursors on what is selected, else on the worst.
+
+    Returns the list in which the worst is, or "selected".
+    """
+    if not session.selection.leads(TAB):
+        return _go_to_worst(jobs, devices, host, session)
+    selection = session.selection
+    trainer = by_key(host.trainers, selection.trainer)
+    device = device_of(host, trainer) or by_key(host.devices, selection.device)
+    if device is not None:
+        devices.move_to(device.key)
+    job = host.job_of(trainer or on_device(host, device))
+    if job is not None and (place := jobs.place_of(job.key)) is not None:
+        jobs.choose(place)
+    return "selected"
+
+
+def _go_to_worst(jobs: JobList, devices: LiveTable, host: HostView, session: Session) -> str:
+    """Put the cursors on a job that stands still, and on the GPU that is worst off."""
+    from .device_rows import worst_device
+
+    stuck, rank = jobs.worst(), None
+    if stuck is not None:
+        jobs.choose(stuck)
+        rank = rank_at_cursor(jobs, host)
+    key = worst_device(host, session.history)
+    if key is not None:
+        devices.move_to(key)
+    device, trainer = keys_of(host, rank)
+    if key is not None or trainer is not None:
+        session.selection.propose(TAB, device or key, trainer)
+    return "devices" if stuck is None else "jobs"

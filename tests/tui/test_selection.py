@@ -1,0 +1,43 @@
+"""What is chosen on one tab is where the others open."""
+
+from __future__ import annotations
+
+from tests.fakes import jobs, views
+from tests.tui.pilot import in_loop, make_app, until
+
+SIZE = (120, 40)
+
+
+@in_loop
+async def test_a_gpu_chosen_on_the_overview_is_where_memory_and_time_open():
+    app = make_app(views.training())
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, "USED/TOTAL")
+        app.main.pane.query_one("#devices").focus()
+        chosen = app.main.pane.query_one("#devices")
+        await pilot.press("home", "down")
+        await pilot.pause()
+        assert chosen.cursor_key.startswith("GPU-00000001")
+        await pilot.press("2")
+        await until(pilot, "GPU 1 H200 · train.py rank 1")
+        await pilot.press("n")
+        await until(pilot, "GPU 2 H200 · train.py rank 2")
+        await pilot.press("3")
+        await until(pilot, "train.py rank 2", "Ranks, a step")
+        await pilot.press("n")
+        await until(pilot, "train.py rank 3")
+        await pilot.press("1")
+        await pilot.pause()
+        assert chosen.cursor_key.startswith("GPU-00000003"), "the cursor follows"
+
+
+@in_loop
+async def test_with_nothing_chosen_the_rank_that_hangs_is_where_all_tabs_open():
+    app = make_app(jobs.ranks(stalled=True))
+    async with app.run_test(size=SIZE) as pilot:
+        screen = await until(pilot, "stalled:")
+        hung = app.main.pane.chosen(app.session.host).definition.rank
+        for key in ("2", "3"):
+            await pilot.press(key)
+            screen = await until(pilot, f"rank {hung} (pid")
+        assert app.session.selection.by == "overview", screen
