@@ -165,7 +165,7 @@ def table_lines(comparison: Comparison, cells: int, glyphs: Glyphs) -> Iterable[
     placed = lay_out(columns, cells, gap=1)
     line: Line = []
     for number, (column, size) in enumerate(placed):
-        token = {"a": "bold series1", "b": "bold series2"}.get(column.key, "muted")
+        token = {"a": "bold series1", "b": "bold series4"}.get(column.key, "muted")
         line.append((" " * bool(number) + fit(column.title, size, column.align), token))
     yield line
     for row in in_order(comparison):

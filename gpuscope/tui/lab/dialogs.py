@@ -246,7 +246,7 @@ class RepeatDialog(TextDialog):
             (" ".join(self.a.flags()) or "all switches at their defaults", "text"),
         ]
         yield [
-            ("B        ", "bold series2"),
+            ("B        ", "bold series4"),
             (" ".join(self.b.flags()) or "all switches at their defaults", "text"),
         ]
         yield [

@@ -150,7 +150,7 @@ def curves(pair: Pair, current: Run | None) -> tuple[list[Series], str]:
     out = []
     chosen = [
         (side, token, entry)
-        for side, token, entry in (("A", "series1", pair.a), ("B", "series2", pair.b))
+        for side, token, entry in (("A", "series1", pair.a), ("B", "series4", pair.b))
         if entry
     ]
     over = (

@@ -161,7 +161,7 @@ def row_of(
     """
     ids = {entry.id for entry in shown.entries}
     marks = [("A", "bold series1")] if a in ids else []
-    marks += [("B", "bold series2")] if b in ids else []
+    marks += [("B", "bold series4")] if b in ids else []
     entry, many = shown.entry, len(shown.entries)
     device = entry.device or "" if many_devices else ""
     documents = [one.document for one in shown.entries]

@@ -68,7 +68,7 @@ def _paces(pair: Pair, current: Run) -> list[Series]:
         return []
     xs = [x for x, _ in known]
     out = [Series("now", "series3", xs, [y for _, y in known])]
-    for side, token, entry in (("A", "series1", pair.a), ("B", "series2", pair.b)):
+    for side, token, entry in (("A", "series1", pair.a), ("B", "series4", pair.b)):
         mean = number(entry.document.get("samples_per_second")) if entry is not None else None
         if mean is not None and entry is not current.entry:
             out.append(Series(f"mean of {side}", token, [xs[0], xs[-1]], [mean, mean]))

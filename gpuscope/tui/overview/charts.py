@@ -395,7 +395,7 @@ def _make(kind: str) -> Painted:
         return strips
     if kind == "vram":
         chart = StackedChart(classes="panel")
-        chart.legend_elsewhere = "colours as in Devices"
+        chart.legend_elsewhere = "as in Devices"
         return chart
     empty = {"step": NO_TRAINER, "loss": "no trainer reports its loss"}
     return LineChart(empty=empty.get(kind, "no readings yet"), classes="panel")
