@@ -6,7 +6,9 @@ This module is imported only where help is asked for. The exit codes are defined
 
 from __future__ import annotations
 
-from typing import Dict, Mapping, Tuple
+from shutil import get_terminal_size
+from textwrap import wrap
+from typing import Dict, Iterator, Mapping, Tuple
 
 from ..exit_status import ExitStatus
 
@@ -293,6 +295,22 @@ def first_example(prog: str) -> str:
     return f"Example: {prog} {words}\n" if words else ""
 
 
+LEAST_WIDTH, LEAST_TEXT = 40, 24
+"""Columns of a terminal, and cells beside a name, with less of which no text is wrapped."""
+
+
+def _wrapped(rows: Mapping[str, str], wide: int) -> Iterator[str]:
+    """Return names and texts in two columns, as wide as the terminal."""
+    room = max(LEAST_WIDTH, get_terminal_size().columns) - wide - 4
+    for name, text in rows.items():
+        if room < LEAST_TEXT:  # below the name, where that leaves no room beside it
+            yield f"  {name}"
+            yield from (f"      {line}" for line in wrap(text, room + wide - 2))
+            continue
+        for at, line in enumerate(wrap(text, room) or [""]):
+            yield f"  {name if at == 0 else '':{wide}}  {line}".rstrip()
+
+
 def ending(prog: str, verbs: Mapping[str, str]) -> str:
     """Return the end of a command's help, "" for one that is not in the tables.
 
@@ -301,17 +319,17 @@ def ending(prog: str, verbs: Mapping[str, str]) -> str:
     parts = []
     if verbs:
         wide = max(map(len, verbs))
-        parts.append(["verbs:", *(f"  {verb:{wide}}  {text}" for verb, text in verbs.items())])
+        parts.append(["verbs:", *_wrapped(verbs, wide)])
     command = prog[len("gpuscope") :].strip()
     if command in EXAMPLES:
         typed = {f"{prog} {words}".strip(): text for words, text in EXAMPLES[command]}
         wide = max(map(len, typed))
-        parts.append(["examples:", *(f"  {one:{wide}}  {text}" for one, text in typed.items())])
+        parts.append(["examples:", *_wrapped(typed, wide)])
         if command == "run":
             parts.append([RUN_TEXT])
         else:
-            rows = exit_codes(command).items()
-            parts.append(["exit codes:", *(f"  {int(code):3}  {text}" for code, text in rows)])
+            rows = {f"{int(code):3}": text for code, text in exit_codes(command).items()}
+            parts.append(["exit codes:", *_wrapped(rows, 3)])
     if not command:
         parts.append(["`gpuscope help VERB` shows more."])
     return "".join("\n" + "\n".join(part) + "\n" for part in parts)

@@ -117,6 +117,13 @@ def starving_warns(
     return bool(trainer.definition.cuda) or share >= (STARVED_BUSY_CPU if busy else STARVED_CPU)
 
 
+def warned_starving(host: HostView, trainer: TrainerView, history: HistoryOf = no_history) -> float:
+    """Return the share of a step that a trainer waits for input where that is a warning, else 0."""
+    share = starving(host, trainer, history)
+    warns = share is not None and starving_warns(host, trainer, share, history)
+    return share if warns and share is not None else 0.0
+
+
 def is_measured(trainer: TrainerView) -> bool:
     """Whether the wait for input was measured on the device that computes, not in a thread."""
     return not trainer.definition.cuda or trainer.number("input_seconds") is not None

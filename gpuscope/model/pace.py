@@ -67,6 +67,25 @@ class Pace:
         return f"{self.text}, median step {duration_text(self.usual_seconds)} before"
 
 
+LIKE_THE_BAR = 2.0
+"""A time left that differs by more from the trainer's own counts other things than steps."""
+
+
+def seconds_left(trainer: TrainerView) -> float | None:
+    """Return how long the rest of a run takes at its median step time, None where unknown.
+
+    The trainer's own estimate jumps with every slow step. It stands where its progress counts
+    anything but steps.
+    """
+    told, step = trainer.number("eta_seconds"), trainer.number("step_seconds")
+    done, total = trainer.number("progress_done"), trainer.number("progress_total")
+    if told is None or not step or done is None or total is None:
+        return told
+    own = (total - done) * step
+    alike = own > 0 and 1 / LIKE_THE_BAR <= told / own <= LIKE_THE_BAR
+    return own if alike else told
+
+
 def has_stopped(trainer: TrainerView) -> bool:
     """Whether its step times are of the past: its step is long overdue, or it has ended."""
     return trainer.gone is not None or is_stalled(trainer) or is_overdue(trainer)

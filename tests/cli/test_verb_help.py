@@ -27,8 +27,17 @@ def test_the_tables_know_the_commands_that_there_are():
     assert set(verb_help.EXIT_CODES) == set(COMMANDS)
 
 
+@each("words", ["", "doctor", "lab"])
+def test_a_help_is_no_wider_than_the_terminal(words, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "72")
+    page = command(*words.split(), "--help").stdout
+    assert max(map(len, page.splitlines())) <= 72
+    assert "  doctor" in page or words
+
+
 @each("words", COMMANDS)
-def test_a_help_has_examples_and_exit_codes(words):
+def test_a_help_has_examples_and_exit_codes(words, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "250")  # no text goes on in a second line
     page = command(*words.split(), "--help").stdout
     examples = page.partition("\nexamples:\n")[2].partition("\n\n")[0].splitlines()
     assert len(examples) >= (1 if words == "lab runs set-aside" else 2)  # it takes no words

@@ -332,6 +332,25 @@ def test_an_event_in_full_says_what_its_gpu_and_its_job_do_now():
     assert not any(line.startswith("When") for line in few), "the list says it"
 
 
+def test_what_the_doctor_says_now_belongs_to_the_rank_of_the_event():
+    host = views.host_of(views.training())
+    job = next(job for job in host.jobs if job.trainers)
+    cases = [
+        Case(n, replace(finding(f"about rank {n}"), where=f"rank {n}, GPU {n}"), "live", job.key)
+        for n in (0, 5)
+    ]
+    event = replace(entry(host.wall_seconds, "probe", job=job.key), who="train.py rank 0")
+
+    def said(height: int) -> list[str]:
+        around = Around(host, cases)
+        return [styled.plain(line) for line in details(event, around, GLYPHS, 60, height)]
+
+    assert any("about rank 0" in line for line in said(40))
+    assert not any("about rank 5" in line for line in said(40))
+    for height in range(1, 20):
+        assert said(height)[-1] != "Now in the Doctor", "no heading without a line below it"
+
+
 def recorded(name: str) -> Journal:
     """What the log of a recording says at its end."""
     journal, store, last = Journal(), Store(), -1.0

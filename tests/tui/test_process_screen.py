@@ -78,8 +78,8 @@ def test_totals_per_user_mine_first():
     found = listed(views.training(4.0))
     told = "".join(piece for piece, _ in found.totals)
     assert told.startswith("ada 5")
-    assert " GiB in 7" in told
-    assert "lin 21.6 GiB in 1" in told
+    assert " GiB in 7 processes" in told
+    assert "lin: 21.6 GiB in 1 process" in told
     assert [words(row)["user"] for row in listed(views.training(4.0), mine=True).rows].count(
         "lin"
     ) == 0
@@ -106,7 +106,7 @@ def test_the_state_tells_who_hangs_and_who_waits_and_what_has_no_probe():
         pytest.param(
             (120, 40), ("parameters 6.97 GiB", "GPU-Util %", "of 140 GiB"), marks=pytest.mark.slow
         ),
-        ((200, 60), ("What it does", "peak        53", "Loss, 1 min", "Step ms, 1 min")),
+        ((200, 60), ("What it does", "peak        53", "Loss, 1 min", "Step time ms, 1 min")),
     ],
     ids=["80x24", "120x40", "200x60"],
 )
@@ -269,7 +269,7 @@ async def test_the_screen_opens_sorts_filters_and_remembers(tmp_path):
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, "live")
         await pilot.press("P")
-        await until(pilot, "Processes  8", "job train.py", "lin 21.6 GiB in 1")
+        await until(pilot, "Processes  8", "job train.py", "lin: 21.6 GiB in 1 process")
         await pilot.press("greater_than_sign")
         await until(pilot, "sorted by memory")
         await pilot.press("slash", *"jupyter", "enter")

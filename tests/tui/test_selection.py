@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
+from gpuscope.model.pace import seconds_left
 from tests.fakes import jobs, views
 from tests.tui.pilot import in_loop, make_app, until
 
 SIZE = (120, 40)
+
+
+def test_a_time_left_rests_on_the_median_step_that_stands_beside_it():
+    host = views.host_of(views.training())
+    trainer = next(one for one in host.trainers if one.number("eta_seconds"))
+    left = trainer.number("progress_total") - trainer.number("progress_done")
+    for told, expected in ((1.4, 1.0), (0.7, 1.0), (40.0, 40.0)):
+        usual = left * trainer.number("step_seconds")
+        readings = {**trainer.readings, "eta_seconds": told * usual}
+        found = seconds_left(replace(trainer, readings=readings))
+        assert found == pytest.approx(expected * usual), "what counts no steps keeps its own"
 
 
 @in_loop

@@ -404,11 +404,16 @@ def with_label(label: str, pieces: Sequence[Piece], cells: int) -> list[Line]:
 
 
 def top(
-    cases: Sequence[Case], glyphs: Glyphs, rows: int, leave_out: frozenset[str] = TOLD
+    cases: Sequence[Case],
+    glyphs: Glyphs,
+    rows: int,
+    leave_out: frozenset[str] = TOLD,
+    host: HostView | None = None,
 ) -> list[tuple[str, Line]]:
     """Return the worst findings, as many as ``rows``: the key of each, and its line.
 
     The last line counts those left out. ``leave_out`` are causes that the screen names elsewhere.
+    With a ``host``, below each finding stands with the same key what to do first.
     """
     groups = [
         group
@@ -422,6 +427,10 @@ def top(
         sign: Piece = (f"{glyph_of(finding.severity, glyphs)} ", SEVERITY_TOKENS[finding.severity])
         line = [sign, (many, "muted"), (finding.title, "text"), ("  " + where_of(group), "faint")]
         out.append((group.key, line))
+        if host is not None and (steps := steps_of(finding, bool(host.badge))):
+            title = steps[0].title.rstrip(".")
+            how = f" · {key_of('doctor')}: how"
+            out.append((group.key, [("  do first: ", "accent"), (title, "text"), (how, "muted")]))
     if len(groups) > rows and out:
         out[-1][1].append((f"  and {len(groups) - rows} more", "muted"))
     return out

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from textual.app import ComposeResult
 
 from ...text import styled
+from ...text.styled import Line
 from ...text.width import cells as text_cells
 from ..overview.panel_rows import WIDE
 from ..shell.session import Session
@@ -159,15 +160,21 @@ class FleetPane(Pane):
             longest = max((text_cells(each[0][1]) for each in words), default=0)
             most = max(map(len, words), default=0)
             rows = most if most > 1 or longest > width - USUAL_CELLS else 0
-        lines = []
+        lines = self._lines_of(one, rows) if one is not None and rows else []
         if one is not None and rows:
-            missing = HERE if one.current else self.session.fleet.missing(one)
-            lines = detail_lines(one, missing, max(20, width - 6), rows, self._hosts.tokens)
             set_title(self._detail, one.name)
+            if framed and width < WIDE:  # as many as the host with most to say needs
+                needed = (len(self._lines_of(each, rows)) for each in self._shown.values())
+                rows = max(needed, default=rows)
         self._detail.display = rows > 0
         # Always as high as it may become: the table must not change its height under the cursor.
         self._detail.show([*lines, *([[]] * (rows - len(lines)))])
         self._show_devices(rows + 2 if rows and framed else rows)
+
+    def _lines_of(self, one: Summary, rows: int) -> list[Line]:
+        missing = HERE if one.current else self.session.fleet.missing(one)
+        cells = max(20, self._terminal[0] - 6)
+        return list(detail_lines(one, missing, cells, rows, self._hosts.tokens))
 
     def _most_device_rows(self) -> int:
         """Return what the devices of the largest host would fill, with the frame of their table."""
@@ -210,7 +217,9 @@ class FleetPane(Pane):
         self._devices.show_empty(WAITING if current else "none known")
         found = found if current else [as_last_seen(row) for row in found]
         wide = width >= WIDE
-        self._devices.show_columns(device_columns("index", found, width - 6, wide))
+        if not found:  # no heading above nothing
+            self._devices.show(found)
+        self._devices.show_columns(device_columns("index", found, width - 6, wide) if found else ())
         self._devices.show(found)
 
     def _show_jobs(self, rows: int) -> None:

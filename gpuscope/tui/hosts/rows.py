@@ -40,7 +40,7 @@ COLUMNS = (
     Column("room", "", 6, flex=1, most=14, priority=8),
     Column("bytes", "USED/TOTAL GiB", 14, align="right", priority=9),
     Column("job", "JOB", 10, flex=1, most=24, priority=6),
-    Column("pace", "STEP", 7, align="right"),
+    Column("pace", "STEP TIME", 9, align="right"),
     Column("worst", "WORST", 14, flex=12),
 )
 HOST_CELLS, WIDE_HOST_CELLS = 20, 28
@@ -90,7 +90,7 @@ def columns(
     wide = width >= WIDE_COLUMNS
     host = min(longest, WIDE_HOST_CELLS if wide else HOST_CELLS)
     least = WIDE_WORST if wide else WORST if link is not None else 0
-    share = width // 3 if wide else width - NARROW_CELLS - max(host, len("HOST"))
+    share = width // 3 - 2 if wide else width - NARROW_CELLS - max(host, len("HOST"))
     widths = {"host": host, "worst": max(least, min(worst, share))}
     out = [c._replace(width=max(c.width, widths.get(c.key, 0))) for c in COLUMNS]
     if longest:
@@ -262,14 +262,14 @@ def totals_lines(now: Totals, shown: int, width: int, tokens: Tokens, sort: str 
 
     The second says where there is room.
     """
-    glyphs, trouble = tokens.glyphs, "with a problem" if width >= WIDE_COLUMNS else "bad"
+    glyphs = tokens.glyphs
     sound = now.reachable - now.problems
     first: Line = [(f"{now.hosts} hosts", "title")]
     if shown != now.hosts:
         first.append((f", {shown} shown", "accent"))
     first.append((": ", "muted"))
     counts = (
-        (now.problems, f"{glyphs.bad} {now.problems} {trouble}", "bad"),
+        (now.problems, f"{glyphs.bad} {now.problems} in trouble", "bad"),
         (now.unreachable, f"{glyphs.bad} {now.unreachable} unreachable", "bad"),
         (now.stale, f"{glyphs.warn} {now.stale} stale", "warn"),
         (now.connecting, f"{now.connecting} connecting", "muted"),

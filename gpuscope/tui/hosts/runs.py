@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ...model.device_trainings import STARVED
 from ...model.job_state import JobState, job_state
-from ...model.pace import pace_of
+from ...model.pace import pace_of, seconds_left
 from ...model.step_time import input_share
 from ...store.view import HistoryOf, HostView, JobView, no_history
 from ...text.styled import Line
@@ -62,6 +62,7 @@ def run_of(host: HostView, job: JobView, key: str, history: HistoryOf = no_histo
 
     shares = [share for one in living if (share := input_share(one)) is not None]
     pace = pace_of(living) if living else None
+    left = [n for one in living if (n := seconds_left(one)) is not None]
     return Run(
         key,
         job.title,
@@ -73,7 +74,7 @@ def run_of(host: HostView, job: JobView, key: str, history: HistoryOf = no_histo
         job_state(host, job, history),
         min(known("step"), default=None),
         pace.seconds if pace is not None else None,
-        None if pace is None or pace.stopped else max(known("eta_seconds"), default=None),
+        None if pace is None or pace.stopped else max(left, default=None),
         next(iter(known("loss")), None),
         max(shares, default=None),
     )

@@ -25,7 +25,16 @@ from .compare import comparison_lines
 from .first_run import FirstRun
 from .pair import Pair
 from .panel_heights import VIEWS, heights_of, least, panels_that_fit
-from .rows import BARS_CELLS, NOW, columns, gather_repeats, live_row, row_of, with_bars
+from .rows import (
+    BARS_CELLS,
+    NOW,
+    columns,
+    gather_repeats,
+    live_row,
+    place_in_pair,
+    row_of,
+    with_bars,
+)
 from .run_charts import RunCharts, has_pace
 from .run_facts import fact_lines, facts_of
 from .switches import Switches
@@ -172,7 +181,8 @@ class LabPane(Pane):
         # hundreds of rows, five times a second
         if entries is not self._entries or made != self._made:
             self._shown = gather_repeats(entries)
-            self._rows = [row_of(shown, a, b, against, many) for shown in self._shown]
+            shown = sorted(self._shown, key=lambda one: place_in_pair(one, a, b))
+            self._rows = [row_of(one, a, b, against, many) for one in shown]
             self._entries, self._made = entries, made
         live = current is not None and current.entry is None and runs.busy
         rows = (

@@ -129,7 +129,8 @@ class PitfallsDialog(Dialog):
     def _show(self) -> None:
         if not self.is_open:
             return
-        self._table.show([self._row(pitfall) for pitfall in self._pitfalls])
+        first = sorted(self._pitfalls, key=lambda one: bool(self._why_not(one, False)))
+        self._table.show([self._row(pitfall) for pitfall in first])
         if self._pitfalls and self._first:
             self._table.move_to(self._first)
             self._first = ""
@@ -154,7 +155,7 @@ class PitfallsDialog(Dialog):
         here = demo is not None and not demo.over and demo.name == pitfall.id
         token = "faint" if off else "ok" if here else "text"
         processes = pitfall.processes(False)
-        needs = pitfall.needs() + (f", {processes} processes" if processes > 1 else "")
+        needs = pitfall.needs() + (f" ×{processes}" if processes > 1 else "")
         return TableRow(
             pitfall.id,
             {

@@ -48,7 +48,7 @@ def columns(cells: int, rows: Sequence[TableRow]) -> list[Column]:
         Column("setting", "SETTING", 26 if cells >= 60 else 20 if cells >= 40 else 10, flex=6),
         Column("pace", "SAMPLES/S", 9, align="right"),
         *((Column("fast", "", 12, flex=1, most=24),) if cells >= BARS_CELLS else ()),
-        Column("step", "STEP", 7, align="right", priority=2),
+        Column("step", "STEP TIME", 9, align="right", priority=2),
         Column("peak", "PEAK", 8, align="right", priority=3),
         *((Column("held", "", 12, flex=1, most=24),) if cells >= BARS_CELLS else ()),
         Column("loss", "LAST LOSS", 9, align="right", priority=4),
@@ -106,6 +106,12 @@ def gather_repeats(entries: Sequence[Entry]) -> list[Shown]:
         seen |= {one.id for one in alike}
         out.append(Shown(str(entry.id), entry, alike))
     return out
+
+
+def place_in_pair(shown: Shown, a: int | None, b: int | None) -> int:
+    """Return where a row is listed: run A, then run B, then all others in their order."""
+    ids = {entry.id for entry in shown.entries}
+    return 0 if a in ids else 1 if b in ids else 2
 
 
 def preset_of(config: LabConfig, document: dict[str, Any]) -> str:

@@ -104,12 +104,7 @@ def details(entry: Entry, around: Around, glyphs: Glyphs, cells: int, height: in
     if entry.place and entry.place[0] in OPENS:
         does = (f": {OPENS[str(entry.place[0])]}", "muted")
         out.append([(f"{'More':{LABEL}}", "accent"), (key_of("open"), "bold accent"), does])
-    if others:
-        out += [*gap, [("Now in the Doctor", "title")]]
-    for case in others[:MOST_FINDINGS]:
-        grave = TOKENS[case.finding.severity]
-        head: Line = [(f"{sign(grave, glyphs)} ", grave)]
-        out += styled.hang(head, [(case.finding.title, "text")], cells)
+    out += _found_now(others[:MOST_FINDINGS], glyphs, cells, height - len(out), gap)
     rest = [one for one in around.same if one.serial != entry.serial]
     room = height - len(out) - 2
     if rest and room > 0:
@@ -117,6 +112,23 @@ def details(entry: Entry, around: Around, glyphs: Glyphs, cells: int, height: in
         out += [[], [(f"Also of this {what}, the newest first", "title")]]
         out += event_lines(rest, glyphs, room, cells)
     return out[:height]
+
+
+def _found_now(
+    cases: Sequence[Case], glyphs: Glyphs, cells: int, room: int, gap: Sequence[Line]
+) -> list[Line]:
+    """Return what the doctor says now of the same job or GPU, in at most ``room`` lines."""
+    out: list[Line] = []
+    for case in cases:
+        grave = TOKENS[case.finding.severity]
+        head: Line = [(f"{sign(grave, glyphs)} ", grave)]
+        out += styled.hang(head, [(case.finding.title, "text")], cells)
+    if not out or room < 1:
+        return []
+    if room <= len(gap) + 1:  # no row below a heading
+        label: Line = [(f"{'Doctor':{LABEL}}", "accent")]
+        return [styled.cut([*label, *out[0]], cells)]
+    return [*gap, [("Now in the Doctor", "title")], *out]
 
 
 def _listed(entry: Entry, host: HostView | None) -> list[tuple[str, str]]:

@@ -8,6 +8,7 @@ from textual.app import ComposeResult
 from textual.containers import Container, Vertical
 
 from ...store.view import HostView
+from ...text import styled
 from ...text.clock import clock_text
 from ...text.styled import Line
 from ..shell.keymap import key_of
@@ -188,7 +189,9 @@ class LogPane(Pane):
             token = "bold accent" if here else "faint" if group in HIDDEN else "muted"
             out += [(f"{brackets[0]}{name}{brackets[1]}", token), (f"{count} ", "faint")]
         keys = f"{key_of('next_kind')} {key_of('previous_kind')}: another kind"
-        self._groups.show([[*out, ("  ", "text"), (keys, "faint")]])
+        hint: Line = [("  ", "text"), (keys, "faint")]  # the footer names the keys too
+        fits = styled.cells(out) + styled.cells(hint) <= self._terminal[0] - 4
+        self._groups.show([[*out, *hint] if fits else out])
 
     def _turn(self, by: int) -> None:
         usual = (ALL, ALWAYS, self._group)

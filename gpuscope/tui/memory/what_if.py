@@ -36,13 +36,13 @@ COLUMNS = (
     Column("then", "PEAK THEN", 9, align="right", priority=1),
     Column("fits", "VERDICT", 12, priority=3),
     Column("fix", "FIX", 34, flex=2, most=52),
-    Column("change", "HOW", 18, flex=3, most=72, priority=4),
+    Column("change", "HOW", 60, flex=3, most=72, priority=4),
 )
 OF_A_GROWTH = (
     Column("freed", "THE GROWTH", 10),
     Column("error", "SURE", 9, priority=2),
     Column("fix", "FIX", 34, flex=2, most=64),
-    Column("change", "HOW", 18, flex=3, most=72, priority=4),
+    Column("change", "HOW", 60, flex=3, most=72, priority=4),
 )
 TOKENS = {"fits": "ok", "too_close": "warn", "does_not_fit": "bad"}
 LEAST = MIB

@@ -124,8 +124,14 @@ class Brief(NamedTuple):
     sorted_title: str
 
 
-BRIEF = {"power": Brief(5, "POWER", "POWE▾"), "used": Brief(9, "USED GiB", "USED▾ GiB")}
-"""Columns that give cells away to a long state, in this order: a limit seldom changes."""
+BRIEF = {
+    "power": Brief(5, "POWER", "POWE▾"),
+    "used": Brief(9, "USED GiB", "USED▾ GiB"),
+    "vram": Brief(5, "VRAM", "VRAM"),
+}
+"""Columns that give cells away to a long state, in this order: a limit seldom changes, and a bar
+can be short.
+"""
 STATE_STEP = 4
 """The state's column grows by so many cells, so that the bars beside it seldom move."""
 KEPT = ("tensor", "vram", "temperature", "power")
@@ -236,12 +242,18 @@ def device_row(
             *(_healthy_note(host, device, verdict) if words else ()),
         ],
     }
+    if words and verdict.word == "ok" and (fault := in_few_words(device)) in FAULTS:
+        cells["state"] = [(f"{tokens.glyphs.idle} {fault}", "idle")]  # not beside a green "ok"
     cells |= _load(device, verdict) | _memory(host, device) | _rest(device)
     if wide:
         cells |= _wide(device)
     if spark is not None:
         cells["spark"] = spark
     return TableRow(device.key, cells, "muted")
+
+
+FAULTS = ("tensor idle", "mostly idle SMs")
+"""What a load can mean that costs time, though no rule warns of it."""
 
 
 def state_cell(verdict: DeviceState, tokens: Tokens, words: bool = True) -> Line:

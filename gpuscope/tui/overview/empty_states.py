@@ -12,6 +12,8 @@ from ...text.ranges import ranges_text
 from ...text.styled import Line
 from ...text.units import bytes_text, percent_text
 from ..device.device_state_text import free_devices, idle_since
+from ..shell.state import ViewState
+from ..widgets.pane import WAITING
 
 HEAD = "No NVIDIA driver here: "
 BRIEF_HEAD = "No GPU here: "
@@ -194,3 +196,10 @@ def _holders(host: HostView, history: HistoryOf) -> list[Line]:
         ]
         for who, indices in held.items()
     ]
+
+
+def why_empty(host: HostView, state: ViewState) -> list[Line]:
+    """Return why there is no job to list."""
+    waiting = host.link.text if host.link.failed else WAITING
+    text = waiting if host.sampled_seconds is None else "no training runs here"
+    return [[("no job matches" if state.filter or state.mine else text, "muted")]]

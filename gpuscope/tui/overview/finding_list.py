@@ -44,7 +44,7 @@ class FindingList(Lines, can_focus=True):
         self._cursor = 0
 
     def show_findings(self, found: Sequence[tuple[str, Line]]) -> None:
-        """Replace the lines, each with the key of its finding."""
+        """Replace the lines, each with the key of its finding: its own, then what to do first."""
         key = self.current
         self._keys = tuple(name for name, _ in found)
         self._cursor = self._keys.index(key) if key in self._keys else 0
@@ -57,7 +57,10 @@ class FindingList(Lines, can_focus=True):
 
     def move(self, by: int) -> None:
         """Move the cursor, staying inside."""
-        self._cursor = max(0, min(len(self._keys) - 1, self._cursor + by))
+        places = [self._keys.index(key) for key in dict.fromkeys(self._keys)]
+        if places:
+            at = places.index(self._cursor) + by
+            self._cursor = places[max(0, min(len(places) - 1, at))]
         self.repaint()
 
     def open(self) -> None:
@@ -70,8 +73,9 @@ class FindingList(Lines, can_focus=True):
         if offset is None or not 0 <= offset.y < len(self._keys):
             return
         event.stop()
-        here = offset.y == self._cursor
-        self._cursor = offset.y
+        place = self._keys.index(self._keys[offset.y])
+        here = place == self._cursor
+        self._cursor = place
         self.repaint()
         if here:
             self.open()

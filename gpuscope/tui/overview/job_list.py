@@ -61,6 +61,8 @@ COLUMNS: tuple[tuple[str, int, int], ...] = (
     ("done", 16, 150),
 )
 """Column, cells, and the width of the panel from which it is shown."""
+GIVING = ("gpu", "memory", "step", "pace", "left")
+"""Columns that give what they do not need to a name that would be cut, in this order."""
 WIDE_ONLY = ("p95", "done", "peak")
 """Columns that a narrower panel does without, also below the job."""
 MIN_TITLE, MOST_TITLE = 14, 44
@@ -82,6 +84,26 @@ def columns_in(width: int, empty: frozenset[str] = frozenset()) -> tuple[tuple[s
     while shown and width - sum(cells + 1 for _, cells, _ in shown) < MIN_TITLE:
         shown.pop(max(range(len(shown)), key=lambda i: shown[i][2]))
     return tuple(shown)
+
+
+def narrowed(
+    shown: Sequence[tuple[str, int, int]], lines: Sequence[JobLine], room: int
+) -> tuple[tuple[str, int, int], ...]:
+    """Return the columns in ``room`` cells, narrower where the longest name needs their cells."""
+    rows = [line for line in lines if not line.span]
+    named = (text_cells(line.cells["job"][0]) for line in rows)
+    missing = max(named, default=0) + SIGN_CELLS - room + sum(cells + 1 for _, cells, _ in shown)
+    out = list(shown)
+    for name in GIVING:
+        at = next((i for i, one in enumerate(out) if one[0] == name), None)
+        if at is None or missing <= 0:
+            continue
+        cells = out[at][1]
+        known = [text_cells(line.cells[name][0]) for line in rows if name in line.cells]
+        spare = cells - max([text_cells(HEADINGS[name]), *known])
+        given = max(0, min(spare, missing))
+        out[at], missing = (name, cells - given, out[at][2]), missing - given
+    return tuple(out)
 
 
 def has_ranks(host: HostView, key: str) -> bool:
@@ -153,11 +175,11 @@ class JobList(Painted, can_focus=True):
     def _name_bases(self, lines: Sequence[JobLine]) -> None:
         """Say on the border of which steps the figures are, where any line has them."""
         bases = {
-            "pace": f"step time: median of {MEDIAN_STEPS} steps",
+            "pace": f"step time: {MEDIAN_STEPS}-step median",
             "memory": f"peak: {PEAK_BASIS}",
         }
         if any(line.split is not None and line.split.of_ledger for line in lines):
-            bases["input"] = f"input: last {PARTS_STEPS} steps"  # the row below has another window
+            bases["input"] = f"input: {PARTS_STEPS} steps"  # the row below has another window
         told = [
             text
             for name, text in bases.items()
@@ -226,8 +248,11 @@ class JobList(Painted, can_focus=True):
         ]
         below: list[Line] = [list(note) for note in line.notes]
         here = self.has_focus and line is self.current  # what is looked at is told to its end
-        if (self._in_full or here) if full is None else full:
+        told_whole = self._in_full or here
+        if told_whole if full is None else full:
             below = styled.hang_lines(below, width - NOTE_INDENT)
+        if line.over and line.span:
+            return self._rest_of(line, width) if full or (full is None and told_whole) else []
         notes = below
         if self.roomy:  # what is wrong comes first
             split = self._split(line, width)
@@ -242,6 +267,21 @@ class JobList(Painted, can_focus=True):
                 (text, token),
             ]
         return [pieces, *notes]
+
+    def _rest_of(self, line: JobLine, width: int) -> list[Line]:
+        """Return a second line of why a job ended, where its own has no room for all of it."""
+        begins, cells = self._span_room(line, width)
+        if styled.cells(line.span) <= cells:
+            return []
+        rest = styled.join(styled.wrap(line.span, cells)[1:], " ")
+        return [[(" " * (begins - NOTE_INDENT), "text"), *styled.cut(rest, cells)]]
+
+    def _span_room(self, line: JobLine, width: int) -> tuple[int, int]:
+        """Return where the text beside an ended job begins, and how many cells it has."""
+        title = max(self._columns(width)[1], SPAN_TITLE)
+        where = max(8, text_cells(line.cells.get("gpu", ("", ""))[0]))
+        begins = 2 + title + 1 + where + 2
+        return begins, max(20, width - begins)
 
     def _split(self, line: JobLine, width: int) -> list[Line]:
         """Return what a step is made of: a bar, and the shares in words."""
@@ -299,7 +339,7 @@ class JobList(Painted, can_focus=True):
 
     def _columns(self, width: int) -> tuple[Sequence[tuple[str, int, int]], int]:
         """Return the columns there is room for, and the cells of a job's title."""
-        shown = columns_in(width, self._empty)
+        shown = narrowed(columns_in(width, self._empty), self._lines, width - 2)
         title = min(MOST_TITLE, width - 2 - sum(cells + 1 for _, cells, _ in shown))
         if all(line.span for line in self._lines):  # no column stands below a title
             longest = max((text_cells(line.cells["job"][0]) for line in self._lines), default=0)
@@ -318,7 +358,8 @@ class JobList(Painted, can_focus=True):
             chosen = self.has_focus and index == self._cursor
             if index == self._cursor:
                 at = len(rows)
-            rows.append((self._row(line, shown, title, width, chosen, tokens), chosen))
+            whole = bool(line.over and self._below(line, width))
+            rows.append((self._row(line, shown, title, width, chosen, tokens, whole), chosen))
             indent = (" " * NOTE_INDENT, "text")
             rows += [
                 ([indent, *styled.cut(note, width - NOTE_INDENT)], False)
@@ -342,6 +383,7 @@ class JobList(Painted, can_focus=True):
         room: int,
         chosen: bool,
         tokens: Tokens,
+        goes_on: bool = False,
     ) -> Line:
         text, token = line.cells["job"]
         cursor = tokens.glyphs.cursor if chosen else " "
@@ -353,7 +395,9 @@ class JobList(Painted, can_focus=True):
         if line.span:
             where, where_token = line.cells.get("gpu", ("", "text"))
             out.append((" " + fit(where, 8, "right") + "  ", where_token))
-            return out + styled.cut(line.span, max(0, room - sum(text_cells(t) for t, _ in out)))
+            left = max(0, room - sum(text_cells(t) for t, _ in out))
+            fits = styled.wrap(line.span, left)[0] if goes_on else styled.cut(line.span, left)
+            return [*out, *fits]
         for name, cells, _ in shown:
             text, token = line.cells.get(name, ("", "text"))
             out.append((" " + fit(text, cells, "right"), token))

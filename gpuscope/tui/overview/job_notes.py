@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from ...model.device_trainings import starving, starving_warns
 from ...model.growth import trend_of
@@ -19,6 +20,9 @@ from ...text.clock import clock_text
 from ...text.styled import Line
 from ...text.units import age_text, bytes_text, percent_text
 
+if TYPE_CHECKING:
+    from ..doctor.finding_history import Case
+
 IDLE_SECONDS, OLD_LOG_SECONDS = 60.0, 60.0
 
 
@@ -33,14 +37,21 @@ def broken_line(states: Sequence[JobState]) -> list[Line]:
     return [out] if out else []
 
 
-def state_lines(state: JobState | None, why: bool = True) -> list[Line]:
-    """Return in a line what is wrong with a job, none where it is well.
-
-    Without ``why`` it does not repeat what a device says in its own row.
-    """
+def state_lines(state: JobState | None) -> list[Line]:
+    """Return in a line what is wrong with a job, none where it is well."""
     if state is None or state == WELL:
         return []
-    return [[(f"{state.word}: ", state.kind), (state.text if why else state.where, "text")]]
+    return [[(f"{state.word}: ", state.kind), (state.text, "text")]]
+
+
+def first_steps(host: HostView, cases: Sequence[Case]) -> dict[str, Line]:
+    """Return what to do first about each job whose trouble its own lines name, by its key."""
+    from ..doctor.text import TOLD
+    from ..trainer.next_step import next_lines
+
+    told = [case for case in cases if case.grave and case.finding.cause in TOLD]
+    found = ((job.key, next(iter(next_lines(host, job, told, False)), None)) for job in host.jobs)
+    return {key: line for key, line in found if line is not None} if told else {}
 
 
 def end_notes(job: JobView, sent: Mapping[int, str] = NOTHING_SENT) -> list[Line]:

@@ -13,7 +13,7 @@ from ...model.device_state import Kind
 from ...model.job_ends import NOTHING_SENT, end_of
 from ...model.job_state import JobState, broken_states, job_state, on_sound_devices
 from ...model.memory_room import TIGHT_BYTES, MemoryRoom, rooms
-from ...model.pace import Pace, pace_of
+from ...model.pace import Pace, pace_of, seconds_left
 from ...model.stalls import is_overdue, worst_rank
 from ...model.step_parts import StepParts, step_parts
 from ...model.step_time import input_share
@@ -41,7 +41,6 @@ from .job_notes import (
     input_token,
     log_lines,
     running_notes,
-    state_lines,
 )
 from .wide_job_cells import wide_cells
 
@@ -198,8 +197,6 @@ def _line(host: HostView, job: JobView, history: HistoryOf, sent: Mapping[int, s
     notes = end_notes(job, sent)
     if not notes:
         notes = [*broken_line(broken), *running_notes(host, job, trainers, found, history)]
-        if not notes and state.kind == "warn":
-            notes = state_lines(state, False)
     worst, _ = worst_rank(job.trainers)
     line = JobLine(
         job.key,
@@ -234,7 +231,7 @@ def _trainer_cells(
 
     There is no rate while no step ends, and no ETA for a job that will not get there as it is.
     """
-    etas = [n for t in trainers if (n := t.number("eta_seconds")) is not None and _is_sure(t, n)]
+    etas = [n for t in trainers if (n := seconds_left(t)) is not None and _is_sure(t, n)]
     of_epoch = any(t.readings.get("progress_of") == "epoch" for t in trainers)
     losses = [n for t in trainers if (n := t.number("loss")) is not None]
     sound = on_sound_devices(host, trainers)

@@ -98,14 +98,14 @@ class OverviewPane(Pane):
         if host is None:
             self._jobs.show([], [[(WAITING, "muted")]])
         else:
-            from .empty_states import about_room, no_devices, problems
+            from .empty_states import about_room, no_devices, problems, why_empty
             from .job_rows import job_lines
 
             history, stopped = self.session.history, self.session.happened.stopped
-            notes = self._slurm_notes(host)
+            notes = self._notes(host)
             lines = job_lines(host, state.mine, state.filter, notes, history, stopped)
             more = self._given is not None and self._given.quiet > 0
-            extra = about_room(host, history, more) or self._why_empty(host, bool(lines))
+            extra = about_room(host, history, more) or ([] if lines else why_empty(host, state))
             room = self._room()
             above = styled.hang_lines(problems(host, bool(state.filter)), room)
             self._jobs.show(lines, styled.hang_lines(extra, room), above)
@@ -155,12 +155,16 @@ class OverviewPane(Pane):
     def _processes(self) -> ProcessPanel | None:
         return self._foot.processes
 
-    def _slurm_notes(self, host: HostView) -> dict[str, Line]:
+    def _notes(self, host: HostView) -> dict[str, Line]:
+        """Return what to do first about a job, or when Slurm ends it, by the job's key."""
+        from .job_notes import first_steps
+
         if self._slurm is None and host.jobs and not self.session.replay:
             from .slurm import SlurmEnds
 
             self._slurm = SlurmEnds(self.session)
-        return self._slurm.notes(host) if self._slurm is not None else {}
+        steps = first_steps(host, self.session.doctor.cases) if self._roomy else {}
+        return steps | (self._slurm.notes(host) if self._slurm is not None else {})
 
     def show_findings(self) -> None:
         """The worst of what the doctor has found, a line each."""
@@ -173,12 +177,10 @@ class OverviewPane(Pane):
         self._told = state
         from ..doctor.text import OF_A_DEVICE, TOLD, top
 
-        height = self._terminal[1]
-        bare = height < ROOMY_ROWS
-        rows = 0 if height < TINY_ROWS else 1 if bare else TOP_FINDINGS
-        host = self.session.host
+        bare, host = not self._roomy, self.session.host
+        rows = 0 if self._terminal[1] < TINY_ROWS else 1 if bare else TOP_FINDINGS
         in_rows = host is not None and len(host.devices) < MOST_DEVICE_ROWS
-        lines = top(*state[:2], rows, TOLD | OF_A_DEVICE if in_rows else TOLD)
+        lines = top(*state[:2], rows, TOLD | OF_A_DEVICE if in_rows else TOLD, host)
         self._findings.show_findings(lines)
         self._findings.set_class(not bare, "panel")
         taken = len(lines) + (2 if lines and not bare else 0)
@@ -189,18 +191,16 @@ class OverviewPane(Pane):
             self._findings.display = taken > 0
             self._share_out(self.session.host)
 
-    def _why_empty(self, host: HostView, lines: bool) -> list[Line]:
-        waiting = host.link.text if host.link.failed else WAITING
-        text = waiting if host.sampled_seconds is None else "no training runs here"
-        text = "no job matches" if self.session.state.filter or self.session.state.mine else text
-        return [] if lines else [[(text, "muted")]]
-
     # ── room ──
 
     def fit_to(self, width: int, height: int) -> None:
         self._terminal = (width, height)
         self._jobs.roomy = width >= SPLIT_COLUMNS and height >= ROOMY_ROWS
         self._share_out(self.session.host)
+
+    @property
+    def _roomy(self) -> bool:
+        return self._terminal[1] >= ROOMY_ROWS
 
     def _room(self) -> int:
         """Cells for a line of text inside a panel, behind its gutter."""

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ...model.pace import seconds_left
 from ...store.pending_requests import SourceError
 from ...text.clock import MINUTE, clock_text
 from ...text.numbers import number
@@ -117,7 +118,5 @@ def line(number: str, state: float | str, now: float, eta_seconds: float | None)
 
 
 def _eta(job: JobView) -> float | None:
-    etas = [
-        n for t in job.trainers if t.gone is None and (n := t.number("eta_seconds")) is not None
-    ]
+    etas = [n for t in job.trainers if t.gone is None and (n := seconds_left(t)) is not None]
     return max(etas, default=None)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...model.device_state import DeviceState
-from ...model.device_trainings import filling
+from ...model.device_trainings import filling, warned_starving
 from ...model.job_state import broken_below, broken_devices
 from ...model.memory_room import MemoryRoom
 from ...model.stalls import stalled_ranks
@@ -34,6 +34,8 @@ class Entry:
     """The index and the state of a device of its own that no program can rely on."""
     ends: MemoryRoom | None = None
     """Its memory, where that runs out soon."""
+    starved: float = 0.0
+    """The share of a step that it waits for input, where the doctor warns of it."""
 
     @property
     def job(self) -> str | None:
@@ -67,8 +69,9 @@ def entries(host: HostView, history: HistoryOf, idleness: Idleness) -> list[Entr
         stalled = stalls.get(trainer.key, "") if trainer is not None else ""
         broken = broken_below(host, process, trainer) if lost else None
         room = ends.get(trainer.id) if trainer is not None else None
-        sm = _sm(uses)
-        out.append(Entry(process, uses, own, trainer, sm, since, memory, stalled, broken, room))
+        share = warned_starving(host, trainer, history) if trainer is not None else 0.0
+        facts = (trainer, _sm(uses), since, memory, stalled, broken, room, share)
+        out.append(Entry(process, uses, own, *facts))
     return out
 
 
@@ -81,5 +84,5 @@ def state_of(entry: Entry, glyphs: Glyphs, paced: bool = False) -> Line:
     """Return what it does; not how long its step takes where a column says so."""
     e = entry
     return state_words(
-        e.process, e.uses, e.trainer, e.idle, glyphs, e.stalled, e.broken, paced, e.ends
+        e.process, e.uses, e.trainer, e.idle, glyphs, e.stalled, e.broken, paced, e.ends, e.starved
     )

@@ -12,7 +12,7 @@ from ..widgets.charted_screen import TOKENS
 from .text import living_uses, trainer_in
 
 MEMORY, SM, CPU, RSS = "GPU memory GiB", "SM %", "CPU % of one core", "RSS GiB"
-LOAD, STEP, LOSS = "GPU-Util %", "Step ms", "Loss"
+LOAD, STEP, LOSS = "GPU-Util %", "Step time ms", "Loss"
 POWER, TENSOR, ALLOCATED = "GPU power W", "Tensor cores %", "Allocated by torch GiB"
 ACTIVE = "SMs with work %"
 _COLUMNS = {

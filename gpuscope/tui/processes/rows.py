@@ -18,7 +18,7 @@ from ...text import styled
 from ...text.process_name import short_script, shown_command
 from ...text.ranges import ranges_text
 from ...text.styled import Line, Piece
-from ...text.units import amount_text, bytes_text, percent_text, short_age_text
+from ...text.units import amount_text, bytes_text, count_text, percent_text, short_age_text
 from ...wire.frames import Unknown
 from ..shell.state import PROCESS_SORTS
 from ..theme import UNICODE, Glyphs
@@ -383,7 +383,7 @@ def _totals(kept: Sequence[Entry]) -> Line:
     for user, sizes in sorted(held.items(), key=lambda part: (part[0] not in mine, -sum(part[1]))):
         out += [("   ", "muted")] if out else []
         more = " + unknown" if user in unknown else ""
-        amount = f" {bytes_text(sum(sizes))}{more} in {len(sizes)}"
+        amount = f": {bytes_text(sum(sizes))}{more} in {count_text(len(sizes), 'process')}"
         out += [(user, "title" if user in mine else "text"), (amount, "muted")]
     return out
 

@@ -13,7 +13,7 @@ from ...model.pace import pace_of
 from ...model.stalls import is_stalled, place, waits_in_collective
 from ...store.view import DeviceView, ProcView, TrainerView, UseView
 from ...text.styled import Line
-from ...text.units import brief_duration_text, short_age_text
+from ...text.units import brief_duration_text, percent_text, short_age_text
 from ..theme import UNICODE, Glyphs
 from ..widgets.bars import Bar
 from .idle import Idle
@@ -29,6 +29,7 @@ def state_words(
     broken: tuple[int, DeviceState] | None = None,
     paced: bool = False,
     ends: MemoryRoom | None = None,
+    starved: float = 0.0,
 ) -> Line:
     """Return a glyph with a word, and why: by its probe, else by its log, else by its load.
 
@@ -36,7 +37,7 @@ def state_words(
     "warn" for one that waits, "" where the job does not hang. ``broken`` is the index and the state
     of a device that it uses and that no program can rely on, which comes before all else.
     ``paced``: how long its step takes is told elsewhere. ``ends`` is its memory where that runs
-    out soon.
+    out soon, ``starved`` the share of a step that it waits for input where that is a warning.
     """
     if broken is not None:
         index, state = broken
@@ -47,6 +48,9 @@ def state_words(
         if ends is not None and ends.runs_out is not None and not is_stalled(trainer):
             kind, left = alarm(ends) or "warn", ends.runs_out.time_text or ends.runs_out.steps_text
             return [(f"{getattr(glyphs, kind)} filling", kind), (f" {left} left", "muted")]
+        if starved and not is_stalled(trainer) and not stalled:
+            of_step = f" {percent_text(starved)} of the step"
+            return [(f"{glyphs.warn} input-bound", "warn"), (of_step, "muted")]
         return _training(trainer, idle, glyphs, stalled, paced)
     step = process.number("log_step")
     if idle:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ...model.allocator_account import inside_torch
 from ...model.job_state import broken_below
-from ...model.pace import pace_of
+from ...model.pace import pace_of, seconds_left
 from ...model.stalls import is_stalled, stalled_ranks
 from ...model.step_parts import step_parts
 from ...model.step_time import input_share
@@ -64,7 +64,7 @@ def _course(trainer: TrainerView) -> list[Line]:
     n, pace = trainer.number, pace_of([trainer])
     lines: list[Line] = []
     step, total = n("step"), n("progress_total")
-    eta = n("eta_seconds") if not pace.stopped else None
+    eta = seconds_left(trainer) if not pace.stopped else None
     loss = n("loss")
     if step is not None:
         of = f" of {total:,.0f}" if total else ""

@@ -43,7 +43,7 @@ LABEL_CELLS = 15
 RUN_ON_CELLS = 64
 """In fewer cells what a key does follows its label: a column for labels would leave it too few."""
 NOT_NOW = "nothing to act on right now"
-TWO_COLUMNS, BETWEEN_CELLS, GLYPH_CELLS = 120, 3, 5
+TWO_COLUMNS, BETWEEN_CELLS, GLYPH_CELLS = 140, 3, 5
 """From which width of the terminal on there are two columns, the cells between them, and where
 glyphs end.
 """

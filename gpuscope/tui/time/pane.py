@@ -14,6 +14,7 @@ from ...doctor.live_scene import LiveScene
 from ...model.pace import pace_of
 from ...model.ranks import name_of
 from ...model.slowdown import PARTS, of_trainers
+from ...model.stalls import worst_rank
 from ...model.standstill import stands_still, standstill_of
 from ...model.step_parts import MAX_RANKS, reported
 from ...model.stragglers import Straggler, straggler
@@ -31,6 +32,7 @@ from ..shell.keymap import key_of
 from ..shell.selection import keys_of
 from ..shell.session import Session
 from ..trainer.job_load import devices_of
+from ..trainer.next_step import first_step
 from ..widgets.pane import WAITING, set_title
 from ..widgets.program import program
 from ..widgets.table import LiveTable
@@ -113,8 +115,8 @@ class TimePane(MeasuredPanels):
     def chosen(self, host: HostView) -> TrainerView | None:
         """Return the trainer that is looked at.
 
-        Where none is selected, it is the rank of the job on the highlighted device that the others
-        wait for.
+        Where none is selected, it is the rank of the job on the highlighted device that hangs or
+        that the others wait for.
         """
         trainers, selection = self._trainers(host), self.session.selection
         if selection.leads(TAB) and (found := selection.trainer_of(host, trainers)) is not None:
@@ -126,8 +128,9 @@ class TimePane(MeasuredPanels):
         first = next((t for t in trainers if usual and t.key == usual.key), trainers[0])
         ranks = self._ranks_of(host, first)
         slow = self._straggler(ranks)
-        known = reported(ranks, slow)
-        found = known.trainer if known is not None else slow.trainer if slow is not None else first
+        stuck = worst_rank(ranks)[0] if stands_still(first) else None
+        odd = stuck or ((known := reported(ranks, slow)) and known.trainer)
+        found = odd or (slow.trainer if slow is not None else first)
         if recent(found).sure:  # before that another may turn out to be the odd one
             self._chosen = found.key
             selection.propose(TAB, *keys_of(host, found))
@@ -165,7 +168,7 @@ class TimePane(MeasuredPanels):
         slow = self._straggler(ranks)
         told = self._told = severities(self._cases(ranks))
         job = host.job_of(trainer)
-        everything, stopped = self._trainers(host), stopped_lines(standstill_of(trainer, job))
+        everything, stopped = self._trainers(host), self._stopped(host, trainer)
         place = next((i for i, t in enumerate(everything) if t.key == trainer.key), 0)
         drawn = (
             trainer.key,
@@ -257,7 +260,7 @@ class TimePane(MeasuredPanels):
     ) -> None:
         """Show what is measured of a job that has no ledger."""
         job = host.job_of(trainer)
-        stopped = stopped_lines(standstill_of(trainer, job))
+        stopped = self._stopped(host, trainer)
         slow = self._straggler(ranks) if not stopped else None
         slower = of_trainers(ranks, host, self.session.history) if not stopped else None
         weight = of_ranks(self._told)
@@ -317,7 +320,15 @@ class TimePane(MeasuredPanels):
             if case.finding.cause in TIME and (case.pid is None or case.pid in pids)
         ]
 
+    def _stopped(self, host: HostView, trainer: TrainerView) -> list[Line]:
+        """Return since when its job stands still and what to do first; nothing while it steps."""
+        job, cases = host.job_of(trainer), self.session.doctor.cases
+        lines = list(stopped_lines(standstill_of(trainer, job)))
+        return [*lines, *first_step(host, job, cases)] if lines else []
+
     def _list_findings(self, about: Sequence[Case]) -> None:
+        # a hang is told at the top
+        about = [case for case in about if not case.finding.cause.startswith("stall.")]
         lines = top(about, self._findings.tokens.glyphs, MOST_FINDINGS, leave_out=frozenset())
         before = self._findings.rows
         self._findings.show_findings(lines)
@@ -394,11 +405,9 @@ class TimePane(MeasuredPanels):
             self.show_charts(host)
 
     def do_down(self) -> None:
-        """The next row or finding."""
         self._move(1)
 
     def do_up(self) -> None:
-        """The row or finding before."""
         self._move(-1)
 
     def _move(self, by: int) -> None:

@@ -45,6 +45,12 @@ def next_lines(host: HostView, job: JobView, cases: Sequence[Case], live: bool) 
         yield [(word, "accent"), (fix.title.rstrip("."), "text"), (how, "muted")]
 
 
+def first_step(host: HostView, job: JobView | None, cases: Sequence[Case]) -> list[Line]:
+    """Return what to do first about a job that stands still, in a line; none where nothing is."""
+    grave = [case for case in cases if case.finding.cause.startswith("stall.")]
+    return list(next_lines(host, job, grave, False))[:1] if job is not None else []
+
+
 def _is_of(case: Case, host: HostView, job: JobView) -> bool:
     """Return whether a finding is about this job, or about a device below it."""
     if case.job:

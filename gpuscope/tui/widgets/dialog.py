@@ -91,6 +91,19 @@ class Dialog(ClosesOnce, ModalScreen[None]):
         self._show_keys()
         self._before = self._notice()
         self.set_interval(NOTICE_SECONDS, self._show_notice)
+        for body in self.query(VerticalScroll).results(VerticalScroll):
+            self.watch(body, "scroll_y", self._say_more, init=False)
+            self.watch(body, "virtual_size", self._say_more, init=False)
+        self.call_after_refresh(self._say_more)
+
+    def _say_more(self) -> None:
+        """Say on the frame that there is more text below: a bar may not be seen."""
+        bodies = self.query(".dialog").results(VerticalScroll) if self.is_open else ()
+        for body in bodies:
+            rest = body.max_scroll_y - body.scroll_y
+            more = f"{key_text('down')} {rest:.0f} more lines" if rest >= 1 else ""
+            if str(body.border_subtitle or "") != more:
+                body.border_subtitle = more
 
     def _notice(self) -> Notice | None:
         session = getattr(self.app, "session", None)
