@@ -77,7 +77,7 @@ def test_ranks_of_one_job_stand_together_under_a_heading_with_their_sum():
 def test_totals_per_user_mine_first():
     found = listed(views.training(4.0))
     told = "".join(piece for piece, _ in found.totals)
-    assert told.startswith("ada 5")
+    assert told.startswith("ada: 5")
     assert " GiB in 7 processes" in told
     assert "lin: 21.6 GiB in 1 process" in told
     assert [words(row)["user"] for row in listed(views.training(4.0), mine=True).rows].count(
@@ -92,10 +92,11 @@ def test_the_state_tells_who_hangs_and_who_waits_and_what_has_no_probe():
     assert ranks[3] == "▲ stalled 47s data.py:88 in __getitem__"
     heading = listed(jobs.ranks(stalled=True)).rows[0]
     assert words(heading)["state"] == "▲ stalled 47s", "the gravest of its ranks"
-    assert words(listed(views.training(4.0)).rows[0])["state"] == "● step 4,003"
+    assert words(listed(views.training(4.0)).rows[0])["state"].startswith("◆ input-bound")
     states = [words(row)["state"] for row in listed(views.training(4.0)).rows[1:]]
-    assert states[:7] == ["● step 4,003 median 901 ms"] * 7
-    assert states[7] == "no probe"
+    assert states.pop(5) == "◆ input-bound 31 % of the step"
+    assert states[:6] == ["● step 4,003 median 901 ms"] * 6
+    assert states[6] == "no probe"
     assert words(listed(views.vacant(10.0)).rows[0])["state"] == "○ idle"
 
 

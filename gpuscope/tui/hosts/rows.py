@@ -93,6 +93,8 @@ def columns(
     share = width // 3 - 2 if wide else width - NARROW_CELLS - max(host, len("HOST"))
     widths = {"host": host, "worst": max(least, min(worst, share))}
     out = [c._replace(width=max(c.width, widths.get(c.key, 0))) for c in COLUMNS]
+    if not wide:
+        out = [c._replace(width=7, title="A STEP") if c.key == "pace" else c for c in out]
     if longest:
         cells = max(host, len("HOST"))
         out = [
