@@ -514,7 +514,7 @@ async def test_charts_that_come_while_the_program_ends_do_not_break_its_end():
 async def test_a_lost_gpu_is_said_of_its_job_in_its_lane_and_of_its_memory():
     app = make_app(jobs.lose(jobs.ranks(), 1))
     async with app.run_test(size=(120, 40)) as pilot:
-        shown = await until(pilot, "▲ train.py ×4", "lost: GPU 1 of rank 1", "▸   1 ")
+        shown = await until(pilot, "▲ train.py ×4", "lost: GPU 1 of rank 1", "▸   1 ", "│ GPU 1 ")
         lane = next(row for row in shown.splitlines() if row.startswith("│ GPU 1 "))
         assert "┄┄ lost │" in " ".join(lane.split())
         await pilot.press("2")
