@@ -289,6 +289,7 @@ class Glyphs(NamedTuple):
     retry: str = "↻"
     stall: str = "■"
     phase: str = "│"
+    begin: str = "▸"
     step: str = "╵"
     moment: str = "│"  # on a bar of what was most: what it is now
     dashes: str = "╌"  # a line across a chart
@@ -355,6 +356,7 @@ ASCII: Final = Glyphs(
     retry="r",
     stall="#",
     phase="|",
+    begin=">",
     step="'",
     moment="|",
     dashes="-",

@@ -18,9 +18,10 @@ from textual.widgets import TabbedContent, TabPane
 from gpuscope.text.units import GIB
 from gpuscope.tui import theme
 from gpuscope.tui.cells import fit
+from gpuscope.tui.charts.legend import legend_of
 from gpuscope.tui.charts.line import LineChart, Series
 from gpuscope.tui.charts.stacked import Layer, StackedChart
-from gpuscope.tui.charts.strips import Painted, _cells, changed_spans, legend_of, strip_of
+from gpuscope.tui.charts.strips import Painted, _cells, changed_spans, strip_of
 from gpuscope.tui.memory.waterfall import Part, Waterfall
 from gpuscope.tui.terminal.minimal_updates import LeanApp
 from gpuscope.tui.theme import Tokens

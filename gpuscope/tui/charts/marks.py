@@ -17,14 +17,15 @@ from .bins import Bins
 
 STEP_CELLS = 12
 """Between two labels of steps at least."""
-_BEFORE = ("oom", "stall", "retry", "spared", "phase")
+_BEFORE = ("oom", "stall", "retry", "spared", "begin", "phase")
 """Where several fall into one column the first of these is drawn."""
 
 
 class Tick(NamedTuple):
     """Something that happened at a moment (seconds on the chart's clock).
 
-    ``kind`` is the glyph's name: oom, spared (an OOM that was survived), retry, stall or phase.
+    ``kind`` is the glyph's name: oom, spared (an OOM that was survived), retry, stall,
+    phase, or begin where a training begins.
     ``label`` is written behind the glyph where there is room.
     """
 

@@ -49,6 +49,8 @@ Units = Sequence[tuple[str, int]]
 """Names of units and how much each is of the smallest."""
 BYTES: Units = (("GiB", GIB), ("MiB", MIB), ("KiB", KIB), ("B", 1))
 NO_STEPS = History()
+TOTAL, BAND_ROWS = "idle", 5
+"""The colour of all layers as one: in fewer rows a thin layer would look as thick as others."""
 AXIS_HEIGHT, MARKS_HEIGHT, STEPS_HEIGHT = 4, 7, 10
 """From so many rows on there is an axis, a row for events, and one for step numbers."""
 LEGEND = (
@@ -57,8 +59,11 @@ LEGEND = (
     ("retry", "warn", "retry"),
     ("stall", "bad", "stall"),
     ("phase", "accent", "phase"),
+    ("begin", "accent", "begins"),
 )
 WARNING = "warn"
+PATTERN_CELLS = 4
+"""A line across a layer that is a pattern takes one cell of so many."""
 HALF = 4
 """Eighths of half a cell: from the line of the axis to the cells above it."""
 Stack = tuple[tuple[float, str], ...]
@@ -85,6 +90,8 @@ class StackedChart(Painted):
     PATIENT: ClassVar[bool] = True
     UNITS: ClassVar[Units] = BYTES
     """What the axis is counted in, the largest first."""
+    WHOLE: ClassVar[str] = "in use"
+    """What all layers together are called, where the chart is too low to tell them apart."""
 
     def __init__(self, *, empty: str = "no readings yet", **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -146,6 +153,9 @@ class StackedChart(Painted):
         entries = [(glyphs.fill(one.token), one.token, one.label) for one in drawn]
         first = first_at(seconds, start)
         sizes = [sum(value or 0.0 for value in one.values[first:]) for one in drawn]
+        if self._is_low(self.size.height) and len(drawn) > 1:
+            drawn, sizes = drawn[:1], sizes[:1]
+            entries = [(glyphs.fill(TOTAL), TOTAL, self.WHOLE)]
         weights = [float(sum(size <= other for other in sizes)) for size in sizes]
         kinds = {tick.kind for tick in ticks if tick.seconds >= start}
         entries += [
@@ -181,6 +191,8 @@ class StackedChart(Painted):
         margin = max((len(label) for _, label in ticks), default=0)
         inner = width - margin - 1
         stacks = stack_columns(self._layers, self._seconds, self._window, self._now, inner)
+        if self._is_low(height):
+            stacks = [stack and as_one(stack) for stack in stacks]
         if not any(stacks):
             return empty_strips(self._empty, width, height, tokens)
         bottom = self._below(inner, height, tokens.glyphs)
@@ -222,6 +234,11 @@ class StackedChart(Painted):
             below.append(_named_row("step", margin + 1, bottom["steps"]))
         return lines + [strip_of(line, width, tokens) for line in below]
 
+    def _is_low(self, height: int) -> bool:
+        """Return whether a chart of so many rows can show only how much there is in all."""
+        axis = 2 if height >= AXIS_HEIGHT else 0
+        return 0 < height - axis < BAND_ROWS
+
     def _below(self, inner: int, height: int, glyphs: Glyphs) -> dict[str, Line]:
         """Return the rows besides the axis: events, and step numbers."""
         now = self._now if self._now is not None else self._seconds[-1] if self._seconds else None
@@ -241,6 +258,7 @@ class StackedChart(Painted):
 class TimeChart(StackedChart):
     """Stacked parts of a time, in nanoseconds."""
 
+    WHOLE: ClassVar[str] = "a whole step"
     UNITS: ClassVar[Units] = (("s", 10**9), ("ms", 10**6), ("µs", 10**3), ("ns", 1))
 
 
@@ -346,6 +364,11 @@ def _stack_at(layers: Sequence[Layer], i: int) -> Stack | None:
     return tuple(stack)
 
 
+def as_one(stack: Stack) -> Stack:
+    """Return the layers of a column as one, where there are several."""
+    return stack if len(stack) < 2 else ((sum(amount for amount, _ in stack), TOTAL),)
+
+
 def _draw(
     stacks: Sequence[Stack | None],
     rows: int,
@@ -399,8 +422,8 @@ def _draw_line(columns: list[Line], row: int, glyphs: Glyphs) -> None:
             drawn = (glyphs.dashes, "faint")
         elif glyph == full and " on " in spec:
             drawn = (glyphs.dashes, f"selected on {spec.rsplit(' ', 1)[-1]}")
-        elif glyph in glyphs.patterns.values():
-            drawn = (glyphs.dashes, "text")
+        elif glyph in glyphs.patterns.values() and place % PATTERN_CELLS == 0:
+            drawn = (glyphs.dashes, "text")  # between two of these the layer is still seen
         else:
             continue
         columns[place] = [*column[:row], drawn, *column[row + 1 :]]

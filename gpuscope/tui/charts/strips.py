@@ -26,6 +26,7 @@ from ...text.width import cells as text_cells
 from ..cells import visible
 from ..terminal.light_strip import LightStrip
 from ..theme import Tokens
+from .legend import legend_lines
 
 MERGE_CELLS = 6
 """Unchanged cells between two changed ones that are cheaper to send than another cursor movement
@@ -297,7 +298,7 @@ class Painted(Widget):
         self._subtitle: Sequence[Piece] = ()
         self._legend: tuple[tuple[str, str, str], ...] = ()
         self._weights: Sequence[float] = ()
-        self._legend_width = 0  # of the content, for which the legend was cut
+        self._legend_size = Size(0, 0)  # of the content, for which the legend was cut
         self.paints = 0
         """How many times it was painted: for tests and measurements."""
 
@@ -365,10 +366,10 @@ class Painted(Widget):
     def legend(
         self, entries: Sequence[tuple[str, str, str]], weights: Sequence[float] = ()
     ) -> None:
-        """Show a legend as the border's subtitle, with as many entries as there is room for.
+        """Show a legend in the border, and where it has no room for all in a line above it.
 
-        Each entry is (glyph, token, label). Where not all have room, those of the least weight are
-        left out, without ``weights`` the last ones.
+        Each entry is (glyph, token, label). Where even that is not enough, those of the least
+        weight are left out, without ``weights`` the last ones.
         """
         entries = tuple(entries)
         if entries != self._legend or (weights and list(weights) != self._weights):
@@ -376,9 +377,12 @@ class Painted(Widget):
             self._fit_legend()
 
     def _fit_legend(self) -> None:
-        self._legend_width = self.size.width
-        cells = self._legend_width - 2
-        self.subtitle(legend_of(self._legend, cells, self.legend_elsewhere, self._weights))
+        self._legend_size = self.size
+        self.subtitle(self._legend_lines(*self.size)[1])
+
+    def _legend_lines(self, width: int, height: int) -> tuple[Line, Line]:
+        elsewhere = self.legend_elsewhere
+        return legend_lines(self._legend, width - 2, height, elsewhere, self._weights)
 
     def render_lines(self, crop: Region) -> list[Strip]:
         self._fit()  # once a frame: asking for size and background is dear
@@ -403,11 +407,16 @@ class Painted(Widget):
 
     def _fill(self, key: Key, tokens: Tokens) -> list[Strip]:
         width, height = key[0]
-        strips = self.paint(width, height, tokens)[:height] if width > 0 and height > 0 else []
-        strips += [strip_of((), width, tokens)] * (height - len(strips))
+        first = self._legend_lines(width, height)[0] if self._legend else []
+        rows = height - bool(first)
+        strips = self.paint(width, rows, tokens)[:rows] if width > 0 and rows > 0 else []
+        strips += [strip_of((), width, tokens)] * (rows - len(strips))
+        if first:
+            blank = width - styled.cells(first) - 1
+            strips.append(strip_of([(" " * max(blank, 0), "text"), *first], width, tokens))
         self._strips, self._painted = strips, key
         self.paints += 1
-        if self._legend and self._legend_width != width:  # told before it had its place
+        if self._legend and self._legend_size != key[0]:  # told before it had its place
             self.call_later(self._fit_legend)
         return strips
 
@@ -424,42 +433,3 @@ class Painted(Widget):
         if self._subtitle:
             self.border_subtitle = text_of(self._subtitle, self.tokens)
         self.refresh()
-
-
-def legend_of(
-    entries: Sequence[tuple[str, str, str]],
-    cells: int,
-    elsewhere: str = "",
-    weights: Sequence[float] = (),
-) -> Line:
-    """Return the pieces of a legend that fit into ``cells`` cells.
-
-    Those left out, the lightest or the last ones, are counted at its end; with ``elsewhere`` that
-    stands in place of a part.
-    """
-    for gap in (2, 1):
-        size = (
-            sum(text_cells(glyph) + 1 + text_cells(label) + gap for glyph, _, label in entries)
-            - gap
-        )
-        if size <= cells:
-            return _join(entries, gap)
-    if elsewhere:
-        return [(elsewhere, "muted")] if text_cells(elsewhere) <= cells else []
-    kept = list(range(len(entries)))
-    while len(kept) > 1:
-        kept.remove(min(reversed(kept), key=lambda at: weights[at] if weights else -at))
-        pieces = [
-            *_join([entries[at] for at in kept], 1),
-            (f" +{len(entries) - len(kept)}", "muted"),
-        ]
-        if sum(text_cells(text) for text, _ in pieces) <= cells:
-            return pieces
-    return []
-
-
-def _join(entries: Sequence[tuple[str, str, str]], gap: int) -> Line:
-    pieces: Line = []
-    for place, (glyph, token, label) in enumerate(entries):
-        pieces += [(" " * gap if place else "", "muted"), (glyph, token), (f" {label}", "muted")]
-    return [piece for piece in pieces if piece[0]]

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...store.view import AllocView, DeviceView, History, HostView, Mark, TrainerView
+from ...text.process_name import short_script
 from ..charts.chart_series import allocator_layers, device_layers
 from ..charts.marks import Tick
 from ..charts.stacked import Layer, Peak
@@ -16,6 +17,8 @@ from ..shell.session import Session
 
 WINDOWS = (60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 12 * 3600.0)
 """What can be looked at, in seconds."""
+LEAST_BEFORE_SECONDS = 2.0
+"""A chart that begins as much earlier than its training shows bytes of another."""
 COLUMNS = 120
 """A chart of a long window is drawn again when it has moved by one of so many columns: before that
 it is the same.
@@ -60,15 +63,28 @@ def timeline(
     ids = {one.id for one in (trainer, allocator) if one is not None}
     if device is not None:
         ids |= {a.id for a in device.allocators}
+    own = session.history(allocator.id, "allocated_bytes", window) if allocator else History()
     return Timeline(
         layers,
         seconds,
         window,
         float(capacity) if capacity else None,
-        ticks(host.marks, ids),
+        (*beginning(own, seconds, trainer), *ticks(host.marks, ids)),
         steps,
         peak,
     )
+
+
+def beginning(
+    own: History, seconds: Sequence[float], trainer: TrainerView | None
+) -> tuple[Tick, ...]:
+    """Return where a training begins, if the chart has bytes from before it: of somebody else."""
+    if trainer is None or not own.seconds or not seconds:
+        return ()
+    if own.seconds[0] - seconds[0] < LEAST_BEFORE_SECONDS:
+        return ()
+    name = short_script(trainer.definition.script)
+    return (Tick(own.seconds[0], "begin", "accent", f"{name} begins"),)
 
 
 def ticks(marks: Sequence[Mark], ids: set[int]) -> tuple[Tick, ...]:

@@ -1,0 +1,72 @@
+"""The legend of a chart: what its colours mean, in its border and in a line of its own.
+
+A colour that is on the screen is explained: where the border has no room for all of them, the first
+ones stand in a line below the chart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...text.styled import Line
+from ...text.width import cells as text_cells
+
+Entries = Sequence[tuple[str, str, str]]
+"""(glyph, token, label) of each colour."""
+LEAST_ROWS = 8
+"""A chart of fewer rows has none to spare for its legend."""
+
+
+def legend_lines(
+    entries: Entries, cells: int, rows: int, elsewhere: str = "", weights: Sequence[float] = ()
+) -> tuple[Line, Line]:
+    """Return the line below a chart of so many ``rows``, mostly empty, and that in its border.
+
+    Where even both have no room for all, those of the least weight are left out and counted.
+    """
+    if rows >= LEAST_ROWS and _cells(entries, 1) > cells:
+        for first in range(1, len(entries)):
+            if _cells(entries[first:], 1) <= cells and _cells(entries[:first], 1) <= cells:
+                gap = 2 if _cells(entries[first:], 2) <= cells else 1
+                return _join(entries[:first], gap), _join(entries[first:], gap)
+    return [], legend_of(entries, cells, elsewhere, weights)
+
+
+def _cells(entries: Entries, gap: int) -> int:
+    sizes = (text_cells(glyph) + 1 + text_cells(label) + gap for glyph, _, label in entries)
+    return sum(sizes) - gap
+
+
+def legend_of(
+    entries: Entries,
+    cells: int,
+    elsewhere: str = "",
+    weights: Sequence[float] = (),
+) -> Line:
+    """Return the pieces of a legend that fit into ``cells`` cells.
+
+    Those left out, the lightest or the last ones, are counted at its end; with ``elsewhere`` that
+    stands in place of a part.
+    """
+    for gap in (2, 1):
+        if _cells(entries, gap) <= cells:
+            return _join(entries, gap)
+    if elsewhere:
+        return [(elsewhere, "muted")] if text_cells(elsewhere) <= cells else []
+    kept = list(range(len(entries)))
+    while len(kept) > 1:
+        kept.remove(min(reversed(kept), key=lambda at: weights[at] if weights else -at))
+        pieces = [
+            *_join([entries[at] for at in kept], 1),
+            (f" +{len(entries) - len(kept)}", "muted"),
+        ]
+        if sum(text_cells(text) for text, _ in pieces) <= cells:
+            return pieces
+    return []
+
+
+def _join(entries: Entries, gap: int) -> Line:
+    pieces: Line = []
+    for place, (glyph, token, label) in enumerate(entries):
+        pieces += [(" " * gap if place else "", "muted"), (glyph, token), (f" {label}", "muted")]
+    return [piece for piece in pieces if piece[0]]
