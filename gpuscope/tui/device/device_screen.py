@@ -6,7 +6,7 @@ properties.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from textual.app import ComposeResult
@@ -15,14 +15,21 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 
 from ...model.device_state import judge, mute, processes_on
 from ...model.device_trainings import hung_since
-from ...store.view import by_key
-from ...text.units import GIB, window_text
+from ...model.job_state import job_devices
+from ...store.view import History, by_key
+from ...text.units import GIB, rate_text, window_text
 from ..charts.axes import nominal
 from ..charts.bins import Bins
+from ..charts.chart_series import device_layers
 from ..charts.line import LineChart, Series
 from ..charts.load_lanes import LOADS
 from ..charts.load_strips import Lane, LoadStrips, binned
 from ..charts.spark import spark
+from ..charts.stacked import StackedChart
+from ..charts.trends import Trend, Trends
+from ..log.rows import event_lines
+from ..log.subject import device_of
+from ..overview.host_trends import celsius_text, watts_text
 from ..shell.clock_at import clock_at
 from ..shell.keymap import bindings_of
 from ..trainer.trainer_actions import open_act
@@ -36,7 +43,7 @@ from .inventory_text import inventory_lines
 from .load_text import GAUGES, load_lines
 
 if TYPE_CHECKING:
-    from ...store.view import DeviceView, History, HostView, TrainerView
+    from ...store.view import DeviceView, HostView, TrainerView
     from ..doctor.finding_history import Case
     from ..shell.session import Session
 
@@ -51,7 +58,7 @@ BESIDE_ROWS = 44
 COURSE_CELLS = 15
 """Of a course beside its gauge, where there is no room for a chart: four seconds each."""
 STRIP_WINDOWS = (60.0, 300.0, 900.0)
-MEMORY, POWER, TEMPERATURE = "Memory GiB", "Power W", "Temperature °C"
+LOAD, MEMORY, POWER, TEMPERATURE = "Load %", "Memory GiB", "Power W", "Temperature °C"
 STRIP = (
     *LOADS,
     ("warps", "sm_occupancy_percent"),
@@ -67,18 +74,38 @@ class Chart(NamedTuple):
     columns: tuple[tuple[str, str], ...]
     top: float | None
     scale: float = 1.0
+    name: str = ""
+    token: str = "series1"
+    say: Callable[[float], str] = str
+
+
+def _mhz_text(value: float) -> str:
+    return f"{value:,.0f} MHz"
+
+
+def _traffic_text(value: float) -> str:
+    return rate_text(value * GIB)
 
 
 CHARTS = (
-    Chart("Load %", LOADS, 100.0),
+    Chart(LOAD, LOADS, 100.0),
     Chart(MEMORY, (("used", "used_bytes"),), None, 1 / GIB),
-    Chart(POWER, (("power", "power_watts"),), None),
+    Chart(POWER, (("power", "power_watts"),), None, name="power", token="idle", say=watts_text),
     Chart(
         TEMPERATURE,
         (("GPU", "temperature_celsius"), ("memory", "memory_temperature_celsius")),
         None,
+        name="temperature",
+        token="series3",
+        say=celsius_text,
     ),
-    Chart("Clock MHz", (("SM", "sm_clock_mhz"), ("memory", "memory_clock_mhz")), None),
+    Chart(
+        "Clock MHz",
+        (("SM", "sm_clock_mhz"), ("memory", "memory_clock_mhz")),
+        None,
+        name="clock",
+        say=_mhz_text,
+    ),
     Chart(
         "Traffic GiB/s",
         (
@@ -89,6 +116,9 @@ CHARTS = (
         ),
         None,
         1 / GIB,
+        name="traffic",
+        token="load3",
+        say=_traffic_text,
     ),
 )
 
@@ -113,6 +143,11 @@ class DeviceScreen(ChartedScreen):
     DeviceScreen #right > Horizontal > .chart { width: 1fr; }
     DeviceScreen #strip { height: 1fr; min-height: 8; }
     DeviceScreen.-broad #right { width: 2fr; }
+    DeviceScreen #broad { height: 1fr; display: none; }
+    DeviceScreen #broad > * { width: 2fr; height: 1fr; }
+    DeviceScreen #broad > Vertical { width: 3fr; }
+    DeviceScreen #broad > Vertical > * { height: 1fr; }
+    DeviceScreen #device-events { height: 1fr; min-height: 4; display: none; }
     DeviceScreen.-narrow #right > Horizontal { height: auto; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("DeviceScreen")]
@@ -126,6 +161,10 @@ class DeviceScreen(ChartedScreen):
         self._case: Case | None = None
         self._strip = LoadStrips(id="strip", classes="panel")
         self._training, self._peers = Lines(classes="panel"), Lines(classes="panel")
+        self._vram, self._trends = StackedChart(classes="panel"), Trends(classes="panel")
+        self._parts = LoadStrips(classes="panel")
+        self._events = Lines(id="device-events", classes="panel")
+        self._broad = Horizontal(id="broad")
         self._rows = [Horizontal() for _ in range(len(CHARTS) // 2)]
 
     def compose(self) -> ComposeResult:
@@ -155,12 +194,18 @@ class DeviceScreen(ChartedScreen):
                 yield self._health
                 yield self._facts
                 yield self._strip
+                yield self._events
             with Vertical(id="right"):
                 yield self._users
                 yield self._peers
                 for at, row in enumerate(self._rows):
                     with row:
                         yield from self._charts[2 * at : 2 * at + 2]
+                with self._broad:
+                    yield self._vram
+                    with Vertical():
+                        yield self._parts
+                        yield self._trends
         yield self.foot
 
     def _find_device(self) -> tuple[HostView | None, DeviceView | None]:
@@ -202,10 +247,27 @@ class DeviceScreen(ChartedScreen):
         self._peers.display = bool(peers)
         self._peers.show(peers)
         self._facts.show(inventory_lines(host, device, cells))
+        self._broad.display = self._events.display = roomy
+        if roomy:
+            self._show_events(host, device, cells)
         texts = (self._load, self._state, self._training, self._health, self._facts)
         left = height - 2 - self._cure_rows()
         left -= sum(panel.rows + 2 for panel in texts if panel.display)
-        self._strip.display = self.wide and left >= STRIP_ROWS
+        self._strip.display = self.wide and left >= STRIP_ROWS and not roomy
+
+    def _show_events(self, host: HostView, device: DeviceView, cells: int) -> None:
+        """Show what happened to the device and to the job on it."""
+        jobs = {job.key for job in host.jobs if device.id in job_devices(job)}
+        past = self.session.frozen_view.past(host.key) is not None or self.session.replay
+        journal = self.session.happened.on(host)
+        found = [
+            one
+            for one in journal.of_job(None, host.wall_seconds if past else None)
+            if one.job in jobs or device_of(one, host) is device
+        ]
+        set_title(self._events, "What happened here")
+        rows = max(self._events.size.height, 2)
+        self._events.show(event_lines(found, self._events.tokens.glyphs, rows, cells))
 
     def _courses(self, host: HostView, device: DeviceView) -> dict[str, str]:
         """Return the last minute of each part of the load, for a screen too small for charts."""
@@ -252,7 +314,7 @@ class DeviceScreen(ChartedScreen):
         """
         side = 2 if self.terminal[0] >= BROAD else 1
         most = min(len(self._rows), rows // CHART_ROWS, -(-len(known) // side))
-        shown = max(1, most) if self.wide else 1
+        shown = 0 if not known else max(1, most) if self.wide else 1
         out: list[tuple[LineChart, int]] = []
         for at, row in enumerate(self._rows):
             row.display = at < shown
@@ -283,15 +345,49 @@ class DeviceScreen(ChartedScreen):
         # the lanes of a minute are what the first chart would show
         lanes = self._strip.display and not self._window
         known = [at for at, (series, _) in enumerate(drawn) if series and not (lanes and at == 0)]
+        if self._broad.display:
+            self._draw_broad(host, device, drawn, window, clock)
+            known = []
         rows = self.terminal[1] - 2 - self._cure_rows() - self._beside_rows()
-        for chart, number in self._place(rows, known or range(len(CHARTS))):
+        number_of = [] if self._broad.display else known or range(len(CHARTS))
+        for chart, number in self._place(rows, number_of):
             what, (series, remembered) = CHARTS[number], drawn[number]
             set_title(chart, f"{what.title}, {window_text(window)}{_source(remembered)}")
             chart.show(series, window, 0.0, _top(what, device, series), now=now, clock=clock)
-        if self._strip.display:
-            self._draw_strip(host, device, clock)
+        for strip in (self._strip, self._parts):
+            if strip.display and (strip is self._strip or self._broad.display):
+                self._draw_strip(strip, host, device, clock)
 
-    def _draw_strip(self, host: HostView, device: DeviceView, clock: float | None) -> None:
+    def _draw_broad(
+        self,
+        host: HostView,
+        device: DeviceView,
+        drawn: Sequence[tuple[Sequence[Series], float]],
+        window: float,
+        clock: float | None,
+    ) -> None:
+        """Draw what holds the memory, and each other reading in a line of its own."""
+        layers, moments = device_layers(self.session, host, device, window)
+        total, now = device.definition.total_bytes, host.sampled_seconds
+        capacity = float(total) if total else None
+        title = f"Memory over {window_text(window)}"
+        self._vram.show(layers, moments, window, capacity, now, title, clock=clock)
+        trends = []
+        for what, (series, _) in zip(CHARTS, drawn, strict=True):
+            if what.title in (LOAD, MEMORY):
+                continue
+            for one in series:
+                top = _top(what, device, series)
+                label = what.name if len(what.columns) == 1 else f"{what.name}, {one.label}"
+                past = History(tuple(one.seconds), tuple(one.values))
+                trends.append(Trend(label, what.token, past, what.say, top))
+        remembered = max((seconds for _, seconds in drawn), default=0.0)
+        set_title(self._trends, f"Over {window_text(window)}{_source(remembered)}")
+        self._trends.show(trends, window, now, clock)
+
+    def _draw_strip(
+        self, strip: LoadStrips, host: HostView, device: DeviceView, clock: float | None
+    ) -> None:
         """Draw the load over a longer time than the charts, as far as there is history."""
         wasted, silent = hung_since(host, device), mute(device)
         lanes = [
@@ -309,8 +405,8 @@ class DeviceScreen(ChartedScreen):
         )
         window = next((w for w in STRIP_WINDOWS if seconds <= w * 1.2), STRIP_WINDOWS[-1])
         remembered = max((_remembered_seconds(lane.history) for lane in lanes), default=0.0)
-        set_title(self._strip, f"Load %, mean at right, {window_text(window)}{_source(remembered)}")
-        self._strip.show(lanes, window, host.sampled_seconds, clock)
+        set_title(strip, f"Load %, mean at right, {window_text(window)}{_source(remembered)}")
+        strip.show(lanes, window, host.sampled_seconds, clock)
 
     # ── keys ──
 

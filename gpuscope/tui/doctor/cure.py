@@ -80,15 +80,21 @@ def cure_lines(
     out += with_label(
         "affects", [(affected or "no process", "text" if affected else "muted")], cells
     )
-    out += _steps(finding, row, bool(host.badge), cells, brief)
+    out += steps_lines(finding, row, bool(host.badge), cells, brief, SCREEN)
     name: Line = [(finding.pitfall, "title"), (f": {row.title}" if row is not None else "", "text")]
     name += [("   ", "text"), (key_of("doctor", SCREEN), "bold accent"), (": all of it", "muted")]
     return out + with_label("pitfall", name, cells)
 
 
-def _steps(
-    finding: Finding, row: Pitfall | None, replayed: bool, cells: int, brief: bool
+def steps_lines(
+    finding: Finding,
+    row: Pitfall | None,
+    replayed: bool,
+    cells: int,
+    brief: bool = False,
+    screen: str = "",
 ) -> Iterator[Line]:
+    """Yield what to do about a finding, in order, with the keys of ``screen`` that do it."""
     steps, copied = steps_of(finding, replayed), marked_step(finding, replayed)
     gain = finding.effect is None
     told = ""
@@ -97,8 +103,8 @@ def _steps(
         shown = replace(fix, title=f"{number + 1} {fix.title}")
         if brief:
             shown = replace(shown, cost="", effect="")
-        others = 0 if number == copied else None
-        yield from fix_lines("" if when == told else when, shown, others, gain, cells, SCREEN)
+        others = 0 if screen and number == copied else None
+        yield from fix_lines("" if when == told else when, shown, others, gain, cells, screen)
         told = when
     if row is not None and not replayed and not any(fix.now for fix in steps):
         yield from with_label("now", [(row.now, "text")], cells)

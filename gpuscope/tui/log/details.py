@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ...doctor.report import evidence_lines, fix_sentences
@@ -13,6 +13,7 @@ from ...text import styled
 from ...text.clock import SECOND, clock_text
 from ...text.styled import Line, Piece
 from ...text.units import age_text
+from ..doctor.text import fix_lines
 from ..shell.keymap import key_of
 from ..theme import Glyphs
 from .entry import GROUPS, Entry
@@ -80,10 +81,13 @@ def path_of(entry: Entry) -> str:
     return entry.path or (found.group() if found else "")
 
 
-def details(entry: Entry, around: Around, glyphs: Glyphs, cells: int, height: int) -> list[Line]:
+def details(
+    entry: Entry, around: Around, glyphs: Glyphs, cells: int, height: int, alone: bool = True
+) -> list[Line]:
     """Return what is known of an entry in at most ``height`` lines of ``cells`` cells.
 
-    What matters most comes first: its text, what it is about, and what the doctor says of it.
+    What matters most comes first: its text, what it is about, and what the doctor says of it. Where
+    it does not stand ``alone``, another panel has what else is known of its job.
     """
     device = device_of(entry, around.host)
     own, others = findings_on(entry, device, around.cases)
@@ -104,6 +108,8 @@ def details(entry: Entry, around: Around, glyphs: Glyphs, cells: int, height: in
     if entry.place and entry.place[0] in OPENS:
         does = (f": {OPENS[str(entry.place[0])]}", "muted")
         out.append([(f"{'More':{LABEL}}", "accent"), (key_of("open"), "bold accent"), does])
+    if not alone:
+        return out[:height]
     out += _found_now(others[:MOST_FINDINGS], glyphs, cells, height - len(out), gap)
     rest = [one for one in around.same if one.serial != entry.serial]
     room = height - len(out) - 2
@@ -129,6 +135,34 @@ def _found_now(
         label: Line = [(f"{'Doctor':{LABEL}}", "accent")]
         return [styled.cut([*label, *out[0]], cells)]
     return [*gap, [("Now in the Doctor", "title")], *out]
+
+
+def beside_lines(
+    entry: Entry, around: Around, glyphs: Glyphs, cells: int, height: int
+) -> list[Line]:
+    """Return what the doctor finds now, with what to do, and what else happened to the same job."""
+    out: list[Line] = []
+    replayed = around.host is not None and bool(around.host.badge)
+    own, others = findings_on(entry, device_of(entry, around.host), around.cases)
+    for case in others[:MOST_FINDINGS]:
+        grave = TOKENS[case.finding.severity]
+        head: Line = [(f"{sign(grave, glyphs)} ", grave)]
+        out += [[]] if out else []
+        out += styled.hang(head, [(case.finding.title, "title")], cells)
+        for number, fix in enumerate(steps_of(case.finding, replayed), 1):
+            shown = replace(fix, title=f"{number} {fix.title}")
+            yet = "now" if fix.now else "fix"
+            out += fix_lines(yet, shown, None, case.finding.effect is None, cells)
+    if not others:
+        more = "nothing else" if own is not None else "nothing"
+        out.append([(f"The Doctor finds {more} now.", "muted")])
+    rest = [one for one in around.same if one.serial != entry.serial]
+    room = height - len(out) - 2
+    if rest and room > 0:
+        what = "job" if entry.job else "GPU"
+        out += [[], [(f"Also of this {what}, the newest first", "title")]]
+        out += event_lines(rest, glyphs, room, cells)
+    return out[:height]
 
 
 def _listed(entry: Entry, host: HostView | None) -> list[tuple[str, str]]:

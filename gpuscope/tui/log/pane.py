@@ -5,22 +5,28 @@ from __future__ import annotations
 import time
 
 from textual.app import ComposeResult
-from textual.containers import Container, Vertical
+from textual.containers import Container, Horizontal, Vertical
 
 from ...store.view import HostView
 from ...text import styled
 from ...text.clock import clock_text
 from ...text.styled import Line
+from ...text.units import window_text
+from ..charts.axes import fitted_seconds
+from ..charts.trends import Trends
+from ..shell.clock_at import clock_at
 from ..shell.keymap import key_of
 from ..shell.session import Session
+from ..trainer.job_load import devices_of
 from ..widgets.pane import Pane, set_title
 from ..widgets.program import program
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines
 from .activity import activity, rows_of
-from .details import Around, details, what_comes_here
+from .details import Around, beside_lines, details, what_comes_here
 from .entry import GROUPS, HIDDEN, Entry
 from .rows import ALL, chosen, columns, counts, day, of_notices, row
+from .subject import device_of, job_of
 
 NOTHING = {
     "findings": "the doctor has found nothing so far",
@@ -40,6 +46,8 @@ ROOMY, FEW, LANE_ROWS = 50, 12, 3
 """Rows from which on so few events leave room for the event below them, and for high lanes."""
 FRAMED_ROWS = 20
 """Fewer rows have no frames."""
+TREND_ROWS, TREND_SECONDS = 14, 300.0
+"""Of the readings below the event, and the time that they show at most."""
 AROUND_ROWS = 4
 """Status line, tabs, groups and footer."""
 LAYOUT_SECONDS = 0.05
@@ -65,7 +73,10 @@ class LogPane(Pane):
     LogPane #events { height: 1fr; }
     LogPane.wide #log-body { layout: horizontal; }
     LogPane.wide #log-left { width: 2fr; }
-    LogPane.wide #event { width: 1fr; height: 1fr; }
+    LogPane.wide #log-lower { width: 1fr; height: 1fr; }
+    LogPane #log-lower { height: 1fr; }
+    LogPane #event, LogPane #event-beside { width: 1fr; height: 1fr; }
+    LogPane #log-trends { height: 12; }
     """
 
     def __init__(self, session: Session, **kwargs: str) -> None:
@@ -75,6 +86,8 @@ class LogPane(Pane):
             columns(()), empty="nothing has happened yet", id="events", classes="panel"
         )
         self._event = Lines(id="event", classes="panel")
+        self._beside = Lines(id="event-beside", classes="panel")
+        self._trends = Trends(id="log-trends", classes="panel")
         self._activity = Lines(id="activity", classes="panel")
         self._terminal = (120, 40)
         self._lane_rows = 1
@@ -90,12 +103,17 @@ class LogPane(Pane):
         self._table.border_title = "Log"
         self._event.border_title = "Event"
         self._activity.border_title = "Events over time"
+        self._beside.border_title = "The Doctor now, and what else happened"
+        self._beside.display = self._trends.display = False
         yield self._groups
         with Container(id="log-body"):
             with Vertical(id="log-left"):
                 yield self._table
                 yield self._activity
-            yield self._event
+            with Horizontal(id="log-lower") as self._lower:
+                yield self._event
+                yield self._beside
+            yield self._trends
 
     def fit_to(self, width: int, height: int) -> None:
         self._terminal = (width, height)
@@ -113,13 +131,18 @@ class LogPane(Pane):
         self._activity.styles.height = max(below, 1)
         beside = width >= WIDE and not few
         self.set_class(beside, "wide")
+        # a few events on a large terminal leave room for what surrounds the chosen one
+        self._beside.display = self._trends.display = width >= WIDE and few and bool(found)
         if beside:
-            self._event.styles.height = "1fr"
+            self._lower.styles.height = "1fr"
             return
         room = height - AROUND_ROWS
         spare = room - below - max(LIST_ROWS, len(found)) - HEADED_ROWS
+        if self._trends.display:
+            spare -= TREND_ROWS
+            self._trends.styles.height = TREND_ROWS
         rows = max(EVENT_ROWS, int(EVENT_SHARE * room), min(spare, int(EVENT_MOST * room)))
-        self._event.styles.height = rows if height >= FRAMED_ROWS else 2
+        self._lower.styles.height = rows if height >= FRAMED_ROWS else 2
 
     def show(self, host: HostView | None) -> None:
         state = self.session.state
@@ -235,7 +258,32 @@ class LogPane(Pane):
         host, glyphs = self.session.host, self._event.tokens.glyphs
         same = self.session.happened.on(host).like(entry)
         around = Around(host, self.session.doctor.cases, same)
-        self._event.show(details(entry, around, glyphs, cells, height))
+        apart = self._beside.display
+        self._event.show(details(entry, around, glyphs, cells, height, not apart))
+        if apart:
+            cells, height = self._beside.content_size
+            self._beside.show(beside_lines(entry, around, glyphs, max(cells, 30), height))
+
+    def show_charts(self, host: HostView) -> None:
+        """Draw the readings of the job of the chosen event, or of all trainings of the host."""
+        if not self._trends.display:
+            return
+        from ..overview.host_trends import host_trends
+
+        entry = self._entries.get(self._table.cursor_key or "")
+        job = job_of(entry, host) if entry is not None else None
+        living = [t for t in host.trainers if t.gone is None]
+        own = [t for t in living if job is not None and t in job.trainers]
+        device = device_of(entry, host) if entry is not None else None
+        device = device or next(iter(devices_of(host, own)), None)
+        rows = self._trends.size.height
+        trends = host_trends(self.session, host, device, own or living, TREND_SECONDS, rows)
+        known = [one.history.seconds[0] for one in trends if one.history.seconds]
+        now = host.sampled_seconds or 0.0
+        window = fitted_seconds(now - min(known, default=now), TREND_SECONDS)
+        whose = job.title if own and job is not None else "The host"
+        set_title(self._trends, f"{whose} over {window_text(window)}")
+        self._trends.show(trends, window, host.sampled_seconds, clock_at(self.session, host))
 
     def _show_activity(self, chosen: Entry | None) -> None:
         """Show how many of the events in the list there were of each kind over time."""

@@ -26,12 +26,13 @@ if TYPE_CHECKING:
     from ...store.view import DeviceView, History, HostView, TrainerView
     from ..charts.line import Series
     from ..shell.session import Session
+    from .job_brief import JobBrief
 
 WINDOW_SECONDS = 60.0
 AXIS_ROWS = 2
 TOKENS = ("series2", "series3", "series4", "series5")
-SLOW = ("power", "all_power", "cpu", "host_memory")
-"""What a wide terminal shows besides is drawn every other time: more charts cost no more."""
+SLOW = ("power", "cpu", "host_memory", "trends")
+"""What changes slowly is drawn every other time: more charts cost no more."""
 JUMP_SECONDS = 10.0
 """Who moves through time sees all of it at once."""
 MOST_CURVES = 4
@@ -61,25 +62,22 @@ def kinds_for(
     waits = any(input_share(trainer) is not None for trainer in living)
     first: tuple[str, ...]
     below: tuple[str, ...]
-    if not host.devices:
+    if across > 2:
+        first = ("trends",) if quiet or not host.devices else ("strips", "vram", "trends")
+        below = ("brief",) if living and not quiet else ()
+    elif not host.devices:
         first, below = ("cpu", "host_memory"), ()
         if living:  # the training first: the host is also named beside the reason for no GPU
             other = "loss" if loss else "input" if waits else "cpu"
             first = ("step", other)
             below = ("host_memory",) if other == "cpu" else ("cpu", "host_memory")
-            if across > 2 and loss and waits:
-                first = ("step", "loss", "input")
     elif quiet:
-        first, below = ("all_power", "cpu", "host_memory"), ()
+        first, below = ("trends",), ()
     else:
         strips = len(host.devices) > 1 and rows > len(host.devices)
         load = "strips" if strips else "lines" if len(host.devices) > 1 else "parts"
         first = (load, "vram", "power", "cpu")
         below = ("step", "loss", "cpu") if loss else ("step", "power", "cpu")
-        if across > 2:
-            load = "strips" if load == "parts" else load
-            first = (load, "vram", "power") if second else (load, "vram", "cpu")
-            below = ("step", "loss" if loss else "input" if waits else "host_memory", "cpu")
     return [first[:across], below[:across]] if second and below else [first[:across]]
 
 
@@ -94,7 +92,8 @@ class Charts(Vertical):
     DEFAULT_CSS = """
     Charts { height: 1fr; }
     Charts > Horizontal { height: 1fr; }
-    Charts > Horizontal > * { width: 1fr; height: 1fr; }
+    Charts > Horizontal > * { width: 2fr; height: 1fr; }
+    Charts > Horizontal > Trends { width: 3fr; }
     """
 
     def __init__(self, session: Session, **kwargs: Any) -> None:
@@ -105,8 +104,10 @@ class Charts(Vertical):
         """Lines inside the first row."""
         self.first_rows = 0
         """The height of the first row where there are two, 0 for as much as there is."""
+        self.job = ""
+        """The key of the job that is told more of where there is room."""
         self._kinds: list[tuple[str, ...]] = []
-        self._made: dict[str, Painted] = {}
+        self._made: dict[str, Any] = {}
         self._drawn: tuple[object, ...] = ()
         self._later = False
         """Whether what changes slowly waits for the next drawing."""
@@ -123,7 +124,7 @@ class Charts(Vertical):
         self.remove_children()
         for row in kinds:
             for kind in row:
-                self._made[kind] = _make(kind)
+                self._made[kind] = _make(kind, self.session)
             self.mount(Horizontal(*(self._made[kind] for kind in row)))
         self.call_after_refresh(self._set_heights)
 
@@ -158,6 +159,10 @@ class Charts(Vertical):
                 continue
             if kind == "strips":
                 self._show_strips(chart, host)
+            elif kind == "trends":
+                self._show_trends(chart, host, device)
+            elif kind == "brief":
+                chart.show(host, self.job, self._span, clock_at(self.session, host))
             elif kind == "vram" and device is not None:
                 self._show_vram(chart, host, device)
             elif kind != "vram":
@@ -206,6 +211,14 @@ class Charts(Vertical):
         set_title(chart, f"{what}, mean at right{self._over}")
         chart.show(lanes, self._span, host.sampled_seconds, clock_at(self.session, host))
 
+    def _show_trends(self, chart: Any, host: HostView, device: DeviceView | None) -> None:
+        from .host_trends import host_trends
+
+        living = [trainer for trainer in host.trainers if trainer.gone is None]
+        trends = host_trends(self.session, host, device, living, self._span, chart.size.height)
+        set_title(chart, f"Over {window_text(self._span)}")
+        chart.show(trends, self._span, host.sampled_seconds, clock_at(self.session, host))
+
     def _show_vram(self, chart: Any, host: HostView, device: DeviceView) -> None:
         from ..charts.chart_series import device_layers
 
@@ -237,8 +250,6 @@ class Charts(Vertical):
         elif kind == "power" and device is not None:
             title, top = "Power, W", device.number("power_limit_watts")
             series = self._power(host, device)
-        elif kind == "all_power":
-            title, series = "Power of all GPUs, W", self._all_power(host)
         elif kind == "step":
             title = "Median step, ms"
             series = self._of_trainers(host, "step_seconds", 1000.0)
@@ -302,16 +313,6 @@ class Charts(Vertical):
             mean = mean_over(self.session, sound, "power_watts", self._span)
             found.append(Series("mean", "other", mean.seconds, mean.values))
         return found
-
-    def _all_power(self, host: HostView) -> list[Series]:
-        """Return what all GPUs together take that tell it."""
-        from ..charts.chart_series import mean_over
-        from ..charts.line import Series
-
-        known = [device for device in host.devices if device.number("power_watts") is not None]
-        mean = mean_over(self.session, known, "power_watts", self._span)
-        values = [None if value is None else value * len(known) for value in mean.values]
-        return [Series(f"sum of {len(known)}", "series1", mean.seconds, values)]
 
     def _parts(self, device: DeviceView) -> list[Series]:
         """Return what works how much of the only GPU."""
@@ -383,12 +384,20 @@ class Charts(Vertical):
         return [Series("in use", "series1", past.seconds, values)]
 
 
-def _make(kind: str) -> Painted:
+def _make(kind: str, session: Session) -> Painted | JobBrief:
     """Return the widget of a kind of chart."""
     from ..charts.line import LineChart
     from ..charts.load_strips import LoadStrips
     from ..charts.stacked import StackedChart
 
+    if kind == "brief":
+        from .job_brief import JobBrief
+
+        return JobBrief(session)
+    if kind == "trends":
+        from ..charts.trends import Trends
+
+        return Trends(classes="panel")
     if kind == "strips":
         strips = LoadStrips(classes="panel")
         strips.legend_elsewhere = "bar height = load"

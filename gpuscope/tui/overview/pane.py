@@ -233,7 +233,7 @@ class OverviewPane(Pane):
             across, rows = 3 if width >= WIDE else 2, given.chart_rows
             kinds = kinds_for(host, rows, given.second, across, given.quiet > 0)
             self._load_is_charted = shows_load(kinds)
-        self._foot.cpu_is_charted = any("cpu" in row for row in kinds)
+        self._foot.cpu_is_charted = any({"cpu", "trends"} & {*row} for row in kinds)
         if (given, kinds) == (self._given, self._kinds):
             return
         self._given, self._kinds = given, kinds
@@ -275,6 +275,7 @@ class OverviewPane(Pane):
         if self._charts is None or not self._charts.is_mounted or not self._charts.display:
             return
         self._charts.choose(self._kinds)
+        self._charts.job = line.key if (line := self._jobs.current) is not None else ""
         self._charts.show(host, self.highlighted(host))
 
     def highlighted(self, host: HostView) -> DeviceView | None:

@@ -13,6 +13,8 @@ CHART_ROWS, CHART_COLUMNS = 7, 76
 """The least room that charts are drawn in: rows left over by the lists, columns of the terminal."""
 MOST_CHART_ROWS = 16
 """A chart with its frame is no higher while something else can use the rows."""
+MOST_FIRST_ROWS = 14
+"""Of the first row of charts on a wide terminal: the job under the cursor has what is left."""
 ROOMY_ROWS = 32
 """From so many rows on charts take room from a long list of jobs."""
 MOST_DEVICE_ROWS = 17
@@ -120,6 +122,8 @@ def share_out(needs: Needs, width: int, height: int, charts: bool) -> Given:
         if not second:  # more processes, where there are more
             more = max(min(left - MOST_CHART_ROWS, needs.processes + 1 + frame - foot), 0)
             foot, left = foot + more, left - more
-    chart_rows = (max(min(left // 2, left - CHART_ROWS), first) if second else left) - 2
+    half = min(left // 2, left - CHART_ROWS)
+    half = min(half, MOST_FIRST_ROWS) if width >= WIDE else half
+    chart_rows = (max(half, first) if second else left) - 2
     chart_rows = max(chart_rows, 0) if charts else 0
     return Given(jobs, devices, charts, chart_rows, second, foot, in_full, quiet)

@@ -9,16 +9,19 @@ from textual.containers import Horizontal, Vertical
 
 from ...text.units import window_text
 from ..charts.axes import fitted_seconds
-from ..charts.line import LineChart, one_if_alike
+from ..charts.load_lanes import gpu_lanes
+from ..charts.load_strips import LoadStrips
+from ..charts.trends import MOST_ROWS, Trends, moves
+from ..log.rows import event_lines
 from ..shell.clock_at import clock_at
 from ..widgets.pane import set_title
 from ..widgets.text import Lines
 from . import text as words
-from .process_series import charts_of, least_of, series_of, top_of
+from .process_trends import process_trends
 from .training_text import memory_lines, training_lines
 
 if TYPE_CHECKING:
-    from ...store.view import HistoryOf, HostView, ProcView
+    from ...store.view import HistoryOf, HostView, ProcView, TrainerView
     from ...text.styled import Line
     from ..shell.session import Session
     from .idle import Idle
@@ -27,34 +30,38 @@ WINDOWS = (60.0, 300.0)
 """Seconds of the charts: the longer one where there is so much history."""
 LEAST_ROWS = 8
 """Rows that the texts need with their frame; with fewer nothing is shown."""
-CHART_ROWS, MOST_CHART_ROWS, USUAL_CHART_ROWS = 9, 24, 12
-"""A row of charts has so many lines at least and at most; another begins where each has the usual.
-"""
-ROWS = 3
+LOAD_FRAME = 4
+"""Rows of the load of the GPUs besides their lanes: its frame, and its axis."""
+LEAST_TREND_ROWS, AXIS_ROWS, FRAME_ROWS = 5, 2, 2
+"""The histories have so many rows with their frame at least, of which an axis takes two."""
 THREE_COLUMNS, TWO_COLUMNS = 150, 90
 DRAWN_SECONDS = 2.0
-"""The charts are drawn no more often, as those of other screens: there are up to nine."""
+"""The histories are drawn no more often, as those of other screens."""
 
 
 class ProcessDetails(Vertical):
-    """Texts side by side and, where there are more rows, charts below them."""
+    """Texts side by side and, where there are more rows, histories and what happened below."""
 
     DEFAULT_CSS = """
     ProcessDetails { height: auto; }
     ProcessDetails #texts > * { width: 1fr; height: 1fr; }
-    ProcessDetails .courses { height: 1fr; }
-    ProcessDetails .courses > * { width: 1fr; height: 1fr; }
+    ProcessDetails #courses { height: 1fr; }
+    ProcessDetails #courses > * { height: 1fr; }
+    ProcessDetails #courses > Trends { width: 2fr; }
+    ProcessDetails #courses > Lines { width: 1fr; }
     """
 
     def __init__(self, session: Session) -> None:
         super().__init__(id="details")
         self.session = session
         self._about, self._memory, self._training = (Lines(classes="panel") for _ in range(3))
-        self._rows = [Horizontal(classes="courses") for _ in range(ROWS)]
-        self._charts = [[LineChart(classes="panel") for _ in range(3)] for _ in self._rows]
+        self._courses, self._trends = Horizontal(id="courses"), Trends(classes="panel")
+        self._events, self._load = Lines(classes="panel"), LoadStrips(classes="panel")
+        self._lanes = 0
         self._drawn: tuple[object, ...] = ()
         self._told: list[list[Line]] = []
-        self._trains = self._uses = False
+        self._wanted = LEAST_TREND_ROWS
+        """Rows in which a line is free between any two histories, with their frame."""
 
     def compose(self) -> ComposeResult:
         titles = ("Process", "On the GPUs", "What it does")
@@ -64,30 +71,32 @@ class ProcessDetails(Vertical):
             yield self._about
             yield self._memory
             yield self._training
-        for row, charts in zip(self._rows, self._charts, strict=True):
-            with row:
-                yield from charts
+        self._events.border_title = "What happened"
+        yield self._load
+        with self._courses:
+            yield self._trends
+            yield self._events
 
     def fit_to(self, width: int, rows: int) -> int:
         """Take what can be used of ``rows``; return how many these are, 0 to be hidden."""
         texts = min(self._texts_rows(), rows) if rows >= LEAST_ROWS else 0
         left = rows - texts if texts else 0
-        drawn = min(left // CHART_ROWS, 2)
-        drawn = ROWS if left >= ROWS * USUAL_CHART_ROWS and width >= THREE_COLUMNS else drawn
-        drawn = min(drawn, ROWS if self._trains and self._uses else 2 if self._uses else 1)
-        charts = min(left, drawn * MOST_CHART_ROWS) if drawn else 0
+        drawn = min(left, self._wanted) if left >= LEAST_TREND_ROWS else 0
         self.display = texts > 0
         self._memory.display = width >= TWO_COLUMNS
         self._training.display = width >= THREE_COLUMNS
         self.query_one("#texts").styles.height = texts
-        for at, row in enumerate(self._rows):
-            row.display = at < drawn
-        for row_of_charts in self._charts:
-            for at, chart in enumerate(row_of_charts):
-                chart.display = width >= (0, TWO_COLUMNS, THREE_COLUMNS)[at]
+        self._courses.display = drawn > 0
+        # the list needs no more rows than it has: the load of all GPUs has them
+        load = self._lanes + LOAD_FRAME if self._lanes and width >= THREE_COLUMNS else 0
+        load = load if load <= left - drawn else 0
+        self._load.display = load > 0
+        self._load.styles.height = load
+        drawn += load
+        self._events.display = width >= THREE_COLUMNS
         if self.display:
-            self.styles.height = texts + charts
-        return texts + charts
+            self.styles.height = texts + drawn
+        return texts + drawn
 
     def _texts_rows(self) -> int:
         return max(LEAST_ROWS - 2, *map(len, self._told)) + 2
@@ -98,7 +107,8 @@ class ProcessDetails(Vertical):
         cells = max(30, width // columns - 5)
         glyphs = self._about.tokens.glyphs
         trainer = words.trainer_in(host, process)
-        self._trains, self._uses = trainer is not None, bool(words.living_uses(process))
+        self._lanes = len(host.devices) if len(host.devices) > 1 else 0
+        self._show_events(host, trainer)
         about = words.about_lines(host, process, idle if trainer is None else None, cells)
         uses = words.use_lines(host, process, cells) + memory_lines(host, process, cells, glyphs)
         does = training_lines(host, process, idle, cells, glyphs)
@@ -111,24 +121,36 @@ class ProcessDetails(Vertical):
         ):
             panel.show(lines)
 
+    def _show_events(self, host: HostView, trainer: TrainerView | None) -> None:
+        """Write what happened to the job of the process, or else to the whole host."""
+        if not self._events.display:
+            return
+        job = host.job_of(trainer)
+        session = self.session
+        past = session.frozen_view.past(host.key) is not None or session.replay
+        until = host.wall_seconds if past else None
+        found = session.happened.on(host).of_job(job.key if job is not None else None, until)
+        set_title(self._events, "What happened to its job" if job is not None else "What happened")
+        height, width = self._events.size.height, self._events.size.width
+        self._events.show(event_lines(found, self._events.tokens.glyphs, height, width))
+
     def draw(self, host: HostView, process: ProcView, history: HistoryOf) -> None:
-        """Draw the charts that have room, at most when time has moved on by a column or so."""
+        """Draw the histories, at most when time has moved on by a column or so."""
         moment = int((host.sampled_seconds or 0.0) / DRAWN_SECONDS)
         clock = clock_at(self.session, host)
         key = (process.key, moment, clock is None, self.size, self.app.theme)
-        if not self.display or not self._rows[0].display or key == self._drawn:
+        if not self.display or key == self._drawn:
             return
         self._drawn = key
-        names = charts_of(host, process)
         known = history(process.id, "cpu_percent", WINDOWS[1]).seconds
         seconds = known[-1] - known[0] if known else WINDOWS[0]
         window = WINDOWS[1] if seconds > WINDOWS[0] * 1.5 else fitted_seconds(seconds, WINDOWS[0])
-        for number, (row, charts) in enumerate(zip(self._rows, self._charts, strict=True)):
-            for chart, what in zip(charts, names[3 * number :], strict=False):
-                if not (row.display and chart.display):
-                    continue
-                set_title(chart, f"{what}, {window_text(window)}")
-                lines = list(series_of(host, process, what, window, history))
-                found = one_if_alike(lines, f"{len(lines)} GPUs alike")
-                now, least, top = host.sampled_seconds, least_of(what), top_of(what)
-                chart.show(found, window, least, top, now=now, clock=clock)
+        if self._load.display:
+            lanes = gpu_lanes(self.session, host, host.devices, window, 1)
+            set_title(self._load, f"Utilisation by GPU, mean at right, {window_text(window)}")
+            self._load.show(lanes, window, host.sampled_seconds, clock)
+        trends = process_trends(host, process, window, history)
+        rows = [MOST_ROWS if moves(one.history) else 1 for one in trends]
+        self._wanted = sum(rows) + len(rows) - 1 + AXIS_ROWS + FRAME_ROWS
+        set_title(self._trends, f"Over {window_text(window)}")
+        self._trends.show(trends, window, host.sampled_seconds, clock)

@@ -25,6 +25,7 @@ from ..charts.chart_series import at_moments, thin
 from ..charts.line import LineChart, Series
 from ..charts.load_strips import LoadStrips
 from ..charts.stacked import Layer, Peak, StackedChart, TimeChart
+from ..charts.trends import Trends, moves
 from ..memory.timeline import ticks
 from ..overview.job_rows import loss_text
 from ..overview.step_split import tokens_of
@@ -32,7 +33,7 @@ from ..shell.clock_at import clock_at
 from ..time.step_layers import measured, of_ledger
 from ..widgets.pane import set_title
 from ..widgets.text import Lines
-from .job_load import draw_cpu, draw_load, ranks_of
+from .job_load import draw_load, draw_trends, ranks_of
 from .job_pace import draw_pace
 from .job_series import (
     PEAK_SECONDS,
@@ -41,7 +42,7 @@ from .job_series import (
 )
 
 if TYPE_CHECKING:
-    from ...store.view import AllocView, HostView, TrainerView
+    from ...store.view import AllocView, HostView, JobView, TrainerView
     from ..shell.session import Session
 
 WINDOWS = (60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 4 * 3600.0)
@@ -59,15 +60,13 @@ FRAME_ROWS, AXIS_ROWS = 2, 2
 USUAL_PANELS = 4
 COLUMNS = 100
 """The charts are drawn again when time has moved by one of so many columns."""
+BROAD = ("step", "memory", "load", "trends", "cure")
+"""What a wide terminal shows: what moves has a chart, what does not has a line of one."""
 CALM = ("step", "loss", "memory", "pace", "events")
 HANGS = ("stack", "step", "loss", "memory", "events")
 CALM_WITHOUT_LOSS = ("step", "pace", "memory", "events")
 HANGS_WITHOUT_LOSS = ("stack", "step", "pace", "memory", "events")
 """What is shown first where there is little room."""
-ENOUGH = 5
-"""Beside so many charts the pace of the ranks has none where their rows show it."""
-MORE = ("load", "cpu")
-"""What a wide terminal shows besides: the load of the job's GPUs, and of its processes."""
 LOOK_SECONDS = 3.0
 """How often the charts check how much is known of the time that they show."""
 
@@ -81,8 +80,7 @@ def arrange(width: int, height: int, order: Sequence[str], first: int = 0) -> li
     across = 2 if width >= WIDE else 1
     if across == 2 and height >= TALL_ROWS:
         charts = [name for name in order if name != "events"]
-        if width >= WIDEST:
-            across, charts = 3, [*charts, *(name for name in MORE if name not in charts)]
+        across = 3 if width >= WIDEST else across
         if len(charts) < 2 * across:
             return [charts[:across], [*charts[across:], "events"]]
         turned = [charts[(place + first) % len(charts)] for place in range(len(charts))]
@@ -107,7 +105,8 @@ class JobCharts(Grid):
         self.stack, self.events = Lines(classes="panel"), Lines(classes="panel")
         self._loss, self._pace = LineChart(classes="panel"), LineChart(classes="panel")
         self._step, self._memory = TimeChart(classes="panel"), StackedChart(classes="panel")
-        self._load, self._cpu = LoadStrips(classes="panel"), LineChart(classes="panel")
+        self._load, self._trends = LoadStrips(classes="panel"), Trends(classes="panel")
+        self.cure = Lines(classes="panel")
         self._panels: dict[str, Widget] = {
             "step": self._step,
             "loss": self._loss,
@@ -116,7 +115,8 @@ class JobCharts(Grid):
             "events": self.events,
             "stack": self.stack,
             "load": self._load,
-            "cpu": self._cpu,
+            "trends": self._trends,
+            "cure": self.cure,
         }
         self._window: int | None = None  # as long as is known, until somebody chooses
         self._usual: tuple[object, int] = (None, 0)
@@ -125,7 +125,7 @@ class JobCharts(Grid):
         self._arranged: list[list[str]] = [[]]
         self._drawn: object = None
         self._events_rows = 0
-        self._seconds = WINDOWS[0]
+        self._seconds, self._moving = WINDOWS[0], False
 
     def compose(self) -> ComposeResult:
         for panel in self._panels.values():
@@ -160,6 +160,13 @@ class JobCharts(Grid):
             self._usual = (due, next(fits, most))
         return WINDOWS[self._usual[1]]
 
+    def loss_moves(self, job: JobView) -> bool:
+        """Return whether the loss of a job is worth a chart: once it is, the chart stays."""
+        ranks = [t for t in job.trainers if t.number("loss") is not None]
+        if ranks and not self._moving:
+            self._moving = moves(self._history(ranks[0].id, "loss", self._seconds))
+        return self._moving
+
     @property
     def seconds(self) -> float:
         """How long a time the charts show."""
@@ -177,35 +184,36 @@ class JobCharts(Grid):
         hangs: bool,
         known: Collection[str] = ("stack", "step"),
         telling: str = "",
-        paced: bool = False,
     ) -> None:
         """Place the panels that ``height`` lines have room for, and hide the others.
 
         ``known`` says what there is to show: ``loss`` that a rank reports one, ``step`` its parts,
         ``stack`` that stacks can be asked for. A panel without readings is no use of the room.
-        ``telling`` shows what is wrong with the job: it comes first, behind the stack of a hang.
-        Where the rows of the ranks are ``paced`` they show the pace already.
+        ``load`` that it is on GPUs, ``cure`` that there is something to do about it, ``moving``
+        that its loss changes. ``telling`` shows what is wrong with the job: it comes first, behind
+        the stack of a hang.
         """
         loss = "loss" in known
-        if hangs:
+        if width >= WIDEST and height >= TALL_ROWS:
+            others = ("stack",) if hangs and "stack" in known else ()
+            wanted = (*others, *BROAD, *(["loss"] if loss and "moving" in known else []))
+            optional = ("step", "load", "cure")
+            self._order = [name for name in wanted if name in known or name not in optional]
+        elif hangs:
             self._order = HANGS if loss else HANGS_WITHOUT_LOSS
         else:
             self._order = CALM if loss else CALM_WITHOUT_LOSS
         if width < WIDEST and "step" not in known and self._order in (CALM, CALM_WITHOUT_LOSS):
             self._order = [name for name in self._order if name != "step"]  # the pace says it
-        elif width >= WIDEST:  # other panels say what is left of these
-            kept = [name for name in self._order if name in known or name not in ("stack", "step")]
-            charts = {*kept, *MORE} - {"events", "pace"}
-            if paced and len(charts) >= ENOUGH and telling != "pace":
-                self._order = [name for name in kept if name != "pace"]
-            else:
-                self._order = kept if "pace" in kept else [*kept, "pace"]
         if telling:
             self._order = [*self._order, *([telling] if telling not in self._order else [])]
             before = {"stack": 0, telling: 1}
             self._order = sorted(self._order, key=lambda name: before.get(name, 2))
         lines = arrange(width, height, self._order, self._first % len(self._order))
         told = min(max(self.events.rows + 2, LEAST_EVENTS_ROWS), EVENTS_ROWS)
+        texts = len(lines) > 1 and set(lines[-1]) <= {"events", "cure"}
+        if texts and lines[-1] != ["events"]:
+            told = min(max(told, self.cure.rows + 2), height // 2)
         if (lines, told) == (self._arranged, self._events_rows):
             return
         self._arranged, self._drawn, self._events_rows = lines, None, told
@@ -216,10 +224,10 @@ class JobCharts(Grid):
             self.styles.grid_size_columns = len(lines[0])
             self.styles.grid_size_rows = len(lines)
             self.styles.grid_rows = "1fr"
-            alone = lines[-1] == ["events"] and len(lines) > 1
-            if alone:
+            if texts:
                 self.styles.grid_rows = f"{'1fr ' * (len(lines) - 1)}{told}"
-            self.events.styles.column_span = len(lines[0]) if alone else 1
+            beside = len(lines[-1]) - 1 if "events" in lines[-1] else 0
+            self.events.styles.column_span = len(lines[0]) - beside
             places = [name for line in lines for name in line]
             rank = {id(self._panels[name]): place for place, name in enumerate(places)}
             self.sort_children(key=lambda child: rank.get(id(child), len(rank)))
@@ -257,12 +265,12 @@ class JobCharts(Grid):
         if "memory" in self.shown:
             self._draw_memory(host, trainer, window, clock)
         if "load" in self.shown:
-            lines = [line for line in self._arranged if line != ["events"]]
+            lines = [line for line in self._arranged if not {*line} <= {"events", "cure"}]
             below = self._events_rows if len(lines) < len(self._arranged) else 0
             rows = (self.size.height - below) // max(len(lines), 1) - FRAME_ROWS - AXIS_ROWS
             draw_load(self._load, self.session, host, trainer, window, clock, rows)
-        if "cpu" in self.shown:
-            draw_cpu(self._cpu, self.session, host, trainer, window, clock)
+        if "trends" in self.shown:
+            draw_trends(self._trends, self.session, host, trainer, window, clock)
 
     def _history(self, entity_id: int, column: str, window: float) -> History:
         """Return as many readings as the charts can show apart."""

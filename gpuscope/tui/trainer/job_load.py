@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...model.ranks import name_of
 from ...store.view import DeviceView, HostView, TrainerView
-from ...text.units import window_text
+from ...text.units import bytes_text, window_text
 from ..charts.chart_series import thin
-from ..charts.line import LineChart, Series, alike_text, one_if_alike
 from ..charts.load_lanes import gpu_lanes
 from ..charts.load_strips import LoadStrips
+from ..charts.trends import Trend, Trends
+from ..overview.host_trends import (
+    CPU,
+    POWER,
+    celsius_text,
+    named_trends,
+    of_a_core_text,
+    power_trends,
+    trainer_trends,
+)
 from ..shell.session import Session
-from ..theme import SERIES
 from ..widgets.pane import set_title
 
-MOST_GPUS, PARTS = 8, 3
+MOST_GPUS, PARTS, MOST_RANKS = 8, 3, 8
 """How many GPUs have lanes, and how many lanes one of them has at most."""
 
 
@@ -50,21 +57,38 @@ def draw_load(
     chart.show(lanes, window, host.sampled_seconds, clock)
 
 
-def draw_cpu(
-    chart: LineChart,
+def draw_trends(
+    chart: Trends,
     session: Session,
     host: HostView,
     trainer: TrainerView,
     window: float,
     clock: float | None,
 ) -> None:
-    """Draw how much of a core each rank's process takes."""
-    found, ranks = [], ranks_of(host, trainer)
-    for one, token in zip(ranks, SERIES, strict=False):
-        if one.process is not None:
-            past = thin(session.history(one.process, "cpu_percent", window))
-            if any(value is not None for value in past.values):
-                found.append(Series(name_of(one), token, past.seconds, past.values))
-    set_title(chart, f"CPU of its processes over {window_text(window)}, % of a core")
-    series = one_if_alike(found, alike_text(len(found), len(ranks))) if len(found) > 1 else found
-    chart.show(series, window, 0.0, None, now=host.sampled_seconds, clock=clock)
+    """Draw in a line each what the ranks, their processes and their GPUs do over time."""
+    ranks = ranks_of(host, trainer)
+    devices = devices_of(host, ranks)
+    known = [(one, one.process) for one in ranks if one.process is not None][:MOST_RANKS]
+    cpu = [thin(session.history(process, "cpu_percent", window)) for _, process in known]
+    held = [thin(session.history(process, "rss_bytes", window)) for _, process in known]
+    own = [one for one, _ in known]
+    hottest = max(devices, key=lambda one: one.number("temperature_celsius") or 0.0, default=None)
+    trends = [
+        *trainer_trends(session, ranks, window),
+        *power_trends(session, devices, None, window, MOST_GPUS),
+        *named_trends("CPU", own, cpu, of_a_core_text, token=CPU),
+        *named_trends("host memory", own, held, bytes_text, token=CPU),
+    ]
+    if hottest is not None:
+        past = thin(session.history(hottest.id, "temperature_celsius", window))
+        trends.append(
+            Trend(
+                f"hottest GPU {hottest.definition.index}",
+                POWER,
+                past,
+                celsius_text,
+                hottest.definition.slowdown_celsius,
+            )
+        )
+    set_title(chart, f"Over {window_text(window)}")
+    chart.show(trends, window, host.sampled_seconds, clock)

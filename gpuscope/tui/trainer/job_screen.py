@@ -17,6 +17,7 @@ from ...store.view import by_key
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import window_text
+from ..doctor.cure import steps_lines
 from ..log.rows import event_lines
 from ..overview.step_split import tokens_of
 from ..shell.keymap import bindings_of
@@ -29,14 +30,16 @@ from ..widgets.table import Column, LiveTable, TableRow
 from ..widgets.text import Lines
 from .hung_stack import hung_lines, stack_title
 from .job_charts import LEAST_ROWS, JobCharts
+from .job_load import devices_of
 from .job_text import head_of, standing_out, telling_chart
-from .next_step import next_lines
+from .next_step import case_of_job, next_lines
 from .rank_courses import RankCourses
-from .rank_rows import COLUMNS, COURSE_FROM, OTHERS, columns_for, rank_rows, show_pace
+from .rank_rows import COLUMNS, COURSE_FROM, OTHERS, columns_for, rank_rows
 from .trainer_actions import open_act
 
 if TYPE_CHECKING:
     from ...store.view import HostView, JobView, TrainerView
+    from ..doctor.finding_history import Case
     from ..shell.session import Session
 
 
@@ -77,6 +80,7 @@ class JobScreen(FullScreen):
         self._courses = RankCourses()
         self._hangs = False
         self._several = False
+        self._case: Case | None = None
 
     def key_states(self) -> Collection[str]:
         return ("ranks",) if self._several else ()
@@ -116,7 +120,8 @@ class JobScreen(FullScreen):
         cells = max(30, self._notes.size.width or 76)
         sent = self.session.happened.stopped
         live = not self.session.why_not("stacks")
-        first = next_lines(host, job, self.session.doctor.cases, live)
+        told = "cure" in self._charts.shown  # a panel of its own says it with the code
+        first = () if told else next_lines(host, job, self.session.doctor.cases, live)
         brief = self.size.height < BRIEF_ROWS
         found = standing_out(host, job, self.session.history, first, sent, brief, cells)
         notes = styled.hang_lines(found, cells)
@@ -159,10 +164,13 @@ class JobScreen(FullScreen):
         known = ["stack"] if self.session.replay is None else []
         known += ["loss"] if any(t.number("loss") is not None for t in job.trainers) else []
         known += ["step"] if step_parts(job.trainers) is not None else []
+        known += ["load"] if devices_of(host, job.trainers) else []
+        known += ["moving"] if self._charts.loss_moves(job) else []
+        self._case = case_of_job(host, job, self.session.doctor.cases)
+        known += ["cure"] if self._case is not None else []
         left = height - len(rows) if charts else 0
         telling = telling_chart(host, job, self.session.history)
-        paced = count > 1 and show_pace(columns, width)
-        self._charts.fit_to(width, left, self._hangs, known, telling, paced)
+        self._charts.fit_to(width, left, self._hangs, known, telling)
         self._ranks.styles.height = len(rows) + RANKS_FRAME if charts else "1fr"
         return rows, columns
 
@@ -177,6 +185,12 @@ class JobScreen(FullScreen):
             set_title(stack, stack_title(trainer))
             room = stack.size.height, stack.size.width
             stack.show(hung_lines(self.session, trainer, *room))
+        if "cure" in self._charts.shown and self._case is not None:
+            cure = self._charts.cure
+            set_title(cure, "What to do")
+            row = (self.session.doctor.table or {}).get(self._case.finding.pitfall)
+            cells = max(30, cure.size.width)
+            cure.show(list(steps_lines(self._case.finding, row, bool(host.badge), cells)))
         if "events" in self._charts.shown:
             set_title(events, "What happened")
             past = self.session.frozen_view.past(host.key) is not None or self.session.replay

@@ -20,7 +20,7 @@ def next_lines(host: HostView, job: JobView, cases: Sequence[Case], live: bool) 
 
     ``live`` says that the job can still be asked: a recording has no stacks to read.
     """
-    case = next((one for one in cases if one.grave and _is_of(one, host, job)), None)
+    case = case_of_job(host, job, cases)
     if case is None:
         return
     hangs = any(STACKS.fullmatch(fix.command) for fix in case.finding.fixes)
@@ -49,6 +49,11 @@ def first_step(host: HostView, job: JobView | None, cases: Sequence[Case]) -> li
     """Return what to do first about a job that stands still, in a line; none where nothing is."""
     grave = [case for case in cases if case.finding.cause.startswith("stall.")]
     return list(next_lines(host, job, grave, False))[:1] if job is not None else []
+
+
+def case_of_job(host: HostView, job: JobView, cases: Sequence[Case]) -> Case | None:
+    """Return the gravest finding about a job, None where all is well."""
+    return next((one for one in cases if one.grave and _is_of(one, host, job)), None)
 
 
 def _is_of(case: Case, host: HostView, job: JobView) -> bool:

@@ -62,7 +62,7 @@ WIDE = (
     "rss", "busy", "p95", "room", "power", "cpu", "course", "loss", "input", "load",
 )  # fmt: skip
 """Columns that only a panel of so many cells has; the first one gives its cells away first."""
-WIDE_CELLS, COURSE_FROM = 150, 100
+WIDE_CELLS, COURSE_FROM = 125, 100
 COURSES = ("course", "busy")
 """Columns that show the last minutes, and name them."""
 OPTIONAL = ("rank", "pace", "age", "ends", "split", "at", "collectives", "memory", "left", *WIDE)

@@ -1,0 +1,200 @@
+"""This panel shows many readings over time, each in a line or a few, with its figures.
+
+A reading that hardly changes takes one line and leaves the room to those that move. Each line ends
+with the value now and with the smallest and the largest of the time that is shown.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, ClassVar
+
+from textual.strip import Strip
+
+from ...store.view import History
+from ...text import styled
+from ...text.styled import Line, merged
+from ...text.width import cells as text_cells
+from ..cells import fit
+from ..theme import Glyphs, Tokens
+from .axes import time_axis
+from .bins import Bins
+from .load_strips import binned
+from .strips import Painted, empty_strips, strip_of
+
+STEADY = 0.02
+"""A reading that changes by no more of its largest value is steady: a line without a height."""
+MOST_ROWS = 3
+"""Lines of a reading that moves. More would only make its wall of colour higher."""
+RANGE, STEADY_WORD = "min – max", "steady"
+LEAST_COURSE = 12
+"""Cells of a course at least; where there are fewer, the smallest and the largest are left out."""
+BELOW_THE_LINE = 8 / 7
+"""The largest value is an eighth below its line, so that rows stay apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """A reading over time. ``say`` writes one of its values with the unit.
+
+    ``top`` is the most that it can be, None where its values decide. ``floor`` is where its scale
+    begins: 0, or None for a curve whose shape matters more than its height, such as a loss.
+    """
+
+    label: str
+    token: str
+    history: History
+    say: Callable[[float], str]
+    top: float | None = None
+    floor: float | None = 0.0
+
+
+def is_steady(values: Sequence[float | None]) -> bool:
+    """Return whether values hardly differ."""
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    return not known or max(known) - min(known) <= STEADY * max(map(abs, known))
+
+
+def moves(history: History) -> bool:
+    """Return whether a reading changes by so much that its course is worth several lines."""
+    return not is_steady(history.values)
+
+
+class Trends(Painted):
+    """Readings one below the other, over one axis of time.
+
+    Those of one colour belong together: a line is left free before the next where there is one.
+    """
+
+    PATIENT: ClassVar[bool] = True
+
+    def __init__(self, *, empty: str = "no readings yet", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._trends: tuple[Trend, ...] = ()
+        self._window, self._now = 60.0, 0.0
+        self._clock: float | None = None
+        self._empty = empty
+
+    def show_empty(self, text: str) -> None:
+        """Say this where there is nothing to draw."""
+        if text != self._empty:
+            self._empty = text
+            self.repaint()
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What is shown, from top to bottom."""
+        return tuple(trend.label for trend in self._trends)
+
+    def show(
+        self,
+        trends: Sequence[Trend],
+        window_seconds: float,
+        now: float | None,
+        clock: float | None = None,
+    ) -> None:
+        """Draw the last ``window_seconds`` before ``now``; readings never seen are left out.
+
+        ``clock`` is the wall clock at ``now`` where that is not this moment.
+        """
+        known = [one for one in trends if any(v is not None for v in one.history.values)]
+        self._trends, self._window, self._clock = tuple(known), window_seconds, clock
+        newest = (one.history.seconds[-1] for one in known)
+        self._now = max(newest, default=0.0) if now is None else now
+        self.repaint()
+
+    def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
+        trends = self._trends
+        if not trends or height < 1:
+            return empty_strips(self._empty, width, height, tokens)
+        figures = [_figures(trend) for trend in trends]
+        names = max(text_cells(trend.label) for trend in trends)
+        now_cells = max(text_cells(now) for now, _ in figures) + 1
+        range_cells = max(text_cells(between) for _, between in figures) + 2
+        heading = RANGE if any(between != STEADY_WORD for _, between in figures) else ""
+        range_cells = max(range_cells, text_cells(heading) + 2)
+        if width - names - 1 - now_cells - range_cells < LEAST_COURSE:
+            range_cells = 0
+        inner = width - names - 1 - now_cells - range_cells
+        if inner < LEAST_COURSE // 2:
+            return empty_strips(self._empty, width, height, tokens)
+        axis = 2 if height >= len(trends) + 2 else 0
+        bins = Bins.ending(self._now, self._window, inner)
+        rows = share_rows([moves(trend.history) for trend in trends], height - axis)
+        free = height - axis - sum(rows)
+        changes = sum(one.token != other.token for one, other in pairwise(trends[: len(rows)]))
+        apart, grouped = free >= len(rows) - 1, free >= changes
+        out: list[Line] = []
+        before = trends[0].token
+        for trend, (now, between), lines in zip(trends, figures, rows, strict=False):
+            if out and (apart or (grouped and trend.token != before)):
+                out.append([])
+            before = trend.token
+            course = binned(trend.history, bins, self._now, hold_last=False)
+            for at, cells in enumerate(_course(trend, course, lines, tokens.glyphs), 1):
+                last = at == lines
+                line: Line = [(fit(trend.label if last else "", names + 1), "muted"), *cells]
+                line += [(fit(now if last else "", now_cells, "right"), "text")]
+                line += [(fit(between if last else "", range_cells, "right"), "faint")]
+                out.append(line)
+        if axis:
+            ends = fit("now", now_cells, "right"), fit(heading, range_cells, "right")
+            line, labels = time_axis(self._window, names, inner, self._clock)
+            labels = [(fit(styled.plain(labels), names + 1 + inner), "muted")]
+            out += [line, [*labels, ("".join(ends) if range_cells else "", "faint")]]
+        return [strip_of(line, width, tokens) for line in out]
+
+
+def share_rows(moving: Sequence[bool], height: int) -> list[int]:
+    """Return the lines of each reading that has room: those that move have more where there are.
+
+    A reading that has no line is left out at the end.
+    """
+    count = min(len(moving), max(height, 0))
+    rows, left = [1] * count, height - count
+    for _ in range(MOST_ROWS - 1):
+        movers = [at for at in range(count) if moving[at]]
+        if len(movers) > left:
+            break
+        for at in movers:
+            rows[at] += 1
+        left -= len(movers)
+    return rows
+
+
+def _figures(trend: Trend) -> tuple[str, str]:
+    """Return the newest value, and the smallest and the largest where they are not the same."""
+    known = [v for v in trend.history.values if v is not None and math.isfinite(v)]
+    newest = trend.history.values[-1]
+    now = trend.say(newest) if newest is not None and math.isfinite(newest) else "–"
+    if not known:
+        return now, ""
+    least, most = trend.say(min(known)), trend.say(max(known))
+    return now, STEADY_WORD if least == most else f"{least} – {most}"
+
+
+def _course(trend: Trend, values: Sequence[float | None], rows: int, glyphs: Glyphs) -> list[Line]:
+    """Return a course in ``rows`` lines, the top one first."""
+    known = [value for value in values if value is not None]
+    first = next((at for at, value in enumerate(values) if value is not None), len(values))
+    flat = is_steady(values) and trend.top is None
+    low = trend.floor if trend.floor is not None else min(known, default=0.0)
+    high = trend.top or (max(known, default=0.0) - low) * BELOW_THE_LINE + low
+    out: list[Line] = []
+    for row in range(rows - 1, -1, -1):
+        cells: Line = [(" " * first, "text")]
+        for value in values[first:]:
+            if value is None:
+                cells.append((" " if row else glyphs.unknown, "faint"))
+            elif flat:
+                cells.append((" " if row else glyphs.groove, trend.token))
+            else:
+                share = (value - low) / (high - low) if high > low else 0.0
+                eighths = max(round(min(max(share, 0.0), 1.0) * rows * 8), 1) - row * 8
+                glyph = glyphs.up[round(min(max(eighths, 0), 8) * (len(glyphs.up) - 1) / 8)]
+                cells.append((glyph, trend.token))
+        out.append(merged(cells))
+    return out

@@ -1,0 +1,196 @@
+"""What the Overview of a wide terminal shows in a line each: steps, power, and the host's load."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from ...model.device_state import mute
+from ...model.ranks import name_of
+from ...model.step_time import input_columns
+from ...model.valid_history import while_it_steps
+from ...store.view import History
+from ...text.process_name import short_script
+from ...text.units import bytes_text, count_text, duration_text, percent_text, three_digits
+from ..charts.chart_series import mean_over
+from ..charts.line import ALIKE
+from ..charts.trends import Trend, moves
+from .job_rows import loss_text
+
+if TYPE_CHECKING:
+    from ...store.view import DeviceView, HostView, TrainerView
+    from ..shell.session import Session
+
+STEPS, LOSS, POWER, CPU, MEMORY = "series1", "series3", "idle", "load3", "series1"
+"""The colours of the lines."""
+MOST_TRAINERS = 16
+"""Of so many trainers the histories are read."""
+MOST_ODD, MOST_LINES = 2, 4
+"""So many that differ have a line besides that of all others; where more do, the first have one."""
+MOST_GPUS, OTHERS = 4, 5
+"""Of more GPUs the one under the cursor and the sum have a line, unless there are lines for all of
+them besides so many others.
+"""
+
+
+def watts_text(value: float) -> str:
+    """Return a power in whole watts."""
+    return f"{value:,.0f} W"
+
+
+def celsius_text(value: float) -> str:
+    """Return a temperature in whole degrees."""
+    return f"{value:.0f} °C"
+
+
+def of_a_core_text(value: float) -> str:
+    """Return a load in cores, of which a process can have several."""
+    return f"{three_digits(value / 100)} cores"
+
+
+def share_text(value: float) -> str:
+    """Return a value in percent."""
+    return percent_text(value / 100, whole=True)
+
+
+def host_trends(
+    session: Session,
+    host: HostView,
+    device: DeviceView | None,
+    trainers: Sequence[TrainerView],
+    seconds: float,
+    rows: int,
+) -> list[Trend]:
+    """Return the readings of a host over the last ``seconds``, what says most of it first.
+
+    ``rows`` are the lines that there are for them.
+    """
+    return [
+        *trainer_trends(session, trainers, seconds),
+        *power_trends(
+            session, host.devices, device, seconds, max(rows - OTHERS, MOST_GPUS), not trainers
+        ),
+        *_of_host(session, host, seconds),
+    ]
+
+
+def trainer_trends(
+    session: Session, trainers: Sequence[TrainerView], seconds: float
+) -> Iterator[Trend]:
+    """Yield the step time, the wait for input and a steady loss of trainers."""
+    shown = trainers[:MOST_TRAINERS]
+
+    def read(trainer: TrainerView, column: str) -> History:
+        steps = session.history(trainer.id, "step", seconds)
+        return while_it_steps(session.history(trainer.id, column, seconds), steps)
+
+    steps = [read(trainer, "step_seconds") for trainer in shown]
+    yield from named_trends("step", trainers, steps, duration_text)
+    waits = [
+        while_it_steps(_waits(session, one, seconds), session.history(one.id, "step", seconds))
+        for one in shown
+    ]
+    yield from named_trends("input wait", trainers, waits, share_text, 100.0)
+    for trainer in shown:
+        loss = read(trainer, "loss")
+        if any(value is not None for value in loss.values):
+            if not moves(loss):  # one that moves has a chart
+                yield Trend("loss", LOSS, loss, loss_text)
+            return
+
+
+def _waits(session: Session, trainer: TrainerView, seconds: float) -> History:
+    """Return the share of its steps in which a trainer waits for data, in percent."""
+    waits, whole = input_columns(trainer)
+    wait = session.history(trainer.id, waits, seconds)
+    parts = [session.history(trainer.id, name, seconds).values for name in whole]
+    totals = [sum(value or 0.0 for value in known) for known in zip(*parts, strict=True)]
+    values = [
+        100 * min(one / total, 1.0) if one is not None and total > 0 else None
+        for one, total in zip(wait.values, totals, strict=False)
+    ]
+    return History(wait.seconds[: len(values)], tuple(values))
+
+
+def named_trends(
+    what: str,
+    trainers: Sequence[TrainerView],
+    pasts: Sequence[History],
+    say: Callable[[float], str],
+    top: float | None = None,
+    token: str = STEPS,
+) -> Iterator[Trend]:
+    """Yield one line for trainers that are alike, and lines of their own for those that are not."""
+    known = [
+        (trainer, past, mean)
+        for trainer, past in zip(trainers, pasts, strict=False)
+        if (mean := _mean(past)) is not None
+    ]
+    if not known:
+        return
+    usual = sorted(mean for *_, mean in known)[len(known) // 2]
+    alike = [one for one in known if abs(one[2] - usual) <= ALIKE * abs(usual)]
+    if len(known) < 2 or len(alike) < max(len(known) - MOST_ODD, 2):
+        odd, alike = known[:MOST_LINES], []
+    else:
+        odd = [one for one in known if one not in alike]
+    for trainer, past, _ in odd:
+        name = f", {_name(trainer, trainers)}" if len(trainers) > 1 else ""
+        yield Trend(f"{what}{name}", token, past, say, top)
+    if alike:
+        other = "other rank" if odd else "rank"
+        most = max(alike, key=lambda one: one[2])
+        yield Trend(f"{what}, {count_text(len(alike), other)}", token, most[1], say, top)
+
+
+def _mean(past: History) -> float | None:
+    known = [value for value in past.values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _name(trainer: TrainerView, trainers: Sequence[TrainerView]) -> str:
+    if len({t.definition.job for t in trainers}) == 1 and trainer.definition.rank is not None:
+        return name_of(trainer)
+    return f"{short_script(trainer.definition.script)} {trainer.definition.pid}"
+
+
+def power_trends(
+    session: Session,
+    devices: Sequence[DeviceView],
+    device: DeviceView | None,
+    seconds: float,
+    most: int = MOST_GPUS,
+    apart: bool = False,
+) -> Iterator[Trend]:
+    """Yield the power of each of at most ``most`` GPUs; ``apart`` also where all are alike."""
+    sound = [one for one in devices if mute(one) is None]
+    pasts = [session.history(one.id, "power_watts", seconds) for one in sound]
+    limits = [one.number("power_limit_watts") for one in sound]
+    means = [usual for past in pasts if (usual := _mean(past)) is not None]
+    alike = len(means) > 1 and max(means) - min(means) <= ALIKE * max(means)
+    if alike and not apart:
+        name = f"power, {len(means)} GPUs each"
+        yield Trend(name, POWER, pasts[0], watts_text, limits[0])
+        return
+    few = len(sound) <= most
+    for one, past, limit in zip(sound, pasts, limits, strict=True):
+        if few or one is device:
+            yield Trend(f"power, GPU {one.definition.index}", POWER, past, watts_text, limit)
+    if not few and len(sound) > 1:
+        mean = mean_over(session, sound, "power_watts", seconds)
+        values = tuple(None if value is None else value * len(sound) for value in mean.values)
+        top = sum(limit or 0.0 for limit in limits) if all(limits) else None
+        past = History(mean.seconds, values)
+        yield Trend(f"power, {len(sound)} GPUs", POWER, past, watts_text, top)
+
+
+def _of_host(session: Session, host: HostView, seconds: float) -> Iterator[Trend]:
+    cores = host.definition.cpu_count
+    cpu = session.history(host.id, "cpu_percent", seconds)
+    yield Trend(f"CPU, {cores or '?'} cores", CPU, cpu, share_text, 100.0)
+    total = host.definition.memory_total_bytes
+    if total:
+        free = session.history(host.id, "memory_available_bytes", seconds)
+        used = tuple(None if value is None else total - value for value in free.values)
+        past = History(free.seconds, used)
+        yield Trend("host memory", MEMORY, past, bytes_text, float(total))

@@ -1,0 +1,209 @@
+"""The job under the cursor on a wide Overview: its ranks, where its steps go, what to do about it.
+
+It is the Job page in brief. In a hang the stack of the stuck rank stands beside the parts of the
+steps before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical
+
+from ...model.stalls import find_stall
+from ...model.step_parts import step_parts
+from ...model.valid_history import while_it_steps
+from ...text import styled
+from ...text.styled import Line
+from ...text.units import duration_text, percent_text, window_text
+from ...text.width import cells as text_cells
+from ..cells import fit
+from ..charts.axes import loss_axis
+from ..charts.line import LineChart, Series
+from ..charts.trends import moves
+from ..log.rows import event_lines
+from ..theme import Glyphs
+from ..trainer.rank_courses import RankCourses
+from ..widgets.bars import Bar
+from ..widgets.pane import set_title
+from ..widgets.program import program
+from ..widgets.table import LiveTable
+from ..widgets.text import Lines
+from .step_split import tokens_of
+
+if TYPE_CHECKING:
+    from ...model.step_parts import StepParts
+    from ...store.view import History, HostView, JobView, TrainerView
+    from ..shell.session import Session
+
+RANKS_FRAME, LEAST_BELOW, MOST_RANKS = 3, 5, 16
+"""Rows of the table of ranks besides these; those that the panels below it have at least."""
+LOSS_ROWS = 7
+"""A curve of the loss has so many rows with its frame at least."""
+BAR_CELLS = 40
+
+
+class JobBrief(Horizontal):
+    """Ranks and the parts of a step at the left, the diagnosis and what happened at the right."""
+
+    DEFAULT_CSS = """
+    JobBrief { height: 1fr; }
+    JobBrief > .left { width: 13fr; }
+    JobBrief > .right { width: 7fr; }
+    JobBrief Horizontal > * { width: 1fr; height: 1fr; }
+    JobBrief .events { height: 1fr; }
+    """
+
+    def __init__(self, session: Session, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.session = session
+        self._ranks = LiveTable((), empty="no rank is running", gap=1, cursor=False)
+        self._ranks.can_focus = False
+        self._ranks.add_class("panel")
+        self._stack, self._split = Lines(classes="panel"), Lines(classes="panel")
+        self._loss = LineChart(classes="panel")
+        self._about, self._events = Lines(classes="panel"), Lines(classes="panel events")
+        self._courses = RankCourses()
+        self._loss_moved: set[str] = set()
+        """Jobs whose loss has moved: its curve stays while the job is looked at."""
+        self._key = ""
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="left"):
+            yield self._ranks
+            with Horizontal(classes="below"):
+                yield self._stack
+                yield self._split
+                yield self._loss
+        with Vertical(classes="right"):
+            yield self._about
+            yield self._events
+
+    def show(self, host: HostView, key: str, seconds: float, clock: float | None) -> None:
+        """Bring it up to date for the job of this key, without one for the first that trains."""
+        job = next((one for one in host.jobs if one.key == key), None)
+        if job is None or not job.trainers:
+            job = next((one for one in host.jobs if one.trainers), job)
+        if job is None or not self.is_mounted:
+            return
+        self._key = job.key
+        living = [t for t in job.trainers if t.gone is None]
+        stall = find_stall(living)
+        stuck = stall.behind[0] if stall is not None and stall.behind else None
+        parts = step_parts(living, host, self.session.history)
+        self._show_loss(host, living, seconds, clock, stuck is None)
+        self._split.display, self._stack.display = parts is not None, stuck is not None
+        below = self.query_one(".below")
+        below.display = any(one.display for one in (self._split, self._stack, self._loss))
+        self._show_ranks(host, job, seconds, below.display)
+        if stuck is not None:
+            from ..trainer.hung_stack import hung_lines, stack_title
+
+            set_title(self._stack, f"{stack_title(stuck)}, which holds up the others")
+            height, width = self._stack.size.height, self._stack.size.width
+            self._stack.show(hung_lines(self.session, stuck, height, width))
+        if parts is not None:
+            self._show_parts(parts, stuck is not None)
+        self._show_about(host, job)
+
+    def _show_ranks(self, host: HostView, job: JobView, seconds: float, below: bool) -> None:
+        from ..trainer.rank_rows import columns_for, rank_rows
+
+        glyphs, width = self._ranks.tokens.glyphs, max(self._ranks.size.width + 4, 100)
+        least = LEAST_BELOW if below else 0
+        most = max(min(self.size.height - least - RANKS_FRAME, MOST_RANKS), 2)
+        fold, history = len(job.trainers) > most, self.session.history
+        rows = rank_rows(host, job, most, history, fold, glyphs)
+        rows = self._courses.added_to(rows, host, history, seconds, glyphs)
+        self._ranks.show_columns(columns_for(rows, width, window_text(seconds)))
+        self._ranks.show(rows)
+        self._ranks.styles.height = len(rows) + RANKS_FRAME if below else "1fr"
+        many = len(job.trainers) > 1
+        set_title(self._ranks, f"{job.title}: ranks" if many else f"{job.title}: its process")
+
+    def _show_parts(self, parts: StepParts, before: bool) -> None:
+        what = "Where a step went before" if before else "Where a step goes"
+        set_title(self._split, f"{what}, {parts.basis}")
+        room = self._split.size.width
+        self._split.show(part_lines(parts, room, self._split.tokens.glyphs))
+
+    def _show_loss(
+        self,
+        host: HostView,
+        living: Sequence[TrainerView],
+        seconds: float,
+        clock: float | None,
+        steps: bool,
+    ) -> None:
+        telling = next((t for t in living if t.number("loss") is not None), None)
+        past = self._loss_of(telling, seconds) if telling is not None else None
+        if past is not None and moves(past):
+            self._loss_moved.add(self._key)
+        room = self.size.height - RANKS_FRAME - len(living) >= LOSS_ROWS
+        self._loss.display = steps and room and self._key in self._loss_moved
+        if telling is None or past is None or not self._loss.display:
+            return
+        from .job_rows import loss_text
+
+        low, high = loss_axis(past.values)
+        line = Series("loss", "series3", past.seconds, past.values)
+        set_title(self._loss, f"Loss {loss_text(telling.number('loss') or 0.0)}")
+        now = host.sampled_seconds
+        self._loss.show([line], seconds, low, high, now=now, clock=clock)
+
+    def _loss_of(self, trainer: TrainerView, seconds: float) -> History:
+        history = self.session.history
+        steps = history(trainer.id, "step", seconds)
+        return while_it_steps(history(trainer.id, "loss", seconds), steps)
+
+    def _show_about(self, host: HostView, job: JobView) -> None:
+        from ..doctor.cure import steps_lines
+        from ..trainer.job_text import standing_out
+        from ..trainer.next_step import case_of_job
+
+        session, doctor = self.session, self.session.doctor
+        cells = max(30, self._about.size.width)
+        case = case_of_job(host, job, doctor.cases)
+        if case is not None:  # what is wrong stands in its row above: here is what to do about it
+            set_title(self._about, "What to do")
+            row = (doctor.table or {}).get(case.finding.pitfall)
+            self._about.show(list(steps_lines(case.finding, row, bool(host.badge), cells)))
+        else:
+            set_title(self._about, "Diagnosis")
+            stopped = session.happened.stopped
+            found = standing_out(host, job, session.history, (), stopped, False, cells)
+            self._about.show(styled.hang_lines(found, cells))
+        past = session.frozen_view.past(host.key) is not None or session.replay
+        until = host.wall_seconds if past else None
+        events = session.happened.on(host).of_job(job.key, until)
+        height, width = self._events.size.height, self._events.size.width
+        set_title(self._events, "What happened")
+        self._events.show(event_lines(events, self._events.tokens.glyphs, height, width))
+
+    def on_live_table_selected(self, event: LiveTable.Selected) -> None:
+        """A click on a rank opens its job."""
+        event.stop()
+        if self._key:
+            program(self.app).open("job", self._key)
+
+    def on_live_table_highlighted(self, event: LiveTable.Highlighted) -> None:
+        event.stop()
+
+
+def part_lines(parts: StepParts, room: int, glyphs: Glyphs) -> list[Line]:
+    """Return the parts of a step, a line each: its colour and name, its time, its share, a bar."""
+    tokens = tokens_of(parts)
+    names = max(text_cells(parts.words[name]) for name in parts.shares)
+    bar = min(room - names - 20, BAR_CELLS)
+    out: list[Line] = []
+    for name, share in parts.shares.items():
+        token = tokens[name]
+        each = duration_text(share * parts.seconds) if parts.seconds else ""
+        line: Line = [(f"{glyphs.fill(token)} ", token), (fit(parts.words[name], names), "text")]
+        line.append((fit(each, 9, "right"), "text"))
+        line.append((fit(percent_text(share), 6, "right") + "  ", "muted"))
+        line += Bar(((share, token),), 1.0).draw(bar, glyphs) if bar >= 8 else []
+        out.append(line)
+    return out

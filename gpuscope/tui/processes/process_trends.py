@@ -1,0 +1,86 @@
+"""This module reads the histories of one process, which stand in a line each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from ...model.valid_history import while_it_steps
+from ...store.view import History, HistoryOf, HostView, ProcView
+from ...text.units import bytes_text, duration_text
+from ..charts.trends import Trend
+from ..overview.host_trends import CPU, LOSS, POWER, STEPS, of_a_core_text, share_text, watts_text
+from ..overview.job_rows import loss_text
+from .text import living_uses, trainer_in
+
+GPU = "load4"
+
+
+class Reading(NamedTuple):
+    """A column of an entity, what it is called, and how its values are written."""
+
+    label: str
+    column: str
+    token: str
+    say: Callable[[float], str]
+    top: float | None = None
+
+
+OF_TRAINER = (
+    Reading("step", "step_seconds", STEPS, duration_text),
+    Reading("loss", "loss", LOSS, loss_text),
+)
+OF_USE = (
+    Reading("GPU memory", "used_bytes", "allocated", bytes_text),
+    Reading("its SM share", "sm_percent", GPU, share_text, 100.0),
+)
+OF_GPU = (
+    Reading("GPU-Util", "utilization_percent", GPU, share_text, 100.0),
+    Reading("SM active", "sm_active_percent", GPU, share_text, 100.0),
+    Reading("tensor cores", "tensor_active_percent", GPU, share_text, 100.0),
+    Reading("GPU power", "power_watts", POWER, watts_text),
+)
+"""Readings of a whole GPU, whoever uses it."""
+ALLOCATED = Reading("allocated by torch", "allocated_bytes", "allocated", bytes_text)
+OF_PROCESS = (
+    Reading("CPU", "cpu_percent", CPU, of_a_core_text),
+    Reading("host memory", "rss_bytes", CPU, bytes_text),
+)
+MOST_GPUS = 4
+
+
+def process_trends(
+    host: HostView, process: ProcView, window: float, history: HistoryOf
+) -> list[Trend]:
+    """Return the histories of a process that are known, those first that tell most of it."""
+    found = _read(host, process, window, history)
+    return [one for one in found if any(value is not None for value in one.history.values)]
+
+
+def _read(host: HostView, process: ProcView, window: float, history: HistoryOf) -> Iterator[Trend]:
+    devices = {device.id: device for device in host.devices}
+    trainer, uses = trainer_in(host, process), living_uses(process)[:MOST_GPUS]
+
+    def trend(reading: Reading, entity: int, gpu: str = "", top: float | None = None) -> Trend:
+        past: History = history(entity, reading.column, window)
+        if trainer is not None and entity == trainer.id:  # one that stands draws nothing on
+            past = while_it_steps(past, history(entity, "step", window))
+        floor = None if reading.column == "loss" else 0.0
+        label = f"{reading.label}{gpu}"
+        return Trend(label, reading.token, past, reading.say, top or reading.top, floor)
+
+    if trainer is not None:
+        yield from (trend(reading, trainer.id) for reading in OF_TRAINER)
+    for use in uses:
+        device = devices.get(use.gpu)
+        gpu = f", GPU {device.definition.index}" if device and len(uses) > 1 else ""
+        yield from (trend(reading, use.id, gpu) for reading in OF_USE)
+        for one in trainer.allocators if trainer is not None else ():
+            if one.gpu == use.gpu:
+                yield trend(ALLOCATED, one.id, gpu)
+        if device is not None:
+            limit = device.number("power_limit_watts")
+            for reading in OF_GPU:
+                top = limit if reading.column == "power_watts" else None
+                yield trend(reading, device.id, gpu, top)
+    yield from (trend(reading, process.id) for reading in OF_PROCESS)
