@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from ..store.view import JobView, TrainerView
 
 TIMES_BEFORE = "The times below are of the steps before"
-NO_LEDGER = "The time ledger is not shown: all its minutes have a part of the hang in them."
+NO_LEDGER = (
+    "Every minute that was sampled has a part of the hang in it: no table of the steps before."
+)
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,12 @@ class Standstill:
         """Return of what its times are, in a sentence."""
         took = f": a median step took {self._usual}" if self.usual_seconds else ""
         return f"{TIMES_BEFORE}{took}."
+
+    @property
+    def beside_hang(self) -> str:
+        """Return the same where the times of the hang itself are shown first."""
+        took = f" Before it a median step took {self._usual}." if self.usual_seconds else ""
+        return f"The first table is of the hang itself.{took}"
 
     @property
     def sentences(self) -> str:

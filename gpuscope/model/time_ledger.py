@@ -106,6 +106,13 @@ class TimeLedger:
         """Whether there were enough looks for shares to mean something."""
         return self.looks >= FEW_LOOKS
 
+    @property
+    def seconds_until_sure(self) -> float | None:
+        """Return after how long there are enough looks at this rate; None while none is known."""
+        if not self.looks or not self.seconds:
+            return None
+        return max(FEW_LOOKS - self.looks, 0) * self.seconds / self.looks
+
 
 def read(answer: Mapping[str, Any], window_seconds: float | None = None) -> TimeLedger:
     """Return the ledger of a probe's answer to ``time``: of minutes that began in the window.

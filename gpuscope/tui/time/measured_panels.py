@@ -8,15 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ...model.odd_parts import odd_parts
 from ...model.slowdown import PARTS
+from ...model.time_ledger import TimeLedger
 from ...store.view import HostView, TrainerView
 from ...text import styled
 from ...text.styled import Line, Piece
 from ...text.units import window_text
+from ..overview.host_trends import power_trends, trainer_trends
 from ..shell.clock_at import clock_at
 from ..trainer.job_load import devices_of
-from ..trainer.job_pace import draw_pace
 from ..widgets.pane import set_title, ways_to_a_probe
+from .hang_rows import HANG, hang_rows, hang_title
+from .history import tokens_of
 from .panels import (
     CHART_ROWS,
     FRAME_ROWS,
@@ -57,20 +61,29 @@ class MeasuredPanels(TimePanels):
         ranks: Sequence[TrainerView],
         head: Sequence[Line],
         marks: Mapping[str, Piece],
+        hang: TimeLedger | None = None,
     ) -> None:
-        """Show what the probe times of a job that has no ledger.
+        """Show what the probe times of a job whose wall clock is not divided.
 
-        ``marks`` has the sign of the ranks that stand out, by their key, with its token.
+        ``marks`` has the sign of the ranks that stand out, by their key, with its token. ``hang``
+        is what is known of the time in which it hangs.
         """
         glyphs = self._clock.tokens.glyphs
         self._clear()
         self._head.show(styled.hang_lines(head, max(40, self._terminal[0] - HEAD_EDGES)))
-        parts = split_rows(trainer, glyphs)
-        self._clock.show_columns(with_names(PARTS.values(), GPU))
+        parts = split_rows(trainer, glyphs) if hang is None else []
+        if hang is not None:
+            parts = hang_rows(hang, tokens_of(hang), glyphs)
+            self._clock.show_columns(with_names((row.words for row in hang.rows), HANG))
+            set_title(self._clock, hang_title(hang))
+        else:
+            self._clock.show_columns(with_names(PARTS.values(), GPU))
+            set_title(self._clock, basis_text(trainer))
         self._clock.show(parts)
-        set_title(self._clock, basis_text(trainer))
         # one rank whose parts are known has them in the table above already
-        rows = rank_rows(host, ranks, marks) if len(ranks) > 1 or not parts else []
+        rows = (
+            rank_rows(host, ranks, marks, odd_parts(ranks)) if len(ranks) > 1 or not parts else []
+        )
         self._steps.show_columns(rank_columns(rows))
         self._steps.show(rows)
         set_title(self._steps, "Ranks, a step" if len(ranks) > 1 else "Its steps")
@@ -78,7 +91,7 @@ class MeasuredPanels(TimePanels):
             self._steps.move_to(trainer.key)
         self._devices, self._drawn_ranks = devices_of(host, ranks), ranks
         self._steps_known = trainer.number("step_seconds") is not None
-        self._draw_lines(not parts)
+        self._draw_lines(not split_rows(trainer, glyphs))
 
     def _show_host(self, host: HostView, head: Sequence[Line]) -> None:
         """Show the load of a host on which no trainer has a probe, and how to get one in."""
@@ -122,10 +135,22 @@ class MeasuredPanels(TimePanels):
         clock, now = clock_at(self.session, host), host.sampled_seconds
         if trainer is not None and self._chart.display:
             if self._chart is self._lines:
-                draw_pace(self._lines, self.session, host, trainer, window, clock)
+                self._draw_ranks(window, now, clock)
             else:
                 self._draw_steps(measured(self.session, trainer, window), window, now, clock)
         self._draw_load(host, window, now, clock)
+
+    def _draw_ranks(self, window: float, now: float | None, clock: float | None) -> None:
+        """Draw the step time of the ranks, their wait for input, and the power of their GPUs."""
+        odd = odd_parts(self._drawn_ranks)
+        ranks = sorted(self._drawn_ranks, key=lambda one: one.key not in odd)
+        trends = [
+            *trainer_trends(self.session, ranks, window),
+            *power_trends(self.session, self._devices, None, window),
+        ]
+        set_title(self._lines, f"Over {window_text(window)}")
+        self._lines.show_empty("no step has ended yet")
+        self._lines.show(trends, window, now, clock)
 
     def _draw_steps(
         self, found: StepLayers, window: float, now: float | None, clock: float | None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ...doctor.live_causes import Judged, of_ledger
 from ...doctor.live_scene import LiveScene
+from ...model.odd_parts import odd_parts
 from ...model.pace import pace_of
 from ...model.ranks import name_of
 from ...model.slowdown import PARTS, of_trainers
@@ -37,6 +38,7 @@ from ..widgets.pane import WAITING, set_title
 from ..widgets.program import program
 from ..widgets.table import LiveTable
 from .answers import Answers
+from .hang_rows import DURING
 from .history import WINDOW_SECONDS, courses, tokens_of
 from .measured_panels import MeasuredPanels
 from .panels import HEAD_EDGES, WIDE
@@ -61,6 +63,7 @@ from .text import (
     gpu_detail,
     no_minutes,
     no_trainer,
+    pace_text,
     row_detail,
     slow_lines,
     stopped_lines,
@@ -129,8 +132,9 @@ class TimePane(MeasuredPanels):
         ranks = self._ranks_of(host, first)
         slow = self._straggler(ranks)
         stuck = worst_rank(ranks)[0] if stands_still(first) else None
-        odd = stuck or ((known := reported(ranks, slow)) and known.trainer)
-        found = odd or (slow.trainer if slow is not None else first)
+        odd = next((t for t in ranks if t.key in odd_parts(ranks)), first)
+        late = reported(ranks, slow) or slow
+        found = stuck or (late.trainer if late is not None else odd)
         if recent(found).sure:  # before that another may turn out to be the odd one
             self._chosen = found.key
             selection.propose(TAB, *keys_of(host, found))
@@ -195,7 +199,7 @@ class TimePane(MeasuredPanels):
             (hint if len(everything) > 1 else "", "faint"),
         ]
         room = self._terminal[0] - HEAD_EDGES - styled.cells(subject) - 3
-        if ledger.rows:
+        if ledger.rows and (ledger.sure or stands_still(trainer)):
             subject.append((f"   {coverage_text(ledger, room)}", "muted"))
         else:
             self._drawn = ()
@@ -260,22 +264,29 @@ class TimePane(MeasuredPanels):
     ) -> None:
         """Show what is measured of a job that has no ledger."""
         job = host.job_of(trainer)
-        stopped = self._stopped(host, trainer)
+        hang = recent(trainer) if stands_still(trainer) else None
+        hang = hang if hang is not None and hang.rows else None
+        stopped = self._stopped(host, trainer, hang is not None)
         slow = self._straggler(ranks) if not stopped else None
         slower = of_trainers(ranks, host, self.session.history) if not stopped else None
         weight = of_ranks(self._told)
         token = "text" if weight == "info" else SEVERITY_TOKENS[weight]
         lines = [*stopped, *slow_lines(slow, slower, token)]
-        pace = pace_of(ranks)
-        if not pace.stopped and pace.text:
-            facts = (f"   step {pace.steps_text}, {pace.text}", f"   {pace.text}")
-            room = self._terminal[0] - HEAD_EDGES - styled.cells(subject)
-            subject = [*subject, (next((one for one in facts if len(one) <= room), ""), "muted")]
-        worst = slow.trainer.key if slow is not None else ""
-        marks = rank_marks(job, worst, weight, self._clock.tokens.glyphs)
-        head = [subject, *lines, *no_minutes(host, trainer, self._terminal[0] < WIDE)]
-        self._show_measured(host, trainer, ranks, head, marks)
-        self._list_findings(self._cases(ranks))
+        room = self._terminal[0] - HEAD_EDGES - styled.cells(subject)
+        subject = [*subject, (pace_text(pace_of(ranks), room), "muted")]
+        glyphs, narrow = self._clock.tokens.glyphs, self._terminal[0] < WIDE
+        cases = self._cases(ranks)
+        odd = odd_parts(ranks) if not stopped else {}
+        worst = slow.trainer.key if slow is not None else next(iter(odd), "")
+        if odd and weight == "info" and any(case.grave for case in cases):
+            weight = "warning"
+        marks = rank_marks(job, worst, weight, glyphs)
+        told = top(cases, glyphs, 1, leave_out=frozenset()) if narrow and not lines else []
+        lines += [line for _, line in told]  # there is no room for the panel
+        ledger = recent(trainer)
+        head = [subject, *lines, *no_minutes(host, trainer, narrow, ledger)]
+        self._show_measured(host, trainer, ranks, head, marks, hang)
+        self._list_findings(cases)
         self._share_out()
 
     def _about(self, table: LiveTable, key: str) -> tuple[str, list[Line]]:
@@ -287,7 +298,10 @@ class TimePane(MeasuredPanels):
         if key.startswith(SPLIT) and host is not None:
             name, ranks = key.removeprefix(SPLIT), self._ranks_of(host, trainer)
             return PARTS[name].capitalize(), list(part_detail(name, ranks))
-        look, ledger = self._answers.look(trainer)[0], _ledger(trainer)
+        during = key.startswith(DURING)
+        key = key.removeprefix(DURING)
+        look = self._answers.look(trainer)[0]
+        ledger = recent(trainer) if during else _ledger(trainer)
         if table is self._gpu:
             name = row_of(key)
             seen_row = next((row for row in look.rows if row.name == name), None) if look else None
@@ -320,10 +334,12 @@ class TimePane(MeasuredPanels):
             if case.finding.cause in TIME and (case.pid is None or case.pid in pids)
         ]
 
-    def _stopped(self, host: HostView, trainer: TrainerView) -> list[Line]:
+    def _stopped(
+        self, host: HostView, trainer: TrainerView, hang_shown: bool = False
+    ) -> list[Line]:
         """Return since when its job stands still and what to do first; nothing while it steps."""
         job, cases = host.job_of(trainer), self.session.doctor.cases
-        lines = list(stopped_lines(standstill_of(trainer, job)))
+        lines = stopped_lines(standstill_of(trainer, job), hang_shown)
         return [*lines, *first_step(host, job, cases)] if lines else []
 
     def _list_findings(self, about: Sequence[Case]) -> None:

@@ -12,10 +12,10 @@ from textual.widget import Widget
 from ...store.view import DeviceView, HostView, TrainerView
 from ...text import styled
 from ...text.styled import Line
-from ..charts.line import LineChart
 from ..charts.load_strips import LoadStrips
 from ..charts.stacked import TimeChart
 from ..charts.strips import Painted
+from ..charts.trends import Trends
 from ..log.rows import event_lines
 from ..overview.finding_list import FindingList
 from ..overview.process_panel import ProcessPanel
@@ -23,6 +23,7 @@ from ..shell.session import Session
 from ..widgets.pane import WAITING, Pane, set_title
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines
+from .hang_rows import DURING
 from .rows import GPU, KERNELS, SPLIT, gpu_rows, with_names
 from .text import look_lines, work_lines
 from .without_ledger import LEAST_STRIP_ROWS, STRIP_FRAME, lanes_of, strip_rows
@@ -81,8 +82,8 @@ class TimePanels(Pane):
         self._left, self._right = Vertical(id="time-left"), Vertical(id="time-right")
         self._body = Horizontal(id="time-body")
         self._layers = TimeChart(id="time-history", classes="panel")
-        self._lines = LineChart(id="time-steps-history", classes="panel")
-        self._chart: TimeChart | LineChart = self._layers
+        self._lines = Trends(id="time-steps-history", classes="panel")
+        self._chart: TimeChart | Trends = self._layers
         """The history of what a step is made of; of how long it takes where no more is known."""
         self._load = LoadStrips(id="time-load", classes="panel")
         self._load_rows = 0
@@ -195,7 +196,7 @@ class TimePanels(Pane):
 
     @property
     def _has_ledger(self) -> bool:
-        return bool(self._clock.rows) and not self._clock.rows[0].key.startswith(SPLIT)
+        return bool(self._clock.rows) and not self._clock.rows[0].key.startswith((SPLIT, DURING))
 
     def _share_without_ledger(self, room: int, wide: bool) -> None:
         """Give each panel its place where there is no ledger."""

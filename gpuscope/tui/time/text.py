@@ -6,12 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ...model.look import Look, LookRow, cost
+from ...model.pace import Pace
 from ...model.rank_times import Odd, odd_sentence
 from ...model.slowdown import Slowdown
-from ...model.standstill import NO_LEDGER, Standstill, stands_still
+from ...model.standstill import Standstill, stands_still
 from ...model.stragglers import Straggler
 from ...model.time_cause import Cause
-from ...model.time_ledger import Row, TimeLedger
+from ...model.time_ledger import FEW_LOOKS, Row, TimeLedger
 from ...model.time_sentence import sentence
 from ...store.view import HostView, TrainerView
 from ...text.process_name import short_script
@@ -42,9 +43,10 @@ OF_RANKS = frozenset((
 ))  # fmt: skip
 """Causes of the doctor that say of a rank that the others wait for it."""
 LEDGER = (
-    "A time ledger divides the wall clock, pauses included, into rows that add up to it, names the "
-    "lines of code behind them, and says what each fix saves at most."
+    "A trainer of this version of gpuscope also divides its wall clock, pauses included, into rows "
+    "that add up to it, with the lines of code behind them and what each fix saves at most."
 )
+NOT_DIVIDED = "Not known where the rest of its time goes"
 LEDGER_OVERDUE_SECONDS = 60.0
 """The first ledger comes after 10 s of steps."""
 PLACE_CELLS = 160
@@ -166,32 +168,52 @@ def no_trainer(host: HostView, text: str) -> list[Line]:
     return lines
 
 
-def stopped_lines(still: Standstill | None) -> list[Line]:
-    """Return since when a trainer that still runs has ended no step, and why; else none."""
+def pace_text(pace: Pace, room: int) -> str:
+    """Return how fast the steps go in at most ``room`` cells; "" while none ends or none fits."""
+    facts = (f"   step {pace.steps_text}, {pace.text}", f"   {pace.text}")
+    known = facts if pace.text and not pace.stopped else ()
+    return next((one for one in known if len(one) <= room), "")
+
+
+def stopped_lines(still: Standstill | None, hang_shown: bool = False) -> list[Line]:
+    """Return since when a trainer that still runs has ended no step, and why; else none.
+
+    ``hang_shown``: the first table is of the hang itself.
+    """
     if still is None:
         return []
     head: Line = [(f"{still.since}: ", "bad" if still.stalled else "warn")]
-    return [[*head, (f"{still.why}.", "text")], [(still.before, "muted")]]
+    before = still.beside_hang if hang_shown else still.before
+    return [[*head, (f"{still.why}.", "text")], [(before, "muted")]]
 
 
-def no_minutes(host: HostView, trainer: TrainerView, brief: bool = True) -> list[Line]:
-    """Return in a line why there is no ledger of this trainer's time, and how to get one."""
+def no_minutes(
+    host: HostView, trainer: TrainerView, brief: bool = True, ledger: TimeLedger | None = None
+) -> list[Line]:
+    """Return in a line why the wall clock of this trainer is not divided, and what to do.
+
+    ``ledger`` is what there is of it so far, of too few samples to be shown.
+    """
     how = ""
     if not trainer.number("step"):
         text = "No optimizer step was seen yet."
     elif stands_still(trainer) and trainer.minutes:
-        text = NO_LEDGER
+        return []  # the table of the hang says it
+    elif ledger is not None and ledger.rows:
+        wait = ledger.seconds_until_sure
+        when = f", in about {duration_text(max(round(wait), 1))}" if wait else ""
+        text = f"So far {count_text(ledger.looks, 'sample')} of where its time goes: "
+        text += f"the table comes with {FEW_LOOKS}{when}."
     elif host.link.state == "replay":
-        text = "This recording has no time ledger of this trainer so far."
-        how = "A probe of this version sends one after 10 s of steps; gpuscope record keeps it."
+        text = f"{NOT_DIVIDED}: this recording has no samples of it so far."
     elif trainer.gone is not None:
-        text = "It ended before its time ledger was first reported."
-        how = "The next run has one: gpuscope run train.py"
+        text = f"{NOT_DIVIDED}: it ended before the first 10 s of steps."
+        how = "Next run: gpuscope run train.py"
     elif _is_overdue(trainer):
-        text = "This trainer sends no time ledger: its probe is of an older gpuscope."
-        how = "To get one, start it again with gpuscope run train.py"
+        text = f"{NOT_DIVIDED}: the gpuscope inside this training is an older version."
+        how = "Start it again with gpuscope run train.py"
     else:
-        text = "No time ledger yet: it comes 10 s after the first step."
+        text = "Where its time goes is shown after the first 10 s of steps."
     return [[(text if brief or not how else f"{text} {how}", "muted")]]
 
 

@@ -1,4 +1,4 @@
-"""The tab about time where no ledger is known: it shows everything else that is.
+"""The tab about time where the wall clock is not divided: it shows everything else that is known.
 
 That is the step time of each rank and its history, the parts of a step as the probe times them, and
 the load of the GPUs and of the host over the same time.
@@ -7,12 +7,14 @@ the load of the GPUs and of the host over the same time.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from types import MappingProxyType
+from typing import NamedTuple
 
+from ...model.odd_parts import parts_of
 from ...model.pace import PARTS_STEPS, pace_of
 from ...model.ranks import name_of
 from ...model.slowdown import PARTS
-from ...model.step_time import input_wait, split_of
+from ...model.step_time import split_of
 from ...store.view import DeviceView, HostView, TrainerView
 from ...text.styled import Line, Piece
 from ...text.units import DASH, duration_text, percent_text, window_text
@@ -24,13 +26,11 @@ from ..widgets.pane import set_title
 from ..widgets.table import Cell, Column, TableRow
 from .text import LEDGER
 
-if TYPE_CHECKING:
-    pass
-
 WINDOWS = (15.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 ZOOM_WINDOWS = (*WINDOWS, 3600.0, 4 * 3600.0, 12 * 3600.0)
-"""Seconds that the charts show by themselves, and those that somebody may choose."""
-"""Seconds that the charts show: the shortest that has all that is known."""
+"""Seconds that the charts show by themselves, the shortest that has all that is known, and those
+that somebody may choose.
+"""
 STRIP_FRAME = 4
 """Of the strips besides their lanes: the frame, and the axis with its labels."""
 LEAST_STRIP_ROWS = 5
@@ -78,9 +78,9 @@ def rank_columns(rows: Sequence[TableRow]) -> list[Column]:
         Column("gpu", "GPU", 4, align="right", priority=9),
         Column("count", "STEP", 7, align="right", priority=8),
         Column("step", "MEDIAN", 8, align="right"),
-        Column("p95", "P95", 8, align="right", priority=1),
+        Column("p95", "P95", 8, align="right", priority=4),
         *(
-            Column(name, title, 8, align="right", priority=PRIORITY.index(name) + 2)
+            Column(name, title, 9, align="right", priority=PRIORITY.index(name) + 2)
             for name, title in SHORT_PARTS.items()
         ),
         Column("util", "UTIL", 5, align="right", priority=8),
@@ -93,16 +93,23 @@ def rank_columns(rows: Sequence[TableRow]) -> list[Column]:
     return [c for c in columns if c.key in kept or any(row.cells.get(c.key) for row in rows)]
 
 
+NO_ODD_PARTS: Mapping[str, frozenset[str]] = MappingProxyType({})
+
+
 def rank_rows(
-    host: HostView, ranks: Sequence[TrainerView], marks: Mapping[str, Piece]
+    host: HostView,
+    ranks: Sequence[TrainerView],
+    marks: Mapping[str, Piece],
+    odd: Mapping[str, frozenset[str]] = NO_ODD_PARTS,
 ) -> list[TableRow]:
     """Return a line for each rank: its steps, their parts and the load of its GPU.
 
-    ``marks`` has the sign of those that stand out, by their key, with its token.
+    ``marks`` has the sign of those that stand out, by their key, with its token; they come first.
+    ``odd`` has the parts of a step that take far longer there than on the others.
     """
     by_id = {device.id: device for device in host.devices}
     out = []
-    for trainer in ranks:
+    for trainer in sorted(ranks, key=lambda one: (one.key not in odd, one.key not in marks)):
         sign, token = marks.get(trainer.key, (" ", "text"))
         device = next((by_id[a.gpu] for a in trainer.allocators if a.gpu in by_id), None)
         number, usual = trainer.number("step"), trainer.number("step_seconds")
@@ -114,13 +121,13 @@ def rank_rows(
         }
         cells |= {"count": [(f"{number:,.0f}", "muted")]} if number is not None else {}
         cells |= {"p95": [(duration_text(slow), "muted")]} if slow else {}
+        standing_out = odd.get(trainer.key, frozenset())
         cells |= {
-            name: [(duration_text(max(seconds, 0.0)), past)]
-            for name, seconds in split_of(trainer).items()
+            name: [(f"{sign} ", token), (duration_text(max(seconds, 0.0)), token)]
+            if name in standing_out
+            else [(duration_text(max(seconds, 0.0)), past)]
+            for name, seconds in parts_of(trainer).items()
         }
-        wait = input_wait(trainer)[0]
-        if "input" not in cells and wait is not None:
-            cells["input"] = [(duration_text(max(wait, 0.0)), past)]
         cells |= _device_cells(device) if device is not None else {}
         out.append(TableRow(trainer.key, cells))
     return out
