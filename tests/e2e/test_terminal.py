@@ -80,7 +80,7 @@ def test_starts_goes_through_its_tabs_and_leaves_nothing_behind(terminal):
     assert agents, "the agent is a child of its own"
     for key, wanted in (
         ("2", "Where the bytes are|there is no memory to show"),
-        ("3", "Where the time goes|time ledger"),
+        ("3", "Where the time goes|its time goes"),
         ("4", "Findings"),
         ("5", "Demo trainer"),
         ("6", "WHAT"),

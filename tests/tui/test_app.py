@@ -141,7 +141,7 @@ async def test_tabs_change_by_key_and_by_mouse_and_are_remembered():
     async with app.run_test(size=(120, 40)) as pilot:
         for key, wanted in (
             ("2", "Where the bytes are"),
-            ("3", "sends no time ledger"),
+            ("3", "Not known where the rest of its time goes"),
             ("4", "Findings"),
             ("5", "Demo trainer"),
             ("6", "WHAT"),

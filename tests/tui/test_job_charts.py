@@ -11,7 +11,7 @@ from gpuscope.store.view import History
 from gpuscope.tui.charts.axes import loss_axis
 from gpuscope.tui.shell.app import GpuscopeApp
 from gpuscope.tui.shell.session import Session
-from gpuscope.tui.trainer.job_charts import CALM, HANGS, arrange
+from gpuscope.tui.trainer.job_charts import BROAD, CALM, HANGS, arrange
 from gpuscope.tui.trainer.job_series import recent_peaks
 from gpuscope.wire import frames as f
 from tests.doctor.test_live import put
@@ -52,7 +52,7 @@ async def open_job(pilot, *wanted: str) -> str:
 @pytest.mark.parametrize(
     ("size", "order", "lines"),
     [
-        ((198, 48), CALM, [["step", "loss", "memory"], ["pace", "load", "cpu"], ["events"]]),
+        ((198, 48), BROAD, [["step", "memory", "load"], ["trends", "cure", "events"]]),
         ((158, 48), CALM, [["step", "loss"], ["memory", "pace"], ["events"]]),
         ((118, 28), CALM, [["step", "loss"], ["memory", "pace"]]),
         ((118, 12), HANGS, [["stack", "step"]]),
@@ -111,7 +111,7 @@ async def test_a_rank_that_hangs_is_asked_for_its_stack_and_one_that_steps_is_no
     assert {name for name, _ in source.asked} == {"stacks"}
     calm, quiet = asked_app(jobs.ranks(), stacks=gives(STACK))
     async with calm.run_test(size=(160, 50)) as pilot:
-        await open_job(pilot, "Median step by rank", "Loss", "Parts of a step")
+        await open_job(pilot, "step, 4 ranks", "loss", "Parts of a step")
     assert quiet.asked == []
 
 
@@ -151,7 +151,7 @@ async def test_what_is_missing_has_its_reason():
     async with app.run_test(size=(160, 50)) as pilot:
         await until(pilot, "gpuscope lab")
         await pilot.press("enter")
-        await until(pilot, "Diagnosis", "Loss", "Memory of the process", "Step time over", "p95")
+        await until(pilot, "Diagnosis", "Loss", "Memory of the process", "input wait")
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ from gpuscope.wire.recording import RecordingWriter
 from tests.fakes import clocks, jobs, paces, views
 from tests.fakes.asked import AskedSource, gives
 from tests.fakes.probe_client import TRAINING, trainer
-from tests.recordings import REDACTED
+from tests.recordings import REDACTED, SHIPPED
 from tests.tui.pilot import feed, in_loop, make_app, until
 from tests.tui.snapshots import SIZES, check, text
 
@@ -193,7 +193,7 @@ async def test_a_trainer_on_the_cpu_has_no_gpu_to_look_at():
     source = AskedSource(views.cpu_only(6.0), look=gives(clocks.LOOK))
     app = GpuscopeApp(Session(make_source=lambda hz: source), "time")
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "No time ledger yet", "w Work")
+        await until(pilot, "after the first 10 s of steps", "w Work")
         await pilot.press("l")
         await until(pilot, "it has not initialised CUDA", "no GPU to")
 
@@ -298,7 +298,7 @@ async def test_without_a_trainer_it_says_how_to_get_one():
 async def test_a_trainer_without_a_step_and_one_that_told_nothing_have_a_reason():
     app = make_app(views.training(4.0), "time")
     async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, "sends no time ledger")
+        await until(pilot, "Not known where the rest of its time goes")
     unstarted: list[Any] = []
     for frame in views.training(4.0):
         if isinstance(frame, f.Sample):
@@ -420,7 +420,9 @@ async def test_a_large_terminal_lists_the_longest_kernels_below_their_class():
 async def test_without_a_ledger_the_parts_of_the_last_steps_are_shown():
     app = make_app(jobs.ranks(1, 10.0), "time")
     async with app.run_test(size=(80, 24)) as pilot:
-        screen = await until(pilot, "sends no time ledger", "forward and backward")
+        screen = await until(
+            pilot, "Not known where the rest of its time goes", "forward and backward"
+        )
         row = next(line for line in screen.splitlines() if "forward and backward" in line)
         assert "350 ms" in row
         assert "70 %" in row
@@ -439,7 +441,7 @@ async def test_without_a_ledger_the_page_has_all_that_is_measured():
     async with app.run_test(size=(200, 60)) as pilot:
         screen = await until(
             pilot, "Parts of a step, mean of the last 32 of rank 0", "Ranks, a step", "tensor",
-            "To get one, start it", "Parts of a step over", "Load of its GPUs", "Processes",
+            "Start it again with", "Parts of a step over", "Load of its GPUs", "Processes",
         )  # fmt: skip
         assert empty_share(screen) < 0.25
         rank = next(line for line in screen.splitlines() if "rank 3" in line)
@@ -459,14 +461,35 @@ async def test_a_recording_from_before_the_ledger_shows_steps_and_load():
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await until(
             pilot,
-            "This recording has no time ledger",
-            "Median step by rank over 1 min",
+            "this recording has no samples of it",
+            "step, 2 ranks",
             "GPU 1",
             "tensor",
         )
         assert "76.5 ms" in next(line for line in screen.splitlines() if "rank 1" in line)
         assert "gpuscope record" in screen
         assert empty_share(screen) < 0.26
+
+
+@in_loop
+async def test_the_odd_rank_comes_first_is_marked_and_its_finding_stands_on_a_small_terminal():
+    app = make_app(views.training(), "time")
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen = await until(pilot, "◆ Rank 5 waits for input", "train.py rank 5")
+        lines = screen.splitlines()
+        first = lines[next(at for at, line in enumerate(lines) if "RANK" in line) + 1]
+        assert "◆ rank 5" in first
+        assert "◆ 280 ms" in first
+
+
+@in_loop
+async def test_a_hang_has_a_table_of_what_it_did_meanwhile():
+    source = ReplaySource(SHIPPED / "h200x2-stall.gsr")
+    source.pause()
+    source.seek(70.0)
+    app = GpuscopeApp(Session(replay=source), "time")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "During the hang: what it did", "waiting for input", "Ranks, a step")
 
 
 @in_loop

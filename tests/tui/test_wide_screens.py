@@ -9,7 +9,7 @@ from gpuscope.tui.hosts.runs import joined
 from gpuscope.tui.hosts.summary import summarise
 from gpuscope.tui.shell.app import GpuscopeApp
 from gpuscope.tui.shell.session import Session
-from gpuscope.tui.trainer.job_charts import arrange
+from gpuscope.tui.trainer.job_charts import BROAD, arrange
 from gpuscope.wire import frames as f
 from tests.fakes import fleet, jobs, views
 from tests.recordings import REDACTED
@@ -35,11 +35,11 @@ async def test_a_wide_list_of_processes_has_the_training_and_says_the_pace_once(
     async with app.run_test(size=LARGE) as pilot:
         await until(pilot, "live")
         await pilot.press("P")
-        screen = await until(pilot, "STEP TIME", "INPUT", "LOSS", "PEAK GiB", "Tensor cores")
+        screen = await until(pilot, "STEP TIME", "INPUT", "LOSS", "PEAK GiB", "tensor cores")
         row = next(line for line in screen.splitlines() if " 48218 " in line)
         assert row.count("901 ms") == 1
         assert " 31 % " in row, "the rank that waits for its data"
-        assert "Allocated by torch" in screen
+        assert "allocated by torch" in screen
         await pilot.resize_terminal(*USUAL)
         small = await until(pilot, "step 4,019 median 901 ms", absent="STEP TIME")
         assert "PEAK GiB" not in small
@@ -52,7 +52,7 @@ async def test_charts_leave_the_list_of_processes_no_blank_rows():
     async with app.run_test(size=LARGE) as pilot:
         await until(pilot, "live")
         await pilot.press("P")
-        screen = await until(pilot, "Process 48213", "GPU power W")
+        screen = await until(pilot, "Process 48213", "GPU power")
         lines = screen.splitlines()
         last = next(at for at, line in enumerate(lines) if " 51120 " in line)
         assert lines[last + 1].startswith("╰")
@@ -103,11 +103,11 @@ async def test_the_only_gpu_has_no_chart_that_repeats_the_timeline():
 
 
 def test_a_wide_job_has_three_charts_in_a_row_and_the_events_below() -> None:
-    lines = arrange(200, 45, ("stack", "step", "loss", "memory", "events"))
-    assert lines == [["stack", "step", "loss"], ["memory", "load", "cpu"], ["events"]]
+    lines = arrange(200, 45, ("stack", *BROAD, "events"))
+    assert lines == [["stack", "step", "memory"], ["load", "trends", "cure"], ["events"]]
     assert arrange(120, 45, ("step", "loss", "memory", "pace", "events"))[0] == ["step", "loss"]
-    few = arrange(200, 45, ("step", "memory", "pace", "events"))
-    assert few == [["step", "memory", "pace"], ["load", "cpu", "events"]]
+    few = arrange(200, 45, ("memory", "load", "trends", "events"))
+    assert few == [["memory", "load", "trends"], ["events"]]
 
 
 @in_loop
@@ -115,7 +115,7 @@ async def test_a_wide_job_has_the_load_of_its_gpus_and_every_reading_of_its_rank
     app = make_app(jobs.ranks())
     async with app.run_test(size=LARGE) as pilot:
         await open_the_job(pilot)
-        screen = await until(pilot, "Utilisation of its GPUs", "CPU of its processes")
+        screen = await until(pilot, "Utilisation of its GPUs", "CPU, 4 ranks")
         assert "STEP TIME, 1 min" in screen
         assert "GPU MEMORY" in screen
         columns = heading(screen, "RANK")

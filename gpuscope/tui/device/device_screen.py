@@ -410,6 +410,13 @@ class DeviceScreen(ChartedScreen):
 
     # ── keys ──
 
+    def action_chart(self, by: int) -> None:
+        """The next history, where not all are on the screen."""
+        if self._broad.display:
+            self.tell("every history is on the screen already")
+        else:
+            super().action_chart(by)
+
     def action_device(self, by: int) -> None:
         """The next GPU of the host."""
         host, device = self._find_device()

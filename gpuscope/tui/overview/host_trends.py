@@ -138,7 +138,8 @@ def named_trends(
         name = f", {_name(trainer, trainers)}" if len(trainers) > 1 else ""
         yield Trend(f"{what}{name}", token, past, say, top)
     if alike:
-        other = "other rank" if odd else "rank"
+        who = "rank" if len({t.definition.job for t in trainers}) == 1 else "trainer"
+        other = f"other {who}" if odd else who
         most = max(alike, key=lambda one: one[2])
         yield Trend(f"{what}, {count_text(len(alike), other)}", token, most[1], say, top)
 

@@ -30,6 +30,8 @@ WINDOWS = (60.0, 300.0)
 """Seconds of the charts: the longer one where there is so much history."""
 LEAST_ROWS = 8
 """Rows that the texts need with their frame; with fewer nothing is shown."""
+MOST_SPARE = 8
+"""So many rows more for the histories are better than blank ones in the list."""
 LOAD_FRAME = 4
 """Rows of the load of the GPUs besides their lanes: its frame, and its axis."""
 LEAST_TREND_ROWS, AXIS_ROWS, FRAME_ROWS = 5, 2, 2
@@ -93,6 +95,8 @@ class ProcessDetails(Vertical):
         self._load.display = load > 0
         self._load.styles.height = load
         drawn += load
+        if drawn and left - drawn <= MOST_SPARE:
+            drawn = left
         self._events.display = width >= THREE_COLUMNS
         if self.display:
             self.styles.height = texts + drawn

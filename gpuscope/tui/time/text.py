@@ -206,6 +206,7 @@ def no_minutes(
         text += f"the table comes with {FEW_LOOKS}{when}."
     elif host.link.state == "replay":
         text = f"{NOT_DIVIDED}: this recording has no samples of it so far."
+        how = "gpuscope record keeps those that a training of this version sends."
     elif trainer.gone is not None:
         text = f"{NOT_DIVIDED}: it ended before the first 10 s of steps."
         how = "Next run: gpuscope run train.py"

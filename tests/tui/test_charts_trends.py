@@ -1,0 +1,35 @@
+"""Readings in a line each: which have more lines, and what stands at their ends."""
+
+from __future__ import annotations
+
+from gpuscope.store.view import History
+from gpuscope.tui.charts.legend import legend_lines
+from gpuscope.tui.charts.stacked import as_one
+from gpuscope.tui.charts.trends import moves, share_rows
+
+
+def history(*values: float | None) -> History:
+    return History(tuple(float(at) for at in range(len(values))), values)
+
+
+def test_a_reading_that_moves_has_more_lines_and_a_steady_one_has_one():
+    assert not moves(history(5.0, 5.05, None, 5.0))
+    assert moves(history(5.0, 2.0))
+    assert share_rows([False, True, False], 5) == [1, 3, 1]
+    assert share_rows([True, True], 3) == [1, 1], "not enough for both"
+    assert share_rows([False] * 4, 2) == [1, 1], "the last ones have no room"
+
+
+def test_layers_that_are_too_low_are_one():
+    assert as_one(((3.0, "allocated"), (1.0, "cached"))) == ((4.0, "idle"),)
+    assert as_one(((3.0, "allocated"),)) == ((3.0, "allocated"),)
+
+
+def test_a_legend_too_long_for_the_border_takes_a_line_and_hides_no_colour():
+    entries = [("█", "allocated", name) for name in ("allocated", "cached", "outside", "other")]
+    above, border = legend_lines(entries, 24, 12)
+    text = "".join(text for text, _ in [*above, *border])
+    assert all(name in text for _, _, name in entries)
+    assert legend_lines(entries, 80, 12)[0] == []
+    low = "".join(text for text, _ in legend_lines(entries, 24, 5)[1])
+    assert "+" in low, "a low chart has no line for it"
