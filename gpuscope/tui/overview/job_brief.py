@@ -69,6 +69,12 @@ class JobBrief(Horizontal):
         self._loss_moved: set[str] = set()
         """Jobs whose loss has moved: its curve stays while the job is looked at."""
         self._key = ""
+        self._last: tuple[HostView, str, float, float | None] | None = None
+
+    def on_resize(self) -> None:
+        """Fit the lists to the room, which is not known when they are first shown."""
+        if self._last is not None:
+            self.call_after_refresh(self.show, *self._last)
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="left"):
@@ -83,6 +89,7 @@ class JobBrief(Horizontal):
 
     def show(self, host: HostView, key: str, seconds: float, clock: float | None) -> None:
         """Bring it up to date for the job of this key, without one for the first that trains."""
+        self._last = host, key, seconds, clock
         job = next((one for one in host.jobs if one.key == key), None)
         if job is None or not job.trainers:
             job = next((one for one in host.jobs if one.trainers), job)
