@@ -16,7 +16,7 @@ from ...model.pace import pace_of
 from ...model.ranks import name_of
 from ...model.slowdown import PARTS, of_trainers
 from ...model.stalls import worst_rank
-from ...model.standstill import stands_still, standstill_of
+from ...model.standstill import stands_still
 from ...model.step_parts import MAX_RANKS, reported
 from ...model.stragglers import Straggler, straggler
 from ...model.time_ledger import TimeLedger, recent, until_last_step
@@ -33,10 +33,10 @@ from ..shell.keymap import key_of
 from ..shell.selection import keys_of
 from ..shell.session import Session
 from ..trainer.job_load import devices_of
-from ..trainer.next_step import first_step
 from ..widgets.pane import WAITING, set_title
 from ..widgets.program import program
 from ..widgets.table import LiveTable
+from .about_rows import about_clock_row, about_gpu_row, why_it_stands
 from .answers import Answers
 from .hang_rows import DURING
 from .history import WINDOW_SECONDS, courses, tokens_of
@@ -51,7 +51,6 @@ from .rows import (
     clock_rows,
     rank_columns,
     rank_rows,
-    row_of,
     with_names,
 )
 from .severities import marks_line, of_ranks, of_rows, rank_marks, severities
@@ -60,13 +59,10 @@ from .text import (
     TIME,
     answer,
     coverage_text,
-    gpu_detail,
     no_minutes,
     no_trainer,
     pace_text,
-    row_detail,
     slow_lines,
-    stopped_lines,
     who,
 )
 from .without_ledger import next_window, part_detail, window_of
@@ -172,7 +168,8 @@ class TimePane(MeasuredPanels):
         slow = self._straggler(ranks)
         told = self._told = severities(self._cases(ranks))
         job = host.job_of(trainer)
-        everything, stopped = self._trainers(host), self._stopped(host, trainer)
+        everything = self._trainers(host)
+        stopped = why_it_stands(host, trainer, self.session.doctor.cases)
         place = next((i for i, t in enumerate(everything) if t.key == trainer.key), 0)
         drawn = (
             trainer.key,
@@ -266,7 +263,7 @@ class TimePane(MeasuredPanels):
         job = host.job_of(trainer)
         hang = recent(trainer) if stands_still(trainer) else None
         hang = hang if hang is not None and hang.rows else None
-        stopped = self._stopped(host, trainer, hang is not None)
+        stopped = why_it_stands(host, trainer, self.session.doctor.cases, hang is not None)
         slow = self._straggler(ranks) if not stopped else None
         slower = of_trainers(ranks, host, self.session.history) if not stopped else None
         weight = of_ranks(self._told)
@@ -303,16 +300,10 @@ class TimePane(MeasuredPanels):
         look = self._answers.look(trainer)[0]
         ledger = recent(trainer) if during else _ledger(trainer)
         if table is self._gpu:
-            name = row_of(key)
-            seen_row = next((row for row in look.rows if row.name == name), None) if look else None
-            if look is not None and seen_row is not None:
-                return seen_row.words.capitalize(), list(gpu_detail(seen_row, look))
-            return "", []
-        row = next((row for row in ledger.whole if row.name == key), None)
-        judged = self._judged if not stands_still(trainer) else None
-        if row is not None:
-            return row.words.capitalize(), list(row_detail(row, ledger, look, judged))
-        return "Wall clock", [[(f"{coverage_text(ledger).capitalize()}.", "text")]]
+            return about_gpu_row(key, look)
+        return about_clock_row(
+            key, ledger, look, self._judged if not stands_still(trainer) else None
+        )
 
     def show_findings(self) -> None:
         host = self.session.host
@@ -333,14 +324,6 @@ class TimePane(MeasuredPanels):
             for case in self.session.doctor.cases
             if case.finding.cause in TIME and (case.pid is None or case.pid in pids)
         ]
-
-    def _stopped(
-        self, host: HostView, trainer: TrainerView, hang_shown: bool = False
-    ) -> list[Line]:
-        """Return since when its job stands still and what to do first; nothing while it steps."""
-        job, cases = host.job_of(trainer), self.session.doctor.cases
-        lines = stopped_lines(standstill_of(trainer, job), hang_shown)
-        return [*lines, *first_step(host, job, cases)] if lines else []
 
     def _list_findings(self, about: Sequence[Case]) -> None:
         # a hang is told at the top
