@@ -101,7 +101,8 @@ class Look:
 
     A trace makes launches slower. Where its steps took longer than those before, by
     ``slowed_seconds`` each, that is taken off the idle rows: the device does the same work with a
-    trace and without, so a step is idle for as long as it usually takes less what it runs.
+    trace and without, so a step is idle for as long as it usually takes less what it runs. Where
+    its few steps were shorter than those before without their pauses, the idle rows grow likewise.
     """
 
     seconds: float
@@ -219,8 +220,11 @@ def read(answer: Mapping[str, Any]) -> Look | None:
     places = _copied_at(answer.get("copied_at"))
     traced, busy = seconds, sum(spent.values())
     usual = amount(answer.get("usual_seconds"))
+    steady = amount(answer.get("steady_seconds")) or 0.0
     if usual and usual * steps < traced:
         seconds = max(usual * steps, min(busy, traced))
+    elif steady * steps > traced > busy:
+        seconds = steady * steps
     left = (seconds - busy) / (traced - busy) if traced > busy else 1.0
     rows = [
         LookRow(
@@ -263,7 +267,7 @@ def read(answer: Mapping[str, Any]) -> Look | None:
         amount(answer.get("waited_seconds")) or 0.0,
         amount(answer.get("held_seconds")),
         _paused(answer.get("paused")),
-        (traced - seconds) / steps,
+        max(0.0, traced - seconds) / steps,
         amount(answer.get("host_step_seconds")),
     )
 

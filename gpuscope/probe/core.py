@@ -128,6 +128,8 @@ class Probe:
                 safety.install(server)
                 if cuda.initialised():
                     safety.cuda_initialised()
+                if self.origin == "watch":
+                    profiling.note_none(search=True)  # now, rather than while it trains
             except (RendezvousError, OSError, RuntimeError) as error:
                 self.problem = str(error)
                 debug("nobody can see this trainer", error)

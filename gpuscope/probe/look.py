@@ -4,8 +4,8 @@ What the trace holds is read and added up in the request's thread, a slice at a 
 
 The training loses 10 to 25 us with each event, because its host waits while torch puts the trace
 together and while it is read. So a look is of fewer steps where a step has many events. How many it
-has is known from the look before; before the first look one step is traced for it, in which CUPTI
-sets itself up as well.
+has is known from the look before. In a first look one step is traced alone; if no two more have
+room, that step is the look. Before it, CUPTI sets itself up in this thread (:mod:`.cupti`).
 """
 
 from __future__ import annotations
@@ -16,21 +16,24 @@ import threading
 import time
 from typing import Any, Dict, List, Optional, Tuple
 
-from . import cuda
+from . import cuda, cupti
 from .blob_file import refuse_without_memory
 from .history import count_of
 from .long_requests import Answer, LongRequest, Refusal
 from .look_calls import Span
-from .look_events import Breath, events_of
+from .look_events import Breath, YoungOnly, events_of
 from .look_rows import Host, Stand, summary
 from .look_trace import LONGEST_WAIT_SECONDS, MAX_STEPS, Trace
+from .on_import import debug
 from .profiling import Alone, refuse_beside_another, used_device
 from .steps import Steps
 from .time_ledger import TimeLedger
 
 LEAST_STEPS = 3
-MOST_EVENTS = 6000
+MOST_EVENTS = 5000
 """The most events of whole steps, unless a single step has more."""
+MORE_STEPS = 2
+"""So many steps more are worth a second trace in a first look."""
 LEAST_USUAL = 4
 """From so few steps on, those since the look before tell how long a step takes without a trace."""
 SETTLES, SETTLES_SECONDS = 3.0, 0.1
@@ -38,8 +41,11 @@ SETTLES, SETTLES_SECONDS = 3.0, 0.1
 before the trace begins: what loaders had ready meanwhile is used up."""
 NEEDED_BYTES = 256 << 20
 """Host memory that must be free: for CUPTI's buffers, and some hundred bytes for each event."""
+POLL_SECONDS = 0.002
 STAND_SECONDS, STAND_SHARE = 0.005, 0.01
 """The time between two readings of the training thread's stack; a longer trace needs fewer."""
+LONG_STEP = 2.0
+"""A step that takes this many times the median, without its wait for a loader, has a pause."""
 SPREAD = 0.25
 """If half of the earlier steps differ by more than this share, the cost of the trace is unknown."""
 NO_CUDA = "no CUDA here: nothing to trace"
@@ -56,7 +62,10 @@ def serve(act: LongRequest, steps: Steps, ledger: TimeLedger) -> Answer:
     still for them), ``waited_seconds`` (before the stop it waited for a device that worked),
     ``read_seconds`` and ``lost_seconds``: by how much the steps around took longer than before,
     null where that is not known. ``usual_seconds`` is how long a step took before, null likewise,
-    and ``events_a_step`` are those of a whole step. Raises :class:`Refusal`.
+    ``steady_seconds`` the same without pauses, and ``events_a_step`` are those of a whole step.
+    ``overheads`` are ``[name, count, seconds]`` of what CUPTI says that it did itself.
+    ``spans`` are ``[what, begin, end]`` of all that was done, in seconds of the monotonic clock.
+    Raises :class:`Refusal`.
     """
     wanted = count_of(act.args, "steps", LEAST_STEPS, MAX_STEPS, LEAST_STEPS)
     torch: Any = sys.modules.get("torch")
@@ -76,9 +85,12 @@ def serve(act: LongRequest, steps: Steps, ledger: TimeLedger) -> Answer:
     known = (ledger.look or {}).get("events_a_step")
     if known and "steps" not in act.args:
         trace.limit(int(MOST_EVENTS / known))
-    counting = None if known else Trace(torch, {activity}, 1, counts=True)
+    first = None
+    if not known and "steps" not in act.args:
+        first = Trace(torch, {activity}, 1)
+        first.limit(1)
     try:
-        ledger.look = take(act, trace, steps, ledger, counting)
+        ledger.look = take(act, trace, steps, ledger, first)
     finally:
         ledger.looked_at = steps.total
     return Answer(ledger.look)
@@ -101,17 +113,20 @@ def take(
     trace: Trace,
     steps: Steps,
     ledger: TimeLedger,
-    counting: Optional[Trace] = None,
+    first: Optional[Trace] = None,
 ) -> Dict[str, Any]:
     """Record ``trace`` over the next steps, and return what it shows.
 
-    ``counting`` is recorded before, where it is not known how many events a step has.
+    ``first`` is of one step, where it is not known how many events one has. It is recorded before,
+    and alone where a step has many.
     """
     stack_samples: List[Stand] = []
     collections: List[Span] = []
     inputs: List[Tuple[float, float]] = []
     began: List[int] = []
-    traces = [trace] if counting is None else [counting, trace]
+    spans: List[Tuple[str, float, float]] = []
+    traces = [trace] if first is None else [first, trace]
+    setting_up = threading.Lock()
 
     def on_collection(phase: str, info: Any) -> None:
         if threading.get_ident() == steps.thread:
@@ -121,37 +136,52 @@ def take(
                 collections.append((began.pop(), time.time_ns()))
 
     def give_way() -> None:
-        for one in traces:
-            one.stop()
+        with setting_up:
+            for one in traces:
+                one.stop()
 
-    def record(one: Trace, samples: List[Stand]) -> None:
+    def record(one: Trace) -> None:
+        del stack_samples[:], collections[:], inputs[:]
         steps.on_step = one
         try:
-            _follow(act, one, ledger, samples)
+            _follow(act, one, ledger, stack_samples)
         finally:
             one.leave(steps)
+        spans.extend(one.spans)
         if alone.wanted.is_set():
             raise Refusal("refused", "the training has started a profiler of its own")
         if one.results is None:
             raise Refusal("failed", one.problem or "no step ended in time")
 
     act.stage = "looking for other profilers"
-    usual = _undisturbed(steps, ledger)
+    usual, before = _undisturbed(steps, ledger), steps.counted
+    steady = steady_seconds(usual, list(steps.waits)[-len(usual) :] if usual else [])
     with Alone(give_way) as alone:
         search_began = time.perf_counter()
         refuse_beside_another(trace.torch)
+        spans.append(("search", search_began, time.perf_counter()))
         act.wait(min(SETTLES * (time.perf_counter() - search_began), SETTLES_SECONDS))
-        if counting is not None:
-            record(counting, [])
-            count = len(counting.results.events())
-            if "steps" not in act.args:
-                trace.limit(MOST_EVENTS // max(1, count))
-            counting.results = None
-            act.wait(SETTLES_SECONDS)
+        if cuda.initialised() and not cupti.is_set_up() and _between_steps(act, trace, steps):
+            with setting_up:
+                spent = None if alone.wanted.is_set() else cupti.set_up()
+            if spent is not None:
+                spans.append(("cupti", *spent))
+                act.wait(SETTLES_SECONDS)
         gc.callbacks.append(on_collection)
         steps.inputs = inputs
         try:
-            record(trace, stack_samples)
+            if first is not None:
+                record(first)
+                count = len(first.results.events())
+                room = (MOST_EVENTS - count) // max(1, count)
+                if room < MORE_STEPS and len(first.marks) > 1:
+                    traces, trace = [first], first
+                else:
+                    trace.limit(room)
+                    first.results = None
+                    act.wait(SETTLES_SECONDS)
+            if trace is not first:
+                record(trace)
         finally:
             try:
                 gc.callbacks.remove(on_collection)
@@ -162,14 +192,39 @@ def take(
             trace.results = None
             raise Refusal("failed", "no step was completed in time")
     act.stage = "the trace is being read"
-    used = time.thread_time()
+    used, reading = time.thread_time(), time.perf_counter()
+    with YoungOnly():
+        value = _read(trace, collections, inputs, stack_samples)
+    spans.append(("read", reading, time.perf_counter()))
+    value.update(
+        began=trace.marks[0] / 1e9,
+        first_step=trace.first_step,
+        start_seconds=sum(one.start_seconds for one in traces),
+        stop_seconds=sum(one.stop_seconds for one in traces),
+        waited_seconds=sum(one.waited_seconds for one in traces),
+        read_seconds=time.thread_time() - used,
+        usual_seconds=sum(usual) / len(usual) if usual else None,
+        steady_seconds=steady,
+    )
+    value["lost_seconds"] = added_seconds(usual, steady, steps, before)
+    value["spans"] = [[what, round(begin, 6), round(end, 6)] for what, begin, end in spans]
+    return value
+
+
+def _read(
+    trace: Trace,
+    collections: List[Span],
+    inputs: List[Tuple[float, float]],
+    stack_samples: List[Stand],
+) -> Dict[str, Any]:
+    """Return what a trace shows, and forget its events."""
     shift = trace.shift
     host = Host(
         [(_ns(start, shift), _ns(end, shift)) for start, end in inputs], collections, stack_samples
     )
     marks = trace.marks
     breathe = Breath()
-    activities, calls, count = events_of(trace.torch, trace.results, breathe)
+    activities, calls, others = events_of(trace.torch, trace.results, breathe)
     trace.results = None
     if not activities and not calls:
         raise Refusal(
@@ -177,25 +232,41 @@ def take(
             "the profiler heard nothing of CUDA: nothing ran on the device, or CUPTI is missing or "
             "serves another tool (nsys, ncu, DCGM)",
         )
-    value = summary(activities, calls, trace.marks, host, breathe)
+    value = summary(activities, calls, marks, host, breathe, trace.drained)
     if not value:
         raise Refusal("failed", "no complete step was traced: nothing ran on a device")
     value.update(
-        began=trace.marks[0] / 1e9,
-        first_step=trace.first_step,
-        events=count,
+        events=len(activities) + len(calls) + sum(row[1] for row in others),
+        overheads=others,
         events_a_step=sum(
             marks[0] <= one[1] < marks[-1] for found in (activities, calls) for one in found
         )
         / max(1, len(marks) - 1),
-        start_seconds=sum(one.start_seconds for one in traces),
-        stop_seconds=sum(one.stop_seconds for one in traces),
-        waited_seconds=sum(one.waited_seconds for one in traces),
-        read_seconds=time.thread_time() - used,
     )
-    value["lost_seconds"] = added_seconds(usual, traces[0].begun, steps, traces[0].first_step)
-    value["usual_seconds"] = sum(usual) / len(usual) if usual else None
     return value
+
+
+def _between_steps(act: LongRequest, trace: Trace, steps: Steps) -> bool:
+    """Wait for the end of a step; return whether one has ended in time, with no graph captured."""
+    ended: List[bool] = []
+
+    def note(steps: Steps) -> None:
+        steps.on_step = None
+        try:
+            ended.append(not trace.captures())
+        except Exception as error:
+            debug("CUPTI is set up by the trace itself", error)
+            ended.append(False)
+
+    act.stage = "waiting for the end of a step"
+    until = act.deadline - 0.5 * act.seconds
+    steps.on_step = note
+    try:
+        while not ended and time.monotonic() < until:
+            act.wait(POLL_SECONDS)
+    finally:
+        steps.on_step = None
+    return bool(ended) and ended[0]
 
 
 def _undisturbed(steps: Steps, ledger: TimeLedger) -> List[float]:
@@ -207,24 +278,48 @@ def _undisturbed(steps: Steps, ledger: TimeLedger) -> List[float]:
     return durations[-since:] if since >= LEAST_USUAL else []
 
 
-def added_seconds(usual: List[float], begun: float, steps: Steps, first: int) -> Optional[float]:
-    """Return by how much the steps since ``begun`` took longer than those before.
+def steady_seconds(durations: List[float], waits: List[float]) -> Optional[float]:
+    """Return how long a step takes on average if nothing but a loader makes it pause.
 
-    None where the steps before differ too much, or are too few, to tell.
+    Waits for a loader come in bursts, so their mean is taken. The rest of a step is the mean of
+    those steps that are no longer than usual. None where it is not known.
     """
-    from statistics import median
-
-    counted = steps.counted
-    if len(usual) < 8 or counted is None:
+    if len(durations) < LEAST_USUAL or len(waits) != len(durations):
         return None
-    step, ordered = median(usual), sorted(usual)
+    rests = [max(0.0, whole - wait) for whole, wait in zip(durations, waits)]
+    longest = LONG_STEP * median(rests)
+    steady = [rest for rest in rests if rest <= longest]
+    return sum(waits) / len(waits) + sum(steady) / len(steady)
+
+
+def median(values: List[float]) -> float:
+    """Return the median; importing ``statistics`` for it would take longer than a step may."""
+    ordered = sorted(values)
+    return (ordered[len(ordered) // 2] + ordered[(len(ordered) - 1) // 2]) / 2
+
+
+def added_seconds(
+    usual: List[float],
+    steady: Optional[float],
+    steps: Steps,
+    before: Optional[Tuple[int, float]],
+) -> Optional[float]:
+    """Return by how much the steps since ``before`` took longer than ``steady`` seconds each.
+
+    ``before`` is a number of steps and when the last of them ended. None where the ``usual`` steps
+    differ too much, or are too few, to tell.
+    """
+    counted = steps.counted
+    if len(usual) < 8 or steady is None or counted is None or before is None:
+        return None
+    step, ordered = steady, sorted(usual)
     if ordered[3 * len(ordered) // 4] - ordered[len(ordered) // 4] > SPREAD * step:
         return None
     until = time.monotonic() + min(2 * step, LONGEST_WAIT_SECONDS)
     while steps.counted == counted and time.monotonic() < until:
         time.sleep(min(0.01, step / 2))  # for the end of the step in which it was read
     total, end = steps.counted or counted
-    return max(0.0, end - begun - (total - first) * step)
+    return max(0.0, end - before[1] - (total - before[0]) * step)
 
 
 def _follow(act: LongRequest, trace: Trace, ledger: TimeLedger, stack_samples: List[Stand]) -> None:

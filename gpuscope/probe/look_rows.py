@@ -82,12 +82,15 @@ def summary(
     marks: Sequence[int],
     host: Host,
     breathe: Callable[[], None] = lambda: None,
+    drained: bool = False,
 ) -> Dict[str, Any]:
     """Return where the time between the first and the last of ``marks`` went, in seconds.
 
     ``marks`` are the moments at which the host ended a step. The device comes by later: a step of
-    the device begins with the first activity that was launched after the mark. ``breathe()`` is
-    called now and then, so that whoever waits for the interpreter gets it.
+    the device begins with the first activity that was launched after the mark. A device that had
+    nothing to do at the first mark and after the last one is ``drained``: then the window is from
+    mark to mark. ``breathe()`` is called now and then, so that whoever waits for the interpreter
+    gets it.
 
     Keys: ``seconds`` and ``steps`` of the window; ``kernels`` ``[name, count, seconds, own
     seconds]``, where the own seconds of all add up to the time in which something ran;
@@ -103,7 +106,7 @@ def summary(
     launched = {number: start for _, start, _, number, _ in calls if number}
     ordered = sorted(activities, key=itemgetter(1))
     breathe()
-    begins = step_begins(ordered, launched, marks)
+    begins = (drained_begins if drained else step_begins)(ordered, launched, marks)
     if len(begins) < 2 or begins[-1] <= begins[0]:
         return {}
     begin, end = begins[0], begins[-1]
@@ -197,6 +200,18 @@ def step_begins(
         elif found:
             found.append(found[-1])
     return found[::-1]
+
+
+def drained_begins(
+    ordered: Sequence[Activity], launched: Dict[int, int], marks: Sequence[int]
+) -> List[int]:
+    """Return when the device began each step, and the end of the last one, if it was drained."""
+    if not ordered or len(marks) < 2:
+        return []
+    end = max(marks[-1], max(one[2] for one in ordered))
+    inner = step_begins(ordered, launched, marks)[1 : len(marks) - 1]
+    inner += [end] * (len(marks) - 2 - len(inner))
+    return [marks[0], *inner, end]
 
 
 def union(spans: Sequence[Span]) -> List[Span]:

@@ -2,8 +2,9 @@
 
 A trace from the probe's own thread would have torch print a warning at its first use, so it is
 started where torch was imported: in the training thread, at the end of a step. It is ended there
-too, once the device has come by the last whole step: where the next backward pass begins, or else
-at the end of that step.
+too. Where the device waits for the host, it had nothing left to do when the trace began and has
+nothing left where a step ends, so the trace ends with the last whole step. Else it ends once the
+device has come by that step: where the next backward pass begins, or at the end of that step.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Tuple
 
 from . import cuda
 from .long_requests import Refusal
@@ -32,6 +33,9 @@ LONGEST_SECONDS = 20.0
 LONGEST_WAIT_SECONDS = 2.0
 """How long to wait for one more step: it shows what the trace has cost, and an older torch can end
 the trace only there."""
+SOON_SECONDS, POLL_SECONDS = 0.002, 0.0001
+"""How long the training thread waits at the end of a step for a device that was not behind at the
+start. To go on costs more: each launch of the next step takes the trace 20 us of its time."""
 LATE_STEPS = 16
 """How many more steps to wait for a device that is behind the host."""
 QUIET_LEVEL = 99
@@ -43,11 +47,10 @@ _SPEAKS_SINCE = (2, 12)
 class Trace:
     """A trace that begins and ends in the training thread, called at the end of each step.
 
-    ``activities`` as torch names them; ``wanted`` whole steps at least. One that only ``counts``
-    ends with its first step.
+    ``activities`` as torch names them; ``wanted`` whole steps at least.
     """
 
-    def __init__(self, torch: Any, activities: Any, wanted: int, counts: bool = False) -> None:
+    def __init__(self, torch: Any, activities: Any, wanted: int) -> None:
         self.torch = torch
         self.results: Any = None
         self.marks: List[int] = []
@@ -58,9 +61,14 @@ class Trace:
         self.shift = 0
         """What to add to ``perf_counter()`` nanoseconds to get those since the epoch."""
         self.start_seconds = self.stop_seconds = self.waited_seconds = 0.0
+        self.spans: List[Tuple[str, float, float]] = []
+        """What was done when: ``prepare``, ``enable``, ``record``, ``stop``, in seconds of
+        ``perf_counter()``."""
+        self.drained = False
+        """Whether the device had nothing to do at the start, and nothing after the last step."""
         self.problem = ""
         self.over = threading.Event()
-        self._wanted, self._most, self._counts = wanted, MAX_STEPS, counts
+        self._wanted, self._most = wanted, MAX_STEPS
         self._activities = activities
         self._entries = _Entries(torch, activities)
         self._level = _level(torch)
@@ -71,6 +79,7 @@ class Trace:
         self._before: Any = None
         self._computed = 0.0
         self._late = 0
+        self._idle_at_start = False
 
     def limit(self, steps: int) -> None:
         """Have it end after so many steps, or after one."""
@@ -85,7 +94,7 @@ class Trace:
         """Start or end the trace; called in the training thread at the end of each step."""
         try:
             if self._state == "waits":
-                if not self._captures():
+                if not self.captures():
                     self._start(steps)
             elif self._state == "runs":
                 self._mark()
@@ -103,7 +112,7 @@ class Trace:
         """
         steps.on_backward = None
         try:
-            if self._state == "runs" and self._is_over() and not self._captures():
+            if self._state == "runs" and self._is_over() and not self.captures():
                 self._drain()
                 self.stop()
         except Exception as error:
@@ -125,6 +134,7 @@ class Trace:
                 return
             self._state = "starts"
         self.first_step = steps.total
+        behind = self._entries.event()
         self.begun = begin = time.perf_counter()
         if self._level is not None:
             self._level_before = self._level.value
@@ -134,13 +144,17 @@ class Trace:
             if self._level is not None and self._level.value != QUIET_LEVEL:
                 self._level_before = self._level.value  # the first use in a process sets its own
                 self._level.value = QUIET_LEVEL
+            prepared = time.perf_counter()
             self._entries.enable()
         except BaseException:
             self._state = "over"
             self._speak()
             raise
         self.shift = time.time_ns() - time.perf_counter_ns()
-        self.start_seconds = time.perf_counter() - begin
+        enabled = time.perf_counter()
+        self.start_seconds = enabled - begin
+        self.spans += [("prepare", begin, prepared), ("enable", prepared, enabled)]
+        self._idle_at_start = behind is True or bool(behind.query())
         self.marks.append(time.time_ns())
         self._computed = time.process_time()
         self._state = "runs"
@@ -148,18 +162,18 @@ class Trace:
     def _mark(self) -> None:
         now = time.time_ns()
         seconds = (now - self.marks[0]) / 1e9
-        if self._captures():
+        if self.captures():
             if self._passed is None:
                 self.marks.append(now)
             self._before = None
             return
         if self._passed is None:
             self.marks.append(now)
-            if self._counts:
-                self._drain()
-                self.stop()
-            elif self._enough(seconds) or seconds >= LONGEST_SECONDS:
+            if self._enough(seconds) or seconds >= LONGEST_SECONDS:
                 self._passed = self._entries.event()
+                if self._idle_at_start and self._comes_soon():
+                    self.drained = True
+                    self.stop()
             return
         self._late += 1
         if self._late >= LATE_STEPS or self._is_over():
@@ -183,6 +197,15 @@ class Trace:
         before, self._before = self._before, self._entries.event()
         return before not in (None, True) and not before.query()
 
+    def _comes_soon(self) -> bool:
+        """Wait a moment for the device to end the step; return whether it has."""
+        begin = now = time.perf_counter()
+        while not self._is_over() and now < begin + SOON_SECONDS:
+            time.sleep(POLL_SECONDS)
+            now = time.perf_counter()
+        self.waited_seconds = now - begin
+        return self._is_over()
+
     def _drain(self) -> None:
         """Wait for the device, as ending the trace would; it goes on working meanwhile.
 
@@ -192,7 +215,7 @@ class Trace:
         if event is not True:
             begin = time.perf_counter()
             event.synchronize()
-            self.waited_seconds = time.perf_counter() - begin
+            self.waited_seconds += time.perf_counter() - begin
 
     def stop(self) -> None:
         """End the trace in whatever state it is.
@@ -212,10 +235,13 @@ class Trace:
         finally:
             self._state = "over"
             self._speak()
-            self.stop_seconds = time.perf_counter() - begin
+            end = time.perf_counter()
+            self.stop_seconds = end - begin
+            self.spans += [("record", self.spans[-1][2], begin), ("stop", begin, end)]
             self.over.set()
 
-    def _captures(self) -> bool:
+    def captures(self) -> bool:
+        """Whether this thread captures a graph."""
         return cuda.initialised() and capturing(self.torch)
 
     def _speak(self) -> None:

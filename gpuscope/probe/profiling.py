@@ -120,11 +120,17 @@ _without_any: List[int] = []
 """How many references torch's class of profilers had when there was no object of it."""
 
 
-def note_none() -> None:
-    """Note that there is no profiler yet, because torch has only just been imported."""
+def note_none(search: bool = False) -> None:
+    """Note that there is no profiler yet, because torch has only just been imported.
+
+    With ``search`` it may have been imported long ago: then it is noted if none is found.
+    """
     module = sys.modules.get("torch.autograd.profiler")
     if hasattr(module, "profile"):
-        _without_any[:] = [_references(module)]
+        if search:
+            _prepared(module)
+        else:
+            _without_any[:] = [_references(module)]
 
 
 def _references(module: Any) -> int:

@@ -143,8 +143,9 @@ class Steps:
             self.minutes.add(now, seconds)
         self._primary_last = now
         self.counted = self.total, now
-        if self.on_step is not None:
-            self.on_step(self)
+        on_step = self.on_step  # another thread may take it away
+        if on_step is not None:
+            on_step(self)
 
     def usual_seconds(self) -> float:
         """Return how long a step takes at present, 0 if that is not known.

@@ -13,13 +13,12 @@ import gc
 import sys
 import threading
 import time
-from statistics import median
 from typing import Any, Dict, List, Optional, Tuple
 
 from . import cuda
 from .blob_file import refuse_without_memory
 from .long_requests import Answer, LongRequest, Refusal, Stopped
-from .look import added_seconds
+from .look import added_seconds, median
 from .look_events import Breath
 from .marks import capturing
 from .on_import import debug
@@ -63,7 +62,8 @@ def serve(act: LongRequest, steps: Steps) -> Answer:
     refuse_without_memory(NEEDED_BYTES, "counting a step")
     refuse_kinds(torch)
     usual = list(steps.durations)
-    counter = Counter(torch, median(usual) if usual else 0.0)
+    usual_seconds = median(usual) if usual else 0.0
+    counter = Counter(torch, usual_seconds)
     follow(act, counter, steps)
     if counter.problem:
         raise Refusal("refused", counter.problem)
@@ -81,7 +81,9 @@ def serve(act: LongRequest, steps: Steps) -> Answer:
             _allowed(torch, "_get_cublas_allow_tf32", "matmul"),
             _allowed(torch, "_get_cudnn_allow_tf32", "conv"),
         ],
-        lost_seconds=added_seconds(usual, counter.begun, steps, counter.first_step),
+        lost_seconds=added_seconds(
+            usual, usual_seconds or None, steps, (counter.first_step, counter.begun)
+        ),
     )
     return Answer(value)
 

@@ -209,6 +209,22 @@ def test_a_usual_step_that_is_unknown_or_longer_changes_nothing(usual):
     assert read(answer(usual_seconds=usual)) == read(answer())
 
 
+@pytest.mark.parametrize("usual", [None, 1e3])
+def test_a_look_at_short_steps_has_the_idle_time_of_a_steady_one(usual):
+    plain = read(answer())
+    assert plain is not None
+    steady = 1.2 * plain.step_seconds
+    look = read(answer(usual_seconds=usual, steady_seconds=steady))
+    assert look is not None
+    assert (look.step_seconds, look.slowed_seconds) == (pytest.approx(steady), 0.0)
+    assert sum(row.seconds for row in look.rows) == pytest.approx(look.seconds)
+    for row in look.rows:
+        before = plain.row(row.name)
+        assert before is not None
+        if row.kind not in ("idle", "rest"):
+            assert row.seconds == before.seconds
+
+
 def test_a_look_of_few_steps_says_why():
     look, other, three = (
         read(answer(steps=steps, left_out=[7, kernels, 0.1, 0.1]))

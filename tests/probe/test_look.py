@@ -147,7 +147,8 @@ def test_a_host_that_is_ahead_is_looked_at_for_longer_and_waits_before_the_end(
     assert (trace.marks[-1] - trace.marks[0]) / 1e9 >= least
     if not behind:
         assert len(trace.marks) <= look_trace.ENOUGH_STEPS + 1
-    assert trace.waited_seconds >= 0.02
+    assert trace.waited_seconds >= (0.02 if behind else 0.0)
+    assert trace.drained != bool(behind)
     assert trace.stop_seconds > 0
 
 
@@ -273,7 +274,8 @@ def test_what_it_cost_is_what_the_steps_took_longer(durations, seconds, expected
     monkeypatch.setattr(look, "LONGEST_WAIT_SECONDS", 0.0)
     steps = Steps()
     steps.counted = (30, 100.0 + seconds)
-    found = look.added_seconds(durations, 100.0, steps, 20)
+    steady = look.steady_seconds(durations, [0.0] * len(durations))
+    found = look.added_seconds(durations, steady, steps, (20, 100.0))
     assert found == (None if expected is None else pytest.approx(expected))
 
 
@@ -304,22 +306,62 @@ def test_nothing_is_written_to_the_trainers_outputs():
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
 
 
-def test_a_trace_that_counts_ends_with_its_first_step_and_limits_the_other(training):
-    counting, trace = Trace(torch, CPU, 1, counts=True), Trace(torch, CPU, 3)
+@pytest.mark.parametrize(("room", "alone"), [(10**9, False), (0, True)])
+def test_a_first_look_of_many_events_is_the_step_that_was_traced_to_count_them(
+    training, room, alone, monkeypatch
+):
+    monkeypatch.setattr(look, "MOST_EVENTS", room)
+    read = []
+    monkeypatch.setattr(look, "_read", lambda trace, *host: read.append(trace) or {})
+    first, trace = Trace(torch, CPU, 1), Trace(torch, CPU, 3)
+    first.limit(1)
     box = []
-
-    def run():
-        with pytest.raises(Refusal, match="heard nothing of CUDA") as refused:
-            look.take(act(), trace, training.steps, training.ledger, counting)
-        box.append(refused)
-
-    thread = threading.Thread(target=run)
+    thread = threading.Thread(
+        target=lambda: box.append(look.take(act(), trace, training.steps, training.ledger, first))
+    )
     thread.start()
     training.until(lambda: not thread.is_alive())
-    assert len(box) == 1
-    assert len(counting.marks) == 2
-    assert (counting.results, trace.results) == (None, None)
-    assert 3 < trace._most < look.MOST_EVENTS
+    assert len(first.marks) == 2
+    assert (read, len(trace.marks) > 3) == (([first], False) if alone else ([trace], True))
+    assert (first.results is None) != alone
+    assert {what for what, _, _ in box[0]["spans"]} == {"search", "prepare", "enable", "record",
+                                                        "stop", "read"}  # fmt: skip
+
+
+def test_a_device_that_is_done_at_both_ends_has_its_trace_end_with_the_step(training):
+    trace = Trace(torch, CPU, 3)
+    trace.limit(3)
+    training.steps.on_step = trace
+    with Alone(trace.stop):
+        training.until(trace.over.is_set)
+        trace.leave(training.steps)
+    assert (trace.drained, len(trace.marks), training.steps.on_backward) == (True, 4, None)
+
+
+@pytest.mark.parametrize(
+    ("durations", "waits", "expected"),
+    [
+        ([0.02, 0.002] * 8, [0.018, 0.0] * 8, 0.011),  # a loader's bursts
+        ([0.02] * 9 + [2.0], [0.0] * 10, 0.02),  # a checkpoint
+        ([0.02] * 3, [0.0] * 3, None),
+    ],
+)
+def test_a_steady_step_has_its_mean_wait_and_no_pause(durations, waits, expected):
+    found = look.steady_seconds(durations, waits)
+    assert found == (None if expected is None else pytest.approx(expected))
+
+
+def test_reading_a_trace_collects_no_old_garbage_and_keeps_what_the_training_sets():
+    before = gc.get_threshold()
+    try:
+        with look_events.YoungOnly():
+            assert gc.get_threshold() == (before[0], look_events.NEVER, look_events.NEVER)
+        assert gc.get_threshold() == before
+        with look_events.YoungOnly():
+            gc.set_threshold(5000, 20, 20)
+        assert gc.get_threshold() == (5000, 20, 20)
+    finally:
+        gc.set_threshold(*before)
 
 
 @pytest.mark.parametrize(("most", "wanted"), [(2, 2), (0, 1)])
@@ -333,9 +375,12 @@ def test_a_trace_has_no_more_steps_than_it_is_limited_to(training, most, wanted)
     assert len(trace.marks) == wanted + 1
 
 
-def test_a_trace_ends_before_the_next_backward_pass_if_the_device_is_done(training):
+def test_a_trace_ends_before_the_next_backward_pass_if_the_device_is_done(training, monkeypatch):
     trace = Trace(torch, CPU, 3)
     trace.limit(3)
+    # Behind at the start, and with the last step soon after its end.
+    marks = iter([Mark(9**9)] + [Mark(0)] * 3 + [Mark(0)])
+    monkeypatch.setattr(trace._entries, "event", lambda: next(marks, Mark(0)))
     training.steps.on_step = trace
     with Alone(trace.stop):
         training.until(lambda: training.steps.on_backward is not None)

@@ -135,6 +135,27 @@ def test_a_step_of_the_device_begins_with_what_was_launched_after_the_mark():
     assert step_begins(ordered, launched, [0, 10 * MS, 50 * MS]) == [9 * MS, 20 * MS]
 
 
+def test_the_window_of_a_drained_device_is_from_mark_to_mark():
+    marks = [0, 100 * MS, 200 * MS]
+    ran = [kernel("gemm", 40, 90, 1), kernel("gemm", 130, 190, 2)]
+    host = Host([(5 * MS, 35 * MS)], [], [])
+    value = summary(ran, [launch(1, 36), launch(2, 120)], marks, host, drained=True)
+    assert (value["seconds"], value["steps"]) == (0.2, 2)
+    assert idle(value) == {"input": 30.0, "launch": 60.0}
+    assert adds_up(value) == pytest.approx(0.2)
+    assert value["parts"][0] == [0.13, 0.07]
+    # Of a device that was not, the last step is not known to its end.
+    assert summary(ran, [launch(1, 36), launch(2, 120)], marks, host)["steps"] == 1
+
+
+@pytest.mark.parametrize("ran", [[], [kernel("gemm", 10, 20, 1)], [kernel("gemm", 10, 210, 1)]])
+def test_a_drained_device_may_have_little_to_do(ran):
+    value = summary(ran, [launch(1, 5)], [0, 100 * MS, 200 * MS], Host(), drained=True)
+    assert bool(value) == bool(ran)
+    if ran:
+        assert (value["steps"], adds_up(value)) == (2, pytest.approx(value["seconds"]))
+
+
 def test_a_wait_for_a_batch_is_input_and_garbage_within_it_is_garbage():
     value = told(
         [kernel("a", 0, 10, 1), kernel("b", 40, 100, 2), *ENDS],
