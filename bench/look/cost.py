@@ -3,10 +3,10 @@
     python -m bench.look.cost [--kinds gpt-bf16 …] [--looks 6] [--json FILE]
 
 **Cost**: the trainings keep the moments of their steps. What a look costs is by how much the steps
-around it took longer than those before and after. **Truth**: then ``torch.profiler`` records all of
-some steps, and each row, in ms a step over all looks but the first, is compared with what that
-trace has; idle time with the step by the clock, before each look, less what ran. Exit code 1 where
-a bar is missed.
+around it took longer than those before and after; the probe says what it did when, so it is known
+where that was lost. **Truth**: then ``torch.profiler`` records all of some steps, and each row, in
+ms a step over all looks but the first, is compared with what that trace has; idle time with the
+step by the clock, before each look, less what ran. Exit code 1 where a bar is missed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -35,10 +36,26 @@ BEFORE_SECONDS, AFTER_SECONDS = 0.1, 0.7
 """The cost of a look is sought from so long before it was asked for to so long after its answer:
 a device that lay behind has work in its queue again by then."""
 TRACED_STEPS = 10
+STANDING = ("prepare", "enable", "stop")
+"""What the training thread does itself for a look, by the probe's words."""
+SPANS = {
+    "search": "search for profilers",
+    "cupti": "CUPTI set up",
+    "prepare": "prepare",
+    "enable": "enable",
+    "record": "steps slowed",
+    "stop": "stop",
+    "read": "read",
+    "around": "around",
+}
+COLD_KINDS = ("gpt-bf16", "resnet")
+"""Are also looked at with CUPTI set up by the training thread, as a comparison."""
 
 
-def cost_of(moments: Sequence[float], asked: float, answered: float) -> float | None:
-    """Return by how much steps around a look took longer than those a little before and after."""
+def around(
+    moments: Sequence[float], asked: float, answered: float
+) -> tuple[list[float], float] | None:
+    """Return the ends of the steps around a look, and how long those before and after took."""
     begin, end = asked - BEFORE_SECONDS, answered + AFTER_SECONDS - 0.3
     spans = [(begin - APART_SECONDS + 0.4, begin), (end, end + 0.5)]
     inside = [one for one in moments if begin <= one <= end]
@@ -50,7 +67,50 @@ def cost_of(moments: Sequence[float], asked: float, answered: float) -> float | 
             count += len(found) - 1
     if len(inside) < 3 or count < 3:
         return None
-    return inside[-1] - inside[0] - (len(inside) - 1) * seconds / count
+    return inside, seconds / count
+
+
+def cost_of(moments: Sequence[float], asked: float, answered: float) -> float | None:
+    """Return by how much steps around a look took longer than those a little before and after."""
+    found = around(moments, asked, answered)
+    if found is None:
+        return None
+    inside, usual = found
+    return inside[-1] - inside[0] - (len(inside) - 1) * usual
+
+
+def lost_in(
+    moments: Sequence[float], asked: float, answered: float, spans: Sequence[Sequence[Any]]
+) -> dict[str, float]:
+    """Return the cost of a look by what the probe did at that time, in seconds; they add up to it.
+
+    In the spans :data:`STANDING` the training thread stood still: they cost what they last. What
+    else a step took longer is shared out to the other spans that it overlaps, and ``around`` is
+    what steps lost that overlap none.
+    """
+    found = around(moments, asked, answered)
+    if found is None:
+        return {}
+    inside, usual = found
+    lost: dict[str, float] = {}
+
+    def book(name: str, seconds: float) -> None:
+        lost[name] = lost.get(name, 0.0) + seconds
+
+    for begin, end in pairwise(inside):
+        left = end - begin - usual
+        shares: list[tuple[str, float]] = []
+        for name, first, last in spans:
+            common = min(last, end) - max(first, begin)
+            if common > 0 and name in STANDING:
+                book(name, common)
+                left -= common
+            elif common > 0:
+                shares.append((name, common))
+        whole = sum(common for _, common in shares)
+        for name, common in shares or [("around", 1.0)]:
+            book(name, left * common / (whole or 1.0))
+    return lost
 
 
 def usual_seconds(moments: Sequence[float], ends: Sequence[float]) -> float:
@@ -107,9 +167,11 @@ def compared(
     return {name: (found.get(name, 0.0), truth.get(name, 0.0)) for name in sorted({*found, *truth})}
 
 
-def measured(kind: str, looks: int, folder: Path, device: str) -> dict[str, Any]:
+def measured(
+    kind: str, looks: int, folder: Path, device: str, cold: bool = False
+) -> dict[str, Any]:
     """Run a training of a kind, look at it, and return its row."""
-    training = Training(kind, folder, device)
+    training = Training(kind, folder, device, cold=cold)
     taken: list[tuple[float, float, Mapping[str, Any]]] = []
     problems = []
     try:
@@ -145,14 +207,20 @@ def measured(kind: str, looks: int, folder: Path, device: str) -> dict[str, Any]
             "rows": {name: [1e3 * a, 1e3 * b] for name, (a, b) in rows.items()},
             "worst": max(abs(a - b) / usual for a, b in rows.values()),
         }
+    lost = [lost_in(moments, asked, answered, value["spans"])
+            for _, asked, answered, value in found]  # fmt: skip
     return row | {
+        "cold": cold,
+        "lost_ms": [{name: round(1e3 * one, 1) for name, one in row.items()} for row in lost],
+        "costs_ms": [None if one is None else 1e3 * one for one in costs],
         "first_cost_ms": [None if one is None else 1e3 * one for one in first_cost],
         "cost_ms": [1e3 * one for one in usual_costs],
         "looks": [
             {
                 key: value[key]
                 for key in ("steps", "seconds", "events", "start_seconds", "stop_seconds",
-                            "waited_seconds", "read_seconds", "lost_seconds")
+                            "waited_seconds", "read_seconds", "lost_seconds", "usual_seconds",
+                            "steady_seconds", "spans", "overheads", "calls")
             }
             for _, _, value in taken
         ],
@@ -180,6 +248,12 @@ def lines_of(row: Mapping[str, Any]) -> list[str]:
         f"lost as told {usually('lost_seconds')}  cost {spent}, "
         f"first look {first} ms"
     ]
+    known_costs = [(cost, n) for n, cost in enumerate(row["costs_ms"]) if cost is not None]
+    if row["costs_ms"] and row["costs_ms"][0] is not None:
+        out.append(where(row, 0, "first look"))
+    if later := [one for one in known_costs if one[1]]:
+        out.append(where(row, max(later)[1], "dearest look"))
+        out.append(where(row, sorted(later)[len(later) // 2][1], "median look"))
     out += [
         f"    {name:18} look {a:8.3f} ms  trace {b:8.3f} ms  "
         f"{100 * (a - b) / row['step_ms']:+5.1f} % of the step"
@@ -189,18 +263,54 @@ def lines_of(row: Mapping[str, Any]) -> list[str]:
     return [*out, f"    farthest row: {row['worst']:.1%} of the step"]
 
 
+def where(row: Mapping[str, Any], number: int, what: str) -> str:
+    """Return a line about where the time of a look was lost, and what the runtime says of it."""
+    look, lost = row["looks"][number], row["lost_ms"][number]
+    parts = ", ".join(f"{words} {lost[name]:.0f}" for name, words in SPANS.items() if name in lost)
+    launches = [(n, s) for name, n, s in look["calls"] if "Launch" in name]
+    count = sum(n for n, _ in launches)
+    each = 1e6 * sum(s for _, s in launches) / count if count else 0.0
+    own = ", ".join(f"{name} {n}x {1e3 * s:.0f}" for name, n, s in look["overheads"][:4])
+    return (
+        f"    {what:13}{row['costs_ms'][number]:6.0f} ms: {parts}; {look['events']} events, "
+        f"{each:.0f} us a launch; CUPTI says: {own or 'nothing'}"
+    )
+
+
+def bars_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a table of the bars beside what was measured."""
+    out = [f"{'bar':44}" + "".join(f"{row['kind'] + '*' * row.get('cold', False):>14}"
+                                   for row in rows)]  # fmt: skip
+    picks: list[tuple[str, Callable[[Mapping[str, Any]], float | None]]] = [
+        ("first look <= 150 ms", lambda row: next(iter(row.get("first_cost_ms", ())), None)),
+        ("later looks, median <= 150 ms",
+         lambda row: median(row["cost_ms"]) if row.get("cost_ms") else None),
+        ("later looks, most <= 150 ms", lambda row: max(row.get("cost_ms", ()), default=None)),
+        ("farthest row <= 5 % of the step",
+         lambda row: 100 * row["worst"] if "worst" in row else None),
+    ]  # fmt: skip
+    for words, pick in picks:
+        found = [pick(row) for row in rows]
+        out.append(f"{words:44}" + "".join(f"{'?' if one is None else f'{one:.1f}':>14}"
+                                           for one in found))  # fmt: skip
+    return [*out, "*: CUPTI set up by the training thread, for comparison"]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--kinds", nargs="*", default=KINDS)
     parser.add_argument("--looks", type=int, default=6)
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--cold", action="store_true", help="compare with CUPTI not set up before")
     parser.add_argument("--json", type=Path, help="write the rows to this file")
     args = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory(prefix="look-", ignore_cleanup_errors=True) as name:
-        for kind in args.kinds:
+        wanted = [(kind, args.looks, False) for kind in args.kinds]
+        wanted += [(kind, 1, True) for kind in args.kinds if kind in COLD_KINDS and args.cold]
+        for kind, looks, cold in wanted:
             try:
-                row = measured(kind, args.looks, Path(name), args.device)
+                row = measured(kind, looks, Path(name), args.device, cold)
             except (SystemExit, Exception) as error:
                 row = {"kind": kind, "problems": [f"{type(error).__name__}: {error}"],
                        "printed": ""}  # fmt: skip
@@ -208,6 +318,8 @@ def main() -> int:
             print("\n".join(lines_of(row)), flush=True)
             if args.json:
                 args.json.write_text(json.dumps(rows, indent=1))
+    print("\n".join(bars_of(rows)))
+    rows = [row for row in rows if not row.get("cold")]
     costs = [one for row in rows for one in row.get("cost_ms", ())]
     worst = [row.get("worst", 1.0) for row in rows]
     late = [row["kind"] for row in rows if row.get("cost_ms")

@@ -26,7 +26,7 @@ class Training:
 
     def __init__(
         self, kind: str, folder: Path, device: str, watch: bool = True, ranks: int = 1,
-        pause: float = 0.0,
+        pause: float = 0.0, cold: bool = False,
     ) -> None:  # fmt: skip
         self.kind, self.watch = kind, watch
         self.outs = [folder / f"{kind}-{'looked' if watch else 'alone'}-{n}" for n in range(ranks)]
@@ -37,6 +37,7 @@ class Training:
             words = ["-m", "bench.look.trainings", kind, str(out), "--device", device]
             words += ["--watch"] if watch else []
             words += ["--pause", str(pause)] if pause else []
+            words += ["--cold"] if cold else []
             with open(f"{out}.printed", "wb") as printed:
                 self.processes.append(
                     subprocess.Popen(

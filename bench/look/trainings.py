@@ -195,6 +195,7 @@ def main():
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--watch", action="store_true", help="with a probe")
     parser.add_argument("--pause", type=float, default=0.0, help="seconds slept in each step")
+    parser.add_argument("--cold", action="store_true", help="the trace sets CUPTI up itself")
     args = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -203,6 +204,10 @@ def main():
     if args.watch:
         import gpuscope
 
+        if args.cold:
+            from gpuscope.probe import cupti
+
+            cupti.set_up = lambda: None
         gpuscope.watch(model=model, optimizer=optimizer)
     moments, losses = [], []
     commands = Commands()

@@ -49,7 +49,9 @@ WATCHED = PLACE_APART + "import gpuscope; gpuscope.watch(model=model, optimizer=
 
 
 def connect(process):
-    made = Reader(wait_for(lambda: sockets(process.pid), 120, "a socket")[0], 60.0)
+    wait_for(lambda: sockets(process.pid) or process.poll() is not None, 120, "a socket")
+    assert process.poll() is None, process.communicate()[1][-3000:]
+    made = Reader(sockets(process.pid)[0], 60.0)
     made.until(lambda: (made.value("step") or 0) > 30, 120)
     return made
 
