@@ -64,9 +64,11 @@ def places(
     args: argparse.Namespace, texts: Sequence[str], hosts_files: Sequence[str] = ()
 ) -> list[Target]:
     """The targets, jobs of a cluster taken apart into their nodes. Raises :class:`BadTarget`."""
+    found = parsing.parse_all(texts, hosts_files, args.via)
+    if len(found) == 1 and found[0].kind == parsing.LOCAL:
+        return found
     from ..attach import clusters
 
-    found = parsing.parse_all(texts, hosts_files, args.via)
     return clusters.resolve(found, parsing.prefix_words(args.ssh_command))
 
 

@@ -8,6 +8,18 @@ optimizer step or for CUDA to be initialised; :func:`detach` removes everything 
 
 from __future__ import annotations
 
-from .core import arm, count_now, detach, watch
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .core import arm, count_now, detach, watch
 
 __all__ = ["arm", "count_now", "detach", "watch"]
+
+
+def __getattr__(name: str) -> Any:
+    """Load the probe itself only for who starts it: viewers read a few tables of this package."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from . import core
+
+    return getattr(core, name)

@@ -41,7 +41,10 @@ from .decode import decode
 from .pending_requests import Calls, OnProgress, SourceError
 from .view import AGAIN, Capabilities, Link, LinkState
 
-__all__ = ["AgentSource", "OnLink", "Sink", "Source", "SourceError", "Tap"]
+__all__ = ["LOCAL", "AgentSource", "OnLink", "Sink", "Source", "SourceError", "Tap"]
+
+LOCAL = "local"
+"""The key of the source that is this machine."""
 
 Sink = Callable[[Frame, float], None]
 """A function that takes a frame and the time it came, in seconds of the viewer's monotonic clock.

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from gpuscope.config import Settings
+from gpuscope.store.source import LOCAL
 from gpuscope.tui.shell.app import GpuscopeApp
 from gpuscope.tui.shell.launch import local_source
-from gpuscope.tui.shell.session import LOCAL, Session
+from gpuscope.tui.shell.session import Session
 from tests.fakes.ptrace import BY_PTRACE
 from tests.fakes.torchlike import likeness
 from tests.tui.pilot import in_loop, until

@@ -95,9 +95,7 @@ def run(args: argparse.Namespace) -> int:
 
     A hang is worth curing.
     """
-    from .. import past_trainers
-
-    if args.target and not args.via and past_trainers.is_past(args.target):
+    if args.target and not args.via and _is_file(args.target):
         ranks = _of_file(args)
     else:
         import asyncio
@@ -119,6 +117,14 @@ def run(args: argparse.Namespace) -> int:
     slow = any(each.straggler is not None for each in ranks)
     curable = one.judged or odd is not None or slow
     return ExitStatus.WARNINGS if curable else ExitStatus.OK
+
+
+def _is_file(target: str) -> bool:
+    if target.isdigit():  # a PID needs nothing that reads files
+        return False
+    from .. import past_trainers
+
+    return past_trainers.is_past(target)
 
 
 def _place(args: argparse.Namespace) -> tuple[remote.Target, str]:

@@ -144,8 +144,7 @@ def local_source(hz: float, settings: Settings) -> Source:
     import socket
 
     from ...attach.bundle import local_agent_argv
-    from ...store.source import AgentSource
-    from .session import LOCAL
+    from ...store.source import LOCAL, AgentSource
 
     argv = local_agent_argv(hz)
     return AgentSource(

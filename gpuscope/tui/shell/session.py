@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...config import Settings
+from ...store.source import LOCAL
 from ...wire.frames import Sample
 from ..log.happened import Happened
 from .action_availability import why_not
@@ -48,8 +49,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("gpuscope.tui")
 
-LOCAL = "local"
-"""The key of the source that is this machine."""
 USUAL_HZ = 1.0
 """Samples a second, as other monitors have: who wants more has a key and a setting for it."""
 LOCAL_CHARTS_SECONDS, REMOTE_CHARTS_SECONDS = 2.0, 5.0

@@ -289,9 +289,10 @@ def hosts_of(
     """
     from ....attach import bootstrap
     from ....config import load
+    from ....store.source import LOCAL
     from ....tui.hosts.sources import Hosts
     from ....tui.shell.launch import local_source
-    from ....tui.shell.session import LOCAL, USUAL_HZ
+    from ....tui.shell.session import USUAL_HZ
 
     settings, _ = load()
     ways = remote.Ways(args, prompts.answer, settings.redact)
