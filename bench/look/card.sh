@@ -12,21 +12,22 @@ status=0
 # Alone on the card: what a look costs, how true its rows are, how soon why answers. Ranks of
 # stragglers mostly sleep.
 CUDA_VISIBLE_DEVICES= timeout 240 "$python" -m bench.stragglers --at-once > "$OUT/stragglers.txt" 2>&1 & ranks=$!
-timeout 275 "$python" -m bench.look.cost --looks 4 --cold --json "$OUT/cost.json" > "$OUT/cost.txt" 2>&1 || status=1
+timeout 285 "$python" -m bench.look.cost --looks 4 --cold --json "$OUT/cost.json" > "$OUT/cost.txt" 2>&1 || status=1
 wait "$ranks" || status=1
-timeout 75 "$python" -m bench.look.answers > "$OUT/why.txt" 2>&1 || status=1
+timeout 45 "$python" -m bench.look.first > "$OUT/first.txt" 2>&1
+timeout 65 "$python" -m bench.look.answers > "$OUT/why.txt" 2>&1 || status=1
 # Together: nothing is timed here. The tests of looks in two halves: what has not ended in time does
 # not say what failed.
 half="rows_add_up or costs_is_told or twenty or losses or profiler or second_card"
-timeout 200 "$python" -m bench.look.soak --at-once --looks "${GPUSCOPE_LOOKS:-200}" --ranks "$cards" \
+timeout 175 "$python" -m bench.look.soak --at-once --looks "${GPUSCOPE_LOOKS:-200}" --ranks "$cards" \
   --json "$OUT/soak.json" > "$OUT/soak.txt" 2>&1 & soak=$!
-run() { timeout 200 "$python" -m pytest -q -p no:cacheprovider -m gpu --tb=short "$@"; }
+run() { timeout 175 "$python" -m pytest -q -p no:cacheprovider -m gpu --tb=short "$@"; }
 run tests/probe/test_look_gpu.py -k "$half" > "$own/look-1" 2>&1 & first=$!
 run tests/probe/test_look_gpu.py -k "not ($half)" > "$own/look-2" 2>&1 & second=$!
 run tests/probe/test_work_gpu.py > "$own/work" 2>&1 & work=$!
 for job in $soak $first $second $work; do wait "$job" || status=1; done
 tail -n 60 "$own/look-1" "$own/look-2" "$own/work" > "$OUT/tests.txt"
-cat "$OUT/cost.txt" "$OUT/tests.txt"
+cat "$OUT/cost.txt" "$OUT/first.txt" "$OUT/tests.txt"
 echo "=== bars"
 sed -n '/^bar /,$p' "$OUT/cost.txt"
 cat "$OUT/why.txt" "$OUT/soak.txt" "$OUT/stragglers.txt"

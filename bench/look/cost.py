@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import tempfile
 import time
@@ -48,7 +49,7 @@ SPANS = {
     "read": "read",
     "around": "around",
 }
-COLD_KINDS = ("gpt-bf16", "resnet")
+COLD_KINDS = ("resnet",)
 """Are also looked at with CUPTI set up by the training thread, as a comparison."""
 
 
@@ -305,12 +306,15 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write the rows to this file")
     args = parser.parse_args()
     rows = []
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="look-", ignore_cleanup_errors=True) as name:
         wanted = [(kind, args.looks, False) for kind in args.kinds]
         wanted += [(kind, 1, True) for kind in args.kinds if kind in COLD_KINDS and args.cold]
         for kind, looks, cold in wanted:
             try:
                 row = measured(kind, looks, Path(name), args.device, cold)
+            except KeyboardInterrupt:  # out of time: what is known is printed
+                break
             except (SystemExit, Exception) as error:
                 row = {"kind": kind, "problems": [f"{type(error).__name__}: {error}"],
                        "printed": ""}  # fmt: skip

@@ -40,7 +40,7 @@ def set_up(maps: str = "/proc/self/maps") -> Optional[Tuple[float, float]]:
     _set_up[:] = [os.getpid()]
     begin = time.perf_counter()
     try:
-        library = _loaded(maps)
+        library = loaded(maps)
         if library is None:
             return None
         if library.cuptiActivityEnable(CONCURRENT_KERNEL) == 0:
@@ -51,7 +51,7 @@ def set_up(maps: str = "/proc/self/maps") -> Optional[Tuple[float, float]]:
     return begin, time.perf_counter()
 
 
-def _loaded(maps: str) -> Any:
+def loaded(maps: str = "/proc/self/maps") -> Any:
     """Return the CUPTI library that this process has loaded already, None if it has none."""
     with open(maps, encoding="utf-8", errors="replace") as lines:
         paths = [line.split(maxsplit=5)[-1].strip() for line in lines if _NAME in line]
