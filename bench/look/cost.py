@@ -334,7 +334,7 @@ def main() -> int:
             f"cost of a look: median {median(costs):.0f} ms, most {max(costs):.0f} ms "
             f"(bar {1e3 * COST_BAR_SECONDS:.0f}); not: {', '.join(late) or 'none'}"
         )
-    print(f"rows: farthest {max(worst):.1%} of the step (bar {TRUTH_BAR:.0%}); not: "
+    print(f"rows: farthest {max(worst, default=1.0):.1%} of the step (bar {TRUTH_BAR:.0%}); not: "
           f"{', '.join(far) or 'none'}")  # fmt: skip
     return int(bool(late or far))
 

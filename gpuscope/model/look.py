@@ -223,7 +223,7 @@ def read(answer: Mapping[str, Any]) -> Look | None:
     steady = amount(answer.get("steady_seconds")) or 0.0
     if usual and usual * steps < traced:
         seconds = max(usual * steps, min(busy, traced))
-    elif steady * steps > traced > busy:
+    elif steady * steps > traced and traced - busy >= LEAST_SHARE * traced:
         seconds = steady * steps
     left = (seconds - busy) / (traced - busy) if traced > busy else 1.0
     rows = [

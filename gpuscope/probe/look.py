@@ -4,8 +4,9 @@ What the trace holds is read and added up in the request's thread, a slice at a 
 
 The training loses 10 to 25 us with each event, because its host waits while torch puts the trace
 together and while it is read. So a look is of fewer steps where a step has many events. How many it
-has is known from the look before. In a first look one step is traced alone; if no two more have
-room, that step is the look. Before it, CUPTI sets itself up in this thread (:mod:`.cupti`).
+has is known from the look before. In a first look one step is traced alone. If no three have room,
+that step is the look: fewer have no interval either. Before it, CUPTI sets itself up in this thread
+(:mod:`.cupti`).
 """
 
 from __future__ import annotations
@@ -30,10 +31,9 @@ from .steps import Steps
 from .time_ledger import TimeLedger
 
 LEAST_STEPS = 3
-MOST_EVENTS = 5000
-"""The most events of whole steps, unless a single step has more."""
-MORE_STEPS = 2
-"""So many steps more are worth a second trace in a first look."""
+MOST_EVENTS, MOST_OF_HOST = 6000, 5000
+"""The most events of whole steps, unless a single step has more. The second is for a first look at
+a training whose device waits for the host, which loses all the time that they take."""
 LEAST_USUAL = 4
 """From so few steps on, those since the look before tell how long a step takes without a trace."""
 SETTLES, SETTLES_SECONDS = 3.0, 0.1
@@ -173,8 +173,9 @@ def take(
             if first is not None:
                 record(first)
                 count = len(first.results.events())
-                room = (MOST_EVENTS - count) // max(1, count)
-                if room < MORE_STEPS and len(first.marks) > 1:
+                most = MOST_OF_HOST if first.drained else MOST_EVENTS
+                room = most // max(1, count)
+                if room < LEAST_STEPS and len(first.marks) > 1:
                     traces, trace = [first], first
                 else:
                     trace.limit(room)

@@ -225,6 +225,12 @@ def test_a_look_at_short_steps_has_the_idle_time_of_a_steady_one(usual):
             assert row.seconds == before.seconds
 
 
+def test_a_device_that_is_busy_all_the_time_gets_no_idle_time_of_other_steps():
+    full = {"seconds": 0.1, "steps": 1, "kernels": [["gemm", 1, 0.097, 0.097]],
+            "left_out": [0, 0, 0.0, 0.0], "idle": [["queue", 0.003, 5, "", 0.0]]}  # fmt: skip
+    assert read({**full, "steady_seconds": 0.12}) == read(full)
+
+
 def test_a_look_of_few_steps_says_why():
     look, other, three = (
         read(answer(steps=steps, left_out=[7, kernels, 0.1, 0.1]))

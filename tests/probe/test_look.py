@@ -310,7 +310,7 @@ def test_nothing_is_written_to_the_trainers_outputs():
 def test_a_first_look_of_many_events_is_the_step_that_was_traced_to_count_them(
     training, room, alone, monkeypatch
 ):
-    monkeypatch.setattr(look, "MOST_EVENTS", room)
+    monkeypatch.setattr(look, "MOST_OF_HOST", room)
     read = []
     monkeypatch.setattr(look, "_read", lambda trace, *host: read.append(trace) or {})
     first, trace = Trace(torch, CPU, 1), Trace(torch, CPU, 3)
