@@ -42,6 +42,8 @@ before the trace begins: what loaders had ready meanwhile is used up."""
 NEEDED_BYTES = 256 << 20
 """Host memory that must be free: for CUPTI's buffers, and some hundred bytes for each event."""
 POLL_SECONDS = 0.002
+SOON_ENOUGH_SECONDS = 0.3
+"""Of longer steps none is waited for before the traces: who asks has a few seconds."""
 STAND_SECONDS, STAND_SHARE = 0.005, 0.01
 """The time between two readings of the training thread's stack; a longer trace needs fewer."""
 LONG_STEP = 2.0
@@ -161,7 +163,7 @@ def take(
         refuse_beside_another(trace.torch)
         spans.append(("search", search_began, time.perf_counter()))
         act.wait(min(SETTLES * (time.perf_counter() - search_began), SETTLES_SECONDS))
-        if cuda.initialised() and not cupti.is_set_up() and _between_steps(act, trace, steps):
+        if _wants_cupti(steps) and _between_steps(act, trace, steps):
             with setting_up:
                 spent = None if alone.wanted.is_set() else cupti.set_up()
             if spent is not None:
@@ -245,6 +247,14 @@ def _read(
         / max(1, len(marks) - 1),
     )
     return value
+
+
+def _wants_cupti(steps: Steps) -> bool:
+    return (
+        cuda.initialised()
+        and not cupti.is_set_up()
+        and steps.usual_seconds() <= SOON_ENOUGH_SECONDS
+    )
 
 
 def _between_steps(act: LongRequest, trace: Trace, steps: Steps) -> bool:

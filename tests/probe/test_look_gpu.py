@@ -157,7 +157,7 @@ sys.stdout.flush()
         ("def after(loss): loss.item()", "idle-sync", 0.0),
         ("def before(): time.sleep(0.02)", "idle-other", 0.3),
         (
-            "rows = iter(torch.utils.data.DataLoader([0] * 10**8, batch_size=10000))\n"
+            "rows = iter(torch.utils.data.DataLoader(range(10**12), batch_size=50000))\n"
             "def before(): next(rows)",
             "idle-input",
             0.05,
