@@ -328,6 +328,26 @@ def test_a_first_look_of_many_events_is_the_step_that_was_traced_to_count_them(
                                                         "stop", "read"}  # fmt: skip
 
 
+def test_cupti_is_set_up_once_between_steps_and_not_by_the_training_thread(training, monkeypatch):
+    called = []
+    monkeypatch.setattr(look.cuda, "initialised", lambda: True)
+    monkeypatch.setattr(look.cupti, "is_set_up", lambda: bool(called))
+    monkeypatch.setattr(
+        look.cupti, "set_up", lambda: called.append(threading.get_ident()) or (1.0, 2.0)
+    )
+    monkeypatch.setattr(look, "_read", lambda *_: {})
+    monkeypatch.setattr(Trace, "captures", lambda trace: False)
+    for number in range(2):
+        trace = Trace(torch, CPU, 3)
+        monkeypatch.setattr(trace._entries, "event", lambda: True)
+        found = taken(training, trace)
+        assert isinstance(found, dict), repr(found)
+        assert training.steps.on_step is None
+        assert (["cupti", 1.0, 2.0] in found["spans"]) == (number == 0)
+    assert len(called) == 1
+    assert called[0] != threading.get_ident()
+
+
 def test_a_device_that_is_done_at_both_ends_has_its_trace_end_with_the_step(training):
     trace = Trace(torch, CPU, 3)
     trace.limit(3)
