@@ -1,9 +1,9 @@
 """List the compiled trainings whose real peaks are measured, and predict them beforehand.
 
-The models are those of ``families_compiled.py`` and ``families_compiled_fresh.py``. ``python -m
-bench.predict.truth --compiled --out DIR`` measures them. ``python -m bench.predict.truth_compiled
-predict --out DIR`` predicts them from the declaration alone, and ``score`` compares both: see
-``cards.py``. ``compiled_card.sh`` does both for the fresh ones.
+The models are those of the ``families_compiled*.py``. ``python -m bench.predict.truth --compiled
+--out DIR`` measures them. ``python -m bench.predict.truth_compiled predict --out DIR`` predicts
+them from the declaration alone, and ``score`` compares both: see ``cards.py``. ``compiled_card.sh``
+does both for the newest ones.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
-from gpuscope.predict.request import Request
+from gpuscope.predict.request import CUDA_GRAPHS, SEARCHING, Request
 
 from .cards import Case, main
 from .truth_table import BLOCKS, Config
 
 COMPILED = "bench.predict.families_compiled"
 NEVER_SEEN = "bench.predict.families_compiled_fresh"
+TEXT, SIGNALS = "bench.predict.families_compiled_text", "bench.predict.families_compiled_signals"
 REDUCE, AUTOTUNE = "reduce-overhead", "max-autotune-no-cudagraphs"
+AUTOTUNE_GRAPHS = "max-autotune"
 _SETS: list[tuple[str, int, dict[str, Any]]] = [
     ("gpt_narrow", 16, {"amp": "bf16"}),
     ("gated_narrow", 8, {"amp": "bf16"}),
@@ -56,25 +58,45 @@ _FRESH: list[tuple[str, int, dict[str, Any]]] = [
     ("gated_positions", 32, {"amp": "bf16", "checkpoint": 1}),
 ]
 """Families that no rule was made with, declared before they were measured."""
+_NEW: list[tuple[str, str, int, dict[str, Any]]] = [
+    (TEXT, "parallel_text", 12, {"amp": "bf16", "compile": AUTOTUNE_GRAPHS}),
+    (SIGNALS, "crossed_table", 32768, {"tf32": True, "compile": AUTOTUNE}),
+    (TEXT, "qwen3", 8, {"amp": "bf16", "fused": True}),
+    (SIGNALS, "denoising", 24, {"amp": "bf16"}),
+    (TEXT, "encoder_decoder", 24, {"amp": "bf16", "compile": REDUCE}),
+    (TEXT, "logged_text", 16, {"amp": "bf16", "checkpoint": 1}),
+    (TEXT, "halting_text", 16, {"amp": "bf16"}),
+    (SIGNALS, "window_images", 48, {"amp": "bf16", "compile": REDUCE}),
+    (TEXT, "experts_text", 16, {"amp": "bf16"}),
+    (SIGNALS, "responding_images", 64, {"amp": "bf16", "checkpoint": 1}),
+    (SIGNALS, "listening_blocks", 16, {"amp": "bf16", "compile": BLOCKS}),
+    (SIGNALS, "coded_images", 64, {"amp": "bf16", "optimizer": "sgd"}),
+    (TEXT, "scan_text", 16, {"amp": "bf16"}),
+    (SIGNALS, "attended_edges", 24, {}),
+    (SIGNALS, "pooled_images", 64, {"amp": "bf16", "optimizer": "sgd"}),
+]
+"""A second set of such families, declared before it was measured."""
 
 
 def compiled() -> Iterator[Config]:
     """Yield the configurations, the most informative ones first."""
-    for module, rows in ((COMPILED, _SETS), (NEVER_SEEN, _FRESH)):
-        for name, batch, toggles in rows:
-            given = {"optimizer": "sgd" if "resnet" in name else "adamw", "compile": "default"}
-            yield Config(f"{module}:{name}", batch, gib=9, **{**given, **toggles})
+    sets = [(COMPILED, *row) for row in _SETS] + [(NEVER_SEEN, *row) for row in _FRESH] + _NEW
+    for module, name, batch, toggles in sets:
+        given = {"optimizer": "sgd" if "resnet" in name else "adamw", "compile": "default"}
+        yield Config(f"{module}:{name}", batch, gib=9, **{**given, **toggles})
 
 
 def request_of(config: Config) -> Request:
     names = {one.name for one in fields(Request)}
     given = {key: value for key, value in config.toggles().items() if key in names}
-    pools = config.compile == REDUCE
-    return Request(**{**given, "compile": config.compiled_whole, "cuda_graphs": pools})
+    mode = config.compile
+    given |= {"cuda_graphs": mode in CUDA_GRAPHS, "max_autotune": mode in SEARCHING}
+    return Request(**{**given, "compile": config.compiled_whole})
 
 
 FRESH = ",".join(sorted({f"{name}-b*" for name, _, _ in _FRESH}))
 """Patterns of the names of the fresh cases."""
+NEW = ",".join(sorted({f"{name}-b*" for _, name, _, _ in _NEW}))
 CASES = [Case(config.name, request_of(config), ranks=1) for config in compiled()]
 
 if __name__ == "__main__":

@@ -62,7 +62,6 @@ def predicted(
         training.card,
         training.settings(),
         seconds,
-        training.doubts(),
         cache=NO_CACHE,
     )
     table = asking.traced.trace.owner_table

@@ -21,7 +21,7 @@ from ..lab.toggles import FACTORY
 from ..model.allocator_settings import DEFAULT, Settings
 from ..predict import from_switches, gpus
 from ..predict.answer import REFERENCE, Card
-from ..predict.request import Doubt, Request
+from ..predict.request import Request
 from ..text.units import GIB, bytes_text, parse_size
 from ..wire.clean import clean
 from .settings_file import OWN_FILE, SHARED_FILE, find, table_of, text_of
@@ -80,9 +80,6 @@ class Training:
     def settings(self) -> Settings:
         """Return the allocator's settings. The environment has no influence on a check."""
         return replace(DEFAULT, expandable=bool(self.switches.get("expandable_segments")))
-
-    def doubts(self) -> list[Doubt]:
-        return from_switches.doubts_of(self.switches)
 
     def words(self) -> str:
         """Return the model with its switches in one line."""
@@ -229,7 +226,7 @@ def _training(file: Path, lines: Mapping[str, int], head: str, name: str, row: A
         },
     )
     try:
-        made.request(), made.doubts()
+        made.request()
     except UsageError as error:
         option = error.what.lstrip("-")
         key = next((one for one in switches if option.startswith(one.replace("_", "-"))), "")

@@ -5,18 +5,9 @@ from __future__ import annotations
 from ..lab.config import ConfigError, LabConfig
 from ..lab.toggles import PREDICTED
 from ..model.allocator_settings import DEFAULT, Settings
-from .request import CUDA_GRAPHS, FIRST_DEVICE, Doubt, Request
+from .request import CUDA_GRAPHS, FIRST_DEVICE, SEARCHING, Doubt, Request
 from .whatif import Fix
 
-_MODES = {
-    "reduce-overhead": (
-        "CUDA graphs have a pool of their own. It is simulated, but what they copy and when they "
-        "are captured is not.",
-        5.0,
-    ),
-    "max-autotune": ("The search for the fastest kernels allocates, which is not predicted.", 15.0),
-}
-"""What modes of torch.compile do that no trace shows, and the percent that it adds to the error."""
 _TRANSLATED = ("model", "checkpoint", "optimizer")
 """Switches that a request has under the same name, with other values."""
 _SHARED = tuple(
@@ -39,6 +30,7 @@ def request_of(config: LabConfig, architecture: str, ranks: int = 2) -> Request:
         ranks=(config.nproc or ranks) if several else 1,
         compile=config.compile != "off",
         cuda_graphs=config.compile in CUDA_GRAPHS,
+        max_autotune=config.compile in SEARCHING,
         bucket_views=config.parallel == "ddp",
         architecture=architecture,
         **{name: getattr(config, name) for name in _SHARED},
@@ -54,16 +46,7 @@ def settings_of(config: LabConfig) -> Settings:
 
 def doubts_of(config: LabConfig) -> list[Doubt]:
     """Return doubts about what the switches ask for and no trace shows."""
-    first = [FIRST_DEVICE] if config.parallel == "dp" else []
-    return [*first, *compiled(config.compile)]
-
-
-def compiled(mode: str) -> list[Doubt]:
-    """Return the doubt about what this mode of torch.compile does besides compiling."""
-    if mode not in _MODES:
-        return []
-    text, percent = _MODES[mode]
-    return [Doubt("compiled", text, mode, percent)]
+    return [FIRST_DEVICE] if config.parallel == "dp" else []
 
 
 def config_with(config: LabConfig, fix: Fix) -> LabConfig | str:

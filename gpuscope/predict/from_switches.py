@@ -8,7 +8,7 @@ from typing import Any
 from ..errors import UsageError
 from ..lab.toggles import BY_NAME, PREDICTED, fsdp_given
 from .adapters import LAYOUTS, parse_lora
-from .request import CUDA_GRAPHS, SHARDINGS, Doubt, Request
+from .request import CUDA_GRAPHS, SEARCHING, SHARDINGS, Request
 from .serving import parse_serving
 
 TOGGLES = tuple(
@@ -76,6 +76,7 @@ def request_of(model: str, switches: Mapping[str, Any], architecture: str) -> Re
         quantize=quantize,
         compile=serving is None and _compile(switches) != "off",
         cuda_graphs=serving is None and _compile(switches) in CUDA_GRAPHS,
+        max_autotune=serving is None and _compile(switches) in SEARCHING,
         sequence=_number(switches, "sequence"),
         resolution=_number(switches, "resolution"),
         sharding=parallel,
@@ -87,13 +88,6 @@ def request_of(model: str, switches: Mapping[str, Any], architecture: str) -> Re
         flags = ", ".join(BY_NAME[name].flag for name in theirs)
         raise UsageError(f"{flags} says how FSDP2 shards: add --parallel fsdp")
     return request
-
-
-def doubts_of(switches: Mapping[str, Any]) -> list[Doubt]:
-    """Return doubts about what the switches ask for and no trace shows."""
-    from .from_lab_config import compiled
-
-    return compiled(_compile(switches))
 
 
 def _compile(switches: Mapping[str, Any]) -> str:

@@ -42,6 +42,8 @@ TASKS = {
 """The tasks for a model of transformers, each with the class that chooses the model."""
 CUDA_GRAPHS = ("reduce-overhead", "max-autotune")
 """Modes of torch.compile that capture the compiled graphs as CUDA graphs."""
+SEARCHING = ("max-autotune", "max-autotune-no-cudagraphs")
+"""Modes of torch.compile that search for the fastest kernels."""
 SHARDINGS = ("none", "ddp", "zero1", "zero2", "fsdp")
 BUCKETED = ("ddp", "zero1")
 """Shardings whose gradients are reduced in the buckets of DistributedDataParallel."""
@@ -101,6 +103,8 @@ class Request:
     model alone."""
     cuda_graphs: bool = False
     """Whether the compiled graphs run as CUDA graphs, whose blocks are in a pool of their own."""
+    max_autotune: bool = False
+    """Whether a compilation searches for the fastest kernels, for which it allocates."""
     sharding: str = "none"
     """One of ``SHARDINGS``, over ``ranks`` ranks, of which one is predicted."""
     ranks: int = 1

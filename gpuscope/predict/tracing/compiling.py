@@ -5,17 +5,14 @@ partitioner that inductor uses. So what is kept for the backward pass is torch's
 graphs then run as the code that inductor writes for them (:mod:`.inductor`), with fake tensors.
 
 Where a version of torch differs so much that this fails, and where a CPU's own kernels are traced,
-the graphs are run node by node. Which results become buffers then follows inductor's main rules:
-
-- Results of library kernels (matrix products, convolutions, attention) and of reductions do.
-- A pointwise result does if a library kernel reads it, if it leaves the graph, or if it reads more
-  buffers than inductor lets a kernel compute again. Otherwise it is computed inside the kernels
-  that read it, and what it is computed from lives that much longer.
-- A pointwise kernel may write into an operand that nobody reads later.
+the graphs are run node by node (:mod:`.simplified_fusion`).
 
 What cannot be traced as one graph (data decides what is called, Python objects go in or out) runs
-as it is written, which is what a graph break comes to. Of what a compilation itself takes on the
-GPU, only the buffer is part of it with which inductor times the kernels that it writes.
+as it is written, and the modules in it are compiled one by one, which is what a graph break in a
+loop over modules comes to.
+
+Where the compiled graphs are captured as CUDA graphs, the first step runs in the graphs' pool, and
+the second one captures. For that, inputs that are no parameters and in no pool are copied into it.
 """
 
 from __future__ import annotations
@@ -24,16 +21,22 @@ import contextlib
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 from torch._guards import TracingContext, tracing
-from torch.utils import _python_dispatch as torch_dispatch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_flatten, tree_map
 
-from ..request import Doubt
+from ..measured_kernels import measured, minor_version
+from ..request import CUDA_GRAPHS, SEARCHING, Doubt
 from . import inductor
+from .compiled_record import recording, unrecorded
+from .fakes import DEVICE
+from .replaced import Replaced
+from .simplified_fusion import Nodes
 
 LOWERED_PERCENT, PERCENT = 3.0, 15.0
 """What is added to the error: where inductor writes the code, and where anything else is traced.
@@ -51,27 +54,68 @@ SIMPLIFIED = (
     "Inductor could not lower a graph of the compiled model ({why}): its buffers follow simplified "
     "fusion rules."
 )
-READS = 8
-"""How many buffers a pointwise kernel reads at most, where torch leaves it to its own choice."""
-EAGER = "The compiled model could not be traced as one graph ({why}) and was traced in eager mode."
-_LIBRARY = (
-    "mm", "addmm", "bmm", "baddbmm", "_addmm_activation", "convolution", "convolution_backward",
-    "_scaled_dot_product", "_flash_attention", "_efficient_attention", "_cudnn_", "cudnn_",
-    "embedding_dense_backward", "index_put", "scatter", "index_add", "sort", "topk", "cumsum",
-    "cumprod", "_foreach", "max_pool", "avg_pool", "adaptive", "upsample", "grid_sampler", "_fft",
-    "_thnn", "lstm", "gru", "rnn", "linalg", "_trilinear", "_cdist", "bincount", "unique",
-    "nonzero", "masked_select", "rand", "bernoulli",
-)  # fmt: skip
-"""Beginnings of names of operators that inductor does not fuse with what reads their results."""
-_REDUCTIONS = frozenset((
-    "sum", "mean", "var", "var_mean", "std", "amax", "amin", "max", "min", "prod", "any", "all",
-    "argmax", "argmin", "logsumexp", "linalg_vector_norm",
-))  # fmt: skip
+BROKEN = (
+    "The compiled model could not be traced as one graph ({why}): its modules are compiled one by "
+    "one, and what is between them was traced in eager mode."
+)
+BROKEN_PERCENT = 10.0
+CAPTURING = 1
+"""Which call of a graph is captured; the one before is its warm-up."""
+CAPTURED = Doubt(
+    "compiled",
+    "CUDA graphs have a pool of their own, which is simulated with its copies of inputs.",
+    "reduce-overhead",
+    2.0,
+)
+POOLED = Doubt(
+    "compiled",
+    "Whether a compiled graph keeps the inputs of max pooling differs between versions of torch: "
+    "it keeps them with torch 2.11, with which trainings were measured.",
+    "max_pool",
+    15.0,
+    upward=True,
+)
+SEARCHED = Doubt(
+    "compiled",
+    "The search for the fastest kernels takes operands and results of each product once more. "
+    "Which kernels it chooses, and what they fuse, is not predicted.",
+    "max-autotune",
+    5.0,
+)
 
 
-def install(module: torch.nn.Module, doubt: Callable[[Doubt], None]) -> None:
+@dataclass(frozen=True)
+class Options:
+    """What the mode of ``torch.compile`` adds."""
+
+    cuda_graphs: bool = False
+    max_autotune: bool = False
+
+    @classmethod
+    def of(cls, mode: object) -> Options:
+        """Return the options of a mode, as a program names it."""
+        return cls(mode in CUDA_GRAPHS, mode in SEARCHING)
+
+
+PLAIN = Options()
+
+
+def install(
+    module: torch.nn.Module, doubt: Callable[[Doubt], None], options: Options = PLAIN
+) -> None:
     """Compile ``module`` in place, as ``module.compile()`` does."""
-    module._compiled_call_impl = Compiled(module, module._call_impl, doubt)
+    module._compiled_call_impl = Compiled(module, module._call_impl, doubt, options)
+
+
+def _install_below(
+    module: torch.nn.Module, doubt: Callable[[Doubt], None], options: Options
+) -> None:
+    """Compile the modules of ``module`` one by one, as where a graph breaks in a loop over them."""
+    for child in module.children():
+        if type(child).forward is torch.nn.Module.forward:  # a list of modules is never called
+            _install_below(child, doubt, options)
+        elif child._compiled_call_impl is None:
+            install(child, doubt, options)
 
 
 class Compiled:
@@ -81,10 +125,15 @@ class Compiled:
     """
 
     def __init__(
-        self, module: torch.nn.Module, call: Callable[..., Any], doubt: Callable[[Doubt], None]
+        self,
+        module: torch.nn.Module,
+        call: Callable[..., Any],
+        doubt: Callable[[Doubt], None],
+        options: Options = PLAIN,
     ):
-        self._module, self._call, self._doubt = module, call, doubt
+        self._module, self._call, self._doubt, self._options = module, call, doubt, options
         self._functions: dict[Any, Callable[..., Any]] = {}
+        self._rest: Compiled | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         module = self._module
@@ -95,14 +144,43 @@ class Compiled:
             return function(*args, **kwargs)
         try:
             function = self._compiled(args, kwargs)
-            text, percent = TRACED, LOWERED_PERCENT
+            self._doubt(Doubt("compiled", TRACED, "torch.compile", LOWERED_PERCENT))
         except Exception as error:
             function = self._call
             why = error if isinstance(error, GraphBreak) else type(error).__name__
-            text, percent = EAGER.format(why=why), PERCENT
-        self._doubt(Doubt("compiled", text, "torch.compile", percent))
+            self._doubt(Doubt("compiled", BROKEN.format(why=why), "graph break", BROKEN_PERCENT))
+            if self._call == module._call_impl:
+                _install_below(module, self._doubt, self._options)
+            else:
+                if module._compiled_call_impl is None:
+                    install(module, self._doubt, self._options)
+                function = self._in_parts
+        if self._options.cuda_graphs:
+            self._doubt(CAPTURED)
+        if self._options.max_autotune:
+            self._doubt(SEARCHED)
         self._functions[key] = function
         return function(*args, **kwargs)
+
+    def _in_parts(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the module, whose graph breaks, and then what follows, which is one graph again."""
+        module, call = self._module, self._call
+
+        def stop(*inputs: Any, **named: Any) -> Any:
+            raise _Called(inputs, named)
+
+        def rest(output: Any, *inputs: Any, **named: Any) -> Any:
+            with _called_as(module, lambda *_, **__: output):
+                return call(*inputs, **named)
+
+        try:
+            with _called_as(module, stop):
+                return call(*args, **kwargs)
+        except _Called as called:
+            inputs, named = called.inputs, called.named
+        if self._rest is None:
+            self._rest = Compiled(module, rest, self._doubt, self._options)
+        return self._rest(module(*inputs, **named), *args, **kwargs)
 
     def _compiled(self, args: Any, kwargs: Any) -> Callable[..., Any]:
         import torch._inductor.lowering  # noqa: F401  # decompositions use it, not importing it
@@ -125,11 +203,12 @@ class Compiled:
             finally:
                 _fill(cells, before)
 
+        given = functools.partial(_runner, self._options, len(names))
         ready = aot_function(
             call,
-            fw_compiler=_runner,
-            bw_compiler=functools.partial(_runner, backward=True),
-            inference_compiler=functools.partial(_runner, inference=True),
+            fw_compiler=given,
+            bw_compiler=functools.partial(given, backward=True),
+            inference_compiler=functools.partial(given, inference=True),
             partition_fn=_partition,
             decompositions=select_decomp_table(),
             num_params_buffers=len(names),
@@ -140,11 +219,11 @@ class Compiled:
             return ready(state, [cell.cell_contents for cell in cells], inputs, named)
 
         # AOTAutograd compiles in the first call, and runs what it has compiled
-        before = {key for mode in _recording() for key in mode.doubts}
-        with _unrecorded(), _recomputed(), tracing(TracingContext(_recording()[0])):
+        before = {key for mode in recording() for key in mode.doubts}
+        with unrecorded(), _as_compiled(), _recomputed(), tracing(TracingContext(recording()[0])):
             inputs, named = _substitutes((args, kwargs))
             run(*inputs, **named)
-        for mode in _recording():
+        for mode in recording():
             if any(code == "data_dependent" for code, _ in mode.doubts.keys() - before):
                 raise GraphBreak("a tensor's value decides what it calls")
         return run
@@ -162,6 +241,24 @@ def _substitutes(given: Any) -> Any:
         return made[id(value)]
 
     return tree_map(like, given)
+
+
+class _Called(Exception):
+    """The module is called with these inputs."""
+
+    def __init__(self, inputs: Any, named: Any):
+        self.inputs, self.named = inputs, named
+
+
+@contextlib.contextmanager
+def _called_as(module: torch.nn.Module, call: Callable[..., Any]) -> Iterator[None]:
+    """Let a call of the module be this one."""
+    before = module._compiled_call_impl
+    module._compiled_call_impl = call
+    try:
+        yield
+    finally:
+        module._compiled_call_impl = before
 
 
 class GraphBreak(Exception):
@@ -204,33 +301,37 @@ def _shapes(value: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _unrecorded() -> Iterator[None]:
-    """Record nothing: neither what compilation makes, nor results inside of kernels."""
-    modes = _recording()
-    before = [mode.muted for mode in modes]
-    for mode in modes:
-        mode.muted = True
-    try:
-        yield
-    finally:
-        for mode, was in zip(modes, before, strict=True):
-            mode.muted = was
-
-
-def _recording() -> list[Any]:
-    """Return the mode of the fake tensors, in a list."""
-    modes = torch_dispatch._get_current_dispatch_mode_stack()
-    return [mode for mode in modes if hasattr(mode, "muted")]
-
-
-@contextlib.contextmanager
-def _pooled(mode: Any) -> Iterator[None]:
+def _pooled(mode: Any, options: Options) -> Iterator[None]:
     """Take blocks from the pool of CUDA graphs, if the graphs are captured."""
-    mode.recorder.pool = POOL if mode.cuda_graphs else 0
+    mode.recorder.pool = POOL if options.cuda_graphs else 0
     try:
         yield
     finally:
         mode.recorder.pool = 0
+
+
+@contextlib.contextmanager
+def _as_compiled() -> Iterator[None]:
+    """Tell the program that it is being compiled, and let its own call for a graph break be one.
+
+    Libraries skip checks of values then, which would break the graph.
+    """
+
+    def break_here(*_: Any, **__: Any) -> None:
+        raise GraphBreak("the program asks for a graph break")
+
+    import torch._dynamo
+
+    replaced = Replaced()
+    for owner in (torch._dynamo, torch._dynamo.decorators):
+        replaced.change(owner, "graph_break", break_here)
+    replaced.change(torch.compiler, "_is_compiling_flag", True)
+    for name in ("is_compiling", "is_dynamo_compiling"):
+        replaced.change(torch.compiler, name, lambda: True)
+    try:
+        yield
+    finally:
+        replaced.restore()
 
 
 @contextlib.contextmanager
@@ -270,8 +371,11 @@ def _partition(graph: fx.GraphModule, inputs: Any, **options: Any) -> Any:
     from torch._inductor.fx_passes.joint_graph import joint_graph_passes
     from torch._inductor.virtualized import V
 
-    with V.set_fake_mode(_recording()[0]):
+    mode = recording()[0]
+    with V.set_fake_mode(mode):
         graph = joint_graph_passes(graph)
+    if any("max_pool" in str(node.target) for node in graph.graph.nodes) and _another_torch():
+        mode.doubt(POOLED)
     # the states of random numbers that recomputation needs are on the host
     was = partitioners.has_recomputable_rng_ops
     partitioners.has_recomputable_rng_ops = lambda _: False
@@ -283,31 +387,69 @@ def _partition(graph: fx.GraphModule, inputs: Any, **options: Any) -> Any:
         partitioners.has_recomputable_rng_ops = was
 
 
+def _another_torch() -> bool:
+    """Whether this torch is another one than that with which trainings were measured."""
+    return minor_version(str(torch.__version__)) != measured().torch
+
+
 def _runner(
-    graph: fx.GraphModule, inputs: Any, backward: bool = False, inference: bool = False
+    options: Options,
+    parameters: int,
+    graph: fx.GraphModule,
+    inputs: Any,
+    backward: bool = False,
+    inference: bool = False,
 ) -> Callable[[list[Any]], Any]:
-    mode, function = _recording()[0], None
+    """Return what runs a graph. Its first inputs are the ``parameters``, except backwards."""
+    mode, function = recording()[0], None
     if mode.architecture is not None:
         try:
-            function = _written(graph, inputs, mode.architecture, backward, inference)
+            function = _written(graph, inputs, mode.architecture, backward, inference, options)
         except Exception as error:  # inductor's own parts change between versions of torch
             text = SIMPLIFIED.format(why=type(error).__name__)
             mode.doubt(Doubt("compiled", text, "inductor", PERCENT))
     if function is None:
-        function = _Nodes(graph).run
+        function = Nodes(graph).run
+
+    static = parameters if not backward else _saved(graph)
+    calls = itertools.count()
 
     def run(inputs: list[Any]) -> Any:
         values = list(inputs)
         inputs.clear()
-        with _pooled(mode):
+        with _pooled(mode, options):
+            if options.cuda_graphs and not mode.muted and next(calls) == CAPTURING:
+                values[static:] = [_in_pool(mode, value) for value in values[static:]]
             return function(values)
 
     run._boxed_call = True  # type: ignore[attr-defined]  # the caller gives its inputs away
     return run
 
 
+def _saved(graph: fx.GraphModule) -> int:
+    """Return how many inputs of a backward graph its forward graph has saved."""
+    return sum(
+        node.op == "placeholder" and not str(node.target).startswith("tangents")
+        for node in graph.graph.nodes
+    )
+
+
+def _in_pool(mode: Any, value: Any) -> Any:
+    """Return a copy of a tensor in the pool of CUDA graphs, unless it is in the pool already."""
+    if not isinstance(value, FakeTensor) or value.fake_device != DEVICE:
+        return value
+    if mode.recorder.trace.streams.get(mode.block(value)) == POOL:
+        return value
+    return _like(value)
+
+
 def _written(
-    graph: fx.GraphModule, inputs: Any, chip: tuple[int, int], backward: bool, inference: bool
+    graph: fx.GraphModule,
+    inputs: Any,
+    chip: tuple[int, int],
+    backward: bool,
+    inference: bool,
+    options: Options,
 ) -> inductor.Run:
     """Return what inductor writes for the graph, and tell the backward graph its strides."""
     context = TracingContext.try_get()
@@ -315,9 +457,10 @@ def _written(
     start = 0 if inference else known.num_mutated_inp_runtime_indices
     visible = () if backward else range(start, start + len(known.output_info))
     written = inductor.write(
-        graph, inputs, chip, _recording, backward=backward, inference=inference, visible=visible
-    )
-    with _unrecorded(), torch.no_grad():  # so that what it cannot run shows here
+        graph, inputs, chip, recording, backward=backward, inference=inference, visible=visible,
+        max_autotune=options.max_autotune,
+    )  # fmt: skip
+    with unrecorded(), torch.no_grad():  # so that what it cannot run shows here
         written.run([_like(value) for value in inputs])
     if not backward and context.output_strides is not None:
         context.output_strides.extend(written.strides)
@@ -330,102 +473,3 @@ def _like(value: Any) -> Any:
     return torch.empty_strided(
         value.shape, value.stride(), dtype=value.dtype, device=value.fake_device
     )
-
-
-class _Nodes:
-    """The nodes of a graph, which of them make buffers, and until when each value is read."""
-
-    def __init__(self, module: fx.GraphModule):
-        self._module = module
-        self._nodes = list(module.graph.nodes)
-        self._place = {node: number for number, node in enumerate(self._nodes)}
-        self._makes: dict[fx.Node, bool] = {}
-        reads: dict[fx.Node, frozenset[fx.Node]] = {}
-        for node in self._nodes:
-            found = frozenset[fx.Node]().union(*(reads[part] for part in node.all_input_nodes))
-            self._makes[node] = _is_kernel(node) or (
-                self._is_read_whole(node) or (not _is_view(node) and _reads_much(node, found))
-            )
-            kept = node.op != "call_function" or (self._makes[node] and not _is_view(node))
-            reads[node] = frozenset((node,)) if kept else found
-        self._ends: dict[fx.Node, int] = {}
-        for node in reversed(self._nodes):
-            self._ends[node] = max(
-                [self._place[node], *(self._read_until(user) for user in node.users)]
-            )
-
-    def _is_read_whole(self, node: fx.Node) -> bool:
-        """Whether a library kernel reads this result, or a later graph does."""
-        return any(
-            user.op == "output"
-            or _is_library(user)
-            or (_is_view(user) and self._is_read_whole(user))
-            for user in node.users
-        )
-
-    def _read_until(self, user: fx.Node) -> int:
-        """Return the place of the kernel in which ``user`` is computed, or read as a view."""
-        if user.op == "output" or (self._makes[user] and not _is_view(user)):
-            return self._place[user]
-        return self._ends[user]
-
-    def run(self, inputs: list[Any]) -> Any:
-        values: dict[fx.Node, Any] = {}
-        inputs.reverse()
-        dying: dict[int, list[fx.Node]] = {}
-        for node, end in self._ends.items():
-            dying.setdefault(end, []).append(node)
-        for number, node in enumerate(self._nodes):
-            if node.op == "placeholder":
-                values[node] = inputs.pop()
-            elif node.op == "output":
-                return fx.node.map_arg(node.args[0], values.__getitem__)
-            elif node.op == "get_attr":
-                values[node] = getattr(self._module, str(node.target))
-            else:
-                args, kwargs = (
-                    fx.node.map_arg(part, values.__getitem__) for part in (node.args, node.kwargs)
-                )
-                if not _is_library(node):
-                    self._drop(values, dying.pop(number, ()), node)
-                with contextlib.nullcontext() if self._makes[node] else _unrecorded():
-                    values[node] = node.target(*args, **kwargs)
-                del args, kwargs
-            self._drop(values, dying.pop(number, ()), None)
-        raise AssertionError("a graph ends with its outputs")
-
-    def _drop(self, values: dict[fx.Node, Any], nodes: Sequence[fx.Node], but: Any) -> None:
-        for node in nodes:
-            if node is not but:
-                values.pop(node, None)
-
-
-def _name(node: fx.Node) -> str:
-    if node.op != "call_function":
-        return ""
-    schema = getattr(node.target, "_schema", None)
-    return "" if schema is None else schema.name.rpartition("::")[2]
-
-
-def _is_view(node: fx.Node) -> bool:
-    if node.op == "call_function" and getattr(node.target, "__name__", "") == "getitem":
-        return True
-    return bool(getattr(node.target, "is_view", False))
-
-
-def _is_library(node: fx.Node) -> bool:
-    return node.op == "call_function" and _name(node).startswith(_LIBRARY)
-
-
-def _reads_much(node: fx.Node, buffers: frozenset[fx.Node]) -> bool:
-    """Whether inductor computes a pointwise result once, because it reads that many buffers."""
-    from torch._inductor import config
-
-    once = config.realize_acc_reads_threshold or READS
-    most = config.realize_reads_threshold if len(node.users) > 1 else once
-    return node.op == "call_function" and len(buffers) > most
-
-
-def _is_kernel(node: fx.Node) -> bool:
-    """Whether the node makes a buffer whoever reads it."""
-    return _is_library(node) or _name(node) in _REDUCTIONS

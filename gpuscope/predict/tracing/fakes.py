@@ -91,8 +91,6 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
         """Whether nothing is recorded, as while a model is compiled or inside of a kernel."""
         self.architecture: tuple[int, int] | None = None
         """The compute capability of the GPU whose kernels are traced, if any."""
-        self.cuda_graphs = False
-        """Whether compiled graphs run as CUDA graphs."""
         self.sums_in_place = False
         """Whether sums of autograd are recorded as they happen without any mode that watches
         tensors.

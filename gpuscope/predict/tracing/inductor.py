@@ -3,8 +3,8 @@
 Inductor needs no GPU and no Triton to lower a graph, to decide on layouts, to fuse and to order
 kernels, and to write the Python function that calls them. That function allocates each buffer,
 reuses and frees it. Here it runs with fake tensors: library kernels take what they take elsewhere,
-and the kernels that inductor writes itself take nothing. When such a kernel first runs, inductor
-times its variants, and allocates a buffer that flushes the GPU's L2 cache before each.
+and the kernels that inductor writes itself take nothing but what timing them takes
+(:mod:`.kernel_timing`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _python_dispatch as torch_dispatch
 from torch.utils._pytree import tree_map
 
-from ...text.units import MIB
+from . import kernel_timing
 from .fakes import DEVICE
 from .replaced import Replaced
 
@@ -34,9 +34,6 @@ _META = torch.device("meta")
 _DEVICE_OF = torch.ops.prim.device.default
 PROCESSORS = {8: 108, 9: 132, 10: 148}
 """Multiprocessors by the major number of the compute capability."""
-L2_MIB = {(8, 0): 40, (8, 6): 6, (8, 9): 72, (9, 0): 60, (10, 0): 126}
-"""Size of the L2 cache by compute capability; an H200's was measured, an H100 has 50."""
-TIMED = "triton autotuning"
 Run = Callable[[list[Any]], Any]
 
 
@@ -58,10 +55,13 @@ def write(
     backward: bool = False,
     inference: bool = False,
     visible: Sequence[int] = (),
+    max_autotune: bool = False,
 ) -> Written:
     """Compile the graph as inductor does. It raises whatever inductor raises.
 
-    ``visible`` holds the places of the outputs that the program sees, whose strides are kept.
+    ``visible`` holds the places of the outputs that the program sees, whose strides are kept. With
+    ``max_autotune``, what the search for the fastest matrix products takes is recorded when the
+    graph first runs.
     """
     from torch._inductor import config
 
@@ -114,8 +114,25 @@ def write(
                 strides = [_strides(out) for out in graph.graph_outputs]
                 source = graph.codegen()[0]
         text = source if isinstance(source, str) else source.value
-    flushed = L2_MIB.get(architecture, 0) * MIB
-    return Written(_function(text, graph, recording, flushed), strides)
+    flushed_bytes = kernel_timing.flushed(architecture)
+    run = _function(text, graph, recording, flushed_bytes)
+    if max_autotune:
+        sought = kernel_timing.products(module)
+        return Written(_after_a_search(run, sought, flushed_bytes, recording), strides)
+    return Written(run, strides)
+
+
+def _after_a_search(
+    run: Run,
+    sought: Sequence[kernel_timing.Product],
+    flushed_bytes: int,
+    recording: Callable[[], list[Any]],
+) -> Run:
+    def searched(values: list[Any]) -> Any:
+        kernel_timing.search(sought, flushed_bytes, recording)
+        return run(values)
+
+    return searched
 
 
 def _strides(output: Any) -> Any:
@@ -232,7 +249,7 @@ def _function(
         node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == "call"
     )
     made.args.args = made.args.args[-1:]  # it may be a method
-    names = _Names(recording, flushed_bytes)
+    names = _Names(recording, flushed_bytes, kernel_timing.sources(tree))
     names.update(graph.constants)
     code = compile(ast.Module([made], []), "<inductor>", "exec")
     exec(code, names)
@@ -242,8 +259,10 @@ def _function(
 class _Names(dict[str, Any]):
     """What the code calls. What is not known is a kernel that inductor has written."""
 
-    def __init__(self, recording: Callable[[], list[Any]], flushed_bytes: int):
-        self._recording, self._flushed_bytes = recording, flushed_bytes
+    def __init__(
+        self, recording: Callable[[], list[Any]], flushed_bytes: int, sources: dict[str, str]
+    ):
+        self._recording, self._flushed_bytes, self._sources = recording, flushed_bytes, sources
         super().__init__(
             torch=_Torch(),
             aten=aten,
@@ -266,21 +285,9 @@ class _Names(dict[str, Any]):
     def __missing__(self, name: str) -> Any:
         if hasattr(builtins, name):
             raise KeyError(name)
-        kernel = self[name] = _Kernel(self._recording, self._flushed_bytes)
+        source = self._sources.get(name, "")
+        kernel = self[name] = kernel_timing.Kernel(source, self._flushed_bytes, self._recording)
         return kernel
-
-
-class _Kernel:
-    """A kernel that inductor has written. Its first run is preceded by a timing of its variants."""
-
-    def __init__(self, recording: Callable[[], list[Any]], flushed_bytes: int):
-        self._recording, self._flushed_bytes = recording, flushed_bytes
-
-    def run(self, *_: Any, **__: Any) -> None:
-        for mode in self._recording():
-            if self._flushed_bytes and not mode.muted:
-                mode.recorder.passing([self._flushed_bytes], TIMED)
-                self._flushed_bytes = 0
 
 
 class _Torch:

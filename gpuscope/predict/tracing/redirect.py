@@ -350,12 +350,12 @@ def pretended(
     loader = torch.utils.data.DataLoader
     change(loader, "__init__", _in_this_process(loader.__init__))
 
-    def compiled(model: Any = None, *_: Any, **__: Any) -> Any:
+    def compiled(model: Any = None, *_: Any, **named: Any) -> Any:
         if getattr(model, "__name__", "") == flex.WRAPPER:
             return model
         kernels.compiled = True
         if isinstance(model, torch.nn.Module):
-            compiling.install(model, doubt)
+            compiling.install(model, doubt, compiling.Options.of(named.get("mode")))
             return model
         text = "A compiled function was traced in eager mode, which needs more."
         doubt(Doubt("compiled", text, "torch.compile", compiling.PERCENT))
@@ -365,7 +365,7 @@ def pretended(
     for owner, name, value in (*kernels.replaced(), *distributed.Group(doubt, shelf).replaced()):
         change(owner, name, value)
     change(torch, "compile", compiled)
-    change(module, "compile", lambda self, *_, **__: compiled(self) and None)
+    change(module, "compile", lambda self, *_, **named: compiled(self, **named) and None)
     try:
         yield
     finally:

@@ -152,7 +152,6 @@ class _Training:
             mixed.cast(self.subject.model, request.fsdp_params, request.fsdp_wrap)
         modules.name(self.subject.model)
         if request.compile:
-            fakes.cuda_graphs = request.cuda_graphs
             self._compile()
         self._type = AMP_TYPES[request.amp]
         self.scaler = optimizers.scaler(enabled=request.amp == "fp16")
@@ -188,11 +187,12 @@ class _Training:
             self._reducer = ddp.Reducer(self.subject.model, views, shelf)
 
     def _compile(self) -> None:
-        subject, doubt = self.subject, self.fakes.doubt
-        if ":" in self.request.model and not self.request.model.startswith("torchvision:"):
-            subject.loss = compiling.Compiled(subject.model, subject.loss, doubt)
+        subject, request, doubt = self.subject, self.request, self.fakes.doubt
+        options = compiling.Options(request.cuda_graphs, request.max_autotune)
+        if ":" in request.model and not request.model.startswith("torchvision:"):
+            subject.loss = compiling.Compiled(subject.model, subject.loss, doubt, options)
         else:
-            compiling.install(subject.model, doubt)
+            compiling.install(subject.model, doubt, options)
 
     def run(self) -> None:
         recorder, steps = self.recorder, max(1, self.request.steps)

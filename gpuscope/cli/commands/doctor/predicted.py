@@ -118,7 +118,6 @@ def _ask(words: str, tracer: Tracer | None) -> Answer:
             card,
             settings,
             args.timeout,
-            predict_verb.doubts_of(args),
         )
         asking.find_fixes(args.nproc if isinstance(args.nproc, int) else predict_card.gpus_here())
         return asking.finish()

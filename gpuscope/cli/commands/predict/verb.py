@@ -22,7 +22,7 @@ from ...progress_line import ProgressLine
 if TYPE_CHECKING:
     from ....model.allocator_settings import Settings
     from ....predict.answer import Answer, Card, Tracer
-    from ....predict.request import CannotPredict, Doubt, Request
+    from ....predict.request import CannotPredict, Request
     from ....predict.whatif import Fix
 
 SECONDS = 300.0
@@ -215,12 +215,12 @@ def _ask(args: argparse.Namespace, model: str, tracer: Tracer) -> int:
 
     _check(args)
     began = time.monotonic()
-    card, settings, doubts = predict_card.card(args), settings_of(args), doubts_of(args)
+    card, settings = predict_card.card(args), settings_of(args)
     request = request_of(args, model, card)
     progress = ProgressLine(sys.stderr, not args.json)
     try:
         progress.say(f"tracing {request.model}")
-        asking = Asking(request, tracer, card, settings, args.timeout, doubts)
+        asking = Asking(request, tracer, card, settings, args.timeout)
         _look_ahead(progress, args, asking)
         answer = asking.finish()
     except CannotPredict as trouble:
@@ -311,13 +311,6 @@ def request_of(args: argparse.Namespace, model: str, card: Card | None) -> Reque
         if (value := getattr(args, name)) is not None
     }
     return from_switches.request_of(model, given, (card or REFERENCE).architecture)
-
-
-def doubts_of(args: argparse.Namespace) -> list[Doubt]:
-    """Return doubts about toggles whose effect no trace shows."""
-    from ....predict import from_switches
-
-    return from_switches.doubts_of(vars(args))
 
 
 def _ranks(args: argparse.Namespace) -> int | None:
