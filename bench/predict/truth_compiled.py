@@ -70,7 +70,7 @@ _NEW: list[tuple[str, str, int, dict[str, Any]]] = [
     (TEXT, "experts_text", 16, {"amp": "bf16"}),
     (SIGNALS, "responding_images", 64, {"amp": "bf16", "checkpoint": 1}),
     (SIGNALS, "listening_blocks", 16, {"amp": "bf16", "compile": BLOCKS}),
-    (SIGNALS, "coded_images", 64, {"amp": "bf16", "optimizer": "sgd"}),
+    (SIGNALS, "coded_images", 192, {"amp": "bf16", "optimizer": "sgd"}),
     (TEXT, "scan_text", 16, {"amp": "bf16"}),
     (SIGNALS, "attended_edges", 24, {}),
     (SIGNALS, "pooled_images", 64, {"amp": "bf16", "optimizer": "sgd"}),

@@ -110,6 +110,20 @@ def images(batch: int, device: Any) -> Any:
     return _training(Images(), batch, device, False)
 
 
+def gpt_of_given_tokens(batch: int, device: Any) -> Any:
+    """Its tokens are made once, and are so an input of the compiled loss."""
+    model = Gpt().to(device)
+    tokens = _inputs(model, batch, device)
+    return model, torch.optim.SGD(model.parameters(), lr=0.01), lambda: model(tokens)
+
+
+def broken_before_the_loss(batch: int, device: Any) -> Any:
+    model = Breaks().to(device)
+    rows = _inputs(model, batch, device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    return model, optimizer, lambda: functional.silu(model(rows)).square().mean()
+
+
 def gpt_compiled_inside(batch: int, device: Any) -> Any:
     return _training(Gpt(), batch, device, True)
 

@@ -142,15 +142,31 @@ def test_graphs_that_inductor_cannot_lower_follow_simplified_rules(
 
 
 def test_graphs_that_are_captured_take_their_blocks_from_a_pool_of_their_own() -> None:
-    request = Request(f"{HERE}:gpt", batch=BATCH, compile=True, cuda_graphs=True)
-    trace = steps.trace(request).trace
+    request = Request(f"{HERE}:gpt_of_given_tokens", batch=BATCH, compile=True, cuda_graphs=True)
+    traced = steps.trace(request)
+    assert compiling.CAPTURED in traced.doubts
+    trace = traced.trace
     assert set(trace.streams.values()) == {compiling.POOL}
     build = next(mark.at for mark in trace.marks if mark.name == "step 1")
     assert all(event not in trace.streams for event in trace.events[:build])
     step = next(mark.at for mark in trace.marks if mark.name == "step 3")
     assert any(event in trace.streams for event in trace.events[step:])
 
+    second = next(mark.at for mark in trace.marks if mark.name == "step 2")
+    as_large = [
+        [
+            event
+            for event in trace.events[begin:end]
+            if event in trace.streams and trace.sizes[event] == BATCH * factories.TOKENS * 8
+        ]
+        for begin, end in ((build, second), (second, step))
+    ]
+    assert len(as_large[1]) == len(as_large[0]) + 1  # the copy of the tokens
 
-def test_what_cannot_be_one_graph_is_traced_in_eager_mode() -> None:
-    traced = steps.trace(Request(f"{HERE}:breaks", batch=BATCH))
-    assert any("was traced in eager mode" in doubt.text for doubt in traced.doubts)
+
+def test_what_cannot_be_one_graph_is_compiled_in_parts() -> None:
+    """Data decides what the model calls, but the loss after it is a graph."""
+    request = Request(f"{HERE}:broken_before_the_loss", batch=BATCH, compile=True)
+    traced = steps.trace(request)
+    assert {doubt.operation for doubt in traced.doubts} >= {"graph break", "torch.compile"}
+    assert "empty_strided" in {owner.operation for owner in traced.trace.owner_table}

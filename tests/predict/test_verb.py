@@ -311,17 +311,19 @@ def test_settings_of_the_shell_are_those_of_the_trainer(capsys, monkeypatch):
     assert "PYTORCH_ALLOC_CONF" in capsys.readouterr().err
 
 
-def test_what_a_mode_of_compile_does_besides_compiling_is_doubted(capsys):
-    assert by_hand("--model", "gpt-tiny", "--json", "--compile", "default") == 0
-    plain = json.loads(capsys.readouterr().out)
-    assert plain["request"]["compile"] is True
-    assert by_hand("--model", "gpt-tiny", "--json", "--compile", "reduce-overhead") == 0
-    pools = json.loads(capsys.readouterr().out)
-    assert "compiled" in [doubt["code"] for doubt in pools["doubts"]]
-    assert pools["request"]["cuda_graphs"]
-    assert not plain["request"]["cuda_graphs"]
-    wider = pools["peak_allocated_error_percent"] - plain["peak_allocated_error_percent"]
-    assert wider == pytest.approx(5, abs=0.5)
+@pytest.mark.parametrize(
+    ("mode", "cuda_graphs", "max_autotune"),
+    [
+        ("default", False, False), ("reduce-overhead", True, False), ("max-autotune", True, True),
+    ],
+)  # fmt: skip
+def test_what_a_mode_of_compile_does_is_part_of_the_request(
+    capsys, mode, cuda_graphs, max_autotune
+):
+    assert by_hand("--model", "gpt-tiny", "--json", "--compile", mode) == 0
+    request = json.loads(capsys.readouterr().out)["request"]
+    assert request["compile"] is True
+    assert (request["cuda_graphs"], request["max_autotune"]) == (cuda_graphs, max_autotune)
 
 
 # ── trainers ──────────────────────────────────────────────────────────────────────────────────────

@@ -183,7 +183,7 @@ class Compiled:
         return self._rest(module(*inputs, **named), *args, **kwargs)
 
     def _compiled(self, args: Any, kwargs: Any) -> Callable[..., Any]:
-        import torch._inductor.lowering  # noqa: F401  # decompositions use it, not importing it
+        import torch._inductor.lowering  # decompositions use it, not importing it
         from torch._functorch.aot_autograd import aot_function
         from torch._inductor.decomposition import select_decomp_table
         from torch.nn.utils.stateless import _reparametrize_module
@@ -222,11 +222,17 @@ class Compiled:
         before = {key for mode in recording() for key in mode.doubts}
         with unrecorded(), _as_compiled(), _recomputed(), tracing(TracingContext(recording()[0])):
             inputs, named = _substitutes((args, kwargs))
-            run(*inputs, **named)
+            # a checkpoint around it must not count what this call saves
+            with torch.autograd.graph.saved_tensors_hooks(_same, _same):
+                run(*inputs, **named)
         for mode in recording():
             if any(code == "data_dependent" for code, _ in mode.doubts.keys() - before):
                 raise GraphBreak("a tensor's value decides what it calls")
         return run
+
+
+def _same(tensor: Any) -> Any:
+    return tensor
 
 
 def _substitutes(given: Any) -> Any:
