@@ -7,6 +7,7 @@ from typing import Any
 
 from ..errors import UsageError
 from ..lab.toggles import BY_NAME, PREDICTED, fsdp_given
+from . import deepspeed
 from .adapters import LAYOUTS, parse_lora
 from .request import CUDA_GRAPHS, SEARCHING, SHARDINGS, Request
 from .serving import parse_serving
@@ -17,7 +18,7 @@ TOGGLES = tuple(
 """The Lab's toggles that matter for a prediction and mean the same here."""
 MORE = (
     "checkpoint_every", "parallel", "task", "sequence", "resolution", "lora", "quantize",
-    "serve",
+    "serve", "deepspeed",
 )  # fmt: skip
 """Switches that only a prediction has, or that have other values there."""
 MOST_OF_ANY = (1 << 24) - 1
@@ -66,7 +67,10 @@ def request_of(model: str, switches: Mapping[str, Any], architecture: str) -> Re
         raise UsageError(
             "--quantize is for weights that are not trained: add --lora r=16, or --serve batch=1"
         )
-    if parallel == "none" and ranks not in (None, 1):
+    path = str(switches.get("deepspeed") or "")
+    if path:
+        given |= _deepspeed(path, int(ranks) if ranks else 2, given, switches)
+    elif parallel == "none" and ranks not in (None, 1):
         kinds = ", ".join(SHARDINGS[1:])
         raise UsageError(f"--nproc is the number of ranks: add --parallel, one of {kinds}")
     request = Request(
@@ -80,7 +84,7 @@ def request_of(model: str, switches: Mapping[str, Any], architecture: str) -> Re
         sequence=_number(switches, "sequence"),
         resolution=_number(switches, "resolution"),
         sharding=parallel,
-        ranks=int(ranks) if ranks else (2 if parallel != "none" else 1),
+        ranks=int(ranks) if ranks else (2 if path or parallel != "none" else 1),
         architecture=architecture,
         **given,  # type: ignore[arg-type]  # the toggles' own parsers made them
     )
@@ -88,6 +92,39 @@ def request_of(model: str, switches: Mapping[str, Any], architecture: str) -> Re
         flags = ", ".join(BY_NAME[name].flag for name in theirs)
         raise UsageError(f"{flags} says how FSDP2 shards: add --parallel fsdp")
     return request
+
+
+def _deepspeed(
+    path: str, ranks: int, given: Mapping[str, Any], switches: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return what a file of DeepSpeed says, in the words of a request."""
+    zero = deepspeed.read(path, ranks)
+    clashing = [
+        flag
+        for flag, on in (
+            ("--parallel", (switches.get("parallel") or "none") != "none"),
+            ("--serve", switches.get("serve")),
+            ("--amp", given.get("amp", "off") != "off"),
+            ("--compile", _compile(switches) != "off"),
+            ("--channels-last", given.get("channels_last")),
+        )
+        if on
+    ]
+    if clashing:
+        raise UsageError(
+            f"{', '.join(clashing)} cannot be combined with --deepspeed: the file says how ranks "
+            "share the model and in which type it computes"
+        )
+    found: dict[str, Any] = {"deepspeed": zero.text()}
+    for name, own in (("batch", zero.batch), ("accumulate", zero.accumulate)):
+        asked = given.get(name) if switches.get(name) is not None else None
+        if own is not None and asked not in (None, own):
+            raise UsageError(f"--{name} {asked}, but {path} says {own}: change one of the two")
+        if own is not None:
+            found[name] = own
+    if zero.optimizer and given.get("optimizer"):
+        raise UsageError(f"--optimizer, but {path} names {zero.optimizer}: leave one of them out")
+    return found
 
 
 def _compile(switches: Mapping[str, Any]) -> str:

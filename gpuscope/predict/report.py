@@ -15,6 +15,7 @@ from ..text.styled import Line, hang, wrap
 from ..text.units import MIB, amount_text, bytes_text
 from .answer import REFERENCE, Answer, Card, CardMemory, Tried
 from .context_memory import ContextMemory
+from .deepspeed import Zero
 from .errors import Figure
 from .largest import Largest
 from .measured_kernels import measured
@@ -173,6 +174,9 @@ def request_words(request: Request) -> list[str]:
         if request.sharding != "none"
         else []
     )
+    if request.deepspeed:
+        zero = Zero.of(request.deepspeed)
+        parts += [zero.kind, f"DeepSpeed stage {zero.stage} over {request.ranks} ranks"]
     return parts
 
 

@@ -116,6 +116,9 @@ class Request:
     fsdp_ahead: int = default("fsdp_ahead")
     bucket_views: bool = False
     """With ddp, whether the gradients are views of the buckets in which they are reduced."""
+    deepspeed: str = ""
+    """What DeepSpeed's JSON file says, as :meth:`gpuscope.predict.deepspeed.Zero.text`, for one of
+    ``ranks`` ranks; "" without DeepSpeed."""
     seed: int = default("seed")
     steps: int = 3
     """The "peak" is the maximum over this many steps of a fresh process."""
@@ -131,8 +134,11 @@ def alone(request: Request) -> Request:
     """Return the training that is traced, from which the one that is asked for is derived.
 
     It is the same training on one GPU, or for ddp and zero1 one rank of ddp. Of FSDP's switches
-    only the type in which the model computes changes what one GPU allocates.
+    only the type in which the model computes changes what one GPU allocates. DeepSpeed's rank is
+    traced as it is.
     """
+    if request.deepspeed:
+        return request
     plain = Request(request.model)
     theirs = {name: getattr(plain, name) for name in DERIVED}
     if request.sharding != "fsdp" or request.fsdp_params == plain.fsdp_params:

@@ -127,8 +127,10 @@ def _batch(request: Request, batch: int, _: int | None) -> _Some:
 
 
 def _precision(request: Request, _: int, __: int | None) -> _Some:
-    if request.amp != "off":
+    if request.amp != "off" or request.deepspeed:
         why = f"{request.amp} autocast is already on"
+        if request.deepspeed:
+            why = "DeepSpeed's file says in which type it computes"
         return [], [LeftOut("bf16", "bf16 autocast", why), LeftOut("fp16", "fp16 autocast", why)]
     bf16, fp16 = replace(request, amp="bf16"), replace(request, amp="fp16")
     if _major(request) < 8:
@@ -283,8 +285,12 @@ def _why_fixed(request: Request, word: str, flag: str) -> str:
 
 def _sharding(request: Request, _: int, default_ranks: int | None) -> _Some:
     ranks = request.ranks if request.ranks > 1 else default_ranks or RANKS
-    if ranks < 2:
-        why = "there is one GPU"
+    if ranks < 2 or request.deepspeed:
+        why = (
+            "the training is already sharded (DeepSpeed)"
+            if request.deepspeed
+            else "there is one GPU"
+        )
         return [], [LeftOut("zero1", "ZeRO-1", why), LeftOut("fsdp", "FSDP", why)]
     found: list[Fix] = []
     left: list[LeftOut] = []

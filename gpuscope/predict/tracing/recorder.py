@@ -56,6 +56,7 @@ class Recorder:
         self._made: dict[_Made, int] = {}
         self._decided: dict[int, tuple[str, str | None]] = {}
         self._once: set[str] = set()
+        self._forgotten: set[int] = set()
         self._ends: list[int] = []
         """For the build and each forward pass, the number of events at its end."""
 
@@ -82,6 +83,24 @@ class Recorder:
             return  # what is discarded later is not part of the training
         self.trace.events.append(~block)
         self.live_bytes -= self.trace.sizes[block]
+
+    def live(self) -> set[int]:
+        """Return the blocks that are not freed."""
+        events = self.trace.events
+        return {event for event in events if event >= 0} - {~event for event in events if event < 0}
+
+    def forget(self, blocks: set[int]) -> None:
+        """Remove those of ``blocks`` that are freed by now, as if they had been on the host."""
+        trace = self.trace
+        gone = blocks - self.live()
+        trace.marks = [
+            Mark(mark.at - sum(_of(one) in gone for one in trace.events[: mark.at]), mark.name)
+            for mark in trace.marks
+        ]
+        trace.events = [event for event in trace.events if _of(event) not in gone]
+        for block in gone:
+            trace.sizes[block] = 0
+        self._forgotten |= gone
 
     def unmake(self, block: int) -> None:
         """Remove the last allocation from the record."""
@@ -158,6 +177,8 @@ class Recorder:
             named = first.module if module is None else module
             owner = Owner(category, named, first.operation, first.stack)
             trace.owners[born] = table.setdefault(owner, len(table))
+        for block in self._forgotten:
+            trace.owners[block] = 0
         trace.owner_table = list(table)
         return trace
 
@@ -214,3 +235,8 @@ _SOURCES = frozenset(
     )
 )
 """Operators that make a micro-batch when no module is running."""
+
+
+def _of(event: int) -> int:
+    """Return the block that an event allocates or frees."""
+    return event if event >= 0 else ~event

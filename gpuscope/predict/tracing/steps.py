@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ..deepspeed import CHECKPOINTING, DOUBT, PERCENT, Zero
 from ..fully_sharded import Policy
 from ..request import BUCKETED, CannotPredict, Doubt, Request, Traced
 from ..sharding import sharded
@@ -24,6 +25,8 @@ from . import (
     redirect,
     subjects,
     switches,
+    zero,
+    zero3,
 )
 from .fakes import Fakes
 from .generation import Generation
@@ -98,6 +101,8 @@ def trace(request: Request, emulate: bool = True) -> Traced:
         stack.enter_context(fakes)
         stack.enter_context(redirect.redirected(fakes.doubt))
         stack.enter_context(modules.watched())
+        if request.deepspeed and Zero.of(request.deepspeed).stage == 3:
+            stack.enter_context(zero3.linear_keeps_parameters())
         made: Generation | _Training
         if request.serve:
             made = Generation(request, recorder, fakes, modules)
@@ -185,6 +190,27 @@ class _Training:
         if request.sharding in BUCKETED and not wrapped:
             views = ddp.Options(gradient_as_bucket_view=request.bucket_views)
             self._reducer = ddp.Reducer(self.subject.model, views, shelf)
+        self._engine = self._deepspeed() if request.deepspeed else None
+
+    def _deepspeed(self) -> zero.Stages12 | zero3.Stage3 | None:
+        """Put DeepSpeed's engine around the model; None where it divides nothing."""
+        told, ranks = Zero.of(self.request.deepspeed), self.request.ranks
+        subject, fakes = self.subject, self.fakes
+        fakes.doubt(Doubt("unmeasured", DOUBT, "deepspeed", PERCENT))
+        if told.checkpointing:
+            fakes.doubt(Doubt("unmeasured", CHECKPOINTING, "activation_checkpointing"))
+        whole = set(self.recorder.live())
+        zero.cast(subject.model, zero.TYPES[told.kind])
+        subject.optimizer = zero.optimizer_for(told, subject.optimizer)
+        found: zero.Stages12 | zero3.Stage3
+        if told.stage == 3:
+            found = zero3.Stage3(told, ranks, subject.model, subject.optimizer, fakes)
+            self.recorder.forget(whole)
+        else:
+            self.recorder.forget(whole)
+            found = zero.Stages12(told, ranks, subject.optimizer, fakes)
+        self._model_blocks()
+        return found
 
     def _compile(self) -> None:
         subject, request, doubt = self.subject, self.request, self.fakes.doubt
@@ -213,7 +239,8 @@ class _Training:
             recorder.mark("empty_cache")
         recorder.mark(f"step {number}")
         recorder.mark(FORWARD)
-        subject.optimizer.zero_grad(set_to_none=request.set_to_none)
+        if self._engine is None:
+            subject.optimizer.zero_grad(set_to_none=request.set_to_none)
         total: torch.Tensor | None = None
         for micro in range(request.accumulate):
             if micro:
@@ -223,18 +250,27 @@ class _Training:
             with self._autocast():
                 if self._reducer is not None:
                     self._reducer.before_forward(last)
+                if isinstance(self._engine, zero3.Stage3):
+                    self._engine.before_forward()
                 loss = subject.loss()
                 if self._reducer is not None:
                     self._reducer.after_forward(loss, last)
                 if request.accumulate > 1:
                     loss = loss / request.accumulate
             recorder.mark(BACKWARD)
+            if self._engine is not None:
+                self._engine.before_backward(last)
             self.scaler.scale(loss).backward()
+            if self._engine is not None:
+                self._engine.after_backward()
             total = loss.detach() if total is None else total + loss.detach()
             self._gradients()
         recorder.mark(OPTIMIZER)
-        self.scaler.step(subject.optimizer)
-        self.scaler.update()
+        if self._engine is not None:
+            self._engine.step()
+        else:
+            self.scaler.step(subject.optimizer)
+            self.scaler.update()
         for state in optimizers.states(subject.optimizer):
             self._decide(state, "optimizer")
         self._model_blocks()

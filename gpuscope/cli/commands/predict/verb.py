@@ -157,6 +157,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     toggles.add_argument(
         "--parallel", choices=SHARDINGS, default="none", help="how --nproc ranks share the model"
     )
+    toggles.add_argument(
+        "--deepspeed",
+        metavar="FILE",
+        help="instead of --parallel: DeepSpeed's JSON file, for one of --nproc ranks",
+    )
 
 
 def run(args: argparse.Namespace, tracer: Tracer | None = None) -> int:
