@@ -1,12 +1,13 @@
 """Judge predictions of DeepSpeed's ZeRO on two GPUs, declared before they were measured.
 
 ``python -m bench.predict.deepspeed_cards --out DIR`` predicts, measures and compares three models
-of ``sharded_models.py`` in stages 1, 2 and 3, and some with other settings. Measuring needs deepspeed,
-and none of its compiled operators. What the actions do is said in ``cards.py``.
+of ``sharded_models.py`` in stages 1, 2 and 3, and some with other settings. Measuring needs
+deepspeed, and none of its compiled operators. What the actions do is said in ``cards.py``.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 from typing import Any
 
@@ -67,8 +68,7 @@ def run(case: Case, place: Place, phases: Phases) -> None:
         "DS_IGNORE_CUDA_DETECTION": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29551",
     }  # fmt: skip
     place.join()
-    import deepspeed
-
+    deepspeed = importlib.import_module("deepspeed")
     options = case.options
     batch = (case.request.batch or 1) if place.device.type == "cuda" else 2
     phases.begin("build")
@@ -88,7 +88,7 @@ def run(case: Case, place: Place, phases: Phases) -> None:
     for step in range(1, STEPS + 1):
         phases.begin(f"step {step}")
         phases.begin("forward")
-        value = loss(called)  # type: ignore[arg-type]
+        value = loss(called)
         phases.end(step, "forward")
         phases.begin("backward")
         engine.backward(value)

@@ -116,14 +116,13 @@ def _rank(names: list[str], rank: int, path: str, answers: Any) -> None:
         "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(RANKS),
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29555", "DS_ACCELERATOR": "cpu",
     }  # fmt: skip
-    import deepspeed
-
+    deepspeed: Any = importlib.import_module("deepspeed")
     torch.set_num_threads(1)
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{path}", rank=rank, world_size=RANKS
     )
     deepspeed.DeepSpeedEngine._broadcast_model = lambda _: None
-    collectives = importlib.import_module("deepspeed.runtime.comm.coalesced_collectives")
+    collectives: Any = importlib.import_module("deepspeed.runtime.comm.coalesced_collectives")
     collectives._torch_reduce_scatter_fn = lambda *_, **__: None  # gloo copies, NCCL does not
     for name in names:
         answers.put((name, rank, _measured(name, deepspeed)))

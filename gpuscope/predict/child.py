@@ -112,7 +112,7 @@ class Tracer:
         """
         single = alone(request)
         found = self._known.get(single)
-        if found is None or request.sharding in ("none", "ddp"):
+        if found is None or request.sharding in ("none", "dp", "ddp"):
             found = self._known[single] = self._ask(single, seconds)
             if len(self._known) > KEPT:
                 del self._known[next(iter(self._known))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..lab.config import ConfigError, LabConfig
 from ..lab.toggles import PREDICTED
 from ..model.allocator_settings import DEFAULT, Settings
-from .request import CUDA_GRAPHS, FIRST_DEVICE, SEARCHING, Doubt, Request
+from .request import CUDA_GRAPHS, SEARCHING, Request
 from .whatif import Fix
 
 _TRANSLATED = ("model", "checkpoint", "optimizer")
@@ -13,7 +13,7 @@ _TRANSLATED = ("model", "checkpoint", "optimizer")
 _SHARED = tuple(
     name for name, toggle in PREDICTED.items() if name == toggle.name and name not in _TRANSLATED
 )
-_SHARDING = {"none": "none", "dp": "none", "ddp": "ddp", "fsdp": "fsdp"}
+_SHARDING = {"none": "none", "dp": "dp", "ddp": "ddp", "fsdp": "fsdp"}
 
 
 def request_of(config: LabConfig, architecture: str, ranks: int = 2) -> Request:
@@ -21,7 +21,7 @@ def request_of(config: LabConfig, architecture: str, ranks: int = 2) -> Request:
 
     ``ranks`` is used if the switches do not set the number of ranks.
     """
-    several = config.parallel in ("ddp", "fsdp")
+    several = config.parallel in ("dp", "ddp", "fsdp")
     return Request(
         config.preset("cuda"),
         checkpoint=int(config.checkpoint),
@@ -42,11 +42,6 @@ def settings_of(config: LabConfig) -> Settings:
     return (
         Settings(expandable=config.expandable_segments) if config.expandable_segments else DEFAULT
     )
-
-
-def doubts_of(config: LabConfig) -> list[Doubt]:
-    """Return doubts about what the switches ask for and no trace shows."""
-    return [FIRST_DEVICE] if config.parallel == "dp" else []
 
 
 def config_with(config: LabConfig, fix: Fix) -> LabConfig | str:

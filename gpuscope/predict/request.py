@@ -44,7 +44,7 @@ CUDA_GRAPHS = ("reduce-overhead", "max-autotune")
 """Modes of torch.compile that capture the compiled graphs as CUDA graphs."""
 SEARCHING = ("max-autotune", "max-autotune-no-cudagraphs")
 """Modes of torch.compile that search for the fastest kernels."""
-SHARDINGS = ("none", "ddp", "zero1", "zero2", "fsdp")
+SHARDINGS = ("none", "dp", "ddp", "zero1", "zero2", "fsdp")
 BUCKETED = ("ddp", "zero1")
 """Shardings whose gradients are reduced in the buckets of DistributedDataParallel."""
 
@@ -135,7 +135,7 @@ def alone(request: Request) -> Request:
 
     It is the same training on one GPU, or for ddp and zero1 one rank of ddp. Of FSDP's switches
     only the type in which the model computes changes what one GPU allocates. DeepSpeed's rank is
-    traced as it is.
+    traced as it is, and so is the first device of DataParallel.
     """
     if request.deepspeed:
         return request
@@ -143,6 +143,8 @@ def alone(request: Request) -> Request:
     theirs = {name: getattr(plain, name) for name in DERIVED}
     if request.sharding != "fsdp" or request.fsdp_params == plain.fsdp_params:
         theirs |= {name: getattr(plain, name) for name in ("fsdp_params", "fsdp_wrap")}
+    if request.sharding == "dp":
+        return replace(request, **theirs)
     sharding = "ddp" if request.sharding in BUCKETED else "none"
     return replace(request, sharding=sharding, ranks=1, **theirs)
 
@@ -171,7 +173,7 @@ class Doubt:
 FIRST_DEVICE = Doubt(
     "sharding",
     "DataParallel is traced on one GPU. Of several, the first has the outputs and the loss of the "
-    "whole batch, and only its share of the activations.",
+    "whole batch, and only its share of the activations: --parallel dp --nproc N predicts it.",
     "DataParallel",
     30.0,
 )

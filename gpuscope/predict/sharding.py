@@ -3,6 +3,7 @@
 Standard library only.
 
 ============  =============================================================================================
+dp            nothing: the first of several devices is traced as it is
 ddp           nothing: the buckets are in its trace
 zero1         as ddp, whose buckets are in its trace; the optimizer's state and temporaries are those of the
               rank that gets most: ``ZeroRedundancyOptimizer`` gives each rank whole parameters
@@ -22,7 +23,7 @@ from .trace import Mark, Owner, Trace
 
 BUCKET_BYTES = 25 << 20
 """The default bucket size of DistributedDataParallel."""
-DOUBT_PERCENT = {"ddp": 1.0, "zero1": 2.0, "zero2": 5.0, "fsdp": 1.0}
+DOUBT_PERCENT = {"dp": 5.0, "ddp": 1.0, "zero1": 2.0, "zero2": 5.0, "fsdp": 1.0}
 _DIVIDED = {
     "zero1": ("optimizer",),
     "zero2": ("optimizer", "gradient"),
@@ -50,6 +51,12 @@ def sharded(
         )
     if kind == "none":
         return trace, []
+    if kind == "dp":
+        text = (
+            f"The first of DataParallel's {ranks} devices was traced, by torch's source; it was "
+            "not measured on cards. The others take less."
+        )
+        return trace, [Doubt("sharding", text, "DataParallel", DOUBT_PERCENT[kind])]
     if kind == "ddp":
         text = f"One of {ranks} ranks was traced, with its buckets, without NCCL's memory."
         return trace, [Doubt("sharding", text, "", DOUBT_PERCENT[kind])]

@@ -7,11 +7,12 @@ once.
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import Any
 
 import pytest
 
 from gpuscope.lab.config import LabConfig
-from gpuscope.predict.from_lab_config import doubts_of
+from gpuscope.predict import from_lab_config
 from gpuscope.predict.fully_sharded import GATHER_STREAM, Policy
 from gpuscope.predict.request import CannotPredict, Request
 from gpuscope.predict.sharding import sharded
@@ -177,13 +178,30 @@ def test_blocks_are_gathered_ahead_where_the_program_asks_for_it() -> None:
     assert plain < ahead <= plain + 2 * 16 * MIB
 
 
-def test_deepspeed_and_the_first_device_of_data_parallel_are_said_not_to_be_predicted() -> None:
+def test_a_program_with_deepspeeds_engine_is_told_to_give_its_file() -> None:
     failures = pytest.importorskip("gpuscope.predict.tracing.failures")
     error = ModuleNotFoundError("No module named 'deepspeed'")
-    assert "its JSON file is not read" in failures.in_words(Request("m:f"), error).why
-    (doubt,) = doubts_of(LabConfig(parallel="dp"))
-    assert "DataParallel" in doubt.text
-    assert doubt.percent > 0
+    assert "--deepspeed ds_config.json" in failures.in_words(Request("m:f"), error).next
+
+
+def test_the_first_device_of_data_parallel_holds_its_part_and_all_outputs() -> None:
+    steps = pytest.importorskip("gpuscope.predict.tracing.steps")
+    kinds = {"alone": {}, "two": {"ranks": 2}, "four": {"ranks": 4}}
+
+    def held(**more: Any) -> int:
+        sharding = "dp" if more else "none"
+        trace = steps.trace(Request("gpt-tiny", 64, sharding=sharding, **more)).trace
+        return sum(
+            size
+            for block, size in enumerate(trace.sizes)
+            if trace.owner(block).category == "activation"
+        )
+
+    found = {name: held(**more) for name, more in kinds.items()}
+    assert found["two"] / found["alone"] == pytest.approx(1 / 2, abs=0.1)
+    assert found["four"] / found["alone"] == pytest.approx(1 / 4, abs=0.1)
+    request = from_lab_config.request_of(LabConfig(parallel="dp"), "9.0")
+    assert (request.sharding, request.ranks) == ("dp", 2)
 
 
 def test_what_makes_no_sense_is_said() -> None:

@@ -70,12 +70,10 @@ def in_words(request: Request, error: BaseException) -> CannotPredict:
     if _DEEPSPEED in text or any(f"{os.sep}{_DEEPSPEED}{os.sep}" in name for name in frames):
         return CannotPredict(
             f"{request.model} trains by DeepSpeed{at}.",
-            "its engine keeps 16-bit weights, float32 shares and buckets of its own. None of these "
-            "were measured, so they are not predicted, and its JSON file is not read.",
-            "for FSDP2 instead: pass the plain model, with --parallel fsdp --nproc N; for "
-            "DeepSpeed's own estimate of weights and states: "
-            "deepspeed.runtime.zero.stage3.estimate_zero3_model_states_mem_needs_all_live(model, "
-            f"N, 1); or {_CALIBRATE}",
+            "its engine cannot run without its GPUs. What it takes is simulated around the plain "
+            "model instead.",
+            "pass the plain model and optimizer, with --deepspeed ds_config.json --nproc N; or "
+            f"{_CALIBRATE}",
             "custom_kernel",
         )
     if any(_DISTRIBUTED in name for name in frames):

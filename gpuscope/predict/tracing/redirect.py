@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _python_dispatch as torch_dispatch
 
 from ..request import FIRST_DEVICE, Doubt
-from . import compiling, data_dependent, distributed, files, flex, interface
+from . import compiling, data_dependent, data_parallel, distributed, files, flex, interface
 from .cuda_answers import accelerator, answers, none
 from .ddp import Shelf
 from .fakes import DEVICE
@@ -341,7 +341,8 @@ def pretended(
     change(module, "to", module_to)
 
     def passed_on(self: Any, *args: Any, **kwargs: Any) -> Any:
-        doubt(FIRST_DEVICE)
+        if not data_parallel.divides(self.module):
+            doubt(FIRST_DEVICE)
         return self.module(*args, **kwargs)
 
     change(torch.nn.DataParallel, "forward", passed_on)  # as it does with one device

@@ -18,6 +18,7 @@ from . import (
     autocast,
     compiling,
     data_dependent,
+    data_parallel,
     ddp,
     kernels,
     mixed,
@@ -127,7 +128,7 @@ def trace(request: Request, emulate: bool = True) -> Traced:
         fakes.doubt(
             Doubt("sharding", ddp.MAY_KEEP, "nccl watchdog", round(more - less, 1), upward=True)
         )
-    derived = "none" if request.sharding == "ddp" else request.sharding
+    derived = "none" if request.sharding in ("dp", "ddp") else request.sharding
     traced, doubts = sharded(recorder.finish(), derived, request.ranks, Policy.of(request))
     return Traced(
         trace=traced,
@@ -190,6 +191,9 @@ class _Training:
         if request.sharding in BUCKETED and not wrapped:
             views = ddp.Options(gradient_as_bucket_view=request.bucket_views)
             self._reducer = ddp.Reducer(self.subject.model, views, shelf)
+        if request.sharding == "dp":
+            inner = getattr(self.subject.model, "module", self.subject.model)
+            data_parallel.install(inner, request.ranks)
         self._engine = self._deepspeed() if request.deepspeed else None
 
     def _deepspeed(self) -> zero.Stages12 | zero3.Stage3 | None:

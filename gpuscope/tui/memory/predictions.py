@@ -153,7 +153,7 @@ class Predictions:
 
     def _answer(self, found: Question, fixes: bool, loop: asyncio.AbstractEventLoop) -> None:
         from ...predict.answer import REFERENCE, Asking
-        from ...predict.from_lab_config import doubts_of, request_of, settings_of
+        from ...predict.from_lab_config import request_of, settings_of
         from ...predict.request import CannotPredict
         from ...predict.whatif import Fix
 
@@ -169,9 +169,7 @@ class Predictions:
         found.doing, found.since = "tracing the model", time.monotonic()
         self._tell(loop)
         try:
-            asking = Asking(
-                request, self._tracer(), card, settings_of(config), SECONDS, doubts_of(config)
-            )
+            asking = Asking(request, self._tracer(), card, settings_of(config), SECONDS)
             found.answer = asking.answer
             if fixes:
                 asking.find_fixes(None, hear)

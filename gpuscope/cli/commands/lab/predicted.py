@@ -19,16 +19,14 @@ def with_prediction(document: dict[str, Any], config: LabConfig) -> dict[str, An
     from ....predict.answer import REFERENCE, Asking, Tracer
     from ....predict.child import Tracer as Child
     from ....predict.document import figure_of
-    from ....predict.from_lab_config import doubts_of, request_of, settings_of
+    from ....predict.from_lab_config import request_of, settings_of
     from ....predict.request import CannotPredict
 
     request = request_of(config, REFERENCE.architecture, document.get("world_size") or 2)
     with Child() as child:
         tracer: Tracer = lambda request: child.trace(request, SECONDS)  # noqa: E731
         try:
-            answer = Asking(
-                request, tracer, None, settings_of(config), SECONDS, doubts_of(config)
-            ).finish()
+            answer = Asking(request, tracer, None, settings_of(config), SECONDS).finish()
         except CannotPredict as trouble:
             reason = " ".join(str(word) for word in trouble.args[:2])
             row = {"path": "predicted", "code": trouble.code, "reason": reason}
