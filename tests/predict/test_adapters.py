@@ -164,3 +164,14 @@ def test_states_of_an_optimizer_in_eight_bits_have_the_bytes_of_their_layout():
     wanted = 2 * count + 2 * 4 * count // 256 + 2 * 4 * INNER + 2 * 4 * 256
     assert held(traced.trace)["optimizer"] == pytest.approx(wanted, rel=0.03)
     assert not hasattr(torch._C, "_cuda_getCurrentRawStream") or torch.version.cuda
+
+
+def test_a_weight_that_is_stored_in_parts_is_counted_in_its_parts() -> None:
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    first, second = torch.zeros(3), torch.zeros(3)
+    nested = TwoTensor(TwoTensor(first, second), TwoTensor(second, first))
+    assert [id(one) for one in adapters.parts(nested)] == [
+        id(one) for one in (first, second, second, first)
+    ]
+    assert adapters.parts(first) == []

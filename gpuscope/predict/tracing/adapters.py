@@ -30,6 +30,24 @@ UNMEASURED = Doubt(
 )
 
 
+QUANTISED = Doubt(
+    "unmeasured",
+    "A weight is stored in parts, as torchao quantises it. Its kernels were not measured: what "
+    "they unpack for a product is traced as the library computes it on a CPU.",
+    "torchao",
+    10.0,
+)
+
+
+def parts(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """Return the tensors that a quantised one is made of; none for a plain one."""
+    flatten = getattr(tensor, "__tensor_flatten__", None)
+    if flatten is None:
+        return []
+    inner = [getattr(tensor, name) for name in flatten()[0]]
+    return [leaf for one in inner for leaf in parts(one) or [one]]
+
+
 class _Product(torch.autograd.Function):  # type: ignore[misc]  # torch is Any here
     """A product with weights that are unpacked for it, and once more in the backward pass."""
 

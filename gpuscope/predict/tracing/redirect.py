@@ -184,7 +184,7 @@ def _is_cuda(mode: Redirect, func: Any, args: Any, kwargs: Any) -> Any:
 
 FIRST = torch.device("cuda", 0)
 _META = torch.device("meta")
-_INSIDE = ("torch.", "gpuscope.predict.")
+_INSIDE = ("torch.", "torchao.", "gpuscope.predict.")
 """Modules that get the device in the GPU's place."""
 
 

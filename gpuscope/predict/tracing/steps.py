@@ -172,7 +172,8 @@ class _Training:
             held[id(parameter)] = parameter
         self.batch, self.source = self.subject.batch, self.subject.source
         self.parameters = adapters.numbers(self.subject.model)
-        if not any(fakes.block(parameter) is not None for parameter in held.values()):
+        stored = [part for one in held.values() for part in adapters.parts(one) or [one]]
+        if not any(fakes.block(part) is not None for part in stored):
             fakes.doubt(
                 Doubt(
                     "not_on_gpu",
@@ -289,9 +290,13 @@ class _Training:
         return torch.autocast("cuda", dtype=self._type)
 
     def _decide(self, tensor: torch.Tensor, category: str, module: str | None = None) -> None:
-        block = self.fakes.block(tensor)
-        if block is not None:
-            self.recorder.decide(block, category, module)
+        parts = adapters.parts(tensor)
+        if parts:
+            self.fakes.doubt(adapters.QUANTISED)
+        for part in parts or [tensor]:
+            block = self.fakes.block(part)
+            if block is not None:
+                self.recorder.decide(block, category, module)
 
     def _model_blocks(self) -> None:
         for name, buffer in self.subject.model.named_buffers():
