@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
+from ..text.numbers import number
 
 PERCENT = 3.0
 """What no card has confirmed yet, in percent; the simulation itself follows DeepSpeed's source."""
@@ -270,9 +271,9 @@ class _Reader:
         found = self.value(path)
         if found is None:
             return default
-        whole = not isinstance(found, bool) and isinstance(found, (int, float))
-        if not whole or found != found or abs(found) == float("inf") or int(found) != found:
+        value = number(found)
+        if value is None or value != int(value):
             raise UsageError(f"--deepspeed: {path} must be a whole number, not {found!r}"[:200])
-        if found < least:
+        if value < least:
             raise UsageError(f"--deepspeed: {path} must be at least {least}, not {found}"[:200])
         return int(found)
