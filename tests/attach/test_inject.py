@@ -28,13 +28,16 @@ from gpuscope.attach.inject_place import InjectionDirectory
 from gpuscope.attach.inject_target import check_ptrace, process, python
 from gpuscope.wire import frames
 from tests.fakes import pythons
+from tests.fakes.forking import Forked
 from tests.fakes.probe_client import Reader, wait_for
 from tests.fakes.ptrace import MAY_TRACE
 
 pytestmark = [pytest.mark.slow, *MAY_TRACE]
-TRIES = 3
+TRIES = 2
 
 TIGHT = "count = 0\nwhile True:\n    count += 1\n"
+CALM = "import time\nprint('ready', flush=True)\nwhile True: time.sleep(0.002)\n"
+"""What runs where the test is not about a busy program: it leaves the cores to others."""
 ALLOC = (
     "kept = {}\ncount = 0\nwhile True:\n    count += 1\n"
     "    kept[count % 997] = [{'a': [i] * 7} for i in range(20)]\n"
@@ -155,7 +158,7 @@ def files_of_injections(pid: int) -> list[Path]:
     ("minor", "code"),
     [
         *(pytest.param(minor, TIGHT, id=f"{minor}-tight") for minor in pythons.MINORS),
-        *(pytest.param(minor, ALLOC, id=f"{minor}-alloc") for minor in (8, 13, 14)),
+        *(pytest.param(minor, ALLOC, id=f"{minor}-alloc") for minor in (13, 14)),
     ],
 )
 def test_every_python_takes_the_probe_and_lets_it_go(minor, code):
@@ -190,14 +193,14 @@ def test_main_is_not_touched_and_nothing_is_printed():
 
 
 def test_a_second_injection_finds_the_first():
-    with victim(TIGHT) as running:
+    with victim(CALM) as running:
         assert inject(running.pid, patience=30).method == "ptrace"
         assert inject(running.pid, patience=30).method == "probe"
         assert inject(running.pid, process(running.pid).start).method == "probe"
 
 
 def test_the_stub_s_page_goes():
-    with victim(TIGHT) as running:
+    with victim(CALM) as running:
         assert stub_pages(running.pid) == []
         seen: set[int] = set()
         over = threading.Event()
@@ -223,19 +226,15 @@ def test_training_is_seen_at_once_and_gives_the_same_loss_to_the_last_digit():
     script = TRAIN + (
         "import sys, time\n"
         "print('ready', flush=True)\n"
-        "for _ in range(1200):\n"
+        "for _ in range(700):\n"
         "    loss = step()\n"
-        "    time.sleep(PAUSE)\n"  # time for ten injections, and none of the numbers' business
+        "    time.sleep(PAUSE)\n"  # time for six injections, and none of the numbers' business
         "print(repr(loss), repr(sum(p.double().sum().item() for p in model.parameters())), "
         "flush=True)\n"
     )
-    untouched = subprocess.run(
-        [sys.executable, "-c", script.replace("PAUSE", "0")],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    ).stdout.split("\n")[1]
+    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+    untouched = Forked(script.replace("PAUSE", "0"), environ).communicate(timeout=120)[0]
+    untouched = untouched.split("\n")[1]
     with victim(script.replace("PAUSE", "0.004")) as running:
         inject(running.pid, patience=30)
         reader = Reader(socket_of(running.pid))
@@ -244,7 +243,7 @@ def test_training_is_seen_at_once_and_gives_the_same_loss_to_the_last_digit():
         reader.close()
         detach(running.pid)
         count = 1
-        while count < 10:
+        while count < 6:
             try:
                 inject(running.pid, patience=30)
                 detach(running.pid)
@@ -253,7 +252,7 @@ def test_training_is_seen_at_once_and_gives_the_same_loss_to_the_last_digit():
             count += 1
         assert running.stdout is not None
         assert running.stdout.readline().rstrip() == untouched
-        assert count >= 4
+        assert count >= 3
 
 
 def test_loader_workers_come_and_go_while_it_happens():
@@ -425,7 +424,7 @@ def test_a_probe_that_is_just_being_loaded_is_waited_for():
 
 def test_a_victim_that_exits_meanwhile_is_reported_gone():
     for delay in (0.0, 0.02, 0.05, 0.1):
-        with victim(TIGHT) as running:
+        with victim(CALM) as running:
             threading.Timer(delay, running.kill).start()
             assert code_of(running.pid, 5) in ("", "gone")
             assert files_of_injections(running.pid) == []
@@ -470,7 +469,7 @@ def test_two_at_once_take_turns():
 
 
 def test_a_stopped_process_stays_stopped():
-    with victim(TIGHT) as running:
+    with victim(CALM) as running:
         running.send_signal(signal.SIGSTOP)
         wait_for(
             lambda: (
@@ -485,7 +484,7 @@ def test_a_stopped_process_stays_stopped():
 
 def test_a_reused_pid_is_left_alone():
     with (
-        victim(TIGHT) as running,
+        victim(CALM) as running,
         pytest.raises(CannotInject, match="now belongs to another process"),
     ):
         inject(running.pid, process(running.pid).start + 1)
@@ -493,7 +492,7 @@ def test_a_reused_pid_is_left_alone():
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="no strace")
 def test_a_traced_process_is_left_to_its_tracer():
-    with victim(TIGHT) as running:
+    with victim(CALM) as running:
         tracer = subprocess.Popen(
             ["strace", "-f", "-e", "trace=none", "-p", str(running.pid)], stderr=subprocess.DEVNULL
         )
@@ -512,17 +511,11 @@ def test_a_traced_process_is_left_to_its_tracer():
 
 
 @pytest.mark.parametrize("minor", [14, 15])
-@pytest.mark.parametrize(
-    "off", [{"PYTHON_DISABLE_REMOTE_DEBUG": "1"}, {}], ids=["switched off", "on"]
-)
-def test_disabled_remote_debugging_is_respected(minor, off):
+def test_disabled_remote_debugging_is_respected(minor):
     binary = pythons.find(minor)
     if binary is None:
         pytest.skip(f"no python3.{minor} on this machine (sh tests/pythons.sh)")
-    with victim(TIGHT, binary, **off) as running:
-        if not off:
-            assert inject(running.pid, patience=30).method == "pep768"
-            return
+    with victim(CALM, binary, PYTHON_DISABLE_REMOTE_DEBUG="1") as running:
         with pytest.raises(
             CannotInject, match=r"switched off .* and gpuscope respects that"
         ) as caught:
@@ -575,7 +568,7 @@ def test_a_program_that_imports_meanwhile_takes_the_probe():
 
 
 def test_an_idle_probe_takes_itself_out():
-    with victim(TIGHT) as running:
+    with victim(CALM) as running:
         before = threads(running.pid), descriptors(running.pid)
         inject(running.pid, patience=30, idle_seconds=0.5)
         assert socket_of(running.pid).exists()
@@ -597,10 +590,9 @@ class TestAnotherUser:
     NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs")
 
     def test_root_injects_into_a_trainer_of_somebody_else(self):
-        code = "import time\nprint('ready', flush=True)\nwhile True: time.sleep(0.002)\n"
         binary = readable_python()
         running = subprocess.Popen(
-            [*self.NOBODY, binary, "-c", code], stdout=subprocess.PIPE, text=True, cwd="/"
+            [*self.NOBODY, binary, "-c", CALM], stdout=subprocess.PIPE, text=True, cwd="/"
         )
         try:
             assert running.stdout is not None
@@ -615,7 +607,7 @@ class TestAnotherUser:
             running.communicate()
 
     def test_somebody_else_is_refused_with_the_reason(self, tmp_path):
-        with victim(TIGHT) as running:
+        with victim(CALM) as running:
             binary = readable_python()
             root = Path(tempfile.mkdtemp(prefix="gpuscope-test-"))
             root.chmod(0o755)
@@ -649,7 +641,7 @@ def test_a_hostile_place_is_refused(tmp_path):
     There is a symlink, an open directory, or somebody else's, where the trainer's private directory
     should be.
     """
-    with victim(TIGHT) as running:
+    with victim(CALM) as running:
         found = process(running.pid)
         place = InjectionDirectory(found)
         place.inside = "/tmp/" + tmp_path.name
@@ -668,7 +660,7 @@ def test_a_hostile_place_is_refused(tmp_path):
 
 
 def test_what_the_ptrace_way_does_not_fit_is_refused():
-    with victim(TIGHT) as running:
+    with victim(CALM) as running:
         known = python(process(running.pid))
         for change, reason in (
             ({"machine": 183}, "not aarch64"),

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.fakes.forking import tracing_python
+from tests.fakes.forking import forking_python
 
 ROOT = Path(__file__).parents[2]
 TRAIN = """\
@@ -94,7 +94,7 @@ def check(folder: Path, *words: str, **environ: str) -> tuple[int, str, str]:
         env={
             **inherited,
             "PYTHONPATH": str(ROOT),
-            "GPUSCOPE_LAB_PYTHON": tracing_python(folder.parent),
+            "GPUSCOPE_LAB_PYTHON": forking_python(folder.parent),
             **environ,
         },
         capture_output=True,

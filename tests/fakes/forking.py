@@ -254,26 +254,31 @@ class Forked:
         return read.get(id(self.stdout)), read.get(id(self.stderr))
 
 
-TRACES = """
+BEGINS = """
 import os, sys
 sys.path[:0] = [os.getcwd(), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
 sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
 """
-STAND_IN = """#!/bin/sh
-[ "$1 $2" = "-m gpuscope.predict.tracing" ] || exec {python} "$@"
+STAND_IN = """#!/bin/bash
+case "$1 $2" in
+  "-m gpuscope.predict.tracing" | "-m gpuscope.lab.worker") ;;
+  *) exec {python} "$@" ;;
+esac
 GPUSCOPE_TEST_FORKS={run} exec {python} -c '
 import sys
-sys.path.insert(0, sys.argv.pop())
-from tests.fakes.forking import trace
-trace()
-' "$3" {root}
+sys.path.insert(0, sys.argv.pop(1))
+from tests.fakes.forking import stand_between
+stand_between(*sys.argv[1:])
+' {root} "$2" "${{@:3}}"
 """
 
 
-def tracing_python(folder: Path) -> str:
-    """Return the path of a Python whose process that traces for predictions is a fork.
+def forking_python(folder: Path) -> str:
+    """Return the path of a Python that runs in forks what imports torch.
 
-    For ``$GPUSCOPE_LAB_PYTHON``: each such process would import torch for three seconds.
+    These are the process that traces for predictions and the Lab's worker. For
+    ``$GPUSCOPE_LAB_PYTHON``: each such process would import torch for three seconds. The pid that
+    who starts it knows is not the fork's, which gets the signals that ask a worker to end.
     """
     _server()
     path = folder / "python"
@@ -285,27 +290,36 @@ def tracing_python(folder: Path) -> str:
     return str(path)
 
 
-def trace() -> None:
-    """Stand between the process that asks and a fork that traces; both end with this one."""
-    pipe = int(sys.argv[1])
+def stand_between(module: str, *words: str) -> None:
+    """Stand between the process that asks and a fork that works; both end with this one."""
+    traces = module == "gpuscope.predict.tracing"
     environ = {name: value for name, value in os.environ.items() if name != FORKS}
     job = {
-        "code": TRACES + script("gpuscope.predict.tracing", str(pipe)),
+        "code": BEGINS + script(module, *words),
         "environ": environ,
         "cwd": os.getcwd(),
         "session": True,
-        "pipe": pipe,
     }
+    pipes = [int(words[0])] if traces else []
+    if traces:
+        job["pipe"] = pipes[0]
     ours, theirs = socket.socketpair()
-    socket.send_fds(_server(), [json.dumps(job).encode()], [0, 1, 2, theirs.fileno(), pipe])
-    for descriptor in (0, 1, 2, pipe):
+    socket.send_fds(_server(), [json.dumps(job).encode()], [0, 1, 2, theirs.fileno(), *pipes])
+    for descriptor in (0, 1, 2, *pipes):
         os.close(descriptor)
     theirs.close()
     said = b""
+    while b"\n" not in said:
+        said += ours.recv(64)
+    pid = int(said.partition(b"\n")[0])
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: os.kill(pid, number))
     while part := ours.recv(64):
         said += part
     code = int(said.partition(b"\n")[2].split()[0])
     if code < 0:
+        if -code in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     os._exit(code)
 

@@ -18,6 +18,7 @@ from gpuscope.lab import metrics
 from gpuscope.lab.config import LabConfig
 from gpuscope.lab.launch import PYTHON_VARIABLE
 from gpuscope.lab.ledger import Ledger
+from tests.fakes.forking import forking_python
 from tests.fakes.in_process import command
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,6 +37,16 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+@pytest.fixture
+def _forks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker is a fork of a process that has imported torch."""
+    pytest.importorskip("torch")
+    monkeypatch.setenv(PYTHON_VARIABLE, forking_python(tmp_path))
+
+
+FORKS = pytest.mark.usefixtures("_forks")
+
+
 def lab(
     *words: str, python: str = sys.executable, **environ: str
 ) -> subprocess.CompletedProcess[str]:
@@ -50,9 +61,9 @@ def lab(
     )
 
 
+@FORKS
 @pytest.mark.slow
 def test_the_document_has_its_keys_and_says_what_it_does_not_know(ledger: Path) -> None:
-    pytest.importorskip("torch")
     done = lab(
         "--model",
         "mlp",
@@ -90,9 +101,9 @@ def test_the_document_has_its_keys_and_says_what_it_does_not_know(ledger: Path) 
     assert entry.document["loss_last"] == document["loss_last"]
 
 
+@FORKS
 @pytest.mark.slow
 def test_two_ranks_and_no_ledger(ledger: Path) -> None:
-    pytest.importorskip("torch")
     words = [
         "--model",
         "mlp-tiny",
@@ -114,11 +125,11 @@ def test_two_ranks_and_no_ledger(ledger: Path) -> None:
     assert not ledger.exists()
 
 
+@FORKS
 @pytest.mark.slow
 def test_headless_without_json_speaks_to_a_person_also_where_the_ledger_cannot_be_written(
     ledger: Path,
 ) -> None:
-    pytest.importorskip("torch")
     ledger.write_bytes(b"this is no ledger, and somebody may want to keep it")
     done = lab("--model", "mlp-tiny", "--steps", "6", "--device", "cpu", "--headless")
     assert done.returncode == 0
@@ -205,9 +216,9 @@ def test_a_toggle_that_does_not_exist_is_a_usage_error() -> None:
     assert "--warp" in done.stderr
 
 
+@FORKS
 @pytest.mark.slow
 def test_a_failed_run_still_has_its_document() -> None:
-    pytest.importorskip("torch")
     done = lab("--device", "cuda", "--steps", "2", "--json", CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 2
     document = json.loads(done.stdout)
@@ -255,10 +266,10 @@ def test_another_python_with_torch_trains_for_one_without_and_slow_fp16_is_said(
     assert "10 to 30 times" in done.stderr
 
 
+@FORKS
 @pytest.mark.slow
 @pytest.mark.parametrize(("steps", "code"), [((), 0), (("--steps", "1000000"), 2)])
 def test_ctrl_c_ends_it_with_the_document(steps: tuple[str, ...], code: int) -> None:
-    pytest.importorskip("torch")
     process = subprocess.Popen(
         [
             sys.executable,

@@ -9,21 +9,22 @@ import sys
 
 import pytest
 
-nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed (the extra dev)")
-import nbformat  # noqa: E402  # comes with nbclient
-
 pytestmark = [
     pytest.mark.slow,
-    # Imported here it would make every test of this process one in a notebook.
+    # Imported here ipykernel would make every test of this process one in a notebook, and nbclient
+    # is imported when a test needs it: each worker reads this file.
     pytest.mark.skipif(
-        importlib.util.find_spec("ipykernel") is None,
-        reason="ipykernel is not installed (the extra dev)",
+        not all(importlib.util.find_spec(name) for name in ("ipykernel", "nbclient")),
+        reason="ipykernel or nbclient is not installed (the extra dev)",
     ),
 ]
 
 
 def executed(*sources: str):
     """Return the cells after a fresh kernel has run them, one after another."""
+    import nbclient
+    import nbformat  # comes with nbclient
+
     cells = [nbformat.v4.new_code_cell(source) for source in ("%load_ext gpuscope", *sources)]
     notebook = nbformat.v4.new_notebook(cells=cells)
     nbclient.NotebookClient(notebook, timeout=120, allow_errors=True).execute()

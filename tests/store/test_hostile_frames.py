@@ -208,7 +208,7 @@ TestAnyAgent.settings = settings(max_examples=15, stateful_step_count=30, deadli
 class TestAnyAgentForLong(AnyAgent.TestCase):
     """The same for so long that a rare order of frames comes up as well."""
 
-    settings = settings(stateful_step_count=30, deadline=None)
+    settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 
 
 def test_a_job_that_calls_itself_as_a_process_is_another_line():

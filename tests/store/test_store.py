@@ -256,18 +256,15 @@ def test_old_ended_processes_are_dropped_and_trainers_kept_longer():
 @pytest.mark.slow
 def test_numbers_are_bounded():
     watched = Watched(hello())
-    for i in range(1, 100):
-        watched.say(Def(i, gpu=frames.GpuDef(f"GPU-{i}", i)))
-    for i in range(1000, 5200):
-        watched.say(Def(i, proc=ProcDef(i, 1)))
+    watched.say(*(Def(i, gpu=frames.GpuDef(f"GPU-{i}", i)) for i in range(1, 100)))
+    watched.say(*(Def(i, proc=ProcDef(i, 1)) for i in range(1000, 5200)))
     host = watched.host
     assert (len(host.devices), len(host.processes)) == (64, 4096)
     assert [e.e for e in host.events] == ["problem"]
     # One that ended makes place.
     host = watched.say(Event(1000, "gone", 101 * SECOND, "x"), Def(9000, proc=ProcDef(9000, 1)))
     assert host.processes[-1].definition.pid == 9000
-    for i in range(1000):
-        watched.say(Event(1, "note", 101 * SECOND, str(i)))
+    watched.say(*(Event(1, "note", 101 * SECOND, str(i)) for i in range(1000)))
     assert len(watched.host.events) == 256
     assert watched.host.events[-1].text == "999"
 
