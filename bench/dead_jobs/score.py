@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from gpuscope import toml
 from gpuscope.doctor.dead.collect import read_job
-from gpuscope.doctor.dead.verdict import judge
+from gpuscope.doctor.dead.first_failure import judge
 
 DATA = Path(__file__).parent.parent.parent / "tests" / "data" / "dead_jobs"
 Half = Literal["dev", "held_out", "other_trainers", "nccl"]

@@ -23,8 +23,8 @@ from ..process.child import how_it_ended
 from . import machine, metrics, rules
 from .config import LabConfig
 from .device_selection import cores
-from .keeping import Keeper
 from .launch import FOLDER_VARIABLE
+from .ledger_keeper import Keeper
 from .rank_output import Relay
 
 GRACE_SECONDS = 5

@@ -25,7 +25,7 @@ from ..process.parent import die_with
 from . import machine, worker
 from .config import LabConfig
 from .forked import BAD_FORK, READY, end_line
-from .keeping import Keeper
+from .ledger_keeper import Keeper
 
 NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
 

@@ -22,7 +22,7 @@ from ..errors import UserError
 from ..process import child
 from . import metrics
 from .config import LabConfig
-from .keeping import KEEP
+from .ledger_keeper import KEEP
 
 PYTHON_VARIABLE = "GPUSCOPE_LAB_PYTHON"
 FOLDER_VARIABLE = "GPUSCOPE_LAB_FOLDER"

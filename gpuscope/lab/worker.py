@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, BinaryIO, NoReturn
 from . import machine, metrics
 from .advice import explain, is_explained
 from .config import ConfigError, LabConfig
-from .keeping import KEEP, Keeper
+from .ledger_keeper import KEEP, Keeper
 from .run_statistics import Tally
 
 if TYPE_CHECKING:

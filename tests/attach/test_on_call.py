@@ -15,7 +15,7 @@ import pytest
 from gpuscope.attach import on_call, run
 from gpuscope.doctor import table
 from gpuscope.doctor.dead.collect import read_job
-from gpuscope.doctor.dead.verdict import judge
+from gpuscope.doctor.dead.first_failure import judge
 from gpuscope.errors import UsageError
 from gpuscope.process import flight_settings
 from tests.fakes.probe_client import ROOT, environment

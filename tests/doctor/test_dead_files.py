@@ -25,7 +25,7 @@ from gpuscope.doctor import dead
 from gpuscope.doctor.dead import read_core
 from gpuscope.doctor.dead.collect import read_job
 from gpuscope.doctor.dead.find import Found
-from gpuscope.doctor.dead.verdict import judge
+from gpuscope.doctor.dead.first_failure import judge
 from tests.recordings import REDACTED
 
 from .test_dead_jobs import call, first, stamp

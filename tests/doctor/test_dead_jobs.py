@@ -14,7 +14,7 @@ from gpuscope.cli.commands.doctor import bundle
 from gpuscope.doctor import dead, report, table
 from gpuscope.doctor.dead import excerpt
 from gpuscope.doctor.dead.collect import read_job
-from gpuscope.doctor.dead.verdict import judge
+from gpuscope.doctor.dead.first_failure import judge
 
 BEGIN = 1_795_700_000.0
 

@@ -14,7 +14,7 @@ from bench.dead_jobs.score import DATA, answer_of, causes, score
 from gpuscope.doctor import report, table
 from gpuscope.doctor.dead import WORDINGS, examine
 from gpuscope.doctor.dead.collect import read_job
-from gpuscope.doctor.dead.verdict import judge
+from gpuscope.doctor.dead.first_failure import judge
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from gpuscope.doctor.dead.collect import read_job
-from gpuscope.doctor.dead.verdict import judge
+from gpuscope.doctor.dead.first_failure import judge
 
 from .test_dead_jobs import LOST, first, traceback
 

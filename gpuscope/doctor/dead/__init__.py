@@ -1,7 +1,7 @@
 """Say of a job that has ended which rank failed first and why, from the files that it left.
 
-``find`` recognises the files, ``collect`` puts together what they say of each rank, ``verdict``
-judges it and ``ranks_table`` draws it.
+``find`` recognises the files, ``collect`` puts together what they say of each rank,
+``first_failure`` judges it and ``ranks_table`` draws it.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ def examine(paths: Sequence[Path], name: str, here: bool = True) -> Report:
 
     ``here`` says that the files stay, so that the report can tell the user to read them.
     """
-    from . import ranks_table, verdict
+    from . import first_failure, ranks_table
     from .collect import read_files, read_job
 
     job = read_job(paths, name)
     if not job.files:
         why = f"{name}: it holds no log, no dump and no error file of a training."
         return Report(problems=(why, *job.unread))
-    judged = verdict.judge(job)
+    judged = first_failure.judge(job)
     root = None
     if here:
         root = paths[0] if paths[0].is_dir() else paths[0].parent
@@ -95,7 +95,7 @@ def examine(paths: Sequence[Path], name: str, here: bool = True) -> Report:
         report = replace(report, findings=(_only_to_read(report.findings[0]), *report.findings[1:]))
     report += closer + _of_snapshots(job.files)
     if job.attempts > 1:
-        before = verdict.judge(read_files(job.files, name, attempt=job.attempts - 2))
+        before = first_failure.judge(read_files(job.files, name, attempt=job.attempts - 2))
         report += Report(findings=tuple(_of_attempt(one, job, root) for one in before.suspects[:1]))
     return report
 
