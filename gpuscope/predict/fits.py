@@ -7,7 +7,7 @@ from ..lab.tune.findings import Prediction
 from ..text.units import bytes_text
 from .answer import Asking
 from .child import SECONDS, Tracer
-from .from_lab_config import doubts_of, request_of, settings_of
+from .from_lab_config import request_of, settings_of
 from .request import CannotPredict
 
 
@@ -46,7 +46,6 @@ class Fits:
                 None,
                 settings_of(config),
                 SECONDS,
-                doubts_of(config),
             ).finish()
         except CannotPredict:
             return None
