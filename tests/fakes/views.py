@@ -290,8 +290,8 @@ def vacant(
     return out
 
 
-def cpu_only(seconds: float = 20.0) -> list[f.Frame]:
-    """No driver; a small trainer with a probe trains on the processor."""
+def cpu_only(seconds: float = 20.0, trains: bool = True) -> list[f.Frame]:
+    """No driver; a small trainer with a probe trains on the processor, or nothing does."""
     why: list[int | str] = [f.HOST_ID, "nvml", f.DRIVER_ERROR, "libnvidia-ml.so.1 is not here"]
     out: list[f.Frame] = [
         hello("laptop"),
@@ -302,6 +302,8 @@ def cpu_only(seconds: float = 20.0) -> list[f.Frame]:
             driver_version=None,
             cuda_driver_version=None,
         ),
+    ]
+    trainer: list[f.Frame] = [
         f.Def(
             121,
             proc=f.ProcDef(
@@ -328,6 +330,7 @@ def cpu_only(seconds: float = 20.0) -> list[f.Frame]:
         ),
         f.Def(421, alloc=f.AllocDef(321, -1)),
     ]
+    out += trainer if trains else []
     for q, at, s in ticks(seconds):
         sample = f.Sample(q, int(at * 1e9), why=[why] if q == 0 else [])
         load = 40 + 20 * math.sin(s / 5)
@@ -336,6 +339,9 @@ def cpu_only(seconds: float = 20.0) -> list[f.Frame]:
                 cpu_percent=load, load_1m=3.1, memory_available_bytes=20 * GIB, shm_used_bytes=0
             )
         )
+        out.append(sample)
+        if not trains:
+            continue
         sample.p.append(row("p", 121, cpu_percent=380.0, rss_bytes=int(1.4 * GIB)))
         sample.t.append(
             trainer_row(
@@ -348,7 +354,6 @@ def cpu_only(seconds: float = 20.0) -> list[f.Frame]:
             "optimizer_state_bytes": 24 << 20,
         }
         sample.a.append(row("a", 421, **sizes))
-        out.append(sample)
     return out
 
 

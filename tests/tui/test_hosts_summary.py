@@ -433,7 +433,7 @@ def test_the_columns_that_matter_stay(terminal):
         assert "tensor" in placed
     if terminal >= 120:
         assert {"memory", "meter", "job"} <= set(placed)
-        assert placed["worst"] >= 30
+        assert placed["worst"] >= 29
 
 
 def test_every_cell_fits_its_column_whatever_a_host_calls_itself():

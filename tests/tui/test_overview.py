@@ -236,7 +236,7 @@ async def test_the_rank_to_look_at_is_among_the_curves_of_a_large_job():
 async def test_ranks_that_are_alike_are_counted_with_those_that_have_no_curve():
     app = make_app(jobs.ranks(7, seconds=20.0))
     async with app.run_test(size=LARGE) as pilot:
-        screen = await until(pilot, "4 of 7 ranks alike", "PEAK/RESERVED", "PEAK EVER")
+        screen = await until(pilot, "step, 7 ranks", "PEAK/RESERVED", "PEAK EVER")
         assert " 4 ranks alike" not in screen
 
 
@@ -266,12 +266,12 @@ async def test_the_load_of_a_job_that_hangs_is_hatched_since_its_last_step():
 async def test_what_a_smaller_terminal_loses_goes_and_comes_back():
     app = make_app(views.training())
     async with app.run_test(size=LARGE) as pilot:
-        await until(pilot, "Processes", "Power, W", " SM ")
+        await until(pilot, "Processes", "What happened", " SM ")
         await pilot.resize_terminal(99, 40)
-        await until(pilot, "USED/TOTAL", absent="Power, W")
+        await until(pilot, "USED/TOTAL", absent="What happened")
         assert "Processes ─" not in text(app)
         await pilot.resize_terminal(*LARGE)
-        await until(pilot, "Processes ─", "Power, W", " SM ")
+        await until(pilot, "Processes ─", "What happened", " SM ")
 
 
 # ── lanes ──
@@ -493,7 +493,7 @@ async def test_two_gpus_have_lanes_for_what_works_inside_them_too():
         screen = await until(pilot, "Utilisation by GPU and part", "tensor")
         lanes = [line[2:10].strip() for line in screen.splitlines()]
         at = lanes.index("GPU 1")
-        assert {"SM", "tensor"} <= set(lanes[lanes.index("GPU 0") : at])
+        assert "tensor" in lanes[lanes.index("GPU 0") : at]
         assert "tensor" in lanes[at:]
 
 

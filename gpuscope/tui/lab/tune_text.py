@@ -133,7 +133,7 @@ def _what_next(tuning: Tuning) -> Iterable[Line]:
         again = f" search again for {window_text(enough)}"
         line += [(key_of("new", "TuneScreen"), "accent"), (again, "text")]
     if len(line) == 1:
-        other = " search with other switches as the baseline; Esc: the Lab, to set them"
+        other = " search with other switches as the baseline: set them in the Lab"
         line += [(key_of("new", "TuneScreen"), "accent"), (other, "text")]
     yield line
 
