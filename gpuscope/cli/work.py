@@ -17,6 +17,8 @@ from .one_trainer import ProbedTrainer, answer_of
 
 STEPS = 2
 """Counting waits for the end of a step, and is done at the end of the next one."""
+SLACK = 1.25
+"""The counted step takes longer than the others: so many times the usual time must be left."""
 PRICE = (
     "Counting the FLOPs of one step makes that step longer, once: by about 0.1 s for 5,000 "
     "operators (--no-look: none)."
@@ -34,11 +36,13 @@ async def take(found: ProbedTrainer, seconds: float) -> tuple[UsefulWork | None,
     ``seconds`` is the time in which a step has to be counted.
     """
     needed = STEPS * (found.trainer.number("step_seconds") or 0.0)
-    if seconds < needed:
+    if seconds < SLACK * needed:
         return None, f"{STEPS} steps take {duration_text(needed)}, too long to wait for"
-    value, problem = await answer_of(found, "work", max(seconds, LEAST_SECONDS))
+    patience = max(seconds, LEAST_SECONDS)
+    value, problem = await answer_of(found, "work", patience)
     if value is None:
-        return None, problem
+        late = f"no whole step ended within {patience:.1f} s. Ask again, or l in the Time tab"
+        return None, late if "was not done within" in problem else problem
     host = found.store.view().host
     work = of_trainer(value, found.trainer, host) if host is not None else None
     return work, "" if work is not None else "the step had no operators"
@@ -47,7 +51,7 @@ async def take(found: ProbedTrainer, seconds: float) -> tuple[UsefulWork | None,
 def lines(work: UsefulWork | None, problem: str, step_seconds: float | None) -> list[str]:
     """Return the line of the report, the operators without FLOPs, and what counting has cost."""
     if work is None:
-        return [f"Useful work: not known, {problem}."]
+        return [f"Useful work: not known: {problem}."]
     out = [f"Useful work: {sentence(work, step_seconds)}"]
     if work.recomputed_flops:
         again = work.recomputed_flops / work.hardware_flops

@@ -284,7 +284,7 @@ class Acts:
                     Error(
                         act.id,
                         "timeout",
-                        f"{act.name} was not done within {act.seconds:g} s: {act.stage}",
+                        f"{act.name} was not done within {round(act.seconds, 1):g} s: {act.stage}",
                     )
                 )
         self._acts = [act for act in self._acts if not act.is_finished]

@@ -78,7 +78,7 @@ def test_it_says_what_takes_most_and_what_a_step_would_take_without_it(ask):
     assert "a step of 600 ms would take 300 ms or more" in said
     assert "num_workers" in out
     assert [name for name, _ in asked] == ["time", "look", "work", "time", "recent"]
-    assert "Useful work: not known, parts of this training are compiled." in said
+    assert "Useful work: not known: parts of this training are compiled." in said
     assert "No GPU trace was taken: no CUDA here: nothing to trace." in said
     assert asked[0][1]["close_seconds"] == 0.01
 
@@ -237,7 +237,7 @@ def test_what_does_not_fit_into_the_time_is_left_out_with_a_sentence(ask, monkey
     said = " ".join(out.split())
     assert status == 1
     assert "No GPU trace was taken: the trainer answered so late that no time was left" in said
-    assert "Useful work: not known, 2 steps take 1.00 s, too long to wait for" in said
+    assert "Useful work: not known: 2 steps take 1.00 s, too long to wait for" in said
     assert {name for name, _ in asked} == {"time", "recent"}
 
 
