@@ -189,7 +189,7 @@ def test_what_brings_nothing_is_taken_back():
 def test_a_switch_without_which_nothing_runs_is_a_row_that_says_so():
     found = Card(memory=24 << 30).tune(limits=FREE)
     (brings,) = [one for one in found.switches if one.name == "amp"]
-    assert brings.reason == "without it the training does not run"
+    assert brings.reason == "does not fit without it"
     (without,) = [row for row in found.rows if row.changed == {"amp": "off"}]
     assert without.status == "does_not_fit"
     assert "memory" in without.reason

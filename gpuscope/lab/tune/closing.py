@@ -12,7 +12,7 @@ from ..ledger import Entry
 from ..rules import refusal
 from ..toggles import BY_NAME
 from . import judge
-from .findings import TOO_SHORT, Row, Switch, Trial, one
+from .findings import NO_FIT, NO_RUN, TOO_SHORT, Row, Switch, Trial, one
 from .judge import Speed
 from .trials import LEAST_PAIRS, MARGIN, MUCH, PROOF_WINDOWS, Trials
 
@@ -54,13 +54,20 @@ class Closing(Trials):
             elif refused := refusal(without, self._facts(without)):
                 row.reason = f"{refused.what} {refused.why}"
             elif without == self.baseline and self._good(without) is None:
-                row.reason = "without it the training does not run"
+                row.reason = self._not_without(without)
             elif (yield from self._needless(row, best, without, names)):
                 best = without
                 self._rows[best].status = "kept"
                 self._rows[best].loss = self._loss(best)
                 switches.pop()
         return best, switches
+
+    def _not_without(self, without: LabConfig) -> str:
+        """Say how a run without a switch ended that the training needs."""
+        row = self._rows.get(without)
+        # a search goes on after its baseline failed only where memory was the reason
+        too_large = row is not None and row.status in ("does_not_fit", "baseline")
+        return NO_FIT if too_large else NO_RUN
 
     def _needless(
         self, switch: Switch, best: LabConfig, without: LabConfig, names: tuple[str, ...]
@@ -81,7 +88,7 @@ class Closing(Trials):
             return False
         runs = self._good(without)
         if runs is None:
-            switch.reason = "without it the training does not run"
+            switch.reason = self._not_without(without)
             return False
         switch.brings = judge.speed(runs[-1:], self._runs[best][-1:])
         decision = judge.first_look(switch.brings)

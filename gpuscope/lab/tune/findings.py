@@ -32,6 +32,8 @@ STATUS: dict[str, str] = {
     "not_proved": "not proved",
 }
 """The word of the table for each status of a candidate."""
+NO_FIT, NO_RUN = NEEDED = "does not fit without it", "does not run without it"
+"""Why the gain of a switch is not a number: the training needs the switch."""
 Fit = Callable[[LabConfig], "Prediction | None"]
 
 

@@ -17,7 +17,7 @@ from ..sweep import cell_key
 from ..tables import figure
 from ..toggles import BY_NAME
 from . import judge, paste
-from .findings import STATUS, TOO_SHORT, Found, Row, Switch, label_of
+from .findings import NEEDED, STATUS, TOO_SHORT, Found, Row, Switch, label_of
 
 COST_SAMPLES = 1_000_000
 """Samples that a price and an energy are given for, unless the user names another number."""
@@ -218,7 +218,8 @@ class Result:
         """Return what each switch of the winner brings, with a heading."""
         rows = [["switch", "was", "is", "gain"]]
         for one in self.found.switches:
-            brings = one.brings.text if one.brings else f"unknown: {one.reason}"
+            unknown = one.reason if one.reason in NEEDED else f"unknown: {one.reason}"
+            brings = one.brings.text if one.brings else unknown
             rows.append(
                 [one.name, text_of(one.name, one.before), text_of(one.name, one.after), brings]
             )

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...lab.intervals import ratio_text
-from ...lab.tune.findings import BASELINE, STATUS, TOO_SHORT
+from ...lab.tune.findings import BASELINE, NEEDED, STATUS, TOO_SHORT
 from ...lab.tune.result import text_of
 from ...text import styled
 from ...text.numbers import number
 from ...text.styled import Line, Piece
-from ...text.units import duration_text, percent_text, window_text
+from ...text.units import brief_duration_text, duration_text, percent_text, window_text
 from ..shell.keymap import key_of
 from ..widgets.bars import Meter
 from ..widgets.table import Cell, Column, TableRow
@@ -28,10 +28,10 @@ COLUMNS = (
     Column("reserved", "RESERVED", 9, align="right", priority=3),
     Column("warm_up", "WARM-UP", 8, align="right", priority=4),
     Column("loss", "LOSS", 7, align="right", priority=5),
-    Column("result", "RESULT", 14, flex=3),
+    Column("result", "RESULT", 13, flex=3),
 )
 DASH: list[Piece] = [("–", "faint")]
-LABEL_CELLS = 30
+LABEL_CELLS = 34
 """So many cells the configuration has, as far as it needs them."""
 EMPTY: tuple[Cell | None, ...] = (None, "", [], DASH)
 """Cells that say nothing."""
@@ -162,7 +162,9 @@ def gain_lines(document: Mapping[str, Any]) -> Iterable[Line]:
     """Return what each switch of the winner brings."""
     for row in document.get("switches") or ():
         brings = row.get("brings")
-        text = speed_text(brings) if isinstance(brings, dict) else f"unknown: {row.get('reason')}"
+        reason = str(row.get("reason"))
+        unknown = reason if reason in NEEDED else f"unknown: {reason}"
+        text = speed_text(brings) if isinstance(brings, dict) else unknown
         name = str(row.get("name"))
         before, after = (text_of(name, row.get(side)) for side in ("before", "after"))
         yield [(f"{name}  ", "accent"), (f"{before} → {after}  ", "text"), (text, "title")]
@@ -206,8 +208,10 @@ def _row(place: int, row: Mapping[str, Any], best: str, kept: str, fastest: floa
     label, speed, reason = str(row.get("label")), row.get("speed"), str(row.get("reason") or "")
     if reason == TOO_SHORT:
         reason = ""  # the result says it once
+    if row.get("status") == "does_not_fit" and "memory" in reason:
+        reason = ""  # "does not fit" says that; the words of the error are the candidate's detail
     excess, pace = number(row.get("loss_excess")), number(row.get("samples_per_second"))
-    known = row.get("status") in FAST
+    known, warm_up = row.get("status") in FAST, number(row.get("warmup_seconds"))
     return TableRow(
         str(place),
         {
@@ -216,7 +220,7 @@ def _row(place: int, row: Mapping[str, Any], best: str, kept: str, fastest: floa
             "bar": Meter(100 * pace / fastest, "ok" if known else "muted") if pace else "",
             "speed": [(speed_text(speed), "text")] if isinstance(speed, dict) else "",
             "reserved": _value(row.get("peak_reserved_bytes"), "bytes"),
-            "warm_up": _value(row.get("warmup_seconds"), "s"),
+            "warm_up": DASH if warm_up is None else [(brief_duration_text(warm_up), "text")],
             "loss": [] if excess is None else [(f"{excess * 100:+.1f} %", "muted")],
             "result": [(word, token), (f": {reason}" if reason else "", "muted")],
         },
