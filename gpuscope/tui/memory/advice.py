@@ -9,18 +9,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ...model.allocator_account import Part
 from ...model.device_state import mute
 from ...model.memory_account import Account, largest_freeable
 from ...store.view import HostView, by_id
 from ...text import styled
 from ...text.styled import Line
-from ...text.units import bytes_text
+from ...text.units import MIB, bytes_text
 from ..shell.keymap import key_of
+from .more_text import measured_fixes
 from .subjects import Subject
 
 if TYPE_CHECKING:
     from ...doctor.finding import Finding as Diagnosis
     from ...model.process_kind import Finding
+    from ...predict.trainer_what_if import Freed
     from ..doctor.finding_history import Case
     from ..theme import Glyphs
 
@@ -165,7 +168,12 @@ def advice(
             "" if seen_seconds >= SEEN_SECONDS else "empty_cache",
         ]
         plenty = _plenty(subject)
-        lines += plenty or _to_free(found, [cure for cure in ruled_out if cure], before)
+        lines += plenty or _to_free(
+            found,
+            [cure for cure in ruled_out if cure],
+            before,
+            next(iter(measured_fixes(host, subject)), None),
+        )
     notes = before.held(found.notes, host.sampled_seconds or 0.0)
     if finding is not None and finding.kind == "async":  # the finding already says it
         notes = [note for note in notes if not note.startswith("cudaMallocAsync")]
@@ -196,14 +204,29 @@ def _recognised_lines(finding: Finding) -> list[Line]:
     return lines
 
 
-def _to_free(found: Account, ruled_out: list[str], before: SaidBefore) -> list[Line]:
+def _to_free(
+    found: Account, ruled_out: list[str], before: SaidBefore, fix: Freed | None
+) -> list[Line]:
+    """Return what would free most, by the next run and at once.
+
+    ``fix`` is the one for the next run that frees most: how much of the live tensors' rows can be
+    saved, it says better than their sizes.
+    """
     parts = [part for part in found.parts if not any(cure in part.free_by for cure in ruled_out)]
+    if fix is not None:
+        parts = [part for part in parts if part.inside != "allocated" or part.now]
+        parts.append(Part(fix.title, "", fix.middle, "", fix.change))
     largest = largest_freeable(parts, before=before.largest)
     before.largest = largest.name if largest is not None else ""
     if largest is None:
         return [[("No saving of 64 MiB or more.", "muted")]]
+    more: Line = []
+    if fix is not None and largest.name == fix.title:
+        error = f" ±{bytes_text(fix.error)}" if fix.error >= MIB else ""
+        more = [(error, "muted")]
+    size = f"{largest.name}, {bytes_text(largest.known)}"
     lines: list[Line] = [
-        [("biggest saving: ", "muted"), (f"{largest.name}, {bytes_text(largest.known)}", "text")],
+        [("biggest saving: ", "muted"), (size, "text"), *more],
         [("how: ", "muted"), (largest.free_by, "accent")],
     ]
     at_once = None if largest.now else largest_freeable(parts, now=True, before=before.at_once)

@@ -131,17 +131,23 @@ def _events(allocator: AllocView) -> list[Line]:
     return lines
 
 
-def fix_lines(host: HostView, subject: Subject, cells: int) -> list[Line]:
-    """Return what each fix would free of the peak, from what was measured; none without a peak."""
+def measured_fixes(host: HostView, subject: Subject) -> list[Freed]:
+    """Return what each fix would free of the peak, from what was measured, the most first."""
     allocator, trainer = subject.allocator, subject.trainer
     if allocator is None or trainer is None:
         return []
     peak, parameters, gradients, state, fixed = peak_sizes(allocator)
     cards = len([one for one in host.devices if one.gone is None])
     ranks = trainer.definition.world_size or cards
-    found = _freed(peak or 0, parameters, gradients, state, ranks, fixed)
-    if not found:
+    return _freed(peak or 0, parameters, gradients, state, ranks, fixed)
+
+
+def fix_lines(host: HostView, subject: Subject, cells: int) -> list[Line]:
+    """Return what each fix would free of the peak, from what was measured; none without a peak."""
+    found = measured_fixes(host, subject)
+    if not found or subject.allocator is None:
         return []
+    peak = peak_sizes(subject.allocator)[0]
     titles = "".join(fit(title, FREES, "right") for title in ("FREES", "±", "PEAK THEN"))
     lines: list[Line] = [[(f"{titles}  FIX, AND HOW", "muted")]]
     for one in found:
@@ -177,8 +183,8 @@ def larger_lines(host: HostView, subject: Subject, history: HistoryOf, cells: in
         return []
     each, error = (found.each_low + found.each_high) // 2, (found.each_high - found.each_low) // 2
     times = interval_text(f"{found.low:.1f}", f"{found.high:.1f}", " to ")
-    about = f"at the peak {bytes_text(left)} are left, and each more takes {bytes_text(each)}"
-    about += f" ±{bytes_text(error)}" if error >= MIB else ""
+    size = bytes_text(each) + (f" ±{bytes_text(error)}" if error >= MIB else "")
+    about = f"at the peak {bytes_text(left)} are left, and twice the micro-batch takes {size} more"
     head: Line = [("≈ ", "muted"), ("larger: ", "muted")]
     text: Line = [(f"{times} times the micro-batch fits", "text"), (f": {about}", "muted")]
     return [[], *styled.hang(head, text, cells)]

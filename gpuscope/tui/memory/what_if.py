@@ -21,6 +21,7 @@ from ..widgets.table import Cell, Column, LiveTable, TableRow
 from ..widgets.text import Lines
 from .cure_list import Cure, cure_lines
 from .growing_what_if import Growing, about, cures_of, growing, rows_of, stopping
+from .more_text import measured_fixes
 from .subjects import Subject
 
 if TYPE_CHECKING:
@@ -196,18 +197,11 @@ class WhatIfView:
     # ── any other trainer ──
 
     def _show_measured(self, host: HostView, subject: Subject) -> None:
-        from ...predict.trainer_what_if import freed_by
-
         self._prediction = None
         assert subject.trainer is not None
         allocator, trainer = subject.allocator, subject.trainer
-        peak, parameters, gradients, state, fixed = (
-            peak_sizes(allocator) if allocator is not None else NO_SIZES
-        )
-        world = trainer.definition.world_size or len(
-            [one for one in host.devices if one.gone is None]
-        )
-        rows = freed_by(peak or 0, parameters, gradients, state, world, fixed)
+        peak, *_, fixed = peak_sizes(allocator) if allocator is not None else NO_SIZES
+        rows = measured_fixes(host, subject)
         now = growing(host, subject, self.session.history)
         if now is not None:
             self._show_growing(trainer.definition.pid, rows, now)
