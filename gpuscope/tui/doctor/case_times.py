@@ -17,7 +17,7 @@ def duration_of_case(case: Case, host: HostView) -> str:
     """Return for how long a finding has held, or until when it did.
 
     Examples are ``2m 05s``, ``just now``, ``ended 10:41:05`` and ``14m ago``. Of one that held
-    before gpuscope started it is for how long it has been seen.
+    before gpuscope started it is for how long it has been seen at least: ``≥ 2m 05s``.
     """
     if case.kind == "left" and case.since is not None:
         return f"{age_text(max(1.0, time.time() - case.since))} ago"
@@ -30,7 +30,7 @@ def duration_of_case(case: Case, host: HostView) -> str:
     since = last_step(case, host)
     age = host.sampled_seconds - (case.since if since is None else since)
     if case.before and since is None:
-        return age_text(max(1.0, age))
+        return f"≥ {age_text(max(1.0, age))}"
     return age_text(age) if age >= 1 else "just now"
 
 
