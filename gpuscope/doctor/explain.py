@@ -67,10 +67,12 @@ def background(row: Pitfall, shown: Collection[Fix], width: int, over: bool = Fa
     out: list[Line] = _part("How it shows", row.symptom, width)
     seen = {(fix.code, fix.environment, fix.command) for fix in shown}
     names, helped = {_name(fix) for fix in shown}, over or any(fix.now for fix in shown)
+    others = False
     for fix in row.fixes:
         told = (fix.code, fix.environment, fix.command) in seen or _name(fix) in names
         if not told and not (fix.now and helped):
-            out += _fix("Another fix", fix, width)
+            out += _fix("Or" if others else "Another fix", fix, width)
+            others = True
     return [*out, *_from(row, width)]
 
 

@@ -298,7 +298,8 @@ def detail(
     if row is not None and not case.dead:  # of a dead job they would advise on the next one
         out += gap
         out += with_label("Skip if", [(row.not_when, "muted")], cells)
-        out += with_label("Trade-off", [(row.cost, "muted")], cells)
+        if not any(fix.cost for fix in steps) and row.cost.strip(".").casefold() != "none":
+            out += with_label("Trade-off", [(row.cost, "muted")], cells)
     if isinstance(proof, Proof):
         out += [*gap, *_proof(proof, cells)]
     if background:
