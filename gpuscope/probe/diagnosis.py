@@ -51,6 +51,16 @@ _FOLLOWS = re.compile(
 """Messages of a rank that fails because its peer has failed."""
 
 
+def _without_torch() -> str:
+    """Say which Python ran a script that found no torch, and how to choose another."""
+    return (
+        f"\ngpuscope: {sys.executable} has no torch. gpuscope run takes the Python of "
+        "$VIRTUAL_ENV, $CONDA_PREFIX or PATH.\n"
+        "Next: activate the environment that has torch, or name its Python:  "
+        f"gpuscope run -- /path/to/python {sys.argv[0] or 'SCRIPT'}\n"
+    )
+
+
 def show(error: BaseException) -> None:
     """Print the diagnosis of an exception whose traceback is on standard error.
 
@@ -72,6 +82,8 @@ def show(error: BaseException) -> None:
         text = "".join(traceback.format_exception(type(error), error, trace))[-MAX_CHARS:]
         if not _is_first(text):
             return
+        if isinstance(error, ImportError) and error.name == "torch":
+            sys.stderr.write(_without_torch())
         sys.stderr.flush()
         child = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=2, stderr=subprocess.DEVNULL)
         given: Optional[bytes] = text.encode("utf-8", "replace")

@@ -45,6 +45,14 @@ def test_a_failing_trainer_is_diagnosed_below_its_traceback_and_ends_as_before(t
     assert "11.4 GiB reserved but unallocated" in said
 
 
+def test_a_python_without_torch_is_named_and_how_to_choose_another(tmp_path):
+    script = write(tmp_path / "train.py", "raise ModuleNotFoundError('no torch', name='torch')\n")
+    code, _, err = finished(script)
+    assert code == 1
+    assert f"gpuscope: {sys.executable} has no torch." in err
+    assert f"gpuscope run -- /path/to/python {script}" in err
+
+
 def test_no_doctor_leaves_it_out(tmp_path):
     code, _, err = finished("--no-doctor", write(tmp_path / "train.py", FAILS))
     assert code == 1
