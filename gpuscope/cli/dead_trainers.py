@@ -10,6 +10,7 @@ import os
 import re
 import shlex
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -105,9 +106,16 @@ def line(directory: str | Path | None = None) -> str:
     found = boxes(directory)
     if not found:
         return ""
-    count = f"{len(found)} trainers of yours" if len(found) > 1 else "A trainer of yours"
     newest = shlex.quote(str(found[0][1]))
-    return (
-        f"{count} died here in the last day. The last minutes of the newest:  gpuscope replay "
-        f"{newest}"
-    )
+    return f"{_count(found)}. The last minutes of the newest:  gpuscope replay {newest}"
+
+
+def died(directory: str | Path | None = None) -> str:
+    """Return how many trainers of this user died here in the last day; "" without one."""
+    found = boxes(directory)
+    return _count(found) if found else ""
+
+
+def _count(found: Sequence[object]) -> str:
+    count = f"{len(found)} trainers of yours" if len(found) > 1 else "A trainer of yours"
+    return f"{count} died here in the last day"

@@ -179,7 +179,8 @@ class Report:
     """What one or several examiners found.
 
     ``problems`` are whole sentences on what could not be checked, and why. ``examined`` names in a
-    few words each thing that was examined. ``ended`` lists trainers that died earlier.
+    few words each thing that was examined. ``ended`` lists trainers that died earlier, the newest
+    of them; ``died`` says how many died here in the last day, "" where none did.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -188,6 +189,7 @@ class Report:
     examined: tuple[str, ...] = ()
     ended: tuple[Ended, ...] = ()
     exhibits: tuple[Exhibit, ...] = ()
+    died: str = ""
 
     def __add__(self, other: Report) -> Report:
         """Return both reports as one, in this order."""
@@ -198,4 +200,5 @@ class Report:
             examined=self.examined + other.examined,
             ended=self.ended + other.ended,
             exhibits=self.exhibits + other.exhibits,
+            died=self.died or other.died,
         )

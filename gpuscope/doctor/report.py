@@ -86,6 +86,7 @@ def finish(report: Report, table: Mapping[str, Pitfall]) -> Report:
         examined=examined,
         ended=tuple(_strings(one, {}) for one in report.ended[:MAX_OTHERS]),
         exhibits=report.exhibits,
+        died=report.died,
     )
 
 
@@ -327,7 +328,10 @@ def summary(report: Report) -> str:
         nothing if report.examined else "nothing was examined"
     )
     looked = f" in {report.examined[0]}" if len(report.examined) == 1 else ""
-    return f"{text[:1].upper()}{text[1:]}{looked}."
+    if report.died and text == "nothing wrong was found" and not looked:
+        text += " in what runs now"
+    died = f". {report.died}" if report.died else ""
+    return f"{text[:1].upper()}{text[1:]}{looked}{died}."
 
 
 def _present(report: Report) -> list[Finding]:

@@ -274,6 +274,11 @@ def test_first_stands_what_was_looked_at_and_last_what_has_ended():
     assert (
         text(replace(report, findings=(), ended=()))[-1] == "Nothing wrong was found. Exit code 0."
     )
+    died = replace(report, findings=(), died="2 trainers of yours died here in the last day")
+    assert " ".join(text(died)[-2:]).endswith(
+        "Nothing wrong was found in what runs now. 2 trainers of yours died here in the last day. "
+        "Exit code 0."
+    )
 
 
 def test_findings_that_are_left_out_are_counted():

@@ -23,7 +23,7 @@ AGE_CELLS, LEAST_CELLS = 4, 24
 MOST_NAMES = 12
 """Hosts of the ssh configuration that are named; the dialog for another host lists more."""
 USUAL_MODEL = "gpt-small"
-NO_DEATHS = "no training of yours broke off on this machine in the last day"
+NO_DEATHS = "no trainer of yours died here in the last day"
 
 
 class Idea(NamedTuple):

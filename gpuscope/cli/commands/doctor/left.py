@@ -67,7 +67,7 @@ class Death:
 
 def examine(seconds: float = SECONDS, kernel_log: str = KERNEL_LOG) -> Report:
     """Returns a line and the findings, as info, on each trainer that died in ``seconds``."""
-    report = Report()
+    report = Report(died=dead_trainers.died())
     for death in deaths(seconds, MOST, kernel_log):
         findings = tuple(replace(one, severity="info") for one in death.report.findings)
         report += Report(findings=findings, ended=(_line(death),))
