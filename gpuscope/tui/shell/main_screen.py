@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from ...store.view import HostView
 
 AGES_SECONDS = 1.0
+BUSY_PERCENT = 95.0
+"""From this load of all cores on, a slow terminal is the machine's doing."""
 
 
 class MainScreen(Screen[None], inherit_bindings=False):
@@ -251,7 +253,9 @@ class MainScreen(Screen[None], inherit_bindings=False):
         """Status line and tabs."""
         session = self.session
         place = session.hosts.place() if session.hosts is not None else ""
-        slow = session.link.text(session.charts_seconds) if session.link is not None else ""
+        load = session.host.number("cpu_percent") if session.host is not None else None
+        busy = load is not None and load >= BUSY_PERCENT
+        slow = session.link.text(session.charts_seconds, busy) if session.link is not None else ""
         situation = Situation(
             session.frozen_text(), session.replay_text(), session.cpu_percent(), place, slow
         )

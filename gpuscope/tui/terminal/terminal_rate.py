@@ -37,6 +37,8 @@ DEAF_SECONDS = 8.0
 """After this long without an answer, a terminal is taken to answer never."""
 SLOW_BYTES_PER_SECOND = 100_000
 """Below this the link is called slow: a whole screen takes a quarter of a second."""
+LASTING_SECONDS = 10.0
+"""What was slow for a shorter time is not worth a word: one pause of a busy machine looks alike."""
 CHARTS_SHARE = 0.3
 LONGEST_CHARTS_SECONDS = 30.0
 
@@ -64,7 +66,7 @@ class TerminalLink:
         self._before = 0.0
         self._trip = 0.0
         """The shortest time from a question to its answer."""
-        self._charts_bytes = self._learnt = 0.0
+        self._charts_bytes = self._learnt = self._slow_since = 0.0
         self._level = self._levelled = 0.0
         self._heard = False
 
@@ -146,6 +148,8 @@ class TerminalLink:
         seconds, now = seconds - self._trip, self._clock()
         if seconds >= QUICK_SECONDS and count >= TELLING_BYTES:
             found = count / seconds
+            if not self.slow or now - self._learnt > LASTING_SECONDS:
+                self._slow_since = now
             self.rate = found if self.rate is None else self.rate + 0.3 * (found - self.rate)
             self._learnt = now
         elif now - self._learnt > KNOWN_SECONDS or count >= (
@@ -198,15 +202,19 @@ class TerminalLink:
             LONGEST_CHARTS_SECONDS,
         )
 
-    def text(self, charts_seconds: float) -> str:
-        """Return what there is to say of a slow terminal, "" where it is not slow.
+    def text(self, charts_seconds: float, busy: bool = False) -> str:
+        """Return what there is to say of a terminal that has been slow for a while, else "".
 
-        An example is ``slow link: 29.3 KiB/s, charts every 5 s``. Without ssh there is no link: the
-        terminal or the machine is busy.
+        An example is ``slow link: 29.3 KiB/s, charts every 5 s``. Without ssh there is no link,
+        and on a ``busy`` machine the terminal is not to blame.
         """
         if not self.slow or self.rate is None:
             return ""
+        if self._learnt - self._slow_since < LASTING_SECONDS:
+            return ""
         what = "link" if os.environ.get("SSH_CONNECTION") else "terminal"
+        if busy and what == "terminal":
+            return ""
         return f"slow {what}: {rate_text(self.rate)}, charts every {charts_seconds:g} s"
 
 

@@ -72,7 +72,7 @@ class StatusLine(Painted):
             kept = [piece for weight, piece in left if not weight]
             right += self._state(host, tokens, width - styled.cells(kept))
         if now.slow:
-            right.insert(0, (3, (now.slow, "warn")))
+            right.insert(0, (6, (now.slow, "muted")))
         if now.paused:
             right.insert(0, (1, (f" {now.paused} ", "badge")))
         if now.replay:
