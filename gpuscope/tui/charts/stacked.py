@@ -21,6 +21,7 @@ from ..theme import Glyphs, Tokens
 from .axes import even_ticks, mark_unknown, nice_step, nominal, time_axis
 from .bins import Bins, first_at, hold_seconds
 from .cell_fit import Edges, fit_cells, in_whole_cells
+from .legend import Entries, legend_of
 from .marks import Tick, event_row, step_row
 from .strips import Painted, empty_strips, strip_of
 
@@ -106,6 +107,8 @@ class StackedChart(Painted):
         self._steps = NO_STEPS
         self._peak: Peak | None = None
         self._clock: float | None = None
+        self._low_legend: Entries = ()
+        """What is explained where all layers are drawn as one."""
 
     def show_empty(self, text: str) -> None:
         """Say this where there is nothing to draw."""
@@ -153,9 +156,6 @@ class StackedChart(Painted):
         entries = [(glyphs.fill(one.token), one.token, one.label) for one in drawn]
         first = first_at(seconds, start)
         sizes = [sum(value or 0.0 for value in one.values[first:]) for one in drawn]
-        if self._is_low(self.size.height) and len(drawn) > 1:
-            drawn, sizes = drawn[:1], sizes[:1]
-            entries = [(glyphs.fill(TOTAL), TOTAL, self.WHOLE)]
         weights = [float(sum(size <= other for other in sizes)) for size in sizes]
         kinds = {tick.kind for tick in ticks if tick.seconds >= start}
         entries += [
@@ -165,6 +165,10 @@ class StackedChart(Painted):
             glyph = glyphs.patterns.get(WARNING, glyphs.up[8])
             entries.append((glyph, WARNING, f"above {percent_text(NEARLY_FULL)}"))
         entries += [(glyphs.dashes, "text", peak.label)] if peak and most else []
+        self._low_legend = tuple(entries)
+        if len(drawn) > 1:
+            whole = (glyphs.fill(TOTAL), TOTAL, self.WHOLE)
+            self._low_legend = (whole, *entries[len(drawn) :])
         self.legend(entries, [-one for one in weights] + [0.0] * (len(entries) - len(drawn)))
         self.repaint()
 
@@ -233,6 +237,15 @@ class StackedChart(Painted):
         if "steps" in bottom:
             below.append(_named_row("step", margin + 1, bottom["steps"]))
         return lines + [strip_of(line, width, tokens) for line in below]
+
+    def _legend_lines(self, width: int, height: int) -> tuple[Line, Line]:
+        """Return the legend of what is painted in this size, which is never that of another one."""
+        if self._is_low(height):
+            return [], legend_of(self._low_legend, width - 2, self.legend_elsewhere)
+        lines = super()._legend_lines(width, height)
+        if lines[0] and self._is_low(height - 1):  # its second line would cost all the layers
+            return [], legend_of(self._legend, width - 2, self.legend_elsewhere, self._weights)
+        return lines
 
     def _is_low(self, height: int) -> bool:
         """Return whether a chart of so many rows can show only how much there is in all."""
