@@ -32,7 +32,7 @@ NOTES = {
 TOKENS = {
     "parameter": "allocated",
     "gradient": "series2",
-    "optimizer": "series3",
+    "optimizer": "series6",
     "activation": "series4",
     "temporary": "cached",
 }

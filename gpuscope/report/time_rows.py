@@ -29,8 +29,8 @@ from .findings import of_cause
 SOURCE = "samples of the training thread's stack"
 LOOK_TOKENS = {
     "kernels": "allocated",
-    "communication": "series4",
-    "copies": "series2",
+    "communication": "series5",
+    "copies": "driver",
     "idle": "cached",
 }
 MAX_RANKS = 64
@@ -188,7 +188,7 @@ def _look(look: Document) -> list[Part]:
                 words_of(read.text(row.get("row"))),
                 duration_text(took / steps) if steps else duration_text(took),
                 share,
-                LOOK_TOKENS.get(read.text(row.get("kind")), "driver"),
+                LOOK_TOKENS.get(read.text(row.get("kind")), REST),
                 False,
                 detail,
                 number(row.get("share_low")),

@@ -107,7 +107,7 @@ def distance(one: Triplet, other: Triplet, eyes: str) -> float:
 
 CHARTS = {
     "memory": (*theme.LAYERS[:-1], "warn"),
-    "the clock of a training": (*step_colours.HUES, step_colours.REST, "driver"),
+    "the clock of a training": (*step_colours.TOKENS.values(), step_colours.REST),
     "a look at the GPU": tuple(time_rows.LOOK_TOKENS.values()),
     "a step of a job": tuple(step_colours.SPLIT_TOKENS.values()),
     "the pace of ranks": job_pace.TOKENS,

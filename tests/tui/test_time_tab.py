@@ -327,8 +327,9 @@ def test_rows_keep_their_colours_and_the_layers_add_up_to_the_step():
     events = [clocks.minute(1, n, 10) for n in range(10)]
     minutes = [of_event(event.data or {}) for event in events]
     tokens = history.tokens_of(read({"minutes": minutes}))
-    assert tokens["forward"] == step_colours.USUAL["forward"]
-    assert tokens["checkpoint"] in step_colours.HUES
+    assert {tokens[name] for name in tokens if name not in step_colours.TOKENS} == {history.REST}
+    for measured, row in step_colours.SAME.items():
+        assert step_colours.SPLIT_TOKENS[measured] == tokens.get(row, step_colours.TOKENS[row])
     layers, moments = history.layers(minutes, tokens)
     assert moments == sorted(moments)
     for at in range(len(moments)):

@@ -120,7 +120,7 @@ def allocator_layers(
     first = session.history(allocator.id, "parameter_bytes", seconds)
     names = (
         ("parameters", "allocated", "parameter_bytes"),
-        ("optimizer state", "outside", "optimizer_state_bytes"),
+        ("optimizer state", "series6", "optimizer_state_bytes"),
         ("gradients", "cached", "gradient_bytes"),
         ("other models", "other", "other_model_bytes"),
     )

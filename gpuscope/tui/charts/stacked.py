@@ -167,8 +167,8 @@ class StackedChart(Painted):
         entries += [(glyphs.dashes, "text", peak.label)] if peak and most else []
         self._low_legend = tuple(entries)
         if len(drawn) > 1:
-            whole = (glyphs.fill(TOTAL), TOTAL, self.WHOLE)
-            self._low_legend = (whole, *entries[len(drawn) :])
+            one_for_all = (glyphs.fill(TOTAL), TOTAL, self.WHOLE)
+            self._low_legend = (one_for_all, *entries[len(drawn) :])
         self.legend(entries, [-one for one in weights] + [0.0] * (len(entries) - len(drawn)))
         self.repaint()
 

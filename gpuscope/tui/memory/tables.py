@@ -31,7 +31,7 @@ MODULES = (
     Column("total", "TOTAL", 9, align="right"),
     Column("share", "SHARE", 8, flex=2, priority=3),
 )
-TOKENS = (("parameters", "allocated"), ("optimizer_state", "outside"), ("gradients", "cached"))
+TOKENS = (("parameters", "allocated"), ("optimizer_state", "series6"), ("gradients", "cached"))
 
 
 def summary_rows(stats: Sequence[Stat]) -> list[TableRow]:

@@ -19,10 +19,7 @@ NANOSECONDS, MINUTE_SECONDS = 1e9, 60.0
 
 
 def tokens_of(ledger: TimeLedger) -> dict[str, str]:
-    """Return the colour of each row: the longest have their usual one, or one that is left.
-
-    All others have one colour together.
-    """
+    """Return the colour of each row; those without one of their own share one."""
     return tokens_of_rows([row.name for row in ledger.whole])
 
 

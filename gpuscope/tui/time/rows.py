@@ -88,9 +88,9 @@ LEAST_SHARE = 0.001
 LOOK_TOKENS = {
     "kernels": "allocated",
     "communication": "series5",
-    "copies": "series3",
-    "idle": "series6",
-    "rest": "driver",
+    "copies": "driver",
+    "idle": "cached",
+    "rest": "other",
 }
 
 

@@ -420,5 +420,5 @@ class JobCharts(Grid):
 COUNTED = (
     ("parameters", "allocated", "parameter_bytes"),
     ("gradients", "cached", "gradient_bytes"),
-    ("optimizer state", "outside", "optimizer_state_bytes"),
+    ("optimizer state", "series6", "optimizer_state_bytes"),
 )

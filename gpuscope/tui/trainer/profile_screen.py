@@ -50,7 +50,7 @@ SORT_NAMES = {
 TOKENS = {
     "kernel": "series1",
     "op": "series1",
-    "collective": "series6",
+    "collective": "series5",
     "memcpy": "series4",
     "memset": "series3",
     "idle": "free",
