@@ -611,6 +611,23 @@ async def test_a_real_run_on_the_cpu_from_the_key_to_the_ledger(path):
 
 
 @in_loop
+async def test_a_run_stopped_while_it_loads_says_so_and_leaves_a_row(path):
+    app = make_app(views.cpu_only(), "lab")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "Demo trainer")
+        assert app.session.why_not("lab_stop") == "nothing runs in the Lab"
+        runs = running(app, LabConfig())
+        runs.current = Run(LabConfig())  # its worker has not said anything yet
+        runs._changed()
+        await until(pilot, "loading torch", "x Stop")
+        await pilot.press("x")
+        end(runs, {})
+        screen = await until(pilot, "stopped before its first step: nothing was measured", "○  –")
+        assert "No run yet" not in screen
+    assert not Ledger(path).entries()
+
+
+@in_loop
 async def test_a_run_whose_worker_was_killed_is_kept_with_what_it_had_reported(path):
     app = make_app(views.cpu_only(), "lab")
     async with app.run_test(size=(120, 40)) as pilot:

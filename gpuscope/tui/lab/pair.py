@@ -167,10 +167,12 @@ def curves(pair: Pair, current: Run | None) -> tuple[list[Series], str]:
     equal = len(chosen) == 2 and read(chosen[0][2]) == read(chosen[1][2])
     for side, token, entry in chosen[:1] if equal else chosen:
         points = read(entry)
+        # the rows have letters only where there are two to compare
+        name = f"{side} {run_name(entry.id)}" if len(chosen) == 2 else run_name(entry.id)
         if points:
             out.append(
                 Series(
-                    "A = B" if equal else f"{side} {run_name(entry.id)}",
+                    "A = B" if equal else name,
                     token,
                     [x for x, _ in points],
                     [y for _, y in points],

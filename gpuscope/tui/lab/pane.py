@@ -185,6 +185,7 @@ class LabPane(Pane):
             self._rows = [row_of(one, a, b, against, many) for one in shown]
             self._entries, self._made = entries, made
         live = current is not None and current.entry is None and runs.busy
+        live = live or runs.stopped_early
         rows = (
             [live_row(current, runs.state, against, many)] if live and current is not None else []
         )
@@ -417,6 +418,8 @@ class LabPane(Pane):
 
     def do_lab_stop(self) -> None:
         """Stop the trainer after its step; one that is stopping already ends at once."""
+        if self.runs.busy and self.runs.current is not None and self.runs.current.last is None:
+            self._warn("stopped before its first step: nothing was measured")
         self.runs.stop_or_kill()
         self._redraw()
 

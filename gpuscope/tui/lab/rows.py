@@ -192,20 +192,21 @@ def row_of(
     return TableRow(shown.key, cells)
 
 
-SOON = {"starting": "starts", "running": "runs", "stopping": "stops"}
+SOON = {"starting": "starts", "running": "runs", "stopping": "stops", "stopped": "ended"}
 """States in the six cells of a column."""
 
 
 def live_row(run: Run, state: str, against: LabConfig | None, many_devices: bool) -> TableRow:
-    """Return the run in progress."""
+    """Return the run in progress, or one that was stopped before its first step."""
     last, rates = run.last, run.rates
     token = "muted" if last is not None and last.warming_up else "text"
+    early = "stopped before its first step" if state == "stopped" else ""
     cells: dict[str, Cell] = {
-        "mark": [("●", "ok")],
-        "run": [("now", "ok")],
+        "mark": [("○", "faint")] if state == "stopped" else [("●", "ok")],
+        "run": [("–", "faint")] if state == "stopped" else [("now", "ok")],
         "source": [("here", "faint")],
         "setting": setting_of(
-            run.config, run.preset, against, "", run.device if many_devices else ""
+            run.config, run.preset, against, early, run.device if many_devices else ""
         ),
     }
     if last is None:

@@ -9,6 +9,7 @@ from textual.containers import Vertical
 from ...text.numbers import number
 from ..widgets.pane import set_title
 from .pair import Pair, curves
+from .runs import run_name
 
 if TYPE_CHECKING:
     from textual.widget import Widget
@@ -71,5 +72,6 @@ def _paces(pair: Pair, current: Run) -> list[Series]:
     for side, token, entry in (("A", "series1", pair.a), ("B", "series4", pair.b)):
         mean = number(entry.document.get("samples_per_second")) if entry is not None else None
         if mean is not None and entry is not current.entry:
-            out.append(Series(f"mean of {side}", token, [xs[0], xs[-1]], [mean, mean]))
+            name = side if pair.complete or entry is None else run_name(entry.id)
+            out.append(Series(f"mean of {name}", token, [xs[0], xs[-1]], [mean, mean]))
     return out

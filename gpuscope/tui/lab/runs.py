@@ -95,6 +95,18 @@ class LabRuns:
         return self.state in UNDER_WAY
 
     @property
+    def ends_something(self) -> bool:
+        """Whether there is anything to stop: a run, repeats or a search, also before it begins."""
+        repeated = self.repeats is not None and not self.repeats.over
+        return self.busy or self.searching or repeated or bool(self._tasks)
+
+    @property
+    def stopped_early(self) -> bool:
+        """Whether the newest run was stopped before its first step: nothing was measured."""
+        run = self.current
+        return self.state == "stopped" and run is not None and run.entry is None and not run.last
+
+    @property
     def pid(self) -> int | None:
         """The worker's pid while there is one."""
         return self._worker.pid if self._worker else None

@@ -48,6 +48,10 @@ class Situation(Protocol):
         """Whether several hosts are looked at."""
 
     @property
+    def training(self) -> object | None:
+        """The Lab's runs while there is something of them to stop."""
+
+    @property
     def doctor(self) -> Watch:
         """What is found wrong."""
 
@@ -87,6 +91,8 @@ def why_not(session: Situation, action: str, source: Source | None, away: bool, 
     if need == "lab":
         if session.replay:
             return NO_LAB
+        if action == "lab_stop" and session.training is None:
+            return "nothing runs in the Lab"
         elsewhere = "the Lab trains on this machine, but another host is shown: gpuscope --lab"
         return elsewhere if source is not None and away else ""
     if need == "away":

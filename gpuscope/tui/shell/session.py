@@ -225,7 +225,7 @@ class Session:
     def training(self) -> LabRuns | None:
         """The lab's runs while one or a search is in progress, which quitting would end."""
         labs = self._labs
-        return labs if labs is not None and (labs.busy or labs.searching) else None
+        return labs if labs is not None and labs.ends_something else None
 
     @property
     def predictions(self) -> Predictions:
