@@ -355,12 +355,11 @@ def fix_lines(
         last = styled.cells(lines[-1]) + styled.cells(key)
         if others and not last <= cells < last + styled.cells(more):  # the footer has it too
             key += more
+    if styled.cells(lines[-1]) + styled.cells(key) > cells:  # a key alone on a line looks lost
+        words: Line = [(fix_sentences(fix, gain), "text")]
+        lines = with_label(label, words, cells - styled.cells(key))
     yield from lines[:-1]
-    if key and styled.cells(lines[-1]) + styled.cells(key) > cells:
-        yield lines[-1]
-        yield [(" " * (LABEL - 2), "text"), *key]
-    else:
-        yield [*lines[-1], *key]
+    yield [*lines[-1], *key]
     indent: Piece = (" " * (LABEL + 2), "text")
     room = max(20, cells - LABEL - 6)
     for head, text in fix.signed_code():
