@@ -13,12 +13,12 @@ from .screen_keys import KEYS
 
 PLACES = {
     "ProcessScreen": ("Processes", "processes"),
-    "DeviceScreen": ("the screen of a GPU", ""),
-    "JobScreen": ("the screen of a job", ""),
-    "OneProcessScreen": ("the screen of a process", ""),
+    "DeviceScreen": ("a GPU's page", ""),
+    "JobScreen": ("a job's page", ""),
+    "OneProcessScreen": ("a process's page", ""),
     "StacksScreen": ("Stacks", "stacks"),
-    "SnapshotScreen": ("the screen of a snapshot", ""),
-    "ProfileScreen": ("the screen of a profile", ""),
+    "SnapshotScreen": ("a snapshot's page", ""),
+    "ProfileScreen": ("a profile's page", ""),
     "AttachScreen": ("Attach", "attach"),
 }
 """What a sentence calls a screen, and the action that opens it, if one does."""
@@ -34,8 +34,10 @@ def elsewhere(key: str, screen: str = "", tab: str = "") -> str:
     """
     name = key_text(key)
     found: list[str] = []
+    before = ""
     for place, label in _uses(key, screen, tab):
-        sentence = f"{label} {place}"
+        sentence = place if label == before else f"{label} {place}"
+        before = label
         if sentence not in found:
             found.append(sentence)
     if not found:
