@@ -43,7 +43,7 @@ LABEL_CELLS = 15
 RUN_ON_CELLS = 64
 """In fewer cells what a key does follows its label: a column for labels would leave it too few."""
 NOT_NOW = "nothing to act on right now"
-TWO_COLUMNS, BETWEEN_CELLS, GLYPH_CELLS = 140, 3, 5
+TWO_COLUMNS, BETWEEN_CELLS, GLYPH_CELLS = 100, 3, 5
 """From which width of the terminal on there are two columns, the cells between them, and where
 glyphs end.
 """
@@ -156,13 +156,15 @@ class HelpScreen(TextDialog):
         parts = [
             *self._here(),
             *self._everywhere(),
-            *self._pictures(),
         ]
         return [*_told(parts, cells), *self._last(cells)]
 
     def _last(self, cells: int) -> list[Block]:
-        """Return what nobody looks for first: what is not possible now, and acts elsewhere."""
-        return _told([self._not_now(), self._on_other_tabs()], cells)
+        """Return what nobody looks for first.
+
+        That is what is not possible now or acts elsewhere, and what words and glyphs mean.
+        """
+        return _told([self._not_now(), self._on_other_tabs(), *self._pictures()], cells)
 
     # ── keys ──
 
