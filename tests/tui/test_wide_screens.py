@@ -152,6 +152,20 @@ async def test_a_recording_of_a_wide_job_gives_no_room_to_a_stack_that_it_does_n
         assert "Stack of" not in screen
 
 
+# ── the log ──
+
+
+@in_loop
+async def test_a_wide_log_shows_all_of_a_few_events_and_the_rest_has_what_they_leave():
+    app = make_app(views.hung(), "log")
+    async with app.run_test(size=LARGE) as pilot:
+        screen = await until(pilot, "Events over time", "Also of this GPU", "host memory")
+        listed = screen.split("Events over time")[0]
+        for event in ("pid 51120", "attached", "GPU 3 does not answer", "GPU 5 is lost", "bus"):
+            assert event in listed
+        assert "┃" not in listed, "nothing to scroll"
+
+
 # ── the fleet ──
 
 

@@ -35,12 +35,11 @@ def activity(
     chosen: Entry | None,
     glyphs: Glyphs,
     cells: int,
-    high: int = 1,
 ) -> tuple[str, list[Line]]:
     """Return what a column stands for, and a lane for each kind of event with an axis below.
 
-    A lane is ``high`` lines. ``chosen`` is the event under the cursor, which the axis marks. Each
-    lane ends with the number of its events in sight, and the time of the last of them.
+    ``chosen`` is the event under the cursor, which the axis marks. Each lane ends with the number
+    of its events in sight, and the time of the last of them.
     """
     count = cells - AROUND_CELLS
     if not entries or cells < LEAST_CELLS:
@@ -50,11 +49,7 @@ def activity(
     groups = {group: found for group, found in groups.items() if found}
     counts = {group: _counts(found, bins) for group, found in groups.items()}
     top = max(max(row) for row in counts.values())
-    out = [
-        line
-        for group, row in counts.items()
-        for line in _lane(group, row, groups[group], top, glyphs, bins, high)
-    ]
+    out = [_lane(group, row, groups[group], top, glyphs, bins) for group, row in counts.items()]
     out.append(_axis(bins, chosen, glyphs))
     out.append(_times(bins))
     older = len(entries) - sum(map(sum, counts.values()))
@@ -62,9 +57,9 @@ def activity(
     return f"{what} · {older} older" if older else what, out
 
 
-def rows_of(entries: Iterable[Entry], high: int = 1) -> int:
-    """Return how many lines the events take: a lane of ``high`` for each kind, and the axis."""
-    return len({one.group for one in entries}) * high + 2
+def rows_of(entries: Iterable[Entry]) -> int:
+    """Return how many lines the events take: a lane for each kind, and the axis."""
+    return len({one.group for one in entries}) + 2
 
 
 def _bins(moments: Sequence[float], now: float, count: int) -> Bins:
@@ -92,8 +87,7 @@ def _lane(
     top: int,
     glyphs: Glyphs,
     bins: Bins,
-    high: int,
-) -> list[Line]:
+) -> Line:
     """Return the events of one kind; a column has the colour of the gravest of them."""
     by_place: dict[int, list[Entry]] = {}
     for one in found:
@@ -102,26 +96,21 @@ def _lane(
     # without colours an alarm is drawn inverted, which turns a column into its opposite
     plain = bool(glyphs.patterns)
     worst = _token(seen)
-    lines: list[Line] = []
-    for above in reversed(range(high)):  # of the lines of the lane that are below this one
-        over = [n * high / top - above for n in row]
-        drawn = spark([n if n > 0 else None for n in over], len(row), 1.0, glyphs)
-        groove = glyphs.groove if above == 0 else " "
-        line: Line = [(fit("" if above else GROUPS[group], NAME_CELLS), "muted")]
-        line += [
-            (drawn[place], "series1" if plain else _token(by_place[place]))
-            if n > 0
-            else (groove, "border")
-            for place, n in enumerate(over)
-        ]
-        lines.append(line)
+    drawn = spark([n / top if n > 0 else None for n in row], len(row), 1.0, glyphs)
+    line: Line = [(fit(GROUPS[group], NAME_CELLS), "muted")]
+    line += [
+        (drawn[place], "series1" if plain else _token(by_place[place]))
+        if n > 0
+        else (glyphs.groove, "border")
+        for place, n in enumerate(row)
+    ]
     alarm = worst in GRAVE
-    lines[-1] += [
+    line += [
         (f" {len(seen):>3} ", "text"),
         (f"{sign(worst, glyphs)} " if alarm else "  ", worst if alarm else "text"),
         (_last(found).rjust(LAST_CELLS), "faint"),
     ]
-    return lines
+    return line
 
 
 def _last(found: Sequence[Entry]) -> str:

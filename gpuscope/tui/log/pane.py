@@ -42,12 +42,12 @@ WIDE = 160
 """From this width on, the event under the cursor is shown at the right of the list."""
 HIGH = 36
 """From this height on, the events over time are shown as well."""
-ROOMY, FEW, LANE_ROWS = 50, 12, 3
-"""Rows from which on so few events leave room for the event below them, and for high lanes."""
+ROOMY, FEW = 50, 12
+"""Rows from which on so few events leave room for the event below them and for readings."""
 FRAMED_ROWS = 20
 """Fewer rows have no frames."""
-TREND_ROWS, TREND_SECONDS = 14, 300.0
-"""Of the readings below the event, and the time that they show at most."""
+TREND_ROWS, TREND_SECONDS = 8, 300.0
+"""The least rows of the readings below the event, and the time that they show at most."""
 AROUND_ROWS = 4
 """Status line, tabs, groups and footer."""
 LAYOUT_SECONDS = 0.05
@@ -90,7 +90,8 @@ class LogPane(Pane):
         self._trends = Trends(id="log-trends", classes="panel")
         self._activity = Lines(id="activity", classes="panel")
         self._terminal = (120, 40)
-        self._lane_rows = 1
+        self._text_rows = 0
+        """Lines of the longest event that was shown, or of what stands beside it."""
         self._group = ALL
         self._counts: dict[str, int] = {}
         self._entries: dict[str, Entry] = {}
@@ -116,31 +117,39 @@ class LogPane(Pane):
             yield self._trends
 
     def fit_to(self, width: int, height: int) -> None:
-        self._terminal = (width, height)
+        if self._terminal != (width, height):
+            self._terminal, self._text_rows = (width, height), 0
         self._share_out()
         self._show_chosen()
 
     def _share_out(self) -> None:
-        """Give the event below the list its rows, and those that a short list does not need."""
+        """Give the list its rows first, then the event below it what its text needs.
+
+        The readings below them have the rest.
+        """
         width, height = self._terminal
         found = list(self._entries.values())
         self._activity.display = height >= HIGH and len(found) > 1
         few = height >= ROOMY and len(found) <= FEW
-        self._lane_rows = LANE_ROWS if few else 1
-        below = rows_of(found, self._lane_rows) + FRAME_ROWS if self._activity.display else 0
+        below = rows_of(found) + FRAME_ROWS if self._activity.display else 0
         self._activity.styles.height = max(below, 1)
         beside = width >= WIDE and not few
         self.set_class(beside, "wide")
         # a few events on a large terminal leave room for what surrounds the chosen one
-        self._beside.display = self._trends.display = width >= WIDE and few and bool(found)
+        surrounded = width >= WIDE and few and bool(found)
+        if surrounded and not self._trends.display and self.session.host is not None:
+            self.call_after_refresh(self.show_charts, self.session.host)
+        self._beside.display = self._trends.display = surrounded
         if beside:
             self._lower.styles.height = "1fr"
             return
         room = height - AROUND_ROWS
         spare = room - below - max(LIST_ROWS, len(found)) - HEADED_ROWS
         if self._trends.display:
-            spare -= TREND_ROWS
-            self._trends.styles.height = TREND_ROWS
+            rows = max(EVENT_ROWS, min(self._text_rows + FRAME_ROWS, spare - TREND_ROWS))
+            self._lower.styles.height = rows
+            self._trends.styles.height = spare - rows
+            return
         rows = max(EVENT_ROWS, int(EVENT_SHARE * room), min(spare, int(EVENT_MOST * room)))
         self._lower.styles.height = rows if height >= FRAMED_ROWS else 2
 
@@ -259,10 +268,19 @@ class LogPane(Pane):
         same = self.session.happened.on(host).like(entry)
         around = Around(host, self.session.doctor.cases, same)
         apart = self._beside.display
-        self._event.show(details(entry, around, glyphs, cells, height, not apart))
-        if apart:
-            cells, height = self._beside.content_size
-            self._beside.show(beside_lines(entry, around, glyphs, max(cells, 30), height))
+        if not apart:
+            self._event.show(details(entry, around, glyphs, cells, height, True))
+            return
+        most = self._terminal[1]
+        lines = details(entry, around, glyphs, cells, most, False)
+        cells = max(self._beside.content_size[0], 30)
+        other = beside_lines(entry, around, glyphs, cells, most)
+        longest = max(len(lines), len(other), self._text_rows)
+        if longest > self._text_rows:
+            self._text_rows = longest
+            self._share_out()
+        self._event.show(lines)
+        self._beside.show(other)
 
     def show_charts(self, host: HostView) -> None:
         """Draw the readings of the job of the chosen event, or of all trainings of the host."""
@@ -292,7 +310,7 @@ class LogPane(Pane):
         cells = self._activity.content_size.width or self._table.content_size.width
         if self._activity.display and cells:
             glyphs = self._activity.tokens.glyphs
-            what, lines = activity(found, now, chosen, glyphs, cells, self._lane_rows)
+            what, lines = activity(found, now, chosen, glyphs, cells)
             self._activity.show(lines)
             self._activity.subtitle([(what, "faint")])
 
