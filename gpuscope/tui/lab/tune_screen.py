@@ -180,12 +180,14 @@ class TuneScreen(FullScreen):
         self._chosen.show(styled.hang_lines(lines, cells))
         left = self.size.height - len(candidates) - FRAME_ROWS - self._about.rows - 4
         roomy = self._chosen.display and left > MOST_LINES + 2
-        self._rows.styles.height = len(candidates) + FRAME_ROWS if roomy else "1fr"
-        self._result.styles.height = "1fr" if roomy else "auto"
+        needed = max(self._gains.rows, self._paste.rows, self._chosen.rows if roomy else 0)
+        high = max(needed, min(len(lines), MOST_LINES)) + 2
+        high = min(high, left) if roomy else high
+        self._rows.styles.height = "1fr"  # the rows that no text needs
+        self._result.styles.height = high if roomy else "auto"
         self._result.styles.max_height = "100%" if roomy else MOST_LINES + 2
-        high = max(self._gains.rows, self._paste.rows, min(len(lines), MOST_LINES)) + 2
         for panel in (self._gains, self._paste, self._chosen):
-            panel.styles.height = "1fr" if roomy else high
+            panel.styles.height = high
 
     def on_live_table_highlighted(self, event: LiveTable.Highlighted) -> None:
         event.stop()
