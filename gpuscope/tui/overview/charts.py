@@ -43,6 +43,8 @@ LOADS = (
     ("tensor", "tensor_active_percent", "series3"),
     ("DRAM", "dram_active_percent", "series4"),
 )
+MOST_HIGH_ROWS = 24
+"""Of the first row of charts where the job below it has no use for more."""
 
 
 NO_TRAINER = "no trainer with a probe"
@@ -130,7 +132,10 @@ class Charts(Vertical):
 
     def _set_heights(self) -> None:
         rows = self.query("Charts > Horizontal")
-        wanted = self.first_rows or "1fr"
+        wanted: int | str = self.first_rows or "1fr"
+        brief = self._made.get("brief")
+        if self.first_rows and brief is not None and brief.wanted:  # it leaves what it cannot use
+            wanted = max(self.first_rows, min(self.size.height - brief.wanted, MOST_HIGH_ROWS))
         if rows and self._height_set != (wanted, len(rows)):
             self._height_set = (wanted, len(rows))
             rows.first().styles.height = wanted
@@ -163,6 +168,7 @@ class Charts(Vertical):
                 self._show_trends(chart, host, device)
             elif kind == "brief":
                 chart.show(host, self.job, self._span, clock_at(self.session, host))
+                self._set_heights()
             elif kind == "vram" and device is not None:
                 self._show_vram(chart, host, device)
             elif kind != "vram":

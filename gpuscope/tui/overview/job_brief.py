@@ -1,7 +1,7 @@
 """The job under the cursor on a wide Overview: its ranks, where its steps go, what to do about it.
 
 It is the Job page in brief. In a hang the stack of the stuck rank stands beside the parts of the
-steps before.
+steps before; a recording has no stack.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 RANKS_FRAME, LEAST_BELOW, MOST_RANKS = 3, 5, 16
 """Rows of the table of ranks besides these; those that the panels below it have at least."""
-LOSS_ROWS = 7
+LOSS_ROWS, FRAME_ROWS, MOST_EVENTS = 7, 2, 12
 """A curve of the loss has so many rows with its frame at least."""
 BAR_CELLS = 40
 
@@ -69,6 +69,7 @@ class JobBrief(Horizontal):
         self._loss_moved: set[str] = set()
         """Jobs whose loss has moved: its curve stays while the job is looked at."""
         self._key = ""
+        self._event_rows = 0
         self._last: tuple[HostView, str, float, float | None] | None = None
 
     def on_resize(self) -> None:
@@ -87,6 +88,15 @@ class JobBrief(Horizontal):
             yield self._about
             yield self._events
 
+    @property
+    def wanted(self) -> int:
+        """The rows that its texts need; 0 where a curve or a stack uses all there are."""
+        if not self._key or self._loss.display or self._stack.display:
+            return 0
+        below = max(self._split.rows + FRAME_ROWS, LEAST_BELOW) if self._split.display else 0
+        left = len(self._ranks.rows) + RANKS_FRAME + below
+        return max(left, self._about.rows + self._event_rows + 2 * FRAME_ROWS)
+
     def show(self, host: HostView, key: str, seconds: float, clock: float | None) -> None:
         """Bring it up to date for the job of this key, without one for the first that trains."""
         self._last = host, key, seconds, clock
@@ -99,13 +109,14 @@ class JobBrief(Horizontal):
         living = [t for t in job.trainers if t.gone is None]
         stall = find_stall(living)
         stuck = stall.behind[0] if stall is not None and stall.behind else None
+        asked = stuck is not None and self.session.replay is None
         parts = step_parts(living, host, self.session.history)
-        self._show_loss(host, living, seconds, clock, stuck is None)
-        self._split.display, self._stack.display = parts is not None, stuck is not None
+        self._show_loss(host, living, seconds, clock, not asked)
+        self._split.display, self._stack.display = parts is not None, asked
         below = self.query_one(".below")
         below.display = any(one.display for one in (self._split, self._stack, self._loss))
         self._show_ranks(host, job, seconds, below.display)
-        if stuck is not None:
+        if asked and stuck is not None:
             from ..trainer.hung_stack import hung_lines, stack_title
 
             set_title(self._stack, f"{stack_title(stuck)}, which holds up the others")
@@ -187,7 +198,9 @@ class JobBrief(Horizontal):
         events = session.happened.on(host).of_job(job.key, until)
         height, width = self._events.size.height, self._events.size.width
         set_title(self._events, "What happened")
-        self._events.show(event_lines(events, self._events.tokens.glyphs, height, width))
+        lines = event_lines(events, self._events.tokens.glyphs, max(height, MOST_EVENTS), width)
+        self._event_rows = min(len(lines), MOST_EVENTS)
+        self._events.show(lines[:height])
 
     def on_live_table_selected(self, event: LiveTable.Selected) -> None:
         """A click on a rank opens its job."""
