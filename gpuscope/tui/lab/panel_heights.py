@@ -14,9 +14,7 @@ COMFORT = {"ab": 11, "loss": 10, "runs": 8}
 """The same in a high terminal."""
 HIGH = 30
 MOST_LOSS, LEAST_PACE = 22, 9
-"""A chart of losses that is higher says no more: the pace of the run in progress, and then the
-table, have what is left.
-"""
+"""A chart of losses of more rows leaves the others to the pace of the run in progress."""
 
 
 def least(room: int) -> dict[str, int]:
@@ -55,6 +53,4 @@ def heights_of(
         heights["runs"], left = table, room - natural - table
         if pace and left >= MOST_LOSS + LEAST_PACE:
             heights["pace"] = min(left - MOST_LOSS, left // 2)
-        elif left > MOST_LOSS:
-            heights["loss"], heights["runs"] = MOST_LOSS, "1fr"
     return heights
