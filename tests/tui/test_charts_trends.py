@@ -31,5 +31,7 @@ def test_a_legend_too_long_for_the_border_takes_a_line_and_hides_no_colour():
     text = "".join(text for text, _ in [*above, *border])
     assert all(name in text for _, _, name in entries)
     assert legend_lines(entries, 80, 12)[0] == []
+    above, border = legend_lines(entries, 30, 12)
+    assert len([text for text, token in above if token == "allocated"]) == 2, "none stands alone"
     low = "".join(text for text, _ in legend_lines(entries, 24, 5)[1])
     assert "+" in low, "a low chart has no line for it"

@@ -22,10 +22,11 @@ def legend_lines(
 ) -> tuple[Line, Line]:
     """Return the line below a chart of so many ``rows``, mostly empty, and that in its border.
 
-    Where even both have no room for all, those of the least weight are left out and counted.
+    No entry stands alone on the first line where it can have company. Where even both have no
+    room for all, those of the least weight are left out and counted.
     """
     if rows >= LEAST_ROWS and _cells(entries, 1) > cells:
-        for first in range(1, len(entries)):
+        for first in (*range(2, len(entries) - 1), 1, len(entries) - 1):
             if _cells(entries[first:], 1) <= cells and _cells(entries[:first], 1) <= cells:
                 gap = 2 if _cells(entries[first:], 2) <= cells else 1
                 return _join(entries[:first], gap), _join(entries[first:], gap)

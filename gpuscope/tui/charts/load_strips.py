@@ -82,7 +82,11 @@ class LoadStrips(Painted):
         glyphs = self.tokens.glyphs
         steps = len(LOADS)
         entries = [
-            (glyphs.up[2 * at + 2], token, f"{100 * at // steps}-{100 * (at + 1) // steps} %")
+            (
+                glyphs.up[2 * at + 2],
+                token,  # the last one has the unit of all: the border has room for one line
+                f"{100 * at // steps}-{100 * (at + 1) // steps}" + " %" * (at == steps - 1),
+            )
             for at, token in enumerate(LOADS)
         ]
         if any(lane.wasted_since is not None for lane in lanes):
