@@ -227,6 +227,8 @@ class TimePanels(Pane):
             self._show_gpu(room)
             lists[self._gpu] = len(self._gpu.rows) + FRAME_ROWS
         findings, ranks = lists[self._findings], lists[self._ranks]
+        if not large and self._spare_for_detail(room, needed, lists[self._gpu]):
+            findings = 0  # the sentences above say the same: the chosen row says what to do
         details = (MOST_DETAIL_ROWS if self._look is not None else USUAL_DETAIL_ROWS) * large
         left = needed + findings + max(lists[self._gpu], DETAIL_ROWS)
         chart = min(max(left - ranks - details, CHART_ROWS + 4), MOST_CHART_ROWS)
@@ -258,6 +260,11 @@ class TimePanels(Pane):
         self._place(self._chart, chart if large else "1fr")
         self._place(self._ranks, min(ranks, body // 3 if large else max(body - CHART_ROWS, 0)))
         self._place(self._beside, "1fr" if large else 0)
+
+    def _spare_for_detail(self, room: int, needed: int, gpu: int) -> bool:
+        """Return whether there is room for the details of a row once no findings are listed."""
+        load = max(len(self._devices), 1) + 1 + STRIP_FRAME
+        return room - load - needed - gpu >= DETAIL_ROWS
 
     def _share_below(self, room: int, lanes: int) -> tuple[int, int, int]:
         """Return the rows of the load, the processes and what happened, of ``room`` rows.

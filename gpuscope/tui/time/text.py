@@ -252,7 +252,7 @@ def work_lines(shows: str = "the work that its time is for") -> list[Line]:
 def row_detail(
     row: Row, ledger: TimeLedger, look: Look | None, judged: Sequence[Judged] | None = ()
 ) -> Iterable[Line]:
-    """Return what is known of a row of the clock: its lines of code, its cure, its kernels.
+    """Return what is known of a row of the clock: its cure, its lines of code, its kernels.
 
     ``judged`` is None while no step ends: then there is nothing to gain from a faster one.
     """
@@ -270,14 +270,10 @@ def row_detail(
     if row.inside is not None:
         part = "inside the steps" if row.inside else "between the steps"
         yield [("Where    ", "muted"), (part, "text")]
-    yield []
-    if row.places:
-        yield [("Lines of code", "title")]
-        for place, seconds in row.places[:12]:
-            share = percent_text(seconds / ledger.seconds)
-            yield [(f"{share:>8}  ", "muted"), (clean(place, PLACE_CELLS), "text")]
-    else:
-        yield [("No line of code is known for it.", "muted")]
+    if len(row.places) == 1:
+        yield [("Line     ", "muted"), (clean(row.places[0][0], PLACE_CELLS), "text")]
+    elif not row.places:
+        yield [("Line     ", "muted"), ("no line of code is known for it", "muted")]
     yield []
     causes = [(one.cause.clock, one) for one in judged or ()]
     found = [one for clock, one in causes if clock and clock.name == row.name]
@@ -285,6 +281,12 @@ def row_detail(
         yield from _cure(one, step)
     if not found and row.name in CURABLE and judged is not None:
         yield [("Fix      ", "muted"), ("none: too little to gain", "faint")]
+    if len(row.places) > 1:
+        yield []
+        yield [("Lines of code", "title")]
+        for place, seconds in row.places[:12]:
+            share = percent_text(seconds / ledger.seconds)
+            yield [(f"{share:>8}  ", "muted"), (clean(place, PLACE_CELLS), "text")]
     if look is not None:
         yield from _on_gpu(row, look)
     yield []
@@ -302,11 +304,11 @@ def _cure(one: Judged, step: float | None) -> Iterable[Line]:
         won += f"spend {others} on it too"
     elif step:
         won += f": a step would take {duration_text(step * (1 - cause.share))} or more"
+    yield [("Gain     ", "muted"), (won, "text")]
     if fix is not None:
         yield [("Fix      ", "muted"), (fix.title, "text")]
         for line in (fix.code or fix.environment or fix.command).splitlines()[:2]:
             yield [("         ", "muted"), (line, "text")]
-    yield [("Gain     ", "muted"), (won, "text")]
 
 
 def _on_gpu(row: Row, look: Look) -> Iterable[Line]:
