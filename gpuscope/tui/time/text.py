@@ -274,7 +274,6 @@ def row_detail(
         yield [("Line     ", "muted"), (clean(row.places[0][0], PLACE_CELLS), "text")]
     elif not row.places:
         yield [("Line     ", "muted"), ("no line of code is known for it", "muted")]
-    yield []
     causes = [(one.cause.clock, one) for one in judged or ()]
     found = [one for clock, one in causes if clock and clock.name == row.name]
     for one in found[:1]:
