@@ -147,6 +147,7 @@ def test_dangerous_builtins_stay_in_their_rooms():
             "inject_ptrace.py",
             "enable_files.py",
             "inductor.py",  # what torch's compiler has written, in the child that would train it
+            "kernel_timing.py",  # the decorator of such a kernel, there
         }
         assert not re.search(r"(?<![.\w])(eval|exec)\(", text) or path.name in executes, path
         assert "shell=True" not in text, path

@@ -35,7 +35,7 @@ async def open_the_job(pilot: Pilot[Any]) -> None:
 
     The header says "live" before.
     """
-    await until(pilot, "live", "train.py")
+    await until(pilot, "live", "JOB")
     await at_the_jobs(pilot)
     await pilot.press("enter")
 

@@ -105,7 +105,9 @@ def test_the_state_tells_who_hangs_and_who_waits_and_what_has_no_probe():
     [
         ((80, 24), ("step time   901 ms", "command     python train.py")),
         pytest.param(
-            (120, 40), ("state 13.9 GiB · parameters 6.97 GiB", "GPU-Util ", "of 140 GiB"), marks=pytest.mark.slow
+            (120, 40),
+            ("state 13.9 GiB · parameters 6.97 GiB", "GPU-Util ", "of 140 GiB"),
+            marks=pytest.mark.slow,
         ),
         ((200, 60), ("What it does", "peak        53", "Over 1 min", "What happened to its job")),
     ],

@@ -24,6 +24,7 @@ from ..widgets.program import program
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines
 from .checked_text import about, elsewhere, ended_page, happened, known_pitfalls, related
+from .filter_text import text_of
 from .finding_history import all_well
 from .proof import Proof, proof_of
 from .text import (
@@ -37,7 +38,6 @@ from .text import (
     detail,
     group_cases,
     row_of,
-    where_of,
 )
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class DoctorPane(Pane):
         every = group_cases(self.doctor.cases)
         if self._unfolded and (folded := next((one for one in every if one.key == FOLDED), None)):
             every += folded.unfolded()
-        groups = [group for group in every if needle in _text_of(group, host)]
+        groups = [group for group in every if needle in text_of(group, host)]
         self._groups = {group.key: group for group in groups}
         hidden = len(every) - len(groups)
         self._table.border_subtitle = (
@@ -498,18 +498,3 @@ class DoctorPane(Pane):
 def _pids_of(group: Group) -> set[int | None]:
     """Return the processes that a finding still holds for."""
     return {case.pid for case in (group.first, *group.others) if not case.past}
-
-
-def _text_of(group: Group, host: HostView) -> str:
-    """Return what the filter searches of a finding: also its places, and the jobs that are there.
-
-    That is the job that it names, that of its process, or those on its GPU.
-    """
-    finding, cases = group.first.finding, (group.first, *group.others)
-    jobs = [job.title for case in cases if (job := by_key(host.jobs, case.job))]
-    jobs += [job.title for case in cases if (job := host.job_of(by_pid(host.trainers, case.pid)))]
-    places = ", ".join(case.finding.where for case in cases).split(", ")
-    on = [d for d in host.devices if f"GPU {d.definition.index}" in places]
-    jobs += [job.title for d in on if (job := host.job_of(on_device(host, d)))]
-    parts = [finding.title, where_of(group, host), *(case.finding.where for case in cases)]
-    return " ".join([*parts, *jobs, finding.pitfall, finding.severity]).casefold()

@@ -473,9 +473,7 @@ class MemoryPane(Pane, can_focus=True):
         if self._view == "what_if":
             await self.do_try_fix()
             return
-        host = self.session.host
-        subject = self._subject_now(host) if host else None
-        if host is not None and subject is not None:
+        if (host := self.session.host) and (subject := self._subject_now(host)):
             program(self.app).open(*page_of(host, subject))
 
     def on_live_table_highlighted(self, event: LiveTable.Highlighted) -> None:

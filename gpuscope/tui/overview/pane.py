@@ -497,9 +497,8 @@ class OverviewPane(Pane):
             self._sort_by(wanted if wanted != self.session.state.sort else "index")
 
     def _sort_by(self, sort: str) -> None:
-        state = self.session.state
-        state.sort = sort
-        self.session.notices.say(f"devices sorted by {state.sort}")
+        self.session.state.sort = sort
+        self.session.notices.say(f"devices sorted by {sort}")
         self.show(self.session.host)
 
     def do_sort_next(self) -> None:

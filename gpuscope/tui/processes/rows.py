@@ -313,7 +313,7 @@ def _row(
         else ""
     )
     command = shown_command(d.command) if d.command else d.name
-    if rank and not words:  # a cut option says nothing
+    if rank and command and not words:  # a cut option says nothing
         command = command.split(" -")[0]
     indices = [one.definition.index for one in entry.devices]
     state = state_of(entry, glyphs, paced)
