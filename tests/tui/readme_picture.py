@@ -152,13 +152,14 @@ def pictures() -> dict[str, list[Scene]]:
         6,
         r"largest batch: \d+",
     )
+    left_out, answers = grid_of_text("…", WIDTH), page(prediction, "reached in", 13)
     return {
         "tour": [hang, cause, memory, full, other_settings, verdict, fixes],
         "overview": [hang],
         "doctor": [cause],
         "memory": [memory],
         "slow": [slow],
-        "predict": [replace(verdict, grid=verdict.grid[:15])],
+        "predict": [replace(verdict, grid=[*verdict.grid[:8], *left_out, *answers])],
     }
 
 
