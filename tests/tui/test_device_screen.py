@@ -93,7 +93,7 @@ async def test_enter_opens_it_and_keys_work():
         await pilot.pause()
         assert isinstance(app.screen, DetailScreen)
         await pilot.press("escape", "escape")
-        await until(pilot, "Devices", absent="Load")
+        await until(pilot, "Devices", absent="─ Health")
 
 
 @pytest.mark.slow
@@ -103,7 +103,7 @@ async def test_the_load_of_a_minute_is_drawn_once_and_its_figures_are_named():
     async with app.run_test(size=(120, 60)) as pilot:
         await until(pilot, "Devices · Enter: GPU 5")
         await pilot.press("home", "enter")
-        shown = await until(pilot, "Load %, mean at right, 1 min", "Memory over 1 min, GiB")
+        shown = await until(pilot, "Load %, mean at right, 1 min", "Memory GiB, 1 min")
         assert "Load %, 1 min" not in shown
         await pilot.press("minus")
         await until(pilot, "Load %, mean at right, 1 min", "Load %, 5 min")

@@ -21,8 +21,8 @@ from gpuscope.store.source import AgentSource
 from gpuscope.text.units import age_text
 from gpuscope.tui.doctor.case_times import duration_of_case, since_text
 from gpuscope.tui.doctor.dialogs import ExplainDialog
+from gpuscope.tui.doctor.filter_text import text_of
 from gpuscope.tui.doctor.finding_history import Case, Course
-from gpuscope.tui.doctor.pane import _text_of
 from gpuscope.tui.doctor.stack_text import stack_text
 from gpuscope.tui.doctor.text import columns, group_cases, row_of
 from gpuscope.tui.shell.app import GpuscopeApp
@@ -313,8 +313,8 @@ def test_the_filter_finds_a_finding_by_the_name_of_its_job():
     case = Case(1, found, "live", job.key)
     (group,) = group_cases([case, replace(case, number=2)])[:1]
     assert job.title not in f"{found.title} {found.pitfall}"
-    assert job.title.casefold() in _text_of(group, host)
-    assert "rank 3" in _text_of(group, host)
+    assert job.title.casefold() in text_of(group, host)
+    assert "rank 3" in text_of(group, host)
 
 
 def test_only_what_the_first_picture_had_was_already_there():
