@@ -120,7 +120,7 @@ def test_all_say_of_a_job_what_is_wrong_with_a_device_below_it(below: Below) -> 
     drawn = JobList._row(line, (), 40, 80, False, TOKENS)
     sign = {"bad": "  ▲ train.py", "warn": "  ◆ train.py"}.get(below.kind, "  train.py")
     assert flat([drawn]).startswith(sign)
-    assert flat(line.notes).startswith(below.note)
+    assert flat(line.notes).startswith(below.note if broken else "")
 
     # Processes, and the job's own screen
     rows = listing(host, history, Choice()).rows

@@ -130,9 +130,10 @@ async def _find(store: Store, running: asyncio.Task[None], pid: int) -> TrainerV
     until, first = time.monotonic() + FIRST_SECONDS, True
     while time.monotonic() < until and not running.done():
         trainer, host = _trainer(store, pid), store.view().host
-        if trainer is not None:
+        sampled = host is not None and host.sampled_seconds is not None
+        if trainer is not None and sampled:  # a trainer may be known before the first sample
             return trainer
-        if host is not None and host.sampled_seconds is not None and first:
+        if sampled and first:
             until, first = time.monotonic() + FIND_SECONDS, False
         if host is not None and host.link.failed:
             return None
