@@ -156,19 +156,17 @@ class Asking:
         card: Card | None,
         settings: Settings = DEFAULT,
         seconds: float = 300.0,
-        doubts: Sequence[Doubt] = (),
         cache: Path | None = None,
     ):
         """Trace the request; without ``card`` there is no verdict.
 
-        ``doubts`` are added to those of the tracing child. ``cache`` is the file of context
-        measurements, if it is not in the user's folder. Raises :class:`CannotPredict`.
+        ``cache`` is the file of context measurements, if it is not in the user's folder. Raises
+        :class:`CannotPredict`.
         """
         self.began = time.monotonic()
         self._ends = self.began + seconds
         self._tracer = tracer
         self._traced: dict[Request, Traced] = {}
-        self._doubts = list(doubts)
         self.request, self.settings = request, settings
         self.traced = self._trace(request)
         self.simulated = simulate(self.traced.trace, settings)
@@ -421,8 +419,7 @@ class Asking:
         if found is None:
             found = self._tracer(request)
             older = measured_kernels.doubts(found.torch, found.trace)
-            doubts = [*found.doubts, *self._doubts, *older]
-            found = self._traced[request] = replace(found, doubts=doubts)
+            found = self._traced[request] = replace(found, doubts=[*found.doubts, *older])
             if request.batch is None:  # asked for again by its number
                 self._traced[replace(request, batch=found.batch)] = found
         return found

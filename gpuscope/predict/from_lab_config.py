@@ -13,7 +13,6 @@ _TRANSLATED = ("model", "checkpoint", "optimizer")
 _SHARED = tuple(
     name for name, toggle in PREDICTED.items() if name == toggle.name and name not in _TRANSLATED
 )
-_SHARDING = {"none": "none", "dp": "dp", "ddp": "ddp", "fsdp": "fsdp"}
 
 
 def request_of(config: LabConfig, architecture: str, ranks: int = 2) -> Request:
@@ -26,7 +25,7 @@ def request_of(config: LabConfig, architecture: str, ranks: int = 2) -> Request:
         config.preset("cuda"),
         checkpoint=int(config.checkpoint),
         optimizer=None if config.factory else config.optimizer,
-        sharding=_SHARDING[config.parallel],
+        sharding=config.parallel,
         ranks=(config.nproc or ranks) if several else 1,
         compile=config.compile != "off",
         cuda_graphs=config.compile in CUDA_GRAPHS,

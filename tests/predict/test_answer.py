@@ -36,8 +36,14 @@ def card(gib: float) -> Card:
     return Card("h200", "h200", int(gib * (1 << 30)), "9.0")
 
 
-def asked(gib: float | None = 16, request: Request = REQUEST, tmp=None, **options) -> Asking:
-    return Asking(request, traced, card(gib) if gib else None, cache=tmp, **options)
+def asked(
+    gib: float | None = 16, request: Request = REQUEST, tmp=None, doubts=(), **options
+) -> Asking:
+    def doubted(one: Request):
+        found = traced(one)
+        return replace(found, doubts=[*found.doubts, *doubts])
+
+    return Asking(request, doubted, card(gib) if gib else None, cache=tmp, **options)
 
 
 @pytest.fixture(autouse=True)

@@ -111,12 +111,7 @@ def details(
     if not alone:
         return out[:height]
     out += _found_now(others[:MOST_FINDINGS], glyphs, cells, height - len(out), gap)
-    rest = [one for one in around.same if one.serial != entry.serial]
-    room = height - len(out) - 2
-    if rest and room > 0:
-        what = "job" if entry.job else "GPU"
-        out += [[], [(f"Also of this {what}, the newest first", "title")]]
-        out += event_lines(rest, glyphs, room, cells)
+    out += _also(entry, around, glyphs, cells, height - len(out) - 2)
     return out[:height]
 
 
@@ -135,6 +130,15 @@ def _found_now(
         label: Line = [(f"{'Doctor':{LABEL}}", "accent")]
         return [styled.cut([*label, *out[0]], cells)]
     return [*gap, [("Now in the Doctor", "title")], *out]
+
+
+def _also(entry: Entry, around: Around, glyphs: Glyphs, cells: int, room: int) -> list[Line]:
+    """Return what else happened to the same job or GPU, below a heading; none without room."""
+    rest = [one for one in around.same if one.serial != entry.serial]
+    if not rest or room < 1:
+        return []
+    head = f"Also of this {'job' if entry.job else 'GPU'}, the newest first"
+    return [[], [(head, "title")], *event_lines(rest, glyphs, room, cells)]
 
 
 def beside_lines(
@@ -156,12 +160,7 @@ def beside_lines(
     if not others:
         more = "nothing else" if own is not None else "nothing"
         out.append([(f"The Doctor finds {more} now.", "muted")])
-    rest = [one for one in around.same if one.serial != entry.serial]
-    room = height - len(out) - 2
-    if rest and room > 0:
-        what = "job" if entry.job else "GPU"
-        out += [[], [(f"Also of this {what}, the newest first", "title")]]
-        out += event_lines(rest, glyphs, room, cells)
+    out += _also(entry, around, glyphs, cells, height - len(out) - 2)
     return out[:height]
 
 
