@@ -257,18 +257,16 @@ def test_no_line_is_wider_than_the_screen(width):
     from gpuscope.predict.answer import Asking, Card
     from gpuscope.predict.report import lines
 
-    doubts = [
-        Doubt(
+    def doubtful(request):
+        doubt = Doubt(
             "no_fake_kernel", "operation mine::thing has no fake kernel; " * 4, "mine::thing", 5.0
         )
-    ]
+        return replace(traced(request), doubts=[doubt])
+
     long = Card("NVIDIA H200 (GPU 0)", "h200", 8 << 30, "9.0", in_use_bytes=6 << 30)
-    for trace in (traced, upward):
+    for trace in (doubtful, upward):
         asking = Asking(
-            Request("package.module_with_a_name:factory", batch=8, amp="bf16"),
-            trace,
-            long,
-            doubts=doubts,
+            Request("package.module_with_a_name:factory", batch=8, amp="bf16"), trace, long
         )
         asking.find_largest()
         asking.find_fixes()
