@@ -21,9 +21,10 @@ from gpuscope.tui.cells import fit
 from gpuscope.tui.charts.legend import legend_of
 from gpuscope.tui.charts.line import LineChart, Series
 from gpuscope.tui.charts.stacked import Layer, StackedChart
-from gpuscope.tui.charts.strips import Painted, _cells, changed_spans, strip_of
+from gpuscope.tui.charts.strips import Painted, strip_of
 from gpuscope.tui.memory.waterfall import Part, Waterfall
 from gpuscope.tui.terminal.minimal_updates import LeanApp
+from gpuscope.tui.terminal.strip_cells import _cells, changed_spans
 from gpuscope.tui.theme import Tokens
 from gpuscope.tui.widgets.bars import Bar
 from gpuscope.tui.widgets.table import Column, LiveTable, TableRow

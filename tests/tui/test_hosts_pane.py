@@ -304,7 +304,7 @@ def test_real_agents_one_hung_one_killed_one_shut(tmp_path: Path, monkeypatch: p
             assert rows["h2"].cells["load"][0][1] == "ok"  # type: ignore[index]
             os.kill(pid_of(agents[0]), signal.SIGCONT)
             await until(pilot, "5 hosts: ▲ 1 unreachable · 4 ok")
-            assert session.fleet.order.grade("h2") is not None
+            assert app.main.query_one(FleetPane)._fleet.order.grade("h2") is not None
             app.leave()
         for one in agents:
             await one.close()

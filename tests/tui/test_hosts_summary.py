@@ -413,9 +413,7 @@ def test_filter_and_mine():
         ("node-0", "b2 a1"),
         ("zzz", ""),
     ):
-        watched.filter = text
-        assert " ".join(keys(watched.shown())) == left
-    watched.filter = ""
+        assert " ".join(keys(watched.shown(text=text))) == left
     assert keys(watched.shown(mine=True)) == ["a1"]
     assert watched.totals().hosts == 3, "totals are of all"
 

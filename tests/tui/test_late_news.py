@@ -81,7 +81,7 @@ async def test_the_offer_of_all_hosts_leaves_who_types_a_filter_on_the_tab():
         await until(pilot, "0 Fleet")
         burst(app, "pha\r")
         await until(pilot, "filter: alpha")
-        assert (app.main.tab, app.session.state.filter, app.session.fleet.filter) == (
+        assert (app.main.tab, app.session.state.filter, app.session.fleet_filter) == (
             "overview",
             "alpha",
             "",

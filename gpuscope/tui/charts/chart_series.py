@@ -9,8 +9,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from math import inf
 
-from ...store.view import AllocView, DeviceView, Entity, Gone, History, HostView
-from ..shell.session import Session
+from ...store.view import AllocView, DeviceView, Entity, Gone, History, HistoryOf, HostView
 from .stacked import Layer
 
 HOLD_SECONDS = 6.0
@@ -66,13 +65,13 @@ def _sum(columns: Sequence[Sequence[float | None]], count: int) -> list[float | 
 
 
 def device_layers(
-    session: Session, host: HostView, device: DeviceView, seconds: float
+    history: HistoryOf, host: HostView, device: DeviceView, seconds: float
 ) -> tuple[list[Layer], Sequence[float]]:
     """Return the layers of a device's memory over the last ``seconds``, bottom first.
 
     They add up to what nvidia-smi showed.
     """
-    used = session.history(device.id, "used_bytes", seconds)
+    used = history(device.id, "used_bytes", seconds)
     moments, count = used.seconds, len(used)
     # those that ended, too
     trainers = [t for t in host.trainers if any(a.gpu == device.id for a in t.allocators)]
@@ -80,7 +79,7 @@ def device_layers(
 
     def held_by(entities: Sequence[Entity], column: str) -> list[float | None]:
         return _sum(
-            [at_moments(session.history(e.id, column, seconds), moments, e.gone) for e in entities],
+            [at_moments(history(e.id, column, seconds), moments, e.gone) for e in entities],
             count,
         )
 
@@ -111,13 +110,13 @@ def device_layers(
 
 
 def allocator_layers(
-    session: Session, allocator: AllocView, seconds: float
+    history: HistoryOf, allocator: AllocView, seconds: float
 ) -> tuple[list[Layer], Sequence[float]]:
     """Return what a trainer's categories were over time, on a CPU.
 
     There no driver counts a total.
     """
-    first = session.history(allocator.id, "parameter_bytes", seconds)
+    first = history(allocator.id, "parameter_bytes", seconds)
     names = (
         ("parameters", "allocated", "parameter_bytes"),
         ("optimizer state", "series6", "optimizer_state_bytes"),
@@ -125,17 +124,17 @@ def allocator_layers(
         ("other models", "other", "other_model_bytes"),
     )
     layers = [
-        Layer(t, label, at_moments(session.history(allocator.id, c, seconds), first.seconds))
+        Layer(t, label, at_moments(history(allocator.id, c, seconds), first.seconds))
         for label, t, c in names
     ]
     return [layer for layer in layers if any(layer.values)], first.seconds
 
 
 def mean_over(
-    session: Session, devices: Sequence[DeviceView], column: str, seconds: float
+    history: HistoryOf, devices: Sequence[DeviceView], column: str, seconds: float
 ) -> History:
     """Return the mean of a reading of these devices, over those that were known."""
-    histories = [session.history(d.id, column, seconds) for d in devices]
+    histories = [history(d.id, column, seconds) for d in devices]
     moments = max((h.seconds for h in histories), key=len, default=())
     columns = [at_moments(h, moments) for h in histories]
     values: list[float | None] = []

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from ...model.device_state import mute
 from ...model.device_trainings import hung_since
 from ...model.ranks import name_of
-from ...store.view import DeviceView, History, HostView, TrainerView
-from ..shell.session import Session
+from ...store.view import DeviceView, History, HistoryOf, HostView, TrainerView
 from .chart_series import thin
 from .load_strips import Lane
 
@@ -23,7 +22,7 @@ TENSOR = LOADS[2]
 
 
 def gpu_lanes(
-    session: Session, host: HostView, devices: Sequence[DeviceView], window: float, parts: int
+    history: HistoryOf, host: HostView, devices: Sequence[DeviceView], window: float, parts: int
 ) -> list[Lane]:
     """Return a lane for each GPU, and below it those of its first ``parts`` loads that are known.
 
@@ -41,7 +40,7 @@ def gpu_lanes(
         silent = mute(device)
         alarm = silent.word if silent is not None else ""
         for label, column in columns:
-            past = thin(session.history(device.id, column, window))
+            past = thin(history(device.id, column, window))
             first = column == LOADS[0][1]
             if first or any(value is not None for value in past.values):
                 if len(devices) > 1:
@@ -51,13 +50,13 @@ def gpu_lanes(
 
 
 def process_lanes(
-    session: Session, host: HostView, ranks: Sequence[TrainerView], window: float
+    history: HistoryOf, host: HostView, ranks: Sequence[TrainerView], window: float
 ) -> list[Lane]:
     """Return a lane for the process of each rank: its share of all cores of the host."""
     cores, lanes = host.definition.cpu_count, []
     for rank in ranks if cores else ():
         if cores and rank.process is not None:
-            past = thin(session.history(rank.process, "cpu_percent", window))
+            past = thin(history(rank.process, "cpu_percent", window))
             values = tuple(None if value is None else value / cores for value in past.values)
             if any(value is not None for value in values):
                 lanes.append(Lane(name_of(rank), History(past.seconds, values)))
@@ -68,14 +67,16 @@ HOST_LANES = ("CPU", "memory")
 """The lanes of a host: all its cores, and its memory as far as it is not available."""
 
 
-def host_lanes(session: Session, host: HostView, window: float, first: bool = False) -> list[Lane]:
+def host_lanes(
+    history: HistoryOf, host: HostView, window: float, first: bool = False
+) -> list[Lane]:
     """Return the lanes of the host that are known; ``first`` begins a group of them."""
     total = host.definition.memory_total_bytes
-    free = thin(session.history(host.id, "memory_available_bytes", window))
+    free = thin(history(host.id, "memory_available_bytes", window))
     used = [100 * (1 - value / total) if value is not None and total else None
             for value in free.values]  # fmt: skip
     pasts = (
-        thin(session.history(host.id, "cpu_percent", window)),
+        thin(history(host.id, "cpu_percent", window)),
         History(free.seconds, tuple(used)),
     )
     lanes: list[Lane] = []

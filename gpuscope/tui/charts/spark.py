@@ -10,6 +10,7 @@ from ..theme import UNICODE, Glyphs
 
 BELOW_THE_LINE = 8 / 7
 """The largest of a course is an eighth lower than its line, so that busy rows stay apart."""
+LOAD_TOP = 100 * BELOW_THE_LINE
 IDLE_PERCENT = 1.0
 STEADY, LOW = 0.1, 4.0
 """Values that change by no more of the largest are drawn as a line so many times lower."""

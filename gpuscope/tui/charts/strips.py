@@ -7,39 +7,31 @@ spans that differ: at 2 Hz that is what keeps a slow link usable.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any
 
 from rich.segment import Segment
-from rich.style import Style
 from rich.text import Text
 from textual.color import Color
 from textual.geometry import Region, Size
 from textual.strip import Strip
-from textual.widget import Widget
 
 from ...text import styled
 from ...text.styled import Line, Piece
 from ...text.width import cells as text_cells
 from ..cells import visible
+from ..terminal.direct_paint import KnowsItsLines
 from ..terminal.light_strip import LightStrip
+from ..terminal.strip_cells import changed_spans
 from ..theme import Tokens
 from .legend import legend_lines
 
-MERGE_CELLS = 6
-"""Unchanged cells between two changed ones that are cheaper to send than another cursor movement
-and style.
-"""
+if TYPE_CHECKING:
+    from ..terminal.direct_paint import Direct
 
 REMEMBERED_LINES = 256
 """Painted lines that are kept, more than a large terminal has."""
-
-_USUAL = re.compile("[ -~°·–…●◆▲○◇▸▾\u2500-\u259f\u2800-\u28ff]*").fullmatch
-"""What most lines consist of, and all of it takes one cell each: one look instead of one at every
-piece.
-"""
 
 
 def strip_of(segments: Iterable[Piece], cells: int, tokens: Tokens, below: str = "") -> Strip:
@@ -102,155 +94,6 @@ def empty_strips(text: str, width: int, height: int, tokens: Tokens) -> list[Str
     return blank + [strip_of(line, width, tokens) for line in middle]
 
 
-def changed_spans(old: Strip, new: Strip) -> list[tuple[int, int]]:
-    """Return where two lines of equal width differ, as ``[(first cell, cells)]``.
-
-    The spans go from left to right; near ones are joined, and wide characters are never cut in
-    half.
-    """
-    if old is new:
-        return []
-    before, after = list(old), list(new)
-    if before == after:
-        return []
-    if old.cell_length != new.cell_length:
-        return [(0, max(old.cell_length, new.cell_length))]
-    simple = narrow(before) and narrow(after)
-    spans: list[tuple[int, int]] = []
-    begin = end = -1
-    for first, last in (
-        _differing_runs(before, after) if simple else _differing(_cells(before), _cells(after))
-    ):
-        if begin < 0:
-            begin = first
-        elif first - end > MERGE_CELLS:
-            spans.append((begin, end - begin))
-            begin = first
-        end = last
-    return [*spans, (begin, end - begin)] if begin >= 0 else spans
-
-
-def narrow(pieces: Iterable[Segment]) -> bool:
-    """Tell whether every character of these pieces takes one cell.
-
-    Then characters can be counted as cells.
-    """
-    texts = [text for text, _, _ in pieces]
-    return bool(_USUAL("".join(texts))) or all(
-        text.isascii() or _each_takes_one(text) for text in texts
-    )
-
-
-@lru_cache(maxsize=4096)
-def _each_takes_one(text: str) -> bool:
-    """Remembered, because bars and borders come again with every line drawn."""
-    return all(text_cells(char) == 1 for char in text)
-
-
-def _differing_runs(before: list[Segment], after: list[Segment]) -> Iterator[tuple[int, int]]:
-    """Stretches of cells in which two lines of narrow characters differ.
-
-    The lines are equally long.
-
-    Both are walked from one change of style to the next, so that what is equal costs one comparison
-    of two texts.
-    """
-    here, there = iter(before), iter(after)
-    text = other = ""
-    style = look = None
-    at = 0
-    while True:
-        while not text:
-            piece = next(here, None)
-            if piece is None:
-                return
-            text, style, _ = piece
-        while not other:
-            other, look, _ = next(there)
-        size = min(len(text), len(other))
-        if style is not look and style != look:
-            yield at, at + size
-        elif text[:size] != other[:size]:
-            begin = -1
-            for place, (one, two) in enumerate(zip(text, other, strict=False), at):
-                if one != two:
-                    begin = place if begin < 0 else begin
-                elif begin >= 0:
-                    yield begin, place
-                    begin = -1
-            if begin >= 0:
-                yield begin, at + size
-        text, other, at = text[size:], other[size:], at + size
-
-
-def _differing(before: list[_Cell], after: list[_Cell]) -> Iterator[tuple[int, int]]:
-    """Yield the cells of two stretches of equal width that differ.
-
-    Each is (first, one beyond the last) of whole characters.
-    """
-    end = 0
-    for index, (a, b) in enumerate(zip(before, after, strict=True)):
-        if a == b or index < end:
-            continue
-        start, end = index, index + 1
-        for line in (before, after):
-            while start and not line[start][0]:
-                start -= 1
-            while end < len(line) and not line[end][0]:
-                end += 1
-        yield start, end
-
-
-_Cell = tuple[str, Style | None]
-
-
-def _cells(pieces: Iterable[Segment]) -> list[_Cell]:
-    """Return one entry per cell.
-
-    The second half of a wide character is ``""``, and a combining mark belongs to its base.
-    """
-    cells: list[_Cell] = []
-    for text, style, _ in pieces:
-        if text.isascii() or _each_takes_one(text):
-            cells.extend((char, style) for char in text)
-            continue
-        for char in text:
-            size = text_cells(char)
-            if size:
-                cells.append((char, style))
-                cells.extend([("", style)] * (size - 1))
-            elif cells:
-                at = len(cells) - 1
-                while at and not cells[at][0]:
-                    at -= 1
-                cells[at] = (cells[at][0] + char, cells[at][1])
-    return cells
-
-
-def cut_out(strip: Strip, first: int, last: int) -> list[Segment]:
-    """The pieces of a line from cell ``first`` up to ``last``.
-
-    Cheaper than ``Strip.crop``, which remembers all its answers: a span of a line that changes is
-    asked for once.
-    """
-    found: list[Segment] = []
-    at = 0
-    for piece in strip:
-        text = piece.text
-        if not (text.isascii() or _each_takes_one(text)):
-            return list(strip.crop(first, last))
-        end = at + len(text)
-        if end > first:
-            inside = at >= first and end <= last
-            found.append(
-                piece if inside else Segment(text[max(first - at, 0) : last - at], piece.style)
-            )
-        if end >= last:
-            break
-        at = end
-    return found
-
-
 def text_of(segments: Sequence[Piece], tokens: Tokens) -> Text:
     """Return the same pieces as a text that Textual takes for border titles.
 
@@ -263,17 +106,7 @@ Key = tuple[Size, tuple[object, ...]]
 """What lines were painted for: a size, and the key of their tokens."""
 
 
-class WayPast(Protocol):
-    """The app's way past the compositor to the terminal, for widgets that know their lines."""
-
-    def take(self, widget: Painted, regions: Iterable[Region]) -> bool:
-        """Return whether these regions of the widget's content will be drawn.
-
-        Where not, the widget has to refresh them itself.
-        """
-
-
-class Painted(Widget):
+class Painted(KnowsItsLines):
     """A widget that paints itself.
 
     Subclasses implement :meth:`paint` and call :meth:`repaint` when data changed. Painting
@@ -282,8 +115,6 @@ class Painted(Widget):
     """
 
     ALLOW_SELECT = False
-    PATIENT: ClassVar[bool] = False
-    """Whether it may be drawn later than others where the link is slow."""
     DEFAULT_CSS = """
     Painted { width: 1fr; height: 1fr; }
     """
@@ -328,26 +159,20 @@ class Painted(Widget):
             for y, (before, after) in enumerate(zip(old, new, strict=True))
             for x, cells in changed_spans(before, after)
         ]
-        direct: WayPast | None = getattr(self.app, "direct", None)
+        direct: Direct | None = getattr(self.app, "direct", None)
         if regions and not (direct is not None and direct.take(self, regions)):
             self.refresh(*regions)
 
     @property
     def picture(self) -> object:
-        """What its lines were painted for.
-
-        It is None where they are not of its size and look any more.
-        """
         key = self._painted
         return key if key is not None and key[0] == self.size else None
 
     @property
     def ground(self) -> Color:
-        """The background that the lines were painted for."""
         return self._ground
 
     def line(self, y: int) -> Strip:
-        """Return a line of the content as it was painted."""
         return self._strips[y]
 
     def subtitle(self, segments: Sequence[Piece]) -> None:

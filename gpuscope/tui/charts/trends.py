@@ -23,6 +23,7 @@ from ..theme import Glyphs, Tokens
 from .axes import time_axis
 from .bins import Bins
 from .load_strips import binned
+from .spark import BELOW_THE_LINE
 from .strips import Painted, empty_strips, strip_of
 
 STEADY = 0.02
@@ -32,8 +33,6 @@ MOST_ROWS = 3
 RANGE, STEADY_WORD = "min – max", "steady"
 LEAST_COURSE = 12
 """Cells of a course at least; where there are fewer, the smallest and the largest are left out."""
-BELOW_THE_LINE = 8 / 7
-"""The largest value is an eighth below its line, so that rows stay apart."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -367,7 +367,7 @@ class DeviceScreen(ChartedScreen):
         clock: float | None,
     ) -> None:
         """Draw what holds the memory, and each other reading in a line of its own."""
-        layers, moments = device_layers(self.session, host, device, window)
+        layers, moments = device_layers(self.session.history, host, device, window)
         total, now = device.definition.total_bytes, host.sampled_seconds
         capacity = float(total) if total else None
         title = f"Memory over {window_text(window)}"
@@ -454,7 +454,7 @@ class DeviceScreen(ChartedScreen):
             self.tell("copy: this fix has no command to copy")
             return
         text = paste_of(steps_of(finding, replayed)[number])
-        copy_text(self.app, self.session.notices, text + "\n")
+        copy_text(self.app, self.session.notices.say, text + "\n")
         self._update()
 
     def action_doctor(self) -> None:

@@ -441,10 +441,10 @@ class DoctorPane(Pane):
         finding = group.first.finding if group is not None and group.key != FOLDED else None
         mark = marked_step(finding, replayed, self._turned) if finding is not None else None
         if finding is None or mark is None:
-            copy_screen(main, self.session.notices)
+            copy_screen(main, self.session.notices.say)
         else:
             pasted = paste_of(steps_of(finding, replayed)[mark])
-            copy_text(self.app, self.session.notices, pasted + "\n")
+            copy_text(self.app, self.session.notices.say, pasted + "\n")
         main._frame()
 
     def do_open(self) -> None:

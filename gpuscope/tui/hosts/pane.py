@@ -22,6 +22,7 @@ from ..widgets.table import LiveTable, TableRow
 from ..widgets.text import Lines
 from .rows import WIDE_COLUMNS, columns, detail_lines, host_row, totals_lines, without_domain
 from .summary import HERE
+from .watch import Fleet
 
 if TYPE_CHECKING:
     from ...store.view import HostView
@@ -55,6 +56,8 @@ class FleetPane(Pane):
 
     def __init__(self, session: Session, **kwargs: str) -> None:
         super().__init__(session, **kwargs)
+        self._fleet = Fleet(lambda: session.known, lambda: session.frozen_view.frozen)
+        session.fleet_heard = self._fleet.heard
         self._totals = Lines([[(WAITING, "muted")]], id="fleet-totals")
         self._hosts = LiveTable(
             columns("worst"), empty=WAITING, gap=1, id="fleet-hosts", classes="panel"
@@ -90,9 +93,9 @@ class FleetPane(Pane):
     # ── numbers ──
 
     def show(self, host: HostView | None) -> None:
-        fleet, state = self.session.fleet, self.session.state
+        fleet, state, filtered = self._fleet, self.session.state, self.session.fleet_filter
         fleet.look()
-        shown = fleet.shown(state.mine)
+        shown = fleet.shown(state.mine, filtered)
         names = Counter(one.name for one in fleet.all)
         shown = [
             replace(one, name=f"{one.key} ({one.name})") if names[one.name] > 1 else one
@@ -104,7 +107,7 @@ class FleetPane(Pane):
         longest = max(map(text_cells, (*short.values(), *self._names.values())), default=0)
         mine = " with a job of yours" if state.mine else ""
         self._hosts.show_empty(
-            f"no host{mine} contains {fleet.filter!r}" if fleet.filter or mine else WAITING
+            f"no host{mine} contains {filtered!r}" if filtered or mine else WAITING
         )
         rows = [self._row(one) for one in shown]
         states = [list(row.cells.get("state", ())) for row in rows]  # type: ignore[arg-type]
@@ -131,12 +134,12 @@ class FleetPane(Pane):
         doctor = self.session.doctor
         doctor.begin()
         if doctor.table is not None and self.is_mounted and self.session.paused_seconds is None:
-            self.session.fleet.judge(doctor.table)
+            self._fleet.judge(doctor.table)
 
     def _row(self, one: Summary) -> TableRow:
         """Return the line of a host; the one before where nothing of it changed."""
         tokens, name = self._hosts.tokens, self._names.get(one.key, one.name)
-        missing = HERE if one.current else self.session.fleet.missing(one)
+        missing = HERE if one.current else self._fleet.missing(one)
         retry = None if missing.retry is None else round(missing.retry)
         narrow = self._terminal[0] < WIDE_COLUMNS
         shown = name, int(missing.seconds), retry, narrow
@@ -172,7 +175,7 @@ class FleetPane(Pane):
         self._show_devices(rows + 2 if rows and framed else rows)
 
     def _lines_of(self, one: Summary, rows: int) -> list[Line]:
-        missing = HERE if one.current else self.session.fleet.missing(one)
+        missing = HERE if one.current else self._fleet.missing(one)
         cells = max(20, self._terminal[0] - 6)
         return list(detail_lines(one, missing, cells, rows, self._hosts.tokens))
 
@@ -302,7 +305,7 @@ class FleetPane(Pane):
         self._hosts.action_move(-1)
 
     def _sort(self, by: int) -> None:
-        name = self.session.fleet.sort_by(by)
+        name = self._fleet.sort_by(by)
         self.session.notices.say(f"hosts sorted by {name}" + (" first" if name == "worst" else ""))
         self.show(self.session.host)
 
@@ -314,7 +317,7 @@ class FleetPane(Pane):
         wanted = next(
             (sort for sort, (column, _) in SORT_TITLES.items() if column == event.column), ""
         )
-        fleet = self.session.fleet
+        fleet = self._fleet
         if wanted:
             fleet.sort = wanted if wanted != fleet.sort else "worst"
             self._sort(0)

@@ -49,7 +49,6 @@ class Fleet:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.sort = SORTS[0]
-        self.filter = ""
         self.order = Order()
         self._store, self._frozen, self._clock = store, frozen, clock
         self.visible: Collection[str] = ()
@@ -139,9 +138,9 @@ class Fleet:
             )
         return known[2]
 
-    def shown(self, mine: bool = False) -> list[Summary]:
-        """Those that pass the filter, in order."""
-        needle = self.filter.casefold()
+    def shown(self, mine: bool = False, text: str = "") -> list[Summary]:
+        """Those that contain ``text``, in order."""
+        needle = text.casefold()
         passed = [one for one in self._all if needle in one.text and (one.mine or not mine)]
         inorder = self.order.arrange(self._all, self.sort, self._clock())
         kept = {one.key for one in passed}

@@ -221,7 +221,7 @@ class TuneScreen(FullScreen):
     def action_copy(self) -> None:
         """Copy the lines that make a training as fast."""
         if self.tuning.best is not None:
-            copy_text(self.app, self.session.notices, "\n".join(self._lines()))
+            copy_text(self.app, self.session.notices.say, "\n".join(self._lines()))
 
     def action_new(self) -> None:
         """Ask for another search."""

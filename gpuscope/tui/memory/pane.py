@@ -458,9 +458,9 @@ class MemoryPane(Pane, can_focus=True):
         subject = self._subject_now(host) if host else None
         text = self._summary.text(subject) if self._view == "summary" and subject else ""
         if text:
-            copy_text(self.app, self.session.notices, text)
+            copy_text(self.app, self.session.notices.say, text)
         else:
-            copy_screen(self.screen, self.session.notices)
+            copy_screen(self.screen, self.session.notices.say)
 
     async def do_open(self) -> None:
         """Open the device's page, or the job's where the training uses none.

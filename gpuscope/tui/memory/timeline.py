@@ -51,13 +51,13 @@ def timeline(
     """The timeline of a device, or where there is none of a trainer's memory on the CPU."""
     peak = None
     if device is not None:
-        layers, seconds = device_layers(session, host, device, window)
+        layers, seconds = device_layers(session.history, host, device, window)
         capacity = device.definition.total_bytes
         top = allocator.number("peak_allocated_bytes") if allocator else None
         peak = Peak(top, "peak since the start") if top else None
     else:
         assert allocator is not None
-        layers, seconds = allocator_layers(session, allocator, window)
+        layers, seconds = allocator_layers(session.history, allocator, window)
         capacity = None
     steps = session.history(trainer.id, "step", window) if trainer else History()
     ids = {one.id for one in (trainer, allocator) if one is not None}

@@ -212,7 +212,7 @@ class Charts(Vertical):
             return  # another host came between the layout and this picture
         rows = self.rows - AXIS_ROWS
         parts = max(min(rows // (2 * len(host.devices)), len(LOADS)), 1)
-        lanes = gpu_lanes(self.session, host, host.devices, self._span, parts)
+        lanes = gpu_lanes(self.session.history, host, host.devices, self._span, parts)
         what = "Utilisation by GPU" if parts == 1 else "Utilisation by GPU and part"
         set_title(chart, f"{what}, mean at right{self._over}")
         chart.show(lanes, self._span, host.sampled_seconds, clock_at(self.session, host))
@@ -228,7 +228,7 @@ class Charts(Vertical):
     def _show_vram(self, chart: Any, host: HostView, device: DeviceView) -> None:
         from ..charts.chart_series import device_layers
 
-        layers, seconds = device_layers(self.session, host, device, self._span)
+        layers, seconds = device_layers(self.session.history, host, device, self._span)
         total = device.definition.total_bytes
         chart.show(
             layers,
@@ -300,7 +300,7 @@ class Charts(Vertical):
             found.append(self._one(name, "series2", least.id, "utilization_percent"))
         if len(host.devices) > 2:
             sound = [one for one in host.devices if mute(one) is None]
-            mean_of = mean_over(self.session, sound, "utilization_percent", self._span)
+            mean_of = mean_over(self.session.history, sound, "utilization_percent", self._span)
             found.append(Series("mean", "other", mean_of.seconds, mean_of.values))
         return found
 
@@ -316,7 +316,7 @@ class Charts(Vertical):
         ]
         if not few:
             sound = [one for one in host.devices if mute(one) is None]
-            mean = mean_over(self.session, sound, "power_watts", self._span)
+            mean = mean_over(self.session.history, sound, "power_watts", self._span)
             found.append(Series("mean", "other", mean.seconds, mean.values))
         return found
 

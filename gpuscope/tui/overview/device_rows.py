@@ -11,19 +11,19 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...model.device_state import HANGS, NEARLY_FULL, NO_PROGRESS, DeviceState, judge, owners
-from ...model.memory_layers import layers, living
+from ...model.memory_layers import living
 from ...store.view import DeviceView, HistoryOf, HostView, no_history
 from ...text import styled
 from ...text.styled import Line, Piece
 from ...text.units import amount_text, percent_text, short_age_text
-from ...wire.frames import Unknown
 from ..device.device_state_text import glyph_of, in_short, in_shortest, token_of
 from ..device.load_text import in_few_words
 from ..shell.state import SORTS
 from ..theme import Glyphs, Tokens
-from ..widgets.bars import Bar, Meter
+from ..widgets.bars import Meter
 from ..widgets.status import short_model
 from ..widgets.table import Cell, Column, TableRow
+from .device_bar import LAYER_NAMES, memory_bar
 from .sparklines import SPARK_CELLS
 
 COLUMNS = (
@@ -70,13 +70,6 @@ SORT_COLUMNS = {
     "power": "power",
     "temperature": "temperature",
 }
-LEGEND: tuple[Piece, ...] = (
-    ("allocated", "allocated"),
-    ("cached", "cached"),
-    ("outside torch", "outside"),
-    ("other", "other"),
-    ("driver", "driver"),
-)
 
 
 WORDS_CELLS = 108
@@ -313,17 +306,6 @@ def _memory(host: HostView, device: DeviceView) -> dict[str, Cell]:
     }
 
 
-def memory_bar(host: HostView, device: DeviceView) -> Bar:
-    """Return a device's memory by layer on a bar that stands for all of it."""
-    split, total = layers(host, device), device.definition.total_bytes
-    unknown = Unknown("not_sent", "")
-    return Bar(
-        tuple((split[token], token) for _, token in LEGEND) if split else ((unknown, "other"),),
-        float(total) if total and split else unknown,
-        warn_beyond=NEARLY_FULL,
-    )
-
-
 def _rest(device: DeviceView) -> dict[str, Cell]:
     heat, power, limit = (
         device.number(c) for c in ("temperature_celsius", "power_watts", "power_limit_watts")
@@ -366,6 +348,6 @@ def _wide(device: DeviceView) -> dict[str, Cell]:
 def legend(tokens: Tokens) -> Line:
     """Return what the layers of the bars mean."""
     out: Line = []
-    for label, token in LEGEND:
+    for label, token in LAYER_NAMES:
         out += [(tokens.glyphs.fill(token), token), (f" {label} ", "muted")]
     return out

@@ -178,7 +178,7 @@ def power_trends(
         if few or one is device:
             yield Trend(f"power, GPU {one.definition.index}", POWER, past, watts_text, limit)
     if not few and len(sound) > 1:
-        mean = mean_over(session, sound, "power_watts", seconds)
+        mean = mean_over(session.history, sound, "power_watts", seconds)
         values = tuple(None if value is None else value * len(sound) for value in mean.values)
         top = sum(limit or 0.0 for limit in limits) if all(limits) else None
         past = History(mean.seconds, values)

@@ -11,6 +11,7 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 
 from ...wire.frames import NOT_INITIALISED
+from ..widgets.program import program
 from ..widgets.text import Lines
 
 if TYPE_CHECKING:
@@ -131,9 +132,7 @@ class QuietPanels(Horizontal):
 
     def _ssh_names(self) -> list[str]:
         if self._names is None:
-            from ..hosts.connecting import names_of_ssh
-
-            self._names = names_of_ssh(self.session)
+            self._names = program(self._host.app).ssh_names()
         return self._names
 
     def _runs(self) -> tuple[Entry, ...] | None:

@@ -11,14 +11,12 @@ from ...text.units import bytes_text, duration_text, percent_text, window_text
 from ..cells import fit
 from ..charts.bins import Bins
 from ..charts.load_strips import binned
-from ..charts.spark import load_line, own_top, spark
+from ..charts.spark import LOAD_TOP, load_line, own_top, spark
 from ..shell.keymap import key_of
 from ..shell.session import Session
 from ..theme import Glyphs
 
 SPARK_SECONDS, SPARK_CELLS = 60.0, 20
-SPARK_TOP = 100 * 8 / 7
-"""All of a load is an eighth lower than the line, so that busy rows stay apart."""
 NAME_CELLS, RANGE_CELLS = 28, 24
 COLUMNS: dict[type[Entity], tuple[tuple[str, str], ...]] = {
     DeviceView: (
@@ -130,6 +128,6 @@ class LoadSparks:
         if known is None or known[0] != key:
             past = history(device.id, "utilization_percent", SPARK_SECONDS + 2 * each)
             values = binned(past, bins, now)
-            drawn = load_line(values, SPARK_CELLS, SPARK_TOP, well, glyphs)
+            drawn = load_line(values, SPARK_CELLS, LOAD_TOP, well, glyphs)
             known = self._known[device.id] = (key, drawn)
         return known[1]

@@ -150,7 +150,7 @@ class ProcessDetails(Vertical):
         seconds = known[-1] - known[0] if known else WINDOWS[0]
         window = WINDOWS[1] if seconds > WINDOWS[0] * 1.5 else fitted_seconds(seconds, WINDOWS[0])
         if self._load.display:
-            lanes = gpu_lanes(self.session, host, host.devices, window, 1)
+            lanes = gpu_lanes(self.session.history, host, host.devices, window, 1)
             set_title(self._load, f"Utilisation by GPU, mean at right, {window_text(window)}")
             self._load.show(lanes, window, host.sampled_seconds, clock)
         trends = process_trends(host, process, window, history)

@@ -24,7 +24,7 @@ from ..theme import DARK, THEME_NAMES, css_variables, register
 from ..widgets.dialog import ClosesOnce
 from ..widgets.key_line import KeyLine
 from .actions import BY_NAME
-from .keymap import always
+from .keymap import ALWAYS, always
 from .main_screen import MainScreen
 from .notices import Kind, Severity
 from .session import Session
@@ -53,7 +53,7 @@ class GpuscopeApp(LeanApp[int]):
         super().__init__()
         self.session = session
         self.ascii_only = session.settings.ascii
-        self._keys = TypeAhead(self, self._unanswered, self._pressed)
+        self._keys = TypeAhead(self, self._unanswered, self._pressed, ALWAYS)
         self._connector: Connector | None = None
         self._asked_to_quit = False
         self._start = start if start in TABS else "overview"

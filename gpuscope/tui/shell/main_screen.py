@@ -413,12 +413,12 @@ class MainScreen(Screen[None], inherit_bindings=False):
     @property
     def filter_text(self) -> str:
         """What must stand in a row to be shown; hosts have a filter of their own."""
-        return self.session.fleet.filter if self.tab == "fleet" else self.session.state.filter
+        return self.session.fleet_filter if self.tab == "fleet" else self.session.state.filter
 
     def set_filter(self, text: str) -> None:
         """Show only what contains ``text``."""
         if self.tab == "fleet":
-            self.session.fleet.filter = text
+            self.session.fleet_filter = text
         else:
             self.session.state.filter = text
         self.refresh_all()
@@ -451,7 +451,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
     def do_copy(self) -> None:
         from ..terminal.copying import copy_screen
 
-        copy_screen(self, self.session.notices)
+        copy_screen(self, self.session.notices.say)
         self._frame()
 
     def do_theme(self) -> None:

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from ...wire.frames import Frame
     from ..doctor.watch import Watch
     from ..hosts.sources import Hosts
-    from ..hosts.watch import Fleet
     from ..lab.runs import LabRuns
     from ..memory.predictions import Predictions
     from ..terminal.terminal_rate import TerminalLink
@@ -93,10 +92,12 @@ class Session:
         self._asker: Asker | None = None
         self._doctor: Watch | None = None
         self._alerts: AlertWatch | None = None
-        self._fleet: Fleet | None = None
         self._rate_chosen = False
         self.fleet_shown = False
         """Whether all hosts are on the screen, not one of them."""
+        self.fleet_filter = ""
+        self.fleet_heard: Callable[[str], None] = lambda key: None
+        """Is called with the key of a host that sends something while all are on the screen."""
         self.lab_autostart = lab_autostart
         self.notices = Notices()
         self.happened = Happened()
@@ -144,15 +145,6 @@ class Session:
     def many(self) -> bool:
         """Whether several hosts are looked at."""
         return self.hosts is not None and len(self.hosts.sources) > 1
-
-    @property
-    def fleet(self) -> Fleet:
-        """All hosts, a line each."""
-        if self._fleet is None:
-            from ..hosts.watch import Fleet
-
-            self._fleet = Fleet(lambda: self._store, lambda: self.frozen_view.frozen)
-        return self._fleet
 
     @property
     def _now(self) -> HostView | None:
@@ -351,7 +343,7 @@ class Session:
         assert self._store is not None
         self._store.apply(key, frame, received_seconds)
         if self.fleet_shown and self.frozen_view.frozen is None:
-            self.fleet.heard(key)
+            self.fleet_heard(key)
         self._gather(key, isinstance(frame, Sample))
 
     def _hear_link(self, key: str, link: Link) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from textual.app import App
 from textual.screen import Screen
@@ -13,9 +14,6 @@ from textual.strip import Strip
 
 from ... import paths
 from ..cells import visible
-
-if TYPE_CHECKING:
-    from ..shell.notices import Notices
 
 OSC52_LIMIT_BYTES = 70_000
 """Terminals drop longer ones, some of them the whole session with it; the file has everything."""
@@ -47,21 +45,21 @@ def write(text: str, folder: Path | None = None) -> Path:
     return path
 
 
-def copy_screen(screen: Screen[Any], notices: Notices) -> None:
+def copy_screen(screen: Screen[Any], say: Callable[..., object]) -> None:
     """The screen, both ways."""
-    copy_text(screen.app, notices, text_of(screen))
+    copy_text(screen.app, say, text_of(screen))
 
 
-def copy_text(app: App[Any], notices: Notices, text: str) -> None:
-    """Both ways, and a notice that says where the file is."""
+def copy_text(app: App[Any], say: Callable[..., object], text: str) -> None:
+    """Both ways; ``say`` shows the user where the file is, and a warning where there is none."""
     if len(text.encode()) <= OSC52_LIMIT_BYTES:
         app.copy_to_clipboard(text)
     try:
         path = str(write(text))
         home = str(Path.home())
-        notices.say(
+        say(
             "copied, and written to "
             f"{'~' + path[len(home) :] if path.startswith(home + os.sep) else path}"
         )
     except OSError as error:
-        notices.say(f"sent to the clipboard only: no file ({error.strerror})", "warn")
+        say(f"sent to the clipboard only: no file ({error.strerror})", "warn")

@@ -9,21 +9,22 @@ not as simple as that is left to the compositor, which draws the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from textual.app import App
+from textual.color import Color
 from textual.geometry import Offset, Region
+from textual.strip import Strip
+from textual.widget import Widget
 
-from ..charts.strips import cut_out
 from .light_strip import LightStrip
 from .soon import soon
+from .strip_cells import cut_out
 from .terminal_rate import TerminalLink
 
 if TYPE_CHECKING:
     from textual.timer import Timer
-    from textual.widget import Widget
 
-    from ..charts.strips import Painted
     from .screen_shadow import Placed
 
 Answer = TypeVar("Answer")
@@ -47,6 +48,30 @@ class ShownApp(App[Answer]):
         return not self.is_headless and not self.is_inline
 
 
+class KnowsItsLines(Widget):
+    """A widget whose lines can be asked for, one by one."""
+
+    PATIENT: ClassVar[bool] = False
+    """Whether it may be drawn later than others where the link is slow."""
+
+    @property
+    def picture(self) -> object:
+        """What its lines were painted for.
+
+        It is None where they are not of its size and look any more.
+        """
+        raise NotImplementedError
+
+    @property
+    def ground(self) -> Color:
+        """The background that the lines were painted for."""
+        raise NotImplementedError
+
+    def line(self, y: int) -> Strip:
+        """Return a line of the content as it was painted."""
+        raise NotImplementedError
+
+
 class Changed(NamedTuple):
     """Regions of a widget that wait to be drawn.
 
@@ -65,7 +90,7 @@ class Direct:
 
     def __init__(self, app: ShownApp[Any], update: Callable[[list[Placed]], Any]) -> None:
         self._app, self._update = app, update
-        self._waiting: dict[Painted, Changed] = {}
+        self._waiting: dict[KnowsItsLines, Changed] = {}
         self.sends = 0
         """How often something was drawn: for tests."""
         self._asked = False
@@ -74,7 +99,7 @@ class Direct:
         self._map: object = None
         self._free: dict[Widget, Region] = {}
 
-    def take(self, widget: Painted, regions: Iterable[Region]) -> bool:
+    def take(self, widget: KnowsItsLines, regions: Iterable[Region]) -> bool:
         """Return whether these regions of the widget's content will be drawn.
 
         Where not, the widget has to refresh them itself.
@@ -94,7 +119,7 @@ class Direct:
             soon(self._app, self.send)
         return True
 
-    def _simple(self, widget: Painted) -> bool:
+    def _simple(self, widget: KnowsItsLines) -> bool:
         app, screen = self._app, self._app.screen
         if not app.draws or app.console.color_system is None:
             return False
@@ -123,8 +148,8 @@ class Direct:
         self._asked = False
         waiting, self._waiting = self._waiting, {}
         urgent: list[Placed] = []
-        patient: list[tuple[Painted, Changed]] = []
-        simple: dict[Painted, Changed] = {}
+        patient: list[tuple[KnowsItsLines, Changed]] = []
+        simple: dict[KnowsItsLines, Changed] = {}
         for widget, changed in waiting.items():
             if not widget.is_attached:
                 continue
@@ -181,7 +206,9 @@ class Direct:
             spans.sort(key=lambda span: (span[1], span[0]))
             self._app._display(self._app.screen, self._update(spans))
 
-    def _spans(self, widget: Painted, offset: Offset, regions: list[Region]) -> Iterable[Placed]:
+    def _spans(
+        self, widget: KnowsItsLines, offset: Offset, regions: list[Region]
+    ) -> Iterable[Placed]:
         left, top = self._free[widget].offset + offset
         filters, background = widget.get_line_filters(), widget.ground
         for x, y, cells, _ in regions:

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from textual.strip import Strip
 
-from ..charts.strips import changed_spans
+from .strip_cells import changed_spans
 
 Placed = tuple[int, int, int, Strip]
 """Where a piece of a line goes: column, row, one column beyond its end, and what it is."""

@@ -13,15 +13,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from typing import Any
 
 from textual import events
 from textual.app import App, ScreenStackError
 from textual.message_pump import MessagePump
 from textual.screen import Screen
-
-from ..shell.keymap import ALWAYS
 
 WAIT_SECONDS = 0.5
 """For a screen to be ready, or for a widget to deal with what a key led to: no longer than this
@@ -37,7 +35,7 @@ class TypeAhead:
 
     What a key puts off to the app's next message, such as a change of focus, is done before the
     next key. ``pressed`` is called before a key is answered, and ``unanswered`` after one that does
-    nothing where the user is.
+    nothing where the user is. The keys of ``leaving`` drop what was typed before them.
     """
 
     def __init__(
@@ -45,8 +43,10 @@ class TypeAhead:
         app: App[Any],
         unanswered: Callable[[str], None] = lambda key: None,
         pressed: Callable[[], None] = lambda: None,
+        leaving: Collection[str] = (),
     ) -> None:
         self._app, self._unanswered, self._pressed = app, unanswered, pressed
+        self._leaving = leaving
         self._keys: deque[events.Key | events.Paste] = deque()
 
     def take(self, event: events.Key | events.Paste) -> bool:
@@ -57,7 +57,7 @@ class TypeAhead:
         if event.is_forwarded:
             return False
         # who leaves waits for nothing typed before
-        if isinstance(event, events.Key) and event.key in ALWAYS:
+        if isinstance(event, events.Key) and event.key in self._leaving:
             while len(self._keys) > 1:
                 self._keys.pop()
         self._keys.append(event)

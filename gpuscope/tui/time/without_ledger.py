@@ -195,10 +195,10 @@ def loads(
     room = max(rows - STRIP_FRAME, 1)
     each = (room - len(HOST_LANES)) // max(len(devices), 1) - 1  # a line before each
     parts = max(min(each, len(LOADS)), 1)
-    lanes = gpu_lanes(session, host, devices[:room], window, parts)
-    lanes += host_lanes(session, host, window, bool(lanes))[: room - len(lanes)]
+    lanes = gpu_lanes(session.history, host, devices[:room], window, parts)
+    lanes += host_lanes(session.history, host, window, bool(lanes))[: room - len(lanes)]
     if not devices:
-        lanes += process_lanes(session, host, ranks, window)[: room - len(lanes)]
+        lanes += process_lanes(session.history, host, ranks, window)[: room - len(lanes)]
     whose = "its" if ranks else "the"
     what = (
         f"Load of {whose} GPUs and of the host"

@@ -52,7 +52,7 @@ def draw_load(
     devices = devices_of(host, ranks_of(host, trainer))[:MOST_GPUS]
     apart = len(devices) - 1
     parts = min(max((rows - apart) // max(len(devices), 1), 1), PARTS)
-    lanes = gpu_lanes(session, host, devices, window, parts)
+    lanes = gpu_lanes(session.history, host, devices, window, parts)
     set_title(chart, f"Utilisation of its GPUs over {window_text(window)}")
     chart.show(lanes, window, host.sampled_seconds, clock)
 

@@ -11,9 +11,8 @@ from ...text.styled import Line, merged
 from ..charts.bins import Bins
 from ..charts.chart_series import thin
 from ..charts.load_strips import binned
-from ..charts.spark import load_line, own_top, spark
-from ..overview.device_rows import memory_bar
-from ..overview.sparklines import SPARK_TOP
+from ..charts.spark import LOAD_TOP, load_line, own_top, spark
+from ..overview.device_bar import memory_bar
 from ..theme import Glyphs
 from ..widgets.table import Cell, TableRow
 
@@ -95,7 +94,7 @@ def _courses(
             since = hung_since(host, device)
             wasted = bins.count if since is None else bins.index(since)
             if any(value is not None for value in values):
-                out[rank.key]["busy"] = load_line(values, bins.count, SPARK_TOP, wasted, glyphs)
+                out[rank.key]["busy"] = load_line(values, bins.count, LOAD_TOP, wasted, glyphs)
     top = own_top([value for values in paces.values() for value in values])
     for key, values in paces.items():
         if any(value is not None for value in values):
