@@ -94,7 +94,7 @@ def test_what_needs_no_heavy_package_loads_none(code, names):
 
 
 def test_the_viewer_does_not_load_torch_pynvml_or_charts_at_start():
-    assert loaded("import gpuscope.tui.shell.app", "torch", "pynvml", "plotext") == set()
+    assert loaded("import gpuscope.tui.app.app", "torch", "pynvml", "plotext") == set()
 
 
 @pytest.mark.parametrize(

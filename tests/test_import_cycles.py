@@ -136,7 +136,7 @@ def test_a_circle_is_found_whichever_way_it_is_imported(tmp_path, way):
 def test_screens_do_not_import_each_other():
     """Screens do not import each other.
 
-    The application opens them by :mod:`gpuscope.tui.shell.navigation`; what they derive from is in
+    The application opens them by :mod:`gpuscope.tui.app.navigation`; what they derive from is in
     ``widgets``.
     """
     graph = gpuscope()
@@ -151,6 +151,6 @@ def test_screens_do_not_import_each_other():
         # asks from another thread
         ("gpuscope.cli.commands.attach.verb", "gpuscope.tui.hosts.ssh_dialog"),
         ("gpuscope.tui.hosts.connecting", "gpuscope.tui.hosts.ssh_dialog"),
-        ("gpuscope.tui.shell.launch", "gpuscope.tui.hosts.ssh_dialog"),
-        ("gpuscope.tui.shell.app", "gpuscope.tui.shell.main_screen"),  # the one below all others
+        ("gpuscope.tui.app.launch", "gpuscope.tui.hosts.ssh_dialog"),
+        ("gpuscope.tui.app.app", "gpuscope.tui.app.main_screen"),  # the one below all others
     }

@@ -77,8 +77,8 @@ async def decode_only(folder: Path, seconds: float) -> dict[str, float]:
 
 def with_screen(folder: Path, seconds: float, out: Path) -> None:
     """Run the real application in this terminal."""
-    from gpuscope.tui.shell.app import GpuscopeApp
-    from gpuscope.tui.shell.launch import prepare_environment
+    from gpuscope.tui.app.app import GpuscopeApp
+    from gpuscope.tui.app.launch import prepare_environment
     from gpuscope.tui.shell.session import Session
 
     prepare_environment(False)

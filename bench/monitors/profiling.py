@@ -179,8 +179,8 @@ def agent(seconds: float, hz: float, out: Path, tracer: Tracer | None) -> None:
 def viewer(seconds: float, hz: float, out: Path, tracer: Tracer | None) -> None:
     """Run the screen in this terminal, with its agent as a child as usual."""
     from gpuscope.config import Settings
-    from gpuscope.tui.shell.app import GpuscopeApp
-    from gpuscope.tui.shell.launch import local_source, prepare_environment
+    from gpuscope.tui.app.app import GpuscopeApp
+    from gpuscope.tui.app.launch import local_source, prepare_environment
     from gpuscope.tui.shell.session import Session
 
     prepare_environment(False)

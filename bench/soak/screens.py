@@ -90,10 +90,10 @@ def show(seed: int, log: Path) -> int:
     """Run the program over the hosts of this seed; other errors are written to ``log``."""
     from gpuscope.predict.request import CannotPredict, Traced
     from gpuscope.store.replay import ReplaySource
+    from gpuscope.tui.app.app import GpuscopeApp
+    from gpuscope.tui.app.launch import run_app
     from gpuscope.tui.hosts.sources import Hosts
     from gpuscope.tui.memory.predictions import Predictions
-    from gpuscope.tui.shell.app import GpuscopeApp
-    from gpuscope.tui.shell.launch import run_app
 
     logging.basicConfig(filename=log, level=logging.ERROR)
     handle = GpuscopeApp._handle_exception

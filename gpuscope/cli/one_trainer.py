@@ -130,7 +130,7 @@ async def source_at(
     """Return the agent of another host, or of this machine without a place."""
     if place is not None:
         return stack.enter_context(remote.Ways(args, redact=settings.redact)).source(place, hz)
-    from ..tui.shell.launch import local_source
+    from ..tui.app.launch import local_source
 
     return await asyncio.to_thread(local_source, hz, settings)
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from gpuscope.attach.askpass import Question, Questions
+from gpuscope.tui.app.app import GpuscopeApp
 from gpuscope.tui.hosts import sources as hosts_module
 from gpuscope.tui.hosts.sources import Hosts
 from gpuscope.tui.hosts.ssh_dialog import SshPrompt
-from gpuscope.tui.shell.app import GpuscopeApp
 from gpuscope.tui.shell.session import Session
 from gpuscope.tui.trainer.attach_screen import AttachScreen
 from tests.tui.pilot import WAIT_SECONDS, in_loop

@@ -60,7 +60,7 @@ def ask(monkeypatch, tmp_path, capsys):
         *words: str, frames: list[f.Frame] | None = None, **answers: Answer
     ) -> tuple[int, str, str, list[Any]]:
         source = AskedSource(frames if frames is not None else frames_of(os.getpid()), **answers)
-        monkeypatch.setattr("gpuscope.tui.shell.launch.local_source", lambda hz, settings: source)
+        monkeypatch.setattr("gpuscope.tui.app.launch.local_source", lambda hz, settings: source)
         code = cli.main(["snapshot", *words])
         out, errors = capsys.readouterr()
         return code, out, errors, source.asked

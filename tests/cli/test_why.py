@@ -60,7 +60,7 @@ def ask(monkeypatch, capsys):
         uncounted = fails("refused", "parts of this training are compiled")
         seen = frames or frames_of(os.getpid())
         source = AskedSource(seen, time=time, look=look or none, work=work or uncounted, **more)
-        monkeypatch.setattr("gpuscope.tui.shell.launch.local_source", lambda hz, settings: source)
+        monkeypatch.setattr("gpuscope.tui.app.launch.local_source", lambda hz, settings: source)
         code = cli.main(["why", *words])
         out, errors = capsys.readouterr()
         return code, out, errors, source.asked

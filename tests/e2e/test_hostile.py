@@ -12,7 +12,7 @@ import pytest
 from bench.terminal import Terminal
 
 SCRIPT = r"""
-from gpuscope.tui.shell.app import GpuscopeApp
+from gpuscope.tui.app.app import GpuscopeApp
 from gpuscope.tui.shell.session import Session
 from gpuscope.wire import frames as f
 from tests.fakes import views
@@ -67,7 +67,7 @@ def test_no_control_byte_of_a_hostile_name_reaches_the_terminal(tmp_path):
 
 PROCESSES = r"""
 import asyncio
-from gpuscope.tui.shell.app import GpuscopeApp
+from gpuscope.tui.app.app import GpuscopeApp
 from gpuscope.tui.shell.session import Session
 from gpuscope.wire import frames as f
 from tests.fakes import views

@@ -308,9 +308,9 @@ def test_without_headless_the_tui_opens_on_the_lab(monkeypatch: pytest.MonkeyPat
         asked.update(how)
         return 0
 
-    screen = types.ModuleType("gpuscope.tui.shell.launch")
+    screen = types.ModuleType("gpuscope.tui.app.launch")
     screen.run_app = run_app  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "gpuscope.tui.shell.launch", screen)
+    monkeypatch.setitem(sys.modules, "gpuscope.tui.app.launch", screen)
     assert cli.main(["lab", "--amp", "bf16"]) == 0
     assert asked["start_screen"] == "lab"
     assert asked["lab_config"] == LabConfig(amp="bf16")

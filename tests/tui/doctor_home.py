@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpuscope.tui.app.app import GpuscopeApp
 from gpuscope.tui.doctor.background_checks import Aside
-from gpuscope.tui.shell.app import GpuscopeApp
 
 
 class Told(Aside):

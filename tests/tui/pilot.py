@@ -10,7 +10,7 @@ from typing import Any
 
 from textual.pilot import Pilot
 
-from gpuscope.tui.shell.app import GpuscopeApp
+from gpuscope.tui.app.app import GpuscopeApp
 from gpuscope.tui.shell.session import Session
 from gpuscope.tui.terminal import typeahead
 from gpuscope.wire import frames as f

@@ -21,8 +21,8 @@ from pathlib import Path
 
 from gpuscope.config import Settings
 from gpuscope.store.replay import ReplaySource
-from gpuscope.tui.shell.app import GpuscopeApp
-from gpuscope.tui.shell.file_app import FileApp
+from gpuscope.tui.app.app import GpuscopeApp
+from gpuscope.tui.app.file_app import FileApp
 from gpuscope.tui.shell.session import Session
 from gpuscope.tui.shell.state import ViewState
 from tests.recordings import ROOT, SHIPPED

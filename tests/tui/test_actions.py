@@ -9,15 +9,15 @@ from importlib import import_module
 
 import pytest
 
+from gpuscope.tui.app.app import GpuscopeApp
+from gpuscope.tui.app.help_screen import SECONDS, HelpScreen
+from gpuscope.tui.app.main_screen import MainScreen
+from gpuscope.tui.app.palette import Palette
+from gpuscope.tui.app.tabs import TABS
 from gpuscope.tui.shell.actions import ACTIONS
-from gpuscope.tui.shell.app import GpuscopeApp
 from gpuscope.tui.shell.entries import GROUPS
 from gpuscope.tui.shell.footer import tab_ends, tab_hints
-from gpuscope.tui.shell.help_screen import SECONDS, HelpScreen
 from gpuscope.tui.shell.keymap import always, bindings, key_text
-from gpuscope.tui.shell.main_screen import MainScreen
-from gpuscope.tui.shell.palette import Palette
-from gpuscope.tui.shell.tabs import TABS
 from tests.fakes import views
 from tests.tui.pilot import in_loop, until
 from tests.tui.pilot import make_app as pilot_app

@@ -22,15 +22,15 @@ import pytest
 from gpuscope.config import Settings
 from gpuscope.store.store import Store
 from gpuscope.store.view import Capabilities, Link
+from gpuscope.tui.app import launch
+from gpuscope.tui.app.app import GpuscopeApp
+from gpuscope.tui.app.main_screen import MainScreen, ViewChanged
 from gpuscope.tui.charts.chart_schedule import ChartPace
 from gpuscope.tui.charts.line import LineChart
 from gpuscope.tui.charts.load_strips import LoadStrips
 from gpuscope.tui.charts.stacked import StackedChart
-from gpuscope.tui.shell import launch
 from gpuscope.tui.shell import session as session_module
 from gpuscope.tui.shell import state as shell_state
-from gpuscope.tui.shell.app import GpuscopeApp
-from gpuscope.tui.shell.main_screen import MainScreen, ViewChanged
 from gpuscope.tui.shell.session import Session
 from gpuscope.tui.shell.state import ViewState
 from gpuscope.wire import frames as f
@@ -669,9 +669,9 @@ def test_the_lab_flag_opens_the_tab_of_the_lab(monkeypatch):
     from gpuscope.cli import main as cli
 
     asked: dict[str, object] = {}
-    screen = types.ModuleType("gpuscope.tui.shell.launch")
+    screen = types.ModuleType("gpuscope.tui.app.launch")
     screen.run_app = lambda **how: asked.update(how) or 0  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "gpuscope.tui.shell.launch", screen)
+    monkeypatch.setitem(sys.modules, "gpuscope.tui.app.launch", screen)
     assert cli.main(["--lab"]) == 0
     assert (asked["start_screen"], asked["lab_autostart"]) == ("lab", True)
 

@@ -14,8 +14,8 @@ import pytest
 
 from gpuscope.config import Settings
 from gpuscope.store.source import LOCAL
-from gpuscope.tui.shell.app import GpuscopeApp
-from gpuscope.tui.shell.launch import local_source
+from gpuscope.tui.app.app import GpuscopeApp
+from gpuscope.tui.app.launch import local_source
 from gpuscope.tui.shell.session import Session
 from tests.fakes.ptrace import BY_PTRACE
 from tests.fakes.torchlike import likeness

@@ -10,8 +10,8 @@ import pytest
 
 from gpuscope.attach import ssh_aliases
 from gpuscope.store.source import AgentSource
+from gpuscope.tui.app.app import GpuscopeApp
 from gpuscope.tui.hosts.connect_dialog import ConnectDialog
-from gpuscope.tui.shell.app import GpuscopeApp
 from gpuscope.tui.shell.session import Session
 from tests.fakes import fleet, sshd, stand_ins, views
 from tests.tui.pilot import in_loop, make_app, until

@@ -49,7 +49,7 @@ def test_the_folder_that_is_typed_is_read_and_the_culprits_row_is_marked(folder,
 
 @in_loop
 async def test_the_palette_offers_the_folder_that_is_typed(folder):
-    from gpuscope.tui.shell.palette_entries import matching_entries
+    from gpuscope.tui.app.palette_entries import matching_entries
 
     app = make_app(views.training(4.0))
     async with app.run_test(size=(100, 30)) as pilot:

@@ -12,13 +12,13 @@ from rich.cells import cell_len
 
 from gpuscope.model.device_state import judge
 from gpuscope.store.replay import ReplaySource
+from gpuscope.tui.app.app import GpuscopeApp
 from gpuscope.tui.device import text as words
 from gpuscope.tui.device.device_screen import WINDOWS, DeviceScreen
 from gpuscope.tui.device.inventory_text import topology_lines
 from gpuscope.tui.device.load_text import in_few_words, load_lines, what_it_means
 from gpuscope.tui.overview.detail_screen import DetailScreen
 from gpuscope.tui.overview.device_rows import device_row
-from gpuscope.tui.shell.app import GpuscopeApp
 from gpuscope.tui.shell.session import Session
 from gpuscope.tui.theme import THEMES, Tokens
 from gpuscope.wire import frames as f

@@ -279,7 +279,7 @@ async def test_the_findings_of_the_environment_stand_among_the_others_and_it_is_
 def test_the_viewer_loads_neither_torch_nor_pynvml_for_it(tmp_path):
     code = (
         "import asyncio, sys\n"
-        "from gpuscope.tui.shell.app import GpuscopeApp\n"
+        "from gpuscope.tui.app.app import GpuscopeApp\n"
         "from gpuscope.tui.shell.session import Session\n"
         "from tests.fakes import views\n"
         "async def main():\n"

@@ -19,13 +19,13 @@ from gpuscope.doctor.table import load
 from gpuscope.store.replay import ReplaySource
 from gpuscope.store.source import AgentSource
 from gpuscope.text.units import age_text
+from gpuscope.tui.app.app import GpuscopeApp
 from gpuscope.tui.doctor.case_times import duration_of_case, since_text
 from gpuscope.tui.doctor.dialogs import ExplainDialog
 from gpuscope.tui.doctor.filter_text import text_of
 from gpuscope.tui.doctor.finding_history import Case, Course
 from gpuscope.tui.doctor.stack_text import stack_text
 from gpuscope.tui.doctor.text import columns, group_cases, row_of
-from gpuscope.tui.shell.app import GpuscopeApp
 from gpuscope.tui.shell.session import Session
 from gpuscope.tui.theme import THEMES, Tokens
 from gpuscope.tui.trainer.probe_queries import Answer

@@ -8,8 +8,9 @@ import pytest
 
 from gpuscope.store.replay import ReplaySource
 from gpuscope.text import styled
+from gpuscope.tui.app.app import GpuscopeApp
+from gpuscope.tui.app.tabs import TABS
 from gpuscope.tui.shell.actions import ACTIONS
-from gpuscope.tui.shell.app import GpuscopeApp
 from gpuscope.tui.shell.entries import Hint
 from gpuscope.tui.shell.footer import (
     fitted,
@@ -22,7 +23,6 @@ from gpuscope.tui.shell.footer import (
 from gpuscope.tui.shell.keymap import key_text, keys_of, names_in
 from gpuscope.tui.shell.screen_keys import KEYS
 from gpuscope.tui.shell.session import Session
-from gpuscope.tui.shell.tabs import TABS
 from gpuscope.tui.widgets.dialog import Dialog
 from gpuscope.tui.widgets.full_screen import FullScreen
 from tests.fakes import jobs

@@ -19,11 +19,11 @@ from gpuscope.store import source as sources
 from gpuscope.store.remote import Gate
 from gpuscope.store.view import Link
 from gpuscope.text.clock import clock_text
+from gpuscope.tui.app.app import GpuscopeApp
+from gpuscope.tui.app.help_screen import HelpScreen
 from gpuscope.tui.hosts.pane import FleetPane
 from gpuscope.tui.hosts.rows import without_domain
 from gpuscope.tui.hosts.sources import Hosts
-from gpuscope.tui.shell.app import GpuscopeApp
-from gpuscope.tui.shell.help_screen import HelpScreen
 from gpuscope.tui.shell.session import Session
 from gpuscope.tui.theme import Tokens
 from tests.fakes import fleet, views

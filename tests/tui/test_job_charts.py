@@ -8,8 +8,8 @@ import pytest
 
 from gpuscope.model.valid_history import while_it_steps
 from gpuscope.store.view import History
+from gpuscope.tui.app.app import GpuscopeApp
 from gpuscope.tui.charts.axes import loss_axis
-from gpuscope.tui.shell.app import GpuscopeApp
 from gpuscope.tui.shell.session import Session
 from gpuscope.tui.trainer.job_charts import BROAD, CALM, HANGS, arrange
 from gpuscope.tui.trainer.job_series import recent_peaks

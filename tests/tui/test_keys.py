@@ -20,12 +20,13 @@ from textual.widgets import Input
 
 import gpuscope.tui
 from gpuscope.store.remote import NOT_ANSWERED
+from gpuscope.tui.app.help_screen import HelpScreen
+from gpuscope.tui.app.tabs import TABS
 from gpuscope.tui.memory.snapshot_screen import VIEWS, SnapshotScreen
 from gpuscope.tui.processes.columns_dialog import ColumnDialog
 from gpuscope.tui.processes.process_screen import ProcessScreen
 from gpuscope.tui.shell.action_availability import LIVE
 from gpuscope.tui.shell.actions import ACTIONS, BY_NAME
-from gpuscope.tui.shell.help_screen import HelpScreen
 from gpuscope.tui.shell.keymap import (
     always,
     bindings,
@@ -37,7 +38,6 @@ from gpuscope.tui.shell.keymap import (
     shown_whole,
 )
 from gpuscope.tui.shell.screen_keys import BY_TEXTUAL, KEYS, TITLES
-from gpuscope.tui.shell.tabs import TABS
 from gpuscope.tui.widgets.table import LiveTable
 from tests.fakes import jobs, views
 from tests.fakes.cases import each

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from gpuscope.tui.app.elsewhere import PLACES, elsewhere
+from gpuscope.tui.app.tabs import TABS
 from gpuscope.tui.shell.actions import ACTIONS, BY_NAME
-from gpuscope.tui.shell.elsewhere import PLACES, elsewhere
 from gpuscope.tui.shell.keymap import ALWAYS, keys_of, names_in
 from gpuscope.tui.shell.notices import Notices, shortened
 from gpuscope.tui.shell.screen_keys import KEYS
-from gpuscope.tui.shell.tabs import TABS
 from tests.fakes import views
 from tests.fakes.cases import each
 from tests.tui.pilot import in_loop, make_app, until

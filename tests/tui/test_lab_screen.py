@@ -20,6 +20,7 @@ from gpuscope.lab.metrics import Ended, Failure
 from gpuscope.lab.toggles import STEPS, TOGGLES
 from gpuscope.model.cuda_devices import visible_devices
 from gpuscope.predict.errors import Figure
+from gpuscope.tui.app.app import GpuscopeApp
 from gpuscope.tui.lab import rows as lab_rows
 from gpuscope.tui.lab.choices import SWITCHES, DeviceChoice, choices, does_nothing, next_value
 from gpuscope.tui.lab.demo import Demo
@@ -28,7 +29,6 @@ from gpuscope.tui.lab.repeats import order
 from gpuscope.tui.lab.run import Run
 from gpuscope.tui.lab.run_facts import fact_lines, facts_of, named_events
 from gpuscope.tui.lab.runs import UNDER_WAY, LabRuns
-from gpuscope.tui.shell.app import GpuscopeApp
 from gpuscope.wire import frames as f
 from tests.fakes import views
 from tests.fakes.waiting import alive
@@ -686,7 +686,7 @@ async def test_on_a_gpu_the_driver_s_figures_go_into_the_ledger(path):
     worker no stranger.
     """
     from gpuscope.config import Settings
-    from gpuscope.tui.shell.launch import local_source
+    from gpuscope.tui.app.launch import local_source
     from gpuscope.tui.shell.session import Session
 
     config = LabConfig(device="cuda", model="gpt", amp="bf16")

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from gpuscope.tui.app.app import GpuscopeApp
+from gpuscope.tui.app.main_screen import MainScreen, ViewChanged
 from gpuscope.tui.log.pane import LogPane
-from gpuscope.tui.shell.app import GpuscopeApp
-from gpuscope.tui.shell.main_screen import MainScreen, ViewChanged
 from gpuscope.tui.widgets.filter import FilterLine
 from gpuscope.tui.widgets.table import LiveTable
 from tests.fakes import views

@@ -8,9 +8,9 @@ import sys
 import pytest
 
 SCREEN = (
-    "from gpuscope.tui.shell import launch\n"
+    "from gpuscope.tui.app import launch\n"
     "launch.load_asyncio_without_tls()\n"
-    "import gpuscope.store.source, gpuscope.tui.overview.pane, gpuscope.tui.shell.app\n"
+    "import gpuscope.store.source, gpuscope.tui.overview.pane, gpuscope.tui.app.app\n"
     "from gpuscope.attach import bundle\n"
     "bundle.local_agent_zip()\n"
 )

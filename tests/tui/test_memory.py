@@ -12,7 +12,7 @@ from rich.cells import cell_len
 
 from gpuscope.store.pending_requests import SourceError
 from gpuscope.store.store import Store
-from gpuscope.tui.shell.app import GpuscopeApp
+from gpuscope.tui.app.app import GpuscopeApp
 from gpuscope.tui.shell.session import Session
 from gpuscope.tui.shell.state import ViewState
 from gpuscope.wire import frames as f

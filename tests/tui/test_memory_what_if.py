@@ -20,8 +20,8 @@ from gpuscope.predict.from_lab_config import config_with, request_of
 from gpuscope.predict.request import CannotPredict, Doubt, Request, Traced
 from gpuscope.predict.whatif import fixes
 from gpuscope.store.replay import ReplaySource
+from gpuscope.tui.app.app import GpuscopeApp
 from gpuscope.tui.memory.what_if import WhatIfView
-from gpuscope.tui.shell.app import GpuscopeApp
 from gpuscope.tui.shell.session import Session
 from gpuscope.tui.shell.state import ViewState
 from gpuscope.wire import frames as f

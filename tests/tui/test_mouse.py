@@ -12,9 +12,9 @@ from textual import events
 from textual.pilot import Pilot
 from textual.widget import Widget
 
+from gpuscope.tui.app.app import GpuscopeApp
 from gpuscope.tui.processes.process_screen import ProcessScreen
 from gpuscope.tui.shell import state as shell_state
-from gpuscope.tui.shell.app import GpuscopeApp
 from gpuscope.tui.shell.session import Session
 from gpuscope.tui.shell.state import ViewState
 from tests.fakes import views

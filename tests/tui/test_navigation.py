@@ -10,9 +10,9 @@ from importlib import import_module
 from pathlib import Path
 
 import gpuscope
+from gpuscope.tui.app.navigation import PLACES
 from gpuscope.tui.overview.detail_screen import DetailScreen
 from gpuscope.tui.processes.process_screen import ProcessScreen
-from gpuscope.tui.shell.navigation import PLACES
 from gpuscope.tui.trainer.job_screen import JobScreen
 from tests.fakes import views
 from tests.fakes.cases import each
@@ -81,13 +81,13 @@ async def test_what_a_screen_returns_is_passed_on():
 
 def test_no_screen_is_loaded_before_it_is_opened():
     code = (
-        "import sys, gpuscope.tui.shell.app; print(*(m for m in sys.modules if "
+        "import sys, gpuscope.tui.app.app; print(*(m for m in sys.modules if "
         "m.startswith('gpuscope.tui.')))"
     )
     loaded = subprocess.run(
         [sys.executable, "-c", code], check=True, capture_output=True, text=True
     ).stdout.split()
-    assert "gpuscope.tui.shell.main_screen" in loaded
+    assert "gpuscope.tui.app.main_screen" in loaded
     assert not {f"gpuscope.tui.{place.module}" for place in PLACES.values()} & set(loaded)
 
 

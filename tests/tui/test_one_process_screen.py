@@ -8,10 +8,10 @@ from __future__ import annotations
 import pytest
 from rich.cells import cell_len
 
+from gpuscope.tui.app.app import GpuscopeApp
 from gpuscope.tui.overview.detail_screen import DetailScreen
 from gpuscope.tui.processes import text as words
 from gpuscope.tui.processes.idle import BUSY, Idle
-from gpuscope.tui.shell.app import GpuscopeApp
 from gpuscope.tui.shell.session import Session
 from gpuscope.wire import frames as f
 from tests.fakes import devices, views

@@ -13,6 +13,7 @@ from textual.pilot import Pilot
 from gpuscope.store.replay import ReplaySource
 from gpuscope.store.view import History
 from gpuscope.text.units import brief_duration_text
+from gpuscope.tui.app.app import GpuscopeApp
 from gpuscope.tui.charts.bins import Bins
 from gpuscope.tui.charts.load_strips import Lane, LoadStrips, binned, lane_rows
 from gpuscope.tui.device.device_screen import DeviceScreen
@@ -21,7 +22,6 @@ from gpuscope.tui.overview.job_rows import LOSS_CELLS, loss_text
 from gpuscope.tui.overview.panel_rows import MOST_CHART_ROWS, Needs, share_out
 from gpuscope.tui.processes.one_process_screen import OneProcessScreen
 from gpuscope.tui.processes.process_screen import ProcessScreen
-from gpuscope.tui.shell.app import GpuscopeApp
 from gpuscope.tui.shell.session import Session
 from gpuscope.tui.theme import ASCII, MONOCHROME, UNICODE, Glyphs, Tokens
 from gpuscope.wire import frames as f

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from gpuscope.tui.app.palette import Palette
+from gpuscope.tui.app.palette_entries import Entry, matching_entries, score
+from gpuscope.tui.app.settings_dialog import SettingsDialog
+from gpuscope.tui.app.word_dialog import WordDialog
 from gpuscope.tui.doctor.dialogs import ExplainDialog
 from gpuscope.tui.shell.actions import ACTIONS
 from gpuscope.tui.shell.keymap import key_text
-from gpuscope.tui.shell.palette import Palette
-from gpuscope.tui.shell.palette_entries import Entry, matching_entries, score
-from gpuscope.tui.shell.settings_dialog import SettingsDialog
-from gpuscope.tui.shell.word_dialog import WordDialog
 from tests.fakes import jobs, views
 from tests.tui.pilot import in_loop, make_app, until
 from tests.tui.snapshots import text

@@ -12,8 +12,8 @@ import pytest
 from gpuscope.attach.targets import parse
 from gpuscope.cli.remote import Ways
 from gpuscope.config import Settings
-from gpuscope.tui.shell.app import GpuscopeApp
-from gpuscope.tui.shell.launch import local_source
+from gpuscope.tui.app.app import GpuscopeApp
+from gpuscope.tui.app.launch import local_source
 from gpuscope.tui.shell.session import Session
 from gpuscope.wire.frames import Request
 from tests.fakes import sshd

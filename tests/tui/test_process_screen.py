@@ -16,11 +16,11 @@ import pytest
 from gpuscope.config import Settings
 from gpuscope.process.procfs import start_ticks
 from gpuscope.text.styled import plain
+from gpuscope.tui.app.app import GpuscopeApp
+from gpuscope.tui.app.launch import local_source
 from gpuscope.tui.processes import rows
 from gpuscope.tui.processes.signal_dialog import rank_lines
 from gpuscope.tui.shell import state as shell_state
-from gpuscope.tui.shell.app import GpuscopeApp
-from gpuscope.tui.shell.launch import local_source
 from gpuscope.tui.shell.session import Session
 from gpuscope.tui.widgets.bars import Bar
 from gpuscope.wire import frames as f

@@ -17,8 +17,8 @@ from textual.keys import _character_to_key
 from bench.soak.random_hosts import RandomHost
 from gpuscope.store.store import Store
 from gpuscope.store.view import Link
-from gpuscope.tui.shell import app as app_module
-from gpuscope.tui.shell.app import GpuscopeApp
+from gpuscope.tui.app import app as app_module
+from gpuscope.tui.app.app import GpuscopeApp
 from gpuscope.tui.shell.session import Session
 from tests.fakes import views
 from tests.tui.pilot import feed, in_loop

@@ -9,7 +9,7 @@ import pytest
 from rich.cells import cell_len
 
 from gpuscope.store.view import Link
-from gpuscope.tui.shell.app import GpuscopeApp
+from gpuscope.tui.app.app import GpuscopeApp
 from gpuscope.tui.shell.session import Session
 from gpuscope.tui.theme import Tokens
 from gpuscope.wire import frames as f

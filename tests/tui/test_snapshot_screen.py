@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from gpuscope.snapshot.model import FULL_CELL
+from gpuscope.tui.app.file_app import FileApp
 from gpuscope.tui.charts.moments import Curve, MomentChart
 from gpuscope.tui.memory.snapshot_rows import MapBar
-from gpuscope.tui.shell.file_app import FileApp
 from gpuscope.tui.theme import ASCII, THEMES, UNICODE, Tokens
 from tests.snapshot import synthetic
 from tests.tui.pilot import in_loop, until

@@ -17,8 +17,8 @@ from gpuscope.model.time_ledger import of_trainer, read, recent
 from gpuscope.store.replay import ReplaySource
 from gpuscope.store.time_minutes import of_event
 from gpuscope.store.view import no_history
-from gpuscope.tui.shell.app import GpuscopeApp
-from gpuscope.tui.shell.launch import local_source
+from gpuscope.tui.app.app import GpuscopeApp
+from gpuscope.tui.app.launch import local_source
 from gpuscope.tui.shell.session import Session
 from gpuscope.tui.theme import THEMES, Tokens
 from gpuscope.tui.time import history

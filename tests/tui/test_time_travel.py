@@ -12,9 +12,9 @@ import pytest
 from gpuscope.store.view import Link
 from gpuscope.text.clock import clock_text
 from gpuscope.tui import theme
+from gpuscope.tui.app.app import GpuscopeApp
 from gpuscope.tui.memory.timeline import WINDOWS, next_window
 from gpuscope.tui.overview.detail_screen import DetailScreen
-from gpuscope.tui.shell.app import GpuscopeApp
 from gpuscope.wire import frames as f
 from tests.fakes import views
 from tests.tui.pilot import feed, in_loop, make_app, place_of, until

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gpuscope.store.replay import ReplaySource
+from gpuscope.tui.app.app import GpuscopeApp
 from gpuscope.tui.hosts.runs import joined
 from gpuscope.tui.hosts.summary import summarise
-from gpuscope.tui.shell.app import GpuscopeApp
 from gpuscope.tui.shell.session import Session
 from gpuscope.tui.trainer.job_charts import BROAD, arrange
 from gpuscope.wire import frames as f

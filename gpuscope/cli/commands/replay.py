@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return ExitStatus.UNCHECKED
-    from ...tui.shell.launch import run_app
+    from ...tui.app.launch import run_app
 
     source.set_speed(args.speed)
     return run_app(replay=source, start_screen="overview", debug=args.debug)

@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
         from . import oneline
 
         return oneline.run(args)
-    from ...tui.shell.launch import run_app
+    from ...tui.app.launch import run_app
 
     start = "lab" if args.lab else None
     return run_app(

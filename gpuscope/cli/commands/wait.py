@@ -123,7 +123,7 @@ def _prepared(
         if pid is not None and args.free is not None:
             raise remote.BadTarget("a PID or --free, not both")
         from ...config import load
-        from ...tui.shell.launch import local_source
+        from ...tui.app.launch import local_source
 
         source = (make_source or (lambda hz: local_source(hz, load()[0])))(HZ)
         watch = _Local(pid) if pid is not None else None

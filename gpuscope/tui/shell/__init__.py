@@ -1,1 +1,1 @@
-"""The application around the tabs: its start, its session, keys, actions and the palette."""
+"""What every screen is given: the session, what is looked at, notices, and the tables of keys."""

@@ -27,7 +27,7 @@ class Program(Protocol):
     def open(self, kind: str, *args: object, then: Callable[[Any], None] | None = None) -> None:
         """Open the screen for this kind of thing.
 
-        :data:`gpuscope.tui.shell.navigation.PLACES` lists the kinds. ``then`` gets what the
+        :data:`gpuscope.tui.app.navigation.PLACES` lists the kinds. ``then`` gets what the
         screen returns when it closes.
         """
 

@@ -200,8 +200,8 @@ def _watch(
     args: argparse.Namespace, places: Sequence[Target], rows: Sequence[dict[str, Any]] = ()
 ) -> int:
     """The TUI on these places: one source each, whatever number of processes is meant there."""
+    from ....tui.app.launch import run_app, why_unusable
     from ....tui.hosts.ssh_dialog import Prompts
-    from ....tui.shell.launch import run_app, why_unusable
 
     reason = why_unusable(sys.stdin, sys.stdout, sys.stderr)
     if reason:
@@ -290,8 +290,8 @@ def hosts_of(
     from ....attach import bootstrap
     from ....config import load
     from ....store.source import LOCAL
+    from ....tui.app.launch import local_source
     from ....tui.hosts.sources import Hosts
-    from ....tui.shell.launch import local_source
     from ....tui.shell.session import USUAL_HZ
 
     settings, _ = load()

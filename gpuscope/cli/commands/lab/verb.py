@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     """
     config = LabConfig.from_arguments(args)
     if not (args.headless or args.json):
-        from ....tui.shell.launch import run_app
+        from ....tui.app.launch import run_app
 
         headless = config.command(steps=config.steps or HINT_STEPS) + " --headless"
         hint = f"Without a screen: {headless}"

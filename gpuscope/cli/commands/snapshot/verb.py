@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
     if live:
         return snapshot_live.run_live(args)
     if _on_screen(args):
-        from ....tui.shell.file_app import show_snapshot
+        from ....tui.app.file_app import show_snapshot
 
         return show_snapshot(Path(args.target))
     from ....snapshot.reader import SnapshotError
@@ -130,7 +130,7 @@ def _on_screen(args: argparse.Namespace) -> bool:
     wants_text = wants_text or args.what_if is not None
     if wants_text or args.timeout or args.top != TOP or not os.path.isfile(args.target):
         return False
-    from ....tui.shell.launch import why_unusable
+    from ....tui.app.launch import why_unusable
 
     return not why_unusable(sys.stdin, sys.stdout, sys.stderr)
 

@@ -11,19 +11,19 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...text.units import bytes_text
+from ..shell.actions import ACTIONS, BY_NAME
+from ..shell.keymap import in_order, key_text, keys_of, shown_whole
 from ..theme import THEME_NAMES
 from ..widgets.program import program
 from ..widgets.status import short_model
-from .actions import ACTIONS, BY_NAME
-from .keymap import in_order, key_text, keys_of, shown_whole
 
 if TYPE_CHECKING:
     from textual.app import App
     from textual.screen import Screen
 
     from ...text.glossary import Term
+    from ..shell.session import Session
     from ..widgets.program import Program
-    from .session import Session
 
 MOST_PITFALLS, MOST_WORDS, MOST_THINGS, MOST_SSH_NAMES, MOST_VERBS = 10, 6, 12, 8, 5
 FILLERS = frozenset(

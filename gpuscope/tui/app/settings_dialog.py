@@ -15,14 +15,14 @@ from textual.binding import BindingType
 from ... import config
 from ...model.alerts_settings import AlertSettings
 from ...text.styled import Line
+from ..shell.keymap import bindings_of, key_of
+from ..shell.result_files import short_path
 from ..theme import THEME_NAMES
 from ..widgets.program import program
 from ..widgets.text_dialog import TextDialog
-from .keymap import bindings_of, key_of
-from .result_files import short_path
 
 if TYPE_CHECKING:
-    from .session import Session
+    from ..shell.session import Session
 
 LABEL_CELLS = 21
 OWN = "SettingsDialog"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ...store.source import Source
     from ..hosts.sources import Hosts
     from ..hosts.ssh_dialog import Prompts
-    from .session import Session
+    from ..shell.session import Session
 
 log = logging.getLogger("gpuscope")
 
@@ -92,8 +92,8 @@ def run_app(
     prepare_environment(over_ssh)
     settings, problems = config.load()
     settings = replace(settings, readonly=settings.readonly or readonly)
-    from . import state as shell_state
-    from .session import Session
+    from ..shell import state as shell_state
+    from ..shell.session import Session
 
     remembered, problem = shell_state.load()
     session = Session(
@@ -153,8 +153,8 @@ def local_source(hz: float, settings: Settings) -> Source:
 
 
 def _run(session: Session, start: str, mouse: bool, prompts: Prompts | None = None) -> int:
+    from ..shell.state import save
     from .app import GpuscopeApp
-    from .state import save
 
     app = GpuscopeApp(session, start)
     if prompts is not None:

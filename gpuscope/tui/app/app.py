@@ -17,17 +17,17 @@ from textual.driver import Driver
 from textual.filter import ANSIToTruecolor, LineFilter
 from textual.screen import Screen
 
+from ..shell.actions import BY_NAME
+from ..shell.keymap import ALWAYS, always
+from ..shell.notices import Kind, Severity
+from ..shell.session import Session
 from ..terminal.filters import Guard, PlainAscii
 from ..terminal.minimal_updates import LeanApp
 from ..terminal.typeahead import TypeAhead
 from ..theme import DARK, THEME_NAMES, css_variables, register
 from ..widgets.dialog import ClosesOnce
 from ..widgets.key_line import KeyLine
-from .actions import BY_NAME
-from .keymap import ALWAYS, always
 from .main_screen import MainScreen
-from .notices import Kind, Severity
-from .session import Session
 from .tabs import TABS
 
 if TYPE_CHECKING:

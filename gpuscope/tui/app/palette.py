@@ -18,14 +18,14 @@ from textual.widgets import Input
 from ...text import styled
 from ...text.styled import Line
 from ...text.width import cells
+from ..shell.footer import screen_hints
+from ..shell.keymap import bindings_of, keys_of
 from ..theme import Glyphs
 from ..widgets.dialog import ClosesOnce
 from ..widgets.key_line import KeyLine
 from ..widgets.program import program
 from ..widgets.table import Column, LiveTable, TableRow
 from ..widgets.text import Lines
-from .footer import screen_hints
-from .keymap import bindings_of, keys_of
 from .palette_entries import Entry, matching_entries, remember
 
 WIDE = 100

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .actions import ACTIONS, BY_NAME
-from .keymap import key_of, key_text, names_in
-from .screen_keys import KEYS
+from ..shell.actions import ACTIONS, BY_NAME
+from ..shell.keymap import key_of, key_text, names_in
+from ..shell.screen_keys import KEYS
 
 PLACES = {
     "ProcessScreen": ("Processes", "processes"),

@@ -16,13 +16,10 @@ from ...text.styled import Line
 from ...text.width import cut
 from ..cells import fit
 from ..overview.job_list import JobList
-from ..widgets.dialog import ClosesOnce
-from ..widgets.table import LiveTable
-from ..widgets.text_dialog import TextDialog
-from .actions import ACTIONS, BY_NAME
-from .entries import GROUPS, Action
-from .footer import PAIRS, tab_actions
-from .keymap import (
+from ..shell.actions import ACTIONS, BY_NAME
+from ..shell.entries import GROUPS, Action
+from ..shell.footer import PAIRS, tab_actions
+from ..shell.keymap import (
     KEY_CELLS,
     Section,
     bindings_of,
@@ -32,12 +29,15 @@ from .keymap import (
     shown_keys,
     shown_whole,
 )
+from ..widgets.dialog import ClosesOnce
+from ..widgets.table import LiveTable
+from ..widgets.text_dialog import TextDialog
 
 if TYPE_CHECKING:
     from textual.screen import Screen
 
-    from .entries import Key
-    from .session import Session
+    from ..shell.entries import Key
+    from ..shell.session import Session
 
 LABEL_CELLS = 15
 RUN_ON_CELLS = 64

@@ -18,17 +18,17 @@ from textual.screen import Screen
 
 from ...text.styled import Line
 from ..charts.chart_schedule import ChartPace
+from ..shell.actions import ACTIONS, BY_NAME
+from ..shell.footer import tab_ends, tab_hints
+from ..shell.keymap import bindings, key_of
+from ..shell.session import FAR_SECONDS, SEEK_SECONDS, Session
 from ..terminal.soon import Silence, soon
 from ..widgets.key_line import KeyLine
 from ..widgets.pane import Pane, ViewChanged, Waiting
 from ..widgets.program import program
 from ..widgets.status import Situation, StatusLine
-from .actions import ACTIONS, BY_NAME
-from .footer import tab_ends, tab_hints
 from .garbage import collect_seldom
 from .header import TabLine
-from .keymap import bindings, key_of
-from .session import FAR_SECONDS, SEEK_SECONDS, Session
 from .tabs import PANELS, TABS
 
 if TYPE_CHECKING:

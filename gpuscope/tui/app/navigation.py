@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from textual.screen import Screen
 
     from ...store.view import HostView
-    from .session import Session
+    from ..shell.session import Session
 
 
 class ScreenPlace(NamedTuple):
@@ -36,7 +36,7 @@ PLACES: dict[str, ScreenPlace] = {
     "job": ScreenPlace("trainer.job_screen", "JobScreen"),
     "device": ScreenPlace("device.device_screen", "DeviceScreen"),
     "process": ScreenPlace("processes.one_process_screen", "OneProcessScreen"),
-    "pid": ScreenPlace("shell.navigation", "of_process"),
+    "pid": ScreenPlace("app.navigation", "of_process"),
     "processes": ScreenPlace("processes.process_screen", "ProcessScreen"),
     "snapshot": ScreenPlace("memory.snapshot_screen", "SnapshotScreen", with_session=False),
     "profile": ScreenPlace("trainer.profile_screen", "ProfileScreen"),
@@ -66,9 +66,9 @@ PLACES: dict[str, ScreenPlace] = {
     "lab_recording": ScreenPlace("lab.recording_dialog", "RecordingDialog", with_session=False),
     "lab_run": ScreenPlace("lab.run_dialog", "RunDialog", with_session=False),
     # The program itself.
-    "help": ScreenPlace("shell.help_screen", "HelpScreen"),
-    "settings": ScreenPlace("shell.settings_dialog", "SettingsDialog"),
-    "word": ScreenPlace("shell.word_dialog", "WordDialog", with_session=False),
+    "help": ScreenPlace("app.help_screen", "HelpScreen"),
+    "settings": ScreenPlace("app.settings_dialog", "SettingsDialog"),
+    "word": ScreenPlace("app.word_dialog", "WordDialog", with_session=False),
     "connect": ScreenPlace("hosts.connect_dialog", "ConnectDialog"),
 }
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from textual.screen import Screen
 
+from ..shell.session import Session
 from .app import GpuscopeApp
-from .session import Session
 
 
 class FileApp(GpuscopeApp):
@@ -16,7 +16,7 @@ class FileApp(GpuscopeApp):
 
     def __init__(self, path: Path) -> None:
         from ...config import load
-        from .state import load as load_state
+        from ..shell.state import load as load_state
 
         settings, _ = load()
         state, _ = load_state()

@@ -11,10 +11,10 @@ from textual.strip import Strip
 from ...text import styled
 from ...text.styled import Line, Piece
 from ..charts.strips import Painted, strip_of
+from ..shell.actions import BY_NAME
+from ..shell.keymap import key_text
 from ..theme import Tokens
 from ..widgets.status import found_pieces
-from .actions import BY_NAME
-from .keymap import key_text
 
 
 class TabLine(Painted):

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from ...paths import data_folder
 from ...report.content import Chapter, Code, Section
+from ..shell.result_files import short_path
 from ..terminal.copying import strips_of
 from ..widgets.full_screen import FullScreen
 from ..widgets.program import program
-from .result_files import short_path
 
 if TYPE_CHECKING:
     from textual.app import App
