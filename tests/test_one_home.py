@@ -324,7 +324,7 @@ ALLOWED: list[tuple[Callable[[Nodes], bool], tuple[str, ...], dict[str, int]]] =
         {
             "lab/": 1,  # a training: asked to end first, its records read as they come
             "probe/": 1,  # starts the doctor in a process that dies
-            "tui/lab/demo.py": 1,  # a training: asked to end first, its output read as it is drawn
+            "tui/runs/demo.py": 1,  # a training: asked to end first, its output read as it is drawn
             # a command that is given a line, and whose output nobody reads
             "tui/shell/alerts.py": 1,
         },

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from gpuscope.store.store import Store
-from gpuscope.tui.hosts.sources import Hosts
+from gpuscope.tui.background.sources import Hosts
 from tests.fakes import fleet
 
 TICK_SECONDS = 0.01

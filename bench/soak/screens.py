@@ -92,8 +92,8 @@ def show(seed: int, log: Path) -> int:
     from gpuscope.store.replay import ReplaySource
     from gpuscope.tui.app.app import GpuscopeApp
     from gpuscope.tui.app.launch import run_app
-    from gpuscope.tui.hosts.sources import Hosts
-    from gpuscope.tui.memory.predictions import Predictions
+    from gpuscope.tui.background.predictions import Predictions
+    from gpuscope.tui.background.sources import Hosts
 
     logging.basicConfig(filename=log, level=logging.ERROR)
     handle = GpuscopeApp._handle_exception

@@ -13,8 +13,8 @@ import pytest
 
 from gpuscope.attach.askpass import Question, Questions
 from gpuscope.tui.app.app import GpuscopeApp
-from gpuscope.tui.hosts import sources as hosts_module
-from gpuscope.tui.hosts.sources import Hosts
+from gpuscope.tui.background import sources as hosts_module
+from gpuscope.tui.background.sources import Hosts
 from gpuscope.tui.hosts.ssh_dialog import SshPrompt
 from gpuscope.tui.shell.session import Session
 from gpuscope.tui.trainer.attach_screen import AttachScreen

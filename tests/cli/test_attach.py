@@ -15,7 +15,7 @@ from gpuscope.cli import remote
 from gpuscope.cli.commands.attach import listing as attach_listing
 from gpuscope.cli.commands.attach import verb as attach_verb
 from gpuscope.store.store import Store
-from gpuscope.tui.hosts.sources import Hosts
+from gpuscope.tui.background.sources import Hosts
 from gpuscope.wire.frames import Def, Hello, ProcDef
 from tests.fakes.in_process import command
 from tests.fakes.probe_client import TRAINING, sockets, trainer, wait_for

@@ -20,7 +20,7 @@ from pathlib import Path
 from gpuscope.store.source import AgentSource
 from gpuscope.store.store import Store
 from gpuscope.store.view import Capabilities, Link
-from gpuscope.tui.hosts.sources import Hosts
+from gpuscope.tui.background.sources import Hosts
 from gpuscope.wire import frames as f
 from gpuscope.wire.codec import encode
 from tests.fakes import views

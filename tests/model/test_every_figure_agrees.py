@@ -26,7 +26,6 @@ from gpuscope.text.units import amount_text, bytes_text, percent_text
 from gpuscope.tui.hosts.rows import host_row
 from gpuscope.tui.hosts.summary import summarise
 from gpuscope.tui.lab import rows as lab_rows
-from gpuscope.tui.lab.run import Run
 from gpuscope.tui.lab.run_facts import facts_of
 from gpuscope.tui.memory.first_subject import least_headroom, room_of_subject
 from gpuscope.tui.memory.side_by_side import side_by_side
@@ -36,6 +35,7 @@ from gpuscope.tui.overview.step_split import split_pieces
 from gpuscope.tui.processes.idle import Idle
 from gpuscope.tui.processes.rows import Choice, listing
 from gpuscope.tui.processes.training_text import training_lines
+from gpuscope.tui.runs.run import Run
 from gpuscope.tui.theme import THEMES, Tokens
 from gpuscope.tui.time.rows import clock_rows
 from gpuscope.tui.time.text import no_minutes, stopped_lines

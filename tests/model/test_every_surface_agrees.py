@@ -39,9 +39,9 @@ from gpuscope.model.stalls import find_stall
 from gpuscope.report.host import Watched
 from gpuscope.report.host import chapter as chapter_of_host
 from gpuscope.store.view import HostView, View
+from gpuscope.tui.background.doctor_watch import Watch
 from gpuscope.tui.device import text as device_text
 from gpuscope.tui.device.load_text import load_lines
-from gpuscope.tui.doctor.watch import Watch
 from gpuscope.tui.hosts.rows import host_row
 from gpuscope.tui.hosts.summary import Grade, summarise
 from gpuscope.tui.overview.detail_screen import detail_lines

@@ -8,8 +8,8 @@ from gpuscope.cli.commands.lab import devices as lab_verb
 from gpuscope.lab.config import LabConfig
 from gpuscope.model.occupants import IDLE_BYTES, UNSEEN, occupants
 from gpuscope.store.view import HostView
-from gpuscope.tui.lab import devices as lab_tab
-from gpuscope.tui.lab.choices import DeviceChoice
+from gpuscope.tui.runs import devices as lab_tab
+from gpuscope.tui.runs.choices import DeviceChoice
 from gpuscope.wire.frames import HIDDEN_BY_CONTAINER, Unknown
 from tests.fakes import views
 

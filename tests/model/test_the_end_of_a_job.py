@@ -13,8 +13,8 @@ from gpuscope.model.alerts_settings import AlertSettings
 from gpuscope.model.job_ends import INTERRUPTED, job_end
 from gpuscope.store.view import HostView, no_history
 from gpuscope.text import styled
+from gpuscope.tui.background.journal import Journal
 from gpuscope.tui.hosts.summary import Grade, summarise
-from gpuscope.tui.log.journal import Journal
 from gpuscope.tui.overview.job_rows import job_lines
 from gpuscope.tui.processes.entries import entries, state_of
 from gpuscope.tui.processes.idle import Idleness

@@ -15,8 +15,8 @@ from gpuscope.lab.config import LabConfig
 from gpuscope.predict import trainer_what_if
 from gpuscope.predict.errors import Figure
 from gpuscope.predict.request import CannotPredict, Request, Traced
-from gpuscope.tui.lab.run import Run
 from gpuscope.tui.lab.run_facts import facts_of
+from gpuscope.tui.runs.run import Run
 from tests.predict.hand_made import traced
 from tests.tui import lab_data
 

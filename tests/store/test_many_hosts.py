@@ -22,7 +22,7 @@ from gpuscope.store.remote import Gate, Launch, RemoteSource
 from gpuscope.store.source import AgentSource, Source
 from gpuscope.store.store import Store
 from gpuscope.store.view import Link
-from gpuscope.tui.hosts.sources import Hosts
+from gpuscope.tui.background.sources import Hosts
 from gpuscope.wire import frames as f
 from gpuscope.wire.codec import encode
 from tests.fakes import fleet

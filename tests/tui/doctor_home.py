@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpuscope.tui.app.app import GpuscopeApp
-from gpuscope.tui.doctor.background_checks import Aside
+from gpuscope.tui.background.checks import Aside
 
 
 class Told(Aside):

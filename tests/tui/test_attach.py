@@ -16,7 +16,7 @@ from gpuscope.store.pending_requests import SourceError
 from gpuscope.store.replay import ReplaySource
 from gpuscope.store.view import Capabilities
 from gpuscope.tui.app.app import GpuscopeApp
-from gpuscope.tui.hosts.sources import Hosts
+from gpuscope.tui.background.sources import Hosts
 from gpuscope.tui.shell.session import Session
 from gpuscope.tui.trainer import attach_work, attachable
 from gpuscope.tui.trainer.attach_consent_dialog import ConsentDialog

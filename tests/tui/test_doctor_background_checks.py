@@ -20,8 +20,8 @@ from gpuscope.cli.commands.doctor import left as doctor_left
 from gpuscope.doctor import report as reports
 from gpuscope.doctor import table
 from gpuscope.doctor.finding import Abstained, Evidence, Finding, Fix, Report
-from gpuscope.tui.doctor.background_checks import SCRIPT, Aside, report_of
-from gpuscope.tui.doctor.watch import FRESH_SECONDS, Watch
+from gpuscope.tui.background.checks import SCRIPT, Aside, report_of
+from gpuscope.tui.background.doctor_watch import FRESH_SECONDS, Watch
 from tests.fakes import views
 from tests.fakes.probe_client import environment
 from tests.fakes.watched import WATCHED
@@ -175,7 +175,7 @@ def test_a_child_that_fails_is_a_line_under_what_could_not_be_checked(code, why)
 
 
 def test_a_child_that_cannot_be_started_or_does_not_end(monkeypatch):
-    from gpuscope.tui.doctor import background_checks as aside
+    from gpuscope.tui.background import checks as aside
 
     ((_, report, _),) = heard_by(["/nowhere/python"], ("left",))
     assert "What died here: not checked, it cannot be started: No such file" in report.problems[0]
@@ -285,7 +285,7 @@ def test_the_viewer_loads_neither_torch_nor_pynvml_for_it(tmp_path):
         "async def main():\n"
         "    session = Session(views.store_of(views.training()))\n"
         "    type(session).local = property(lambda self: True)\n"
-        "    from gpuscope.tui.doctor import watch\n"
+        "    from gpuscope.tui.background import doctor_watch as watch\n"
         "    watch.ASIDE_SECONDS = 0.0\n"
         "    app = GpuscopeApp(session, 'doctor')\n"
         "    async with app.run_test(size=(120, 40)) as pilot:\n"

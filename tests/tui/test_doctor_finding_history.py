@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuscope.doctor.finding import Evidence, Finding
-from gpuscope.tui.doctor.finding_history import GONE_SECONDS, NEW_SECONDS, PAST_SECONDS, Course
+from gpuscope.tui.background.finding_history import GONE_SECONDS, NEW_SECONDS, PAST_SECONDS, Course
 
 
 def finding(cause: str = "live.input_bound", **more: Any) -> Finding:

@@ -20,15 +20,15 @@ from gpuscope.store.replay import ReplaySource
 from gpuscope.store.source import AgentSource
 from gpuscope.text.units import age_text
 from gpuscope.tui.app.app import GpuscopeApp
+from gpuscope.tui.background.finding_history import Case, Course
+from gpuscope.tui.background.probe_queries import Answer
 from gpuscope.tui.doctor.case_times import duration_of_case, since_text
 from gpuscope.tui.doctor.dialogs import ExplainDialog
 from gpuscope.tui.doctor.filter_text import text_of
-from gpuscope.tui.doctor.finding_history import Case, Course
 from gpuscope.tui.doctor.stack_text import stack_text
 from gpuscope.tui.doctor.text import columns, group_cases, row_of
 from gpuscope.tui.shell.session import Session
 from gpuscope.tui.theme import THEMES, Tokens
-from gpuscope.tui.trainer.probe_queries import Answer
 from gpuscope.wire import frames as f
 from tests.fakes import jobs, remembering, views
 from tests.recordings import REDACTED
@@ -355,7 +355,7 @@ async def test_ranks_that_suffer_alike_are_one_row_and_are_named_below_it():
 
 @in_loop
 async def test_one_that_no_longer_holds_is_greyed_with_its_time(monkeypatch):
-    from gpuscope.tui.doctor import watch as doctor_watch
+    from gpuscope.tui.background import doctor_watch as doctor_watch
 
     monkeypatch.setattr(doctor_watch, "EVERY_SECONDS", 0.0)
     monkeypatch.setattr(doctor_watch, "SHARE", 1e9)
@@ -522,7 +522,7 @@ async def test_a_command_that_proves_is_run_and_its_output_shown(monkeypatch):
 
 
 def test_it_looks_once_a_second_at_most_and_less_often_where_it_costs_more(monkeypatch):
-    from gpuscope.tui.doctor import watch as doctor_watch
+    from gpuscope.tui.background import doctor_watch as doctor_watch
 
     now = [1000.0]
     cost = [0.001]
@@ -560,7 +560,7 @@ def test_it_looks_once_a_second_at_most_and_less_often_where_it_costs_more(monke
 
 def test_a_rule_that_fails_ends_nothing(monkeypatch):
     from gpuscope.doctor import live
-    from gpuscope.tui.doctor.watch import Watch
+    from gpuscope.tui.background.doctor_watch import Watch
 
     watch = Watch(lambda: None, lambda: False, False)
     watch.prepare()
@@ -581,7 +581,7 @@ def test_what_was_found_on_one_host_is_not_told_of_another(monkeypatch):
     from dataclasses import replace
 
     from gpuscope.doctor import live
-    from gpuscope.tui.doctor.watch import DeadTrainer, Watch
+    from gpuscope.tui.background.doctor_watch import DeadTrainer, Watch
 
     here = [True]
     watch = Watch(lambda: None, lambda: here[0], False, aside=Quiet())  # type: ignore[arg-type]
@@ -655,7 +655,7 @@ def full(watch: Any) -> None:
 @pytest.mark.parametrize("name", ["finding", "nothing"])
 @in_loop
 async def test_the_tab_looks_as_it_did(name, size, monkeypatch):
-    from gpuscope.tui.doctor import watch as doctor_watch
+    from gpuscope.tui.background import doctor_watch as doctor_watch
 
     ticks = count()
     clock = SimpleNamespace(

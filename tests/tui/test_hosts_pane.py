@@ -21,9 +21,9 @@ from gpuscope.store.view import Link
 from gpuscope.text.clock import clock_text
 from gpuscope.tui.app.app import GpuscopeApp
 from gpuscope.tui.app.help_screen import HelpScreen
+from gpuscope.tui.background.sources import Hosts
 from gpuscope.tui.hosts.pane import FleetPane
 from gpuscope.tui.hosts.rows import without_domain
-from gpuscope.tui.hosts.sources import Hosts
 from gpuscope.tui.shell.session import Session
 from gpuscope.tui.theme import Tokens
 from tests.fakes import fleet, views

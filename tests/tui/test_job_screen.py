@@ -17,7 +17,7 @@ from gpuscope.doctor.finding import Finding, Fix
 from gpuscope.store.stream import NO_REASON
 from gpuscope.store.view import no_history
 from gpuscope.text.styled import plain
-from gpuscope.tui.doctor.finding_history import Case
+from gpuscope.tui.background.finding_history import Case
 from gpuscope.tui.overview.detail_screen import DetailScreen
 from gpuscope.tui.trainer.job_screen import JobScreen
 from gpuscope.tui.trainer.job_text import time_lines

@@ -6,9 +6,9 @@ import pytest
 
 from gpuscope.predict.request import CannotPredict
 from gpuscope.text import styled
+from gpuscope.tui.background.predictions import Question
 from gpuscope.tui.lab import first_run
 from gpuscope.tui.lab.empty_states import no_run
-from gpuscope.tui.memory.predictions import Question
 from gpuscope.tui.theme import Glyphs
 from tests.fakes import views
 from tests.predict.hand_made import traced

@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 
 from gpuscope.lab.config import LabConfig
-from gpuscope.tui.lab.choices import SWITCHES, note
 from gpuscope.tui.lab.text import notes_of
+from gpuscope.tui.runs.choices import SWITCHES, note
 from tests.fakes import views
 from tests.tui.pilot import in_loop, make_app, until
 from tests.tui.snapshots import SIZES, text

@@ -13,8 +13,8 @@ import pytest
 
 from gpuscope.lab.config import LabConfig
 from gpuscope.lab.launch import LabRun
-from gpuscope.tui.lab.demo import Demo
-from gpuscope.tui.lab.runs import LabRuns
+from gpuscope.tui.runs.demo import Demo
+from gpuscope.tui.runs.runs import LabRuns
 from tests.fakes import views
 from tests.fakes.waiting import alive
 from tests.tui.pilot import in_loop

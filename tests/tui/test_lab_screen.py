@@ -22,13 +22,13 @@ from gpuscope.model.cuda_devices import visible_devices
 from gpuscope.predict.errors import Figure
 from gpuscope.tui.app.app import GpuscopeApp
 from gpuscope.tui.lab import rows as lab_rows
-from gpuscope.tui.lab.choices import SWITCHES, DeviceChoice, choices, does_nothing, next_value
-from gpuscope.tui.lab.demo import Demo
-from gpuscope.tui.lab.devices import facts, family, occupants
-from gpuscope.tui.lab.repeats import order
-from gpuscope.tui.lab.run import Run
 from gpuscope.tui.lab.run_facts import fact_lines, facts_of, named_events
-from gpuscope.tui.lab.runs import UNDER_WAY, LabRuns
+from gpuscope.tui.runs.choices import SWITCHES, DeviceChoice, choices, does_nothing, next_value
+from gpuscope.tui.runs.demo import Demo
+from gpuscope.tui.runs.devices import facts, family, occupants
+from gpuscope.tui.runs.repeats import order
+from gpuscope.tui.runs.run import Run
+from gpuscope.tui.runs.runs import UNDER_WAY, LabRuns
 from gpuscope.wire import frames as f
 from tests.fakes import views
 from tests.fakes.waiting import alive
@@ -422,7 +422,7 @@ async def test_a_filter_keeps_the_runs_that_contain_it(path):
 @in_loop
 async def test_a_worker_that_reports_often_is_drawn_about_twice_a_second(monkeypatch):
     clock = [100.0]
-    monkeypatch.setattr("gpuscope.tui.lab.runs.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("gpuscope.tui.runs.runs.time.monotonic", lambda: clock[0])
     drawn: list[float] = []
     runs = LabRuns(LabConfig(), lambda: drawn.append(clock[0]))
     runs.current = Run(runs.config)

@@ -10,12 +10,12 @@ from gpuscope.doctor.finding import Finding
 from gpuscope.store.decode import decode
 from gpuscope.store.store import Store
 from gpuscope.text import styled
-from gpuscope.tui.doctor.finding_history import Case
+from gpuscope.tui.background.finding_history import Case
+from gpuscope.tui.background.happened import KEPT_OUTPUT, OUTPUT_CHARS, Happened
+from gpuscope.tui.background.journal import Journal
+from gpuscope.tui.background.log_entry import Entry
 from gpuscope.tui.log.activity import activity
 from gpuscope.tui.log.details import Around, details
-from gpuscope.tui.log.entry import Entry
-from gpuscope.tui.log.happened import KEPT_OUTPUT, OUTPUT_CHARS, Happened
-from gpuscope.tui.log.journal import Journal
 from gpuscope.tui.log.rows import (
     ALL,
     SHOWN,

@@ -18,9 +18,9 @@ from gpuscope.model.memory_account import account
 from gpuscope.store.source import AgentSource
 from gpuscope.store.store import Store
 from gpuscope.store.view import AllocView, HostView, TrainerView
+from gpuscope.tui.background.probe_queries import Answer, Asker
 from gpuscope.tui.memory.module_tree import tree_of
 from gpuscope.tui.memory.summary import summary
-from gpuscope.tui.trainer.probe_queries import Answer, Asker
 from tests.fakes.probe_client import trainer
 from tests.tui.pilot import in_loop
 

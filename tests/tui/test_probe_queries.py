@@ -14,7 +14,7 @@ import pytest
 
 from gpuscope.store.pending_requests import SourceError
 from gpuscope.store.view import Gone
-from gpuscope.tui.trainer.probe_queries import MAX_KEPT, NOT_RECORDED, Answer, Asker
+from gpuscope.tui.background.probe_queries import MAX_KEPT, NOT_RECORDED, Answer, Asker
 from gpuscope.wire import frames as f
 from tests.fakes import views
 from tests.tui.pilot import in_loop

@@ -17,7 +17,7 @@ from gpuscope.lab.tune.findings import Found, Settings, Trial
 from gpuscope.lab.tune.result import Result
 from gpuscope.lab.tune.search import Search
 from gpuscope.tui.lab.tune_text import step_text
-from gpuscope.tui.lab.tuning import Tuning
+from gpuscope.tui.runs.tuning import Tuning
 from tests.fakes import views
 from tests.lab.test_tune_search import BASE, CUDA, FREE, Card, drive
 from tests.tui.pilot import in_loop, make_app, until

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ...lab.config import LabConfig
     from ...store.replay import ReplaySource
     from ...store.source import Source
-    from ..hosts.sources import Hosts
+    from ..background.sources import Hosts
     from ..hosts.ssh_dialog import Prompts
     from ..shell.session import Session
 

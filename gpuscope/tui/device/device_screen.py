@@ -44,7 +44,7 @@ from .load_text import GAUGES, load_lines
 
 if TYPE_CHECKING:
     from ...store.view import DeviceView, HostView, TrainerView
-    from ..doctor.finding_history import Case
+    from ..background.finding_history import Case
     from ..shell.session import Session
 
 TALL = 32

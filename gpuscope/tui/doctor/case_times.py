@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ...text.clock import clock_text
 from ...text.units import age_text
-from .finding_history import Case
+from ..background.finding_history import Case
 
 if TYPE_CHECKING:
     from ...store.view import HostView

@@ -9,22 +9,22 @@ from ...text import styled, width
 from ...text.clock import clock_text
 from ...text.styled import Line, Piece
 from ...text.units import duration_text
+from ..background.finding_history import all_well
 from ..log.rows import event_lines
 from ..shell.keymap import key_of
 from .case_times import duration_of_case
 from .checked_courses import course_lines
 from .checked_figures import AREAS, area_of, sources_of
-from .finding_history import all_well
 from .text import LABEL, NOTHING, SEVERITY_TOKENS, UNEXAMINED, glyph_of, with_label
 
 if TYPE_CHECKING:
     from ...doctor.finding import Pitfall, Report
     from ...store.view import HistoryOf, HostView
-    from ..log.entry import Entry
+    from ..background.doctor_watch import DeadTrainer, Watch
+    from ..background.finding_history import Case
+    from ..background.log_entry import Entry
     from ..theme import Glyphs
-    from .finding_history import Case
     from .text import Group
-    from .watch import DeadTrainer, Watch
 
 MOST_ENDED = 4
 UNPROBED, NEXT_RUN = (

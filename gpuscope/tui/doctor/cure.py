@@ -21,9 +21,9 @@ from ...store.view import DeviceView, HostView, JobView, TrainerView
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import count_text
+from ..background.finding_history import Case
 from ..shell.keymap import key_of
 from .case_times import before_text
-from .finding_history import Case
 from .text import SEVERITY_TOKENS, fix_lines, glyph_of, with_label
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from textual.binding import BindingType
 from textual.containers import VerticalScroll
 
 from ...text.styled import Line
-from ..lab.demo import Demo, state_text
 from ..lab.text import occupant_text
+from ..runs.demo import Demo, state_text
 from ..shell.keymap import bindings_of, key_of
 from ..widgets.text import Lines
 from ..widgets.text_dialog import TextDialog
@@ -23,7 +23,7 @@ from ..widgets.text_dialog import TextDialog
 if TYPE_CHECKING:
     from ...doctor.finding import Pitfall
     from ...model.occupants import Occupant
-    from ..lab.runs import LabRuns
+    from ..runs.runs import LabRuns
     from .proof import Proof
 
 OUTPUT_ROWS = 14

@@ -16,6 +16,7 @@ from ...doctor.steps import copied_steps, marked_step, paste_of, steps_of
 from ...store.view import HostView, TrainerView, by_key, by_pid
 from ...text import styled
 from ...text.styled import Line
+from ..background.finding_history import all_well
 from ..shell.keymap import bindings_of, key_of
 from ..shell.selection import USER, keys_of, on_device
 from ..shell.session import Session
@@ -25,7 +26,6 @@ from ..widgets.table import LiveTable
 from ..widgets.text import Lines
 from .checked_text import about, elsewhere, ended_page, happened, known_pitfalls, related
 from .filter_text import text_of
-from .finding_history import all_well
 from .proof import Proof, proof_of
 from .text import (
     ABOUT,
@@ -42,7 +42,7 @@ from .text import (
 
 if TYPE_CHECKING:
     from ...doctor.finding import Pitfall
-    from .watch import Watch
+    from ..background.doctor_watch import Watch
 
 EXAMINED, ELSEWHERE = "What was checked", "What else can be checked"
 WIDE = 160

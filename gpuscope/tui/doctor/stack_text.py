@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ...text.styled import Line
+from ..background.probe_queries import Answer
 from ..shell.keymap import key_of
-from ..trainer.probe_queries import Answer
 from ..trainer.stack_text import frame_pieces
 
 FRAMES = 8

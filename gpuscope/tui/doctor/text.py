@@ -16,17 +16,17 @@ from ...doctor.steps import KILL, STACKS, copied_steps, marked_step, steps_of
 from ...text import styled
 from ...text.ranges import ranges_text
 from ...text.styled import Line, Piece
+from ..background.finding_history import Case, all_well
 from ..shell.keymap import key_of
 from ..widgets.table import GUTTER, Column, TableRow
 from .case_times import duration_of_case, since_text
-from .finding_history import Case, all_well
 from .proof import Proof
 
 if TYPE_CHECKING:
     from ...doctor.finding import Finding, Fix, Pitfall
     from ...store.view import HostView
+    from ..background.doctor_watch import Watch
     from ..theme import Glyphs
-    from .watch import Watch
 
 NOTHING, UNEXAMINED = "Nothing wrong was found", "Nothing has been checked yet"
 ABOUT = "about"

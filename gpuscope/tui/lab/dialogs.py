@@ -20,12 +20,12 @@ from ...lab.toggles import Toggle, Value
 from ...text.styled import Line
 from ...text.units import bytes_text
 from ..cells import fit
+from ..runs.choices import choices, does_nothing
+from ..runs.runs import LabRuns
 from ..shell.keymap import bindings_of
 from ..widgets.program import program
 from ..widgets.table import Column, LiveTable, TableRow
 from ..widgets.text_dialog import TextDialog
-from .choices import choices, does_nothing
-from .runs import LabRuns
 from .text import change_text
 
 REPEATS = (2, 3, 5, 7, 10, 15, 20)

@@ -11,7 +11,7 @@ from ..shell.keymap import key_of
 
 if TYPE_CHECKING:
     from ...predict.answer import Answer
-    from ..memory.predictions import Question
+    from ..background.predictions import Question
     from ..theme import Glyphs
 
 KEYS = (

@@ -11,7 +11,7 @@ from .empty_states import no_run
 if TYPE_CHECKING:
     from ...lab.config import LabConfig
     from ...store.view import HostView
-    from ..memory.predictions import Question
+    from ..background.predictions import Question
     from ..shell.session import Session
     from ..theme import Glyphs
 
@@ -42,7 +42,7 @@ class FirstRun:
 
     def _question(self, host: HostView | None) -> Question | None:
         """Return the prediction for the switches, which is begun once they are still."""
-        from ..memory.predictions import Question
+        from ..background.predictions import Question
         from ..memory.what_if import card_of
 
         runs, predictions = self.session.labs, self.session.predictions

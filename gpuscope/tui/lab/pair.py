@@ -9,15 +9,15 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from .runs import run_name, sides
+from ..runs.runs import run_name, sides
 
 if TYPE_CHECKING:
     from ...lab.compare import Comparison
     from ...lab.config import LabConfig
     from ...lab.ledger import Entry
     from ..charts.line import Series
-    from .run import Run
-    from .runs import LabRuns
+    from ..runs.run import Run
+    from ..runs.runs import LabRuns
 
 log = logging.getLogger("gpuscope.lab")
 

@@ -42,8 +42,8 @@ from .text import notes_of, title_of_run
 
 if TYPE_CHECKING:
     from ...lab.ledger import Entry
+    from ..runs.runs import LabRuns
     from .rows import Shown
-    from .runs import LabRuns
 
 WIDE, TWO_COLUMNS = 100, 64
 LEFT_WIDE, LEFT_NARROW = 42, 34

@@ -15,13 +15,13 @@ from textual.containers import VerticalScroll
 
 from ...text import styled
 from ...text.styled import Line
+from ..runs.demo import Demo, state_text
+from ..runs.ledger_view import in_own_thread
+from ..runs.runs import LabRuns
 from ..shell.keymap import bindings_of, key_of
 from ..widgets.dialog import Dialog
 from ..widgets.table import Column, LiveTable, TableRow
 from ..widgets.text import Lines
-from .demo import Demo, state_text
-from .ledger_view import in_own_thread
-from .runs import LabRuns
 from .text import occupant_text
 
 if TYPE_CHECKING:

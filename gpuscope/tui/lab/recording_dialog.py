@@ -16,11 +16,11 @@ from textual.containers import VerticalScroll
 from textual.widgets import Input
 
 from ...text.styled import Line
+from ..runs.ledger_view import in_own_thread
+from ..runs.runs import LabRuns
 from ..shell.keymap import bindings_of
 from ..widgets.table import Column, LiveTable, TableRow
 from ..widgets.text_dialog import TextDialog
-from .ledger_view import in_own_thread
-from .runs import LabRuns
 
 if TYPE_CHECKING:
     from ...cli.commands.lab.recorded import Training

@@ -16,12 +16,12 @@ from ...text.numbers import number
 from ...text.styled import Line
 from ...text.units import bytes_text, duration_text, pace_text, short_age_text
 from ...text.width import cells as text_cells
+from ..runs.choices import SWITCHES
+from ..runs.run import Run
+from ..runs.runs import run_name, sides
 from ..theme import Glyphs
 from ..widgets.bars import Meter
 from ..widgets.table import GUTTER, Cell, Column, TableRow
-from .choices import SWITCHES
-from .run import Run
-from .runs import run_name, sides
 
 if TYPE_CHECKING:
     from ...lab.ledger import Entry

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 from textual.containers import Vertical
 
 from ...text.numbers import number
+from ..runs.runs import run_name
 from ..widgets.pane import set_title
 from .pair import Pair, curves
-from .runs import run_name
 
 if TYPE_CHECKING:
     from textual.widget import Widget
 
     from ..charts.line import LineChart, Series
-    from .run import Run
+    from ..runs.run import Run
 
 PACE = "Samples/s"
 

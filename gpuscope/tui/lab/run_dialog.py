@@ -16,11 +16,11 @@ from ...text.clock import DATE_AND_SECOND, clock_text
 from ...text.styled import Line
 from ...text.units import bytes_text, duration_text, percent_text
 from ..cells import fit
+from ..runs.run import Run
+from ..runs.runs import LabRuns, run_name
 from ..shell.keymap import bindings_of
 from ..widgets.text_dialog import TextDialog
-from .run import Run
 from .run_facts import facts_of, named_events
-from .runs import LabRuns, run_name
 
 if TYPE_CHECKING:
     from ...lab.config import LabConfig

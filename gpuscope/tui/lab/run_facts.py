@@ -18,7 +18,7 @@ from ...text.units import (
 )
 from ...text.width import cells as text_cells
 from ..cells import fit
-from .run import Run
+from ..runs.run import Run
 
 Fact = tuple[str, str, str]
 """(name, value, token)."""

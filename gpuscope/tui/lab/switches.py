@@ -18,8 +18,8 @@ from ...text.styled import Line, Piece
 from ...text.width import cells as text_cells
 from ..cells import fit
 from ..charts.strips import Painted, strip_of
+from ..runs.choices import SWITCHES, DeviceChoice, does_nothing, value_text
 from ..theme import Tokens
-from .choices import SWITCHES, DeviceChoice, does_nothing, value_text
 
 DEFAULTS = LabConfig()
 HEADINGS = {"cudnn": "cuDNN", "model": "training"}

@@ -13,13 +13,13 @@ from ...lab.toggles import BY_NAME, Toggle
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import age_text, bytes_text
+from ..runs.choices import SWITCHES, DeviceChoice, note
 from ..shell.keymap import key_of
-from .choices import SWITCHES, DeviceChoice, note
 from .tune_text import search_line
 
 if TYPE_CHECKING:
     from ...model.occupants import Occupant
-    from .runs import LabRuns
+    from ..runs.runs import LabRuns
 
 STATE_TOKENS = {"running": "ok", "failed": "bad", "starting": "warn", "stopping": "warn"}
 

@@ -11,10 +11,10 @@ from textual.containers import VerticalScroll
 
 from ...text.styled import Line
 from ...text.units import duration_text
+from ..runs.runs import LabRuns
 from ..shell.keymap import bindings_of
 from ..widgets.program import program
 from ..widgets.text_dialog import TextDialog
-from .runs import LabRuns
 
 BUDGETS = (120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0, 7200.0, 14400.0)
 DEFAULT_BUDGET = 600.0

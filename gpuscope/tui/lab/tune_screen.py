@@ -11,6 +11,7 @@ from textual.containers import Horizontal
 
 from ...text import styled
 from ...text.styled import Line
+from ..runs.tuning import Tuning
 from ..shell.keymap import bindings_of, key_of
 from ..shell.session import Session
 from ..terminal.copying import copy_text
@@ -28,7 +29,6 @@ from .tune_text import (
     spent_text,
     summary_lines,
 )
-from .tuning import Tuning
 
 SHOW_SECONDS = 0.5
 MOST_LINES, FEWEST_LINES, ROWS_OF_THE_REST = 12, 3, 19

@@ -18,7 +18,7 @@ from ..widgets.table import Cell, Column, TableRow
 from .compare import value_text
 
 if TYPE_CHECKING:
-    from .tuning import Tuning
+    from ..runs.tuning import Tuning
 
 COLUMNS = (
     Column("label", "CONFIGURATION", 18, flex=4, most=44),

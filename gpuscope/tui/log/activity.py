@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 from ...text.clock import clock_text
 from ...text.styled import Line
 from ...text.units import window_text
+from ..background.log_entry import GROUPS, Entry
 from ..cells import fit
 from ..charts.bins import Bins
 from ..charts.spark import spark
 from ..theme import Glyphs
-from .entry import GROUPS, Entry
 from .rows import sign
 
 NAME_CELLS, COUNT_CELLS, LAST_CELLS = 10, 7, 9

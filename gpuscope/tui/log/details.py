@@ -13,17 +13,17 @@ from ...text import styled
 from ...text.clock import SECOND, clock_text
 from ...text.styled import Line, Piece
 from ...text.units import age_text
+from ..background.log_entry import GROUPS, Entry
 from ..doctor.text import fix_lines
 from ..shell.keymap import key_of
 from ..theme import Glyphs
-from .entry import GROUPS, Entry
 from .rows import event_lines, sign
 from .subject import device_of, facts_of_device, facts_of_job, findings_on, job_of, means
 
 if TYPE_CHECKING:
     from ...doctor.finding import Finding
     from ...store.view import HostView
-    from ..doctor.finding_history import Case
+    from ..background.finding_history import Case
 
 LABEL = 9
 OPENS = {

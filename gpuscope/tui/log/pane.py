@@ -12,6 +12,7 @@ from ...text import styled
 from ...text.clock import clock_text
 from ...text.styled import Line
 from ...text.units import window_text
+from ..background.log_entry import GROUPS, HIDDEN, Entry
 from ..charts.axes import fitted_seconds
 from ..charts.trends import Trends
 from ..shell.clock_at import clock_at
@@ -24,7 +25,6 @@ from ..widgets.table import LiveTable
 from ..widgets.text import Lines
 from .activity import activity, rows_of
 from .details import Around, beside_lines, details, what_comes_here
-from .entry import GROUPS, HIDDEN, Entry
 from .rows import ALL, chosen, columns, counts, day, of_notices, row
 from .subject import device_of, job_of
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from ...text import styled, width
 from ...text.clock import clock_text
 from ...text.styled import Line
+from ..background.log_entry import GROUPS, HIDDEN, Entry
 from ..cells import fit
 from ..shell.notices import Notice
 from ..shell.result_files import short_path
 from ..theme import Glyphs
 from ..widgets.table import Cell, Column, TableRow
-from .entry import GROUPS, HIDDEN, Entry
 
 SIGN = Column("sign", "", 1)
 WHAT, TEXT = Column("what", "WHAT", 15), Column("text", "TEXT", 20, flex=1)
@@ -24,7 +24,7 @@ NARROW, WHO_NARROW, WHO_CELLS = 100, 15, 26
 """A table with fewer cells has the time without the date, and at most so many cells for WHO."""
 SHOWN = 500
 ALL = ""
-"""The group that has all but :data:`~gpuscope.tui.log.entry.HIDDEN`."""
+"""The group that has all but :data:`~gpuscope.tui.background.log_entry.HIDDEN`."""
 NEWS = {
     "file": ("files", "saved"),
     "link": ("probe", "link"),

@@ -10,12 +10,12 @@ from ...model.device_state import judge
 from ...model.job_ends import end_of, last_state
 from ...text.process_name import shown_command
 from ...text.units import age_text, bytes_text, duration_text
-from .entry import NO_LONGER, PROBE_LOST, RUNNING, SOLVED, Entry, name_of_job
-from .journal import about_job
+from ..background.journal import about_job
+from ..background.log_entry import NO_LONGER, PROBE_LOST, RUNNING, SOLVED, Entry, name_of_job
 
 if TYPE_CHECKING:
     from ...store.view import DeviceView, HostView, JobView
-    from ..doctor.finding_history import Case
+    from ..background.finding_history import Case
 
 Fact = tuple[str, str]
 """A label and its text."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ...doctor.finding import Finding as Diagnosis
     from ...model.process_kind import Finding
     from ...predict.trainer_what_if import Freed
-    from ..doctor.finding_history import Case
+    from ..background.finding_history import Case
     from ..theme import Glyphs
 
 TOKENS = {"spill": "bad", "kept": "warn"}

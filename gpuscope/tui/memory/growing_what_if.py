@@ -22,7 +22,7 @@ from .subjects import Subject
 if TYPE_CHECKING:
     from ...doctor.finding import Fix, Pitfall
     from ...predict.trainer_what_if import Freed
-    from ..doctor.finding_history import Case
+    from ..background.finding_history import Case
 
 CAUSE = "live.memory_grows"
 DELAYS = "delays"

@@ -25,7 +25,7 @@ from .waterfall import Part, Waterfall
 
 if TYPE_CHECKING:
     from ...store.view import DeviceView
-    from ..trainer.probe_queries import Answer
+    from ..background.probe_queries import Answer
     from .module_tree import Module, Tree
 
 EVERY_SECONDS, MODULES_SECONDS = 2.0, 15.0

@@ -13,7 +13,7 @@ from ...store.view import HostView
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import MIB, bytes_text, percent_text, sides_text
-from ..lab.devices import family
+from ..runs.devices import family
 from ..shell.keymap import key_of
 from ..shell.session import Session
 from ..widgets.pane import set_title
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ...predict.answer import Answer, Card, Tried
     from ...predict.errors import Figure
     from ...predict.trainer_what_if import Freed
-    from .predictions import Question
+    from ..background.predictions import Question
 
 COLUMNS = (
     Column("freed", "FREES", 10, align="right"),

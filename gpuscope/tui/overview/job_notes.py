@@ -21,7 +21,7 @@ from ...text.styled import Line
 from ...text.units import age_text, bytes_text, percent_text
 
 if TYPE_CHECKING:
-    from ..doctor.finding_history import Case
+    from ..background.finding_history import Case
 
 IDLE_SECONDS, OLD_LOG_SECONDS = 60.0, 60.0
 

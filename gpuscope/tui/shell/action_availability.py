@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from ...store.replay import ReplaySource
     from ...store.source import Source
     from ...store.view import HostView
-    from ..doctor.watch import Watch
-    from ..hosts.sources import Hosts
+    from ..background.doctor_watch import Watch
+    from ..background.sources import Hosts
 
 ACTING = ("trainer", "inject", "signal")
 """Needs of actions that touch somebody's process."""

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..hosts.sources import Hosts
+    from ..background.sources import Hosts
     from .notices import Notices
 
 RATES = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from ...config import Settings
 from ...store.source import LOCAL
 from ...wire.frames import Sample
-from ..log.happened import Happened
+from ..background.happened import Happened
 from .action_availability import why_not
 from .frozen_view import FrozenView, next_speed, replay_text
 from .gathering import Gathering
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
     from ...store.store import Store
     from ...store.view import History, HostView, Link
     from ...wire.frames import Frame
-    from ..doctor.watch import Watch
-    from ..hosts.sources import Hosts
-    from ..lab.runs import LabRuns
-    from ..memory.predictions import Predictions
+    from ..background.doctor_watch import Watch
+    from ..background.predictions import Predictions
+    from ..background.probe_queries import Asker
+    from ..background.sources import Hosts
+    from ..runs.runs import LabRuns
     from ..terminal.terminal_rate import TerminalLink
-    from ..trainer.probe_queries import Asker
     from .alerts import AlertWatch
 
 
@@ -55,7 +55,7 @@ SEEK_SECONDS, FAR_SECONDS = 10.0, 300.0
 
 
 def _hosts_of(source: Source | None) -> Hosts | None:
-    from ..hosts.sources import Hosts
+    from ..background.sources import Hosts
 
     return Hosts([source]) if source is not None else None
 
@@ -204,7 +204,7 @@ class Session:
     def labs(self) -> LabRuns:
         """The lab's runs of this session."""
         if self._labs is None:
-            from ..lab.runs import LabRuns
+            from ..runs.runs import LabRuns
 
             self._labs = LabRuns(
                 self._lab_config,
@@ -223,7 +223,7 @@ class Session:
     def predictions(self) -> Predictions:
         """What the lab's model would need on a GPU."""
         if self._predictions is None:
-            from ..memory.predictions import Predictions
+            from ..background.predictions import Predictions
 
             self._predictions = Predictions(lambda: self._changed())
         return self._predictions
@@ -232,7 +232,7 @@ class Session:
     def asker(self) -> Asker:
         """What can be asked of a trainer's probe."""
         if self._asker is None:
-            from ..trainer.probe_queries import Asker
+            from ..background.probe_queries import Asker
 
             self._asker = Asker(
                 lambda: (self._store, self._source) if self._store and self._source else None,
@@ -244,7 +244,7 @@ class Session:
     def doctor(self) -> Watch:
         """The doctor's findings on the selected host."""
         if self._doctor is None:
-            from ..doctor.watch import Watch
+            from ..background.doctor_watch import Watch
 
             self._doctor = Watch(
                 lambda: self._changed(), lambda: self.local, self.replay is not None
@@ -364,7 +364,7 @@ class Session:
         self._gather(key)
 
     def _how_again(self, key: str) -> str:
-        from ..hosts.sources import Reconnecting
+        from ..background.sources import Reconnecting
 
         source = (
             next((one for one in self.hosts.sources if one.key == key), None)

@@ -16,7 +16,7 @@ from .text import coverage_text, gpu_detail, row_detail, stopped_lines
 
 if TYPE_CHECKING:
     from ...doctor.live_causes import Judged
-    from ..doctor.finding_history import Case
+    from ..background.finding_history import Case
 
 
 def about_gpu_row(key: str, look: Look | None) -> tuple[str, list[Line]]:

@@ -69,7 +69,7 @@ from .without_ledger import next_window, part_detail, window_of
 
 if TYPE_CHECKING:
     from ...doctor.finding import Severity
-    from ..doctor.finding_history import Case
+    from ..background.finding_history import Case
 
 MOST_FINDINGS = 4
 TAB = "time"

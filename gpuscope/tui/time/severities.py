@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ...doctor.finding import Severity
     from ...doctor.live_causes import Judged
     from ...store.view import JobView
-    from ..doctor.finding_history import Case
+    from ..background.finding_history import Case
 
 ORDER = ("info", "warning", "problem")
 ALSO: Mapping[str, tuple[str, ...]] = {

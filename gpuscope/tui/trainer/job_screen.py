@@ -39,7 +39,7 @@ from .trainer_actions import open_act
 
 if TYPE_CHECKING:
     from ...store.view import HostView, JobView, TrainerView
-    from ..doctor.finding_history import Case
+    from ..background.finding_history import Case
     from ..shell.session import Session
 
 

@@ -12,7 +12,7 @@ from ..shell.keymap import key_of
 
 if TYPE_CHECKING:
     from ...store.view import HostView, JobView
-    from ..doctor.finding_history import Case
+    from ..background.finding_history import Case
 
 
 def next_lines(host: HostView, job: JobView, cases: Sequence[Case], live: bool) -> Iterable[Line]:

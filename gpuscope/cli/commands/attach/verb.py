@@ -21,7 +21,7 @@ from ...remote import BadTarget, Target
 from . import inject as attach_inject
 
 if TYPE_CHECKING:
-    from ....tui.hosts.sources import Hosts
+    from ....tui.background.sources import Hosts
 
 TARGETS = (
     "PID · [USER@]HOST · either with :PID · slurm:JOB[@LOGIN-NODE] · "
@@ -291,7 +291,7 @@ def hosts_of(
     from ....config import load
     from ....store.source import LOCAL
     from ....tui.app.launch import local_source
-    from ....tui.hosts.sources import Hosts
+    from ....tui.background.sources import Hosts
     from ....tui.shell.session import USUAL_HZ
 
     settings, _ = load()

@@ -18,21 +18,12 @@ from ...model.job_ends import End, end_of, job_end, last_state
 from ...store.view import by_key
 from ...text.ranges import compact_ranges, ranges_text, spans
 from ...text.units import age_text
-from .entry import (
-    FOUND,
-    NO_LONGER,
-    NOTICED,
-    PROBE_LOST,
-    RUNNING,
-    SOLVED,
-    Entry,
-    name_of_job,
-)
 from .event_entry import event_entry
+from .log_entry import FOUND, NO_LONGER, NOTICED, PROBE_LOST, RUNNING, SOLVED, Entry, name_of_job
 
 if TYPE_CHECKING:
     from ...store.view import HostView, JobView
-    from ..doctor.finding_history import Case
+    from .finding_history import Case
 
 KEPT = 1000
 """Entries of one host; the oldest go first."""

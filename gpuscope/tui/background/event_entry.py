@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...store.view import by_id
-from .entry import Entry, name_of_job
+from .log_entry import Entry, name_of_job
 
 if TYPE_CHECKING:
     from ...store.view import HostView, JobView

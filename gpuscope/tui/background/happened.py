@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ...store.view import HostView
-    from ..doctor.finding_history import Case
-    from ..lab.runs import LabRuns
-    from .entry import Entry
+    from ..runs.runs import LabRuns
+    from .finding_history import Case
     from .journal import Journal
+    from .log_entry import Entry
 
 KEPT_OUTPUT = 400
 """Lines of what trainers say that were started here."""
@@ -46,7 +46,7 @@ class Happened:
         Return whether anything of it is new.
         """
         from ...wire.clean import clean
-        from .entry import Entry
+        from .log_entry import Entry
 
         lines = self.lines
         if labs is not None:

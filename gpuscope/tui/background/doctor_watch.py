@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ...doctor.finding import Finding, Report
-from .background_checks import Aside
+from .checks import Aside
 from .finding_history import Case, Course, Kind, pid_of, sort_cases
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class Watch:
             self._preparing = asyncio.get_running_loop().create_task(self._prepare())
 
     async def _prepare(self) -> None:
-        from ..lab.ledger_view import in_own_thread
+        from ..runs.ledger_view import in_own_thread
 
         await asyncio.sleep(BEGIN_SECONDS)
         try:

@@ -1,0 +1,1 @@
+"""The runs of the Lab behind its screens: switches, devices, repeats, searches, the ledger."""
