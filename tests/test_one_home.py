@@ -387,7 +387,7 @@ ALLOWED: list[tuple[Callable[[Nodes], bool], tuple[str, ...], dict[str, int]]] =
             "attach/left_files.py": 1,
             "doctor/dead/find.py": 1,
             "doctor/script/files.py": 1,
-            "tui/trainer/stack_text.py": 1,  # shortens a path
+            "tui/shared/stack_text.py": 1,  # shortens a path
         },
     ),
     (

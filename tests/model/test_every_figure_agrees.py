@@ -30,12 +30,12 @@ from gpuscope.tui.lab.run_facts import facts_of
 from gpuscope.tui.memory.first_subject import least_headroom, room_of_subject
 from gpuscope.tui.memory.side_by_side import side_by_side
 from gpuscope.tui.memory.subjects import subjects
-from gpuscope.tui.overview.job_rows import NO_STEP, job_lines
-from gpuscope.tui.overview.step_split import split_pieces
 from gpuscope.tui.processes.idle import Idle
 from gpuscope.tui.processes.rows import Choice, listing
 from gpuscope.tui.processes.training_text import training_lines
 from gpuscope.tui.runs.run import Run
+from gpuscope.tui.shared.job_rows import NO_STEP, job_lines
+from gpuscope.tui.shared.step_split import split_pieces
 from gpuscope.tui.theme import THEMES, Tokens
 from gpuscope.tui.time.rows import clock_rows
 from gpuscope.tui.time.text import no_minutes, stopped_lines

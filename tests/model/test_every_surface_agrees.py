@@ -47,10 +47,10 @@ from gpuscope.tui.hosts.summary import Grade, summarise
 from gpuscope.tui.overview.detail_screen import detail_lines
 from gpuscope.tui.overview.device_rows import device_row
 from gpuscope.tui.overview.empty_states import problems
-from gpuscope.tui.overview.job_rows import job_lines
 from gpuscope.tui.processes.entries import entries, state_of
 from gpuscope.tui.processes.idle import Idleness
 from gpuscope.tui.processes.text import order_lines
+from gpuscope.tui.shared.job_rows import job_lines
 from gpuscope.tui.theme import THEMES, Tokens
 from gpuscope.wire import frames as f
 from gpuscope.wire.environment import Device, Facts, Host, Xid

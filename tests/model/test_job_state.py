@@ -14,9 +14,9 @@ from gpuscope.tui.hosts.summary import Grade, summarise
 from gpuscope.tui.memory.side_by_side import side_by_side
 from gpuscope.tui.memory.subjects import subjects
 from gpuscope.tui.overview.job_list import JobList
-from gpuscope.tui.overview.job_rows import job_lines
 from gpuscope.tui.overview.sparklines import columns
 from gpuscope.tui.processes.rows import Choice, listing
+from gpuscope.tui.shared.job_rows import job_lines
 from gpuscope.tui.theme import THEMES, Tokens
 from gpuscope.tui.trainer.job_text import standing_out
 from gpuscope.tui.trainer.rank_rows import rank_rows

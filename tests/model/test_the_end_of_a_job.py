@@ -15,9 +15,9 @@ from gpuscope.store.view import HostView, no_history
 from gpuscope.text import styled
 from gpuscope.tui.background.journal import Journal
 from gpuscope.tui.hosts.summary import Grade, summarise
-from gpuscope.tui.overview.job_rows import job_lines
 from gpuscope.tui.processes.entries import entries, state_of
 from gpuscope.tui.processes.idle import Idleness
+from gpuscope.tui.shared.job_rows import job_lines
 from gpuscope.tui.theme import Glyphs
 from gpuscope.tui.trainer.job_text import standing_out
 from gpuscope.wire import frames as f

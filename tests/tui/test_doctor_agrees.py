@@ -16,7 +16,7 @@ from gpuscope.store.view import HostView, no_history
 from gpuscope.tui.hosts.summary import Grade, summarise
 from gpuscope.tui.memory.advice import MEMORY, advice
 from gpuscope.tui.memory.subjects import subjects
-from gpuscope.tui.overview.job_rows import job_lines
+from gpuscope.tui.shared.job_rows import job_lines
 from gpuscope.tui.trainer.job_text import standing_out
 from gpuscope.tui.trainer.rank_rows import columns_for, rank_rows
 from gpuscope.wire import frames as f

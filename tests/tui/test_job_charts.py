@@ -10,9 +10,9 @@ from gpuscope.model.valid_history import while_it_steps
 from gpuscope.store.view import History
 from gpuscope.tui.app.app import GpuscopeApp
 from gpuscope.tui.charts.axes import loss_axis
+from gpuscope.tui.shared.job_series import recent_peaks
 from gpuscope.tui.shell.session import Session
 from gpuscope.tui.trainer.job_charts import BROAD, CALM, HANGS, arrange
-from gpuscope.tui.trainer.job_series import recent_peaks
 from gpuscope.wire import frames as f
 from tests.doctor.test_live import put
 from tests.fakes import jobs, views

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpuscope.text import styled
 from gpuscope.tui.overview.job_list import HEADINGS, JobList, columns_in, narrowed
-from gpuscope.tui.overview.job_rows import JobLine
+from gpuscope.tui.shared.job_rows import JobLine
 
 CELLS = {
     "gpu": "0, 1",

@@ -19,9 +19,9 @@ from gpuscope.store.view import no_history
 from gpuscope.text.styled import plain
 from gpuscope.tui.background.finding_history import Case
 from gpuscope.tui.overview.detail_screen import DetailScreen
+from gpuscope.tui.shared.next_step import next_lines
 from gpuscope.tui.trainer.job_screen import JobScreen
 from gpuscope.tui.trainer.job_text import time_lines
-from gpuscope.tui.trainer.next_step import next_lines
 from gpuscope.wire import frames as f
 from tests.fakes import jobs, views
 from tests.tui.pilot import at_the_jobs, feed, in_loop, make_app, until

@@ -16,7 +16,7 @@ from gpuscope.tui.background.journal import Journal
 from gpuscope.tui.background.log_entry import Entry
 from gpuscope.tui.log.activity import activity
 from gpuscope.tui.log.details import Around, details
-from gpuscope.tui.log.rows import (
+from gpuscope.tui.shared.event_rows import (
     ALL,
     SHOWN,
     Sentence,

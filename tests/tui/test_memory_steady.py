@@ -19,7 +19,7 @@ from gpuscope.store.decode import decode
 from gpuscope.store.store import Store
 from gpuscope.store.view import AllocView, History, Link
 from gpuscope.tui.app.app import GpuscopeApp
-from gpuscope.tui.overview.job_rows import job_lines
+from gpuscope.tui.shared.job_rows import job_lines
 from gpuscope.tui.shell.session import Session
 from gpuscope.wire import frames as f
 from gpuscope.wire.recording import RecordingReader

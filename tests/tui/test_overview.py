@@ -18,10 +18,10 @@ from gpuscope.tui.charts.bins import Bins
 from gpuscope.tui.charts.load_strips import Lane, LoadStrips, binned, lane_rows
 from gpuscope.tui.device.device_screen import DeviceScreen
 from gpuscope.tui.overview.charts import Charts
-from gpuscope.tui.overview.job_rows import LOSS_CELLS, loss_text
 from gpuscope.tui.overview.panel_rows import MOST_CHART_ROWS, Needs, share_out
 from gpuscope.tui.processes.one_process_screen import OneProcessScreen
 from gpuscope.tui.processes.process_screen import ProcessScreen
+from gpuscope.tui.shared.job_rows import LOSS_CELLS, loss_text
 from gpuscope.tui.shell.session import Session
 from gpuscope.tui.theme import ASCII, MONOCHROME, UNICODE, Glyphs, Tokens
 from gpuscope.wire import frames as f

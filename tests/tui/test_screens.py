@@ -391,7 +391,7 @@ async def test_of_many_jobs_that_ended_only_the_last_are_shown():
 
 @in_loop
 async def test_a_reason_in_a_narrow_column_begins_with_what_matters():
-    from gpuscope.tui.device.device_state_text import in_short, why_unread
+    from gpuscope.tui.shared.device_state_text import in_short, why_unread
 
     assert why_unread("nvmlDeviceGetPowerUsage has not returned for 12 s") == "no answer for 12 s"
     assert why_unread("nvmlDeviceGetMemoryInfo_v2: the GPU is lost") == "the GPU is lost"

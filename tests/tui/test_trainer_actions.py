@@ -13,10 +13,10 @@ import pytest
 
 from gpuscope.store.replay import ReplaySource
 from gpuscope.tui.app.app import GpuscopeApp
+from gpuscope.tui.shared import trainer_actions
 from gpuscope.tui.shell import result_files
 from gpuscope.tui.shell.action_availability import ONLY_LIVE
 from gpuscope.tui.shell.session import Session
-from gpuscope.tui.trainer import trainer_actions
 from gpuscope.tui.trainer.action_dialog import ActDialog
 from gpuscope.wire import frames as f
 from tests.fakes import jobs, views

@@ -465,7 +465,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self.app.action_command_palette()
 
     def _act(self, name: str) -> None:
-        from ..trainer.trainer_actions import open_act
+        from ..shared.trainer_actions import open_act
 
         host = self.session.host
         open_act(program(self.app), name, self.pane.chosen(host) if host is not None else None)

@@ -42,7 +42,7 @@ GRAVE_DEVICES = AlertSettings(throttle=True, ecc=True, for_seconds=3.0)
 class Journal:
     """What happened on one host.
 
-    ``entries`` are in no order; :func:`~gpuscope.tui.log.rows.shown` sorts them.
+    ``entries`` are in no order; :func:`~gpuscope.tui.shared.event_rows.shown` sorts them.
     """
 
     def __init__(self) -> None:

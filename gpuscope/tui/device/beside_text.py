@@ -10,9 +10,9 @@ from ...text.units import amount_text, percent_text
 from ..cells import fit
 from ..processes.idle import BUSY
 from ..processes.training_text import memory_lines, training_lines
+from ..shared.device_state_text import glyph_of, in_short, token_of
 from ..theme import UNICODE, Glyphs
 from ..widgets.bars import meter
-from .device_state_text import glyph_of, in_short, token_of
 
 TRACK = 12
 MOST_PEERS = 16

@@ -27,12 +27,12 @@ from ..charts.load_strips import Lane, LoadStrips, binned
 from ..charts.spark import spark
 from ..charts.stacked import StackedChart
 from ..charts.trends import Trend, Trends
-from ..log.rows import event_lines
 from ..log.subject import device_of
-from ..overview.host_trends import celsius_text, watts_text
+from ..shared.event_rows import event_lines
+from ..shared.host_trends import celsius_text, watts_text
+from ..shared.trainer_actions import open_act
 from ..shell.clock_at import clock_at
 from ..shell.keymap import bindings_of
-from ..trainer.trainer_actions import open_act
 from ..widgets.charted_screen import CHART_ROWS, TOKENS, WINDOWS, ChartedScreen
 from ..widgets.pane import set_title
 from ..widgets.program import program

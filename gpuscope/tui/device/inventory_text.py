@@ -6,7 +6,7 @@ from ...store.view import DeviceView, HostView
 from ...text import styled
 from ...text.ranges import ranges_text
 from ...text.styled import Line
-from .fact_lines import fact, facts
+from ..shared.fact_lines import fact, facts
 
 MIG_UNVERIFIED = "MIG was tested against a simulated driver only, not on hardware"
 

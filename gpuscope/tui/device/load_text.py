@@ -12,9 +12,9 @@ from ...text import styled
 from ...text.styled import Line
 from ...text.units import percent_text
 from ...wire.frames import Unknown
+from ..shared.device_state_text import why_unread
+from ..shared.fact_lines import LABEL, fact, facts
 from ..widgets.bars import meter
-from .device_state_text import why_unread
-from .fact_lines import LABEL, fact, facts
 
 BUSY, WORKING, LITTLE = 80.0, 50.0, TENSOR_IDLE_PERCENT
 """Percent: a GPU that is said to be busy; SMs or a pipe that work; a pipe that hardly does."""

@@ -18,11 +18,11 @@ from ...text.styled import Line
 from ...text.units import bytes_text, percent_text, rate_text
 from ...wire.frames import Unknown
 from ..cells import fit
+from ..shared.device_state_text import glyph_of, in_short, token_of, why_unread
+from ..shared.fact_lines import LABEL, fact, why
 from ..shell.keymap import key_of
 from ..theme import UNICODE, Glyphs
 from ..widgets.bars import Part, meter, stacked_bar
-from .device_state_text import glyph_of, in_short, token_of, why_unread
-from .fact_lines import LABEL, fact, why
 from .inventory_text import inventory_lines
 
 ROOMY_CELLS = 72

@@ -10,7 +10,7 @@ from ...text.clock import clock_text
 from ...text.styled import Line, Piece
 from ...text.units import duration_text
 from ..background.finding_history import all_well
-from ..log.rows import event_lines
+from ..shared.event_rows import event_lines
 from ..shell.keymap import key_of
 from .case_times import duration_of_case
 from .checked_courses import course_lines

@@ -6,8 +6,8 @@ from typing import Any
 
 from ...text.styled import Line
 from ..background.probe_queries import Answer
+from ..shared.stack_text import frame_pieces
 from ..shell.keymap import key_of
-from ..trainer.stack_text import frame_pieces
 
 FRAMES = 8
 

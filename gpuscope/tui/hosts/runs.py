@@ -13,7 +13,7 @@ from ...model.step_time import input_share
 from ...store.view import HistoryOf, HostView, JobView, no_history
 from ...text.styled import Line
 from ...text.units import amount_text, brief_duration_text, left_text, percent_text
-from ..overview.job_rows import bytes_on_devices, devices_of, loss_text
+from ..shared.job_rows import bytes_on_devices, devices_of, loss_text
 from ..theme import Glyphs
 from ..widgets.table import Cell, Column, TableRow
 

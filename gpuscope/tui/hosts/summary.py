@@ -22,9 +22,9 @@ from ...model.stalls import find_stall
 from ...store.view import DeviceView, HistoryOf, HostView, JobView, by_id, no_history
 from ...text.units import bytes_text
 from ...wire.frames import NOT_INITIALISED
-from ..device.device_state_text import in_short
-from ..overview.job_notes import growth_lines
-from ..overview.job_rows import devices_of
+from ..shared.device_state_text import in_short
+from ..shared.job_notes import growth_lines
+from ..shared.job_rows import devices_of
 from ..shell.keymap import key_of
 from .runs import Run, run_of
 

@@ -12,8 +12,8 @@ from ..background.log_entry import GROUPS, Entry
 from ..cells import fit
 from ..charts.bins import Bins
 from ..charts.spark import spark
+from ..shared.event_rows import sign
 from ..theme import Glyphs
-from .rows import sign
 
 NAME_CELLS, COUNT_CELLS, LAST_CELLS = 10, 7, 9
 AROUND_CELLS = NAME_CELLS + COUNT_CELLS + LAST_CELLS

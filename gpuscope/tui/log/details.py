@@ -15,9 +15,9 @@ from ...text.styled import Line, Piece
 from ...text.units import age_text
 from ..background.log_entry import GROUPS, Entry
 from ..doctor.text import fix_lines
+from ..shared.event_rows import event_lines, sign
 from ..shell.keymap import key_of
 from ..theme import Glyphs
-from .rows import event_lines, sign
 from .subject import device_of, facts_of_device, facts_of_job, findings_on, job_of, means
 
 if TYPE_CHECKING:

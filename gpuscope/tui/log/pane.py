@@ -15,6 +15,7 @@ from ...text.units import window_text
 from ..background.log_entry import GROUPS, HIDDEN, Entry
 from ..charts.axes import fitted_seconds
 from ..charts.trends import Trends
+from ..shared.event_rows import ALL, chosen, columns, counts, day, of_notices, row
 from ..shell.clock_at import clock_at
 from ..shell.keymap import key_of
 from ..shell.session import Session
@@ -25,7 +26,6 @@ from ..widgets.table import LiveTable
 from ..widgets.text import Lines
 from .activity import activity, rows_of
 from .details import Around, beside_lines, details, what_comes_here
-from .rows import ALL, chosen, columns, counts, day, of_notices, row
 from .subject import device_of, job_of
 
 NOTHING = {
@@ -286,7 +286,7 @@ class LogPane(Pane):
         """Draw the readings of the job of the chosen event, or of all trainings of the host."""
         if not self._trends.display:
             return
-        from ..overview.host_trends import host_trends
+        from ..shared.host_trends import host_trends
 
         entry = self._entries.get(self._table.cursor_key or "")
         job = job_of(entry, host) if entry is not None else None

@@ -20,8 +20,8 @@ from ...snapshot.model import (
 from ...text.styled import Line, Piece
 from ...text.units import bytes_text, percent_text, signed_bytes_text
 from ..charts.moments import Curve
+from ..shared.stack_text import frame_pieces
 from ..theme import Glyphs
-from ..trainer.stack_text import frame_pieces
 from ..widgets.bars import Bar
 from ..widgets.table import Cell, Column, TableRow
 

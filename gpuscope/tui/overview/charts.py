@@ -218,7 +218,7 @@ class Charts(Vertical):
         chart.show(lanes, self._span, host.sampled_seconds, clock_at(self.session, host))
 
     def _show_trends(self, chart: Any, host: HostView, device: DeviceView | None) -> None:
-        from .host_trends import host_trends
+        from ..shared.host_trends import host_trends
 
         living = [trainer for trainer in host.trainers if trainer.gone is None]
         trends = host_trends(self.session, host, device, living, self._span, chart.size.height)

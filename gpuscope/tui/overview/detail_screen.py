@@ -31,8 +31,8 @@ from ...text.units import bytes_text, duration_text, percent_text
 from ...wire.frames import Reading, Unknown
 from ..cells import fit
 from ..charts.strips import text_of
-from ..device.device_state_text import token_of
 from ..memory.timeline import WINDOWS
+from ..shared.device_state_text import token_of
 from ..shell.entries import Hint
 from ..shell.keymap import bindings_of, keys_of
 from ..shell.session import Session

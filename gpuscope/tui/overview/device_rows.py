@@ -16,14 +16,14 @@ from ...store.view import DeviceView, HistoryOf, HostView, no_history
 from ...text import styled
 from ...text.styled import Line, Piece
 from ...text.units import amount_text, percent_text, short_age_text
-from ..device.device_state_text import glyph_of, in_short, in_shortest, token_of
 from ..device.load_text import in_few_words
+from ..shared.device_bar import LAYER_NAMES, memory_bar
+from ..shared.device_state_text import glyph_of, in_short, in_shortest, token_of
 from ..shell.state import SORTS
 from ..theme import Glyphs, Tokens
 from ..widgets.bars import Meter
 from ..widgets.status import short_model
 from ..widgets.table import Cell, Column, TableRow
-from .device_bar import LAYER_NAMES, memory_bar
 from .sparklines import SPARK_CELLS
 
 COLUMNS = (

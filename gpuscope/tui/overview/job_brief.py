@@ -23,7 +23,8 @@ from ..cells import fit
 from ..charts.axes import loss_axis
 from ..charts.line import LineChart, Series
 from ..charts.trends import moves
-from ..log.rows import event_lines
+from ..shared.event_rows import event_lines
+from ..shared.step_split import tokens_of
 from ..theme import Glyphs
 from ..trainer.rank_courses import RankCourses
 from ..widgets.bars import Bar
@@ -31,7 +32,6 @@ from ..widgets.pane import set_title
 from ..widgets.program import program
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines
-from .step_split import tokens_of
 
 if TYPE_CHECKING:
     from ...model.step_parts import StepParts
@@ -163,7 +163,7 @@ class JobBrief(Horizontal):
         self._loss.display = steps and room and self._key in self._loss_moved
         if telling is None or past is None or not self._loss.display:
             return
-        from .job_rows import loss_text
+        from ..shared.job_rows import loss_text
 
         low, high = loss_axis(past.values)
         line = Series("loss", "series3", past.seconds, past.values)
@@ -178,8 +178,8 @@ class JobBrief(Horizontal):
 
     def _show_about(self, host: HostView, job: JobView) -> None:
         from ..doctor.cure import steps_lines
+        from ..shared.next_step import case_of_job
         from ..trainer.job_text import standing_out
-        from ..trainer.next_step import case_of_job
 
         session, doctor = self.session, self.session.doctor
         cells = max(30, self._about.size.width)

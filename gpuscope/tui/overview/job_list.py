@@ -28,7 +28,7 @@ from ..widgets.text import DASH
 
 if TYPE_CHECKING:
     from ...store.view import HostView
-    from .job_rows import JobLine
+    from ..shared.job_rows import JobLine
 
 HEADINGS = {
     "job": "JOB",
@@ -285,7 +285,7 @@ class JobList(Painted, can_focus=True):
 
     def _split(self, line: JobLine, width: int) -> list[Line]:
         """Return what a step is made of: a bar, and the shares in words."""
-        from .step_split import split_bar, split_pieces
+        from ..shared.step_split import split_bar, split_pieces
 
         if line.split is None:
             return []

@@ -98,8 +98,8 @@ class OverviewPane(Pane):
         if host is None:
             self._jobs.show([], [[(WAITING, "muted")]])
         else:
+            from ..shared.job_rows import job_lines
             from .empty_states import about_room, no_devices, problems, why_empty
-            from .job_rows import job_lines
 
             history, stopped = self.session.history, self.session.happened.stopped
             notes = self._notes(host)
@@ -157,7 +157,7 @@ class OverviewPane(Pane):
 
     def _notes(self, host: HostView) -> dict[str, Line]:
         """Return what to do first about a job, or when Slurm ends it, by the job's key."""
-        from .job_notes import first_steps
+        from ..shared.job_notes import first_steps
 
         if self._slurm is None and host.jobs and not self.session.replay:
             from .slurm import SlurmEnds
@@ -330,7 +330,7 @@ class OverviewPane(Pane):
             line = self._jobs.current
             if line is None:
                 return ""
-            from .job_rows import USER
+            from ..shared.job_rows import USER
 
             if line.key.startswith(USER):
                 return f"processes of {line.key.removeprefix(USER)}"
@@ -438,7 +438,7 @@ class OverviewPane(Pane):
         line = self._jobs.current
         if line is None:
             return
-        from .job_rows import USER
+        from ..shared.job_rows import USER
 
         if line.key.startswith(USER):
             self.session.state.process_filter = line.key.removeprefix(USER)

@@ -12,7 +12,7 @@ from ..charts.axes import fitted_seconds
 from ..charts.load_lanes import gpu_lanes
 from ..charts.load_strips import LoadStrips
 from ..charts.trends import MOST_ROWS, Trends, moves
-from ..log.rows import event_lines
+from ..shared.event_rows import event_lines
 from ..shell.clock_at import clock_at
 from ..widgets.pane import set_title
 from ..widgets.text import Lines

@@ -14,8 +14,8 @@ from textual.widgets import Input
 
 from ...model.stalls import worst_rank
 from ...text import styled
+from ..shared.trainer_actions import open_act
 from ..shell.keymap import bindings_of, key_of
-from ..trainer.trainer_actions import open_act
 from ..widgets.filter import typing_keys
 from ..widgets.full_screen import FullScreen
 from ..widgets.program import program

@@ -9,8 +9,8 @@ from ...model.valid_history import while_it_steps
 from ...store.view import History, HistoryOf, HostView, ProcView
 from ...text.units import bytes_text, duration_text
 from ..charts.trends import Trend
-from ..overview.host_trends import CPU, LOSS, POWER, STEPS, of_a_core_text, share_text, watts_text
-from ..overview.job_rows import loss_text
+from ..shared.host_trends import CPU, LOSS, POWER, STEPS, of_a_core_text, share_text, watts_text
+from ..shared.job_rows import loss_text
 from .text import living_uses, trainer_in
 
 GPU = "load4"

@@ -17,7 +17,7 @@ from ...text.styled import Line, Piece
 from ...text.units import age_text, bytes_text, percent_text
 from ...wire.frames import Unknown
 from ..cells import fit
-from ..device.fact_lines import fact, why
+from ..shared.fact_lines import fact, why
 from .idle import Idle
 
 UUID_CHARS = 12

@@ -7,7 +7,7 @@ from ...model.pace import pace_of
 from ...model.step_time import input_share
 from ...store.view import TrainerView
 from ...text.units import amount_text, brief_duration_text, percent_text
-from ..overview.job_rows import loss_text
+from ..shared.job_rows import loss_text
 from ..widgets.table import Cell, Column
 
 PEAK = Column("peak", "PEAK GiB", 8, align="right", priority=13)

@@ -15,9 +15,9 @@ from ...store.view import HostView, ProcView, TrainerView
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import brief_duration_text, bytes_text, left_text, percent_text
-from ..device.fact_lines import fact
-from ..overview.job_rows import loss_text
-from ..overview.step_split import split_pieces
+from ..shared.fact_lines import fact
+from ..shared.job_rows import loss_text
+from ..shared.step_split import split_pieces
 from ..shell.keymap import key_of
 from ..theme import UNICODE, Glyphs
 from .idle import Idle

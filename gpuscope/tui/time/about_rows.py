@@ -10,7 +10,7 @@ from ...model.standstill import standstill_of
 from ...model.time_ledger import TimeLedger
 from ...store.view import HostView, TrainerView
 from ...text.styled import Line
-from ..trainer.next_step import first_step
+from ..shared.next_step import first_step
 from .rows import row_of
 from .text import coverage_text, gpu_detail, row_detail, stopped_lines
 

@@ -15,9 +15,10 @@ from ...store.view import HostView, TrainerView
 from ...text import styled
 from ...text.styled import Line, Piece
 from ...text.units import window_text
-from ..overview.host_trends import power_trends, trainer_trends
+from ..shared.host_trends import power_trends, trainer_trends
 from ..shell.clock_at import clock_at
 from ..trainer.job_load import devices_of
+from ..trainer.step_layers import StepLayers, measured
 from ..widgets.pane import set_title, ways_to_a_probe
 from .hang_rows import HANG, hang_rows, hang_title
 from .history import tokens_of
@@ -30,7 +31,6 @@ from .panels import (
     TimePanels,
 )
 from .rows import GPU, split_rows, with_names
-from .step_layers import StepLayers, measured
 from .without_ledger import (
     basis_text,
     draw_loads,

@@ -33,6 +33,7 @@ from ..shell.keymap import key_of
 from ..shell.selection import keys_of
 from ..shell.session import Session
 from ..trainer.job_load import devices_of
+from ..trainer.step_layers import of_ledger as of_ledger_layers
 from ..widgets.pane import WAITING, set_title
 from ..widgets.program import program
 from ..widgets.table import LiveTable
@@ -54,7 +55,6 @@ from .rows import (
     with_names,
 )
 from .severities import marks_line, of_ranks, of_rows, rank_marks, severities
-from .step_layers import of_ledger as of_ledger_layers
 from .text import (
     TIME,
     answer,
@@ -459,14 +459,14 @@ class TimePane(MeasuredPanels):
 
     def do_look(self) -> None:
         """Ask whether to look at the GPU of this trainer."""
-        from ..trainer.trainer_actions import open_act
+        from ..shared.trainer_actions import open_act
 
         host = self.session.host
         open_act(program(self.app), "look", self.chosen(host) if host is not None else None)
 
     def do_work(self) -> None:
         """Derive the work of a step of this trainer; where none was counted, ask whether to."""
-        from ..trainer.trainer_actions import open_act
+        from ..shared.trainer_actions import open_act
 
         host = self.session.host
         trainer = self.chosen(host) if host is not None else None

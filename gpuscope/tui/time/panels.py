@@ -16,9 +16,9 @@ from ..charts.load_strips import LoadStrips
 from ..charts.stacked import TimeChart
 from ..charts.strips import Painted
 from ..charts.trends import Trends
-from ..log.rows import event_lines
 from ..overview.finding_list import FindingList
 from ..overview.process_panel import ProcessPanel
+from ..shared.event_rows import event_lines
 from ..shell.session import Session
 from ..widgets.pane import WAITING, Pane, set_title
 from ..widgets.table import LiveTable

@@ -40,7 +40,7 @@ class WorkDialog(TextDialog):
 
     def action_again(self) -> None:
         """Ask whether to count another step."""
-        from ..trainer.trainer_actions import ACTS
+        from ..shared.trainer_actions import ACTS
 
         app = program(self.app)
         self.dismiss()

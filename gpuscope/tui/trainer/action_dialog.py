@@ -19,14 +19,7 @@ from ...store.view import by_key
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import percent_text
-from ..shell.keymap import bindings_of, key_of
-from ..shell.result_files import file_for, short_path
-from ..widgets.bars import stacked_bar
-from ..widgets.dialog import Dialog
-from ..widgets.pane import set_title
-from ..widgets.program import program
-from ..widgets.text import Lines
-from .trainer_actions import (
+from ..shared.trainer_actions import (
     ACTS,
     CAME,
     DEFAULT_STEPS,
@@ -40,6 +33,13 @@ from .trainer_actions import (
     question_of,
     who,
 )
+from ..shell.keymap import bindings_of, key_of
+from ..shell.result_files import file_for, short_path
+from ..widgets.bars import stacked_bar
+from ..widgets.dialog import Dialog
+from ..widgets.pane import set_title
+from ..widgets.program import program
+from ..widgets.text import Lines
 
 if TYPE_CHECKING:
     from ...store.view import HostView, TrainerView

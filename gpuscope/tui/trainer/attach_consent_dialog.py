@@ -18,13 +18,13 @@ from ...store.pending_requests import SourceError
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import percent_text
+from ..shared.trainer_actions import failure
 from ..shell.keymap import bindings_of, key_of
 from ..widgets.bars import stacked_bar
 from ..widgets.dialog import Dialog
 from ..widgets.text import Lines
 from .attach_work import Report, attach_all, detach, trainer_of
 from .attachable import Item, about, farewell, question
-from .trainer_actions import failure
 
 if TYPE_CHECKING:
     from ..shell.session import Session

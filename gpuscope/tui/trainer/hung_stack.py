@@ -13,8 +13,8 @@ from ...model.ranks import name_of
 from ...model.stalls import place
 from ...text import styled
 from ...text.styled import Line
+from ..shared.stack_text import collective_lines, thread_lines
 from ..shell.keymap import key_of
-from .stack_text import collective_lines, thread_lines
 
 if TYPE_CHECKING:
     from ...store.view import TrainerView

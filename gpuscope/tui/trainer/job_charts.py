@@ -27,19 +27,15 @@ from ..charts.load_strips import LoadStrips
 from ..charts.stacked import Layer, Peak, StackedChart, TimeChart
 from ..charts.trends import Trends, moves
 from ..memory.timeline import ticks
-from ..overview.job_rows import loss_text
-from ..overview.step_split import tokens_of
+from ..shared.job_rows import loss_text
+from ..shared.job_series import PEAK_SECONDS, missing, recent_peaks
+from ..shared.step_split import tokens_of
 from ..shell.clock_at import clock_at
-from ..time.step_layers import measured, of_ledger
 from ..widgets.pane import set_title
 from ..widgets.text import Lines
 from .job_load import draw_load, draw_trends, ranks_of
 from .job_pace import draw_pace
-from .job_series import (
-    PEAK_SECONDS,
-    missing,
-    recent_peaks,
-)
+from .step_layers import measured, of_ledger
 
 if TYPE_CHECKING:
     from ...store.view import AllocView, HostView, JobView, TrainerView

@@ -10,7 +10,7 @@ from ..charts.chart_series import thin
 from ..charts.load_lanes import gpu_lanes
 from ..charts.load_strips import LoadStrips
 from ..charts.trends import Trend, Trends
-from ..overview.host_trends import (
+from ..shared.host_trends import (
     CPU,
     POWER,
     celsius_text,

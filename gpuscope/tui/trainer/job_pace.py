@@ -9,9 +9,9 @@ from ...model.valid_history import while_it_steps
 from ...text.units import window_text
 from ..charts.chart_series import thin
 from ..charts.line import LineChart, Series, alike_text, one_if_alike
+from ..shared.job_series import missing
 from ..widgets.pane import set_title
 from .job_load import ranks_of
-from .job_series import missing
 
 if TYPE_CHECKING:
     from ...store.view import HostView, TrainerView

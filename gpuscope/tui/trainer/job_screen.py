@@ -18,8 +18,10 @@ from ...text import styled
 from ...text.styled import Line
 from ...text.units import window_text
 from ..doctor.cure import steps_lines
-from ..log.rows import event_lines
-from ..overview.step_split import tokens_of
+from ..shared.event_rows import event_lines
+from ..shared.next_step import case_of_job, next_lines
+from ..shared.step_split import tokens_of
+from ..shared.trainer_actions import open_act
 from ..shell.keymap import bindings_of
 from ..shell.selection import keys_of
 from ..theme import Glyphs
@@ -32,10 +34,8 @@ from .hung_stack import hung_lines, stack_title
 from .job_charts import LEAST_ROWS, JobCharts
 from .job_load import devices_of
 from .job_text import head_of, standing_out, telling_chart
-from .next_step import case_of_job, next_lines
 from .rank_courses import RankCourses
 from .rank_rows import COLUMNS, COURSE_FROM, OTHERS, columns_for, rank_rows
-from .trainer_actions import open_act
 
 if TYPE_CHECKING:
     from ...store.view import HostView, JobView, TrainerView

@@ -25,8 +25,8 @@ from ...text.styled import Line
 from ...text.units import age_text, bytes_text, duration_text
 from ...wire.clean import clean
 from ...wire.frames import Unknown
-from ..overview.job_notes import end_notes, ending_note, growth_lines, input_lines, state_lines
-from ..overview.step_split import split_pieces
+from ..shared.job_notes import end_notes, ending_note, growth_lines, input_lines, state_lines
+from ..shared.step_split import split_pieces
 
 if TYPE_CHECKING:
     from ...store.view import HistoryOf, HostView, JobView, TrainerView

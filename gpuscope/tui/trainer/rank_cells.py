@@ -6,7 +6,7 @@ from ...model.device_trainings import STARVED
 from ...model.step_time import input_share
 from ...store.view import DeviceView, HostView, TrainerView, by_id
 from ...text.units import amount_text, brief_duration_text, percent_text
-from ..overview.job_rows import loss_text
+from ..shared.job_rows import loss_text
 from ..widgets.table import Cell
 
 

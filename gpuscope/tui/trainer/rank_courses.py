@@ -12,7 +12,7 @@ from ..charts.bins import Bins
 from ..charts.chart_series import thin
 from ..charts.load_strips import binned
 from ..charts.spark import LOAD_TOP, load_line, own_top, spark
-from ..overview.device_bar import memory_bar
+from ..shared.device_bar import memory_bar
 from ..theme import Glyphs
 from ..widgets.table import Cell, TableRow
 

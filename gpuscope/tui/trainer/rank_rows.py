@@ -20,9 +20,9 @@ from ...text import styled
 from ...text.ranges import compact_ranges
 from ...text.styled import Piece
 from ...text.units import amount_text, duration_text, percent_text
-from ..overview.job_notes import most_starving
-from ..overview.job_rows import step_age_text
-from ..overview.step_split import split_bar, tokens_of
+from ..shared.job_notes import most_starving
+from ..shared.job_rows import step_age_text
+from ..shared.step_split import split_bar, tokens_of
 from ..shell.keymap import key_of
 from ..theme import UNICODE, Glyphs
 from ..widgets.table import GUTTER, Cell, Column, TableRow, lay_out

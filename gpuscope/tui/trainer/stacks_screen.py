@@ -17,12 +17,12 @@ from ...store.pending_requests import SourceError
 from ...store.view import by_key
 from ...text import styled
 from ...text.styled import Line
+from ..shared.stack_text import stack_lines
+from ..shared.trainer_actions import candidates, failure, who
 from ..shell.keymap import bindings_of
 from ..widgets.dialog import Dialog
 from ..widgets.pane import set_title
 from ..widgets.text import Lines
-from .stack_text import stack_lines
-from .trainer_actions import candidates, failure, who
 
 if TYPE_CHECKING:
     from ...store.view import TrainerView

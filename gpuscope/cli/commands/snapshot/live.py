@@ -118,8 +118,8 @@ async def _ask(
 async def _request(
     args: argparse.Namespace, source: Source, trainer: TrainerView, number: int, store: Store
 ) -> dict[str, Any]:
+    from ....tui.shared.trainer_actions import MAX_SNAPSHOT_BYTES, deadline_of
     from ....tui.shell.result_files import file_for
-    from ....tui.trainer.trainer_actions import MAX_SNAPSHOT_BYTES, deadline_of
     from ....wire.clean import clean
 
     line = ProgressLine(sys.stderr)

@@ -15,9 +15,9 @@ from ...model.valid_history import while_it_steps
 from ...store.view import History, TrainerView
 from ..charts.chart_series import thin
 from ..charts.stacked import Layer
+from ..shared.job_series import nanoseconds, part_of_step
 from ..shell.session import Session
-from ..trainer.job_series import nanoseconds, part_of_step
-from .history import layers, tokens_of
+from ..time.history import layers, tokens_of
 
 
 class StepLayers(NamedTuple):

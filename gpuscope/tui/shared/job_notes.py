@@ -47,7 +47,7 @@ def state_lines(state: JobState | None) -> list[Line]:
 def first_steps(host: HostView, cases: Sequence[Case]) -> dict[str, Line]:
     """Return what to do first about each job whose trouble its own lines name, by its key."""
     from ..doctor.text import TOLD
-    from ..trainer.next_step import next_lines
+    from .next_step import next_lines
 
     told = [case for case in cases if case.grave and case.finding.cause in TOLD]
     found = ((job.key, next(iter(next_lines(host, job, told, False)), None)) for job in host.jobs)
