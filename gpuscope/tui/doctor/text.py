@@ -17,6 +17,7 @@ from ...text import styled
 from ...text.ranges import ranges_text
 from ...text.styled import Line, Piece
 from ..background.finding_history import Case, all_well
+from ..shared.job_notes import ON_JOB_LINES
 from ..shell.keymap import key_of
 from ..widgets.table import GUTTER, Column, TableRow
 from .case_times import duration_of_case, since_text
@@ -48,12 +49,6 @@ MOST_CELLS = 20
 TABLE_GAP = 2
 LABEL = 10
 """Cells of the words in front of the lines of a finding."""
-TOLD = frozenset((
-    "stall.all_in_collective", "stall.loader", "stall.ranks_differ", "stall.alone",
-    "live.memory_grows", "live.input_bound", "ranks.straggler", "ranks.slow_input",
-    "live.slower",
-))  # fmt: skip
-"""Causes that a job's line on the Overview names too."""
 OF_A_DEVICE = frozenset(("device.lost",))
 """Causes that the row of a device says as fully, where it is on the screen."""
 SEVERITY_TOKENS = {"problem": "bad", "warning": "warn", "info": "muted"}
@@ -407,7 +402,7 @@ def top(
     cases: Sequence[Case],
     glyphs: Glyphs,
     rows: int,
-    leave_out: frozenset[str] = TOLD,
+    leave_out: frozenset[str] = ON_JOB_LINES,
     host: HostView | None = None,
 ) -> list[tuple[str, Line]]:
     """Return the worst findings, as many as ``rows``: the key of each, and its line.

@@ -175,12 +175,14 @@ class OverviewPane(Pane):
         if all(map(is_, state, self._told)):
             return
         self._told = state
-        from ..doctor.text import OF_A_DEVICE, TOLD, top
+        from ..doctor.text import OF_A_DEVICE, top
+        from ..shared.job_notes import ON_JOB_LINES
 
         bare, host = not self._roomy, self.session.host
         rows = 0 if self._terminal[1] < TINY_ROWS else 1 if bare else TOP_FINDINGS
         in_rows = host is not None and len(host.devices) < MOST_DEVICE_ROWS
-        lines = top(*state[:2], rows, TOLD | OF_A_DEVICE if in_rows else TOLD, host)
+        named = ON_JOB_LINES | OF_A_DEVICE if in_rows else ON_JOB_LINES
+        lines = top(*state[:2], rows, named, host)
         self._findings.show_findings(lines)
         self._findings.set_class(not bare, "panel")
         taken = len(lines) + (2 if lines and not bare else 0)

@@ -24,6 +24,12 @@ if TYPE_CHECKING:
     from ..background.finding_history import Case
 
 IDLE_SECONDS, OLD_LOG_SECONDS = 60.0, 60.0
+ON_JOB_LINES = frozenset((
+    "stall.all_in_collective", "stall.loader", "stall.ranks_differ", "stall.alone",
+    "live.memory_grows", "live.input_bound", "ranks.straggler", "ranks.slow_input",
+    "live.slower",
+))  # fmt: skip
+"""Causes of findings that a job's line names too."""
 
 
 def broken_line(states: Sequence[JobState]) -> list[Line]:
@@ -46,10 +52,9 @@ def state_lines(state: JobState | None) -> list[Line]:
 
 def first_steps(host: HostView, cases: Sequence[Case]) -> dict[str, Line]:
     """Return what to do first about each job whose trouble its own lines name, by its key."""
-    from ..doctor.text import TOLD
     from .next_step import next_lines
 
-    told = [case for case in cases if case.grave and case.finding.cause in TOLD]
+    told = [case for case in cases if case.grave and case.finding.cause in ON_JOB_LINES]
     found = ((job.key, next(iter(next_lines(host, job, told, False)), None)) for job in host.jobs)
     return {key: line for key, line in found if line is not None} if told else {}
 
