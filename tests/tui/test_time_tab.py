@@ -21,10 +21,10 @@ from gpuscope.tui.app.app import GpuscopeApp
 from gpuscope.tui.app.launch import local_source
 from gpuscope.tui.shell.session import Session
 from gpuscope.tui.theme import THEMES, Tokens
-from gpuscope.tui.time import history
 from gpuscope.tui.time.pane import TimePane
 from gpuscope.tui.time.rows import clock_rows
 from gpuscope.tui.time.text import coverage_text, row_detail
+from gpuscope.tui.trainer import time_history as history
 from gpuscope.wire import frames as f
 from gpuscope.wire.codec import encode
 from gpuscope.wire.recording import RecordingWriter

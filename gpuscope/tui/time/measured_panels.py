@@ -19,9 +19,9 @@ from ..shared.host_trends import power_trends, trainer_trends
 from ..shell.clock_at import clock_at
 from ..trainer.job_load import devices_of
 from ..trainer.step_layers import StepLayers, measured
+from ..trainer.time_history import tokens_of
 from ..widgets.pane import set_title, ways_to_a_probe
 from .hang_rows import HANG, hang_rows, hang_title
-from .history import tokens_of
 from .panels import (
     CHART_ROWS,
     FRAME_ROWS,

@@ -34,13 +34,13 @@ from ..shell.selection import keys_of
 from ..shell.session import Session
 from ..trainer.job_load import devices_of
 from ..trainer.step_layers import of_ledger as of_ledger_layers
+from ..trainer.time_history import WINDOW_SECONDS, courses, tokens_of
 from ..widgets.pane import WAITING, set_title
 from ..widgets.program import program
 from ..widgets.table import LiveTable
 from .about_rows import about_clock_row, about_gpu_row, why_it_stands
 from .answers import Answers
 from .hang_rows import DURING
-from .history import WINDOW_SECONDS, courses, tokens_of
 from .measured_panels import MeasuredPanels
 from .panels import HEAD_EDGES, WIDE
 from .rows import (

@@ -17,7 +17,7 @@ from ..charts.chart_series import thin
 from ..charts.stacked import Layer
 from ..shared.job_series import nanoseconds, part_of_step
 from ..shell.session import Session
-from ..time.history import layers, tokens_of
+from .time_history import layers, tokens_of
 
 
 class StepLayers(NamedTuple):
