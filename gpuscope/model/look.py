@@ -18,6 +18,7 @@ from .. import checked_rows
 from ..checked_rows import checked
 from ..text.numbers import amount
 from ..text.units import count_text, duration_text
+from .ranks import median
 
 FILE = Path(__file__).with_name("kernels.toml")
 MAX_ROWS, MAX_KERNELS = 256, 6
@@ -347,8 +348,7 @@ def waited_for(looks: Mapping[int, Look]) -> tuple[int, float] | None:
     if len(spent) < 2:
         return None
     last = min(spent, key=lambda rank: spent[rank])
-    others = sorted(seconds for rank, seconds in spent.items() if rank != last)
-    waits = others[len(others) // 2] - spent[last]
+    waits = median(seconds for rank, seconds in spent.items() if rank != last) - spent[last]
     step = looks[last].step_seconds
     return (last, waits) if waits >= LEAST_SHARE * step else None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from .ranks import median
 from .step_time import input_wait, split_of
 
 if TYPE_CHECKING:
@@ -32,19 +33,15 @@ def odd_parts(ranks: Sequence[TrainerView]) -> Mapping[str, frozenset[str]]:
     steps = [seconds for rank in ranks if (seconds := rank.number("step_seconds"))]
     if len(known) < 2 or not steps:
         return {}
-    least = _middle(steps) * LEAST_SHARE
+    least = median(steps) * LEAST_SHARE
     found: dict[str, frozenset[str]] = {}
     for key, parts in known.items():
         odd = set()
         for name, seconds in parts.items():
             others = [one[name] for other, one in known.items() if other != key and name in one]
-            usual = _middle(others) if others else seconds
+            usual = median(others) if others else seconds
             if name != WAITS and seconds > TIMES * usual and seconds - usual >= least:
                 odd.add(name)
         if odd:
             found[key] = frozenset(odd)
     return found
-
-
-def _middle(values: Sequence[float]) -> float:
-    return sorted(values)[len(values) // 2]

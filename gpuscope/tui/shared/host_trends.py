@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ...model.device_state import mute
-from ...model.ranks import name_of
+from ...model.ranks import median, name_of
 from ...model.step_time import input_columns
 from ...model.valid_history import while_it_steps
 from ...store.view import History
@@ -128,7 +128,7 @@ def named_trends(
     ]
     if not known:
         return
-    usual = sorted(mean for *_, mean in known)[len(known) // 2]
+    usual = median(mean for *_, mean in known)
     alike = [one for one in known if abs(one[2] - usual) <= ALIKE * abs(usual)]
     if len(known) < 2 or len(alike) < max(len(known) - MOST_ODD, 2):
         odd, alike = known[:MOST_LINES], []
