@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ..store.view import TrainerView
 from ..text.units import age_text, duration_text
+from .ranks import running
 from .stalls import find_stall, is_overdue, is_stalled
 
 MEDIAN_STEPS, PARTS_STEPS = 64, 32
@@ -96,7 +97,7 @@ def pace_of(ranks: Sequence[TrainerView]) -> Pace:
 
     They have stopped where the job hangs, or where every one of them is overdue.
     """
-    living = [t for t in ranks if t.gone is None] or list(ranks)
+    living = running(ranks)
     steps = [n for t in living if (n := t.number("step")) is not None]
     usual = [n for t in living if (n := t.number("step_seconds")) is not None]
     means = [n for t in living if (n := t.number("step_seconds_mean")) is not None]

@@ -33,6 +33,11 @@ def names_of(trainers: Sequence[TrainerView]) -> str:
     )
 
 
+def running(ranks: Sequence[TrainerView]) -> list[TrainerView]:
+    """Return the ranks that run, or all of them where none does."""
+    return [one for one in ranks if one.gone is None] or list(ranks)
+
+
 def fullest(ranks: Iterable[TrainerView], column: str = "allocated_bytes") -> TrainerView:
     """Return the rank whose allocators have the largest sum of a column."""
     return max(ranks, key=lambda one: _held(one, column) or 0.0)

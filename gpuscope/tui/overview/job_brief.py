@@ -115,7 +115,7 @@ class JobBrief(Horizontal):
         self._split.display, self._stack.display = parts is not None, asked
         below = self.query_one(".below")
         below.display = any(one.display for one in (self._split, self._stack, self._loss))
-        self._show_ranks(host, job, seconds, below.display)
+        self._show_ranks(host, job, seconds, below.display, parts)
         if asked and stuck is not None:
             from ..trainer.hung_stack import hung_lines, stack_title
 
@@ -126,14 +126,16 @@ class JobBrief(Horizontal):
             self._show_parts(parts, stuck is not None)
         self._show_about(host, job)
 
-    def _show_ranks(self, host: HostView, job: JobView, seconds: float, below: bool) -> None:
+    def _show_ranks(
+        self, host: HostView, job: JobView, seconds: float, below: bool, parts: StepParts | None
+    ) -> None:
         from ..trainer.rank_rows import columns_for, rank_rows
 
         glyphs, width = self._ranks.tokens.glyphs, max(self._ranks.size.width + 4, 100)
         least = LEAST_BELOW if below else 0
         most = max(min(self.size.height - least - RANKS_FRAME, MOST_RANKS), 2)
         fold, history = len(job.trainers) > most, self.session.history
-        rows = rank_rows(host, job, most, history, fold, glyphs)
+        rows = rank_rows(host, job, most, history, fold, glyphs, parts)
         rows = self._courses.added_to(rows, host, history, seconds, glyphs)
         self._ranks.show_columns(columns_for(rows, width, window_text(seconds)))
         self._ranks.show(rows)

@@ -14,6 +14,7 @@ from ...model.job_ends import NOTHING_SENT, end_of
 from ...model.job_state import JobState, broken_states, job_state, on_sound_devices
 from ...model.memory_room import TIGHT_BYTES, MemoryRoom, rooms
 from ...model.pace import Pace, pace_of, seconds_left
+from ...model.ranks import running
 from ...model.stalls import is_overdue, worst_rank
 from ...model.step_parts import StepParts, step_parts
 from ...model.step_time import input_share
@@ -160,7 +161,7 @@ def _by_user(host: HostView, jobs: Iterable[JobView]) -> Iterable[JobLine]:
 
 def _line(host: HostView, job: JobView, history: HistoryOf, sent: Mapping[int, str]) -> JobLine:
     gone, state, broken = end_of(job), job_state(host, job, history), broken_states(host, job)
-    trainers = [t for t in job.trainers if t.gone is None] or list(job.trainers)
+    trainers = running(job.trainers)
     indices = devices_of(host, job)
     where = (
         ranges_text(indices)

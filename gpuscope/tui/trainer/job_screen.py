@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.app import ComposeResult
 from textual.binding import BindingType
 
+from ...model.ranks import running
 from ...model.stalls import find_stall
-from ...model.step_parts import step_parts
+from ...model.step_parts import StepParts, step_parts
 from ...store.view import by_key
 from ...text import styled
 from ...text.styled import Line
@@ -129,12 +130,12 @@ class JobScreen(FullScreen):
         # the lines at the top and at the bottom; panels have frames, the table a header
         height = self.size.height - 2 - min(len(notes) + 2, self.size.height // 2) - RANKS_FRAME
         self._hangs = find_stall(job.trainers) is not None
-        rows, columns = self._fit(host, job, height)
+        parts = step_parts(running(job.trainers), host, self.session.history)
+        rows, columns = self._fit(host, job, height, parts)
         self._ranks.show_columns(columns)
         self._ranks.show(rows)
         set_title(self._ranks, "Ranks" if len(job.trainers) > 1 else "Its process")
         legend: Line = []
-        parts = step_parts(job.trainers, host, self.session.history)
         for name, token in (tokens_of(parts) if parts is not None else {}).items():
             if parts is not None and parts.shares.get(name, 0.0) >= LEAST_SHARE:
                 legend += [(f"{self._glyph(token)} ", token), (f"{parts.words[name]}  ", "muted")]
@@ -143,7 +144,7 @@ class JobScreen(FullScreen):
         self._show_lower(host, job)
 
     def _fit(
-        self, host: HostView, job: JobView, height: int
+        self, host: HostView, job: JobView, height: int, parts: StepParts | None
     ) -> tuple[list[TableRow], list[Column]]:
         """Share ``height`` rows between the ranks and the charts, and return the ranks' table.
 
@@ -153,17 +154,19 @@ class JobScreen(FullScreen):
         few, glyphs = max(LEAST_RANKS, height // 2), self._ranks.tokens.glyphs
         count, history = len(job.trainers), self.session.history
         fold = not self._all and (count > few or height - count < LOW_ROWS)
-        rows = rank_rows(host, job, few if fold else None, history, fold, glyphs)
+        rows = rank_rows(host, job, few if fold else None, history, fold, glyphs, parts)
         charts = not self._all and height - len(rows) >= LEAST_ROWS
         if fold and not charts:
-            rows = rank_rows(host, job, max(LEAST_RANKS, height), history, glyphs=glyphs)
+            rows = rank_rows(
+                host, job, max(LEAST_RANKS, height), history, glyphs=glyphs, parts=parts
+            )
         width, window = self.size.width, self._charts.seconds
         if width >= COURSE_FROM:
             rows = self._courses.added_to(rows, host, history, window, self._glyphs)
         columns = columns_for(rows, width, window_text(window))
         known = ["stack"] if self.session.replay is None else []
         known += ["loss"] if any(t.number("loss") is not None for t in job.trainers) else []
-        known += ["step"] if step_parts(job.trainers) is not None else []
+        known += ["step"] if parts is not None else []
         known += ["load"] if devices_of(host, job.trainers) else []
         known += ["moving"] if self._charts.loss_moves(job) else []
         self._case = case_of_job(host, job, self.session.doctor.cases)

@@ -11,8 +11,9 @@ from ...model.job_ends import end_text
 from ...model.job_state import broken_below
 from ...model.memory_room import TIGHT_BYTES, MemoryRoom, rooms
 from ...model.pace import has_stopped, pace_of
+from ...model.ranks import running
 from ...model.stalls import is_overdue, place, stalled_ranks, waits_in_collective, worst_rank
-from ...model.step_parts import step_parts
+from ...model.step_parts import StepParts, step_parts
 from ...model.step_time import input_share
 from ...model.stragglers import is_warning, straggler
 from ...store.view import by_id
@@ -157,13 +158,16 @@ def rank_rows(
     history: HistoryOf,
     fold: bool = False,
     glyphs: Glyphs = UNICODE,
+    parts: StepParts | None = None,
 ) -> list[TableRow]:
     """Return a row for each rank, the worst first.
+
+    ``parts`` are those of the step of its ranks, where they are known already.
 
     With ``fold``, or where there are more than ``most``, ranks that are alike have one row. Where
     these are still too many, the last row sums up the others.
     """
-    living = [t for t in job.trainers if t.gone is None] or list(job.trainers)
+    living = running(job.trainers)
     stalled = stalled_ranks(job)
     behind = {key for key, kind in stalled.items() if kind == "bad"}
     found = straggler(living, history)
@@ -178,7 +182,7 @@ def rank_rows(
     for room in rooms(host.devices, living, history):
         by_trainer.setdefault(room.trainer.key, room)
     order = list(by_trainer)
-    parts = step_parts(living, host, history)
+    parts = parts or step_parts(living, host, history)
     tokens = tokens_of(parts) if parts is not None else {}
     broken = {t.key: lost for t in living if (lost := broken_below(host, t)) is not None}
 
