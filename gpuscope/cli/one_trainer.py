@@ -44,9 +44,12 @@ class ProbedTrainer:
 
 
 async def answer_of(
-    one: ProbedTrainer, request: str, deadline_seconds: float
+    one: ProbedTrainer, request: str, deadline_seconds: float, unfinished: str = ""
 ) -> tuple[Mapping[str, Any] | None, str]:
-    """Return a trainer's answer to a request, or None and why there is none."""
+    """Return a trainer's answer to a request, or None and why there is none.
+
+    ``unfinished`` says better than the probe why that could not finish in time.
+    """
     from ..store.pending_requests import SourceError
     from ..wire.clean import clean
 
@@ -56,6 +59,8 @@ async def answer_of(
     try:
         answer = await one.source.request(request, {"trainer": one.number}, deadline_seconds)
     except SourceError as error:
+        if error.code == "unfinished" and unfinished:
+            return None, unfinished
         older = error.what.endswith(f"does not serve {request}")
         return None, OLDER if older else clean(error.what, 300)
     return answer.value, ""
@@ -163,9 +168,11 @@ async def host_at(
 
 def refusal(code: str, reason: str, pid: int) -> str:
     """Return why a probe did not answer, and what to do next."""
+    stuck = f"Is it stopped, or stuck in C code? Its stacks: gpuscope    (S on pid {pid})"
     hint = {
         "busy": "One such request at a time: try again when it is done.",
-        "timeout": f"Is it stopped, or stuck in C code? Its stacks: gpuscope    (S on pid {pid})",
+        "unfinished": stuck,
+        "timeout": stuck,
         "gone": "Which trainers run now: gpuscope ps",
     }.get(code, "The training was not touched.")
     return f"{reason}.\n{hint}".replace("..\n", ".\n")

@@ -39,10 +39,10 @@ async def take(found: ProbedTrainer, seconds: float) -> tuple[UsefulWork | None,
     if seconds < SLACK * needed:
         return None, f"{STEPS} steps take {duration_text(needed)}, too long to wait for"
     patience = max(seconds, LEAST_SECONDS)
-    value, problem = await answer_of(found, "work", patience)
+    late = f"no whole step ended within {patience:.1f} s. Ask again, or l in the Time tab"
+    value, problem = await answer_of(found, "work", patience, late)
     if value is None:
-        late = f"no whole step ended within {patience:.1f} s. Ask again, or l in the Time tab"
-        return None, late if "was not done within" in problem else problem
+        return None, problem
     host = found.store.view().host
     work = of_trainer(value, found.trainer, host) if host is not None else None
     return work, "" if work is not None else "the step had no operators"

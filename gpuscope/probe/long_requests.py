@@ -283,7 +283,7 @@ class Acts:
                 act.end(
                     Error(
                         act.id,
-                        "timeout",
+                        "unfinished",
                         f"{act.name} was not done within {round(act.seconds, 1):g} s: {act.stage}",
                     )
                 )

@@ -366,7 +366,11 @@ class Result:
 
 @dataclass
 class Error:
-    """The failure of a request: busy, unsupported, refused, timeout, cancelled, gone, failed."""
+    """The failure of a request.
+
+    ``code``: busy, unsupported, refused, unfinished, timeout, cancelled, gone, failed. Whoever did
+    not finish in time says so itself; after a timeout nothing has answered.
+    """
 
     id: int
     code: str

@@ -197,7 +197,7 @@ def test_two_viewers_and_one_that_thinks_better_of_it(training, tmp_path):
             late = await failure(
                 second.source.request("history", {"trainer": same, "trial_steps": 20}, 1.0)
             )
-            assert late[0] == "timeout"
+            assert late[0] == "unfinished"
             assert "of 20 steps measured without history" in late[1], (
                 "the probe says it, not who waited for it"
             )

@@ -218,7 +218,7 @@ def test_a_probe_that_serves_no_look_is_said_to_be_old(ask):
         ("refused", "the training runs in another thread", "import torch in the thread that"),
         ("unsupported", "no step was seen yet", "after the first steps"),
         ("failed", "no step was completed in time", "waits for slow steps"),
-        ("timeout", "look was not done within 7 s: it is being read", "waits for slow steps"),
+        ("unfinished", "look was not done within 7 s: it is being read", "waits for slow steps"),
     ],
 )
 def test_why_nobody_could_look_is_said_with_what_to_do_next(ask, code, reason, then):
@@ -228,6 +228,13 @@ def test_why_nobody_could_look_is_said_with_what_to_do_next(ask, code, reason, t
     assert status == 1, "its wall clock is known all the same"
     assert f"No GPU trace was taken: {reason}." in said
     assert then in said.partition("Next: ")[2]
+
+
+def test_a_step_that_was_not_counted_in_time_is_told_from_a_silent_probe(ask):
+    value = gives({"minutes": [minute()], "problem": ""})
+    for code, said in (("unfinished", "no whole step ended within"), ("timeout", "no answer")):
+        _, out, _, _ = ask(str(os.getpid()), time=value, work=fails(code, "no answer within 9 s"))
+        assert f"Useful work: not known: {said}" in " ".join(out.split())
 
 
 def test_what_does_not_fit_into_the_time_is_left_out_with_a_sentence(ask, monkeypatch):

@@ -289,7 +289,7 @@ def test_a_price_says_why_when_the_training_stands_still(asker, cuda):
         late, _, _ = ask(asker, "history", {"entries": 5, "trial_steps": 20}, deadline=3.0)
     finally:
         tell(cuda[0], "step = kept")
-    assert late.code == "timeout"
+    assert late.code == "unfinished"
     assert "of 20 steps measured without history; the trainer has made no step for" in late.reason
 
 
@@ -367,7 +367,7 @@ def test_a_client_that_goes_away_gives_up_what_it_asked_for(pair):
 def test_a_deadline_ends_it_with_what_it_was_at(pair):
     answer, _, _ = ask(pair[0], "modules", deadline=0.0)
     assert (answer.code, answer.reason.startswith("modules was not done within 0 s")) == (
-        "timeout",
+        "unfinished",
         True,
     )
 

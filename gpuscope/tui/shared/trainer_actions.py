@@ -302,6 +302,7 @@ FAILED = {
     "unsupported": ("Not possible here", ""),
     "refused": ("Refused", ""),
     "cancelled": ("Cancelled", ""),
+    "unfinished": ("Not finished in time", ""),
     "timeout": ("No answer in time", ""),
     "gone": ("No answer", ""),
     "failed": ("It failed", ""),
