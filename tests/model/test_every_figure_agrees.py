@@ -33,7 +33,7 @@ from gpuscope.tui.memory.subjects import subjects
 from gpuscope.tui.processes.idle import Idle
 from gpuscope.tui.processes.rows import Choice, listing
 from gpuscope.tui.processes.training_text import training_lines
-from gpuscope.tui.runs.run import Run
+from gpuscope.tui.runs.run import RunView
 from gpuscope.tui.shared.job_rows import NO_STEP, job_lines
 from gpuscope.tui.shared.step_split import split_pieces
 from gpuscope.tui.theme import THEMES, Tokens
@@ -166,7 +166,7 @@ def test_where_the_wall_clock_goes_has_one_answer(ranks: int) -> None:
 
 def lab_figures(host: HostView, pids: list[int]) -> str:
     """Return what the Lab shows of its run, as if it were this one."""
-    run = Run(LabConfig(device="cpu"))
+    run = RunView(LabConfig(device="cpu"))
     run.begin(lab_data.started(run.config))
     run.heard(lab_data.step(4024, pace=16.0))
     run.see(host, None, pids)
@@ -177,13 +177,13 @@ def lab_figures(host: HostView, pids: list[int]) -> str:
 
 def test_the_lab_shows_of_a_run_that_has_ended_what_its_row_shows() -> None:
     config = LabConfig(device="cpu")
-    run = Run(config)
+    run = RunView(config)
     run.begin(lab_data.started(config))
     run.heard(lab_data.step(99, loss=7.0, pace=999.0))
     document = run.finish(lab_data.document(config, 104.0))
     facts = {name: value for name, value, _ in facts_of(run)}
     entry = entry_of(document, id=1)
-    row = lab_rows.row_of(lab_rows.Shown("1", entry, (entry,)), None, None, None, False)
+    row = lab_rows.row_of(lab_rows.ShownRun("1", entry, (entry,)), None, None, None, False)
     for fact, column in (("last loss", "loss"), ("samples/s", "pace"), ("per step", "step")):
         assert facts[fact] == flat([row.cells[column]])
 

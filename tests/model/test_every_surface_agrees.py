@@ -39,7 +39,7 @@ from gpuscope.model.stalls import find_stall
 from gpuscope.report.host import Watched
 from gpuscope.report.host import chapter as chapter_of_host
 from gpuscope.store.view import HostView, View
-from gpuscope.tui.background.doctor_watch import Watch
+from gpuscope.tui.background.doctor_watch import DoctorWatch
 from gpuscope.tui.device import text as device_text
 from gpuscope.tui.device.load_text import load_lines
 from gpuscope.tui.hosts.rows import host_row
@@ -527,7 +527,7 @@ def test_all_say_the_same_of_a_device_whose_training_is_not_well(trained: Traine
     assert any("GPU 0" in one.where or "GPU 0" in one.title for one in found) or (
         trained.word == "spinning"
     )
-    watch = Watch(lambda: None, lambda: False, False)
+    watch = DoctorWatch(lambda: None, lambda: False, False)
     watch.prepare()
     watch.look(host, history)
     problems_of, warnings = watch.counts()

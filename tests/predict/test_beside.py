@@ -16,7 +16,7 @@ from gpuscope.predict import trainer_what_if
 from gpuscope.predict.errors import Figure
 from gpuscope.predict.request import CannotPredict, Request, Traced
 from gpuscope.tui.lab.run_facts import facts_of
-from gpuscope.tui.runs.run import Run
+from gpuscope.tui.runs.run import RunView
 from tests.predict.hand_made import traced
 from tests.tui import lab_data
 
@@ -112,7 +112,7 @@ def test_why_a_lab_run_has_no_prediction_is_said(monkeypatch):
 
 
 def test_the_labs_panel_says_how_far_the_peak_is_from_its_prediction():
-    run = Run(LabConfig(model="gpt"))
+    run = RunView(LabConfig(model="gpt"))
     run.begin(lab_data.started(run.config, "cuda"))
     run.heard(lab_data.step(2))
     run.peak_bytes = 5.05 * (1 << 30)

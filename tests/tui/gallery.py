@@ -20,7 +20,7 @@ from gpuscope.tui import theme
 from gpuscope.tui.charts.line import LineChart, Series
 from gpuscope.tui.charts.spark import spark
 from gpuscope.tui.charts.stacked import Layer, StackedChart
-from gpuscope.tui.memory.waterfall import Part, Waterfall
+from gpuscope.tui.memory.waterfall import Part, WaterfallChart
 from gpuscope.tui.terminal.filters import Guard, PlainAscii
 from gpuscope.tui.terminal.minimal_updates import LeanApp
 from gpuscope.tui.widgets.bars import Bar, Meter
@@ -169,7 +169,7 @@ class Gallery(LeanApp[None]):
 
     CSS = """
     Screen { background: $background; }
-    LiveTable, LineChart, StackedChart, Waterfall, #notes {
+    LiveTable, LineChart, StackedChart, WaterfallChart, #notes {
         border: round $gs-border; border-title-color: $gs-title; border-title-style: bold;
         border-subtitle-align: right; padding: 0 1;
     }
@@ -199,7 +199,7 @@ class Gallery(LeanApp[None]):
             yield LineChart(id="line")
             yield StackedChart(id="stacked")
         with Horizontal():
-            yield Waterfall(id="waterfall")
+            yield WaterfallChart(id="waterfall")
             with Vertical():
                 yield Lines(id="notes")
                 yield LiveTable(
@@ -234,7 +234,7 @@ class Gallery(LeanApp[None]):
         self.query_one("#line", LineChart).show(utilisation(), 60, 0, 100)
         stacked, seconds = layers()
         self.query_one("#stacked", StackedChart).show(stacked, seconds, 60, CAPACITY)
-        self.query_one("#waterfall", Waterfall).show(*parts())
+        self.query_one("#waterfall", WaterfallChart).show(*parts())
         self.query_one("#notes", Lines).show(
             [
                 [

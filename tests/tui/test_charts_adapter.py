@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from gpuscope.tui.charts.canvas import BRAILLE, Canvas
-from gpuscope.tui.charts.plotext_adapter import MAX_RUNS, Frame, PlottedLine, draw, parse, runs_of
+from gpuscope.tui.charts.plotext_adapter import MAX_RUNS, Axes, PlottedLine, draw, parse, runs_of
 
-FRAME = Frame(0.0, 60.0, 0.0, 100.0, [(0.0, "-60s"), (59.9, "now")], [(0.0, "0"), (100.0, "100")])
+FRAME = Axes(0.0, 60.0, 0.0, 100.0, [(0.0, "-60s"), (59.9, "now")], [(0.0, "0"), (100.0, "100")])
 HOSTILE = [None, math.nan, math.inf, -math.inf, 1e308, -1e308, 1e10, 5e-324, 0, 50, 100, -0.0]
 
 numbers = st.one_of(
@@ -110,7 +110,7 @@ def test_axes_stay_where_they_are_while_the_window_moves() -> None:
     seen = set()
     for moved in range(50):
         start = 1000.0 + moved * 0.27
-        frame = Frame(
+        frame = Axes(
             start,
             start + 60,
             0,

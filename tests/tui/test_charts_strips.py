@@ -22,7 +22,7 @@ from gpuscope.tui.charts.legend import legend_of
 from gpuscope.tui.charts.line import LineChart, Series
 from gpuscope.tui.charts.stacked import Layer, StackedChart
 from gpuscope.tui.charts.strips import Painted, strip_of
-from gpuscope.tui.memory.waterfall import Part, Waterfall
+from gpuscope.tui.memory.waterfall import Part, WaterfallChart
 from gpuscope.tui.terminal.minimal_updates import LeanApp
 from gpuscope.tui.terminal.strip_cells import _cells, changed_spans
 from gpuscope.tui.theme import Tokens
@@ -120,7 +120,8 @@ class Board(LeanApp[Any], Mirrored):
     draws = True
 
     CSS = """
-    LiveTable, LineChart, StackedChart, Waterfall, Lines { border: round $gs-border; padding: 0 1; }
+    LiveTable, LineChart, StackedChart, WaterfallChart, Lines
+    { border: round $gs-border; padding: 0 1; }
     Lines { height: 4; }
     """
 
@@ -136,7 +137,7 @@ class Board(LeanApp[Any], Mirrored):
         yield Lines()
         with Horizontal():
             yield LiveTable(COLUMNS)
-            yield Waterfall()
+            yield WaterfallChart()
         with Horizontal():
             yield LineChart()
             yield StackedChart()
@@ -165,7 +166,7 @@ def fill(app: Board, rng: random.Random, moment: int) -> None:
         Part(fit(rng.choice(names), 12), rng.random() * 50 * GIB, "cached")
         for _ in range(rng.randrange(1, 9))
     ]
-    app.query_one(Waterfall).show(parts)
+    app.query_one(WaterfallChart).show(parts)
     app.query_one(Lines).show(
         [[(rng.choice(names), "text"), (f" {moment}", "muted")], [("steady", "ok")]]
     )

@@ -21,7 +21,7 @@ from gpuscope.doctor import report as reports
 from gpuscope.doctor import table
 from gpuscope.doctor.finding import Abstained, Evidence, Finding, Fix, Report
 from gpuscope.tui.background.checks import SCRIPT, Aside, report_of
-from gpuscope.tui.background.doctor_watch import FRESH_SECONDS, Watch
+from gpuscope.tui.background.doctor_watch import FRESH_SECONDS, DoctorWatch
 from tests.fakes import views
 from tests.fakes.probe_client import environment
 from tests.fakes.watched import WATCHED
@@ -211,9 +211,9 @@ def test_a_session_that_ends_leaves_no_child(tmp_path):
 # ── what becomes of it ──
 
 
-def watch_of(local: bool) -> tuple[Watch, Told]:
+def watch_of(local: bool) -> tuple[DoctorWatch, Told]:
     aside = Told()
-    watch = Watch(lambda: None, lambda: local, False, aside)
+    watch = DoctorWatch(lambda: None, lambda: local, False, aside)
     watch.prepare()
     return watch, aside
 

@@ -11,7 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuscope.doctor.finding import Evidence, Finding
-from gpuscope.tui.background.finding_history import GONE_SECONDS, NEW_SECONDS, PAST_SECONDS, Course
+from gpuscope.tui.background.finding_history import (
+    GONE_SECONDS,
+    NEW_SECONDS,
+    PAST_SECONDS,
+    FindingHistory,
+)
 
 
 def finding(cause: str = "live.input_bound", **more: Any) -> Finding:
@@ -31,14 +36,14 @@ def live(*found: Finding, job: str = "job") -> list[Any]:
 
 
 def test_what_holds_when_we_begin_is_shown_at_once_and_may_be_older():
-    course = Course()
+    course = FindingHistory()
     course.follow(live(finding()), 100.0)
     (case,) = course.cases
     assert (case.before, case.since, case.past) == (True, 100.0, False)
 
 
 def test_a_new_warning_is_shown_when_it_has_held_and_a_problem_at_once():
-    course = Course()
+    course = FindingHistory()
     course.follow([], 100.0)
     course.follow(live(finding(), finding("stall.alone", severity="problem")), 101.0)
     assert [case.finding.cause for case in course.cases] == ["stall.alone"]
@@ -48,7 +53,7 @@ def test_a_new_warning_is_shown_when_it_has_held_and_a_problem_at_once():
 
 
 def test_a_reading_about_a_threshold_gives_one_finding_that_stays():
-    course = Course()
+    course = FindingHistory()
     course.follow(live(finding()), 0.0)
     number = course.cases[0].number
     for second in range(1, 60):
@@ -59,7 +64,7 @@ def test_a_reading_about_a_threshold_gives_one_finding_that_stays():
 
 
 def test_one_that_no_longer_holds_is_greyed_with_its_time_and_goes_after_a_while():
-    course = Course()
+    course = FindingHistory()
     course.follow(live(finding()), 0.0)
     course.follow([], GONE_SECONDS + 1)
     (case,) = course.cases
@@ -73,7 +78,7 @@ def test_one_that_no_longer_holds_is_greyed_with_its_time_and_goes_after_a_while
 
 
 def test_one_that_comes_again_is_the_same_row_and_begins_anew():
-    course = Course()
+    course = FindingHistory()
     course.follow(live(finding()), 0.0)
     number = course.cases[0].number
     course.follow([], 20.0)
@@ -83,7 +88,7 @@ def test_one_that_comes_again_is_the_same_row_and_begins_anew():
 
 
 def test_another_rank_of_the_job_that_is_the_worst_now_goes_on_with_the_case():
-    course = Course()
+    course = FindingHistory()
     course.follow(live(finding(where="rank 0, GPU 0, pid 10")), 0.0)
     course.follow(live(finding(where="rank 3, GPU 3, pid 13")), 5.0)
     (case,) = course.cases
@@ -99,7 +104,7 @@ def test_another_rank_of_the_job_that_is_the_worst_now_goes_on_with_the_case():
 
 
 def test_the_same_words_for_another_cause_are_the_same_case():
-    course = Course()
+    course = FindingHistory()
     course.follow(live(finding("ranks.straggler", pitfall="rank-straggler")), 0.0)
     course.follow(live(finding("ranks.slow_input")), 5.0)
     assert [(case.since, case.finding.cause) for case in course.cases] == [
@@ -108,7 +113,7 @@ def test_the_same_words_for_another_cause_are_the_same_case():
 
 
 def test_the_severity_falls_only_when_it_has_been_milder_for_a_while():
-    course = Course()
+    course = FindingHistory()
     course.follow(live(finding(title="31 %")), 0.0)
     course.follow(live(finding(severity="info", title="29 %")), 1.0)
     assert [(c.finding.severity, c.finding.title) for c in course.cases] == [("warning", "29 %")]
@@ -119,14 +124,14 @@ def test_the_severity_falls_only_when_it_has_been_milder_for_a_while():
 
 
 def test_how_a_trainer_ended_stays():
-    course = Course()
+    course = FindingHistory()
     course.follow([("end", "job", finding("oom.live_tensors", severity="problem"))], 0.0)
     course.follow([], 5000.0)
     assert [case.past for case in course.cases] == [False]
 
 
 def test_time_that_runs_backwards_begins_anew():
-    course = Course()
+    course = FindingHistory()
     course.follow(live(finding()), 100.0)
     course.follow(live(finding(where="pid 1")), 40.0)
     assert [(case.since, case.before, case.pid) for case in course.cases] == [(40.0, True, 1)]
@@ -148,7 +153,7 @@ FOUND = st.lists(
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(FOUND, st.floats(0.1, 30.0)), max_size=12))
 def test_whatever_comes_each_case_is_once_there_and_what_is_found_is_never_past(rounds):
-    course, now = Course(), 0.0
+    course, now = FindingHistory(), 0.0
     for found, wait in rounds:
         now += wait
         course.follow(live(*found), now)

@@ -20,8 +20,8 @@ from gpuscope.store.replay import ReplaySource
 from gpuscope.store.source import AgentSource
 from gpuscope.text.units import age_text
 from gpuscope.tui.app.app import GpuscopeApp
-from gpuscope.tui.background.finding_history import Case, Course
-from gpuscope.tui.background.probe_queries import Answer
+from gpuscope.tui.background.finding_history import Case, FindingHistory
+from gpuscope.tui.background.probe_queries import ProbeAnswer
 from gpuscope.tui.doctor.case_times import duration_of_case, since_text
 from gpuscope.tui.doctor.dialogs import ExplainDialog
 from gpuscope.tui.doctor.filter_text import text_of
@@ -325,7 +325,7 @@ def test_only_what_the_first_picture_had_was_already_there():
         (True, "REPLAY", ": already there when the recording begins"),
         (False, "REPLAY", ""),
     ):
-        course = Course()
+        course = FindingHistory()
         course.follow([("live", "", many(1)[0])], now - 3, at_start)
         shown = since_text(course.cases[0], replace(host, badge=badge))
         assert shown == f"for 3 s or longer{told}"
@@ -337,10 +337,12 @@ def test_the_stack_of_a_hang_is_that_of_the_thread_that_trains():
         {"name": "watcher", "frames": [["/x.py", 1, "wait"]]},
         {"name": "MainThread", "training": True, "main": True, "frames": frames},
     ]
-    lines = ["".join(text for text, _ in line) for line in stack_text(Answer({"threads": threads}))]
+    lines = [
+        "".join(text for text, _ in line) for line in stack_text(ProbeAnswer({"threads": threads}))
+    ]
     assert lines[0].split() == ["▸", "f0", "train.py:31", "/data"]
     assert lines[-1] == "4 more frames, S: all threads"
-    assert stack_text(Answer(problem="it has ended")) == [[("it has ended", "muted")]]
+    assert stack_text(ProbeAnswer(problem="it has ended")) == [[("it has ended", "muted")]]
 
 
 @in_loop
@@ -530,7 +532,7 @@ def test_it_looks_once_a_second_at_most_and_less_often_where_it_costs_more(monke
         monotonic=lambda: now[0], perf_counter=lambda: now[0], thread_time=lambda: now[0]
     )
     monkeypatch.setattr(doctor_watch, "time", clock)
-    watch = doctor_watch.Watch(lambda: None, lambda: False, False)
+    watch = doctor_watch.DoctorWatch(lambda: None, lambda: False, False)
     watch.prepare()
     store = views.store_of(views.training(5.0))
     looked = []
@@ -560,9 +562,9 @@ def test_it_looks_once_a_second_at_most_and_less_often_where_it_costs_more(monke
 
 def test_a_rule_that_fails_ends_nothing(monkeypatch):
     from gpuscope.doctor import live
-    from gpuscope.tui.background.doctor_watch import Watch
+    from gpuscope.tui.background.doctor_watch import DoctorWatch
 
-    watch = Watch(lambda: None, lambda: False, False)
+    watch = DoctorWatch(lambda: None, lambda: False, False)
     watch.prepare()
     monkeypatch.setattr(live, "examine", lambda *_: 1 / 0)
     host = views.store_of(views.training(5.0)).view().host
@@ -581,10 +583,10 @@ def test_what_was_found_on_one_host_is_not_told_of_another(monkeypatch):
     from dataclasses import replace
 
     from gpuscope.doctor import live
-    from gpuscope.tui.background.doctor_watch import DeadTrainer, Watch
+    from gpuscope.tui.background.doctor_watch import DeadTrainer, DoctorWatch
 
     here = [True]
-    watch = Watch(lambda: None, lambda: here[0], False, aside=Quiet())  # type: ignore[arg-type]
+    watch = DoctorWatch(lambda: None, lambda: here[0], False, aside=Quiet())  # type: ignore[arg-type]
     watch.prepare()
 
     def finding(title: str) -> Finding:

@@ -17,7 +17,7 @@ from gpuscope.tui.hosts.jobs import across
 from gpuscope.tui.hosts.order import ANEW_SECONDS, BETTER_SECONDS, Order, natural
 from gpuscope.tui.hosts.rows import columns, detail_lines, host_row, room_pieces, totals_lines
 from gpuscope.tui.hosts.runs import NOTHING, joined, row_of
-from gpuscope.tui.hosts.summary import Grade, Missing, Summary, summarise, totals
+from gpuscope.tui.hosts.summary import Grade, HostSummary, Missing, summarise, totals
 from gpuscope.tui.hosts.watch import FORGET_SECONDS, HIDDEN_SECONDS, SUM_SECONDS, Fleet
 from gpuscope.tui.theme import THEMES, Tokens
 from gpuscope.tui.widgets.table import lay_out
@@ -41,8 +41,8 @@ def flat(lines: object) -> str:
     return " ".join("".join(text for text, _ in line) for line in lines)  # type: ignore[attr-defined]
 
 
-def one(key: str, grade: Grade = Grade.FINE, **more: object) -> Summary:
-    return replace(Summary(key, key, grade, (), True, True, "live"), **more)  # type: ignore[arg-type]
+def one(key: str, grade: Grade = Grade.FINE, **more: object) -> HostSummary:
+    return replace(HostSummary(key, key, grade, (), True, True, "live"), **more)  # type: ignore[arg-type]
 
 
 # ── one host ──
@@ -185,7 +185,7 @@ def test_what_the_doctor_says_comes_before_what_a_glance_tells():
 # ── the order ──
 
 
-def keys(found: Sequence[Summary]) -> list[str]:
+def keys(found: Sequence[HostSummary]) -> list[str]:
     return [each.key for each in found]
 
 

@@ -27,7 +27,7 @@ from gpuscope.tui.runs.choices import SWITCHES, DeviceChoice, choices, does_noth
 from gpuscope.tui.runs.demo import Demo
 from gpuscope.tui.runs.devices import facts, family, occupants
 from gpuscope.tui.runs.repeats import order
-from gpuscope.tui.runs.run import Run
+from gpuscope.tui.runs.run import RunView
 from gpuscope.tui.runs.runs import UNDER_WAY, LabRuns
 from gpuscope.wire import frames as f
 from tests.fakes import views
@@ -83,7 +83,7 @@ def running(app: GpuscopeApp, config: LabConfig, **more: Any) -> LabRuns:
     """A run in progress in ``app``, as far as the screen can tell."""
     runs = app.session.labs
     runs._worker = Worker(config)  # type: ignore[assignment]
-    runs.current = Run(config)
+    runs.current = RunView(config)
     runs._record(lab_data.started(config, **more))
     return runs
 
@@ -425,7 +425,7 @@ async def test_a_worker_that_reports_often_is_drawn_about_twice_a_second(monkeyp
     monkeypatch.setattr("gpuscope.tui.runs.runs.time.monotonic", lambda: clock[0])
     drawn: list[float] = []
     runs = LabRuns(LabConfig(), lambda: drawn.append(clock[0]))
-    runs.current = Run(runs.config)
+    runs.current = RunView(runs.config)
     runs._record(lab_data.started(runs.config))
     for n in range(1, 51):  # ten seconds at five reports a second
         clock[0] = 100 + n / 5
@@ -501,7 +501,7 @@ async def test_what_a_run_does_now_is_shown_and_ends_in_the_ledger(path):
 
 def test_the_tensor_share_is_the_mean_of_the_steady_steps_and_leaves_the_first_reading_out():
     config = LabConfig(device="cuda")
-    run = Run(config)
+    run = RunView(config)
     uuid = "GPU-00000007-0000-0000-0000-000000000000"
     run.begin(
         lab_data.started(
@@ -525,7 +525,7 @@ def test_the_tensor_share_is_the_mean_of_the_steady_steps_and_leaves_the_first_r
 
 @pytest.mark.parametrize("state", UNDER_WAY)
 def test_the_state_of_a_run_that_made_no_step_has_room_in_its_column(state):
-    row = lab_rows.live_row(Run(LabConfig()), state, None, False)
+    row = lab_rows.live_row(RunView(LabConfig()), state, None, False)
     ((word, _),) = row.cells["age"]
     (column,) = (one for one in lab_rows.columns(120, [row]) if one.key == "age")
     assert word in ("starts", "runs", "stops")
@@ -534,7 +534,7 @@ def test_the_state_of_a_run_that_made_no_step_has_room_in_its_column(state):
 
 def test_compiling_is_counted_in_seconds_then_by_what_it_made():
     config = LabConfig(compile="default", device="cpu")
-    run = Run(config)
+    run = RunView(config)
     run.begin(lab_data.started(config))
     shown = {name: value for name, value, _ in facts_of(run)}
     assert shown["compile"].startswith("compiling… ")
@@ -556,7 +556,7 @@ def test_compiling_is_counted_in_seconds_then_by_what_it_made():
     ],
 )
 def test_a_prediction_says_how_far_it_may_be_off_to_each_side(figure, said):
-    run = Run(LabConfig(device="cuda"))
+    run = RunView(LabConfig(device="cuda"))
     run.begin(lab_data.started(run.config, "cuda"))
     run.predicted = figure
 
@@ -617,7 +617,7 @@ async def test_a_run_stopped_while_it_loads_says_so_and_leaves_a_row(path):
         await until(pilot, "Demo trainer")
         assert app.session.why_not("lab_stop") == "nothing runs in the Lab"
         runs = running(app, LabConfig())
-        runs.current = Run(LabConfig())  # its worker has not said anything yet
+        runs.current = RunView(LabConfig())  # its worker has not said anything yet
         runs._changed()
         await until(pilot, "loading torch", "x Stop")
         await pilot.press("x")
@@ -651,7 +651,7 @@ async def test_a_run_whose_worker_was_killed_is_kept_with_what_it_had_reported(p
 async def test_what_a_worker_says_last_belongs_to_its_own_run(path):
     runs = LabRuns(LabConfig(model="mlp-tiny", batch=2, device="cpu"), lambda: None)
 
-    async def until_step(batch: int) -> Run:
+    async def until_step(batch: int) -> RunView:
         async with asyncio.timeout(90):
             while (
                 runs.current is None or runs.current.config.batch != batch or runs.current.step < 3
@@ -762,7 +762,7 @@ def scripted(runs: LabRuns, fail_at: int = -1) -> list[LabConfig]:
     async def launch(config: LabConfig) -> Any:
         seen.append(config)
         worker: Any = Worker(config)
-        runs._worker, runs.current = worker, Run(config)
+        runs._worker, runs.current = worker, RunView(config)
         runs._record(lab_data.started(config))
         if len(seen) - 1 == fail_at:
             worker.failure, worker.state = Failure("It ran out of memory.", "why", "next"), "failed"

@@ -13,7 +13,7 @@ from gpuscope.text import styled
 from gpuscope.tui.background.finding_history import Case
 from gpuscope.tui.background.happened import KEPT_OUTPUT, OUTPUT_CHARS, Happened
 from gpuscope.tui.background.journal import Journal
-from gpuscope.tui.background.log_entry import Entry
+from gpuscope.tui.background.log_entry import LogEntry
 from gpuscope.tui.log.activity import activity
 from gpuscope.tui.log.details import Around, details
 from gpuscope.tui.shared.event_rows import (
@@ -224,7 +224,7 @@ def test_words_of_the_program_are_hidden_and_files_are_not(tmp_path):
 
 def test_a_filter_looks_at_all_that_is_shown_and_the_newest_stay():
     many = [
-        Entry(float(n), "jobs", "ended", "train.py", f"line {n}", "ok", str(n))
+        LogEntry(float(n), "jobs", "ended", "train.py", f"line {n}", "ok", str(n))
         for n in range(SHOWN + 5)
     ]
     shown = chosen(reversed(many))
@@ -247,7 +247,7 @@ def test_a_text_that_is_cut_says_so_and_leaves_no_bracket_open(text, shown):
 
 def test_how_grave_a_line_is_needs_no_colour():
     signs = {
-        token: row(Entry(0.0, "jobs", "w", "x", "t", token, "s"), GLYPHS).cells["sign"][0][0]
+        token: row(LogEntry(0.0, "jobs", "w", "x", "t", token, "s"), GLYPHS).cells["sign"][0][0]
         for token in ("bad", "warn", "ok", "muted")
     }
     assert len(set(signs.values())) == 4
@@ -279,7 +279,7 @@ def test_what_a_trainer_says_is_bounded_and_cannot_control_the_terminal():
 
 
 def test_the_time_has_its_seconds_also_where_the_date_stands_before_it():
-    entry = Entry(3723.0, "jobs", "w", "x", "t", "ok", "s")
+    entry = LogEntry(3723.0, "jobs", "w", "x", "t", "ok", "s")
     for dated in (False, True):
         ((at, _),) = row(entry, GLYPHS, dated).cells["time"]
         assert at.endswith(":03")
@@ -287,7 +287,7 @@ def test_the_time_has_its_seconds_also_where_the_date_stands_before_it():
 
 
 def test_a_narrow_log_has_the_time_of_today_and_the_day_of_what_is_older():
-    now = Entry(90_000.0 + 86_400.0, "jobs", "w", "a long name of a job ×8", "t", "ok", "s")
+    now = LogEntry(90_000.0 + 86_400.0, "jobs", "w", "a long name of a job ×8", "t", "ok", "s")
     old = replace(now, wall_seconds=3723.0)
     wide, narrow = columns([old, now], 120), columns([old, now], 80)
     assert (wide[0].width, narrow[0].width) == (15, 8)
@@ -297,8 +297,8 @@ def test_a_narrow_log_has_the_time_of_today_and_the_day_of_what_is_older():
     assert (len(today), before) == (8, day(old))
 
 
-def entry(at: float, group: str = "jobs", token: str = "text", **more) -> Entry:
-    return Entry(at, group, "started", "train.py", "pid 7", token, f"s{at}{group}", **more)
+def entry(at: float, group: str = "jobs", token: str = "text", **more) -> LogEntry:
+    return LogEntry(at, group, "started", "train.py", "pid 7", token, f"s{at}{group}", **more)
 
 
 def test_events_over_time_are_counted_by_kind_and_the_gravest_is_marked():
@@ -382,7 +382,7 @@ def test_a_recorded_start_and_end_is_one_row_each(name: str, rows: list[str]):
 
 def test_the_events_over_time_begin_with_the_first():
     entries = [
-        Entry(1000.0 + at, "jobs", "started", "train.py", "", "text", str(at)) for at in (0, 200)
+        LogEntry(1000.0 + at, "jobs", "started", "train.py", "", "text", str(at)) for at in (0, 200)
     ]
     what, lines = activity(entries, 1300.0, None, GLYPHS, 120)
     assert what.startswith("one column: 5 s")

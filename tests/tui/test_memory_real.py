@@ -18,7 +18,7 @@ from gpuscope.model.memory_account import account
 from gpuscope.store.source import AgentSource
 from gpuscope.store.store import Store
 from gpuscope.store.view import AllocView, HostView, TrainerView
-from gpuscope.tui.background.probe_queries import Answer, Asker
+from gpuscope.tui.background.probe_queries import Asker, ProbeAnswer
 from gpuscope.tui.memory.module_tree import tree_of
 from gpuscope.tui.memory.summary import summary
 from tests.fakes.probe_client import trainer
@@ -86,15 +86,17 @@ class Watch:
             await asyncio.sleep(0.05)
         return value
 
-    async def answered(self, name: str, **args: int) -> Answer:
-        def latest() -> Answer | None:
+    async def answered(self, name: str, **args: int) -> ProbeAnswer:
+        def latest() -> ProbeAnswer | None:
             trainer = self.trainer
             answer = (
-                self.asker.latest(trainer, name, args, every_seconds=0.2) if trainer else Answer()
+                self.asker.latest(trainer, name, args, every_seconds=0.2)
+                if trainer
+                else ProbeAnswer()
             )
             return answer if answer.value is not None or answer.problem else None
 
-        found: Answer = await self.until(latest, name)
+        found: ProbeAnswer = await self.until(latest, name)
         return found
 
 

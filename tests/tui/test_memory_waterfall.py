@@ -13,7 +13,7 @@ from textual.app import App, ComposeResult
 
 from gpuscope.text.units import GIB
 from gpuscope.tui import theme
-from gpuscope.tui.memory.waterfall import Part, Waterfall, _fold
+from gpuscope.tui.memory.waterfall import Part, WaterfallChart, _fold
 from gpuscope.wire.frames import Unknown
 from tests.tui.snapshots import run, text
 
@@ -36,14 +36,14 @@ class One(App[None]):
         self.theme = theme.DARK
 
     def compose(self) -> ComposeResult:
-        yield Waterfall()
+        yield WaterfallChart()
 
 
 def lines_at(width: int, height: int, parts: list[Part] = PARTS, total: Part = TOTAL) -> list[str]:
     found: list[str] = []
 
     async def body(pilot: Any) -> None:
-        pilot.app.query_one(Waterfall).show(parts, total, FOOT)
+        pilot.app.query_one(WaterfallChart).show(parts, total, FOOT)
         await pilot.pause()
         found.extend(text(pilot.app).splitlines())
 
@@ -56,7 +56,7 @@ def test_what_the_total_leaves_out_stands_below_it_or_in_words() -> None:
 
     async def body(pilot: Any) -> None:
         about = [Part("workspaces", 64 << 20, "allocated", about=True), *PARTS]
-        pilot.app.query_one(Waterfall).show(
+        pilot.app.query_one(WaterfallChart).show(
             about, TOTAL, FOOT, [Part("driver reserve", GIB, "driver")]
         )
         await pilot.pause()

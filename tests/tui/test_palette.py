@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpuscope.tui.app.palette import Palette
-from gpuscope.tui.app.palette_entries import Entry, matching_entries, score
+from gpuscope.tui.app.palette_entries import PaletteEntry, matching_entries, score
 from gpuscope.tui.app.settings_dialog import SettingsDialog
 from gpuscope.tui.app.word_dialog import WordDialog
 from gpuscope.tui.doctor.dialogs import ExplainDialog
@@ -231,7 +231,9 @@ async def test_settings_show_the_file_and_change_what_can_be_changed(tmp_path, m
 
 
 def test_every_word_of_a_query_must_be_in_an_entry():
-    entry = Entry("x", "Save a picture (SVG)", "this screen in a file", print, also="screenshot")
+    entry = PaletteEntry(
+        "x", "Save a picture (SVG)", "this screen in a file", print, also="screenshot"
+    )
     assert score(entry, "save pic") > score(entry, "screen")
     assert score(entry, "screenshot")
     assert not score(entry, "save html")

@@ -14,7 +14,7 @@ import pytest
 
 from gpuscope.store.pending_requests import SourceError
 from gpuscope.store.view import Gone
-from gpuscope.tui.background.probe_queries import MAX_KEPT, NOT_RECORDED, Answer, Asker
+from gpuscope.tui.background.probe_queries import MAX_KEPT, NOT_RECORDED, Asker, ProbeAnswer
 from gpuscope.wire import frames as f
 from tests.fakes import views
 from tests.tui.pilot import in_loop
@@ -46,7 +46,7 @@ def made(answer: Callable[[], Mapping[str, Any]]) -> tuple[Asker, Probe, Any, li
     return asker, source, host.trainers[0], changes
 
 
-async def settled(asker: Asker, trainer: Any, **more: Any) -> Answer:
+async def settled(asker: Asker, trainer: Any, **more: Any) -> ProbeAnswer:
     """What is known once nothing is under way any more."""
     while asker.latest(trainer, "statistics", {"device": 0}, **more).asked:
         await asyncio.sleep(0)
@@ -147,7 +147,7 @@ async def test_in_a_replay_nothing_is_asked():
 async def test_before_there_is_a_source_nothing_is_known_and_asking_says_so():
     _, _, trainer, _ = made(dict)
     asker = Asker(lambda: None, lambda: None)
-    assert asker.latest(trainer, "statistics") == Answer()
+    assert asker.latest(trainer, "statistics") == ProbeAnswer()
     with pytest.raises(SourceError, match="not connected yet"):
         await asker.ask(trainer, "statistics")
 

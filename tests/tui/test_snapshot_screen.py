@@ -13,7 +13,7 @@ import pytest
 
 from gpuscope.snapshot.model import FULL_CELL
 from gpuscope.tui.app.file_app import FileApp
-from gpuscope.tui.charts.moments import Curve, MomentChart
+from gpuscope.tui.charts.moments import Band, MomentChart
 from gpuscope.tui.memory.snapshot_rows import MapBar
 from gpuscope.tui.theme import ASCII, THEMES, UNICODE, Tokens
 from tests.snapshot import synthetic
@@ -205,7 +205,7 @@ def test_a_map_of_a_segment_shows_what_is_held_where():
 
 def test_a_curve_is_drawn_at_any_size():
     chart = MomentChart()
-    chart.show(Curve(tuple(range(50)), tuple(range(50)), frozenset((7,))), 49)
+    chart.show(Band(tuple(range(50)), tuple(range(50)), frozenset((7,))), 49)
     for ascii_only in (False, True):
         tokens = Tokens(THEMES[0], ascii_only=ascii_only)
         for width in (1, 5, 12, 13, 40, 200):

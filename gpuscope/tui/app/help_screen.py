@@ -21,7 +21,7 @@ from ..shell.entries import GROUPS, Action
 from ..shell.footer import PAIRS, tab_actions
 from ..shell.keymap import (
     KEY_CELLS,
-    Section,
+    KeySection,
     bindings_of,
     key_of,
     key_text,
@@ -206,7 +206,7 @@ class HelpScreen(TextDialog):
         does = opens.format(row=self._row or "the row") if opens else action.help_on(self._tab)
         return _line(_keys(action), _label(action), does)
 
-    def _keys_of(self, section: Section) -> Iterator[Line]:
+    def _keys_of(self, section: KeySection) -> Iterator[Line]:
         for key in section.keys:
             if not self._reason(key):
                 yield _line(shown_whole(key), key.label, key.help)

@@ -26,7 +26,7 @@ from ..widgets.key_line import KeyLine
 from ..widgets.program import program
 from ..widgets.table import Column, LiveTable, TableRow
 from ..widgets.text import Lines
-from .palette_entries import Entry, matching_entries, remember
+from .palette_entries import PaletteEntry, matching_entries, remember
 
 WIDE = 100
 LEAST_CELLS, MOST_SHARE = 16, 0.46
@@ -63,7 +63,7 @@ class Palette(ClosesOnce, ModalScreen[None]):
         self._table = LiveTable((), empty=NOTHING, header=False, lit=True)
         self._table.can_focus = False  # its keys act here, and letters are for the line above
         self._about = Lines(id="about")
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, PaletteEntry] = {}
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog") as body:
@@ -109,7 +109,7 @@ class Palette(ClosesOnce, ModalScreen[None]):
         self._tell()
 
     @property
-    def chosen(self) -> Entry | None:
+    def chosen(self) -> PaletteEntry | None:
         """The entry under the cursor."""
         return self._entries.get(self._table.cursor_key or "")
 
@@ -181,7 +181,7 @@ class TitleAndAbout:
         return whole if styled.cells(whole) <= room else title
 
 
-def _columns(entries: Sequence[Entry], terminal: int) -> tuple[Column, ...]:
+def _columns(entries: Sequence[PaletteEntry], terminal: int) -> tuple[Column, ...]:
     """Return columns as wide as what stands in them; one that is empty takes no place.
 
     On a narrow terminal what an entry does needs the place of its kind more, and where titles are
@@ -201,7 +201,7 @@ def _columns(entries: Sequence[Entry], terminal: int) -> tuple[Column, ...]:
     return tuple(columns)
 
 
-def _row(key: str, entry: Entry, one: bool) -> TableRow:
+def _row(key: str, entry: PaletteEntry, one: bool) -> TableRow:
     """Return the row of an entry; with ``one`` its title and what it does share a cell."""
     token = "faint" if entry.reason else "text"
     about = f"not now: {entry.reason}" if entry.reason else entry.about

@@ -102,7 +102,7 @@ OFTEN_MEANT = {
 """Words that lead to an action although neither its name nor its help has them."""
 
 
-class Entry(NamedTuple):
+class PaletteEntry(NamedTuple):
     """One line of the palette.
 
     ``name`` is stable, and remembered when the entry was chosen; "" for what is not remembered.
@@ -123,12 +123,12 @@ class Entry(NamedTuple):
     """Whether it acts on this tab, and not on all."""
 
 
-def of_screen(session: Session, screen: Screen[Any]) -> Iterator[Entry]:
+def of_screen(session: Session, screen: Screen[Any]) -> Iterator[PaletteEntry]:
     """Yield what the screen below the palette has keys for, besides the actions."""
     for key in in_order(keys_of(type(screen))):
         action = key.binds[0][1]
         if not key.via and action not in ("keys_here", "palette_here"):
-            yield Entry(
+            yield PaletteEntry(
                 f"{type(screen).__name__} {action}",
                 key.label,
                 key.help,
@@ -139,7 +139,7 @@ def of_screen(session: Session, screen: Screen[Any]) -> Iterator[Entry]:
             )
 
 
-def of_actions(app: App[Any]) -> Iterator[Entry]:
+def of_actions(app: App[Any]) -> Iterator[PaletteEntry]:
     """Yield every action of the registry; one for another tab goes there first."""
     own = program(app)
     for action in ACTIONS:
@@ -147,7 +147,7 @@ def of_actions(app: App[Any]) -> Iterator[Entry]:
             continue
         tabs = ", ".join(BY_NAME[tab].label for tab in action.where)
         elsewhere = bool(action.where) and not action.applies(own.tab_shown())
-        yield Entry(
+        yield PaletteEntry(
             action.name,
             action.label,
             f"{action.help} ({tabs})" if elsewhere else action.help_on(own.tab_shown()),
@@ -161,17 +161,17 @@ def of_actions(app: App[Any]) -> Iterator[Entry]:
         )
 
 
-def of_commands(app: App[Any]) -> Iterator[Entry]:
+def of_commands(app: App[Any]) -> Iterator[PaletteEntry]:
     """Yield what has no key of its own."""
     own = program(app)
-    yield Entry(
+    yield PaletteEntry(
         "save picture",
         "Save a picture (SVG)",
         "this screen as an SVG file",
         partial(own.after_palette, own.save_picture),
         also="screenshot image export png",
     )
-    yield Entry(
+    yield PaletteEntry(
         "settings",
         "Settings",
         "the values, where each is from, and the path of the file",
@@ -183,7 +183,7 @@ def of_commands(app: App[Any]) -> Iterator[Entry]:
         "colour-blind": "dark; states stay distinct with any colour vision",
     }
     for name, theme in THEME_NAMES.items():
-        yield Entry(
+        yield PaletteEntry(
             f"theme {name}",
             f"Theme {name}",
             words.get(name, f"{name} background"),
@@ -191,14 +191,14 @@ def of_commands(app: App[Any]) -> Iterator[Entry]:
             also="colours colors theme",
             reason="it is chosen" if app.theme == theme else "",
         )
-    yield Entry(
+    yield PaletteEntry(
         "dead job",
         "A dead job",
         "which rank failed first, from a folder of its logs and dumps",
         lambda: own.open("dead_job"),
         also="doctor post-mortem died crashed killed hang timeout nccl flight recorder logs",
     )
-    yield Entry(
+    yield PaletteEntry(
         "attach elsewhere",
         "Attach to another host",
         "type a host of ~/.ssh/config, user@host, slurm:JOB or k8s:NAMESPACE/POD",
@@ -208,12 +208,12 @@ def of_commands(app: App[Any]) -> Iterator[Entry]:
     )
 
 
-def typed(app: App[Any], query: str) -> Iterator[Entry]:
+def typed(app: App[Any], query: str) -> Iterator[PaletteEntry]:
     """Yield the command that is typed in full: a host to attach to, or a folder to examine."""
     own = program(app)
     path = query.strip()
     if path.startswith(("/", "~", "./", "../")) and os.path.isdir(os.path.expanduser(path)):
-        yield Entry(
+        yield PaletteEntry(
             "",
             f"Examine the dead job in {path}",
             "which rank failed first, from what it left there",
@@ -228,7 +228,7 @@ def typed(app: App[Any], query: str) -> Iterator[Entry]:
         yield _attach_to(own, text, "show this host too")
 
 
-def of_ssh(app: App[Any], query: str) -> Iterator[Entry]:
+def of_ssh(app: App[Any], query: str) -> Iterator[PaletteEntry]:
     """Yield the hosts of the user's ssh configuration, but for one that is typed in full."""
     own = program(app)
     for name in own.ssh_names():
@@ -236,9 +236,9 @@ def of_ssh(app: App[Any], query: str) -> Iterator[Entry]:
             yield _attach_to(own, name, "a host of your ssh configuration")
 
 
-def _attach_to(own: Program, text: str, about: str) -> Entry:
+def _attach_to(own: Program, text: str, about: str) -> PaletteEntry:
     """Return the entry that shows a host as well."""
-    return Entry(
+    return PaletteEntry(
         "",
         f"Attach to {text}",
         about,
@@ -255,14 +255,14 @@ def _is_place(text: str) -> bool:
     return " " not in text and is_remote_word(text)
 
 
-def of_verbs(app: App[Any]) -> Iterator[Entry]:
+def of_verbs(app: App[Any]) -> Iterator[PaletteEntry]:
     """Yield the verbs of the command line, which are copied to be pasted into a shell."""
     own = program(app)
     from ...cli.main import VERBS
 
     for verb, does in VERBS.items():
         command = f"gpuscope {verb}"
-        yield Entry(
+        yield PaletteEntry(
             "",
             command,
             f"in a shell: {does}",
@@ -277,7 +277,7 @@ def _copy_command(app: App[Any], own: Program, command: str) -> None:
     own.say(f"copied for a shell: {command}. With --help it shows its options")
 
 
-def of_things(app: App[Any]) -> Iterator[Entry]:
+def of_things(app: App[Any]) -> Iterator[PaletteEntry]:
     """Yield devices, jobs, processes and hosts by their names."""
     own = program(app)
     session = own.session
@@ -286,7 +286,7 @@ def of_things(app: App[Any]) -> Iterator[Entry]:
         for device in host.devices:
             d = device.definition
             size = f", {bytes_text(d.total_bytes)}" if d.total_bytes else ""
-            yield Entry(
+            yield PaletteEntry(
                 "",
                 f"GPU {d.index}",
                 f"{short_model(d.name)}{size} on {host.name}",
@@ -297,7 +297,7 @@ def of_things(app: App[Any]) -> Iterator[Entry]:
             )
         for job in host.jobs:
             ranks = len(job.trainers) or len(job.processes)
-            yield Entry(
+            yield PaletteEntry(
                 "",
                 job.title,
                 f"{ranks} process{'es' * (ranks != 1)} of {job.user or 'an unknown owner'}",
@@ -308,7 +308,7 @@ def of_things(app: App[Any]) -> Iterator[Entry]:
             )
         for process in host.processes:
             p = process.definition
-            yield Entry(
+            yield PaletteEntry(
                 "",
                 f"pid {p.pid}",
                 f"{p.command or p.name or 'unknown'} · {p.user or 'owner unknown'}",
@@ -320,7 +320,7 @@ def of_things(app: App[Any]) -> Iterator[Entry]:
     if session.many and session.hosts is not None:
         for source in session.hosts.sources:
             one = session.host_of(source.key)
-            yield Entry(
+            yield PaletteEntry(
                 "",
                 one.name if one is not None else source.label,
                 f"host{', ' + one.link.state if one is not None else ''}",
@@ -330,13 +330,13 @@ def of_things(app: App[Any]) -> Iterator[Entry]:
             )
 
 
-def of_pitfalls(app: App[Any]) -> Iterator[Entry]:
+def of_pitfalls(app: App[Any]) -> Iterator[PaletteEntry]:
     """Yield the pages of the pitfalls."""
     own = program(app)
     from ...doctor.table import load
 
     for row in load().values():
-        yield Entry(
+        yield PaletteEntry(
             f"pitfall {row.id}",
             row.title,
             row.id,
@@ -346,13 +346,13 @@ def of_pitfalls(app: App[Any]) -> Iterator[Entry]:
         )
 
 
-def of_words(app: App[Any]) -> Iterator[Entry]:
+def of_words(app: App[Any]) -> Iterator[PaletteEntry]:
     """Yield the words of the glossary."""
     own = program(app)
     from ...text.glossary import load
 
     for term in load().values():
-        yield Entry(
+        yield PaletteEntry(
             f"word {term.term}",
             term.term,
             term.meaning,
@@ -369,7 +369,7 @@ def _explain(own: Program, term: Term) -> None:
 # ── finding ──
 
 
-def matching_entries(app: App[Any], screen: Screen[Any], query: str) -> list[Entry]:
+def matching_entries(app: App[Any], screen: Screen[Any], query: str) -> list[PaletteEntry]:
     """Return the entries for a query, the best first; what is not possible comes last.
 
     Without a query the last chosen come first, then the keys of the screen below, what acts on
@@ -405,9 +405,11 @@ def matching_entries(app: App[Any], screen: Screen[Any], query: str) -> list[Ent
     return [*typed(app, query), *(entry for _, entry in scored)]
 
 
-def _hits(groups: Sequence[tuple[Sequence[Entry], int]], query: str) -> list[tuple[int, Entry]]:
+def _hits(
+    groups: Sequence[tuple[Sequence[PaletteEntry], int]], query: str
+) -> list[tuple[int, PaletteEntry]]:
     """Return the entries that fit, with their points, so many of each group at most."""
-    out: list[tuple[int, Entry]] = []
+    out: list[tuple[int, PaletteEntry]] = []
     for entries, most in groups:
         hits = [(score(entry, query), entry) for entry in entries]
         out += sorted((hit for hit in hits if hit[0]), key=lambda hit: -hit[0])[:most]
@@ -420,7 +422,7 @@ def _telling(query: str) -> str:
     return " ".join(word for word in words if word not in FILLERS) or query
 
 
-def score(entry: Entry, query: str) -> int:
+def score(entry: PaletteEntry, query: str) -> int:
     """Return how well an entry fits a query; 0 where a word of the query is not in it."""
     title, also = entry.title.casefold(), entry.also.casefold()
     about, total = entry.about.casefold(), 0
@@ -462,7 +464,7 @@ def recent_names(session: Session) -> list[str]:
     return [name for name in session.state.recent.split("\n") if name]
 
 
-def remember(session: Session, entry: Entry) -> None:
+def remember(session: Session, entry: PaletteEntry) -> None:
     """Keep that an entry was chosen, where it has a name."""
     if entry.name:
         kept = [name for name in recent_names(session) if name != entry.name]

@@ -1,7 +1,7 @@
 """This is the doctor of a session: it applies the live rules to each new picture.
 
 It does so once a second at most, and adds what was examined aside. It costs what
-:attr:`Watch.cost_seconds` says; where that grows, it looks less often, so that the screen is
+:attr:`DoctorWatch.cost_seconds` says; where that grows, it looks less often, so that the screen is
 never late.
 """
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...doctor.finding import Finding, Report
 from .checks import Aside
-from .finding_history import Case, Course, Kind, pid_of, sort_cases
+from .finding_history import Case, FindingHistory, Kind, pid_of, sort_cases
 
 if TYPE_CHECKING:
     from ...doctor.finding import Pitfall
@@ -54,7 +54,7 @@ class DeadTrainer:
     words: str = ""
 
 
-class Watch:
+class DoctorWatch:
     """What is known to be wrong with the host that is looked at.
 
     ``changed`` is called when something new is known. ``local`` tells whether the machine
@@ -86,7 +86,7 @@ class Watch:
         copied.
         """
         self._changed = changed
-        self._course = Course()
+        self._course = FindingHistory()
         self._left: dict[tuple[int, float], DeadTrainer] = {}
         self._aside = aside or Aside(self._take_report)
         self._asked = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...store.view import by_id
-from .log_entry import Entry, name_of_job
+from .log_entry import LogEntry, name_of_job
 
 if TYPE_CHECKING:
     from ...store.view import HostView, JobView
@@ -43,7 +43,9 @@ OOM_STATES = {
 }
 
 
-def event_entry(host: HostView, event: Event, job: JobView | None, offset: float) -> Entry | None:
+def event_entry(
+    host: HostView, event: Event, job: JobView | None, offset: float
+) -> LogEntry | None:
     """Return the entry of an event, None where another entry covers it.
 
     ``job`` is that of the trainer which the event is about; ``offset`` leads from the host's
@@ -68,4 +70,4 @@ def event_entry(host: HostView, event: Event, job: JobView | None, offset: float
     at = offset + event.m / 1e9
     text = event.text.rstrip(".")
     key = job.key if job is not None else ""
-    return Entry(at, words.group, words.word, who, text, words.token, serial, place, key)
+    return LogEntry(at, words.group, words.word, who, text, words.token, serial, place, key)

@@ -100,7 +100,7 @@ def _place(case: Case) -> tuple[bool, bool, int, int, float, int]:
     return (False, case.past, *order, case.number)
 
 
-class Course:
+class FindingHistory:
     """The findings of one host, followed over time.
 
     ``cases`` has those to show, in order.

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ..runs.runs import LabRuns
     from .finding_history import Case
     from .journal import Journal
-    from .log_entry import Entry
+    from .log_entry import LogEntry
 
 KEPT_OUTPUT = 400
 """Lines of what trainers say that were started here."""
@@ -29,7 +29,7 @@ class Happened:
     """
 
     def __init__(self) -> None:
-        self.output: deque[Entry] = deque(maxlen=KEPT_OUTPUT)
+        self.output: deque[LogEntry] = deque(maxlen=KEPT_OUTPUT)
         self.stopped: dict[int, str] = {}
         self.lines = 0
         self._journals: dict[str, Journal] = {}
@@ -46,7 +46,7 @@ class Happened:
         Return whether anything of it is new.
         """
         from ...wire.clean import clean
-        from .log_entry import Entry
+        from .log_entry import LogEntry
 
         lines = self.lines
         if labs is not None:
@@ -54,7 +54,7 @@ class Happened:
             for who, line in labs.new_output():
                 self.lines += 1
                 self.output.append(
-                    Entry(
+                    LogEntry(
                         time.time(),
                         "output",
                         "output",

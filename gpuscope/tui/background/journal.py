@@ -19,7 +19,7 @@ from ...store.view import by_key
 from ...text.ranges import compact_ranges, ranges_text, spans
 from ...text.units import age_text
 from .event_entry import event_entry
-from .log_entry import FOUND, NO_LONGER, NOTICED, PROBE_LOST, RUNNING, SOLVED, Entry, name_of_job
+from .log_entry import FOUND, NO_LONGER, NOTICED, PROBE_LOST, RUNNING, SOLVED, LogEntry, name_of_job
 
 if TYPE_CHECKING:
     from ...store.view import HostView, JobView
@@ -46,13 +46,13 @@ class Journal:
     """
 
     def __init__(self) -> None:
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, LogEntry] = {}
         self._events: object = None
         self._jobs: dict[str, tuple[int, End | None]] = {}
         self._undated: set[str] = set()
         """Jobs of which it is not known yet when they were started."""
         self._cases: dict[int, bool] = {}
-        self._alike: dict[tuple[str, str, str], tuple[Entry, set[str]]] = {}
+        self._alike: dict[tuple[str, str, str], tuple[LogEntry, set[str]]] = {}
         """By word, pitfall and job the last entry of a finding, and the places it stands for."""
         self._alerts = Alerts(GRAVE_DEVICES)
         self._silent: dict[str, str] = {}
@@ -76,7 +76,7 @@ class Journal:
         self._find(host, cases, now)
         self._devices(host, now)
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: LogEntry) -> None:
         """Keep an entry; one with a known serial replaces that."""
         if self.entries.get(entry.serial) != entry:
             self.entries[entry.serial] = entry
@@ -117,7 +117,7 @@ class Journal:
         at = started if started is not None else seen.wall_seconds if seen is not None else now
         word = "started" if started is not None else RUNNING
         text = about_job(host, job)
-        self.add(Entry(at, "jobs", word, who, text, "text", f"j/{job.key}", place, job.key))
+        self.add(LogEntry(at, "jobs", word, who, text, "text", f"j/{job.key}", place, job.key))
         serial = f"j/{job.key}/end"
         if over is None or end is None:
             if self.entries.pop(serial, None) is not None:  # it is back: it was out of sight
@@ -128,7 +128,7 @@ class Journal:
         text = " · ".join(part for part in (end.text, *last_state(job), lived) if part)
         token = END_TOKENS[end.kind]
         word = PROBE_LOST if end.word == "left" else end.word
-        self.add(Entry(when, "jobs", word, who, text, token, serial, place, job.key))
+        self.add(LogEntry(when, "jobs", word, who, text, token, serial, place, job.key))
 
     def _forget(self, key: str, but: str) -> None:
         """Remove the entries of a process from before its probe came: its job has them now."""
@@ -150,7 +150,7 @@ class Journal:
             if entry is not None and not self._is_repeated_by_another_rank(entry):
                 self.add(entry)
 
-    def _is_repeated_by_another_rank(self, entry: Entry) -> bool:
+    def _is_repeated_by_another_rank(self, entry: LogEntry) -> bool:
         """Return whether another rank of the job has reported the same: they go on together."""
         return entry.word == "resumed" and any(
             one.word == entry.word
@@ -210,7 +210,7 @@ class Journal:
             return
         serial = f"f/{finding.pitfall}/{finding.where}/{word}/{at:.0f}"
         place = ("finding", finding.pitfall, finding.where)
-        entry = Entry(at, "findings", word, who, text, token, serial, place, case.job)
+        entry = LogEntry(at, "findings", word, who, text, token, serial, place, case.job)
         if alike is not None:
             self._alike[alike] = (entry, {finding.where})
         self.add(entry)
@@ -223,7 +223,7 @@ class Journal:
             serial = f"g/{alert.kind}/{alert.key}/{alert.state}/{now:.0f}"
             place = ("device", alert.key)
             token = "warn" if fired else "ok"
-            self.add(Entry(now, "gpu", word, alert.subject, text, token, serial, place))
+            self.add(LogEntry(now, "gpu", word, alert.subject, text, token, serial, place))
         for device in host.devices:
             found = silence(device.readings) if device.gone is None else None
             word = "gone" if device.gone is not None else found.word if found is not None else ""
@@ -242,9 +242,9 @@ class Journal:
                 token = "warn" if word == "unknown" else "bad"
             else:
                 word, text, token = "back", "it answers again", "ok"
-            self.add(Entry(now, "gpu", word, who, text, token, serial, place))
+            self.add(LogEntry(now, "gpu", word, who, text, token, serial, place))
 
-    def of_job(self, key: str | None, until: float | None = None) -> list[Entry]:
+    def of_job(self, key: str | None, until: float | None = None) -> list[LogEntry]:
         """Return what happened to a job, the newest first; without a key, to all of the host."""
         own = [
             one
@@ -253,16 +253,16 @@ class Journal:
         ]
         return sorted(own, key=lambda entry: entry.wall_seconds, reverse=True)
 
-    def of_group(self, group: str) -> list[Entry]:
+    def of_group(self, group: str) -> list[LogEntry]:
         """Return what happened of one kind, the newest first."""
         return self.newest((group,))
 
-    def newest(self, groups: Sequence[str]) -> list[Entry]:
+    def newest(self, groups: Sequence[str]) -> list[LogEntry]:
         """Return what happened of these kinds, the newest first."""
         own = [one for one in self.entries.values() if one.group in groups]
         return sorted(own, key=lambda entry: entry.wall_seconds, reverse=True)
 
-    def like(self, entry: Entry) -> list[Entry]:
+    def like(self, entry: LogEntry) -> list[LogEntry]:
         """Return what happened to the same job, or else to the same GPU, the newest first."""
         if entry.job:
             return self.of_job(entry.job)

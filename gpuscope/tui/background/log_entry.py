@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LogEntry:
     """One line of the log.
 
     ``group`` is a key of :data:`GROUPS`, ``word`` says what happened, ``token`` how grave it is.

@@ -36,7 +36,7 @@ MAX_KEPT = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ProbeAnswer:
     """What is known of a question now.
 
     ``value`` is the result of the last good answer, None before the first; ``before`` is the
@@ -60,7 +60,7 @@ class _Question:
     __slots__ = ("answer", "came", "task", "tried", "wait_seconds", "wanted")
 
     def __init__(self) -> None:
-        self.answer = Answer()
+        self.answer = ProbeAnswer()
         self.came: float | None = None
         self.tried: float | None = None  # when the last try ended
         self.wait_seconds = 0.0
@@ -125,7 +125,7 @@ class Asker:
         name: str,
         args: Mapping[str, Scalar] | None = None,
         every_seconds: float = 2.0,
-    ) -> Answer:
+    ) -> ProbeAnswer:
         """Return what came last, at once, and ask again once that is ``every_seconds`` old.
 
         It asks in the background. It is called with every drawing of what shows the answer, and
@@ -133,7 +133,7 @@ class Asker:
         """
         reached = self._reach()
         if reached is not None and reached[1].badge:
-            return Answer(problem=NOT_RECORDED, code="unsupported")
+            return ProbeAnswer(problem=NOT_RECORDED, code="unsupported")
         key = self._key(trainer, name, args)
         question = self._questions.get(key)
         now = time.monotonic()
@@ -161,7 +161,7 @@ class Asker:
                 self._make_room()
                 self._questions[key] = _Question()
             question = self._questions[key]
-            question.answer = Answer(value, None, question.answer.value)
+            question.answer = ProbeAnswer(value, None, question.answer.value)
             question.came = question.wanted = time.monotonic()
         elif reached is not None:
             store, source = reached
@@ -170,10 +170,12 @@ class Asker:
 
     def seen(
         self, trainer: TrainerView, name: str, args: Mapping[str, Scalar] | None = None
-    ) -> Answer:
+    ) -> ProbeAnswer:
         """Return what came last, without asking: for a screen that is frozen."""
         question = self._questions.get(self._key(trainer, name, args))
-        return Answer() if question is None else self._as_of(question, time.monotonic(), trainer)
+        return (
+            ProbeAnswer() if question is None else self._as_of(question, time.monotonic(), trainer)
+        )
 
     def _key(
         self, trainer: TrainerView, name: str, args: Mapping[str, Scalar] | None
@@ -205,7 +207,7 @@ class Asker:
             if question.task is not None:
                 question.task.cancel()
 
-    def _as_of(self, question: _Question, now: float, trainer: TrainerView) -> Answer:
+    def _as_of(self, question: _Question, now: float, trainer: TrainerView) -> ProbeAnswer:
         from dataclasses import replace
 
         age = None if question.came is None else now - question.came
@@ -230,7 +232,7 @@ class Asker:
             result = await self.ask(trainer, name, args)
             now = time.monotonic()
             between = None if question.came is None else now - question.came
-            question.answer = Answer(result.value, None, before.value, between)
+            question.answer = ProbeAnswer(result.value, None, before.value, between)
             question.came, question.wait_seconds = now, 0.0
         except SourceError as error:
             question.wait_seconds = AGAIN_SECONDS.get(error.code, FAILED_AGAIN_SECONDS)
@@ -250,5 +252,5 @@ class Asker:
                 task.cancel()
 
 
-def _failed(before: Answer, problem: str, code: str) -> Answer:
-    return Answer(before.value, None, before.before, before.between_seconds, problem, code)
+def _failed(before: ProbeAnswer, problem: str, code: str) -> ProbeAnswer:
+    return ProbeAnswer(before.value, None, before.before, before.between_seconds, problem, code)

@@ -123,7 +123,7 @@ class LineChart(Painted):
         blank: list[Line] = [[]] * above
         return [strip_of(line, width, tokens) for line in (*blank, *drawn)]
 
-    def _frame(self, width: int, rows: int) -> tuple[adapter.Frame, int]:
+    def _frame(self, width: int, rows: int) -> tuple[adapter.Axes, int]:
         """Return the axes of a plot of ``rows``, and how many of these stay blank above it."""
         start, end = self._start, self._now
         # whole columns on the clock, so that the picture moves and does not shimmer
@@ -140,7 +140,7 @@ class LineChart(Painted):
         low, high = self._low, self._high
         y_ticks, taken = even_ticks(low, high, rows - 1, self._shares)
         x_axis = rows + 2 >= AXIS_HEIGHT
-        frame = adapter.Frame(start, end, low, high, x_ticks, y_ticks, x_axis)
+        frame = adapter.Axes(start, end, low, high, x_ticks, y_ticks, x_axis)
         return frame, rows - 1 - taken
 
 

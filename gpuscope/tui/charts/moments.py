@@ -19,7 +19,7 @@ NUMBERS = ("▁", "▂", "▃", "▄", "▅", "▆", "▇", "█")
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class Band:
     """The least and the most of each bucket in bytes, as ``low`` and ``high``.
 
     ``ooms`` are the buckets in which memory ran out.
@@ -40,11 +40,11 @@ class MomentChart(Painted):
 
     def __init__(self, **kwargs: str) -> None:
         super().__init__(**kwargs)
-        self._curve = Curve((), ())
+        self._curve = Band((), ())
         self._at = 0
         self._empty = ""
 
-    def show(self, curve: Curve, at: int, empty: str = "") -> None:
+    def show(self, curve: Band, at: int, empty: str = "") -> None:
         """Draw ``curve`` with bucket ``at`` chosen; without buckets the text ``empty``."""
         if (curve, at, empty) != (self._curve, self._at, self._empty):
             self._curve, self._at, self._empty = curve, at, empty

@@ -41,7 +41,7 @@ class PlottedLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class Axes:
     """The axes: limits (finite, high above low) and ticks as (position, label)."""
 
     x_low: float
@@ -56,7 +56,7 @@ class Frame:
 Run = tuple[list[float], list[float]]
 
 
-def runs_of(line: PlottedLine, frame: Frame, columns: int) -> list[Run]:
+def runs_of(line: PlottedLine, frame: Axes, columns: int) -> list[Run]:
     """Return what is drawn of a line: its unbroken runs inside the window.
 
     Each value is finite and within the axis, and each column has at most two points (its lowest
@@ -105,7 +105,7 @@ def runs_of(line: PlottedLine, frame: Frame, columns: int) -> list[Run]:
     return runs[-MAX_RUNS:]
 
 
-def _unknown_columns(lines: Sequence[PlottedLine], frame: Frame, columns: int) -> list[int]:
+def _unknown_columns(lines: Sequence[PlottedLine], frame: Axes, columns: int) -> list[int]:
     """Return the columns of the plot in which no line is known any more.
 
     A reading that is unknown since its last value is not the same as none: before the first value,
@@ -149,7 +149,7 @@ def _value(point: tuple[float, float]) -> float:
 
 def draw(
     lines: Sequence[PlottedLine],
-    frame: Frame,
+    frame: Axes,
     width: int,
     height: int,
     unknown: str = "",
@@ -187,7 +187,7 @@ def margin_of(ticks: Sequence[tuple[float, str]]) -> int:
     return max((len(label) for _, label in ticks), default=0) + 1
 
 
-def _around(frame: Frame, width: int, height: int) -> tuple[tuple[Piece, ...], ...]:
+def _around(frame: Axes, width: int, height: int) -> tuple[tuple[Piece, ...], ...]:
     """Return the axes alone.
 
     They stay where they are while a window of time moves on, and are kept.

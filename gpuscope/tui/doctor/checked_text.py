@@ -20,11 +20,11 @@ from .text import LABEL, NOTHING, SEVERITY_TOKENS, UNEXAMINED, glyph_of, with_la
 if TYPE_CHECKING:
     from ...doctor.finding import Pitfall, Report
     from ...store.view import HistoryOf, HostView
-    from ..background.doctor_watch import DeadTrainer, Watch
+    from ..background.doctor_watch import DeadTrainer, DoctorWatch
     from ..background.finding_history import Case
-    from ..background.log_entry import Entry
+    from ..background.log_entry import LogEntry
     from ..theme import Glyphs
-    from .text import Group
+    from .text import CaseGroup
 
 MOST_ENDED = 4
 UNPROBED, NEXT_RUN = (
@@ -49,14 +49,14 @@ COURSE_ROWS = 3
 
 
 def about(
-    watch: Watch,
+    watch: DoctorWatch,
     host: HostView,
     readings: HistoryOf,
-    opened: Sequence[Entry],
+    opened: Sequence[LogEntry],
     glyphs: Glyphs,
     cells: int,
     tight: bool = False,
-    over: Sequence[Entry] = (),
+    over: Sequence[LogEntry] = (),
     roomy: bool = False,
 ) -> list[Line]:
     """Return what was looked at, with its figures, and what could not be decided or checked.
@@ -203,7 +203,7 @@ def known_pitfalls(table: Mapping[str, Pitfall], cells: int, rows: int) -> list[
 
 
 def happened(
-    deaths: Sequence[DeadTrainer], events: Sequence[Entry], glyphs: Glyphs, cells: int
+    deaths: Sequence[DeadTrainer], events: Sequence[LogEntry], glyphs: Glyphs, cells: int
 ) -> list[Line]:
     """Return the trainers that died here in the last day, and what happened while this ran."""
     out: list[Line] = []
@@ -243,7 +243,7 @@ def _words_of(row: Pitfall) -> str:
     return " ".join((row.symptom, row.now, row.not_when, row.cost, *fixes))
 
 
-def ended_page(group: Group, host: HostView, glyphs: Glyphs, cells: int) -> list[Line]:
+def ended_page(group: CaseGroup, host: HostView, glyphs: Glyphs, cells: int) -> list[Line]:
     """Return the page of the folded row: each trainer that ended earlier in a line or two."""
     out: list[Line] = [[(f"{group.ended} trainers ended earlier", "title")], []]
     for one in group.unfolded():

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from ...store.view import HostView, by_key, by_pid
 from ..shell.selection import on_device
-from .text import Group, where_of
+from .text import CaseGroup, where_of
 
 
-def text_of(group: Group, host: HostView) -> str:
+def text_of(group: CaseGroup, host: HostView) -> str:
     """Return what the filter searches of a finding: also its places, and the jobs that are there.
 
     That is the job that it names, that of its process, or those on its GPU.

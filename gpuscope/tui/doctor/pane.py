@@ -32,7 +32,7 @@ from .text import (
     COLUMNS,
     FOLDED,
     TABLE_GAP,
-    Group,
+    CaseGroup,
     about_row,
     columns,
     detail,
@@ -42,7 +42,7 @@ from .text import (
 
 if TYPE_CHECKING:
     from ...doctor.finding import Pitfall
-    from ..background.doctor_watch import Watch
+    from ..background.doctor_watch import DoctorWatch
 
 EXAMINED, ELSEWHERE = "What was checked", "What else can be checked"
 WIDE = 160
@@ -92,7 +92,7 @@ class DoctorPane(Pane):
         """For how many cells the finding, what was examined, and the list were written."""
         self._scroll = VerticalScroll(self._lines, id="finding", classes="panel", can_focus=True)
         self._examined = Lines(id="examined", classes="panel")
-        self._groups: dict[str, Group] = {}
+        self._groups: dict[str, CaseGroup] = {}
         self._shown = ""
         self._unfolded = False
         """Whether each trainer that ended earlier has a row of its own."""
@@ -114,7 +114,7 @@ class DoctorPane(Pane):
             yield self._scroll
 
     @property
-    def doctor(self) -> Watch:
+    def doctor(self) -> DoctorWatch:
         """What the doctor of this session knows."""
         return self.session.doctor
 
@@ -220,7 +220,7 @@ class DoctorPane(Pane):
             self.call_later(self.app.main._footer)  # type: ignore[attr-defined]
         self.call_after_refresh(self._say_more)
 
-    def _show_examined(self, group: Group | None, host: HostView) -> None:
+    def _show_examined(self, group: CaseGroup | None, host: HostView) -> None:
         """Fill the place below a list at the left: with what was checked, or with what can be."""
         self._examined.display = self._terminal[0] >= WIDE
         if not self._examined.display:
@@ -277,19 +277,19 @@ class DoctorPane(Pane):
             self._terminal[0] >= WIDE and self._terminal[1] >= COURSE_ROWS,
         )
 
-    def _background(self, group: Group, row: Pitfall, cells: int) -> list[Line]:
+    def _background(self, group: CaseGroup, row: Pitfall, cells: int) -> list[Line]:
         """Return the rest of what is known of the pitfall."""
         from ...doctor.explain import background
 
         replayed = self.session.replay is not None
         return background(row, steps_of(group.first.finding, replayed), cells, replayed)
 
-    def _shows_title(self, group: Group, host: HostView) -> bool:
+    def _shows_title(self, group: CaseGroup, host: HostView) -> bool:
         """Return whether the row of a finding in the list shows its title to the end."""
         cell = row_of(group, host, self._table.tokens.glyphs).cells["what"]
         return isinstance(cell, list) and styled.cells(cell) <= self._table.width_of("what")
 
-    def _stack(self, group: Group, host: HostView) -> list[Line]:
+    def _stack(self, group: CaseGroup, host: HostView) -> list[Line]:
         """Return the stack of a hung trainer, which is requested only while it is on screen."""
         case = group.first
         trainer = by_pid(host.trainers, case.pid)
@@ -330,10 +330,10 @@ class DoctorPane(Pane):
     def _examined_cells(self) -> int:
         return max(30, (self._examined.size.width or 80) - 1)
 
-    def _group(self) -> Group | None:
+    def _group(self) -> CaseGroup | None:
         return self._groups.get(self._table.cursor_key or "")
 
-    def _proof(self, group: Group) -> Proof | str:
+    def _proof(self, group: CaseGroup) -> Proof | str:
         finding = group.first.finding
         row = (self.doctor.table or {}).get(finding.pitfall)
         replay = self.session.replay
@@ -495,6 +495,6 @@ class DoctorPane(Pane):
             self.session.notices.say(sentence)
 
 
-def _pids_of(group: Group) -> set[int | None]:
+def _pids_of(group: CaseGroup) -> set[int | None]:
     """Return the processes that a finding still holds for."""
     return {case.pid for case in (group.first, *group.others) if not case.past}

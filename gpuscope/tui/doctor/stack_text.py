@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from ...text.styled import Line
-from ..background.probe_queries import Answer
+from ..background.probe_queries import ProbeAnswer
 from ..shared.stack_text import frame_pieces
 from ..shell.keymap import key_of
 
 FRAMES = 8
 
 
-def stack_text(answer: Answer) -> list[Line]:
+def stack_text(answer: ProbeAnswer) -> list[Line]:
     """Return the innermost frames of the thread that trains, the innermost first.
 
     Without an answer yet, it is said why.

@@ -26,7 +26,7 @@ from .proof import Proof
 if TYPE_CHECKING:
     from ...doctor.finding import Finding, Fix, Pitfall
     from ...store.view import HostView
-    from ..background.doctor_watch import Watch
+    from ..background.doctor_watch import DoctorWatch
     from ..theme import Glyphs
 
 NOTHING, UNEXAMINED = "Nothing wrong was found", "Nothing has been checked yet"
@@ -60,7 +60,7 @@ def glyph_of(severity: str, glyphs: Glyphs) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class CaseGroup:
     """Findings that say the same of several ranks or devices: the first stands for all."""
 
     first: Case
@@ -76,15 +76,15 @@ class Group:
         """The number of ended trainers in this row, 0 for findings on what runs."""
         return len({case.pid for case in (self.first, *self.others)}) if self.first.dead else 0
 
-    def unfolded(self) -> list[Group]:
+    def unfolded(self) -> list[CaseGroup]:
         """Return a group for each ended trainer, in order."""
         of_pid: dict[int | None, list[Case]] = {}
         for case in (self.first, *self.others):
             of_pid.setdefault(case.pid, []).append(case)
-        return [Group(first, tuple(rest)) for first, *rest in of_pid.values()]
+        return [CaseGroup(first, tuple(rest)) for first, *rest in of_pid.values()]
 
 
-def group_cases(cases: Sequence[Case]) -> list[Group]:
+def group_cases(cases: Sequence[Case]) -> list[CaseGroup]:
     """Return the cases in order, with those together that say the same.
 
     They are of one job and have the same weight; of devices, they say it in the same words. All
@@ -100,13 +100,13 @@ def group_cases(cases: Sequence[Case]) -> list[Group]:
             _NUMBER.sub("", finding.title) if _GPU.fullmatch(finding.where) else "",
         )  # fmt: skip
         found.setdefault((FOLDED,) if fold and case.dead else alike, []).append(case)
-    return [Group(first, tuple(rest)) for first, *rest in found.values()]
+    return [CaseGroup(first, tuple(rest)) for first, *rest in found.values()]
 
 
 # ── the list ──
 
 
-def row_of(group: Group, host: HostView, glyphs: Glyphs) -> TableRow:
+def row_of(group: CaseGroup, host: HostView, glyphs: Glyphs) -> TableRow:
     """Return a finding in a line."""
     case, finding = group.first, group.first.finding
     token = "faint" if case.past else SEVERITY_TOKENS[finding.severity]
@@ -171,7 +171,7 @@ def confidence_of(finding: Finding) -> str:
     return "guess" if finding.confidence == "prior" else finding.confidence
 
 
-def where_of(group: Group, host: HostView | None = None) -> str:
+def where_of(group: CaseGroup, host: HostView | None = None) -> str:
     """Return where its findings are: of devices all of them, else the place of the first.
 
     The script comes before the place where several run on ``host``.
@@ -190,11 +190,11 @@ def _names(title: str, where: str) -> bool:
     return bool(_GPU.fullmatch(where) and re.search(rf"\b{where}\b", title))
 
 
-def _times(group: Group) -> str:
+def _times(group: CaseGroup) -> str:
     return f"{1 + len(group.others)}× " if group.others else ""
 
 
-def about_row(watch: Watch, host: HostView, glyphs: Glyphs) -> TableRow:
+def about_row(watch: DoctorWatch, host: HostView, glyphs: Glyphs) -> TableRow:
     """Return the row of what was checked.
 
     It says that nothing is wrong, with what runs, or what could not be decided.
@@ -229,7 +229,7 @@ def _what_runs(host: HostView) -> str:
 
 
 def detail(
-    group: Group,
+    group: CaseGroup,
     host: HostView,
     row: Pitfall | None,
     proof: Proof | str,

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
-from .summary import Grade, Summary
+from .summary import Grade, HostSummary
 
 SORTS = ("worst", "name", "free", "load", "memory")
 BETTER_SECONDS = 10.0
@@ -39,7 +39,7 @@ class Order:
         """The grade by which a host was sorted; None before the first sort."""
         return self._grades.get(key)
 
-    def arrange(self, summaries: Sequence[Summary], sort: str, now: float) -> list[Summary]:
+    def arrange(self, summaries: Sequence[HostSummary], sort: str, now: float) -> list[HostSummary]:
         """Return all of them in order."""
         for one in summaries:
             self._follow(one, now)
@@ -56,7 +56,7 @@ class Order:
             self._places = {one.key: place for place, one in enumerate(inorder)}
         return sorted(summaries, key=lambda one: self._places[one.key])
 
-    def _follow(self, one: Summary, now: float) -> None:
+    def _follow(self, one: HostSummary, now: float) -> None:
         before = self._grades.get(one.key)
         if before is None or before == one.grade:
             at_once = True
@@ -88,20 +88,20 @@ def _unknown_last(value: float | None) -> tuple[bool, float]:
     return value is None, -(value or 0.0)
 
 
-def _of_memory(one: Summary) -> tuple[bool, float]:
+def _of_memory(one: HostSummary) -> tuple[bool, float]:
     share = (
         one.used_bytes / one.total_bytes if one.used_bytes is not None and one.total_bytes else None
     )
     return _unknown_last(None if share is None else round(share, 2))
 
 
-def _of_load(one: Summary) -> tuple[bool, float]:
+def _of_load(one: HostSummary) -> tuple[bool, float]:
     return _unknown_last(
         None if one.utilization_percent is None else round(one.utilization_percent / 5)
     )
 
 
-_VALUES: dict[str, Callable[[Summary], tuple[bool, float]]] = {
+_VALUES: dict[str, Callable[[HostSummary], tuple[bool, float]]] = {
     "name": lambda one: (False, 0.0),
     "free": lambda one: (not one.current, -float(one.free)),
     "load": _of_load,

@@ -27,7 +27,7 @@ from .watch import Fleet
 if TYPE_CHECKING:
     from ...store.view import HostView
     from ..overview.charts import Charts
-    from .summary import Summary
+    from .summary import HostSummary
 
 TINY_ROWS, ROOMY_ROWS, CHART_ROWS = 20, 32, 9
 DETAIL_ROWS, BARE_DETAIL_ROWS = 4, 2
@@ -74,10 +74,10 @@ class FleetPane(Pane):
         """What the charts have with their frame, 0 for no charts."""
         self._drawn: object = None
         self._terminal = (80, 24)
-        self._rows: dict[str, tuple[Summary, object, object, TableRow]] = {}
+        self._rows: dict[str, tuple[HostSummary, object, object, TableRow]] = {}
         self._names: dict[str, str] = {}
         """By key, as they stand in the table."""
-        self._shown: dict[str, Summary] = {}
+        self._shown: dict[str, HostSummary] = {}
         self._placed = False
 
     def compose(self) -> ComposeResult:
@@ -136,7 +136,7 @@ class FleetPane(Pane):
         if doctor.table is not None and self.is_mounted and self.session.paused_seconds is None:
             self._fleet.judge(doctor.table)
 
-    def _row(self, one: Summary) -> TableRow:
+    def _row(self, one: HostSummary) -> TableRow:
         """Return the line of a host; the one before where nothing of it changed."""
         tokens, name = self._hosts.tokens, self._names.get(one.key, one.name)
         missing = HERE if one.current else self._fleet.missing(one)
@@ -174,7 +174,7 @@ class FleetPane(Pane):
         self._detail.show([*lines, *([[]] * (rows - len(lines)))])
         self._show_devices(rows + 2 if rows and framed else rows)
 
-    def _lines_of(self, one: Summary, rows: int) -> list[Line]:
+    def _lines_of(self, one: HostSummary, rows: int) -> list[Line]:
         missing = HERE if one.current else self._fleet.missing(one)
         cells = max(20, self._terminal[0] - 6)
         return list(detail_lines(one, missing, cells, rows, self._hosts.tokens))

@@ -25,7 +25,7 @@ from ..shell.keymap import key_of
 from ..theme import Glyphs, Tokens
 from ..widgets.bars import Meter
 from ..widgets.table import Cell, Column, TableRow
-from .summary import HERE, Grade, Missing, Summary, Totals
+from .summary import HERE, Grade, HostSummary, HostTotals, Missing
 
 COLUMNS = (
     Column("mark", "", 1),
@@ -156,7 +156,7 @@ def mark_of(grade: Grade, glyphs: Glyphs) -> Piece:
 
 
 def host_row(
-    one: Summary,
+    one: HostSummary,
     tokens: Tokens,
     name: str = "",
     missing: Missing = HERE,
@@ -188,7 +188,7 @@ def host_row(
     return TableRow(one.key, cells, "muted", spans="worst")
 
 
-def _figures(one: Summary, token: str) -> dict[str, Cell]:
+def _figures(one: HostSummary, token: str) -> dict[str, Cell]:
     load, tensor, used, total = (
         one.utilization_percent,
         one.tensor_percent,
@@ -235,7 +235,7 @@ def _figures(one: Summary, token: str) -> dict[str, Cell]:
     }
 
 
-def worst_cell(one: Summary, missing: Missing = HERE) -> Line:
+def worst_cell(one: HostSummary, missing: Missing = HERE) -> Line:
     """The worst in few words; what is well says whether it works."""
     if one.words:
         grade, text = one.words[0]
@@ -259,7 +259,9 @@ def next_try(missing: Missing) -> str:
     return f"retry in {missing.retry:.0f} s" if missing.retry >= 0.5 else "trying now"
 
 
-def totals_lines(now: Totals, shown: int, width: int, tokens: Tokens, sort: str = "") -> list[Line]:
+def totals_lines(
+    now: HostTotals, shown: int, width: int, tokens: Tokens, sort: str = ""
+) -> list[Line]:
     """Return the sums over hosts and devices in two lines of at most ``width`` cells.
 
     The second says where there is room.
@@ -299,7 +301,7 @@ def totals_lines(now: Totals, shown: int, width: int, tokens: Tokens, sort: str 
     return [first, second] if second else [first]
 
 
-def room_pieces(now: Totals, cells: int) -> Line:
+def room_pieces(now: HostTotals, cells: int) -> Line:
     """Return where there is room, as many hosts as fit.
 
     An example is ``free: node-07 8× 140 GiB · node-12 2× 80 GiB``.
@@ -315,7 +317,7 @@ def room_pieces(now: Totals, cells: int) -> Line:
 
 
 def detail_lines(
-    one: Summary, missing: Missing, cells: int, rows: int, tokens: Tokens
+    one: HostSummary, missing: Missing, cells: int, rows: int, tokens: Tokens
 ) -> list[Line]:
     """Return all that is wrong with a host, in full as far as ``rows`` reach.
 
@@ -341,7 +343,7 @@ def detail_lines(
     return lines[:rows]
 
 
-def missing_lines(one: Summary, missing: Missing, cells: int) -> list[Line]:
+def missing_lines(one: HostSummary, missing: Missing, cells: int) -> list[Line]:
     """Return since when a host is missing, what happens next, and how old its figures are."""
     glyph = _LINK_TOKENS[one.state]
     since = clock_text(time.time() - missing.seconds)

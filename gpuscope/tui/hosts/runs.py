@@ -35,7 +35,7 @@ SPARSE = ("step", "pace", "eta", "loss", "input", "user")
 NOTHING: Line = [("–", "faint")]
 
 
-class Run(NamedTuple):
+class HostJob(NamedTuple):
     """What a host reports about one of its jobs; None is unknown."""
 
     key: str
@@ -53,7 +53,7 @@ class Run(NamedTuple):
     input: float | None
 
 
-def run_of(host: HostView, job: JobView, key: str, history: HistoryOf = no_history) -> Run:
+def run_of(host: HostView, job: JobView, key: str, history: HistoryOf = no_history) -> HostJob:
     """Return what a host reports about a job: its slowest rank there, and the last one."""
     living = [trainer for trainer in job.trainers if trainer.gone is None]
 
@@ -63,7 +63,7 @@ def run_of(host: HostView, job: JobView, key: str, history: HistoryOf = no_histo
     shares = [share for one in living if (share := input_share(one)) is not None]
     pace = pace_of(living) if living else None
     left = [n for one in living if (n := seconds_left(one)) is not None]
-    return Run(
+    return HostJob(
         key,
         job.title,
         job.user or "",
@@ -84,15 +84,15 @@ def run_of(host: HostView, job: JobView, key: str, history: HistoryOf = no_histo
 class Joined:
     """A job of the cluster: its parts, each with the name of its host."""
 
-    parts: tuple[tuple[str, Run], ...]
+    parts: tuple[tuple[str, HostJob], ...]
 
 
-def joined(hosts: Sequence[tuple[str, Sequence[Run]]]) -> list[Joined]:
+def joined(hosts: Sequence[tuple[str, Sequence[HostJob]]]) -> list[Joined]:
     """Return the jobs of these hosts: what has a problem, what has a warning, then the rest.
 
     Among these, mine come first, then those with most GPUs.
     """
-    found: dict[str, list[tuple[str, Run]]] = {}
+    found: dict[str, list[tuple[str, HostJob]]] = {}
     for name, runs in hosts:
         for run in runs:
             found.setdefault(run.key, []).append((name, run))
@@ -143,7 +143,7 @@ def _starved(share: float) -> str:
     return "warn" if share >= STARVED else "muted"
 
 
-def _state(parts: Sequence[tuple[str, Run]], glyphs: Glyphs) -> Line:
+def _state(parts: Sequence[tuple[str, HostJob]], glyphs: Glyphs) -> Line:
     """Return the worst state of a job's parts, and on which GPUs or on which host it is."""
     for kind, sign in (("bad", glyphs.bad), ("warn", glyphs.warn)):
         for name, run in parts:

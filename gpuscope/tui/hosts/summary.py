@@ -1,7 +1,7 @@
 """This module sums up many hosts in a line each, and all of them together.
 
 It says what of a host is worth a line and how grave it is. It is pure: a
-:class:`~gpuscope.store.view.HostView` goes in, a :class:`Summary` comes out. Bytes are ints or
+:class:`~gpuscope.store.view.HostView` goes in, a :class:`HostSummary` comes out. Bytes are ints or
 floats, times seconds.
 """
 
@@ -26,7 +26,7 @@ from ..shared.device_state_text import in_short
 from ..shared.job_notes import growth_lines
 from ..shared.job_rows import devices_of
 from ..shell.keymap import key_of
-from .runs import Run, run_of
+from .runs import HostJob, run_of
 
 MOST_WORDS, MOST_RUNS = 4, 8
 
@@ -50,7 +50,7 @@ Word = tuple[Grade, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class HostSummary:
     """One host in a line.
 
     ``words`` say what is wrong, the worst first. ``devices`` is how many answer or should, and
@@ -88,7 +88,7 @@ class Summary:
     """The title of the one that uses most devices, mine before others'."""
     pace_seconds: float | None = None
     """Its seconds per step, None while none ends."""
-    runs: tuple[Run, ...] = ()
+    runs: tuple[HostJob, ...] = ()
     """What runs, a line for each job."""
     mine: bool = False
     text: str = ""
@@ -110,7 +110,7 @@ HERE = Missing()
 
 def summarise(
     host: HostView, found: Sequence[Word] = (), history: HistoryOf = no_history
-) -> Summary:
+) -> HostSummary:
     """A host in a line; ``found`` is what the doctor's rules and the other hosts say of it."""
     answered = host.sampled_seconds is not None or bool(host.devices or host.processes)
     link = link_state(host)
@@ -144,7 +144,7 @@ def summarise(
     else:
         grade = Grade.FINE if busy or (running and not verdicts) else Grade.IDLE
     main = _main_job(host, running)
-    return Summary(
+    return HostSummary(
         key=host.key,
         name=host.name,
         grade=grade,
@@ -262,7 +262,7 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
+class HostTotals:
     """The sums over all hosts.
 
     ``busy``, ``idle``, ``free`` and ``lost`` devices are those of hosts that are heard now, and
@@ -286,14 +286,14 @@ class Totals:
     room: tuple[tuple[str, int, float], ...]
 
 
-def totals(summaries: Sequence[Summary]) -> Totals:
+def totals(summaries: Sequence[HostSummary]) -> HostTotals:
     """Return the sums over these hosts.
 
     Room is counted only on hosts that send readings now.
     """
     room = [(one.name, one.free, one.free_bytes) for one in summaries if one.free and one.current]
     heard = [one for one in summaries if one.current]
-    return Totals(
+    return HostTotals(
         hosts=len(summaries),
         reachable=len(heard),
         stale=sum(one.state == "stale" for one in summaries),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ...store.view import no_history
 from .jobs import across
 from .order import SORTS, Order
-from .summary import Grade, Missing, Summary, Totals, Word, summarise, totals
+from .summary import Grade, HostSummary, HostTotals, Missing, Word, summarise, totals
 
 if TYPE_CHECKING:
     from ...doctor.finding import Finding, Pitfall
@@ -53,7 +53,7 @@ class Fleet:
         self._store, self._frozen, self._clock = store, frozen, clock
         self.visible: Collection[str] = ()
         """The keys of the hosts that are on the screen."""
-        self._known: dict[str, tuple[HostView, tuple[Word, ...], Summary]] = {}
+        self._known: dict[str, tuple[HostView, tuple[Word, ...], HostSummary]] = {}
         self._summed: dict[str, float] = {}
         self._across: dict[str, list[Word]] = {}
         self._found: dict[str, tuple[float, tuple[Word, ...]]] = {}
@@ -63,7 +63,7 @@ class Fleet:
         """When the screen was stopped; None while it goes on."""
         self._turn = 0
         self._judged: dict[str, float | None] = {}
-        self._all: tuple[Summary, ...] = ()
+        self._all: tuple[HostSummary, ...] = ()
 
     def age_of(self, key: str) -> float | None:
         """Seconds since the last frame of a host; None before the first."""
@@ -75,7 +75,7 @@ class Fleet:
         """The moment that the screen shows, which stays while it stands still."""
         return self._clock() if self._stopped is None else self._stopped
 
-    def missing(self, one: Summary) -> Missing:
+    def missing(self, one: HostSummary) -> Missing:
         """Return since when a host is not heard, and when it is tried again."""
         now, age = self._now(), self.age_of(one.key)
         if age is None:
@@ -83,11 +83,11 @@ class Fleet:
         return Missing(age, None if one.retry_at is None else max(0.0, one.retry_at - now))
 
     @property
-    def all(self) -> tuple[Summary, ...]:
+    def all(self) -> tuple[HostSummary, ...]:
         """All hosts as of the last :meth:`look`, in the order in which they were added."""
         return self._all
 
-    def look(self) -> tuple[Summary, ...]:
+    def look(self) -> tuple[HostSummary, ...]:
         """Return every host, as it is or was a moment ago."""
         frozen, store = self._frozen(), self._store()
         now = self._clock()
@@ -123,7 +123,7 @@ class Fleet:
             if host is not None:
                 self._sum_up(host)
 
-    def _sum_up(self, host: HostView) -> Summary:
+    def _sum_up(self, host: HostView) -> HostSummary:
         when, found = self._found.get(host.key, (0.0, ()))
         words = (
             *self._across.get(host.key, ()),
@@ -138,7 +138,7 @@ class Fleet:
             )
         return known[2]
 
-    def shown(self, mine: bool = False, text: str = "") -> list[Summary]:
+    def shown(self, mine: bool = False, text: str = "") -> list[HostSummary]:
         """Those that contain ``text``, in order."""
         needle = text.casefold()
         passed = [one for one in self._all if needle in one.text and (one.mine or not mine)]
@@ -146,7 +146,7 @@ class Fleet:
         kept = {one.key for one in passed}
         return [one for one in inorder if one.key in kept]
 
-    def totals(self) -> Totals:
+    def totals(self) -> HostTotals:
         """The sums over all hosts, whatever the filter hides."""
         return totals(self._all)
 

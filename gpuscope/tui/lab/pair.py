@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from ...lab.config import LabConfig
     from ...lab.ledger import Entry
     from ..charts.line import Series
-    from ..runs.run import Run
+    from ..runs.run import RunView
     from ..runs.runs import LabRuns
 
 log = logging.getLogger("gpuscope.lab")
 
 
-class Pair:
+class ComparedRuns:
     """The two runs that are compared.
 
     ``a`` and ``b`` are the newest entry of each side, None where there is none.
@@ -138,7 +138,7 @@ class Pair:
         return a, runs.config
 
 
-def curves(pair: Pair, current: Run | None) -> tuple[list[Series], str]:
+def curves(pair: ComparedRuns, current: RunView | None) -> tuple[list[Series], str]:
     """Return the losses of A, B and the run in progress, and what they are drawn over.
 
     That is samples, so that equal amounts of data stand below each other, or steps where a run

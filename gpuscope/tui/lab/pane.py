@@ -23,7 +23,7 @@ from ..widgets.table import GUTTER, LiveTable, TableRow
 from ..widgets.text import Lines
 from .compare import comparison_lines
 from .first_run import FirstRun
-from .pair import Pair
+from .pair import ComparedRuns
 from .panel_heights import VIEWS, heights_of, least, panels_that_fit
 from .rows import (
     BARS_CELLS,
@@ -43,7 +43,7 @@ from .text import notes_of, title_of_run
 if TYPE_CHECKING:
     from ...lab.ledger import Entry
     from ..runs.runs import LabRuns
-    from .rows import Shown
+    from .rows import ShownRun
 
 WIDE, TWO_COLUMNS = 100, 64
 LEFT_WIDE, LEFT_NARROW = 42, 34
@@ -88,8 +88,8 @@ class LabPane(Pane):
         self._charts = RunCharts()
         self._notes = Lines(id="lab-notes")
         self._right = Vertical(id="lab-right")
-        self._pair, self._first = Pair(), FirstRun(session)
-        self._shown: list[Shown] = []
+        self._pair, self._first = ComparedRuns(), FirstRun(session)
+        self._shown: list[ShownRun] = []
         self._rows: list[TableRow] = []
         self._entries: Sequence[Entry] = ()
         self._made: tuple[object, ...] = ()

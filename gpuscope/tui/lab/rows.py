@@ -17,7 +17,7 @@ from ...text.styled import Line
 from ...text.units import bytes_text, duration_text, pace_text, short_age_text
 from ...text.width import cells as text_cells
 from ..runs.choices import SWITCHES
-from ..runs.run import Run
+from ..runs.run import RunView
 from ..runs.runs import run_name, sides
 from ..theme import Glyphs
 from ..widgets.bars import Meter
@@ -88,7 +88,7 @@ class Amount:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownRun:
     """A row: the newest entry of it, and all the repeats it stands for."""
 
     key: str
@@ -96,7 +96,7 @@ class Shown:
     entries: tuple[Entry, ...]
 
 
-def gather_repeats(entries: Sequence[Entry]) -> list[Shown]:
+def gather_repeats(entries: Sequence[Entry]) -> list[ShownRun]:
     """Return rows in the order of entries; the repeats of one setting of a group are one."""
     out, seen = [], set()
     for entry in entries:
@@ -104,11 +104,11 @@ def gather_repeats(entries: Sequence[Entry]) -> list[Shown]:
             continue
         alike = tuple(sides(entries, entry))
         seen |= {one.id for one in alike}
-        out.append(Shown(str(entry.id), entry, alike))
+        out.append(ShownRun(str(entry.id), entry, alike))
     return out
 
 
-def place_in_pair(shown: Shown, a: int | None, b: int | None) -> int:
+def place_in_pair(shown: ShownRun, a: int | None, b: int | None) -> int:
     """Return where a row is listed: run A, then run B, then all others in their order."""
     ids = {entry.id for entry in shown.entries}
     return 0 if a in ids else 1 if b in ids else 2
@@ -159,7 +159,7 @@ def setting_of(
 
 
 def row_of(
-    shown: Shown, a: int | None, b: int | None, against: LabConfig | None, many_devices: bool
+    shown: ShownRun, a: int | None, b: int | None, against: LabConfig | None, many_devices: bool
 ) -> TableRow:
     """Return the row of a run, or of the repeats of one, with its marks.
 
@@ -196,7 +196,7 @@ SOON = {"starting": "starts", "running": "runs", "stopping": "stops", "stopped":
 """States in the six cells of a column."""
 
 
-def live_row(run: Run, state: str, against: LabConfig | None, many_devices: bool) -> TableRow:
+def live_row(run: RunView, state: str, against: LabConfig | None, many_devices: bool) -> TableRow:
     """Return the run in progress, or one that was stopped before its first step."""
     last, rates = run.last, run.rates
     token = "muted" if last is not None and last.warming_up else "text"

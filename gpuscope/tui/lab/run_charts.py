@@ -9,13 +9,13 @@ from textual.containers import Vertical
 from ...text.numbers import number
 from ..runs.runs import run_name
 from ..widgets.pane import set_title
-from .pair import Pair, curves
+from .pair import ComparedRuns, curves
 
 if TYPE_CHECKING:
     from textual.widget import Widget
 
     from ..charts.line import LineChart, Series
-    from ..runs.run import Run
+    from ..runs.run import RunView
 
 PACE = "Samples/s"
 
@@ -36,7 +36,7 @@ class RunCharts:
         self.pace.display = False
         right.mount(self.loss, self.pace, before=before)
 
-    def draw(self, pair: Pair, current: Run | None) -> None:
+    def draw(self, pair: ComparedRuns, current: RunView | None) -> None:
         """Draw the losses of A, B and the run in progress, and how fast that one is."""
         from ..charts.axes import loss_axis, round_end
 
@@ -55,12 +55,12 @@ class RunCharts:
             self.pace.show(paces, None, 0.0, None, now=round_end(newest), x="steps")
 
 
-def has_pace(current: Run | None) -> bool:
+def has_pace(current: RunView | None) -> bool:
     """Return whether a run has a pace to draw."""
     return current is not None and sum(pace is not None for pace in current.paces) > 1
 
 
-def _paces(pair: Pair, current: Run) -> list[Series]:
+def _paces(pair: ComparedRuns, current: RunView) -> list[Series]:
     """Return the pace of the run in progress, and the means of A and B over the same samples."""
     from ..charts.line import Series
 

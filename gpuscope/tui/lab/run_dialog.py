@@ -16,7 +16,7 @@ from ...text.clock import DATE_AND_SECOND, clock_text
 from ...text.styled import Line
 from ...text.units import bytes_text, duration_text, percent_text
 from ..cells import fit
-from ..runs.run import Run
+from ..runs.run import RunView
 from ..runs.runs import LabRuns, run_name
 from ..shell.keymap import bindings_of
 from ..widgets.text_dialog import TextDialog
@@ -41,7 +41,7 @@ class RunDialog(TextDialog):
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("RunDialog")]
 
-    def __init__(self, runs: LabRuns, entries: Sequence[Entry], run: Run | None) -> None:
+    def __init__(self, runs: LabRuns, entries: Sequence[Entry], run: RunView | None) -> None:
         super().__init__()
         self.runs = runs
         self._entries, self._run = entries, run
@@ -79,7 +79,7 @@ def _fact(name: str, value: str, token: str = "text") -> Line:
     return [(fit(name, NAME_CELLS), "muted"), (value, token)]
 
 
-def live_lines(run: Run | None) -> Iterable[Line]:
+def live_lines(run: RunView | None) -> Iterable[Line]:
     """Return what is known of a run in progress."""
     if run is None:
         return

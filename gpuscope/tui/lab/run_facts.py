@@ -18,7 +18,7 @@ from ...text.units import (
 )
 from ...text.width import cells as text_cells
 from ..cells import fit
-from ..runs.run import Run
+from ..runs.run import RunView
 
 Fact = tuple[str, str, str]
 """(name, value, token)."""
@@ -28,7 +28,7 @@ PEAK_STEPS = 3
 """Steps after which the peak is what a prediction speaks of."""
 
 
-def facts_of(run: Run) -> list[Fact]:
+def facts_of(run: RunView) -> list[Fact]:
     """Return all that is known of a run, in the order of how soon one wants to know it."""
     last, started = run.last, run.started
     out: list[Fact] = []
@@ -92,7 +92,7 @@ def facts_of(run: Run) -> list[Fact]:
     return out
 
 
-def _predicted(run: Run) -> Piece:
+def _predicted(run: RunView) -> Piece:
     """Return what was predicted, and where the measured peak lies to it."""
     assert run.predicted is not None
     peak = run.predicted
@@ -109,7 +109,7 @@ def _predicted(run: Run) -> Piece:
     )
 
 
-def _batch(run: Run) -> str:
+def _batch(run: RunView) -> str:
     """The effective batch, and what it is made of: ranks × accumulation × micro-batch."""
     assert run.started is not None
     batch, parts = run.started.config.get("batch"), []
@@ -121,7 +121,7 @@ def _batch(run: Run) -> str:
     return f"{run.started.samples_per_step:,}{made}"
 
 
-def _compile(run: Run) -> tuple[str | None, str]:
+def _compile(run: RunView) -> tuple[str | None, str]:
     """Return what compiling is at, or what it came to."""
     going = run.compiling_seconds
     if going is not None:

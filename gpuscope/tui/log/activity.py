@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from ...text.clock import clock_text
 from ...text.styled import Line
 from ...text.units import window_text
-from ..background.log_entry import GROUPS, Entry
+from ..background.log_entry import GROUPS, LogEntry
 from ..cells import fit
 from ..charts.bins import Bins
 from ..charts.spark import spark
@@ -30,9 +30,9 @@ GRAVE = ("bad", "warn")
 
 
 def activity(
-    entries: Sequence[Entry],
+    entries: Sequence[LogEntry],
     now: float,
-    chosen: Entry | None,
+    chosen: LogEntry | None,
     glyphs: Glyphs,
     cells: int,
 ) -> tuple[str, list[Line]]:
@@ -57,7 +57,7 @@ def activity(
     return f"{what} · {older} older" if older else what, out
 
 
-def rows_of(entries: Iterable[Entry]) -> int:
+def rows_of(entries: Iterable[LogEntry]) -> int:
     """Return how many lines the events take: a lane for each kind, and the axis."""
     return len({one.group for one in entries}) + 2
 
@@ -71,7 +71,7 @@ def _bins(moments: Sequence[float], now: float, count: int) -> Bins:
     return Bins.ending(now, float(width * count), count)
 
 
-def _counts(found: Sequence[Entry], bins: Bins) -> list[int]:
+def _counts(found: Sequence[LogEntry], bins: Bins) -> list[int]:
     row = [0] * bins.count
     for one in found:
         place = bins.index(one.wall_seconds)
@@ -83,13 +83,13 @@ def _counts(found: Sequence[Entry], bins: Bins) -> list[int]:
 def _lane(
     group: str,
     row: Sequence[int],
-    found: Sequence[Entry],
+    found: Sequence[LogEntry],
     top: int,
     glyphs: Glyphs,
     bins: Bins,
 ) -> Line:
     """Return the events of one kind; a column has the colour of the gravest of them."""
-    by_place: dict[int, list[Entry]] = {}
+    by_place: dict[int, list[LogEntry]] = {}
     for one in found:
         by_place.setdefault(bins.index(one.wall_seconds), []).append(one)
     seen = [one for place, some in by_place.items() if 0 <= place < bins.count for one in some]
@@ -113,19 +113,19 @@ def _lane(
     return line
 
 
-def _last(found: Sequence[Entry]) -> str:
+def _last(found: Sequence[LogEntry]) -> str:
     """Return when the last of these events was."""
     newest = max(found, key=lambda one: one.wall_seconds)
     return clock_text(newest.wall_seconds)
 
 
-def _token(found: Sequence[Entry]) -> str:
+def _token(found: Sequence[LogEntry]) -> str:
     """Return the colour of the gravest event."""
     tokens = {one.token for one in found}
     return next((token for token in GRAVE if token in tokens), "series1")
 
 
-def _axis(bins: Bins, chosen: Entry | None, glyphs: Glyphs) -> Line:
+def _axis(bins: Bins, chosen: LogEntry | None, glyphs: Glyphs) -> Line:
     """Return the axis, on which the event under the cursor is marked."""
     place = bins.index(chosen.wall_seconds) if chosen is not None else -1
     if not 0 <= place < bins.count:

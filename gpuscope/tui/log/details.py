@@ -13,7 +13,7 @@ from ...text import styled
 from ...text.clock import SECOND, clock_text
 from ...text.styled import Line, Piece
 from ...text.units import age_text
-from ..background.log_entry import GROUPS, Entry
+from ..background.log_entry import GROUPS, LogEntry
 from ..doctor.text import fix_lines
 from ..shared.event_rows import event_lines, sign
 from ..shell.keymap import key_of
@@ -63,7 +63,7 @@ class Around:
 
     host: HostView | None = None
     cases: Sequence[Case] = ()
-    same: Sequence[Entry] = ()
+    same: Sequence[LogEntry] = ()
 
 
 def what_comes_here(cells: int) -> list[Line]:
@@ -75,14 +75,14 @@ def what_comes_here(cells: int) -> list[Line]:
     return out
 
 
-def path_of(entry: Entry) -> str:
+def path_of(entry: LogEntry) -> str:
     """Return the file that was saved, or the first line of code that the text names, or ""."""
     found = _CODE.search(entry.text)
     return entry.path or (found.group() if found else "")
 
 
 def details(
-    entry: Entry, around: Around, glyphs: Glyphs, cells: int, height: int, alone: bool = True
+    entry: LogEntry, around: Around, glyphs: Glyphs, cells: int, height: int, alone: bool = True
 ) -> list[Line]:
     """Return what is known of an entry in at most ``height`` lines of ``cells`` cells.
 
@@ -132,7 +132,7 @@ def _found_now(
     return [*gap, [("Now in the Doctor", "title")], *out]
 
 
-def _also(entry: Entry, around: Around, glyphs: Glyphs, cells: int, room: int) -> list[Line]:
+def _also(entry: LogEntry, around: Around, glyphs: Glyphs, cells: int, room: int) -> list[Line]:
     """Return what else happened to the same job or GPU, below a heading; none without room."""
     rest = [one for one in around.same if one.serial != entry.serial]
     if not rest or room < 1:
@@ -142,7 +142,7 @@ def _also(entry: Entry, around: Around, glyphs: Glyphs, cells: int, room: int) -
 
 
 def beside_lines(
-    entry: Entry, around: Around, glyphs: Glyphs, cells: int, height: int
+    entry: LogEntry, around: Around, glyphs: Glyphs, cells: int, height: int
 ) -> list[Line]:
     """Return what the doctor finds now, with what to do, and what else happened to the same job."""
     out: list[Line] = []
@@ -164,7 +164,7 @@ def beside_lines(
     return out[:height]
 
 
-def _listed(entry: Entry, host: HostView | None) -> list[tuple[str, str]]:
+def _listed(entry: LogEntry, host: HostView | None) -> list[tuple[str, str]]:
     """Return what the list says too: when it happened."""
     at = clock_text(entry.wall_seconds, f"{SECOND}, %A, %d %B %Y")
     if host is not None and host.wall_seconds is not None:
@@ -173,7 +173,7 @@ def _listed(entry: Entry, host: HostView | None) -> list[tuple[str, str]]:
     return [("When", at)]
 
 
-def _facts(entry: Entry, host: HostView | None) -> list[tuple[str, str]]:
+def _facts(entry: LogEntry, host: HostView | None) -> list[tuple[str, str]]:
     """Return the file or the line of code, and what the job or the GPU is and does now."""
     out = [("Path", path)] if (path := path_of(entry)) else []
     job, device = job_of(entry, host), device_of(entry, host)

@@ -12,7 +12,7 @@ from ...text import styled
 from ...text.clock import clock_text
 from ...text.styled import Line
 from ...text.units import window_text
-from ..background.log_entry import GROUPS, HIDDEN, Entry
+from ..background.log_entry import GROUPS, HIDDEN, LogEntry
 from ..charts.axes import fitted_seconds
 from ..charts.trends import Trends
 from ..shared.event_rows import ALL, chosen, columns, counts, day, of_notices, row
@@ -94,7 +94,7 @@ class LogPane(Pane):
         """Lines of the longest event that was shown, or of what stands beside it."""
         self._group = ALL
         self._counts: dict[str, int] = {}
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, LogEntry] = {}
         self._seen: object = None
         self._waits = False
         self._until: float | None = None
@@ -194,7 +194,7 @@ class LogPane(Pane):
     def show_findings(self) -> None:
         self.show(self.session.host)
 
-    def _show_rows(self, found: list[Entry]) -> None:
+    def _show_rows(self, found: list[LogEntry]) -> None:
         before = self._table.rows
         following = not before or self._table.cursor_key == before[-1].key
         self._entries = {one.serial: one for one in found}
@@ -303,7 +303,7 @@ class LogPane(Pane):
         set_title(self._trends, f"{whose} over {window_text(window)}")
         self._trends.show(trends, window, host.sampled_seconds, clock_at(self.session, host))
 
-    def _show_activity(self, chosen: Entry | None) -> None:
+    def _show_activity(self, chosen: LogEntry | None) -> None:
         """Show how many of the events in the list there were of each kind over time."""
         host, found = self.session.host, list(self._entries.values())
         now = self._until or (host.wall_seconds if host is not None else None) or time.time()

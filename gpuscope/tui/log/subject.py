@@ -11,7 +11,7 @@ from ...model.job_ends import end_of, last_state
 from ...text.process_name import shown_command
 from ...text.units import age_text, bytes_text, duration_text
 from ..background.journal import about_job
-from ..background.log_entry import NO_LONGER, PROBE_LOST, RUNNING, SOLVED, Entry, name_of_job
+from ..background.log_entry import NO_LONGER, PROBE_LOST, RUNNING, SOLVED, LogEntry, name_of_job
 
 if TYPE_CHECKING:
     from ...store.view import DeviceView, HostView, JobView
@@ -43,18 +43,18 @@ MEANS = {
 _RANK = re.compile(r"rank \d+$")
 
 
-def means(entry: Entry) -> str:
+def means(entry: LogEntry) -> str:
     """Return what happened in plain words, "" where its text says it all."""
     return MEANS.get((entry.group, entry.word), "")
 
 
-def job_of(entry: Entry, host: HostView | None) -> JobView | None:
+def job_of(entry: LogEntry, host: HostView | None) -> JobView | None:
     """Return the job that an entry is about, while it is known."""
     jobs = host.jobs if host is not None else ()
     return next((job for job in jobs if job.key == entry.job), None) if entry.job else None
 
 
-def device_of(entry: Entry, host: HostView | None) -> DeviceView | None:
+def device_of(entry: LogEntry, host: HostView | None) -> DeviceView | None:
     """Return the GPU that an entry is about."""
     devices = host.devices if host is not None else ()
     key = entry.place[1] if entry.place[:1] == ("device",) else None
@@ -109,7 +109,7 @@ def _runs_on(job: JobView, device: DeviceView) -> bool:
 
 
 def findings_on(
-    entry: Entry, device: DeviceView | None, cases: Sequence[Case]
+    entry: LogEntry, device: DeviceView | None, cases: Sequence[Case]
 ) -> tuple[Case | None, list[Case]]:
     """Return the case that an entry is about, else those that hold now of its job, rank or GPU."""
     own = next((case for case in cases if entry.place[1:] == _place(case)), None)

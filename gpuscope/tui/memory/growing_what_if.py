@@ -53,7 +53,7 @@ def growing(host: HostView, subject: Subject, history: HistoryOf) -> Growing | N
     return Growing(trend, ends.text if ends is not None else "")
 
 
-class Stop(NamedTuple):
+class GrowthStop(NamedTuple):
     """A fix of the doctor that stops the growth, how sure it is, and the id of its pitfall."""
 
     fix: Fix
@@ -66,9 +66,9 @@ class Stop(NamedTuple):
         return f"{self.sure}; the Doctor says why, and how to find the line"
 
 
-def stopping(cases: Iterable[Case], pid: int) -> list[Stop]:
+def stopping(cases: Iterable[Case], pid: int) -> list[GrowthStop]:
     """Return the doctor's fixes that stop the growth, the surest first."""
-    found: dict[str, Stop] = {}
+    found: dict[str, GrowthStop] = {}
     for case in cases:
         finding = case.finding
         if case.past or case.dead or finding.cause != CAUSE or case.pid != pid:
@@ -76,7 +76,7 @@ def stopping(cases: Iterable[Case], pid: int) -> list[Stop]:
         sure = "a guess" if finding.confidence == "prior" else finding.confidence
         for fix in finding.fixes:
             if not fix.now:
-                found.setdefault(fix.title, Stop(fix, sure, finding.pitfall))
+                found.setdefault(fix.title, GrowthStop(fix, sure, finding.pitfall))
     return list(found.values())
 
 
@@ -85,7 +85,7 @@ def steps_won(one: Freed, trend: Trend) -> float:
     return one.high / trend.low
 
 
-def rows_of(stops: Sequence[Stop], others: Sequence[Freed], now: Growing) -> list[TableRow]:
+def rows_of(stops: Sequence[GrowthStop], others: Sequence[Freed], now: Growing) -> list[TableRow]:
     """Return a row for each fix that stops the growth, and one for all that only delay the end."""
     rows = [
         TableRow(
@@ -116,7 +116,9 @@ def rows_of(stops: Sequence[Stop], others: Sequence[Freed], now: Growing) -> lis
     return rows
 
 
-def about(stops: Sequence[Stop], others: Sequence[Freed], now: Growing) -> dict[str, list[Line]]:
+def about(
+    stops: Sequence[GrowthStop], others: Sequence[Freed], now: Growing
+) -> dict[str, list[Line]]:
     """Return what is said below the table of each row."""
     out: dict[str, list[Line]] = {}
     for stop in stops:
@@ -138,7 +140,7 @@ def about(stops: Sequence[Stop], others: Sequence[Freed], now: Growing) -> dict[
 
 
 def cures_of(
-    stops: Sequence[Stop],
+    stops: Sequence[GrowthStop],
     others: Sequence[Freed],
     now: Growing,
     table: Mapping[str, Pitfall] | None,

@@ -29,7 +29,7 @@ from .side_by_side import FRAME_ROWS as FRAME
 from .side_by_side import rows_of, side_by_side, title_of
 from .subjects import Subject, nothing_lines, page_of, process_of, subjects
 from .views import ModulesView, SummaryView, show_account
-from .waterfall import Waterfall
+from .waterfall import WaterfallChart
 from .what_if import WhatIfView
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class MemoryPane(Pane, can_focus=True):
     def __init__(self, session: Session, **kwargs: str) -> None:
         super().__init__(session, **kwargs)
         self._subject = Lines([[("waiting for the first reading", "muted")]], id="subject")
-        self._waterfall = Waterfall(id="waterfall", classes="panel")
+        self._waterfall = WaterfallChart(id="waterfall", classes="panel")
         self._advice = Lines(id="advice")
         self._others = Lines(id="others", classes="panel")
         self._right = Vertical(id="right")

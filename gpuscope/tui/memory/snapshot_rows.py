@@ -19,7 +19,7 @@ from ...snapshot.model import (
 )
 from ...text.styled import Line, Piece
 from ...text.units import bytes_text, percent_text, signed_bytes_text
-from ..charts.moments import Curve
+from ..charts.moments import Band
 from ..shared.stack_text import frame_pieces
 from ..theme import Glyphs
 from ..widgets.bars import Bar
@@ -288,21 +288,21 @@ def _histogram(name: str, buckets: Sequence[Bucket], token: str) -> Iterable[Tab
 # ── time ──
 
 
-def curve_of(device: SnapshotDevice) -> Curve:
+def curve_of(device: SnapshotDevice) -> Band:
     """Return the line of allocated bytes over the trace; empty without one."""
     trace = device.trace
     if trace is None or not trace.timeline.index:
-        return Curve((), ())
+        return Band((), ())
     line = trace.timeline
     marked = [mark.index for mark in trace.marks if mark.action == "oom"]
     ooms = frozenset(
         next((i for i, last in enumerate(line.index) if last >= index), 0) for index in marked
     )
     size = min(len(line.index), len(line.allocated.low), len(line.allocated.high))
-    return Curve(tuple(line.allocated.low[:size]), tuple(line.allocated.high[:size]), ooms)
+    return Band(tuple(line.allocated.low[:size]), tuple(line.allocated.high[:size]), ooms)
 
 
-def peak_bucket(curve: Curve) -> int:
+def peak_bucket(curve: Band) -> int:
     """Return where most was allocated."""
     return max(range(len(curve.high)), key=lambda i: curve.high[i], default=0)
 

@@ -41,7 +41,7 @@ system.
 """
 
 
-class Stat(NamedTuple):
+class SummaryRow(NamedTuple):
     """One row of the summary, in bytes or as a count.
 
     A figure is None where this torch does not have it. ``pool`` is "" for the whole.
@@ -61,7 +61,7 @@ class Stat(NamedTuple):
 
 def summary(
     value: Mapping[str, Any], before: Mapping[str, Any] | None, seconds: float | None
-) -> list[Stat]:
+) -> list[SummaryRow]:
     """Return the rows of an answer to ``statistics``.
 
     Rates are computed from the answer ``before`` it, taken ``seconds`` earlier.
@@ -78,7 +78,7 @@ def summary(
         for key, name in WHOLE
         if f"{key}.current" in now
     ]
-    stats += [Stat(key, name, "", False, now[key]) for key, name in COUNTS if key in now]
+    stats += [SummaryRow(key, name, "", False, now[key]) for key, name in COUNTS if key in now]
     pinned, earlier = _figures(value, "host_statistics"), _figures(before or {}, "host_statistics")
     for key, name in PINNED:
         if f"{key}.current" in pinned:
@@ -107,9 +107,9 @@ def _stat(
     pool: str,
     size: bool,
     seconds: float | None,
-) -> Stat:
+) -> SummaryRow:
     allocated, freed = now.get(f"{prefix}.allocated"), now.get(f"{prefix}.freed")
-    return Stat(
+    return SummaryRow(
         prefix,
         name,
         pool,
@@ -159,7 +159,7 @@ def rate(value: float | None, is_bytes: bool) -> str:
 HEAD = ("metric", "current", "peak", "allocated", "freed", "allocated/s", "freed/s")
 
 
-def as_text(stats: Sequence[Stat], title: str, value: Mapping[str, Any]) -> str:
+def as_text(stats: Sequence[SummaryRow], title: str, value: Mapping[str, Any]) -> str:
     """The table for a file or the clipboard: plain, with its title and what the call took."""
     rows = [HEAD]
     for stat in stats:

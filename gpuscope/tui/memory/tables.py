@@ -11,7 +11,7 @@ from ..theme import Glyphs
 from ..widgets.bars import Bar
 from ..widgets.table import Cell, Column, TableRow
 from .module_tree import Folding, Module, Tree
-from .summary import Stat, figure, rate
+from .summary import SummaryRow, figure, rate
 
 SUMMARY = (
     Column("metric", "METRIC", 18, flex=1, most=26),
@@ -34,12 +34,12 @@ MODULES = (
 TOKENS = (("parameters", "allocated"), ("optimizer_state", "series6"), ("gradients", "cached"))
 
 
-def summary_rows(stats: Sequence[Stat]) -> list[TableRow]:
+def summary_rows(stats: Sequence[SummaryRow]) -> list[TableRow]:
     """A row a figure; those of the pools are quieter."""
     return [_summary_row(stat) for stat in stats]
 
 
-def _summary_row(stat: Stat) -> TableRow:
+def _summary_row(stat: SummaryRow) -> TableRow:
     size = stat.is_bytes
     spec = "muted" if stat.pool else "text"
     cells: dict[str, Cell] = {

@@ -21,11 +21,11 @@ from ..widgets.pane import set_title
 from ..widgets.table import LiveTable
 from .subjects import Subject
 from .tables import MODULES, SUMMARY, module_rows, summary_rows
-from .waterfall import Part, Waterfall
+from .waterfall import Part, WaterfallChart
 
 if TYPE_CHECKING:
     from ...store.view import DeviceView
-    from ..background.probe_queries import Answer
+    from ..background.probe_queries import ProbeAnswer
     from .module_tree import Module, Tree
 
 EVERY_SECONDS, MODULES_SECONDS = 2.0, 15.0
@@ -40,7 +40,7 @@ SOURCES = {
 
 
 def show_account(
-    panel: Waterfall,
+    panel: WaterfallChart,
     subject: Subject,
     found: Account,
     now: Mapping[tuple[str, str], float],
@@ -106,7 +106,7 @@ class _View:
         """Return the arguments of the request, None where there is nothing to ask."""
         raise NotImplementedError
 
-    def _answer(self, subject: Subject) -> Answer | None:
+    def _answer(self, subject: Subject) -> ProbeAnswer | None:
         """What is known now; asks again in the background unless the screen is frozen."""
         args = self._args(subject)
         if args is None or subject.trainer is None:
@@ -116,7 +116,7 @@ class _View:
             return asker.seen(subject.trainer, self.request, args)
         return asker.latest(subject.trainer, self.request, args, self.every_seconds)
 
-    def _why_empty(self, subject: Subject, answer: Answer | None) -> str:
+    def _why_empty(self, subject: Subject, answer: ProbeAnswer | None) -> str:
         if subject.trainer is None:
             return "no probe here. Next run: gpuscope run train.py"
         if answer is None:
@@ -124,7 +124,7 @@ class _View:
         return answer.problem or "asking the trainer …"
 
     @staticmethod
-    def _age(answer: Answer) -> str:
+    def _age(answer: ProbeAnswer) -> str:
         """Said where it is old: the newest answer has an age, too."""
         age = answer.age_seconds or 0.0
         old = f" · {age_text(age)} old" if age > OLD_SECONDS else ""
@@ -170,7 +170,7 @@ class SummaryView(_View):
         return f"torch.cuda.memory_summary, cuda:{ordinal}"
 
     @staticmethod
-    def _took(answer: Answer) -> str:
+    def _took(answer: ProbeAnswer) -> str:
         """Return how long the call took, to two digits: it is another time with every call."""
         took, copy = (answer.value or {}).get("seconds"), f"{key_of('copy')}: copy"
         if not isinstance(took, (int, float)):
@@ -230,11 +230,11 @@ class ModulesView(_View):
         )
 
     @staticmethod
-    def _age_of(answer: Answer) -> str:
+    def _age_of(answer: ProbeAnswer) -> str:
         age = answer.age_seconds or 0.0
         return f" · {age_text(age - age % 15)} old" if age >= 2 * MODULES_SECONDS else ""
 
-    def _tree(self, answer: Answer) -> Tree:
+    def _tree(self, answer: ProbeAnswer) -> Tree:
         """Made once for each answer."""
         from .module_tree import tree_of
 

@@ -39,7 +39,7 @@ class Part:
     now: float | None = None
 
 
-class Waterfall(Painted):
+class WaterfallChart(Painted):
     """Parts in the caller's order, on one scale whose full bar is their total.
 
     Below them stand the total and what it is a part of, in words. When there is no room for

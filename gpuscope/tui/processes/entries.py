@@ -18,7 +18,7 @@ from .state_text import state_words
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ProcessEntry:
     """A process with what its row needs."""
 
     process: ProcView
@@ -43,7 +43,7 @@ class Entry:
         return self.trainer.definition.job if self.trainer is not None else None
 
 
-def entries(host: HostView, history: HistoryOf, idleness: Idleness) -> list[Entry]:
+def entries(host: HostView, history: HistoryOf, idleness: Idleness) -> list[ProcessEntry]:
     """Return every process that holds a part of a device or has a probe in it."""
     devices = {device.id: device for device in host.devices}
     trainers = {trainer.id: trainer for trainer in host.trainers if trainer.gone is None}
@@ -71,7 +71,7 @@ def entries(host: HostView, history: HistoryOf, idleness: Idleness) -> list[Entr
         room = ends.get(trainer.id) if trainer is not None else None
         share = warned_starving(host, trainer, history) if trainer is not None else 0.0
         facts = (trainer, _sm(uses), since, memory, stalled, broken, room, share)
-        out.append(Entry(process, uses, own, *facts))
+        out.append(ProcessEntry(process, uses, own, *facts))
     return out
 
 
@@ -80,7 +80,7 @@ def _sm(uses: Sequence[UseView]) -> float | None:
     return max(known) if known else None
 
 
-def state_of(entry: Entry, glyphs: Glyphs, paced: bool = False) -> Line:
+def state_of(entry: ProcessEntry, glyphs: Glyphs, paced: bool = False) -> Line:
     """Return what it does; not how long its step takes where a column says so."""
     e = entry
     return state_words(

@@ -16,7 +16,7 @@ from .text import living_uses, trainer_in
 GPU = "load4"
 
 
-class Reading(NamedTuple):
+class TrendReading(NamedTuple):
     """A column of an entity, what it is called, and how its values are written."""
 
     label: str
@@ -27,24 +27,24 @@ class Reading(NamedTuple):
 
 
 OF_TRAINER = (
-    Reading("step", "step_seconds", STEPS, duration_text),
-    Reading("loss", "loss", LOSS, loss_text),
+    TrendReading("step", "step_seconds", STEPS, duration_text),
+    TrendReading("loss", "loss", LOSS, loss_text),
 )
 OF_USE = (
-    Reading("GPU memory", "used_bytes", "allocated", bytes_text),
-    Reading("its SM share", "sm_percent", GPU, share_text, 100.0),
+    TrendReading("GPU memory", "used_bytes", "allocated", bytes_text),
+    TrendReading("its SM share", "sm_percent", GPU, share_text, 100.0),
 )
 OF_GPU = (
-    Reading("GPU-Util", "utilization_percent", GPU, share_text, 100.0),
-    Reading("SM active", "sm_active_percent", GPU, share_text, 100.0),
-    Reading("tensor cores", "tensor_active_percent", GPU, share_text, 100.0),
-    Reading("GPU power", "power_watts", POWER, watts_text),
+    TrendReading("GPU-Util", "utilization_percent", GPU, share_text, 100.0),
+    TrendReading("SM active", "sm_active_percent", GPU, share_text, 100.0),
+    TrendReading("tensor cores", "tensor_active_percent", GPU, share_text, 100.0),
+    TrendReading("GPU power", "power_watts", POWER, watts_text),
 )
 """Readings of a whole GPU, whoever uses it."""
-ALLOCATED = Reading("allocated by torch", "allocated_bytes", "allocated", bytes_text)
+ALLOCATED = TrendReading("allocated by torch", "allocated_bytes", "allocated", bytes_text)
 OF_PROCESS = (
-    Reading("CPU", "cpu_percent", CPU, of_a_core_text),
-    Reading("host memory", "rss_bytes", CPU, bytes_text),
+    TrendReading("CPU", "cpu_percent", CPU, of_a_core_text),
+    TrendReading("host memory", "rss_bytes", CPU, bytes_text),
 )
 MOST_GPUS = 4
 
@@ -61,7 +61,7 @@ def _read(host: HostView, process: ProcView, window: float, history: HistoryOf) 
     devices = {device.id: device for device in host.devices}
     trainer, uses = trainer_in(host, process), living_uses(process)[:MOST_GPUS]
 
-    def trend(reading: Reading, entity: int, gpu: str = "", top: float | None = None) -> Trend:
+    def trend(reading: TrendReading, entity: int, gpu: str = "", top: float | None = None) -> Trend:
         past: History = history(entity, reading.column, window)
         if trainer is not None and entity == trainer.id:  # one that stands draws nothing on
             past = while_it_steps(past, history(entity, "step", window))

@@ -24,7 +24,7 @@ from ..shell.state import PROCESS_SORTS
 from ..theme import UNICODE, Glyphs
 from ..widgets.last_seen import as_last_seen
 from ..widgets.table import Cell, Column, TableRow
-from .entries import Entry, entries, state_of
+from .entries import ProcessEntry, entries, state_of
 from .idle import Idleness
 from .state_text import memory_bar
 from .training_cells import FULL_CELLS, INPUT, LOSS, PACE, PEAK, TRAINING, training_cells
@@ -159,7 +159,7 @@ def listing(
     )
 
 
-def _matches(entry: Entry, choice: Choice) -> bool:
+def _matches(entry: ProcessEntry, choice: Choice) -> bool:
     if choice.mine and not entry.process.definition.mine:
         return False
     if choice.job_gpus is not None and not any(
@@ -169,7 +169,7 @@ def _matches(entry: Entry, choice: Choice) -> bool:
     return not choice.text or choice.text.casefold() in _haystack(entry).casefold()
 
 
-def _haystack(entry: Entry) -> str:
+def _haystack(entry: ProcessEntry) -> str:
     d = entry.process.definition
     gpus = " ".join(f"gpu {one.definition.index}" for one in entry.devices)
     job = f"slurm {d.slurm_job}" if d.slurm_job else ""
@@ -181,15 +181,15 @@ def _haystack(entry: Entry) -> str:
 
 
 def _order_rows(
-    kept: Sequence[Entry], choice: Choice, glyphs: Glyphs
-) -> list[tuple[Entry, int, TableRow | None]]:
+    kept: Sequence[ProcessEntry], choice: Choice, glyphs: Glyphs
+) -> list[tuple[ProcessEntry, int, TableRow | None]]:
     """Return (entry, depth, a heading above it or None) for each row, in order.
 
     Ranks of one job stand together, in their order.
     """
     if choice.tree:
         return _tree(kept, choice)
-    groups: dict[str, list[Entry]] = {}
+    groups: dict[str, list[ProcessEntry]] = {}
     for entry in kept:
         groups.setdefault(f"job {entry.job}" if entry.job else entry.process.key, []).append(entry)
     for members in groups.values():
@@ -197,7 +197,7 @@ def _order_rows(
     parts = sorted(
         groups.items(), key=lambda part: min(_order(entry, choice.sort) for entry in part[1])
     )
-    out: list[tuple[Entry, int, TableRow | None]] = []
+    out: list[tuple[ProcessEntry, int, TableRow | None]] = []
     for key, members in parts:
         together = len(members) > 1
         for at, entry in enumerate(members):
@@ -211,12 +211,12 @@ def _order_rows(
     return out
 
 
-def _rank(entry: Entry) -> tuple[int, int]:
+def _rank(entry: ProcessEntry) -> tuple[int, int]:
     rank = entry.trainer.definition.rank if entry.trainer is not None else None
     return rank if rank is not None else 1 << 30, entry.process.definition.pid
 
 
-def _order(entry: Entry, sort: str) -> tuple[Any, ...]:
+def _order(entry: ProcessEntry, sort: str) -> tuple[Any, ...]:
     d = entry.process.definition
     first = min((one.definition.index for one in entry.devices), default=1 << 30)
     numbers = {
@@ -235,18 +235,20 @@ def _order(entry: Entry, sort: str) -> tuple[Any, ...]:
     return (d.pid,) if sort == "pid" else (first, not d.mine, d.pid)
 
 
-def _tree(kept: Sequence[Entry], choice: Choice) -> list[tuple[Entry, int, TableRow | None]]:
+def _tree(
+    kept: Sequence[ProcessEntry], choice: Choice
+) -> list[tuple[ProcessEntry, int, TableRow | None]]:
     """Return children below their parents, as far as both are in the list.
 
     A ring of parents, which hostile data may claim, loses nobody.
     """
     by_pid = {entry.process.definition.pid: entry for entry in kept}
-    below: dict[int | None, list[Entry]] = {}
+    below: dict[int | None, list[ProcessEntry]] = {}
     for entry in kept:
         parent = entry.process.definition.ppid
         own = entry.process.definition.pid
         below.setdefault(parent if parent in by_pid and parent != own else None, []).append(entry)
-    out: list[tuple[Entry, int, TableRow | None]] = []
+    out: list[tuple[ProcessEntry, int, TableRow | None]] = []
     seen: set[str] = set()
     waiting = [
         (entry, 0)
@@ -274,7 +276,7 @@ def _tree(kept: Sequence[Entry], choice: Choice) -> list[tuple[Entry, int, Table
 # ── cells ──
 
 
-def _heading(key: str, members: Sequence[Entry], glyphs: Glyphs) -> TableRow:
+def _heading(key: str, members: Sequence[ProcessEntry], glyphs: Glyphs) -> TableRow:
     first = members[0]
     sizes = [entry.memory for entry in members]
     indices = sorted({d.definition.index for entry in members for d in entry.devices})
@@ -292,7 +294,7 @@ def _heading(key: str, members: Sequence[Entry], glyphs: Glyphs) -> TableRow:
     return TableRow(f"{HEADING}{key}", cells, "title")
 
 
-def _worst_state(members: Sequence[Entry], glyphs: Glyphs) -> Line:
+def _worst_state(members: Sequence[ProcessEntry], glyphs: Glyphs) -> Line:
     """Return the state of the first rank that is not well, else the steps of all of them."""
     states = [state_of(entry, glyphs) for entry in members]
     graves = ([one for one in states if one[0][1] == token] for token in ("bad", "warn"))
@@ -302,7 +304,7 @@ def _worst_state(members: Sequence[Entry], glyphs: Glyphs) -> Line:
 
 
 def _row(
-    entry: Entry, depth: int, now: float | None, glyphs: Glyphs, words: bool, paced: bool
+    entry: ProcessEntry, depth: int, now: float | None, glyphs: Glyphs, words: bool, paced: bool
 ) -> TableRow:
     d = entry.process.definition
     cpu, rss = entry.process.number("cpu_percent"), entry.process.number("rss_bytes")
@@ -349,7 +351,7 @@ def _unknown(process: ProcView) -> Piece:
     return (why.text if isinstance(why, Unknown) else "unknown", "faint")
 
 
-def belongs(entry: Entry) -> str:
+def belongs(entry: ProcessEntry) -> str:
     """Return what a process belongs to, of which the most telling is named.
 
     Examples are ``slurm 4711``, ``pod 1c2d…`` and ``docker 3f2a91c07d1e``.
@@ -370,7 +372,7 @@ def belongs(entry: Entry) -> str:
 # ── around the table ──
 
 
-def _totals(kept: Sequence[Entry]) -> Line:
+def _totals(kept: Sequence[ProcessEntry]) -> Line:
     held: dict[str, list[float]] = {}
     unknown: set[str] = set()
     mine = set()
@@ -391,7 +393,7 @@ def _totals(kept: Sequence[Entry]) -> Line:
 
 
 def _notes(
-    host: HostView, everything: Sequence[Entry], choice: Choice, why_job: str
+    host: HostView, everything: Sequence[ProcessEntry], choice: Choice, why_job: str
 ) -> Iterable[Line]:
     if choice.job_gpus is not None:
         away = [

@@ -20,7 +20,7 @@ MAX_LINE_CHARS = 500
 State = Literal["starting", "running", "stopping", "ended", "failed"]
 
 
-class Command:
+class RunningCommand:
     """One command under way, in a session of its own so that all it starts can be ended.
 
     ``output`` are its last lines, ``problem`` says why it could not be started, and ``code`` is
@@ -142,7 +142,7 @@ class Command:
                 pass
 
 
-class Demo(Command):
+class Demo(RunningCommand):
     """A demonstration script, which is a trainer like any other."""
 
     def __init__(

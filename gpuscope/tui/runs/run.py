@@ -42,7 +42,7 @@ class Rates:
 
 
 @dataclass(slots=True, eq=False)
-class Run:
+class RunView:
     """One run of the Lab, in progress or ended.
 
     ``summary`` is the document of its end; ``entry`` is that document in the ledger, once it is

@@ -20,7 +20,7 @@ from ...model.occupants import Occupant
 from .choices import DeviceChoice, next_value
 from .devices import driver_has_answered, facts, family, occupants, where
 from .ledger_view import Book
-from .run import Run
+from .run import RunView
 
 if TYPE_CHECKING:
     from ...lab.launch import LabRun
@@ -61,7 +61,7 @@ class LabRuns:
         book: Book | None = None,
     ) -> None:
         self.config = config or LabConfig()
-        self.current: Run | None = None
+        self.current: RunView | None = None
         """The newest run of this session, in progress or ended."""
         self.book = book or Book(changed)
         self.repeats: Repeats | None = None
@@ -409,7 +409,7 @@ class LabRuns:
         Until then what comes is of the run before, its summary above all.
         """
         if worker.state == "starting":
-            self.current = Run(worker.config)
+            self.current = RunView(worker.config)
         elif worker.state in ("stopped", "failed") and self.current is not None:
             self._ended(self.current, worker)
         self._changed()
@@ -438,7 +438,7 @@ class LabRuns:
         if self.current is not None and self.busy:
             self.current.see(self._host(), self.pid, self._own)
 
-    def _ended(self, run: Run, worker: LabRun) -> None:
+    def _ended(self, run: RunView, worker: LabRun) -> None:
         """Write the run down, where it has measured anything."""
         if run.ended is not None:
             return
@@ -451,7 +451,7 @@ class LabRuns:
         task.add_done_callback(self._filing.discard)
 
     async def _file(
-        self, run: Run, document: dict[str, Any], mark: tuple[str, int, str] | None
+        self, run: RunView, document: dict[str, Any], mark: tuple[str, int, str] | None
     ) -> None:
         group, repeat, cell = mark or ("", 0, "")
         run.entry = await self.book.add(document, group=group, repeat=repeat, cell=cell)

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...lab.config import LabConfig
 from ...text.numbers import number
-from .demo import Command
+from .demo import RunningCommand
 
 LONGEST_LINE = 4 << 20
 """The document of a search has some kilobytes for each candidate."""
@@ -18,7 +18,7 @@ STOP_SECONDS = 15.0
 """The search ends its trial first."""
 
 
-class Tuning(Command):
+class Tuning(RunningCommand):
     """One search for the fastest settings, under way or ended.
 
     ``document`` is that of ``gpuscope tune --json`` as far as it is known. It is whole once

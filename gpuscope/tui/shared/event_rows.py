@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from ...text import styled, width
 from ...text.clock import clock_text
 from ...text.styled import Line
-from ..background.log_entry import GROUPS, HIDDEN, Entry
+from ..background.log_entry import GROUPS, HIDDEN, LogEntry
 from ..cells import fit
 from ..shell.notices import Notice
 from ..shell.result_files import short_path
@@ -34,7 +34,7 @@ NEWS = {
 """Notices that are news, by their kind: the group and the word. Others are the program's own."""
 
 
-def columns(entries: Sequence[Entry], cells: int = NARROW) -> list[Column]:
+def columns(entries: Sequence[LogEntry], cells: int = NARROW) -> list[Column]:
     """Return the columns of a table that is so many cells wide.
 
     The date stands before the time where not all is of one day and there is room.
@@ -49,12 +49,12 @@ def columns(entries: Sequence[Entry], cells: int = NARROW) -> list[Column]:
     return [clock, SIGN, shown, WHO._replace(width=who), TEXT]
 
 
-def day(entry: Entry) -> str:
+def day(entry: LogEntry) -> str:
     """Return the day of an entry, as ``Nov 26``."""
     return clock_text(entry.wall_seconds, "%b %d")
 
 
-def of_notices(notices: Iterable[Notice]) -> list[Entry]:
+def of_notices(notices: Iterable[Notice]) -> list[LogEntry]:
     """Return what the program has said, of which some is news: files, signals, lost links."""
     out = []
     for number, notice in enumerate(notices):
@@ -63,7 +63,7 @@ def of_notices(notices: Iterable[Notice]) -> list[Entry]:
         token = "ok" if saved else "muted" if notice.severity == "ok" else notice.severity
         place = (notice.opens, notice.path) if notice.opens and notice.path is not None else ()
         serial = f"n{number}/{notice.wall_seconds}"
-        entry = Entry(
+        entry = LogEntry(
             notice.wall_seconds, group, word, "gpuscope", notice.text, token, serial, place
         )
         if notice.path is not None:
@@ -73,8 +73,11 @@ def of_notices(notices: Iterable[Notice]) -> list[Entry]:
 
 
 def chosen(
-    entries: Iterable[Entry], group: str = ALL, text: str = "", until_seconds: float | None = None
-) -> list[Entry]:
+    entries: Iterable[LogEntry],
+    group: str = ALL,
+    text: str = "",
+    until_seconds: float | None = None,
+) -> list[LogEntry]:
     """Return the entries of a group that contain ``text``, oldest first, the newest of them."""
     needle = text.casefold()
     found = [
@@ -88,7 +91,7 @@ def chosen(
     return found[-SHOWN:]
 
 
-def counts(entries: Iterable[Entry]) -> dict[str, int]:
+def counts(entries: Iterable[LogEntry]) -> dict[str, int]:
     """Return how many entries there are in each group, and in all that are shown together."""
     by_group = Counter(one.group for one in entries)
     together = sum(n for group, n in by_group.items() if group not in HIDDEN)
@@ -117,7 +120,7 @@ class Sentence:
         return [(f"{shown} {glyphs.ellipsis}", self.token)]
 
 
-def row(entry: Entry, glyphs: Glyphs, dated: bool = False, today: str = "") -> TableRow:
+def row(entry: LogEntry, glyphs: Glyphs, dated: bool = False, today: str = "") -> TableRow:
     """Return one line as the table draws it.
 
     ``dated`` sets the day before the time. Where there is no room for both, an entry of another
@@ -139,7 +142,7 @@ def row(entry: Entry, glyphs: Glyphs, dated: bool = False, today: str = "") -> T
     return TableRow(entry.serial, cells)
 
 
-def event_lines(found: Sequence[Entry], glyphs: Glyphs, height: int, width: int) -> list[Line]:
+def event_lines(found: Sequence[LogEntry], glyphs: Glyphs, height: int, width: int) -> list[Line]:
     """Return what happened to one job in ``height`` lines, the newest first.
 
     ``found`` is in that order. What is longer than a line goes on in the next.

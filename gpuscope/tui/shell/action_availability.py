@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ...store.replay import ReplaySource
     from ...store.source import Source
     from ...store.view import HostView
-    from ..background.doctor_watch import Watch
+    from ..background.doctor_watch import DoctorWatch
     from ..background.sources import Hosts
 
 ACTING = ("trainer", "inject", "signal")
@@ -32,7 +32,7 @@ NOT_RECORDED = {
 }
 
 
-class Situation(Protocol):
+class SessionState(Protocol):
     """What decides which actions are possible: a session, as far as this file knows it."""
 
     settings: Settings
@@ -52,11 +52,13 @@ class Situation(Protocol):
         """The Lab's runs while there is something of them to stop."""
 
     @property
-    def doctor(self) -> Watch:
+    def doctor(self) -> DoctorWatch:
         """What is found wrong."""
 
 
-def why_not(session: Situation, action: str, source: Source | None, away: bool, heard: bool) -> str:
+def why_not(
+    session: SessionState, action: str, source: Source | None, away: bool, heard: bool
+) -> str:
     """Return why an action, or a key that needs :data:`LIVE`, is not possible; "" when it is.
 
     ``away`` says that other hosts may be looked at, ``heard`` that there is a store.
@@ -106,7 +108,7 @@ def why_not(session: Situation, action: str, source: Source | None, away: bool, 
     return ""
 
 
-def _why_not_ask(session: Situation, action: str, source: Source | None) -> str:
+def _why_not_ask(session: SessionState, action: str, source: Source | None) -> str:
     if session.replay:
         return ONLY_LIVE
     if source is None:
@@ -116,6 +118,6 @@ def _why_not_ask(session: Situation, action: str, source: Source | None) -> str:
     return source.capabilities.why_not(action)
 
 
-def _has_trainers(session: Situation) -> bool:
+def _has_trainers(session: SessionState) -> bool:
     host = session.host
     return host is not None and any(trainer.gone is None for trainer in host.trainers)

@@ -181,7 +181,7 @@ def in_footer(keys: Iterable[Key], states: Collection[str] = ()) -> list[Key]:
     )
 
 
-class Section(NamedTuple):
+class KeySection(NamedTuple):
     """The keys of a screen, or of the part of it that has the keyboard.
 
     ``more`` says in words which keys are Textual's.
@@ -192,7 +192,7 @@ class Section(NamedTuple):
     more: str = ""
 
 
-def sections_of(screen: Screen[Any], on_tab: Collection[str] = ()) -> list[Section]:
+def sections_of(screen: Screen[Any], on_tab: Collection[str] = ()) -> list[KeySection]:
     """Return what the keys do on a screen, and in the part of it that has the keyboard.
 
     ``on_tab`` are the names of keys that the actions of the tab tell of.
@@ -200,7 +200,7 @@ def sections_of(screen: Screen[Any], on_tab: Collection[str] = ()) -> list[Secti
     out = []
     whole = keys_of(type(screen))
     if whole:
-        out.append(Section(TITLES.get(type(screen).__name__, "This dialog"), in_order(whole)))
+        out.append(KeySection(TITLES.get(type(screen).__name__, "This dialog"), in_order(whole)))
     if (part := screen.focused) is not None:
         listed = {*on_tab, *(name for key in whole if key.via for name in names_in(key))}
         keys = [left for key in keys_of(type(part)) if (left := _without(key, listed)) is not None]
@@ -217,5 +217,5 @@ def sections_of(screen: Screen[Any], on_tab: Collection[str] = ()) -> list[Secti
             "Here",
         )
         if keys or more:
-            out.append(Section(title, keys, more))
+            out.append(KeySection(title, keys, more))
     return out

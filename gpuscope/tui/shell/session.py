@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ...store.store import Store
     from ...store.view import History, HostView, Link
     from ...wire.frames import Frame
-    from ..background.doctor_watch import Watch
+    from ..background.doctor_watch import DoctorWatch
     from ..background.predictions import Predictions
     from ..background.probe_queries import Asker
     from ..background.sources import Hosts
@@ -90,7 +90,7 @@ class Session:
         self._labs: LabRuns | None = None  # made with the first use: the first frame needs no lab
         self._predictions: Predictions | None = None
         self._asker: Asker | None = None
-        self._doctor: Watch | None = None
+        self._doctor: DoctorWatch | None = None
         self._alerts: AlertWatch | None = None
         self._rate_chosen = False
         self.fleet_shown = False
@@ -241,12 +241,12 @@ class Session:
         return self._asker
 
     @property
-    def doctor(self) -> Watch:
+    def doctor(self) -> DoctorWatch:
         """The doctor's findings on the selected host."""
         if self._doctor is None:
-            from ..background.doctor_watch import Watch
+            from ..background.doctor_watch import DoctorWatch
 
-            self._doctor = Watch(
+            self._doctor = DoctorWatch(
                 lambda: self._changed(), lambda: self.local, self.replay is not None
             )
         return self._doctor

@@ -23,7 +23,7 @@ from ..shell.keymap import bindings_of, key_of
 from ..widgets.bars import stacked_bar
 from ..widgets.dialog import Dialog
 from ..widgets.text import Lines
-from .attach_work import Report, attach_all, detach, trainer_of
+from .attach_work import AttachReport, attach_all, detach, trainer_of
 from .attachable import Item, about, farewell, question
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class ConsentDialog(Dialog):
         self.session = session
         self.items = tuple(items)
         self.state = "asking"
-        self.report = Report()
+        self.report = AttachReport()
         self._of = of
         self._taking_out = taking_out
         self._opened = opened

@@ -23,7 +23,7 @@ from ..widgets.program import program
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines
 from .attach_work import look_around
-from .attachable import COLUMNS, AttachableProcesses, Group, Item, about, rows
+from .attachable import COLUMNS, AttachableProcesses, Item, ProcessGroup, about, rows
 
 if TYPE_CHECKING:
     from ..shell.session import Session
@@ -158,7 +158,7 @@ class AttachScreen(Dialog):
         keys.append((key_of("elsewhere", "AttachScreen"), "another host"))
         self.say_keys([*keys, (key_of("again", "AttachScreen"), "refresh")])
 
-    def under_cursor(self) -> tuple[Group | None, Item | None]:
+    def under_cursor(self) -> tuple[ProcessGroup | None, Item | None]:
         """The group under the cursor, and the process where it is not a job's own line."""
         key = self._table.cursor_key
         for group in (self.found or AttachableProcesses()).groups:
@@ -229,7 +229,7 @@ class AttachScreen(Dialog):
         self._table.action_page(by)
 
 
-def _for_all(group: Group) -> str:
+def _for_all(group: ProcessGroup) -> str:
     inside, can = sum(item.has_probe for item in group.items), len(group.open)
     if inside == len(group.items):
         return "all of them have a probe"

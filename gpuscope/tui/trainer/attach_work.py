@@ -109,7 +109,7 @@ async def _list(source: Source, pids: Sequence[int]) -> Mapping[str, Any]:
 
 
 @dataclass(slots=True)
-class Report:
+class AttachReport:
     """What became of each item.
 
     Rows are (item, "ok" or a code, words); ``left`` are the items that were not tried any more.
@@ -124,7 +124,7 @@ class Report:
 
 
 async def attach_all(
-    session: Session, items: Sequence[Item], say: Callable[[int, str], None], report: Report
+    session: Session, items: Sequence[Item], say: Callable[[int, str], None], report: AttachReport
 ) -> None:
     """Attach to one item after the other, and write into ``report`` what became of each.
 

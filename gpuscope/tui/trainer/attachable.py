@@ -43,7 +43,7 @@ SHOWN_COMMAND = 140
 
 
 @dataclass(frozen=True, slots=True)
-class Rung:
+class WayIn:
     """One way in: whether it is open, else why not and what opens it."""
 
     name: str
@@ -73,7 +73,7 @@ class Item:
     job: str = ""
     gpus: tuple[int, ...] = ()
     origin: str = ""
-    rungs: tuple[Rung, ...] = ()
+    rungs: tuple[WayIn, ...] = ()
     consent: Mapping[str, str] | None = None
     pod: str = ""
 
@@ -101,7 +101,7 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ProcessGroup:
     """Ranks of one job, or one process by itself."""
 
     key: str
@@ -125,7 +125,7 @@ class AttachableProcesses:
     ``meant`` are the pids that somebody came for.
     """
 
-    groups: tuple[Group, ...] = ()
+    groups: tuple[ProcessGroup, ...] = ()
     helpers: int = 0
     notes: tuple[str, ...] = ()
     meant: tuple[int, ...] = ()
@@ -143,11 +143,11 @@ class AttachableProcesses:
         return None
 
 
-def closed(rungs: Sequence[Rung]) -> Rung:
+def closed(rungs: Sequence[WayIn]) -> WayIn:
     """Return the rung whose reason matters most: of a method that this Python has at all."""
     inner = [rung for rung in rungs if rung.name in METHODS and not rung.open and rung.why]
     able = [rung for rung in inner if rung.code != "unsupported"]
-    return next(iter(able or inner[::-1]), Rung("outside", False))
+    return next(iter(able or inner[::-1]), WayIn("outside", False))
 
 
 # ── reading an answer ──
@@ -239,11 +239,11 @@ def _item(
     )
 
 
-def rungs_of(look: Mapping[str, Any]) -> tuple[Rung, ...]:
+def rungs_of(look: Mapping[str, Any]) -> tuple[WayIn, ...]:
     """Return the ladder of an answer to ``look``."""
     rungs = look.get("rungs")
     return tuple(
-        Rung(
+        WayIn(
             _text(one.get("name")),
             one.get("open") is True,
             _text(one.get("why")),
@@ -271,14 +271,16 @@ def _text(value: object) -> str:
 # ── groups and rows ──
 
 
-def group_items(items: Iterable[Item]) -> tuple[Group, ...]:
+def group_items(items: Iterable[Item]) -> tuple[ProcessGroup, ...]:
     """Ranks of a job together, over hosts too; mine first, then what lacks a probe."""
     jobs: dict[str, list[Item]] = {}
     for item in items:
         place = "" if joins_hosts(item.job) else f"{item.source.key} "
         jobs.setdefault(f"{place}{item.job}" if item.job else item.key, []).append(item)
     groups = [
-        Group(key, tuple(sorted(own, key=lambda i: (i.rank is None, i.rank or 0, i.host, i.pid))))
+        ProcessGroup(
+            key, tuple(sorted(own, key=lambda i: (i.rank is None, i.rank or 0, i.host, i.pid)))
+        )
         for key, own in jobs.items()
     ]
     return tuple(sorted(groups, key=lambda g: (not g.items[0].mine, not g.open, g.items[0].pid)))
@@ -294,7 +296,7 @@ def joins_hosts(job: str) -> bool:
     return bool(job) and not job.startswith("children of ") and not is_local_key(job)
 
 
-def rows(groups: Sequence[Group], several_hosts: bool) -> list[TableRow]:
+def rows(groups: Sequence[ProcessGroup], several_hosts: bool) -> list[TableRow]:
     """Return a line for each job and below it each rank; a line for each process by itself."""
     out = []
     for group in groups:
@@ -326,7 +328,7 @@ def rows(groups: Sequence[Group], several_hosts: bool) -> list[TableRow]:
     return out
 
 
-def _job_cells(group: Group, title: str) -> dict[str, Any]:
+def _job_cells(group: ProcessGroup, title: str) -> dict[str, Any]:
     count, inside = len(group.items), sum(item.has_probe for item in group.items)
     world = max((item.world_size or 0 for item in group.items), default=0)
     of = f" of {world}" if world > count else ""
