@@ -19,7 +19,7 @@ from .finding import Abstained, Evidence, Finding, Report
 from .postmortem_oom import WORDINGS
 
 if TYPE_CHECKING:
-    from ..snapshot.model import Mark, SnapshotDevice, StackRow, Summary
+    from ..snapshot.model import SnapshotDevice, StackRow, Summary, TimelineEvent
     from ..snapshot.reader import Reading
 
 Place = tuple[str, int]
@@ -118,7 +118,7 @@ def _oom_facts(summary: Summary, device: SnapshotDevice) -> postmortem_oom.OomFa
     )
 
 
-def _is_at_the_end(device: SnapshotDevice, mark: Mark) -> bool:
+def _is_at_the_end(device: SnapshotDevice, mark: TimelineEvent) -> bool:
     """Returns whether so little happened since that the file has the blocks of that moment."""
     return device.trace is not None and device.trace.entries - mark.index <= max(
         50, device.trace.entries // 50

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from html import escape
 
-from ..report.content import Bar, Table, Waterfall
+from ..report.content import BarRow, Table, Waterfall
 from ..text import width as cells
 from ..text.units import percent_text
 
@@ -123,7 +123,7 @@ def _waterfall_html(table: Waterfall) -> str:
     return _table(table.title, rows)
 
 
-def _bar_html(bar: Bar, whole: bool) -> str:
+def _bar_html(bar: BarRow, whole: bool) -> str:
     share = "" if bar.share is None else percent_text(bar.share, whole=True)
     drawn = ""
     if bar.token and bar.share:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ..lab.toggles import BY_NAME, fsdp_given
-from ..snapshot.drawing import BLOCKS, Glyphs, bar
+from ..snapshot.drawing import BLOCKS, Charset, bar
 from ..text import width as width_of
 from ..text.styled import Line, hang, wrap
 from ..text.units import MIB, amount_text, bytes_text
@@ -50,7 +50,7 @@ NAMES = {
 PHASES = {"forward": "forward pass", "backward": "backward pass", "optimizer": "optimizer step"}
 
 
-def lines(answer: Answer, width: int, glyphs: Glyphs = BLOCKS) -> list[Line]:
+def lines(answer: Answer, width: int, glyphs: Charset = BLOCKS) -> list[Line]:
     """Return the whole answer, ``width`` cells wide."""
     out = [part for line in headline(answer) for part in wrap(line, width, 2)]
     out += [*wrap([(subject(answer), "muted")], width, 2), []]
@@ -67,7 +67,7 @@ def lines(answer: Answer, width: int, glyphs: Glyphs = BLOCKS) -> list[Line]:
     ]
 
 
-def brief(answer: Answer, width: int, glyphs: Glyphs = BLOCKS) -> list[Line]:
+def brief(answer: Answer, width: int, glyphs: Charset = BLOCKS) -> list[Line]:
     """Return the verdict, what was predicted, the three peaks and the parts of the first."""
     out = [part for line in headline(answer) for part in wrap(line, width, 2)]
     out += wrap([(subject(answer), "muted")], width, 2)
@@ -216,11 +216,11 @@ def outside_words(found: ContextMemory, card: Card) -> str:
     return f"with {parts}, {'as on an H200: --gpu NAME' if card.assumed else SOURCES[found.source]}"
 
 
-def _owners(answer: Answer, width: int, glyphs: Glyphs) -> list[Line]:
+def _owners(answer: Answer, width: int, glyphs: Charset) -> list[Line]:
     return [*_categories(answer, glyphs), [], *by_module(answer, width)]
 
 
-def _categories(answer: Answer, glyphs: Glyphs) -> list[Line]:
+def _categories(answer: Answer, glyphs: Charset) -> list[Line]:
     whole = max(1, answer.prediction.allocated.bytes)
     out: list[Line] = [[("at the peak", "muted")]]
     for name, size in answer.prediction.categories.items():

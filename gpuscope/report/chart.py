@@ -14,7 +14,7 @@ from itertools import pairwise
 from xml.etree.ElementTree import Element
 
 from ..text.units import round_seconds
-from .content import Bar, Curve, Interval, MapRow, Strip, Timeline
+from .content import BarRow, Curve, MapRow, Ratio, Strip, Timeline
 from .elements import element
 
 BAR_HEIGHT, MAP_HEIGHT = 12, 16
@@ -34,7 +34,7 @@ def percent(share: float) -> str:
     return f"{100 * min(max(share, 0.0), 1.0):.2f}%"
 
 
-def bar(one: Bar) -> Element:
+def bar(one: BarRow) -> Element:
     """Return the bar of a row, with the interval of its share as a line."""
     drawn: list[Element] = []
     if one.share:
@@ -225,7 +225,7 @@ def _anchor(at: float) -> str:
 # ── ratios ──
 
 
-def scale_of(rows: Sequence[Interval]) -> tuple[float, float]:
+def scale_of(rows: Sequence[Ratio]) -> tuple[float, float]:
     """Return the ends of the scale on which these ratios lie, with 1 on it.
 
     It goes at most as far beyond the ratios as they are apart: of a few runs an interval may be so
@@ -241,7 +241,7 @@ def scale_of(rows: Sequence[Interval]) -> tuple[float, float]:
     return max(low - margin, 0.0), high + margin
 
 
-def interval(row: Interval, ends: tuple[float, float]) -> Element:
+def interval(row: Ratio, ends: tuple[float, float]) -> Element:
     """Return a ratio as a dot on its interval, and a line at 1."""
     low, high = ends
 

@@ -18,7 +18,7 @@ Tone = Literal["", "ok", "warn", "bad", "muted"]
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class BarRow:
     """A row of a waterfall.
 
     ``share`` of the whole is None where it is unknown; with 95 % confidence it lies between
@@ -52,8 +52,8 @@ class Waterfall(Origin):
     """
 
     title: str
-    bars: Sequence[Bar]
-    total: Bar | None = None
+    bars: Sequence[BarRow]
+    total: BarRow | None = None
     notes: Sequence[str] = ()
     detail_head: str = ""
 
@@ -169,7 +169,7 @@ class Strip:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class TimeMark:
     """A moment on a timeline, ``at`` a share of its length."""
 
     at: float
@@ -189,12 +189,12 @@ class Timeline(Origin):
     strips: Sequence[Strip]
     seconds: float
     begin: float | None = None
-    marks: Sequence[Mark] = ()
+    marks: Sequence[TimeMark] = ()
     notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class Ratio:
     """A ratio with its 95 % interval, None where it is not known; ``text`` says it in digits."""
 
     label: str
@@ -211,7 +211,7 @@ class Intervals(Origin):
     """Several ratios on one scale, with a line at 1."""
 
     title: str
-    rows: Sequence[Interval]
+    rows: Sequence[Ratio]
     notes: Sequence[str] = ()
 
 

@@ -23,7 +23,7 @@ from ..text.clock import clock_text
 from ..text.units import DASH, amount_text, bytes_text, count_text, duration_text, percent_text
 from . import environment, findings, memory, time_rows, timelines
 from .content import (
-    Bar,
+    BarRow,
     Chapter,
     Code,
     Figure,
@@ -222,12 +222,14 @@ def _step(watched: Watched, when: str) -> Section:
         if step is None:
             continue
         bars = [
-            Bar(PARTS[name], duration_text(step * shares[name]), shares[name], SPLIT_TOKENS[name])
+            BarRow(
+                PARTS[name], duration_text(step * shares[name]), shares[name], SPLIT_TOKENS[name]
+            )
             for name in SPLIT
             if name in shares
         ]
         title = f"{job.title}: a step, as a mean over {len(job.trainers)} ranks"
-        whole = Bar("a step", duration_text(step), 1.0)
+        whole = BarRow("a step", duration_text(step), 1.0)
         parts.append(
             Waterfall(title, bars, whole, source="probe", when=f"the last steps of {when}")
         )

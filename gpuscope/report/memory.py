@@ -12,7 +12,7 @@ from ..model.ranks import name_of
 from ..store.view import AllocView, DeviceView, HistoryOf, HostView, JobView, TrainerView
 from ..text.units import DASH, bytes_text
 from ..wire.frames import Unknown
-from .content import Bar, Table, Waterfall
+from .content import BarRow, Table, Waterfall
 
 SOURCE = "torch's allocator through the probe, NVML"
 ON_A_CPU = "On a CPU torch has no caching allocator and keeps no statistics."
@@ -54,16 +54,16 @@ def of_account(
     scale = float(found.total) if isinstance(found.total, (int, float)) else 0.0
     scale = scale or max((part.known for part in found.parts), default=0.0)
 
-    def bar(part: Part) -> Bar:
+    def bar(part: Part) -> BarRow:
         if isinstance(part.size, Unknown):
-            return Bar(part.name, f"unknown: {part.size.text}", None, "", bool(part.inside))
+            return BarRow(part.name, f"unknown: {part.size.text}", None, "", bool(part.inside))
         about = "≈ " if part.about else ""
         share = part.known / scale if scale else None
         value = about + bytes_text(part.size)
-        return Bar(part.name, value, share, part.token, bool(part.inside))
+        return BarRow(part.name, value, share, part.token, bool(part.inside))
 
     text = found.total.text if isinstance(found.total, Unknown) else bytes_text(found.total)
-    total = Bar(whole, text, 1.0 if known and scale else None)
+    total = BarRow(whole, text, 1.0 if known and scale else None)
     others = [f"{part.name}: {bytes_text(part.known)}" for part in found.beside]
     bars = [bar(part) for part in found.parts]
     return Waterfall(title, bars, total, [*notes, *others], source=SOURCE, when=when)

@@ -22,7 +22,7 @@ from ..doctor.steps import steps_of
 from ..text.units import ROUND_SECONDS
 from . import chart
 from .content import (
-    Bar,
+    BarRow,
     Chapter,
     Code,
     Figures,
@@ -193,7 +193,7 @@ def _columns(second: str, with_details: bool) -> Element:
     return element("colgroup", [element("col", class_=f"of-{name}") for name in names])
 
 
-def _bar_row(one: Bar, with_details: bool, total: bool) -> Element:
+def _bar_row(one: BarRow, with_details: bool, total: bool) -> Element:
     detail = element("td", one.detail, class_="detail") if with_details else None
     return element(
         "tr",

@@ -9,7 +9,7 @@ from ..text.numbers import number
 from ..text.units import DASH, bytes_text, percent_text, signed_bytes_text
 from . import documents as read
 from .content import (
-    Bar,
+    BarRow,
     Chapter,
     Figure,
     Figures,
@@ -126,11 +126,11 @@ def _owners(document: Document, source: str) -> list[Part]:
     }
     if categories and whole:
         bars = [
-            Bar(NAMES.get(name, name), bytes_text(size), size / whole, TOKENS.get(name, "other"),
+            BarRow(NAMES.get(name, name), bytes_text(size), size / whole, TOKENS.get(name, "other"),
                 False, percent_text(size / whole))
             for name, size in categories.items()
         ]  # fmt: skip
-        total = Bar("allocated", bytes_text(whole), 1.0, detail="100 %")
+        total = BarRow("allocated", bytes_text(whole), 1.0, detail="100 %")
         parts.append(Waterfall("By purpose", bars, total, source=source))
     modules = {
         read.text(row.get("module")): int(size)
@@ -140,14 +140,14 @@ def _owners(document: Document, source: str) -> list[Part]:
     joined = alike(modules)
     if joined and whole:
         bars = [
-            Bar(name or "outside modules", bytes_text(size), size / whole, "allocated", False,
+            BarRow(name or "outside modules", bytes_text(size), size / whole, "allocated", False,
                 percent_text(size / whole))
             for name, size in joined[:MAX_MODULES]
         ]  # fmt: skip
         rest = sum(size for _, size in joined[MAX_MODULES:])
         if rest:
             count = len(joined) - MAX_MODULES
-            bars.append(Bar(f"{count} others", bytes_text(rest), rest / whole, "other"))
+            bars.append(BarRow(f"{count} others", bytes_text(rest), rest / whole, "other"))
         parts.append(Waterfall("By module", bars, source=source))
     return parts
 

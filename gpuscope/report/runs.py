@@ -16,9 +16,9 @@ from .content import (
     Curve,
     Figure,
     Figures,
-    Interval,
     Intervals,
     Part,
+    Ratio,
     Section,
     Sentences,
     Strip,
@@ -211,13 +211,13 @@ def comparison(document: Document, name: str) -> Chapter:
     return Chapter(name, "Comparison of runs", sections)
 
 
-def _ratio(label: str, row: Document, key: str) -> Interval:
+def _ratio(label: str, row: Document, key: str) -> Ratio:
     value, low, high = (number(row.get(name)) for name in ("ratio", "low", "high"))
     if value is None:
-        return Interval(label, None, None, None, DASH, f"unknown: {read.text(row.get('reason'))}")
+        return Ratio(label, None, None, None, DASH, f"unknown: {read.text(row.get('reason'))}")
     tone: Tone = "muted"
     if low is not None and high is not None and (low > 1 or high < 1):
         better = BETTER.get(key, "")
         tone = "muted" if not better else "ok" if (value > 1) == (better == "higher") else "bad"
     text = ratio_text(value, low, high)
-    return Interval(label, value, low, high, text, read.text(row.get("basis")), tone)
+    return Ratio(label, value, low, high, text, read.text(row.get("basis")), tone)

@@ -10,13 +10,13 @@ from ..doctor.redaction import DocumentRedactor
 from ..snapshot.model import (
     FULL_CELL,
     Bucket,
+    DeviceTrace,
     Segment,
     Series,
     SnapshotDevice,
     StackRow,
     Stacks,
     Summary,
-    Trace,
 )
 from ..snapshot.report import header, record_lines, rows_of_totals
 from ..text.clock import clock_text
@@ -24,7 +24,7 @@ from ..text.styled import plain
 from ..text.units import bytes_text, duration_text, percent_text
 from . import findings
 from .content import (
-    Bar,
+    BarRow,
     Chapter,
     Code,
     Curve,
@@ -32,7 +32,6 @@ from .content import (
     Figures,
     Map,
     MapRow,
-    Mark,
     Part,
     Piece,
     Section,
@@ -40,6 +39,7 @@ from .content import (
     Strip,
     Table,
     Timeline,
+    TimeMark,
     Tone,
     Waterfall,
 )
@@ -128,13 +128,13 @@ def _totals(device: SnapshotDevice, when: str) -> Waterfall:
     totals = device.totals
     whole = totals.reserved_bytes or 1
     bars = [
-        Bar(name, bytes_text(size), size / whole, token, False, text)
+        BarRow(name, bytes_text(size), size / whole, token, False, text)
         for name, size, token, text in rows_of_totals(totals)
         if name != "reserved"
     ]
     rounding = totals.active_bytes - totals.requested_bytes
     notes = [f"Rounding: {bytes_text(rounding)} more than requested."]
-    total = Bar(
+    total = BarRow(
         "reserved", bytes_text(totals.reserved_bytes), 1.0 if totals.reserved_bytes else None
     )
     return Waterfall("What is reserved", bars, total, notes, source=SOURCE, when=when)
@@ -184,7 +184,7 @@ def _pieces(one: Segment, whole: float) -> list[Piece]:
 def _sizes(sizes: Sequence[Bucket], when: str) -> Waterfall:
     whole = sum(one.bytes for one in sizes) or 1
     bars = [
-        Bar(f"{bytes_text(one.low_bytes)} or more", bytes_text(one.bytes), one.bytes / whole,
+        BarRow(f"{bytes_text(one.low_bytes)} or more", bytes_text(one.bytes), one.bytes / whole,
             "allocated", False, f"{one.count:,} blocks")
         for one in reversed(sizes)
     ]  # fmt: skip
@@ -226,7 +226,7 @@ def _stack_row(one: StackRow) -> tuple[str, ...]:
 # ── over time ──
 
 
-def _trace(trace: Trace, when: str) -> list[Part]:
+def _trace(trace: DeviceTrace, when: str) -> list[Part]:
     line = trace.timeline
     if not line.allocated.high:
         return []
@@ -243,7 +243,7 @@ def _trace(trace: Trace, when: str) -> list[Part]:
         if series.high:
             curves.append(_curve(series, line.time_us if timed else [], begin, token, name))
     marks = [
-        Mark(at, mark.text or mark.action, MARK_TONES.get(mark.action, ""))
+        TimeMark(at, mark.text or mark.action, MARK_TONES.get(mark.action, ""))
         for mark in trace.marks
         if (at := _place(mark.time_us if timed else None, begin, seconds, mark.index, trace))
         is not None
@@ -293,7 +293,7 @@ def _curve(series: Series, times: Sequence[int], begin: int, token: str, name: s
 
 
 def _place(
-    time_us: int | None, begin: int, seconds: float, index: int, trace: Trace
+    time_us: int | None, begin: int, seconds: float, index: int, trace: DeviceTrace
 ) -> float | None:
     if time_us is not None and seconds > 0:
         return min(max((time_us - begin) / 1e6 / seconds, 0.0), 1.0)

@@ -11,7 +11,7 @@ from ..text.numbers import number
 from ..text.units import DASH, duration_text, percent_text
 from . import documents as read
 from .content import (
-    Bar,
+    BarRow,
     Chapter,
     Code,
     Figure,
@@ -123,7 +123,7 @@ def _clock(document: Document, source: str, when: str) -> Waterfall:
     tokens = tokens_of_rows([read.text(row.get("row")) for row in rows])
     bars = [bar for row in rows if (bar := _row(row, step, tokens)) is not None]
     whole = duration_text(step) if step is not None else read.said(window, duration_text)
-    total = Bar("wall clock", whole, 1.0, detail="100 %" if bars else "")
+    total = BarRow("wall clock", whole, 1.0, detail="100 %" if bars else "")
     notes = ["The line on a bar is the 95 % interval of its share."] if bars else []
     return Waterfall(
         "The wall clock of the training thread",
@@ -136,7 +136,7 @@ def _clock(document: Document, source: str, when: str) -> Waterfall:
     )
 
 
-def _row(row: Document, step: float | None, tokens: Mapping[str, str]) -> Bar | None:
+def _row(row: Document, step: float | None, tokens: Mapping[str, str]) -> BarRow | None:
     share = number(row.get("share"))
     if share is None:
         return None
@@ -147,7 +147,7 @@ def _row(row: Document, step: float | None, tokens: Mapping[str, str]) -> Bar | 
     places = [text for one in read.rows(row.get("places")) if (text := read.text(one.get("place")))]
     detail += f" · {places[0]}" if places else ""
     words = WORDS.get(name, WORDS["unattributed"])
-    return Bar(words, each, share, tokens.get(name, REST), False, detail, low, high)
+    return BarRow(words, each, share, tokens.get(name, REST), False, detail, low, high)
 
 
 def _ranks(trainers: Sequence[Document], when: str) -> Table:
@@ -184,7 +184,7 @@ def _look(look: Document) -> list[Part]:
         kernels = [read.text(one.get("name")) for one in read.rows(row.get("kernels"))[:1]]
         detail = " · ".join([percent_text(share), *filter(None, (place, *kernels))])
         bars.append(
-            Bar(
+            BarRow(
                 words_of(read.text(row.get("row"))),
                 duration_text(took / steps) if steps else duration_text(took),
                 share,
@@ -203,7 +203,7 @@ def _look(look: Document) -> list[Part]:
         Waterfall(
             title,
             bars,
-            Bar("a step", each, 1.0),
+            BarRow("a step", each, 1.0),
             (),
             "share, where, longest kernel",
             source="a trace of the GPU",

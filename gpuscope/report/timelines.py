@@ -13,7 +13,7 @@ from ..model.valid_history import while_it_answers, while_it_steps
 from ..store.view import DeviceView, Entity, History, HistoryOf, HostView, TrainerView
 from ..text.clock import clock_text
 from ..text.units import bytes_text, duration_text, percent_text
-from .content import Curve, Mark, Strip, Timeline, Tone
+from .content import Curve, Strip, Timeline, TimeMark, Tone
 
 MAX_BUCKETS = 600
 MAX_POINTS = 60_000
@@ -205,7 +205,7 @@ def timeline(
     entities: Sequence[tuple[str, Entity, Sequence[Entity]]],
     history: HistoryOf,
     span: Span,
-    marks: Sequence[Mark] = (),
+    marks: Sequence[TimeMark] = (),
 ) -> Timeline | None:
     """Return a chart of these entities, None where none of them has a value.
 
@@ -270,7 +270,7 @@ def _resolution(span: Span) -> str:
 
 
 def of_devices(
-    host: HostView, history: HistoryOf, span: Span, marks: Sequence[Mark]
+    host: HostView, history: HistoryOf, span: Span, marks: Sequence[TimeMark]
 ) -> Iterable[Timeline]:
     """Yield the charts of the devices."""
     rows = [(f"GPU {one.definition.index}", one, ()) for one in host.devices]
@@ -285,7 +285,7 @@ def of_trainers(
     trainers: Sequence[TrainerView],
     history: HistoryOf,
     span: Span,
-    marks: Sequence[Mark],
+    marks: Sequence[TimeMark],
 ) -> Iterable[Timeline]:
     """Yield the charts of the ranks of a job."""
     rows = [(name_of(one), one, (one,)) for one in trainers]
@@ -309,18 +309,20 @@ def _memory_name(trainer: TrainerView, ordinal: int) -> str:
 
 
 def of_host(
-    host: HostView, history: HistoryOf, span: Span, marks: Sequence[Mark]
+    host: HostView, history: HistoryOf, span: Span, marks: Sequence[TimeMark]
 ) -> Timeline | None:
     """Return the chart of the host's CPU."""
     return timeline(OF_HOST, [("CPU", host, ())], history, span, marks)
 
 
-def marks_of(host: HostView, trainers: Iterable[TrainerView], span: Span) -> list[Mark]:
+def marks_of(host: HostView, trainers: Iterable[TrainerView], span: Span) -> list[TimeMark]:
     """Return the events that are marked on the charts of these trainers."""
     ids = {one.id for one in trainers}
     ids |= {allocator.id for one in host.trainers if one.id in ids for allocator in one.allocators}
     return [
-        Mark((one.seconds - span.begin) / span.seconds, f"{one.kind}: {one.text}", _tone(one.kind))
+        TimeMark(
+            (one.seconds - span.begin) / span.seconds, f"{one.kind}: {one.text}", _tone(one.kind)
+        )
         for one in host.marks
         if one.id in ids and span.seconds > 0 and span.begin <= one.seconds <= span.end
     ]

@@ -16,9 +16,9 @@ from .content import (
     Code,
     Figure,
     Figures,
-    Interval,
     Intervals,
     Part,
+    Ratio,
     Section,
     Sentences,
     Table,
@@ -91,15 +91,15 @@ def _switches(document: Document, source: str, when: str) -> list[Part]:
     return [Intervals("", rows, [note], source=source, when=when)]
 
 
-def _interval(label: str, speed: Speed | None, reason: str) -> Interval:
+def _interval(label: str, speed: Speed | None, reason: str) -> Ratio:
     if speed is None:
-        return Interval(label, None, None, None, DASH, f"unknown: {reason}" if reason else "")
+        return Ratio(label, None, None, None, DASH, f"unknown: {reason}" if reason else "")
     tone: Tone = "muted"
     if speed.certain:
         tone = "ok"
     elif speed.high is not None and speed.high < 1:
         tone = "bad"
-    return Interval(label, speed.ratio, speed.low, speed.high, speed.text, reason, tone)
+    return Ratio(label, speed.ratio, speed.low, speed.high, speed.text, reason, tone)
 
 
 def _candidates(document: Document, source: str, when: str) -> list[Part]:

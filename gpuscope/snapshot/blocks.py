@@ -45,7 +45,7 @@ class TooManyBlocks(Exception):
 
 
 @dataclass
-class LiveTable:
+class BlockTable:
     """The allocated blocks of one device as columns.
 
     They are the state at the end of a trace, and what a comparison of two snapshots compares.
@@ -66,7 +66,7 @@ class DeviceBlocks:
     totals: Totals = field(default_factory=Totals)
     fragmentation: Fragmentation = field(default_factory=Fragmentation)
     pools: dict[str, Pool] = field(default_factory=dict)
-    live: LiveTable = field(default_factory=LiveTable)
+    live: BlockTable = field(default_factory=BlockTable)
     sums: dict[int, list[int]] = field(default_factory=dict)  # stack → [bytes, blocks]
     rows: list[tuple[int, Segment, list[tuple[int, int, bool]]]] = field(default_factory=list)
     sizes: dict[int, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..wire.clean import clean
 from .blocks import ADDRESS_LIMIT, whole
-from .model import MAX_MARKS, Mark
+from .model import MAX_MARKS, TimelineEvent
 from .stacks import NO_STACK, StackTable
 
 ACTIONS = (
@@ -65,7 +65,7 @@ class Columns:
     stream: array[int] = field(default_factory=lambda: array("H"))
     """For each entry the position of its stream in ``streams``."""
     streams: dict[int, int] = field(default_factory=lambda: {0: 0})
-    marks: list[Mark] = field(default_factory=list)
+    marks: list[TimelineEvent] = field(default_factory=list)
     dropped_marks: int = 0
     unknown_actions: Counter[str] = field(default_factory=Counter)
     malformed: int = 0
@@ -211,7 +211,7 @@ def _add_marks(columns: Columns, part: list[Any], begin: int) -> None:
         index = begin + offset
         text = entry.get("user_metadata")
         columns.marks.append(
-            Mark(
+            TimelineEvent(
                 index=index,
                 time_us=columns.time_at(index),
                 action=action,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..text.styled import Line
 from ..text.units import bytes_text, signed_bytes_text
-from .drawing import BLOCKS, Glyphs
+from .drawing import BLOCKS, Charset
 from .model import (
     DeviceDiff,
     Diff,
@@ -15,7 +15,7 @@ from .report_pieces import amount_line, frame_lines, headline, note_lines, pair
 
 
 def diff_lines(
-    diff: Diff, width: int, glyphs: Glyphs = BLOCKS, device: int | None = None
+    diff: Diff, width: int, glyphs: Charset = BLOCKS, device: int | None = None
 ) -> list[Line]:
     """Return what grew from one snapshot to the other, by stack or by size."""
     lines: list[Line] = [
@@ -32,7 +32,7 @@ def diff_lines(
     return lines
 
 
-def _device_diff(one: DeviceDiff, width: int, glyphs: Glyphs) -> list[Line]:
+def _device_diff(one: DeviceDiff, width: int, glyphs: Charset) -> list[Line]:
     change = one.after.allocated_bytes - one.before.allocated_bytes
     lines: list[Line] = [
         [(f"device {one.device}", "title")],
@@ -69,7 +69,7 @@ def _device_diff(one: DeviceDiff, width: int, glyphs: Glyphs) -> list[Line]:
     return lines
 
 
-def _diff_row(row: DiffRow, width: int, glyphs: Glyphs) -> list[Line]:
+def _diff_row(row: DiffRow, width: int, glyphs: Charset) -> list[Line]:
     change = f"{signed_bytes_text(row.after_bytes - row.before_bytes):>10}"
     counts = f"{row.after_count - row.before_count:>+7,}"
     if row.block_bytes is not None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from .blocks import LiveTable
+from .blocks import BlockTable
 from .model import MAX_FRAMES, DeviceDiff, Diff, DiffRow, Note, Totals
 from .stacks import NO_STACK, Place, StackTable, frames_of, headline
 from .views import Snapshot
@@ -24,7 +24,7 @@ def compare(before: Snapshot, after: Snapshot, top: int) -> Diff:
     diff = Diff(before.summary.path, after.summary.path, [])
     diff.notes += [Note(note.code, f"before: {note.text}") for note in before.notes]
     for device in sorted(set(before.live) | set(after.live)):
-        old, new = before.live.get(device, LiveTable()), after.live.get(device, LiveTable())
+        old, new = before.live.get(device, BlockTable()), after.live.get(device, BlockTable())
         by_stack = _has_stacks(old) and _has_stacks(new)
         if not by_stack and (_has_stacks(old) or _has_stacks(new)):
             text = f"device {device}: only one of the two has stacks, so rows are by block size"
@@ -33,14 +33,14 @@ def compare(before: Snapshot, after: Snapshot, top: int) -> Diff:
     return diff
 
 
-def _has_stacks(live: LiveTable) -> bool:
+def _has_stacks(live: BlockTable) -> bool:
     return not live.stack or any(stack != NO_STACK for stack in live.stack)
 
 
 def _device(
     device: int,
-    old: LiveTable,
-    new: LiveTable,
+    old: BlockTable,
+    new: BlockTable,
     before: Snapshot,
     after: Snapshot,
     by_stack: bool,
@@ -80,7 +80,7 @@ def _device(
     )
 
 
-def _keys(live: LiveTable, table: StackTable, by_stack: bool) -> list[object]:
+def _keys(live: BlockTable, table: StackTable, by_stack: bool) -> list[object]:
     if not by_stack:
         return list(live.size)
     return [table.places[stack] if stack >= 0 else _UNKNOWN for stack in live.stack]

@@ -14,7 +14,7 @@ from .model import FULL_CELL, Segment, Series
 
 
 @dataclass(frozen=True)
-class Glyphs:
+class Charset:
     """The characters that a drawing consists of.
 
     ``shades`` are for cells that are partly in use, from a little to nearly all. ``eighths`` are
@@ -36,11 +36,11 @@ class Glyphs:
     other: str
 
 
-BLOCKS = Glyphs("·", "░▒▓", "█", "◇", "│", " ▁▂▃▄▅▆▇█", " ▏▎▍▌▋▊▉█", "←", "–", "…", "✖", "○", "•")
-ASCII = Glyphs(".", "-=+", "#", "o", "|", "    ####", " #", "<-", "-", "...", "X", "s", "*")
+BLOCKS = Charset("·", "░▒▓", "█", "◇", "│", " ▁▂▃▄▅▆▇█", " ▏▎▍▌▋▊▉█", "←", "–", "…", "✖", "○", "•")
+ASCII = Charset(".", "-=+", "#", "o", "|", "    ####", " #", "<-", "-", "...", "X", "s", "*")
 
 
-def glyphs_for(encoding: str | None) -> Glyphs:
+def glyphs_for(encoding: str | None) -> Charset:
     """Return block elements if the encoding has them, otherwise ASCII characters."""
     try:
         "".join(vars(BLOCKS).values()).encode(encoding or "ascii")
@@ -49,7 +49,7 @@ def glyphs_for(encoding: str | None) -> Glyphs:
     return BLOCKS
 
 
-def bar(share: float, cells: int, glyphs: Glyphs = BLOCKS) -> str:
+def bar(share: float, cells: int, glyphs: Charset = BLOCKS) -> str:
     """Return a bar that fills ``share`` (0 to 1) of ``cells`` cells, padded to their number.
 
     A share above 0 always shows at least a little.
@@ -83,7 +83,7 @@ def resample(values: Sequence[float], cells: int) -> list[float]:
     return out
 
 
-def segment_cells(segment: Segment, cells: int, glyphs: Glyphs) -> list[tuple[str, str]]:
+def segment_cells(segment: Segment, cells: int, glyphs: Charset) -> list[tuple[str, str]]:
     """Return a segment in ``cells`` characters.
 
     Only a cell that is completely live is drawn full, and only a completely free one empty.
@@ -92,7 +92,7 @@ def segment_cells(segment: Segment, cells: int, glyphs: Glyphs) -> list[tuple[st
     return [_cell(here, waiting, glyphs) for here, waiting in zip(live, pending, strict=True)]
 
 
-def _cell(live: float, pending: float, glyphs: Glyphs) -> tuple[str, str]:
+def _cell(live: float, pending: float, glyphs: Charset) -> tuple[str, str]:
     if pending > live:
         return glyphs.pending, "warn"
     if live <= 0:
@@ -104,7 +104,7 @@ def _cell(live: float, pending: float, glyphs: Glyphs) -> tuple[str, str]:
 
 
 def flow_map(
-    segments: Sequence[Segment], width: int, rows: int, glyphs: Glyphs
+    segments: Sequence[Segment], width: int, rows: int, glyphs: Charset
 ) -> tuple[list[Line], int]:
     """Draw all segments one after the other, at one scale; also return the bytes per cell.
 
@@ -126,7 +126,7 @@ def flow_map(
     return lines, scale
 
 
-def area(series: Series, columns: int, rows: int, top: int, glyphs: Glyphs) -> list[str]:
+def area(series: Series, columns: int, rows: int, top: int, glyphs: Charset) -> list[str]:
     """Return a series as an area of columns, highest line first.
 
     The height of each column is the highest value in it.

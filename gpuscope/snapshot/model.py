@@ -201,7 +201,7 @@ class Series:
 
 
 @dataclass
-class Timeline:
+class Buckets:
     """The trace in at most ``MAX_BUCKETS`` buckets of equally many entries.
 
     ``index[i]`` is the last entry of bucket i, and ``time_us[i]`` its time (µs since the epoch;
@@ -217,7 +217,7 @@ class Timeline:
 
 
 @dataclass
-class Mark:
+class TimelineEvent:
     """An event to show on the timeline.
 
     ``action`` is torch's name for it: oom, snapshot, user_defined, annotate or one that is unknown
@@ -266,7 +266,7 @@ class Between:
 
 
 @dataclass
-class Trace:
+class DeviceTrace:
     """The history of one device's allocations.
 
     ``before_bytes`` are the bytes live at the first entry, which were allocated before it. Their
@@ -278,8 +278,8 @@ class Trace:
     first_us: int | None = None
     last_us: int | None = None
     actions: dict[str, int] = field(default_factory=dict)
-    timeline: Timeline = field(default_factory=Timeline)
-    marks: list[Mark] = field(default_factory=list)
+    timeline: Buckets = field(default_factory=Buckets)
+    marks: list[TimelineEvent] = field(default_factory=list)
     dropped_marks: int = 0
     before_bytes: int | None = None
     peak: At | None = None
@@ -302,7 +302,7 @@ class SnapshotDevice:
     folded_bytes: int
     sizes: list[Bucket]  # live blocks, by size
     stacks: Stacks  # live blocks, by stack, in allocated bytes
-    trace: Trace | None = None
+    trace: DeviceTrace | None = None
     notes: list[Note] = field(default_factory=list)
     complete: bool = True
 
@@ -384,7 +384,7 @@ class Diff:
 
 
 @dataclass
-class Failure:
+class ReadFailure:
     """Why a file was not read.
 
     ``code`` is missing, unreadable, foreign, hostile, truncated, too_big, unusable or usage.

@@ -12,7 +12,7 @@ import re
 from bisect import bisect_right
 from dataclasses import dataclass, field
 
-from .blocks import LiveTable
+from .blocks import BlockTable
 from .columns import (
     ALLOC,
     FREE_COMPLETED,
@@ -23,7 +23,7 @@ from .columns import (
     SEGMENT_UNMAP,
     Columns,
 )
-from .model import MAX_BUCKETS, MOMENTS, At, Between, Timeline
+from .model import MAX_BUCKETS, MOMENTS, At, Between, Buckets
 from .stacks import NO_STACK, StackTable
 
 _UP, _DOWN = (SEGMENT_ALLOC, SEGMENT_MAP), (SEGMENT_FREE, SEGMENT_UNMAP)
@@ -63,7 +63,7 @@ class Moments:
         device: int,
         columns: Columns,
         stacks: StackTable,
-        final: LiveTable | None,
+        final: BlockTable | None,
         reserved: int | None,
     ) -> None:
         self.device, self.columns, self.stacks, self.final = device, columns, stacks, final
@@ -71,7 +71,7 @@ class Moments:
         # A trace may have been recorded without the requests (skip_actions); then only completions
         # are known.
         self._freeing = FREE_REQUESTED if FREE_REQUESTED in columns.code else FREE_COMPLETED
-        self.timeline = Timeline()
+        self.timeline = Buckets()
         self.peak_index = -1
         self.before_bytes: int | None = None
         self._active_before: int | None = None

@@ -29,7 +29,7 @@ from ..text.units import bytes_text
 from ..wire.clean import clean
 from ..wire.files import NotAFile, open_regular
 from . import history, limits
-from .model import MAX_MESSAGE_BYTES, MAX_ROWS, At, Between, Diff, Failure, Summary
+from .model import MAX_MESSAGE_BYTES, MAX_ROWS, At, Between, Diff, ReadFailure, Summary
 
 __all__ = ["Reading", "SnapshotError", "open_snapshot"]
 
@@ -253,7 +253,7 @@ class Reading:
                 if on_progress is not None:
                     on_progress(_decode(content, float))
             elif name == "failure":
-                failure = _decode(content, Failure)
+                failure = _decode(content, ReadFailure)
                 more = f" {self._cap()}" if failure.code == "too_big" else ""
                 raise SnapshotError(failure.code, clean(failure.text + more))
             else:

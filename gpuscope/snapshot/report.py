@@ -8,16 +8,16 @@ from ..text.clock import DATE_AND_SECOND, clock_text
 from ..text.styled import Line
 from ..text.units import bytes_text
 from ..text.width import cut
-from .drawing import BLOCKS, Glyphs, area, bar, column_of, flow_map
+from .drawing import BLOCKS, Charset, area, bar, column_of, flow_map
 from .model import (
     At,
     Between,
     Bucket,
+    DeviceTrace,
     SnapshotDevice,
     Stacks,
     Summary,
     Totals,
-    Trace,
 )
 from .report_pieces import (
     LABEL_CELLS,
@@ -42,7 +42,7 @@ _PROGRAM = (
 
 
 def summary_lines(
-    summary: Summary, width: int, glyphs: Glyphs = BLOCKS, device: int | None = None
+    summary: Summary, width: int, glyphs: Charset = BLOCKS, device: int | None = None
 ) -> list[Line]:
     """Return the whole report, ``width`` cells wide; ``device`` leaves out the others."""
     lines = header(summary, glyphs)
@@ -52,7 +52,7 @@ def summary_lines(
     return lines
 
 
-def header(summary: Summary, glyphs: Glyphs = BLOCKS) -> list[Line]:
+def header(summary: Summary, glyphs: Charset = BLOCKS) -> list[Line]:
     """Say what the file is, when it was written, the allocator's settings, and what is missing."""
     kind = "record of an out-of-memory error" if summary.record else "allocator snapshot"
     packed = f", compressed from {bytes_text(summary.read_bytes)}" if summary.compressed else ""
@@ -78,7 +78,7 @@ def header(summary: Summary, glyphs: Glyphs = BLOCKS) -> list[Line]:
     return lines + record_lines(summary, glyphs) + note_lines(summary.notes)
 
 
-def record_lines(summary: Summary, glyphs: Glyphs = BLOCKS) -> list[Line]:
+def record_lines(summary: Summary, glyphs: Charset = BLOCKS) -> list[Line]:
     """Return the error of a record: the request, the free memory, and the place in the program."""
     record = summary.record
     if not record:
@@ -120,7 +120,7 @@ def record_lines(summary: Summary, glyphs: Glyphs = BLOCKS) -> list[Line]:
     return lines
 
 
-def device_lines(device: SnapshotDevice, width: int, glyphs: Glyphs = BLOCKS) -> list[Line]:
+def device_lines(device: SnapshotDevice, width: int, glyphs: Charset = BLOCKS) -> list[Line]:
     lines: list[Line] = [
         [(f"device {device.device}", "title")],
         *totals_lines(device, width, glyphs),
@@ -138,7 +138,7 @@ def device_lines(device: SnapshotDevice, width: int, glyphs: Glyphs = BLOCKS) ->
     return lines
 
 
-def totals_lines(device: SnapshotDevice, width: int, glyphs: Glyphs = BLOCKS) -> list[Line]:
+def totals_lines(device: SnapshotDevice, width: int, glyphs: Charset = BLOCKS) -> list[Line]:
     """Return the reserved bytes and their parts."""
     totals = device.totals
     cells = max(10, min(40, width - 74))
@@ -198,7 +198,7 @@ def rows_of_totals(totals: Totals) -> list[tuple[str, int, str, str]]:
 
 
 def fragmentation_lines(
-    device: SnapshotDevice, width: int, glyphs: Glyphs = BLOCKS, rows: int = MAP_ROWS
+    device: SnapshotDevice, width: int, glyphs: Charset = BLOCKS, rows: int = MAP_ROWS
 ) -> list[Line]:
     """Draw the map of the default pool, then of the private ones, and the largest free run."""
     found = device.fragmentation
@@ -241,7 +241,7 @@ def fragmentation_lines(
     return lines
 
 
-def histogram_lines(buckets: Sequence[Bucket], width: int, glyphs: Glyphs = BLOCKS) -> list[Line]:
+def histogram_lines(buckets: Sequence[Bucket], width: int, glyphs: Charset = BLOCKS) -> list[Line]:
     """Draw a bar for each power of two, its length by bytes."""
     most = max((bucket.bytes for bucket in buckets), default=0)
     cells = max(10, min(50, width - 40))
@@ -257,7 +257,7 @@ def histogram_lines(buckets: Sequence[Bucket], width: int, glyphs: Glyphs = BLOC
 
 
 def stack_lines(
-    stacks: Stacks, width: int, glyphs: Glyphs = BLOCKS, full: bool = False
+    stacks: Stacks, width: int, glyphs: Charset = BLOCKS, full: bool = False
 ) -> list[Line]:
     """Return two lines per stack: bytes, blocks and the headline; then the frames outside of it.
 
@@ -291,7 +291,7 @@ def stack_lines(
 
 
 def trace_lines(
-    trace: Trace, width: int, glyphs: Glyphs = BLOCKS, rows: int = AREA_ROWS
+    trace: DeviceTrace, width: int, glyphs: Charset = BLOCKS, rows: int = AREA_ROWS
 ) -> list[Line]:
     """Draw the allocated bytes as an area, marks below it, reserved bytes and the peak in words."""
     line = trace.timeline
@@ -332,7 +332,7 @@ def trace_lines(
     return lines
 
 
-def at_lines(at: At, width: int, glyphs: Glyphs = BLOCKS, rows: int | None = None) -> list[Line]:
+def at_lines(at: At, width: int, glyphs: Charset = BLOCKS, rows: int | None = None) -> list[Line]:
     """Return what was live at a moment."""
     total = bytes_text(at.allocated_bytes) if at.allocated_bytes is not None else "an unknown total"
     words = f"after entry {at.index:,}: {total} in {at.count:,} blocks"
@@ -352,7 +352,7 @@ def at_lines(at: At, width: int, glyphs: Glyphs = BLOCKS, rows: int | None = Non
     return [[(words, "text")], *stack_lines(stacks, width, glyphs)]
 
 
-def between_lines(between: Between, width: int, glyphs: Glyphs = BLOCKS) -> list[Line]:
+def between_lines(between: Between, width: int, glyphs: Charset = BLOCKS) -> list[Line]:
     """Return what was allocated in a range and is still live after it."""
     span = f" ({between.seconds:,.3f} s)" if between.seconds is not None else ""
     words = (

@@ -8,7 +8,7 @@ from ..text import styled
 from ..text.styled import Line
 from ..text.units import count_text
 from ..text.width import cells, cut
-from .drawing import Glyphs
+from .drawing import Charset
 from .model import (
     Frame,
     Note,
@@ -36,7 +36,7 @@ def amount_line(amount: str, count: str, text: str) -> Line:
 
 
 def headline(
-    amount: str, count: str, frames: Sequence[Frame], number: int, width: int, glyphs: Glyphs
+    amount: str, count: str, frames: Sequence[Frame], number: int, width: int, glyphs: Charset
 ) -> Line:
     if not frames:
         return [(amount, "text"), (count, "muted"), ("  without a recorded stack", "muted")]
@@ -57,7 +57,7 @@ def headline(
     return line
 
 
-def frame_lines(row: StackRow, width: int, glyphs: Glyphs, full: bool) -> list[Line]:
+def frame_lines(row: StackRow, width: int, glyphs: Charset, full: bool) -> list[Line]:
     """Return the frames outside the headline in one line, or all of them, one in each line."""
     margin = " " * 19
     if full:

@@ -37,7 +37,7 @@ class ForbiddenPickle(Exception):
 
 
 class Unreadable(Exception):
-    """A file cannot be read. ``code`` is as in :class:`gpuscope.snapshot.model.Failure`."""
+    """A file cannot be read. ``code`` is as in :class:`gpuscope.snapshot.model.ReadFailure`."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)

@@ -12,10 +12,10 @@ from typing import Any
 
 from ..text.units import bytes_text
 from ..wire.clean import clean
-from .blocks import DeviceBlocks, LiveTable, TooManyBlocks, device_view, has_stacks, read_segments
+from .blocks import BlockTable, DeviceBlocks, TooManyBlocks, device_view, has_stacks, read_segments
 from .columns import ACTIONS, OTHER, Columns, read_trace
 from .history import SegmentTable, table_of
-from .model import Note, SnapshotDevice, Summary, Totals, Trace
+from .model import DeviceTrace, Note, SnapshotDevice, Summary, Totals
 from .moments import Moments
 from .record import MAX_PAIRS, MAX_TEXT, pairs, read_record
 from .stacks import StackTable
@@ -43,7 +43,7 @@ class Snapshot:
         traces: bool = True,
     ) -> None:
         self.stacks = StackTable()
-        self.live: dict[int, LiveTable] = {}
+        self.live: dict[int, BlockTable] = {}
         self.totals: dict[int, Totals] = {}
         self.moments: dict[int, Moments] = {}
         # For devices with a trace: whether it is complete.
@@ -234,12 +234,12 @@ def _traces(root: dict[str, Any], budget: int) -> dict[int, list[Any]]:
     return out
 
 
-def _trace(moments: Moments, columns: Columns, top: int) -> Trace:
+def _trace(moments: Moments, columns: Columns, top: int) -> DeviceTrace:
     counts = {name: columns.code.count(code) for code, name in enumerate(ACTIONS)}
     actions = {name: count for name, count in counts.items() if count}
     if columns.code.count(OTHER):
         actions["other"] = columns.code.count(OTHER)
-    return Trace(
+    return DeviceTrace(
         entries=len(columns),
         first_us=columns.time_at(0),
         last_us=columns.time_at(len(columns) - 1),

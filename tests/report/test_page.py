@@ -13,24 +13,24 @@ import pytest
 from gpuscope.doctor.finding import Effect, Evidence, Finding, Fix
 from gpuscope.report import chart, page
 from gpuscope.report.content import (
-    Bar,
+    BarRow,
     Chapter,
     Code,
     Curve,
     Figure,
     Figures,
     Findings,
-    Interval,
     Intervals,
     Map,
     MapRow,
-    Mark,
     Piece,
+    Ratio,
     Section,
     Sentences,
     Strip,
     Table,
     Timeline,
+    TimeMark,
     Waterfall,
 )
 from tests.fakes.cases import each
@@ -79,7 +79,7 @@ class Reader(HTMLParser):
 
 def everything(text: str) -> Chapter:
     """A chapter in which every text is ``text``."""
-    bar = Bar(text, text, 0.4, "allocated", True, text, 0.3, 0.5)
+    bar = BarRow(text, text, 0.4, "allocated", True, text, 0.3, 0.5)
     finding = Finding(
         pitfall=text, cause=text, title=text, severity="problem", confidence="likely", where=text,
         evidence=(Evidence(text=text, source=text),), effect=Effect(text=text), verify=text,
@@ -95,8 +95,8 @@ def everything(text: str) -> Chapter:
         Table(text, (text, text), [(text, text)], (1,), [text], folded=True),
         Sentences([text]),
         Code(text, [text]),
-        Timeline(text, [strip], 60.0, 1e9, [Mark(0.5, text)], [text]),
-        Intervals(text, [Interval(text, 1.1, 1.0, 1.2, text, text)]),
+        Timeline(text, [strip], 60.0, 1e9, [TimeMark(0.5, text)], [text]),
+        Intervals(text, [Ratio(text, 1.1, 1.0, 1.2, text, text)]),
         Findings([finding], [text]),
     ]
     return Chapter(text, text, [Section(text, parts, text)], [(text, text)], [text])
@@ -169,8 +169,8 @@ def test_no_time_has_no_axis():
 
 
 def test_a_wide_interval_leaves_the_ratios_apart():
-    wide = Interval("wide", 1.5, 1e-7, 1e7, "")
-    sure = Interval("sure", 2.0, 1.9, 2.1, "")
+    wide = Ratio("wide", 1.5, 1e-7, 1e7, "")
+    sure = Ratio("sure", 2.0, 1.9, 2.1, "")
     low, high = chart.scale_of([wide, sure])
     assert 0 <= low < 0.1
     assert high == pytest.approx(3.12)
