@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from bench.soak.kills import processor_seconds
-from gpuscope.predict.answer import Asking, Card
+from gpuscope.predict.answer import Card, TracedRequest
 from gpuscope.predict.child import Tracer
 from gpuscope.predict.request import Request, Traced
 
@@ -60,7 +60,7 @@ def test_a_prediction_and_its_what_ifs(
         own = resource.getrusage(resource.RUSAGE_SELF)
         before = own.ru_utime + own.ru_stime
         traces: list[Request] = []
-        asking = Asking(Request(model, batch=batch), traced, CARD)
+        asking = TracedRequest(Request(model, batch=batch), traced, CARD)
         first, wall = cpu(), time.perf_counter() - begin
         marks: list[tuple[str, float]] = []
         asking.find_fixes(None, lambda fix: marks.append((fix.key, cpu())))

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpuscope.predict.allocator import EMPTY_CACHE
-from gpuscope.predict.trace import Mark, Owner, Trace
+from gpuscope.predict.trace import Owner, PhaseMark, Trace
 
 KIB, MIB = 1 << 10, 1 << 20
 Operation = tuple[str, int, int, int]
@@ -103,7 +103,7 @@ def as_trace(work: Workload) -> Trace:
         elif kind == "free":
             trace.events.append(~block)
         else:
-            trace.marks.append(Mark(len(trace.events), EMPTY_CACHE))
+            trace.marks.append(PhaseMark(len(trace.events), EMPTY_CACHE))
     return trace
 
 

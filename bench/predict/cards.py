@@ -288,7 +288,7 @@ def predicted(name: str, request: Request, seconds: float = TRACE_SECONDS) -> Fi
     begin = time.monotonic()
     row: Figures = {"name": name, "request": asdict(request), "error": None}
     try:
-        asking = answer.Asking(
+        asking = answer.TracedRequest(
             request, lambda asked: child.trace(asked, seconds), answer.REFERENCE, seconds=seconds
         )
     except CannotPredict as trouble:

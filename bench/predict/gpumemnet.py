@@ -95,7 +95,7 @@ def main() -> int:
                 f"bench.predict.gpumemnet:row_{number}", int(row["Batch Size"]), architecture="8.0"
             )
             try:
-                asked = answer.Asking(request, lambda one: tracer.trace(one, 120), A100)
+                asked = answer.TracedRequest(request, lambda one: tracer.trace(one, 120), A100)
             except CannotPredict as trouble:
                 print(number, *trouble.args[:2])
                 continue

@@ -30,7 +30,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gpuscope.predict.trace import Mark, Owner, Trace
+from gpuscope.predict.trace import Owner, PhaseMark, Trace
 
 UNIT = 512
 LETTERS = {
@@ -186,7 +186,7 @@ def as_trace(data: dict[str, Any]) -> Trace:
     names = data.get("label_table", ())
     for place, letter in enumerate(data["actions"]):
         while marks and marks[0][0] <= place:
-            trace.marks.append(Mark(len(trace.events), marks.pop(0)[1]))
+            trace.marks.append(PhaseMark(len(trace.events), marks.pop(0)[1]))
         address = data["addresses"][place]
         if letter == "a":
             block = len(trace.sizes)
@@ -203,5 +203,5 @@ def as_trace(data: dict[str, Any]) -> Trace:
                 trace.streams[block] = stream
         elif letter in "fr" and address in held:
             trace.events.append(~held.pop(address))
-    trace.marks += [Mark(len(trace.events), name) for _, name in marks]
+    trace.marks += [PhaseMark(len(trace.events), name) for _, name in marks]
     return trace

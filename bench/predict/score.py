@@ -25,7 +25,7 @@ from gpuscope.model.allocator_settings import read as read_settings
 from gpuscope.predict import answer as answering
 from gpuscope.predict.allocator import simulate
 from gpuscope.predict.request import CannotPredict, Doubt, Request, Traced
-from gpuscope.predict.trace import Mark, Owner, Trace
+from gpuscope.predict.trace import Owner, PhaseMark, Trace
 
 from . import truth_rows
 from .truth_table import BLOCKS
@@ -131,7 +131,7 @@ def _traced(found: dict[str, Any]) -> Traced:
         data["owners"],
         [Owner(**owner) for owner in data["owner_table"]],
         data["events"],
-        [Mark(**mark) for mark in data["marks"]],
+        [PhaseMark(**mark) for mark in data["marks"]],
         {int(block): stream for block, stream in data["streams"].items()},
     )
     return Traced(
@@ -159,7 +159,7 @@ def scored(
     request, settings = request_of(row), read_settings(row.get("settings") or "")
     card = answering.Card("H200", "h200", CARD_BYTES, "9.0")
     try:
-        asking = answering.Asking(request, as_there(row, traces), card, settings)
+        asking = answering.TracedRequest(request, as_there(row, traces), card, settings)
     except CannotPredict as trouble:
         result.reason = " ".join(map(str, trouble.args[:2]))
         return result
@@ -186,7 +186,9 @@ def scored(
         if fits is None:
             continue
         small = answering.Card("H200", "h200", capacity, "9.0")
-        judged = answering.Asking(request, as_there(row, traces), small, settings).answer.verdict
+        judged = answering.TracedRequest(
+            request, as_there(row, traces), small, settings
+        ).answer.verdict
         assert judged is not None
         result.verdicts.append((share, judged.outcome, fits))
     return result

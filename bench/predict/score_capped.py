@@ -43,7 +43,7 @@ def verdict(row: dict[str, Any], limit: int, traces: Traces) -> str:
     """Return the verdict for a card on which ``limit`` bytes are left for torch."""
     card = answering.Card("H200", "h200", limit + outside_bytes(row), "9.0")
     tracer = as_there(row, traces)
-    asking = answering.Asking(
+    asking = answering.TracedRequest(
         request_of(row), tracer, card, read_settings(row.get("settings") or "")
     )
     found = asking.answer.verdict

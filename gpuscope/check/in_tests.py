@@ -14,7 +14,7 @@ import pytest
 from ..errors import UserError
 from ..predict import from_switches
 from ..predict.child import Tracer
-from ..predict.errors import Figure
+from ..predict.errors import Estimate
 from ..predict.report import with_error
 from ..predict.request import CannotPredict
 from ..text.units import bytes_text, parse_size
@@ -58,7 +58,7 @@ class Peak:
         factory: str | Callable[..., Any],
         max: str | int | None = None,  # noqa: A002
         **switches: Any,
-    ) -> Figure:
+    ) -> Estimate:
         """Return the peak of the tensors of a training, in bytes, with its error.
 
         ``factory`` is a function that can be imported, or ``"MODULE:FACTORY"``; ``switches`` are

@@ -7,7 +7,7 @@ of the same torch have the same one.
 
 from __future__ import annotations
 
-from ..predict.errors import Figure
+from ..predict.errors import Estimate
 from ..predict.report import spare, with_error
 from ..text.units import bytes_text, percent_text, signed_bytes_text
 from .lock import NAME, Baseline, version
@@ -49,7 +49,7 @@ def _fits(training: Training, found: Predicted) -> Verdict:
     return Verdict("fits", "problem", text, _what_if(training), line)
 
 
-def _limit(training: Training, kind: Kind, what: str, figure: Figure, limit: int) -> Verdict:
+def _limit(training: Training, kind: Kind, what: str, figure: Estimate, limit: int) -> Verdict:
     need, most = with_error(figure), bytes_text(limit)
     line = training.line(kind)
     if figure.high <= limit:

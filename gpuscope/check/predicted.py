@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from ..predict.answer import Answer, Asking
+from ..predict.answer import Answer, TracedRequest
 from ..predict.report import joined
 from ..predict.request import Request, Traced
 from ..predict.trace import Owner
@@ -56,7 +56,7 @@ def predicted(
     training: Training, tracer: Tracer, project: str = "", seconds: float = 300.0
 ) -> Predicted:
     """Return the prediction of a training. Raises :class:`CannotPredict`."""
-    asking = Asking(
+    asking = TracedRequest(
         training.request(project),
         tracer,
         training.card,

@@ -23,7 +23,7 @@ from .allocator_blocks import LIVE, Block, Shelf, rounded_all
 from .allocator_engine import Engine
 from .allocator_expandable import page_size
 from .allocator_memory import UNLIMITED
-from .trace import Mark, Trace
+from .trace import PhaseMark, Trace
 
 MOST_OOMS = 20
 MOST_SAMPLES = 4000
@@ -74,7 +74,7 @@ class OutOfMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class Fragmentation:
+class FreeSpread:
     """How the free bytes are distributed at the end, in the terms of snapshots.
 
     reserved − active = releasable + split.
@@ -92,7 +92,7 @@ class Fragmentation:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class PeakSample:
     """The highest values, in bytes, over a range of events that ends with ``event``."""
 
     event: int
@@ -125,10 +125,10 @@ class Simulated:
     (``num_alloc_retries``).
     """
     ooms: list[OutOfMemory]
-    fragmentation: Fragmentation
+    fragmentation: FreeSpread
     owners: dict[int, int] = field(default_factory=dict)
     """The same blocks by the number of their owner in the trace's table."""
-    samples: list[Sample] = field(default_factory=list)
+    samples: list[PeakSample] = field(default_factory=list)
 
     @property
     def fits(self) -> bool:
@@ -160,13 +160,13 @@ def simulate(
     named ``EMPTY_CACHE`` cached memory is freed, as by ``torch.cuda.empty_cache()``.
     """
     engine = Engine(settings, capacity_bytes, allowed_bytes)
-    run = Run(trace, engine, after_oom)
+    run = TraceRun(trace, engine, after_oom)
     releases = [(mark.at, engine.empty_cache) for mark in trace.marks if mark.name == EMPTY_CACHE]
     run.go(len(trace.events), min(samples, MOST_SAMPLES), releases)
     return run.result()
 
 
-class Run:
+class TraceRun:
     """A trace on its way through an engine.
 
     :meth:`_slice` replays slices of events. Everything else (completing pending frees,
@@ -178,7 +178,7 @@ class Run:
         self.sizes = rounded_all(trace.sizes, engine.settings)
         self.held: list[Block | None] = [None] * len(self.sizes)
         self.ooms: list[OutOfMemory] = []
-        self.samples: list[Sample] = []
+        self.samples: list[PeakSample] = []
         self.position = 0
         self.ended = False
         self.pools: dict[int, object] = {}
@@ -234,7 +234,9 @@ class Run:
         )
         engine.peak_allocated, engine.peak_reserved = engine.allocated, engine.reserved
         self.position = self._slice(self.position, end)
-        self.samples.append(Sample(self.position - 1, engine.peak_allocated, engine.peak_reserved))
+        self.samples.append(
+            PeakSample(self.position - 1, engine.peak_allocated, engine.peak_reserved)
+        )
         if high[0] >= engine.peak_allocated:
             engine.peak_allocated, engine.peak_allocated_at = high[0], high[2]
         if high[1] >= engine.peak_reserved:
@@ -301,7 +303,7 @@ class Run:
 
     def where(self, event: int) -> Where:
         """Return the last marks before an event."""
-        marks: list[Mark] = self.trace.marks
+        marks: list[PhaseMark] = self.trace.marks
         step = phase = ""
         for mark in marks[: bisect_right(marks, event, key=lambda mark: mark.at)]:
             if mark.name.startswith("step"):
@@ -365,7 +367,7 @@ def _sorted(sizes: dict[str, int]) -> dict[str, int]:
     )
 
 
-def fragmentation(engine: Engine) -> Fragmentation:
+def fragmentation(engine: Engine) -> FreeSpread:
     """Return the present fragmentation of the default pool."""
     free = releasable = count = largest = 0
     for shelf in engine.shelves.values():
@@ -382,7 +384,7 @@ def fragmentation(engine: Engine) -> Fragmentation:
             elif block.prev is None and block.next is None:
                 releasable += block.size
     percent = round(100 * (1 - largest / free), 2) if free else None
-    return Fragmentation(free, releasable, free - releasable, count, largest, percent)
+    return FreeSpread(free, releasable, free - releasable, count, largest, percent)
 
 
-__all__ = ["Fragmentation", "OutOfMemory", "Sample", "Simulated", "Where", "simulate"]
+__all__ = ["FreeSpread", "OutOfMemory", "PeakSample", "Simulated", "Where", "simulate"]

@@ -18,14 +18,14 @@ from . import errors, largest, measured_kernels, scratch, verdict, whatif
 from .allocator import Simulated, Where, simulate
 from .chunked import NotHere, in_chunks
 from .context_memory import ContextMemory, outside
-from .errors import Figure
+from .errors import Estimate
 from .growing import IRREGULAR, grown
 from .largest import Largest
 from .prediction import Prediction, allocated_figure, predict, reserved_with_other_scratch
 from .request import CannotPredict, Doubt, Request, Traced, alone
 from .trace import Trace
-from .verdict import Replay, Verdict
-from .whatif import Fix, LeftOut
+from .verdict import FitVerdict, Replay
+from .whatif import LeftOut, MemoryFix
 
 Tracer = Callable[[Request], Traced]
 """A function that traces one request; raises :class:`CannotPredict`."""
@@ -77,15 +77,15 @@ class CardMemory:
 class Tried:
     """A fix and its simulated result. ``verdict`` is None without a card."""
 
-    fix: Fix
+    fix: MemoryFix
     prediction: Prediction
     freed_bytes: int
     """Bytes by which the peak of allocated memory falls."""
     freed_reserved_bytes: int
-    verdict: Verdict | None
+    verdict: FitVerdict | None
     seconds: float
 
-    def subject_of(self, prediction: Prediction) -> Figure:
+    def subject_of(self, prediction: Prediction) -> Estimate:
         """Return the total that a fix lowers.
 
         This is reserved memory if the fix only changes where blocks lie, else allocated memory.
@@ -123,8 +123,8 @@ class Answer:
     """The operator whose block reached the peak of reserved memory; "" if it is not known."""
     module: str
     doubts: list[Doubt]
-    verdict: Verdict | None = None
-    verdict_now: Verdict | None = None
+    verdict: FitVerdict | None = None
+    verdict_now: FitVerdict | None = None
     """The verdict with what other programs hold on the card now subtracted; None if they hold
     nothing, or the card is not in this host.
     """
@@ -142,7 +142,7 @@ _MATRICES, _VECTORS = {"mm", "addmm", "bmm", "baddbmm", "_addmm_activation"}, {"
 """Operators of cuBLAS that multiply two matrices, and those that multiply by vectors."""
 
 
-class Asking:
+class TracedRequest:
     """The trace of one request and what can be computed from it.
 
     ``seconds`` is the limit for everything together; what there is no time for is left out, with
@@ -259,7 +259,7 @@ class Asking:
             return None
 
     def find_fixes(
-        self, ranks: int | None = None, hear: Callable[[Fix], None] = lambda _: None
+        self, ranks: int | None = None, hear: Callable[[MemoryFix], None] = lambda _: None
     ) -> None:
         """Simulate each applicable fix and add it to the answer.
 
@@ -298,14 +298,14 @@ class Asking:
                     reasons[fix.key] = str(reason)
             tell(tried)
 
-    def _needs_a_trace(self, fix: Fix) -> bool:
+    def _needs_a_trace(self, fix: MemoryFix) -> bool:
         """Whether it must be traced.
 
         The ranks of a sharded training are derived from one GPU's trace.
         """
         return fix.request is not None and alone(fix.request) not in self._traced
 
-    def _try(self, fix: Fix) -> Tried:
+    def _try(self, fix: MemoryFix) -> Tried:
         begin = time.monotonic()
         settings = fix.settings or self.settings
         if fix.request is not None:
@@ -384,8 +384,8 @@ class Asking:
         return room.limit_bytes if share is None else min(room.limit_bytes, int(share * whole))
 
     def _judge(
-        self, trace: Trace, settings: Settings, found: Simulated, allocated: Figure, limit: int
-    ) -> Verdict:
+        self, trace: Trace, settings: Settings, found: Simulated, allocated: Estimate, limit: int
+    ) -> FitVerdict:
         def replay(at: int, trace: Trace = trace) -> Replay:
             tried = simulate(trace, settings, max(0, at))
             return Replay(tried.fits, tried.retries)
@@ -397,7 +397,7 @@ class Asking:
         varied = [partial(replay, trace=other) for other in scratch.varied(trace)]
         return verdict.decide(replay, *peaks, limit, error, less, without_scratch, varied)
 
-    def _of_demand(self, trace: Trace, allocated: Figure) -> tuple[int, int]:
+    def _of_demand(self, trace: Trace, allocated: Estimate) -> tuple[int, int]:
         """Return how many bytes more than its replay a training may need, and how many fewer."""
         conv, outside = errors.convolutions(trace), self.outside.error_bytes
         more, less = (

@@ -77,7 +77,7 @@ class Law:
 
 
 @dataclass(frozen=True, slots=True)
-class Largest:
+class LargestBatch:
     """``batch`` is the best guess; the truth should lie from ``low`` to ``high``.
 
     If the measurements are not sufficient, all are None, and ``why`` gives the reason.
@@ -98,7 +98,7 @@ def calibrate(
     *,
     gradient_bytes: int | None = None,
     reserved_bytes: int | None = None,
-) -> Largest:
+) -> LargestBatch:
     """Derive the largest batch from measured peaks.
 
     ``static_bytes``: parameters, buffers and optimizer state, which exist all through the step.
@@ -112,13 +112,15 @@ def calibrate(
         {batch: peak for batch, peak in sorted(peaks) if batch > 0 and peak > 0}.items()
     )
     if not points:
-        return Largest(None, None, None, None, why="no step with a known batch size was measured")
+        return LargestBatch(
+            None, None, None, None, why="no step with a known batch size was measured"
+        )
     laws = _fit_laws(_above_floor(points)) or _assumed(points, static_bytes, gradient_bytes)
     if isinstance(laws, str):
-        return Largest(None, None, None, None, why=laws)
+        return LargestBatch(None, None, None, None, why=laws)
     least, law, most = laws
     if capacity_bytes is None:
-        return Largest(
+        return LargestBatch(
             None, None, None, law, law.residual_bytes, "the capacity of the device is unknown"
         )
     top_batch, top_peak = points[-1]
@@ -130,7 +132,7 @@ def calibrate(
     # the training runs with this batch, whatever the law says
     if top_peak + spare <= capacity_bytes:
         best, low, high = max(best, top_batch), max(low, top_batch), max(high, top_batch)
-    return Largest(best, min(low, best), max(high, best), law, law.residual_bytes)
+    return LargestBatch(best, min(low, best), max(high, best), law, law.residual_bytes)
 
 
 def _above_floor(points: list[tuple[int, int]]) -> list[tuple[int, int]]:

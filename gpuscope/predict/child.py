@@ -25,7 +25,7 @@ from ..wire.clean import clean
 from .fully_sharded import Policy
 from .request import CannotPredict, Doubt, Request, Traced, alone
 from .sharding import sharded
-from .trace import Growth, Mark, Owner, Trace
+from .trace import Growth, Owner, PhaseMark, Trace
 
 SECONDS = 60.0
 """How long one trace may take."""
@@ -247,7 +247,7 @@ def _trace(columns: dict[str, Any]) -> Trace:
         owners=columns["owners"],
         owner_table=owners,
         events=columns["events"],
-        marks=[Mark(mark["at"], clean(mark["name"])) for mark in columns["marks"]],
+        marks=[PhaseMark(mark["at"], clean(mark["name"])) for mark in columns["marks"]],
         streams={int(block): stream for block, stream in columns["streams"].items()},
         growth=Growth(**columns["growth"]) if columns["growth"] else None,
     )

@@ -9,7 +9,7 @@ gradient of that weight. Both changes are made to the trace here.
 
 from __future__ import annotations
 
-from .trace import Mark, Owner, Trace
+from .trace import Owner, PhaseMark, Trace
 
 WORD = "log_softmax"
 LEAST_SHARE = 0.05
@@ -77,12 +77,12 @@ def _with_weight(trace: Trace, sizes: list[int], parts: set[int], losses: set[in
     owners = list(trace.owners)
     events: list[int] = []
     added: dict[int, int] = {}
-    moved: list[Mark] = []
+    moved: list[PhaseMark] = []
     marks = iter([*trace.marks])
     mark = next(marks, None)
     for number, event in enumerate(trace.events):
         while mark is not None and mark.at <= number:
-            moved.append(Mark(len(events), mark.name))
+            moved.append(PhaseMark(len(events), mark.name))
             mark = next(marks, None)
         events.append(event)
         block = event if event >= 0 else ~event
@@ -96,6 +96,6 @@ def _with_weight(trace: Trace, sizes: list[int], parts: set[int], losses: set[in
             elif block in added:
                 events.append(~added.pop(block))
     while mark is not None:
-        moved.append(Mark(len(events), mark.name))
+        moved.append(PhaseMark(len(events), mark.name))
         mark = next(marks, None)
     return Trace(sizes, owners, table, events, moved, trace.streams)

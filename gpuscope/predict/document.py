@@ -11,12 +11,12 @@ from typing import Any
 from ..exit_status import ExitStatus
 from ..wire.clean import clean
 from .answer import Answer, Tried
-from .errors import Figure
+from .errors import Estimate
 from .largest import Largest
 from .measured_kernels import measured
 from .prediction import Prediction
 from .request import CannotPredict, Doubt
-from .verdict import Verdict
+from .verdict import FitVerdict
 from .whatif import LeftOut
 
 FIGURES = ("peak_allocated", "peak_reserved", "device_peak")
@@ -31,7 +31,7 @@ EXIT_CODES = {
 }
 
 
-def exit_code(verdict: Verdict | None) -> int:
+def exit_code(verdict: FitVerdict | None) -> int:
     """Return 0 if it fits, or no card was named; 1 if it is too close; 2 if it does not fit."""
     return ExitStatus.OK if verdict is None else EXIT_CODES[verdict.outcome]
 
@@ -122,13 +122,13 @@ def _totals(prediction: Prediction) -> dict[str, Any]:
     }
 
 
-def figure_of(name: str, figure: Figure) -> dict[str, Any]:
+def figure_of(name: str, figure: Estimate) -> dict[str, Any]:
     """Return a figure under the keys of ``PARTS``."""
     values = (figure.bytes, figure.error_percent, figure.low, figure.high)
     return {f"{name}_{part}": value for part, value in zip(PARTS, values, strict=True)}
 
 
-def _verdict(prefix: str, judged: Verdict | None) -> dict[str, Any]:
+def _verdict(prefix: str, judged: FitVerdict | None) -> dict[str, Any]:
     return {
         f"{prefix}verdict": None if judged is None else judged.outcome,
         f"{prefix}spare_bytes": None if judged is None else judged.spare_bytes,

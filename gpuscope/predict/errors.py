@@ -73,7 +73,7 @@ MOST_PERCENT = 100.0
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class Estimate:
     """A predicted number of bytes and its error.
 
     The error is ``error_bytes`` in both directions. If ``below_bytes`` is set, it is the error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..lab.config import LabConfig
 from ..lab.tune.findings import Prediction
 from ..text.units import bytes_text
-from .answer import Asking
+from .answer import TracedRequest
 from .child import SECONDS, Tracer
 from .from_lab_config import request_of, settings_of
 from .request import CannotPredict
@@ -40,7 +40,7 @@ class Fits:
 
     def _predict(self, config: LabConfig, capacity: int) -> Prediction | None:
         try:
-            answer = Asking(
+            answer = TracedRequest(
                 request_of(config, self._architecture),
                 lambda asked: self._child.trace(asked, SECONDS),
                 None,

@@ -6,7 +6,7 @@ from ..lab.config import ConfigError, LabConfig
 from ..lab.toggles import PREDICTED
 from ..model.allocator_settings import DEFAULT, Settings
 from .request import CUDA_GRAPHS, SEARCHING, Request
-from .whatif import Fix
+from .whatif import MemoryFix
 
 _TRANSLATED = ("model", "checkpoint", "optimizer")
 """Switches that a request has under the same name, with other values."""
@@ -43,7 +43,7 @@ def settings_of(config: LabConfig) -> Settings:
     )
 
 
-def config_with(config: LabConfig, fix: Fix) -> LabConfig | str:
+def config_with(config: LabConfig, fix: MemoryFix) -> LabConfig | str:
     """Return the switches with a fix applied, or why there is no switch for it."""
     if fix.settings is not None:
         return config.changed("expandable_segments", fix.settings.expandable)

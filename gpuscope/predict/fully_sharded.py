@@ -28,7 +28,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from .request import Request
-from .trace import Mark, Owner, Trace
+from .trace import Owner, PhaseMark, Trace
 
 GATHER_STREAM, REDUCE_STREAM = 1001, 1002
 """Streams of the buffers, which share no memory with other streams."""
@@ -163,7 +163,7 @@ class FullySharded:
         elif self._phase == "backward":
             self._end_backward()
         self._phase, self._running = name, AROUND
-        self._new.marks.append(Mark(len(self._new.events), name))
+        self._new.marks.append(PhaseMark(len(self._new.events), name))
         if name == "forward":
             self._order.clear()
             self._make_whole(AROUND)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from .request import Doubt
-from .trace import Growth, Mark, Trace
+from .trace import Growth, PhaseMark, Trace
 
 SMALL_BYTES = 1 << 20
 """Blocks up to this size have segments of their own. Those of one token that the same token frees
@@ -110,10 +110,10 @@ class _Grower:
             self._append(kept, step)
         trace = self.trace
         begin = len(trace.events)
-        trace.marks.append(Mark(begin, f"step {self._growth.traced + steps}"))
-        trace.marks.append(Mark(begin, "forward"))
+        trace.marks.append(PhaseMark(begin, f"step {self._growth.traced + steps}"))
+        trace.marks.append(PhaseMark(begin, "forward"))
         self._append(self._shape, steps)
-        trace.marks.append(Mark(len(trace.events), "end"))
+        trace.marks.append(PhaseMark(len(trace.events), "end"))
         return trace
 
     def _without_small(self) -> Step:

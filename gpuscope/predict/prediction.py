@@ -22,7 +22,7 @@ from ..model.allocator_settings import Settings
 from . import errors, scratch
 from .allocator import Simulated, simulate
 from .context_memory import ContextMemory
-from .errors import Figure
+from .errors import Estimate
 from .request import Doubt
 from .trace import Trace
 
@@ -45,32 +45,32 @@ LIVE_PARTS: Mapping[str, str] = {
 class Prediction:
     """The peak of one training, in bytes: totals first, then their parts."""
 
-    allocated: Figure
+    allocated: Estimate
     """The tensors' memory, as ``torch.cuda.max_memory_allocated`` counts it."""
-    reserved: Figure
+    reserved: Estimate
     """The memory of torch's allocator, as ``torch.cuda.max_memory_reserved`` counts it."""
-    device: Figure
+    device: Estimate
     """The memory of the whole card, if no other program uses it."""
-    parameters: Figure
-    buffers: Figure
-    optimizer_state: Figure
-    gradients: Figure
-    activations: Figure
+    parameters: Estimate
+    buffers: Estimate
+    optimizer_state: Estimate
+    gradients: Estimate
+    activations: Estimate
     """Blocks that autograd keeps for the backward pass."""
-    temporary: Figure
+    temporary: Estimate
     """Blocks that are allocated and freed within a phase."""
-    cache: Figure
+    cache: Estimate
     """Keys and values that generation keeps for the next token."""
-    inputs: Figure
-    workspaces: Figure
+    inputs: Estimate
+    workspaces: Estimate
     """Blocks that libraries request: cuBLAS, cuDNN."""
-    unknown: Figure
+    unknown: Estimate
     """Blocks of a recorded trace that does not say what they are for."""
-    fragmentation: Figure
+    fragmentation: Estimate
     """Reserved memory beyond allocated memory: pieces between blocks, and cached segments. The two
     peaks may be reached at different moments.
     """
-    outside_torch: Figure
+    outside_torch: Estimate
     """The CUDA context with its libraries, and what the driver keeps; see
     :class:`.context_memory.ContextMemory`.
     """
@@ -109,15 +109,15 @@ def predict(
         reserved=reserved,
         device=_device_figure(reserved, outside),
         fragmentation=_fragmentation_figure(found, conv, replayed_held),
-        outside_torch=Figure(outside.all_bytes, outside.error_bytes),
+        outside_torch=Estimate(outside.all_bytes, outside.error_bytes),
         **{
-            name: Figure(found.categories.get(category, 0), int(parts.get(category, 0)))
+            name: Estimate(found.categories.get(category, 0), int(parts.get(category, 0)))
             for name, category in LIVE_PARTS.items()
         },
     )
 
 
-def allocated_figure(found: Simulated, trace: Trace, doubts: Sequence[Doubt]) -> Figure:
+def allocated_figure(found: Simulated, trace: Trace, doubts: Sequence[Doubt]) -> Estimate:
     """Return the peak of allocated memory.
 
     An upward doubt counts only for the upper side of its error.
@@ -126,7 +126,7 @@ def allocated_figure(found: Simulated, trace: Trace, doubts: Sequence[Doubt]) ->
     uncertain = errors.doubtful(trace, found.peak_allocated_at.event)
     more = errors.allocated_error(peak, uncertain, doubts)
     less = errors.allocated_error(peak, uncertain, errors.downward(doubts))
-    return Figure(peak, more, less)
+    return Estimate(peak, more, less)
 
 
 def reserved_with_other_scratch(trace: Trace, settings: Settings) -> list[int]:
@@ -138,8 +138,12 @@ def reserved_with_other_scratch(trace: Trace, settings: Settings) -> list[int]:
 
 
 def _reserved_figure(
-    held: int, allocated: Figure, doubts: Sequence[Doubt], conv: float, replayed_held: Sequence[int]
-) -> Figure:
+    held: int,
+    allocated: Estimate,
+    doubts: Sequence[Doubt],
+    conv: float,
+    replayed_held: Sequence[int],
+) -> Estimate:
     """Return the peak of reserved memory.
 
     Each side of its error is based on the same side of the error of allocated memory.
@@ -148,24 +152,24 @@ def _reserved_figure(
     certain = errors.downward(doubts)
     more = errors.reserved_error(held, allocated.error_bytes, doubts, allocated.bytes, conv)
     less = errors.reserved_error(held, allocated.lower_error_bytes, certain, allocated.bytes, conv)
-    return Figure(held, more + above, less + below)
+    return Estimate(held, more + above, less + below)
 
 
-def _device_figure(reserved: Figure, outside: ContextMemory) -> Figure:
+def _device_figure(reserved: Estimate, outside: ContextMemory) -> Estimate:
     """Return the peak of the whole card."""
     more, less = (
         errors.device_error(side, outside.error_bytes)
         for side in (reserved.error_bytes, reserved.lower_error_bytes)
     )
-    return Figure(reserved.bytes + outside.all_bytes, more, less)
+    return Estimate(reserved.bytes + outside.all_bytes, more, less)
 
 
-def _fragmentation_figure(found: Simulated, conv: float, replayed_held: Sequence[int]) -> Figure:
+def _fragmentation_figure(found: Simulated, conv: float, replayed_held: Sequence[int]) -> Estimate:
     """Return what the allocator reserves beyond its blocks."""
     held = found.peak_reserved_bytes
     above, below = _replayed_sides(held, replayed_held)
     error = int(errors.fragmentation_error(held, conv))
-    return Figure(held - found.peak_allocated_bytes, error + above, error + below)
+    return Estimate(held - found.peak_allocated_bytes, error + above, error + below)
 
 
 def _replayed_sides(held: int, replayed_held: Sequence[int]) -> tuple[int, int]:

@@ -20,9 +20,9 @@ from ..model.allocator_settings import Settings
 from ..text.units import bytes_text
 from .allocator import OutOfMemory, Simulated, TooLong
 from .allocator_blocks import rounded, segment_size
-from .replay_events import AT_THE_END, Recorded, recorded
+from .replay_events import AT_THE_END, RecordedTrace, recorded
 from .replay_run import as_it_was, otherwise
-from .trace import Mark
+from .trace import PhaseMark
 
 if TYPE_CHECKING:
     from ..snapshot.history import History
@@ -48,7 +48,7 @@ MOST_ENTRIES = 3_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class ReplayNote:
     """A reason why the answer is less certain.
 
     ``code`` is before, no_segments, lost, differs, not_reproduced, ends, capacity or private.
@@ -59,7 +59,7 @@ class Note:
 
 
 @dataclass(slots=True)
-class Outcome:
+class ReplayedOom:
     """An out-of-memory error in the trace.
 
     ``served`` says whether the request gets its block under the other settings.
@@ -99,8 +99,8 @@ class Replayed:
     exact: bool
     """Whether the trace begins with the first allocation."""
     before_bytes: int
-    outcomes: list[Outcome] = field(default_factory=list)
-    notes: list[Note] = field(default_factory=list)
+    outcomes: list[ReplayedOom] = field(default_factory=list)
+    notes: list[ReplayNote] = field(default_factory=list)
     entries: int = 0
     """The number of entries in the trace."""
     needed_bytes: int = 0
@@ -156,7 +156,7 @@ def replay_device(
     own = settings_of(_settings(reading.summary))
     free = {mark.index: mark.free_bytes for mark in device.trace.marks if mark.action == "oom"}
     marks = [
-        Mark(mark.index, mark.text)
+        PhaseMark(mark.index, mark.text)
         for mark in device.trace.marks
         if mark.action == "user_defined" and mark.text
     ]
@@ -192,7 +192,7 @@ def replay(
     settings: Settings,
     capacity_bytes: int | None = None,
     free_at: Mapping[int, int | None] | None = None,
-    marks: Sequence[Mark] = (),
+    marks: Sequence[PhaseMark] = (),
     failed: tuple[int, int | None] | None = None,
     seconds: float = SECONDS,
 ) -> Replayed:
@@ -223,7 +223,7 @@ def _replayed(
     settings: Settings,
     capacity_bytes: int | None,
     free_at: Mapping[int, int | None] | None,
-    marks: Sequence[Mark],
+    marks: Sequence[PhaseMark],
     failed: tuple[int, int | None] | None,
     deadline: float,
 ) -> Replayed:
@@ -272,7 +272,7 @@ def _replayed(
     return result
 
 
-def _capacity(found: Recorded, settings: Settings) -> tuple[int | None, str]:
+def _capacity(found: RecordedTrace, settings: Settings) -> tuple[int | None, str]:
     """Return what the driver could give this allocator in total, as far as the trace shows."""
     for failed in reversed(found.failures):
         free = failed.free_bytes
@@ -284,7 +284,7 @@ def _capacity(found: Recorded, settings: Settings) -> tuple[int | None, str]:
     return None, ""
 
 
-def _needed(found: Recorded, settings: Settings) -> int:
+def _needed(found: RecordedTrace, settings: Settings) -> int:
     if not found.failures:
         return 0
     last = found.failures[-1]
@@ -293,14 +293,14 @@ def _needed(found: Recorded, settings: Settings) -> int:
     )
 
 
-def _entry(found: Recorded, event: int) -> int:
+def _entry(found: RecordedTrace, event: int) -> int:
     return found.entries[event] if 0 <= event < len(found.entries) else -1
 
 
-def _outcomes(found: Recorded, after: Simulated) -> list[Outcome]:
+def _outcomes(found: RecordedTrace, after: Simulated) -> list[ReplayedOom]:
     failures = {one.block: one for one in after.ooms}
     return [
-        Outcome(
+        ReplayedOom(
             one.entry,
             found.trace.sizes[one.block],
             one.block not in failures,
@@ -310,58 +310,58 @@ def _outcomes(found: Recorded, after: Simulated) -> list[Outcome]:
     ]
 
 
-def _notes(found: Recorded, history: History, result: Replayed) -> list[Note]:
+def _notes(found: RecordedTrace, history: History, result: Replayed) -> list[ReplayNote]:
     notes = []
     if not history.known:
         text = (
             "not exact: the file lacks some segments, so the replay starts with an empty allocator"
         )
-        notes.append(Note("no_segments", text))
+        notes.append(ReplayNote("no_segments", text))
     elif found.before_bytes:
         text = (
             f"not exact: {bytes_text(found.before_bytes)} were reserved before the trace's "
             "first entry (recording began later, or its ring is full and the oldest entries are "
             "gone); their layout under other settings is a guess: closely packed"
         )
-        notes.append(Note("before", text))
+        notes.append(ReplayNote("before", text))
     if found.lost:
         text = f"{found.lost:,} entries contradict the rest of the trace and are ignored"
-        notes.append(Note("lost", text))
+        notes.append(ReplayNote("lost", text))
     if result.identity_error_percent > 1:
         text = (
             f"replayed as recorded, the peak of reserved differs by "
             f"{result.identity_error_percent:.1f} %: rules or settings differed from the file's"
         )
-        notes.append(Note("differs", text))
+        notes.append(ReplayNote("differs", text))
     elif result.same_addresses is not None and result.same_addresses < PLACED:
         text = (
             f"replayed as recorded, {100 * result.same_addresses:.0f} % of the blocks get the "
             f"same addresses: the trace does not explain the others"
         )
-        notes.append(Note("differs", text))
+        notes.append(ReplayNote("differs", text))
     if result.reproduced is False:
         text = (
             "replayed as recorded, the failed request succeeds: it did not fail for lack of "
             "memory in this pool, so the effect of other settings is unknown"
         )
-        notes.append(Note("not_reproduced", text))
+        notes.append(ReplayNote("not_reproduced", text))
     if found.failures and found.failures[-1].entry >= len(history.code) - AT_THE_END:
         text = "requests after the error are not in the trace, and may have needed more"
-        notes.append(Note("ends", text))
+        notes.append(ReplayNote("ends", text))
     if result.capacity_source == "retry":
         text = (
             "the device's capacity is not in the trace: "
             f"{bytes_text(found.peak_reserved_bytes)} were reserved, so that is assumed; "
             f"--capacity sets it"
         )
-        notes.append(Note("capacity", text))
+        notes.append(ReplayNote("capacity", text))
     if found.pools:
         text = (
             f"{len(found.pools):,} blocks are in private pools (CUDA graphs), which serve no "
             f"other request here either"
         )
-        notes.append(Note("private", text))
+        notes.append(ReplayNote("private", text))
     return notes
 
 
-__all__ = ["CannotReplay", "Note", "Outcome", "Replayed", "replay", "replay_device"]
+__all__ = ["CannotReplay", "ReplayNote", "Replayed", "ReplayedOom", "replay", "replay_device"]

@@ -24,11 +24,11 @@ from ..snapshot.columns import (
 from ..snapshot.history import History
 from .allocator_memory import UNLIMITED
 from .replay_before import MappedRange, state_before
-from .trace import Mark, Owner, Trace
+from .trace import Owner, PhaseMark, Trace
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class FailedRequest:
     """An out-of-memory entry: the request is block ``block`` of the trace, tried at event ``at``.
 
     ``free_bytes`` is what the driver had free then, ``reserved_bytes`` what the allocator had.
@@ -59,7 +59,7 @@ class Release:
 
 
 @dataclass(slots=True)
-class Recorded:
+class RecordedTrace:
     """A recorded history as a trace.
 
     In ``trace``, blocks that were live before it have the first numbers and no alloc event. A free
@@ -74,7 +74,7 @@ class Recorded:
     entries: array[int] = field(default_factory=lambda: array("q"))
     """For each event, its entry in the recorded trace."""
     between: list[tuple[int, int | Release]] = field(default_factory=list)
-    failures: list[Failed] = field(default_factory=list)
+    failures: list[FailedRequest] = field(default_factory=list)
     pools: dict[int, str] = field(default_factory=dict)
     segments: list[tuple[int, int, int]] = field(default_factory=list)
     """Address, size and stream of each segment that the driver gave, in order."""
@@ -106,16 +106,16 @@ def recorded(
     history: History,
     settings: Settings,
     free_at: Mapping[int, int | None] | None = None,
-    marks: Sequence[Mark] = (),
+    marks: Sequence[PhaseMark] = (),
     failed: tuple[int, int | None] | None = None,
-) -> Recorded:
+) -> RecordedTrace:
     """Turn entries into events. ``settings`` are those in force then.
 
     ``free_at``: what the driver had free at each out-of-memory entry. ``marks`` are by entry.
     ``failed``: the size of a request that failed after the last entry, and what was free then.
     """
     before, lost = state_before(history, settings)
-    found = Recorded(Trace(owner_table=[Owner("unknown")]), [], before, lost=lost)
+    found = RecordedTrace(Trace(owner_table=[Owner("unknown")]), [], before, lost=lost)
     live: dict[int, int] = {}
     for held in before:
         for block in held.blocks:
@@ -128,7 +128,7 @@ def recorded(
     for mark in marks:
         while at < len(entry_of) and entry_of[at] < mark.at:
             at += 1
-        found.trace.marks.append(Mark(at, mark.name))
+        found.trace.marks.append(PhaseMark(at, mark.name))
     if failed is not None and not any(
         one.entry >= len(history.code) - AT_THE_END for one in found.failures
     ):
@@ -138,17 +138,17 @@ def recorded(
 
 
 def _fail(
-    found: Recorded, entry: int, size: int, stream: int, free: int | None, reserved: int
+    found: RecordedTrace, entry: int, size: int, stream: int, free: int | None, reserved: int
 ) -> None:
     """Add a request that failed. If it succeeds in the replay, its block is freed at once."""
     number = _block(found, size, 0, stream, "")
     events = found.trace.events
-    found.failures.append(Failed(len(events), entry, number, free, reserved))
+    found.failures.append(FailedRequest(len(events), entry, number, free, reserved))
     events += (number, ~number)
     found.entries.extend((entry, entry))
 
 
-def _block(found: Recorded, size: int, address: int, stream: int, pool: str) -> int:
+def _block(found: RecordedTrace, size: int, address: int, stream: int, pool: str) -> int:
     trace = found.trace
     number = len(trace.sizes)
     trace.sizes.append(size)
@@ -162,7 +162,7 @@ def _block(found: Recorded, size: int, address: int, stream: int, pool: str) -> 
 
 
 def _walk(
-    history: History, found: Recorded, live: dict[int, int], free_at: Mapping[int, int | None]
+    history: History, found: RecordedTrace, live: dict[int, int], free_at: Mapping[int, int | None]
 ) -> None:
     events, entries = found.trace.events, found.entries
     private = _Private(history)
@@ -237,7 +237,7 @@ class _Private:
         return pool if address < end else ""
 
 
-def _judge_releases(found: Recorded, settings: Settings) -> None:
+def _judge_releases(found: RecordedTrace, settings: Settings) -> None:
     """Distinguish releases by ``empty_cache()`` from those that the allocator made itself.
 
     The allocator frees segments by itself only for a request that would exceed its limit. If a

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from itertools import islice
 
 from ..model.allocator_settings import Settings
-from .allocator import Run, Simulated
+from .allocator import Simulated, TraceRun
 from .allocator_blocks import LIVE, SMALL_REQUEST, SMALL_SEGMENT, Block, rounded
 from .allocator_engine import Engine
 from .allocator_expandable import SPAN
 from .allocator_found import put_ranges
 from .replay_before import MappedRange
-from .replay_events import Recorded, Release
+from .replay_events import RecordedTrace, Release
 
 NEAR = 8
 """How many recorded segments are searched for the next one, which is normally the first of them."""
@@ -26,7 +26,7 @@ NEAR = 8
 
 
 def as_it_was(
-    found: Recorded, settings: Settings, deadline: float | None = None
+    found: RecordedTrace, settings: Settings, deadline: float | None = None
 ) -> tuple[Simulated, float | None]:
     """The result of a replay, with the share of the blocks that got their recorded address."""
     run = played(found, settings, deadline)
@@ -35,14 +35,14 @@ def as_it_was(
     return run.result(), same
 
 
-def played(found: Recorded, settings: Settings, deadline: float | None = None) -> Run:
+def played(found: RecordedTrace, settings: Settings, deadline: float | None = None) -> TraceRun:
     """Replay the history as it was recorded.
 
     It uses the driver's addresses, makes every release where it was, and has no limit. Requests
     that failed are left out.
     """
     engine = Engine(settings, place=_places(found, settings))
-    run = Run(found.trace, engine, after_oom=True)
+    run = TraceRun(found.trace, engine, after_oom=True)
     run.pools = dict(found.pools)
     run.addresses = [0] * len(run.sizes)
     run.deadline = deadline
@@ -56,7 +56,7 @@ def played(found: Recorded, settings: Settings, deadline: float | None = None) -
     return run
 
 
-def _places(found: Recorded, settings: Settings) -> Callable[[int, int], int | None]:
+def _places(found: RecordedTrace, settings: Settings) -> Callable[[int, int], int | None]:
     """Return a function that gives the driver's addresses.
 
     It returns the address of the next recorded segment of a size and stream, or None if there is
@@ -104,7 +104,7 @@ def _give_back(engine: Engine, release: Release) -> None:
 
 
 def otherwise(
-    found: Recorded,
+    found: RecordedTrace,
     settings: Settings,
     own: Settings,
     capacity: int | None,
@@ -112,7 +112,7 @@ def otherwise(
 ) -> Simulated:
     """Replay under other settings and a limit. The allocator frees its cache only at that limit."""
     engine = Engine(settings, capacity)
-    run = Run(found.trace, engine, after_oom=True)
+    run = TraceRun(found.trace, engine, after_oom=True)
     run.pools = dict(found.pools)
     run.deadline = deadline
     if settings == own:
@@ -129,7 +129,7 @@ def otherwise(
 
 
 def _actions(
-    found: Recorded, run: Run, give_back: Callable[[Release], None]
+    found: RecordedTrace, run: TraceRun, give_back: Callable[[Release], None]
 ) -> list[tuple[int, Callable[[], None]]]:
     def action(what: int | Release) -> Callable[[], None]:
         if isinstance(what, Release):
@@ -139,13 +139,13 @@ def _actions(
     return [(at, action(what)) for at, what in found.between]
 
 
-def _request(run: Run, number: int) -> None:
+def _request(run: TraceRun, number: int) -> None:
     block = run.held[number]
     if block is not None and block.state == LIVE:
         run.engine.request_free(block)
 
 
-def _put(before: list[MappedRange], engine: Engine, run: Run) -> None:
+def _put(before: list[MappedRange], engine: Engine, run: TraceRun) -> None:
     """Add segments exactly as they were recorded."""
     ranges: dict[tuple[int, bool, str], list[MappedRange]] = {}
     for held in before:
@@ -167,13 +167,13 @@ def _blocks(held: MappedRange) -> list[tuple[int, int]]:
     return [(block.address, block.size) for block in held.blocks]
 
 
-def _hold(run: Run, held: MappedRange, blocks: list[Block]) -> None:
+def _hold(run: TraceRun, held: MappedRange, blocks: list[Block]) -> None:
     for found, block in zip(held.blocks, blocks, strict=True):
         run.held[found.number] = block
         run.before[found.number] = block.size
 
 
-def _lay_out(before: list[MappedRange], engine: Engine, run: Run) -> None:
+def _lay_out(before: list[MappedRange], engine: Engine, run: TraceRun) -> None:
     """Request the same blocks again, in the order of their addresses."""
     for held in before:
         for one in held.blocks:

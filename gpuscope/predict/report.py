@@ -16,11 +16,11 @@ from ..text.units import MIB, amount_text, bytes_text
 from .answer import REFERENCE, Answer, Card, CardMemory, Tried
 from .context_memory import ContextMemory
 from .deepspeed import Zero
-from .errors import Figure
+from .errors import Estimate
 from .largest import Largest
 from .measured_kernels import measured
 from .request import Doubt, Request
-from .verdict import Verdict
+from .verdict import FitVerdict
 from .whatif import LeftOut
 
 BAR_CELLS = 12
@@ -114,13 +114,13 @@ def headline(answer: Answer) -> list[Line]:
     return out
 
 
-def _verb(judged: Verdict) -> str:
+def _verb(judged: FitVerdict) -> str:
     return {"fits": "fits", "too_close": "is too close to call", "does_not_fit": "does not fit"}[
         judged.outcome
     ]
 
 
-def spare(judged: Verdict) -> str:
+def spare(judged: FitVerdict) -> str:
     """Return in words how much memory remains, or is missing."""
     if judged.outcome == "too_close":
         return (
@@ -359,14 +359,14 @@ def doubt_text(doubt: Doubt) -> str:
     return f"{doubt.text} ({how})"
 
 
-def with_error(figure: Figure) -> str:
+def with_error(figure: Estimate) -> str:
     """Return 4.72 GiB ± 2.1 %; with both sides if they differ: 717 MiB (+3.22 GiB / −10.0 MiB)."""
     sizes = f"(+{bytes_text(figure.error_bytes)} / −{bytes_text(figure.less_bytes)})"
     error = sizes if figure.lopsided else f"± {percent(figure.error_percent)}"
     return f"{bytes_text(figure.bytes)} {error}"
 
 
-def sides(figure: Figure) -> str:
+def sides(figure: Estimate) -> str:
     """Return how much more and how much less it may be, in GiB."""
     return f"+{amount_text(figure.error_bytes)} / −{amount_text(figure.less_bytes)}"
 
@@ -391,4 +391,4 @@ def _hung(lead: str, text: str, width: int) -> list[Line]:
     return hang([(lead, "faint")], [(text, "muted")], width, style="faint", least=20)
 
 
-__all__ = ["CardMemory", "Figure", "headline", "lines"]
+__all__ = ["CardMemory", "Estimate", "headline", "lines"]

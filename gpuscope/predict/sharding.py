@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from .fully_sharded import FullySharded, Policy
 from .request import SHARDINGS, CannotPredict, Doubt
-from .trace import Mark, Owner, Trace
+from .trace import Owner, PhaseMark, Trace
 
 BUCKET_BYTES = 25 << 20
 """The default bucket size of DistributedDataParallel."""
@@ -88,7 +88,7 @@ class _Sharding:
                 mark = marks.pop(0)
                 if mark.name == "optimizer":
                     self._give_back()
-                new.marks.append(Mark(len(new.events), mark.name))
+                new.marks.append(PhaseMark(len(new.events), mark.name))
                 if self._kind == "zero2" and mark.name == "backward":
                     self._take(
                         [min(BUCKET_BYTES, sum(gradients))] * 2,

@@ -45,7 +45,7 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class PhaseMark:
     """The beginning of a step or a phase, before event ``at``.
 
     ``name`` is "step 1", "forward", "backward", "optimizer", "end"…
@@ -85,7 +85,7 @@ class Trace:
     """For each block, the index of its owner in ``owner_table``."""
     owner_table: list[Owner] = field(default_factory=list)
     events: list[int] = field(default_factory=list)
-    marks: list[Mark] = field(default_factory=list)
+    marks: list[PhaseMark] = field(default_factory=list)
     """In the order of ``at``."""
     streams: dict[int, int] = field(default_factory=dict)
     """The streams of the blocks that are not on stream 0."""

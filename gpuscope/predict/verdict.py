@@ -33,7 +33,7 @@ class Replay:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class FitVerdict:
     """The answer whether a training fits, with the figures that it rests on.
 
     ``limit_bytes`` is what torch's allocator may reserve on the card. ``spare_bytes`` is that limit
@@ -59,7 +59,7 @@ def decide(
     below_bytes: int | None = None,
     without_scratch: Callable[[int], Replay] | None = None,
     varied: Sequence[Callable[[int], Replay]] = (),
-) -> Verdict:
+) -> FitVerdict:
     """Decide whether a training fits under ``limit``.
 
     ``replay(limit)`` tries a limit in bytes. ``without_scratch(limit)`` does so without the scratch
@@ -73,9 +73,9 @@ def decide(
     below = error_bytes if below_bytes is None else below_bytes
     spare = limit - peak_reserved
     if spare >= error_bytes:
-        return Verdict("fits", limit, spare, 0)
+        return FitVerdict("fits", limit, spare, 0)
     if limit <= 0:
-        return Verdict("does_not_fit", limit, spare)
+        return FitVerdict("does_not_fit", limit, spare)
     if limit - peak_allocated >= -below:
         # With a little less memory the allocator may free a block early that it keeps with a little
         # more. So one replay that fits proves nothing about a limit close to it.
@@ -86,17 +86,17 @@ def decide(
         ]
         others += [(other, at) for other in varied for at in (limits[0], limit)]
         if tight.fits and all(again(at).fits for again, at in others):
-            return Verdict("fits", limit, spare, tight.retries)
+            return FitVerdict("fits", limit, spare, tight.retries)
         # close to the least memory in which it runs, more memory may not help
         for more in (below, 3 * below // 4, below // 2, below // 4, 0):
             ample = replay(limit + more)
             if ample.fits:
-                return Verdict("too_close", limit, spare, ample.retries)
+                return FitVerdict("too_close", limit, spare, ample.retries)
         for other in varied:
             if (ample := other(limit + below)).fits:
-                return Verdict("too_close", limit, spare, ample.retries)
+                return FitVerdict("too_close", limit, spare, ample.retries)
         if tight.fits:
-            return Verdict("too_close", limit, spare, tight.retries)
+            return FitVerdict("too_close", limit, spare, tight.retries)
     if without_scratch is not None and (ample := without_scratch(limit + below)).fits:
-        return Verdict("too_close", limit, spare, ample.retries, without_scratch=True)
-    return Verdict("does_not_fit", limit, spare)
+        return FitVerdict("too_close", limit, spare, ample.retries, without_scratch=True)
+    return FitVerdict("does_not_fit", limit, spare)

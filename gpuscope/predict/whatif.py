@@ -22,7 +22,7 @@ CHUNKS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Fix:
+class MemoryFix:
     """A fix; ``key`` names it in documents.
 
     ``change`` holds the flags of ``gpuscope lab`` or ``predict``, or the line of code, that makes
@@ -51,12 +51,12 @@ class LeftOut:
 
 def fixes(
     request: Request, batch: int, settings: Settings, default_ranks: int | None = None
-) -> tuple[list[Fix], list[LeftOut]]:
+) -> tuple[list[MemoryFix], list[LeftOut]]:
     """Return the fixes to try for ``request`` with micro-batch ``batch``, and those left out.
 
     ``default_ranks`` is the number of GPUs that a sharded training would have here.
     """
-    found: list[Fix] = []
+    found: list[MemoryFix] = []
     left: list[LeftOut] = []
     for part in (
         _batch, _precision, _checkpoint, _optimizer, _inputs, _sharding, _fully_sharded, _gradients,
@@ -71,7 +71,7 @@ def fixes(
         left.append(LeftOut("expandable-segments", _EXPANDABLE, why))
     else:
         found.append(
-            Fix(
+            MemoryFix(
                 "expandable-segments",
                 _EXPANDABLE,
                 "PYTORCH_ALLOC_CONF=expandable_segments:True",
@@ -81,7 +81,7 @@ def fixes(
             )
         )
     found.append(
-        Fix(
+        MemoryFix(
             "chunked-loss",
             f"the loss in {CHUNKS} chunks of the output",
             "checkpoint(lambda h, y: cross_entropy(head(h), y), h_part, y_part) for each part, or "
@@ -94,7 +94,7 @@ def fixes(
 
 
 _EXPANDABLE = "expandable segments"
-_Some = tuple[list[Fix], list[LeftOut]]
+_Some = tuple[list[MemoryFix], list[LeftOut]]
 
 
 def _batch(request: Request, batch: int, _: int | None) -> _Some:
@@ -108,14 +108,14 @@ def _batch(request: Request, batch: int, _: int | None) -> _Some:
     alone = replace(request, batch=half)
     both = replace(alone, accumulate=2 * parts)
     return [
-        Fix(
+        MemoryFix(
             "batch-half",
             f"micro-batch {half} instead of {batch}",
             changed_flags(request, alone),
             COSTS["batch-half"],
             request=alone,
         ),
-        Fix(
+        MemoryFix(
             "accumulate",
             f"micro-batch {half}, gradients of {2 * parts} added up",
             changed_flags(request, both),
@@ -135,7 +135,7 @@ def _precision(request: Request, _: int, __: int | None) -> _Some:
     bf16, fp16 = replace(request, amp="bf16"), replace(request, amp="fp16")
     if _major(request) < 8:
         return [
-            Fix(
+            MemoryFix(
                 "fp16",
                 "fp16 autocast with a grad scaler",
                 changed_flags(request, fp16),
@@ -145,7 +145,7 @@ def _precision(request: Request, _: int, __: int | None) -> _Some:
             )
         ], [LeftOut("bf16", "bf16 autocast", "cards before Ampere have no bf16 kernels")]
     return [
-        Fix(
+        MemoryFix(
             "bf16",
             "bf16 autocast",
             changed_flags(request, bf16),
@@ -172,7 +172,7 @@ def _checkpoint(request: Request, _: int, __: int | None) -> _Some:
     elif ":" in request.model:
         code = "torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False) for every block"
     found = [
-        Fix(
+        MemoryFix(
             "checkpoint",
             title,
             code or changed_flags(request, every),
@@ -184,7 +184,7 @@ def _checkpoint(request: Request, _: int, __: int | None) -> _Some:
     if request.checkpoint == 0:
         some = replace(request, checkpoint=2)
         found.append(
-            Fix(
+            MemoryFix(
                 "checkpoint-2",
                 "checkpoint every second block",
                 f"{code}, every second one" if code else changed_flags(request, some),
@@ -196,14 +196,14 @@ def _checkpoint(request: Request, _: int, __: int | None) -> _Some:
 
 
 def _optimizer(request: Request, _: int, __: int | None) -> _Some:
-    found: list[Fix] = []
+    found: list[MemoryFix] = []
     left: list[LeftOut] = []
     if request.fused:
         left.append(LeftOut("fused-optimizer", "fused optimizer", "the optimizer is already fused"))
     else:
         fused = replace(request, fused=True, foreach=None)
         found.append(
-            Fix(
+            MemoryFix(
                 "fused-optimizer",
                 "fused optimizer",
                 changed_flags(request, fused)
@@ -219,7 +219,7 @@ def _optimizer(request: Request, _: int, __: int | None) -> _Some:
     else:
         sgd = replace(request, optimizer="sgd")
         found.append(
-            Fix(
+            MemoryFix(
                 "sgd",
                 "SGD with momentum instead of Adam",
                 changed_flags(request, sgd)
@@ -234,12 +234,12 @@ def _optimizer(request: Request, _: int, __: int | None) -> _Some:
 
 
 def _inputs(request: Request, _: int, __: int | None) -> _Some:
-    found: list[Fix] = []
+    found: list[MemoryFix] = []
     left: list[LeftOut] = []
     if request.sequence is not None and request.sequence > 1:
         half = replace(request, sequence=request.sequence // 2)
         found.append(
-            Fix(
+            MemoryFix(
                 "sequence-half",
                 f"{request.sequence // 2} tokens per sample instead of {request.sequence}",
                 changed_flags(request, half),
@@ -258,7 +258,7 @@ def _inputs(request: Request, _: int, __: int | None) -> _Some:
     if request.resolution is not None and request.resolution > 1:
         half = replace(request, resolution=request.resolution // 2)
         found.append(
-            Fix(
+            MemoryFix(
                 "resolution-half",
                 f"{request.resolution // 2} pixels per side instead of {request.resolution}",
                 changed_flags(request, half),
@@ -292,7 +292,7 @@ def _sharding(request: Request, _: int, default_ranks: int | None) -> _Some:
             else "there is one GPU"
         )
         return [], [LeftOut("zero1", "ZeRO-1", why), LeftOut("fsdp", "FSDP", why)]
-    found: list[Fix] = []
+    found: list[MemoryFix] = []
     left: list[LeftOut] = []
     for key, name, change, cost in (
         (
@@ -317,7 +317,7 @@ def _sharding(request: Request, _: int, default_ranks: int | None) -> _Some:
         sharded = replace(request, sharding=key, ranks=ranks)
         code = "fully_shard(block) for every block, then fully_shard(model)"
         own = ":" in request.model and key == "fsdp"
-        found.append(Fix(key, title, code if own else change, cost, request=sharded))
+        found.append(MemoryFix(key, title, code if own else change, cost, request=sharded))
     return found, left
 
 
@@ -336,7 +336,9 @@ def _fully_sharded(request: Request, _: int, __: int | None) -> _Some:
     ):  # fmt: skip
         changed = replace(request, **changes)
         if changed != request and not (key == "fsdp-params" and request.fsdp_params == "bf16"):
-            found.append(Fix(key, title, changed_flags(request, changed), cost, request=changed))
+            found.append(
+                MemoryFix(key, title, changed_flags(request, changed), cost, request=changed)
+            )
     return found, []
 
 
@@ -345,7 +347,7 @@ def _gradients(request: Request, _: int, __: int | None) -> _Some:
         return [], []
     changed = replace(request, set_to_none=True)
     return [
-        Fix(
+        MemoryFix(
             "set-to-none",
             "zero_grad(set_to_none=True)",
             changed_flags(request, changed),

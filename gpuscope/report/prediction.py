@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..predict.document import FIGURES
-from ..predict.errors import Figure as Predicted
+from ..predict.errors import Estimate as Predicted
 from ..predict.report import NAMES, PHASES, WORDS, alike, with_error
 from ..text.numbers import number
 from ..text.units import DASH, bytes_text, percent_text, signed_bytes_text

@@ -6,7 +6,7 @@ Each is a training as it asks the allocator for blocks, with sizes that are easy
 from __future__ import annotations
 
 from gpuscope.predict.request import Request, Traced
-from gpuscope.predict.trace import Mark, Owner, Trace
+from gpuscope.predict.trace import Owner, PhaseMark, Trace
 
 MIB = 1 << 20
 LAYERS = 4
@@ -23,7 +23,7 @@ class Writer:
         self._owners: dict[Owner, int] = {}
 
     def mark(self, name: str) -> None:
-        self.trace.marks.append(Mark(len(self.trace.events), name))
+        self.trace.marks.append(PhaseMark(len(self.trace.events), name))
 
     def make(self, size: int, category: str, module: str = "", operation: str = "") -> int:
         owner = Owner(category, module, operation)

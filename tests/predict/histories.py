@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuscope.model.allocator_settings import DEFAULT, Settings
-from gpuscope.predict.allocator import Run
+from gpuscope.predict.allocator import TraceRun
 from gpuscope.predict.allocator_blocks import FREE, PENDING, Block
 from gpuscope.predict.allocator_engine import Engine
 from gpuscope.predict.trace import Trace
@@ -31,7 +31,7 @@ class Recorder:
         self.entries: list[Entry] = []
         self.trace = trace
         self.engine = engine = Engine(settings, capacity, place=self._place)
-        self.run = Run(trace, engine, after_oom=True)
+        self.run = TraceRun(trace, engine, after_oom=True)
         self.cursor, self.given = 0x7F5280000000, 0
         release = engine.releasing.segment
 

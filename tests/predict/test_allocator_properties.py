@@ -9,7 +9,7 @@ from hypothesis import settings as options
 from hypothesis import strategies as st
 
 from gpuscope.model.allocator_settings import Settings, read
-from gpuscope.predict.allocator import Run, simulate
+from gpuscope.predict.allocator import TraceRun, simulate
 from gpuscope.predict.allocator_blocks import FREE, LIVE, PENDING, UNMAPPED, Block, rounded
 from gpuscope.predict.allocator_engine import Engine
 from gpuscope.predict.trace import Trace
@@ -54,7 +54,7 @@ def traces(draw: st.DrawFn) -> Trace:
     return trace_of(*steps, streams=streams)
 
 
-def blocks_of(run: Run) -> list[Block]:
+def blocks_of(run: TraceRun) -> list[Block]:
     """All blocks, found from the free and the live ones along their neighbours."""
     seen: dict[int, Block] = {}
     waiting = [block for block in run.held if block is not None] + list(run.engine.pending)
@@ -68,7 +68,7 @@ def blocks_of(run: Run) -> list[Block]:
     return list(seen.values())
 
 
-def check(run: Run) -> None:
+def check(run: TraceRun) -> None:
     engine = run.engine
     blocks = sorted(blocks_of(run), key=lambda block: block.address)
     for block, after in pairwise(blocks):
@@ -96,7 +96,7 @@ def test_blocks_tile_their_segments_and_the_sums_are_exact(
     trace: Trace, settings: Settings, limit: int | None, allowed: bool
 ) -> None:
     engine = Engine(settings, None if allowed else limit, limit if allowed else None)
-    run = Run(trace, engine, after_oom=True)
+    run = TraceRun(trace, engine, after_oom=True)
     run.go(len(trace.events))
     check(run)
     # there pages are rounded after the check
@@ -138,7 +138,7 @@ def test_limits_only_matter_below_the_peak(trace: Trace, settings: Settings) -> 
 def test_pending_frees_serve_nobody_until_they_are_completed(trace: Trace) -> None:
     """All frees of the trace requested at once, and completed only where the trace says so."""
     engine = Engine(read(""))
-    run = Run(trace, engine)
+    run = TraceRun(trace, engine)
     between = []
     for at, event in enumerate(trace.events):
         if event < 0:

@@ -8,7 +8,7 @@ from gpuscope.model.allocator_settings import DEFAULT, read
 from gpuscope.predict.allocator import simulate
 from gpuscope.predict.allocator_blocks import rounded, segment_size
 from gpuscope.predict.allocator_engine import Engine
-from gpuscope.predict.trace import Mark, Owner
+from gpuscope.predict.trace import Owner, PhaseMark
 
 from .traces import KIB, MIB, trace_of
 
@@ -247,7 +247,12 @@ def test_the_peak_has_its_place_and_its_owners() -> None:
         Owner("activation", "head"),
     ]
     trace.owners = [0, 1, 2, 2]
-    trace.marks = [Mark(0, "step 1"), Mark(1, "forward"), Mark(3, "backward"), Mark(4, "step 2")]
+    trace.marks = [
+        PhaseMark(0, "step 1"),
+        PhaseMark(1, "forward"),
+        PhaseMark(3, "backward"),
+        PhaseMark(4, "step 2"),
+    ]
     found = simulate(trace)
     assert found.peak_allocated_bytes == 10 * MIB + 512
     assert (found.peak_allocated_at.event, found.peak_allocated_at.step) == (2, "step 1")

@@ -9,7 +9,7 @@ import pytest
 from gpuscope.model.allocator_settings import DEFAULT, read
 from gpuscope.predict import errors, largest, verdict, whatif
 from gpuscope.predict.allocator import simulate
-from gpuscope.predict.answer import Asking, Card
+from gpuscope.predict.answer import Card, TracedRequest
 from gpuscope.predict.batch_scaling import family
 from gpuscope.predict.chunked import NotHere, in_chunks
 from gpuscope.predict.document import document
@@ -38,12 +38,12 @@ def card(gib: float) -> Card:
 
 def asked(
     gib: float | None = 16, request: Request = REQUEST, tmp=None, doubts=(), **options
-) -> Asking:
+) -> TracedRequest:
     def doubted(one: Request):
         found = traced(one)
         return replace(found, doubts=[*found.doubts, *doubts])
 
-    return Asking(request, doubted, card(gib) if gib else None, cache=tmp, **options)
+    return TracedRequest(request, doubted, card(gib) if gib else None, cache=tmp, **options)
 
 
 @pytest.fixture(autouse=True)
@@ -125,7 +125,7 @@ def test_giving_cache_back_counts_as_fitting():
 
 def test_what_others_hold_now_is_a_verdict_of_its_own():
     here = replace(card(8), in_use_bytes=4 << 30)
-    answer = Asking(REQUEST, traced, here).finish()
+    answer = TracedRequest(REQUEST, traced, here).finish()
     assert answer.verdict.outcome == "fits"
     assert answer.verdict_now.outcome == "does_not_fit"
     assert document(answer)["now_verdict"] == "does_not_fit"
@@ -160,7 +160,7 @@ def test_a_context_holds_the_libraries_that_are_used(operations, context):
             write.drop(write.make(MIB, "workspace", "body", operation))
         return Traced(write.trace, 1, 1, "2.11.0")
 
-    answer = Asking(REQUEST, tracer, card(16)).finish()
+    answer = TracedRequest(REQUEST, tracer, card(16)).finish()
     assert answer.outside.context_bytes == context * MIB
 
 
@@ -282,8 +282,10 @@ def test_the_largest_batch_and_the_verdicts_agree_at_the_edge(limit):
     """``limit``: bytes that the card leaves torch."""
     total = limit + (631 + 615) * MIB
 
-    def asking(batch: int) -> Asking:
-        return Asking(replace(REQUEST, batch=batch), traced, Card("h200", "h200", total, "9.0"))
+    def asking(batch: int) -> TracedRequest:
+        return TracedRequest(
+            replace(REQUEST, batch=batch), traced, Card("h200", "h200", total, "9.0")
+        )
 
     def word(batch: int) -> str:
         return asking(batch).answer.verdict.outcome
@@ -330,14 +332,14 @@ def test_without_a_law_each_batch_is_traced_until_time_is_up():
             found.trace.events.append(len(found.trace.sizes) - 1)
         return found
 
-    asking = Asking(replace(REQUEST, batch=1), odd, card(16))
+    asking = TracedRequest(replace(REQUEST, batch=1), odd, card(16))
     asking.find_largest()
     found = asking.finish().largest
     asking = asked(16)
     asking.find_largest()
     assert found.batch == asking.finish().largest.batch
 
-    hurried = Asking(replace(REQUEST, batch=1), odd, card(16), seconds=0.0)
+    hurried = TracedRequest(replace(REQUEST, batch=1), odd, card(16), seconds=0.0)
     hurried.find_largest()
     bounds = hurried.finish().largest
     assert bounds.low <= found.batch <= bounds.high
@@ -417,11 +419,11 @@ def test_a_fix_that_cannot_be_traced_or_has_no_time_left_is_said():
             raise CannotPredict("It has no blocks.", "nothing to checkpoint", "…", "unsupported")
         return traced(request)
 
-    asking = Asking(REQUEST, stubborn, None)
+    asking = TracedRequest(REQUEST, stubborn, None)
     asking.find_fixes()
     left = {one.key: one.reason for one in asking.finish().left_out}
     assert "no blocks" in left["checkpoint"]
-    hurried = Asking(REQUEST, traced, None, seconds=0.0)
+    hurried = TracedRequest(REQUEST, traced, None, seconds=0.0)
     hurried.find_fixes()
     assert hurried.finish().what_if == []
     assert all("time" in one.reason for one in hurried.answer.left_out if one.key == "batch-half")
@@ -435,7 +437,7 @@ def test_what_needs_no_new_trace_comes_first_and_changes_no_order():
         asked.append(request)
         return traced(request)
 
-    asking = Asking(REQUEST, counted, card(16))
+    asking = TracedRequest(REQUEST, counted, card(16))
     asking.find_fixes(4, lambda fix: heard.append((fix.key, len(asked))))
     chosen, left = whatif.fixes(REQUEST, 8, DEFAULT, 4)
     at_once = {"fsdp", "expandable-segments", "chunked-loss"}
@@ -450,6 +452,6 @@ def test_what_needs_no_new_trace_comes_first_and_changes_no_order():
 
 
 def test_an_empty_trace_is_an_answer_too():
-    asking = Asking(REQUEST, lambda request: Traced(Trace(), 1, 0, "2.11.0"), card(16))
+    asking = TracedRequest(REQUEST, lambda request: Traced(Trace(), 1, 0, "2.11.0"), card(16))
     assert asking.finish().prediction.allocated.bytes == 0
     assert document(asking.answer)["verdict"] == "fits"

@@ -13,7 +13,7 @@ from gpuscope.doctor import report as reports
 from gpuscope.doctor import table
 from gpuscope.lab.config import LabConfig
 from gpuscope.predict import trainer_what_if
-from gpuscope.predict.errors import Figure
+from gpuscope.predict.errors import Estimate
 from gpuscope.predict.request import CannotPredict, Request, Traced
 from gpuscope.tui.lab.run_facts import facts_of
 from gpuscope.tui.runs.run import RunView
@@ -117,7 +117,7 @@ def test_the_labs_panel_says_how_far_the_peak_is_from_its_prediction():
     run.heard(lab_data.step(2))
     run.peak_bytes = 5.05 * (1 << 30)
     assert "predicted" not in {name for name, _, _ in facts_of(run)}
-    run.predicted = Figure(5 << 30, (5 << 30) // 50)
+    run.predicted = Estimate(5 << 30, (5 << 30) // 50)
     assert ("predicted", "5.00 GiB ± 2 %", "text") in facts_of(run)
     run.heard(lab_data.step(3))
     assert ("predicted", "5.00 GiB ± 2 %, it is +1.0 %", "text") in facts_of(run)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuscope.predict.calibration import Largest, calibrate
+from gpuscope.predict.calibration import LargestBatch, calibrate
 
 MIB, GIB = 1 << 20, 1 << 30
 PARAMETERS = int(474.8 * MIB)
@@ -171,7 +171,7 @@ def test_more_points_are_fitted_and_their_scatter_widens_the_range() -> None:
     assert width(noisy) > width(exact)
 
 
-def width(found: Largest) -> int:
+def width(found: LargestBatch) -> int:
     assert found.high is not None
     assert found.low is not None
     return found.high - found.low

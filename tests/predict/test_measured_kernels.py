@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpuscope.predict.answer import Asking
+from gpuscope.predict.answer import TracedRequest
 from gpuscope.predict.document import document
 from gpuscope.predict.measured_kernels import doubts, measured, minor_version, scratch_percent
 from gpuscope.predict.report import subject
@@ -44,12 +44,12 @@ def test_the_version_is_that_of_the_release() -> None:
 @pytest.mark.parametrize("torch", [f"{measured().torch}.0", "2.99.0"])
 def test_the_answer_names_both_versions_and_is_wider_on_another(torch: str) -> None:
     made = Traced(trace(), batch=1, parameters=1, torch=torch)
-    answer = Asking(Request("a:b", 1), lambda _: made, None).answer
+    answer = TracedRequest(Request("a:b", 1), lambda _: made, None).answer
     assert document(answer)["kernels_torch"] == measured().torch
     line = subject(answer)
     assert f"torch {torch}" in line
     assert f"kernels measured with torch {measured().torch}" in line
-    same = Asking(
+    same = TracedRequest(
         Request("a:b", 1), lambda _: replace(made, torch=measured().torch), None
     ).answer.prediction.allocated
     wider = answer.prediction.allocated.error_bytes - same.error_bytes

@@ -179,14 +179,14 @@ def test_the_longest_context_is_the_last_that_fits_and_ends_with_the_model_s_pos
     tmp_path: Path,
 ):
     pytest.importorskip("transformers")
-    from gpuscope.predict.answer import TOKENS, Asking, Card
+    from gpuscope.predict.answer import TOKENS, Card, TracedRequest
     from gpuscope.predict.tracing import steps
 
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
     request = Request(f"hf:{tmp_path}", batch=64, sequence=128, serve="dynamic")
 
-    def asked(total: int) -> Asking:
-        found = Asking(request, steps.trace, Card("a card", "h200", total, "9.0"))
+    def asked(total: int) -> TracedRequest:
+        found = TracedRequest(request, steps.trace, Card("a card", "h200", total, "9.0"))
         found.find_largest_context()
         return found
 

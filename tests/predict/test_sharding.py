@@ -16,7 +16,7 @@ from gpuscope.predict import from_lab_config
 from gpuscope.predict.fully_sharded import GATHER_STREAM, Policy
 from gpuscope.predict.request import CannotPredict, Request
 from gpuscope.predict.sharding import sharded
-from gpuscope.predict.trace import Mark, Owner, Trace
+from gpuscope.predict.trace import Owner, PhaseMark, Trace
 
 MIB = 1 << 20
 LAYERS = 4
@@ -38,7 +38,7 @@ def training() -> Trace:
         return len(trace.sizes) - 1
 
     def mark(name: str) -> None:
-        trace.marks.append(Mark(len(trace.events), name))
+        trace.marks.append(PhaseMark(len(trace.events), name))
 
     layers = [(f"blocks.{number}.linear", 16 * MIB) for number in range(LAYERS)] + [
         ("tokens", 8 * MIB)

@@ -20,7 +20,7 @@ from gpuscope.model.allocator_settings import recorded as settings_of
 from gpuscope.predict.allocator import simulate
 from gpuscope.predict.allocator_blocks import LIVE, UNMAPPED
 from gpuscope.predict.replay import replay, replay_device
-from gpuscope.predict.replay_events import Recorded, recorded
+from gpuscope.predict.replay_events import RecordedTrace, recorded
 from gpuscope.predict.replay_run import played
 from gpuscope.snapshot.columns import ALLOC, FREE_COMPLETED, FREE_REQUESTED
 from gpuscope.snapshot.history import HeldSegment, History
@@ -36,7 +36,7 @@ SUFFIXES = ("expandable_segments_True", "max_split_size_mb_128", "roundup_power2
 
 
 @cache
-def opened(path: Path) -> tuple[Recorded, Settings]:
+def opened(path: Path) -> tuple[RecordedTrace, Settings]:
     data = files.read(path)
     history, marks = history_of(data)
     settings = settings_of({key: str(value) for key, value in pairs(data["settings"]).items()})

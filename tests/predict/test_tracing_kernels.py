@@ -12,7 +12,7 @@ import pytest
 
 from gpuscope.predict.allocator import simulate
 from gpuscope.predict.child import Tracer
-from gpuscope.predict.errors import Figure, allocated_error, downward, reserved_error
+from gpuscope.predict.errors import Estimate, allocated_error, downward, reserved_error
 from gpuscope.predict.request import Doubt, Request
 
 pytestmark = pytest.mark.slow
@@ -322,8 +322,8 @@ def test_an_upward_doubt_widens_the_upper_side_alone() -> None:
     assert above - below == pytest.approx(3 * peak, rel=1e-6)
     assert below == allocated_error(peak, 0.0, [known])
     assert reserved_error(peak, above, doubts, peak, True) > 3 * peak
-    figure = Figure(peak, above, below)
+    figure = Estimate(peak, above, below)
     assert figure.low == peak - below
     assert figure.high == peak + above
     assert figure.error_percent == pytest.approx(100 * above / peak, abs=0.01)
-    assert Figure(peak, below).low == peak - below
+    assert Estimate(peak, below).low == peak - below

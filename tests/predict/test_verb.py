@@ -254,7 +254,7 @@ def test_an_error_of_two_sides_is_told_as_two(capsys):
 
 @pytest.mark.parametrize("width", [60, 80, 100, 160])
 def test_no_line_is_wider_than_the_screen(width):
-    from gpuscope.predict.answer import Asking, Card
+    from gpuscope.predict.answer import Card, TracedRequest
     from gpuscope.predict.report import lines
 
     def doubtful(request):
@@ -265,7 +265,7 @@ def test_no_line_is_wider_than_the_screen(width):
 
     long = Card("NVIDIA H200 (GPU 0)", "h200", 8 << 30, "9.0", in_use_bytes=6 << 30)
     for trace in (doubtful, upward):
-        asking = Asking(
+        asking = TracedRequest(
             Request("package.module_with_a_name:factory", batch=8, amp="bf16"), trace, long
         )
         asking.find_largest()

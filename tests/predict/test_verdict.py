@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpuscope.predict.answer import Asking, Card
+from gpuscope.predict.answer import Card, TracedRequest
 from gpuscope.predict.document import document
 from gpuscope.predict.report import headline
 from gpuscope.predict.request import Request, Traced
@@ -37,10 +37,12 @@ def scratch(operation: str) -> Any:
     return tracer
 
 
-def judged(mib: int, tmp_path: Any, operation: str = "cudnn_convolution") -> Asking:
+def judged(mib: int, tmp_path: Any, operation: str = "cudnn_convolution") -> TracedRequest:
     """On a card that leaves torch ``mib`` MiB."""
     card = Card("h200", "h200", mib * MIB + OUTSIDE, "9.0")
-    return Asking(Request("hand", batch=1), scratch(operation), card, cache=tmp_path / "none.json")
+    return TracedRequest(
+        Request("hand", batch=1), scratch(operation), card, cache=tmp_path / "none.json"
+    )
 
 
 @pytest.mark.parametrize(
@@ -118,7 +120,7 @@ def test_scratch_memory_that_just_fits_into_what_is_cached_may_need_a_segment_of
         return Traced(write.trace, request.batch or 1, 1, "2.11.0")
 
     card = Card("h200", "h200", 9000 * MIB, "9.0")
-    found = Asking(
+    found = TracedRequest(
         Request("hand", batch=1), tracer, card, cache=tmp_path / "none.json"
     ).answer.prediction
     assert found.reserved.bytes == 1000 * MIB

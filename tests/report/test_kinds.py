@@ -22,7 +22,7 @@ from gpuscope.lab.tune.findings import Found, Row, Switch
 from gpuscope.lab.tune.judge import Speed
 from gpuscope.lab.tune.result import Result
 from gpuscope.model.look import read as read_look
-from gpuscope.predict.answer import Asking, Card
+from gpuscope.predict.answer import Card, TracedRequest
 from gpuscope.predict.document import document as predicted
 from gpuscope.predict.document import failure
 from gpuscope.predict.request import CannotPredict, Request
@@ -97,7 +97,7 @@ def test_a_file_that_is_no_snapshot_is_refused(capsys):
 
 def prediction(gib: float = 16.0) -> dict[str, Any]:
     card = Card("h200", "h200", int(gib * (1 << 30)), "9.0")
-    asking = Asking(Request("hand", batch=8), traced, card)
+    asking = TracedRequest(Request("hand", batch=8), traced, card)
     return predicted(asking.finish())
 
 

@@ -19,7 +19,7 @@ from gpuscope.lab.ledger import Ledger
 from gpuscope.lab.metrics import Ended, Failure
 from gpuscope.lab.toggles import STEPS, TOGGLES
 from gpuscope.model.cuda_devices import visible_devices
-from gpuscope.predict.errors import Figure
+from gpuscope.predict.errors import Estimate
 from gpuscope.tui.app.app import GpuscopeApp
 from gpuscope.tui.lab import rows as lab_rows
 from gpuscope.tui.lab.run_facts import fact_lines, facts_of, named_events
@@ -551,8 +551,8 @@ def test_compiling_is_counted_in_seconds_then_by_what_it_made():
 @pytest.mark.parametrize(
     ("figure", "said"),
     [
-        (Figure(4 * GIB, GIB // 10), "4.00 GiB ± 2 %"),
-        (Figure(4 * GIB, 9 * GIB, GIB // 2), "4.00 GiB (+9.00 -0.50 GiB)"),
+        (Estimate(4 * GIB, GIB // 10), "4.00 GiB ± 2 %"),
+        (Estimate(4 * GIB, 9 * GIB, GIB // 2), "4.00 GiB (+9.00 -0.50 GiB)"),
     ],
 )
 def test_a_prediction_says_how_far_it_may_be_off_to_each_side(figure, said):

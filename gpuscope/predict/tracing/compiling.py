@@ -85,30 +85,30 @@ SEARCHED = Doubt(
 
 
 @dataclass(frozen=True)
-class Options:
+class CompileOptions:
     """What the mode of ``torch.compile`` adds."""
 
     cuda_graphs: bool = False
     max_autotune: bool = False
 
     @classmethod
-    def of(cls, mode: object) -> Options:
+    def of(cls, mode: object) -> CompileOptions:
         """Return the options of a mode, as a program names it."""
         return cls(mode in CUDA_GRAPHS, mode in SEARCHING)
 
 
-PLAIN = Options()
+PLAIN = CompileOptions()
 
 
 def install(
-    module: torch.nn.Module, doubt: Callable[[Doubt], None], options: Options = PLAIN
+    module: torch.nn.Module, doubt: Callable[[Doubt], None], options: CompileOptions = PLAIN
 ) -> None:
     """Compile ``module`` in place, as ``module.compile()`` does."""
     module._compiled_call_impl = Compiled(module, module._call_impl, doubt, options)
 
 
 def _install_below(
-    module: torch.nn.Module, doubt: Callable[[Doubt], None], options: Options
+    module: torch.nn.Module, doubt: Callable[[Doubt], None], options: CompileOptions
 ) -> None:
     """Compile the modules of ``module`` one by one, as where a graph breaks in a loop over them."""
     for child in module.children():
@@ -129,7 +129,7 @@ class Compiled:
         module: torch.nn.Module,
         call: Callable[..., Any],
         doubt: Callable[[Doubt], None],
-        options: Options = PLAIN,
+        options: CompileOptions = PLAIN,
     ):
         self._module, self._call, self._doubt, self._options = module, call, doubt, options
         self._functions: dict[Any, Callable[..., Any]] = {}
@@ -307,7 +307,7 @@ def _shapes(value: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _pooled(mode: Any, options: Options) -> Iterator[None]:
+def _pooled(mode: Any, options: CompileOptions) -> Iterator[None]:
     """Take blocks from the pool of CUDA graphs, if the graphs are captured."""
     mode.recorder.pool = POOL if options.cuda_graphs else 0
     try:
@@ -401,7 +401,7 @@ def _another_torch() -> bool:
 
 
 def _runner(
-    options: Options,
+    options: CompileOptions,
     parameters: int,
     graph: fx.GraphModule,
     inputs: Any,
@@ -457,7 +457,7 @@ def _written(
     chip: tuple[int, int],
     backward: bool,
     inference: bool,
-    options: Options,
+    options: CompileOptions,
 ) -> inductor.Run:
     """Return what inductor writes for the graph, and tell the backward graph its strides."""
     context = TracingContext.try_get()

@@ -12,7 +12,7 @@ It follows the steps of torch's own reducer:
 - A communication hook runs as it is written, with a bucket of fake tensors.
 
 NCCL keeps the tensors of a collective that nobody waits for until its watchdog thread has seen that
-the collective has ended, and another one starts (:class:`Shelf`). Nobody waits for the reduction
+the collective has ended, and another one starts (:class:`KeptTensors`). Nobody waits for the reduction
 of a bucket in this sense, so the first bucket, which is as large as all gradients, may outlive its
 replacement until the next backward pass. To replace it, the ranks agree on the new buckets by two
 broadcasts. After the first step, which loads kernels and is slow, the watchdog has usually looked
@@ -48,7 +48,7 @@ MAY_KEEP = (
 
 
 @dataclass(frozen=True)
-class Options:
+class DdpOptions:
     """How the wrapper was made, by the names of its arguments."""
 
     bucket_cap_mb: float | None = None
@@ -72,7 +72,7 @@ def torch_keeps() -> bool:
     return tuple(int(part) for part in torch.__version__.split(".")[:2]) >= SHELF_SINCE
 
 
-class Shelf:
+class KeptTensors:
     """The tensors that NCCL keeps although the program has dropped them."""
 
     def __init__(self, keeps: bool):
@@ -188,7 +188,7 @@ class _Bucket:
 class Reducer:
     """Buckets for the gradients of ``module``, filled by hooks of its parameters."""
 
-    def __init__(self, module: torch.nn.Module, options: Options, shelf: Shelf):
+    def __init__(self, module: torch.nn.Module, options: DdpOptions, shelf: KeptTensors):
         self._module, self._options, self._shelf = module, options, shelf
         ignored = getattr(module, "_ddp_params_and_buffers_to_ignore", ())
         self._sparse = {

@@ -28,13 +28,13 @@ _COLLECTIVES = (
     "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "gather", "scatter", "barrier",
     "send", "recv", "isend", "irecv", "broadcast_object_list",
 )  # fmt: skip
-_OPTIONS = tuple(field.name for field in fields(ddp.Options))
+_OPTIONS = tuple(field.name for field in fields(ddp.DdpOptions))
 
 
 class Group:
     """The program's process group, and its wrappers of models."""
 
-    def __init__(self, doubt: Callable[[Doubt], None], shelf: ddp.Shelf):
+    def __init__(self, doubt: Callable[[Doubt], None], shelf: ddp.KeptTensors):
         self._doubt, self._shelf = doubt, shelf
         self.started = False
 
@@ -80,7 +80,7 @@ class Group:
         chosen = {name: options[name] for name in _OPTIONS if name in options}
         model.process_group = _Members()
         model.require_backward_grad_sync = True
-        model.reducer = ddp.Reducer(module, ddp.Options(**chosen), self._shelf)
+        model.reducer = ddp.Reducer(module, ddp.DdpOptions(**chosen), self._shelf)
 
     def _register(self, model: Any, state: Any, hook: Callable[[Any, Any], Any]) -> None:
         def run(bucket: Any) -> Any:
@@ -132,7 +132,7 @@ class _World:
 class _Work(Nothing):
     """A collective that has ended, and its future."""
 
-    def __init__(self, shelf: ddp.Shelf, tensor: torch.Tensor | None, result: Any = None):
+    def __init__(self, shelf: ddp.KeptTensors, tensor: torch.Tensor | None, result: Any = None):
         self._shelf, self._tensor = shelf, tensor
         self._result = [tensor] if result is None else result
 

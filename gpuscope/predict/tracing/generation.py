@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ..request import CannotPredict, Doubt, Request
-from ..trace import Growth, Mark
+from ..trace import Growth, PhaseMark
 from . import adapters, transformers_models
 from .failures import library
 from .fakes import CALCULATED_NUMBERS, Fakes
@@ -33,7 +33,7 @@ class Generation:
     def __init__(self, request: Request, recorder: Recorder, fakes: Fakes, modules: Modules):
         self.request, self.recorder, self.fakes = request, recorder, fakes
         fakes.known_numbers = CALCULATED_NUMBERS  # the mask of a batch of long prompts
-        recorder.trace.marks.append(Mark(0, "build"))
+        recorder.trace.marks.append(PhaseMark(0, "build"))
         config, self.model = transformers_models.for_generation(request, Path(request.model[3:]))
         modules.name(self.model)
         self.batch, self.source = request.batch or 1, ""

@@ -12,7 +12,7 @@ MOST_LINES = 24
 """How many lines of one stack are recorded; of a deeper stack, the innermost ones."""
 
 
-class Lines:
+class ProjectFiles:
     """Knows the files of one project: those below ``folder``, without installed packages."""
 
     def __init__(self, folder: str) -> None:

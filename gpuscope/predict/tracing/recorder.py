@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from ..trace import Mark, Owner, Trace
+from ..trace import Owner, PhaseMark, Trace
 
 BUILD, FORWARD, BACKWARD, OPTIMIZER, END = "build", "forward", "backward", "optimizer", "end"
 
@@ -94,7 +94,7 @@ class Recorder:
         trace = self.trace
         gone = blocks - self.live()
         trace.marks = [
-            Mark(mark.at - sum(_of(one) in gone for one in trace.events[: mark.at]), mark.name)
+            PhaseMark(mark.at - sum(_of(one) in gone for one in trace.events[: mark.at]), mark.name)
             for mark in trace.marks
         ]
         trace.events = [event for event in trace.events if _of(event) not in gone]
@@ -130,9 +130,9 @@ class Recorder:
 
     def mark(self, name: str) -> None:
         """Note that something begins: a step, a phase, the end."""
-        self.mark_at(Mark(len(self.trace.events), name))
+        self.mark_at(PhaseMark(len(self.trace.events), name))
 
-    def mark_at(self, mark: Mark) -> None:
+    def mark_at(self, mark: PhaseMark) -> None:
         """Note the same for events that were recorded together."""
         if mark.name == BACKWARD or self.phase == BUILD:
             self._ends.append(mark.at)

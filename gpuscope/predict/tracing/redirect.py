@@ -19,7 +19,7 @@ from torch.utils import _python_dispatch as torch_dispatch
 from ..request import FIRST_DEVICE, Doubt
 from . import compiling, data_dependent, data_parallel, distributed, files, flex, interface
 from .cuda_answers import accelerator, answers, none
-from .ddp import Shelf
+from .ddp import KeptTensors
 from .fakes import DEVICE
 from .known_values import Unsure
 from .replaced import Replaced
@@ -301,7 +301,7 @@ def pretended(
     architecture: tuple[int, int],
     live_bytes: Callable[[], int],
     doubt: Callable[[Doubt], None],
-    shelf: Shelf,
+    shelf: KeptTensors,
 ) -> Iterator[None]:
     """Show the program a CUDA with one device of ``architecture``, whose functions have no effect.
 
@@ -356,7 +356,7 @@ def pretended(
             return model
         kernels.compiled = True
         if isinstance(model, torch.nn.Module):
-            compiling.install(model, doubt, compiling.Options.of(named.get("mode")))
+            compiling.install(model, doubt, compiling.CompileOptions.of(named.get("mode")))
             return model
         text = "A compiled function was traced in eager mode, which needs more."
         doubt(Doubt("compiled", text, "torch.compile", compiling.PERCENT))

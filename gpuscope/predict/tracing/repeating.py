@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
-from ..trace import Mark
+from ..trace import PhaseMark
 from .recorder import Recorder
 
 
@@ -48,5 +48,5 @@ def repeat_last_step(recorder: Recorder, first_event: int, first_mark: int, numb
             events.append(~renamed[~event])
     for mark in trace.marks[first_mark:]:
         name = f"step {number}" if mark.name.startswith("step ") else mark.name
-        recorder.mark_at(Mark(mark.at - first_event + start, name))
+        recorder.mark_at(PhaseMark(mark.at - first_event + start, name))
     return True

@@ -12,7 +12,7 @@ from ..deepspeed import CHECKPOINTING, DOUBT, PERCENT, Zero
 from ..fully_sharded import Policy
 from ..request import BUCKETED, CannotPredict, Doubt, Request, Traced
 from ..sharding import sharded
-from ..trace import Mark
+from ..trace import PhaseMark
 from . import (
     adapters,
     autocast,
@@ -33,7 +33,7 @@ from .fakes import Fakes
 from .generation import Generation
 from .modules import Modules
 from .op_cache import Quick
-from .project import Lines
+from .project import ProjectFiles
 from .recorder import BACKWARD, END, FORWARD, OPTIMIZER, Recorder
 from .repeating import repeat_last_step
 
@@ -73,10 +73,10 @@ def trace(request: Request, emulate: bool = True) -> Traced:
             "usage",
         )
     recorder, modules = Recorder(), Modules()
-    shelf = ddp.Shelf(emulate and ddp.torch_keeps())
+    shelf = ddp.KeptTensors(emulate and ddp.torch_keeps())
     recorder.module = modules.current
     if request.project:
-        recorder.stack = Lines(request.project).running
+        recorder.stack = ProjectFiles(request.project).running
     by_value = data_dependent.guess, data_dependent.SIZED_BY_VALUES
     if emulate:
         fakes = Quick(recorder, kernels.around(chip), kernels.instead(chip), *by_value)
@@ -149,10 +149,10 @@ class _Training:
         recorder: Recorder,
         fakes: Fakes,
         modules: Modules,
-        shelf: ddp.Shelf,
+        shelf: ddp.KeptTensors,
     ):
         self.request, self.recorder, self.fakes, self.modules = request, recorder, fakes, modules
-        recorder.trace.marks.append(Mark(0, "build"))
+        recorder.trace.marks.append(PhaseMark(0, "build"))
         self.subject = subjects.build(request)
         if request.fsdp_params != "fp32":
             mixed.cast(self.subject.model, request.fsdp_params, request.fsdp_wrap)
@@ -190,7 +190,7 @@ class _Training:
         self._reducer: ddp.Reducer | None = None
         wrapped = isinstance(self.subject.model, torch.nn.parallel.DistributedDataParallel)
         if request.sharding in BUCKETED and not wrapped:
-            views = ddp.Options(gradient_as_bucket_view=request.bucket_views)
+            views = ddp.DdpOptions(gradient_as_bucket_view=request.bucket_views)
             self._reducer = ddp.Reducer(self.subject.model, views, shelf)
         if request.sharding == "dp":
             inner = getattr(self.subject.model, "module", self.subject.model)
@@ -219,7 +219,7 @@ class _Training:
 
     def _compile(self) -> None:
         subject, request, doubt = self.subject, self.request, self.fakes.doubt
-        options = compiling.Options(request.cuda_graphs, request.max_autotune)
+        options = compiling.CompileOptions(request.cuda_graphs, request.max_autotune)
         if ":" in request.model and not request.model.startswith("torchvision:"):
             subject.loss = compiling.Compiled(subject.model, subject.loss, doubt, options)
         else:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ...lab.config import LabConfig
     from ...predict.answer import Answer, Card, Tracer
     from ...predict.child import Tracer as Child
-    from ...predict.errors import Figure
+    from ...predict.errors import Estimate
 
 log = logging.getLogger("gpuscope.predict")
 SECONDS = 120.0
@@ -75,7 +75,7 @@ class Predictions:
         """Return what is known by now; nothing is started."""
         return self._known.get(_key(config, card))
 
-    def peak_of(self, config: LabConfig) -> Figure | None:
+    def peak_of(self, config: LabConfig) -> Estimate | None:
         """Peak allocated of these switches on any card; None while it is not known."""
         for one in reversed(self._known.values()):
             if one.answer is not None and _key(one.config, None) == _key(config, None):
@@ -152,15 +152,15 @@ class Predictions:
             )
 
     def _answer(self, found: Question, fixes: bool, loop: asyncio.AbstractEventLoop) -> None:
-        from ...predict.answer import REFERENCE, Asking
+        from ...predict.answer import REFERENCE, TracedRequest
         from ...predict.from_lab_config import request_of, settings_of
         from ...predict.request import CannotPredict
-        from ...predict.whatif import Fix
+        from ...predict.whatif import MemoryFix
 
         config, card = found.config, found.card
         request = request_of(config, (card or REFERENCE).architecture)
 
-        def hear(fix: Fix) -> None:
+        def hear(fix: MemoryFix) -> None:
             if self._closed:
                 raise CannotPredict("Closed.", "gpuscope is quitting", "", "closed")
             found.doing = f"what if: {fix.title}"
@@ -169,7 +169,7 @@ class Predictions:
         found.doing, found.since = "tracing the model", time.monotonic()
         self._tell(loop)
         try:
-            asking = Asking(request, self._tracer(), card, settings_of(config), SECONDS)
+            asking = TracedRequest(request, self._tracer(), card, settings_of(config), SECONDS)
             found.answer = asking.answer
             if fixes:
                 asking.find_fixes(None, hear)

@@ -27,7 +27,7 @@ from .subjects import Subject
 if TYPE_CHECKING:
     from ...lab.config import LabConfig
     from ...predict.answer import Answer, Card, Tried
-    from ...predict.errors import Figure
+    from ...predict.errors import Estimate
     from ...predict.trainer_what_if import Freed
     from ..background.predictions import Question
 
@@ -366,7 +366,7 @@ def _size(size: int) -> Cell:
     return [("nothing", "faint") if size > -LEAST else (f"+{bytes_text(-size)}", "warn")]
 
 
-def _error_of(figure: Figure) -> str:
+def _error_of(figure: Estimate) -> str:
     return (
         sides_text(figure.error_bytes, figure.less_bytes)
         if figure.lopsided

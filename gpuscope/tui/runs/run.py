@@ -21,7 +21,7 @@ from .devices import tensor_shares
 if TYPE_CHECKING:
     from ...lab.ledger import Entry
     from ...lab.metrics import Failure, Started, Step
-    from ...predict.errors import Figure
+    from ...predict.errors import Estimate
     from ...store.view import HostView
 
 KEPT_POINTS = 4000
@@ -61,7 +61,7 @@ class RunView:
     ready: float | None = None
     ended: float | None = None
     peak_bytes: float | None = None
-    predicted: Figure | None = None
+    predicted: Estimate | None = None
     """Peak allocated on a GPU; None while it is not known."""
     samples: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT_POINTS))
     losses: deque[float | None] = field(default_factory=lambda: deque(maxlen=KEPT_POINTS))

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from ....doctor.finding import Effect, Finding, Fix, Report
 from ....errors import UsageError
-from ....predict.answer import Answer, Asking, Tracer, Tried
+from ....predict.answer import Answer, TracedRequest, Tracer, Tried
 from ....predict.report import with_error
 from ....predict.request import CannotPredict
 from ....text.units import amount_text as gib
@@ -112,7 +112,7 @@ def _ask(words: str, tracer: Tracer | None) -> Answer:
     except UsageError as error:
         raise ValueError(str(error)) from None
     with Child() as child:
-        asking = Asking(
+        asking = TracedRequest(
             request,
             tracer or (lambda one: child.trace(one, args.timeout)),
             card,

@@ -16,7 +16,7 @@ def with_prediction(document: dict[str, Any], config: LabConfig) -> dict[str, An
     It has the predicted peaks with errors and bounds, and how far the measured peaks are from them.
     It is computed after the run, so that it does not disturb the measurement.
     """
-    from ....predict.answer import REFERENCE, Asking, Tracer
+    from ....predict.answer import REFERENCE, TracedRequest, Tracer
     from ....predict.child import Tracer as Child
     from ....predict.document import figure_of
     from ....predict.from_lab_config import request_of, settings_of
@@ -26,7 +26,7 @@ def with_prediction(document: dict[str, Any], config: LabConfig) -> dict[str, An
     with Child() as child:
         tracer: Tracer = lambda request: child.trace(request, SECONDS)  # noqa: E731
         try:
-            answer = Asking(request, tracer, None, settings_of(config), SECONDS).finish()
+            answer = TracedRequest(request, tracer, None, settings_of(config), SECONDS).finish()
         except CannotPredict as trouble:
             reason = " ".join(str(word) for word in trouble.args[:2])
             row = {"path": "predicted", "code": trouble.code, "reason": reason}

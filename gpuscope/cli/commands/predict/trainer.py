@@ -22,7 +22,7 @@ from ....lab.toggles import BY_NAME
 from ....model.allocator_account import peak_sizes
 from ....predict import gpus
 from ....predict.document import EXIT_CODES, FIGURES, PARTS, figure_of
-from ....predict.errors import Figure
+from ....predict.errors import Estimate
 from ....process.procfs import descends
 from ....store.view import by_id
 from ....text.process_name import short_script
@@ -31,7 +31,7 @@ from ....wire.clean import clean
 from ... import output
 
 if TYPE_CHECKING:
-    from ....predict.calibration import Largest
+    from ....predict.calibration import LargestBatch
     from ....predict.trainer_what_if import Freed
     from ....store.view import AllocView, DeviceView, HostView, TrainerView
 
@@ -316,9 +316,9 @@ def _document(args: argparse.Namespace, found: Measured, began: float) -> dict[s
         "batch": batch,
         "source": "measured",
         "steps": found.steps,
-        **figure_of("peak_allocated", Figure(found.peak_allocated, 0)),
-        **figure_of("peak_reserved", Figure(found.peak_reserved, 0)),
-        **figure_of("device_peak", Figure(peak, guessed)),
+        **figure_of("peak_allocated", Estimate(found.peak_allocated, 0)),
+        **figure_of("peak_reserved", Estimate(found.peak_reserved, 0)),
+        **figure_of("device_peak", Estimate(peak, guessed)),
         "static": {
             "parameter_bytes": found.parameters,
             "gradient_bytes": found.gradients,
@@ -413,7 +413,7 @@ def _verdict(found: Measured, limit: int | None) -> str | None:
     return "does_not_fit" if found.peak_allocated > limit else "too_close"
 
 
-def _factor(largest: Largest) -> dict[str, float]:
+def _factor(largest: LargestBatch) -> dict[str, float]:
     values = {"best": largest.batch, "low": largest.low, "high": largest.high}
     return {name: round(value / FINE, 3) for name, value in values.items() if value is not None}
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ....model.allocator_settings import Settings
     from ....predict.answer import Answer, Card, Tracer
     from ....predict.request import CannotPredict, Request
-    from ....predict.whatif import Fix
+    from ....predict.whatif import MemoryFix
 
 SECONDS = 300.0
 MIN_WIDTH, MAX_WIDTH = 60, 160
@@ -213,7 +213,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _ask(args: argparse.Namespace, model: str, tracer: Tracer) -> int:
-    from ....predict.answer import Asking
+    from ....predict.answer import TracedRequest
     from ....predict.document import document, exit_code
     from ....predict.request import CannotPredict
     from . import card as predict_card
@@ -225,7 +225,7 @@ def _ask(args: argparse.Namespace, model: str, tracer: Tracer) -> int:
     progress = ProgressLine(sys.stderr, not args.json)
     try:
         progress.say(f"tracing {request.model}")
-        asking = Asking(request, tracer, card, settings, args.timeout)
+        asking = TracedRequest(request, tracer, card, settings, args.timeout)
         _look_ahead(progress, args, asking)
         answer = asking.finish()
     except CannotPredict as trouble:
@@ -249,7 +249,7 @@ def _look_ahead(progress: ProgressLine, args: argparse.Namespace, asking: Any) -
         asking.find_largest_context()
     if args.what_if:
 
-        def hear(fix: Fix) -> None:
+        def hear(fix: MemoryFix) -> None:
             progress.say(f"what if: {fix.title}")
 
         from . import card as predict_card
