@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.predict.score import Traces, load, request_of
-from gpuscope.model.allocator_settings import Settings
+from gpuscope.model.allocator_settings import AllocatorSettings
 from gpuscope.model.allocator_settings import read as read_settings
 from gpuscope.predict import errors, largest
 from gpuscope.predict.allocator import simulate
@@ -75,7 +75,7 @@ class Row:
         return errors.demand_error(self.allocated, error, self.convolution)
 
 
-def least_memory(trace: Trace, settings: Settings, low: int, high: int) -> int:
+def least_memory(trace: Trace, settings: AllocatorSettings, low: int, high: int) -> int:
     """Return the least limit in which a replay fits, to 0.2 %; ``high`` fits."""
     while high - low > max(2 * MIB, high // 500):
         middle = (low + high) // 2
@@ -154,7 +154,9 @@ def batches(path: Path, traces: Traces) -> None:
         def trace(batch: int, row: dict[str, Any] = row) -> Trace:
             return traces(replace(request_of(row), batch=batch)).trace
 
-        def fits(trace: Trace, more: int, cap: int = cap, settings: Settings = settings) -> bool:
+        def fits(
+            trace: Trace, more: int, cap: int = cap, settings: AllocatorSettings = settings
+        ) -> bool:
             return simulate(trace, settings, allowed_bytes=max(0, cap + more)).fits
 
         try:

@@ -18,7 +18,7 @@ from .. import toml
 from ..checked_rows import checked
 from ..errors import UsageError
 from ..lab.toggles import FACTORY
-from ..model.allocator_settings import DEFAULT, Settings
+from ..model.allocator_settings import DEFAULT, AllocatorSettings
 from ..predict import from_switches, gpus
 from ..predict.answer import REFERENCE, Card
 from ..predict.request import Request
@@ -77,7 +77,7 @@ class Training:
         )
         return replace(request, project=project)
 
-    def settings(self) -> Settings:
+    def settings(self) -> AllocatorSettings:
         """Return the allocator's settings. The environment has no influence on a check."""
         return replace(DEFAULT, expandable=bool(self.switches.get("expandable_segments")))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from ..model.allocator_settings import grows_segments
-from ..model.growth import MIN_POINTS, Forecast, Trend, trend_of
+from ..model.growth import MIN_POINTS, Forecast, GrowthRate, trend_of
 from ..model.memory_room import NEAR, MemoryRoom, alarm, ends_before_memory, rooms
 from ..model.ranks import name_of
 from ..store.view import AllocView, JobView, TrainerView
@@ -49,7 +49,7 @@ def growth(scene: LiveScene, job: JobView) -> Findings:
             yield WORDINGS.abstained("growth", steps=MIN_POINTS)
 
 
-def _growth_findings(scene: LiveScene, room: MemoryRoom, trend: Trend) -> Findings:
+def _growth_findings(scene: LiveScene, room: MemoryRoom, trend: GrowthRate) -> Findings:
     trainer, left, ends = room.trainer, room.headroom_bytes, room.runs_out
     grave, eta, ends_first = alarm(room), trainer.number("eta_seconds"), ends_before_memory(room)
     evidence = [_arithmetic(left, ends, trend)]
@@ -113,7 +113,7 @@ def _growth_findings(scene: LiveScene, room: MemoryRoom, trend: Trend) -> Findin
     )
 
 
-def _arithmetic(left: float | None, ends: Forecast | None, trend: Trend) -> Evidence:
+def _arithmetic(left: float | None, ends: Forecast | None, trend: GrowthRate) -> Evidence:
     low, high = bytes_text(trend.low), bytes_text(trend.high)
     between = f" ({low} to {high})" if low != high else ""
     pace = f"{bytes_text(trend.slope)} per step{between}, fitted over {trend.steps:.0f} steps"

@@ -25,7 +25,7 @@ from ..store.view import (
 from ..text.process_name import short_script
 from . import slowdown
 from .alerts_settings import AlertSettings
-from .change_point import Change
+from .change_point import ChangePoint
 from .device_state import faults_of, judge, slowed
 from .job_ends import is_out_of_sight, last_end
 from .ranks import name_of
@@ -397,7 +397,7 @@ class _Slower:
     """
 
     trainer: TrainerView
-    change: Change
+    change: ChangePoint
     text: str
     seconds: float
     fast_since: float | None = None
@@ -414,7 +414,7 @@ class _Slower:
         else:
             self._begun = None
 
-    def is_another(self, change: Change) -> bool:
+    def is_another(self, change: ChangePoint) -> bool:
         """Tell whether a change needs a new alert: slower still, or after a fast period."""
         if self.fast_since is not None and change.seconds > self.fast_since:
             return True

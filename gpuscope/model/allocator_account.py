@@ -17,7 +17,7 @@ from .allocator_split import COLUMNS, POOL_COLUMNS, Counters, Split, categories,
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class AccountRow:
     """One row.
 
     ``size`` in bytes, or the reason it is unknown; ``token`` its layer; ``inside`` names the row it
@@ -53,7 +53,9 @@ WORKSPACES, REST, LIVE = "cuBLAS workspaces", "activations + temp", "live tensor
 LESS = "a smaller micro-batch, activation checkpointing, fewer kept references"
 
 
-def inside_torch(trainer: TrainerView | None, allocator: AllocView) -> tuple[list[Part], list[str]]:
+def inside_torch(
+    trainer: TrainerView | None, allocator: AllocView
+) -> tuple[list[AccountRow], list[str]]:
     """Return a trainer's own rows on one device, and what is not exact.
 
     The rows are allocated and cached, with what they are made of.
@@ -64,7 +66,10 @@ def inside_torch(trainer: TrainerView | None, allocator: AllocView) -> tuple[lis
     )
     if isinstance(allocated, Unknown) or isinstance(reserved, Unknown):
         why = allocated if isinstance(allocated, Unknown) else reserved
-        return [Part("allocated", "allocated", allocated), Part("cached", "cached", why)], []
+        return [
+            AccountRow("allocated", "allocated", allocated),
+            AccountRow("cached", "cached", why),
+        ], []
     columns = [allocator.number(column) for column in COLUMNS]
     if any(value is None for value in columns):
         return _unsplit(trainer, allocator, allocated, reserved)
@@ -76,9 +81,11 @@ def inside_torch(trainer: TrainerView | None, allocator: AllocView) -> tuple[lis
         notes.append(
             "the allocator's counters contradict each other: parts were capped at their maximum"
         )
-    parts = [Part("allocated", "allocated", whole.live + whole.rounding)]
+    parts = [AccountRow("allocated", "allocated", whole.live + whole.rounding)]
     parts += _live(allocator, whole.live, notes)
-    parts.append(Part("rounding", "allocated", whole.rounding, "allocated", about=whole.error > 0))
+    parts.append(
+        AccountRow("rounding", "allocated", whole.rounding, "allocated", about=whole.error > 0)
+    )
     if whole.error:
         notes.append(
             f"live tensors may hold up to {bytes_text(whole.error)} more: some blocks are "
@@ -89,15 +96,18 @@ def inside_torch(trainer: TrainerView | None, allocator: AllocView) -> tuple[lis
 
 def _unsplit(
     trainer: TrainerView | None, allocator: AllocView, allocated: float, reserved: float
-) -> tuple[list[Part], list[str]]:
+) -> tuple[list[AccountRow], list[str]]:
     """Return the rows where the allocator keeps no finer figures.
 
     That is so for the driver's pool, or a torch that lacks a counter.
     """
     notes: list[str] = []
-    parts = [Part("allocated", "allocated", allocated), *_live(allocator, int(allocated), notes)]
+    parts = [
+        AccountRow("allocated", "allocated", allocated),
+        *_live(allocator, int(allocated), notes),
+    ]
     parts.append(
-        Part(
+        AccountRow(
             "cached", "cached", max(0.0, reserved - allocated), "", "torch.cuda.empty_cache()", True
         )
     )
@@ -133,7 +143,7 @@ def _pools(allocator: AllocView, notes: list[str]) -> tuple[int, int]:
     return 0, 0
 
 
-def _live(allocator: AllocView, live: int, notes: list[str]) -> list[Part]:
+def _live(allocator: AllocView, live: int, notes: list[str]) -> list[AccountRow]:
     """Return the rows of the live tensors, as far as the probe counted them."""
     sizes = [size_of(allocator, column) for _, column, _ in COUNTED]
     if all(isinstance(size, Unknown) for size in sizes):
@@ -141,7 +151,7 @@ def _live(allocator: AllocView, live: int, notes: list[str]) -> list[Part]:
         assert isinstance(why, Unknown)
         notes.append(f"live tensors by category: {why.text}")
         return [
-            Part(
+            AccountRow(
                 LIVE, "allocated", live, "allocated", "fewer kept references, a smaller batch", True
             )
         ]
@@ -155,7 +165,7 @@ def _live(allocator: AllocView, live: int, notes: list[str]) -> list[Part]:
         "gradients": found.gradients,
     }
     parts = [
-        Part(
+        AccountRow(
             name,
             "allocated",
             size if isinstance(size, Unknown) else by_category[name],
@@ -166,26 +176,26 @@ def _live(allocator: AllocView, live: int, notes: list[str]) -> list[Part]:
         for (name, _, free_by), size in zip(COUNTED, sizes, strict=True)
     ]
     if others:
-        parts.append(Part(OTHER_MODELS, "allocated", found.other_models, "allocated", AWAY))
+        parts.append(AccountRow(OTHER_MODELS, "allocated", found.other_models, "allocated", AWAY))
         names = allocator.reading("other_models")
         if isinstance(names, str):
             notes.append(
                 f"other models, which no optimizer trains: {rewrite_sizes(names, bytes_text)}"
             )
     if any(isinstance(size, Unknown) for size in sizes):
-        parts.append(Part("uncategorized", "allocated", found.rest, "allocated", LESS))
+        parts.append(AccountRow("uncategorized", "allocated", found.rest, "allocated", LESS))
     else:
         parts.append(
-            Part(REST, "allocated", found.rest, "allocated", LESS, about=found.gradients > 0)
+            AccountRow(REST, "allocated", found.rest, "allocated", LESS, about=found.gradients > 0)
         )
         if found.cut:
             notes.append("gradients were counted after the step; part of them is freed by now")
     if workspaces:
-        parts.append(Part(WORKSPACES, "allocated", found.workspaces, "allocated", about=True))
+        parts.append(AccountRow(WORKSPACES, "allocated", found.workspaces, "allocated", about=True))
     return parts
 
 
-def _cached(trainer: TrainerView | None, whole: Split, notes: list[str]) -> list[Part]:
+def _cached(trainer: TrainerView | None, whole: Split, notes: list[str]) -> list[AccountRow]:
     """Return the rows of what is reserved and not allocated."""
     cached = whole.awaiting + whole.inactive_split + whole.releasable + whole.pool_idle
     expandable = expandable_segments(trainer)
@@ -202,8 +212,8 @@ def _cached(trainer: TrainerView | None, whole: Split, notes: list[str]) -> list
             "them"
         )
     parts = [
-        Part("cached", "cached", cached),
-        Part(
+        AccountRow("cached", "cached", cached),
+        AccountRow(
             "releasable",
             "cached",
             whole.releasable,
@@ -212,15 +222,15 @@ def _cached(trainer: TrainerView | None, whole: Split, notes: list[str]) -> list
             True,
             bool(expandable),
         ),
-        Part("inactive split", "cached", whole.inactive_split, "cached", cure),
+        AccountRow("inactive split", "cached", whole.inactive_split, "cached", cure),
     ]
     if whole.pool_idle:
         cure = "drop CUDA graphs that are no longer replayed: fewer captured shapes"
         parts.append(
-            Part("private pools, idle", "cached", whole.pool_idle, "cached", cure, True, True)
+            AccountRow("private pools, idle", "cached", whole.pool_idle, "cached", cure, True, True)
         )
     if whole.awaiting:
-        parts.append(Part("awaiting free", "cached", whole.awaiting, "cached"))
+        parts.append(AccountRow("awaiting free", "cached", whole.awaiting, "cached"))
     return parts
 
 
@@ -233,11 +243,11 @@ def expandable_segments(trainer: TrainerView | None) -> bool | None:
     return None if settings is None else grows_segments(settings)
 
 
-def on_cpu(allocator: AllocView) -> list[Part]:
+def on_cpu(allocator: AllocView) -> list[AccountRow]:
     """Return only what the probe counted, because torch has no caching allocator for the CPU."""
     tokens = ("allocated", "outside", "cached")
     return [
-        Part(n, token, size_of(allocator, c))
+        AccountRow(n, token, size_of(allocator, c))
         for (n, c, _), token in zip(COUNTED, tokens, strict=True)
     ]
 

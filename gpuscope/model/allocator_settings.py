@@ -239,7 +239,7 @@ class BadSettings(UsageError):
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class AllocatorSettings:
     """The settings that decide where blocks are placed, in bytes. Others are left out."""
 
     expandable: bool = False
@@ -289,10 +289,10 @@ class Settings:
         return ",".join(parts)
 
 
-DEFAULT = Settings()
+DEFAULT = AllocatorSettings()
 
 
-def read(text: str, base: Settings = DEFAULT) -> Settings:
+def read(text: str, base: AllocatorSettings = DEFAULT) -> AllocatorSettings:
     """``base`` with what ``text`` sets.
 
     Raises :class:`BadSettings` where torch would refuse to start.
@@ -308,7 +308,7 @@ def grows_segments(text: str) -> bool:
     return dict(parse(text)[0]).get("expandable_segments") == "True"
 
 
-def recorded(pairs: Mapping[str, str]) -> Settings:
+def recorded(pairs: Mapping[str, str]) -> AllocatorSettings:
     """Return the settings that a snapshot notes beside its segments, by dotted key.
 
     What it leaves out is torch's default.
@@ -333,7 +333,7 @@ def recorded(pairs: Mapping[str, str]) -> Settings:
     return replace(found, divisions=tuple(number or 0 for number in table))
 
 
-def _meaning(values: Mapping[str, str], base: Settings) -> Settings:
+def _meaning(values: Mapping[str, str], base: AllocatorSettings) -> AllocatorSettings:
     """Return the settings of values that were checked."""
     change: dict[str, object] = {}
     if "expandable_segments" in values:

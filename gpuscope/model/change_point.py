@@ -36,7 +36,7 @@ Series = Sequence[tuple[float, float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ChangePoint:
     """A lasting change of a series at ``seconds``: its medians before and after it."""
 
     seconds: float
@@ -49,7 +49,7 @@ class Change:
         return self.after / self.before if self.before else float("inf")
 
 
-def change_of(series: Series) -> Change | None:
+def change_of(series: Series) -> ChangePoint | None:
     """Return the most distinct lasting change of a series, None if it has none."""
     parts = _stretches(series)
     values = [value for _, value in parts]
@@ -63,7 +63,7 @@ def change_of(series: Series) -> Change | None:
     return best if lasts else None
 
 
-def changed_at(series: Series, moment: float) -> Change | None:
+def changed_at(series: Series, moment: float) -> ChangePoint | None:
     """Return how a series changed at a moment that something else has named.
 
     None where it did not, or where too little of it is known.
@@ -78,7 +78,7 @@ def changed_at(series: Series, moment: float) -> Change | None:
 
 def _change_between(
     moment: float, before: Sequence[float], after: Sequence[float]
-) -> Change | None:
+) -> ChangePoint | None:
     """Return the change between two spans, None where they do not differ clearly."""
     distance = _distance(before, after)
     if abs(distance) < DISTANCE:
@@ -90,7 +90,7 @@ def _change_between(
         apart = sum(len(ordered) - bisect_right(ordered, value) for value in after)
     if apart < APART * len(before) * len(after):
         return None
-    return Change(moment, median(before), median(after), distance)
+    return ChangePoint(moment, median(before), median(after), distance)
 
 
 def _cost(values: Sequence[float]) -> float:

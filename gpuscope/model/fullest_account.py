@@ -18,7 +18,7 @@ from .memory_layers import trainer_of
 WORTH_SAYING_BYTES = 64 * MIB
 
 
-class Shown(NamedTuple):
+class FullestRows(NamedTuple):
     """The rows of the fullest moment.
 
     ``now`` holds the present value of each allocated row, by the row that contains it and its name.
@@ -32,7 +32,7 @@ class Shown(NamedTuple):
 
 def account_at_the_fullest(
     host: HostView, device: DeviceView | None, allocator: AllocView | None, history: HistoryOf
-) -> Shown:
+) -> FullestRows:
     """Return the rows of a device with the trainer's part as it was when it was fullest.
 
     The total is what is used now. Without a device it is a CPU: the rows are what the probe has
@@ -41,15 +41,15 @@ def account_at_the_fullest(
     if device is None:
         assert allocator is not None
         parts = on_cpu(allocator)
-        return Shown(Account(parts, sum(part.known for part in parts)), {}, 0.0)
+        return FullestRows(Account(parts, sum(part.known for part in parts)), {}, 0.0)
     if allocator is None:
-        return Shown(account(host, device, None), {}, 0.0)
+        return FullestRows(account(host, device, None), {}, 0.0)
     then, seconds = at_the_fullest(allocator, history, seconds_of(trainer_of(host, allocator)))
     found = account(host, device, then)
     found.notes[:0] = _missed_notes(then)
     moment = account(host, device, allocator).parts
     now = {(part.inside, part.name): part.known for part in moment if part.token == "allocated"}
-    return Shown(found, now, seconds)
+    return FullestRows(found, now, seconds)
 
 
 def _missed_notes(then: AllocView) -> list[str]:

@@ -55,7 +55,7 @@ _T95 = {3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 10
 
 
 @dataclass(frozen=True, slots=True)
-class Trend:
+class GrowthRate:
     """Bytes per step with the bounds of their 95 % interval.
 
     ``grows`` says whether there is all the evidence. If it is false, ``reason`` says in words what
@@ -100,7 +100,7 @@ class Forecast:
 
 
 def forecast(
-    trend: Trend | None, headroom_bytes: float | None, step_seconds: float | None
+    trend: GrowthRate | None, headroom_bytes: float | None, step_seconds: float | None
 ) -> Forecast | None:
     """Forecast when ``headroom_bytes`` are used up.
 
@@ -122,7 +122,7 @@ def forecast(
     )
 
 
-def trend_of(allocator: AllocView) -> Trend | None:
+def trend_of(allocator: AllocView) -> GrowthRate | None:
     """Return the trend of the bytes that an allocator holds after each step.
 
     None before there are :data:`MIN_POINTS`.
@@ -131,7 +131,7 @@ def trend_of(allocator: AllocView) -> Trend | None:
     return None if points is None else trend_of_points(points)
 
 
-def trend_of_points(points: StepPoints) -> Trend | None:
+def trend_of_points(points: StepPoints) -> GrowthRate | None:
     """Return what the points say; None before there are :data:`MIN_POINTS`.
 
     Many views and many screens share the same points, which are judged once.
@@ -141,10 +141,10 @@ def trend_of_points(points: StepPoints) -> Trend | None:
     return _JUDGED[points]
 
 
-_JUDGED: WeakKeyDictionary[StepPoints, Trend | None] = WeakKeyDictionary()
+_JUDGED: WeakKeyDictionary[StepPoints, GrowthRate | None] = WeakKeyDictionary()
 
 
-def judge(old: Sequence[Point], recent: Sequence[Point]) -> Trend | None:
+def judge(old: Sequence[Point], recent: Sequence[Point]) -> GrowthRate | None:
     """The trend of points in order of their steps.
 
     The window that shows growth counts; where none does, all points.
@@ -161,7 +161,7 @@ def judge(old: Sequence[Point], recent: Sequence[Point]) -> Trend | None:
     return _of_window([*old, *recent[::-1][::stride][::-1]], ())
 
 
-def _of_window(window: Sequence[Point], before: Sequence[Point]) -> Trend | None:
+def _of_window(window: Sequence[Point], before: Sequence[Point]) -> GrowthRate | None:
     """Return the trend of one window, which must rise above ``before``."""
     if len(window) < MIN_POINTS:
         return None
@@ -169,7 +169,7 @@ def _of_window(window: Sequence[Point], before: Sequence[Point]) -> Trend | None
     steps = window[-1][0] - window[0][0]
     slope, low, high = _line(blocks)
     reason = _doubt(blocks, low) or _not_above([size for _, size in before], blocks)
-    return Trend(slope, low, high, len(window), steps, not reason, reason)
+    return GrowthRate(slope, low, high, len(window), steps, not reason, reason)
 
 
 def _blocks(window: Sequence[Point]) -> list[Point]:

@@ -25,7 +25,7 @@ from ..store.view import (
 from ..text.process_name import short_script
 from ..text.units import duration_text
 from ..wire.frames import HIDDEN_BY_CONTAINER, Unknown
-from .allocator_account import Part, inside_torch, size_of
+from .allocator_account import AccountRow, inside_torch, size_of
 from .device_state import unowned_on
 from .memory_layers import trainer_of
 
@@ -48,9 +48,9 @@ class Account:
     parts that this number leaves out. ``notes`` say what is not exact, or cannot be known, and why.
     """
 
-    parts: list[Part]
+    parts: list[AccountRow]
     total: float | Unknown
-    beside: list[Part] = field(default_factory=list)
+    beside: list[AccountRow] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
@@ -83,20 +83,22 @@ def account(host: HostView, device: DeviceView, allocator: AllocView | None) -> 
         if own is not None and allocator:
             outside = max(0.0, min((own.number("used_bytes") or 0.0) - held, room))
             room -= outside
-            parts.append(Part("outside torch", "outside", outside))
+            parts.append(AccountRow("outside torch", "outside", outside))
         others_parts, room = _others(host, others, room, notes)
         parts += others_parts
     if not isinstance(used, Unknown) and room > min(TOLERATED_BYTES, used * TOLERATED_SHARE):
         parts.append(_unattributed(host, device, room))
     notes += _skew(device, own, allocator)
     driver = device.reading("driver_reserved_bytes")
-    reserve = [Part("driver reserve", "driver", driver)] if isinstance(driver, (int, float)) else []
+    reserve = (
+        [AccountRow("driver reserve", "driver", driver)] if isinstance(driver, (int, float)) else []
+    )
     return Account(parts, used, reserve, notes)
 
 
 def _outside_and_others(
     host: HostView, own: UseView | None, room: float, notes: list[str]
-) -> list[Part]:
+) -> list[AccountRow]:
     """Return one row for all that is not torch's.
 
     It is for where the driver does not say what the trainer's own process holds.
@@ -104,7 +106,9 @@ def _outside_and_others(
     why = _why_unknown(host, own)
     notes.append(f"outside torch and other processes are one row: {why.text}")
     return [
-        Part("others and outside torch", "other", room if room != float("inf") else why, about=True)
+        AccountRow(
+            "others and outside torch", "other", room if room != float("inf") else why, about=True
+        )
     ]
 
 
@@ -122,7 +126,7 @@ def _why_unknown(host: HostView, own: UseView | None) -> Unknown:
 
 def _others(
     host: HostView, others: list[UseView], room: float, notes: list[str]
-) -> tuple[list[Part], float]:
+) -> tuple[list[AccountRow], float]:
     """Other processes, the largest by name; what is left of ``room``."""
     if not others:
         return [], room
@@ -139,7 +143,9 @@ def _others(
         )
         if room == float("inf"):
             return [
-                Part("other processes", "other", why if isinstance(why, Unknown) else NOT_SENT)
+                AccountRow(
+                    "other processes", "other", why if isinstance(why, Unknown) else NOT_SENT
+                )
             ], room
         whole, room = room, 0.0
     else:
@@ -152,15 +158,17 @@ def _others(
         size = min(size, left)
         left -= size
         owner = name_of(host, names.get(use.process))
-        parts.append(Part(owner, "other", size, "other processes"))
+        parts.append(AccountRow(owner, "other", size, "other processes"))
     if len(listed) > named:
         rest = min(sum(size for size, _ in listed[named:]), left)
         left -= rest
-        parts.append(Part(f"{len(listed) - named} more", "other", rest, "other processes"))
+        parts.append(AccountRow(f"{len(listed) - named} more", "other", rest, "other processes"))
     if untold:
-        parts.append(Part(f"{len(untold)} unknown", "other", left, "other processes", about=True))
+        parts.append(
+            AccountRow(f"{len(untold)} unknown", "other", left, "other processes", about=True)
+        )
     ask = parts[0].name if listed else ""
-    outer = Part(
+    outer = AccountRow(
         "other processes",
         "other",
         whole,
@@ -176,7 +184,7 @@ def _first(pair: tuple[float, UseView]) -> float:
     return pair[0]
 
 
-def _distinct(parts: list[Part]) -> list[Part]:
+def _distinct(parts: list[AccountRow]) -> list[AccountRow]:
     """Two processes of one name are still two rows."""
     seen: dict[str, int] = {}
     out = []
@@ -212,13 +220,13 @@ def _program(name: str | None, command: str | None) -> str:
     return (script or module or name or (words[0] if words else "process")).rsplit("/", 1)[-1]
 
 
-def _unattributed(host: HostView, device: DeviceView, room: float) -> Part:
+def _unattributed(host: HostView, device: DeviceView, room: float) -> AccountRow:
     """Return what is used on the card although no process is known to hold it."""
     if host.definition.container and unowned_on(device):
-        return Part("owners hidden by the container", "other", room)
+        return AccountRow("owners hidden by the container", "other", room)
     if device.number("driver_reserved_bytes") is None:
-        return Part("driver, unattributed", "driver", room)
-    return Part("unattributed", "driver", room)
+        return AccountRow("driver, unattributed", "driver", room)
+    return AccountRow("unattributed", "driver", room)
 
 
 def _skew(device: DeviceView, own: UseView | None, allocator: AllocView | None) -> Iterable[str]:
@@ -239,7 +247,9 @@ def _skew(device: DeviceView, own: UseView | None, allocator: AllocView | None) 
 # ── advice ──
 
 
-def largest_freeable(parts: list[Part], now: bool = False, before: str = "") -> Part | None:
+def largest_freeable(
+    parts: list[AccountRow], now: bool = False, before: str = ""
+) -> AccountRow | None:
     """Return the largest row that can be given back.
 
     With ``now``, without another run; None when nothing of 64 MiB can.

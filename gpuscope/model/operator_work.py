@@ -43,7 +43,7 @@ def _same(kind: Kind, flops: float) -> Flops:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class OperatorCall:
     """The arguments of a call: tensors as ``{"t": shape, "d": type}``, lists, numbers, None."""
 
     args: Sequence[Any]
@@ -79,7 +79,7 @@ def _tensors(value: Any) -> list[list[int]]:
     return [one for part in value for one in _tensors(part)] if isinstance(value, list) else []
 
 
-def read_call(text: str) -> Call:
+def read_call(text: str) -> OperatorCall:
     """Return the call that a probe has written down. Raises NoFormula if it is not a call."""
     try:
         found = json.loads(text)
@@ -88,7 +88,7 @@ def read_call(text: str) -> Call:
         raise NoFormula from None
     if not (isinstance(args, list) and isinstance(kwargs, dict) and isinstance(out, list)):
         raise NoFormula
-    return Call(args, kwargs, out)
+    return OperatorCall(args, kwargs, out)
 
 
 # ── products ──
@@ -115,16 +115,16 @@ def _broadcast(a: Sequence[int], b: Sequence[int]) -> list[int]:
     return [y if x == 1 else x for x, y in zip(one, other, strict=True)]
 
 
-def _product_at(first: int) -> Callable[[Call], Flops]:
+def _product_at(first: int) -> Callable[[OperatorCall], Flops]:
     """Return the formula of a product of two arguments that stand next to each other."""
 
-    def formula(call: Call) -> Flops:
+    def formula(call: OperatorCall) -> Flops:
         return _same("products", _matmul(call.shape(first), call.shape(first + 1)))
 
     return formula
 
 
-def _linear(call: Call) -> Flops:
+def _linear(call: OperatorCall) -> Flops:
     """``linear(x, weight)``: every row of x with every row of weight."""
     x, weight = call.shape(0), call.shape(1)
     if not x or x[-1] != weight[-1]:
@@ -132,12 +132,12 @@ def _linear(call: Call) -> Flops:
     return _same("products", 2.0 * prod(x) * prod(weight[:-1]))
 
 
-def _outer(call: Call) -> Flops:
+def _outer(call: OperatorCall) -> Flops:
     """``addr(self, a, b)``: each element is one product."""
     return _same("products", 2.0 * prod(call.shape(1)) * prod(call.shape(2)))
 
 
-def _grouped(call: Call) -> Flops:
+def _grouped(call: OperatorCall) -> Flops:
     """``_grouped_mm(a, b, offs)``: groups of rows, of columns or of the inner dimension.
 
     All groups together have each row, column or inner element once.
@@ -164,7 +164,7 @@ def _convolved(x: Sequence[int], weight: Sequence[int], out: Sequence[int], swap
     return 2.0 * prod(x if swap else out) * prod(weight[1:])
 
 
-def _convolution(call: Call) -> Flops:
+def _convolution(call: OperatorCall) -> Flops:
     transposed = bool(call.value(6, "transposed", False))
     return _same(
         "convolutions",
@@ -172,16 +172,16 @@ def _convolution(call: Call) -> Flops:
     )
 
 
-def _backend_convolution(call: Call) -> Flops:
+def _backend_convolution(call: OperatorCall) -> Flops:
     """A convolution of one backend, which is never transposed."""
     return _same("convolutions", _convolved(call.shape(0), call.shape(1), call.result(), False))
 
 
-def _backend_transposed(call: Call) -> Flops:
+def _backend_transposed(call: OperatorCall) -> Flops:
     return _same("convolutions", _convolved(call.shape(0), call.shape(1), call.result(), True))
 
 
-def _convolution_backward(call: Call) -> Flops:
+def _convolution_backward(call: OperatorCall) -> Flops:
     """Gradients of the input and of the weight cost as much as the forward pass, each."""
     grad, x, weight = call.shape(0), call.shape(1), call.shape(2)
     wanted = call.value(10, "output_mask")
@@ -203,7 +203,7 @@ def _attended(q: list[int], k: list[int], v: list[int]) -> tuple[float, float]:
     return 2.0 * scores * q[3], 2.0 * scores * v[3]
 
 
-def _causal_share(call: Call, at: int, q: int, k: int) -> float:
+def _causal_share(call: OperatorCall, at: int, q: int, k: int) -> float:
     """Return the share of the scores of q rows and k columns that a causal mask leaves.
 
     A row sees the columns up to its own. ``at`` is the place of ``is_causal``, or of a number that
@@ -217,10 +217,10 @@ def _causal_share(call: Call, at: int, q: int, k: int) -> float:
 
 def _attention(
     causal_at: int, heads_first: bool = True, sequences_at: tuple[int, ...] = ()
-) -> Callable[[Call], Flops]:
+) -> Callable[[OperatorCall], Flops]:
     """Return the formula of a forward pass; sequences of many lengths in one row have none."""
 
-    def formula(call: Call) -> Flops:
+    def formula(call: OperatorCall) -> Flops:
         q, k, v = _heads(call, 0, heads_first, sequences_at)
         flops = sum(_attended(q, k, v))
         return Flops("attention", flops, flops, flops * _causal_share(call, causal_at, q[2], k[2]))
@@ -230,14 +230,14 @@ def _attention(
 
 def _attention_backward(
     causal_at: int, heads_first: bool = True, sequences_at: tuple[int, ...] = ()
-) -> Callable[[Call], Flops]:
+) -> Callable[[OperatorCall], Flops]:
     """Return the formula of a backward pass.
 
     Gradients of the scores and of the values, of q and of k are a product each; the scores are
     computed once more, because the forward pass keeps none.
     """
 
-    def formula(call: Call) -> Flops:
+    def formula(call: OperatorCall) -> Flops:
         q, k, v = _heads(call, 1, heads_first, sequences_at)
         scores, values = _attended(q, k, v)
         model, hardware = 2 * (scores + values), 3 * scores + 2 * values
@@ -248,7 +248,7 @@ def _attention_backward(
 
 
 def _heads(
-    call: Call, first: int, heads_first: bool, sequences_at: tuple[int, ...]
+    call: OperatorCall, first: int, heads_first: bool, sequences_at: tuple[int, ...]
 ) -> tuple[list[int], list[int], list[int]]:
     """Return the shapes of q, k and v as (batch, heads, length, dim)."""
     if any(_is_given(call, at) for at in sequences_at):
@@ -261,13 +261,15 @@ def _heads(
     return shapes[0], shapes[1], shapes[2]
 
 
-def _of_package(formula: Callable[[Call], Flops], window_at: int) -> Callable[[Call], Flops]:
+def _of_package(
+    formula: Callable[[OperatorCall], Flops], window_at: int
+) -> Callable[[OperatorCall], Flops]:
     """Return the formula of a call of the package flash-attn.
 
     A sliding window of ``window_at`` (-1 for none) leaves less than can be told here.
     """
 
-    def windowed(call: Call) -> Flops:
+    def windowed(call: OperatorCall) -> Flops:
         found = formula(call)
         left = call.value(window_at, "window_size_left", -1)
         return found if left == -1 else replace(found, least=0.0)
@@ -275,14 +277,14 @@ def _of_package(formula: Callable[[Call], Flops], window_at: int) -> Callable[[C
     return windowed
 
 
-def _is_given(call: Call, at: int) -> bool:
+def _is_given(call: OperatorCall, at: int) -> bool:
     return at < len(call.args) and isinstance(call.args[at], dict)
 
 
 # ── recurrent layers ──
 
 
-def _recurrent(call: Call, weights_at: int, passes: float) -> Flops:
+def _recurrent(call: OperatorCall, weights_at: int, passes: float) -> Flops:
     """Every weight matrix is multiplied once at each place of the sequence."""
     x, weights = call.shape(0), call.args[weights_at] if weights_at < len(call.args) else None
     matrices = [shape for shape in _tensors(weights) if len(shape) == 2]
@@ -292,7 +294,7 @@ def _recurrent(call: Call, weights_at: int, passes: float) -> Flops:
     return _same("recurrent", passes * each)
 
 
-def _layer(call: Call) -> Flops:
+def _layer(call: OperatorCall) -> Flops:
     """``mkldnn_rnn_layer(input, weight, weight, bias, bias, …)``: one layer in one direction."""
     x = call.shape(0)
     if len(x) != 3:
@@ -301,17 +303,17 @@ def _layer(call: Call) -> Flops:
     return _same("recurrent", 2.0 * x[0] * x[1] * each)
 
 
-def _layer_backward(call: Call) -> Flops:
+def _layer_backward(call: OperatorCall) -> Flops:
     each = _layer(call).hardware
     return _same("recurrent", 2 * each)
 
 
-OF_PACKAGES: Mapping[str, Callable[[Call], Flops]] = {
+OF_PACKAGES: Mapping[str, Callable[[OperatorCall], Flops]] = {
     "flash_attn::_flash_attn_forward": _of_package(_attention(5, False), 6),
     "flash_attn::_flash_attn_backward": _of_package(_attention_backward(11, False), 12),
 }
 """Operators of other libraries, by their full names (flash-attn 2.7)."""
-FORMULAS: Mapping[str, Callable[[Call], Flops]] = {
+FORMULAS: Mapping[str, Callable[[OperatorCall], Flops]] = {
     "mm": _product_at(0),
     "bmm": _product_at(0),
     "matmul": _product_at(0),

@@ -41,7 +41,7 @@ _COMFY = re.compile(r"comfyui|comfy[-_]?ui", re.I)
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ProcessKind:
     """``kind``: by_design, kept, spill, async, comfyui, stepless.
 
     ``says`` is a sentence, ``because`` what it rests on, ``advice`` what can be done, "" where
@@ -60,7 +60,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class ReadingCourse:
     """How a reading went lately.
 
     Over ``seconds`` it was between ``low`` and ``high`` bytes; ``last`` is the newest, ``since``
@@ -74,7 +74,7 @@ class Course:
     since: float
 
 
-def course(history: History) -> Course | None:
+def course(history: History) -> ReadingCourse | None:
     """Return the longest run at the end of ``history`` without an unknown value.
 
     None before two readings.
@@ -88,10 +88,10 @@ def course(history: History) -> Course | None:
         moments.append(moment)
     if len(values) < 2:
         return None
-    return Course(moments[0] - moments[-1], min(values), max(values), values[0], moments[-1])
+    return ReadingCourse(moments[0] - moments[-1], min(values), max(values), values[0], moments[-1])
 
 
-def flat_end(history: History, within: float) -> Course | None:
+def flat_end(history: History, within: float) -> ReadingCourse | None:
     """Return the part at the end of ``history`` that stays within ``within`` bytes.
 
     None before two readings.
@@ -117,7 +117,7 @@ def recognise(
     allocator: AllocView | None,
     process: ProcView | None,
     held: History,
-) -> Finding | None:
+) -> ProcessKind | None:
     """What kind of process this is.
 
     ``process`` is the one looked at, with or without a probe in it; ``held`` the history of its
@@ -131,7 +131,7 @@ def recognise(
     script = trainer.definition.script if trainer else None
     words = f"{command} {script or ''}"
     total = device.definition.total_bytes
-    found: Iterable[Finding | None] = (
+    found: Iterable[ProcessKind | None] = (
         _spill(host, total, allocator),
         _by_design(device, trainer, allocator, process, words, total, held),
         _kept_by_exception(host, trainer, allocator, words, total, held),
@@ -154,14 +154,14 @@ def stepless(trainer: TrainerView | None) -> bool | None:
     return None if age is None else age > max(STILL_SECONDS, 10 * (usual or 0.0))
 
 
-def _spill(host: HostView, total: int | None, allocator: AllocView | None) -> Finding | None:
+def _spill(host: HostView, total: int | None, allocator: AllocView | None) -> ProcessKind | None:
     allocated = allocator.number("allocated_bytes") if allocator else None
     if not total or allocated is None or allocated <= total:
         return None
     because = [f"allocated {bytes_text(allocated)} is more than the card's {bytes_text(total)}"]
     if "microsoft" in (host.definition.kernel or "").casefold():
         because.append("the kernel is WSL's")
-    return Finding(
+    return ProcessKind(
         "spill",
         f"{bytes_text(allocated - total)} are in system memory: the driver moved them there; "
         f"using them is slow",
@@ -178,7 +178,7 @@ def _by_design(
     words: str,
     total: int | None,
     held: History,
-) -> Finding | None:
+) -> ProcessKind | None:
     name = next((name for name, pattern in _SERVERS if pattern.search(words)), None)
     match = _SHARE_ASKED.search(words)
     if (
@@ -206,7 +206,7 @@ def _by_design(
         f"{age_text(now.seconds)}",
     ]
     because += ["no optimizer steps"] if trainer is not None else []
-    return Finding(
+    return ProcessKind(
         "by_design",
         f"{name or 'an inference server'}: reserves most of the card by design; not a leak",
         tuple(because),
@@ -221,7 +221,7 @@ def _kept_by_exception(
     words: str,
     total: int | None,
     held: History,
-) -> Finding | None:
+) -> ProcessKind | None:
     """Memory that a notebook holds since an exception.
 
     Only after an OOM that was seen: else it may be wanted.
@@ -246,7 +246,7 @@ def _kept_by_exception(
     if now.last < max(KEPT_BYTES, total * KEPT_SHARE):
         return None
     after = (host.sampled_seconds or oom.seconds) - oom.seconds
-    return Finding(
+    return ProcessKind(
         "kept",
         f"{bytes_text(now.last)} stay allocated after an out-of-memory error: probably the "
         f"notebook's last traceback keeps the tensors alive",
@@ -265,7 +265,7 @@ def _last(marks: Sequence[Mark], kind: str, ids: tuple[int, ...]) -> Mark | None
     return next((mark for mark in reversed(marks) if mark.kind == kind and mark.id in ids), None)
 
 
-def _comfyui(trainer: TrainerView | None, words: str) -> Finding | None:
+def _comfyui(trainer: TrainerView | None, words: str) -> ProcessKind | None:
     if not _COMFY.search(words) or (trainer is not None and not stepless(trainer)):
         return None
     because = ["its command line names ComfyUI"]
@@ -273,7 +273,7 @@ def _comfyui(trainer: TrainerView | None, words: str) -> Finding | None:
         because.append(
             "allocator: cudaMallocAsync, whose pool the driver manages (no split inside)"
         )
-    return Finding(
+    return ProcessKind(
         "comfyui",
         "ComfyUI: models stay loaded between prompts until another needs the memory",
         tuple(because),
@@ -281,22 +281,22 @@ def _comfyui(trainer: TrainerView | None, words: str) -> Finding | None:
     )
 
 
-def _async(trainer: TrainerView | None) -> Finding | None:
+def _async(trainer: TrainerView | None) -> ProcessKind | None:
     if trainer is None or trainer.definition.backend != "cudaMallocAsync":
         return None
-    return Finding(
+    return ProcessKind(
         "async",
         "cudaMallocAsync: the pool is the driver's, so its fragmentation is unknown",
         ("torch reports it as the allocator's backend",),
     )
 
 
-def _stepless(host: HostView, trainer: TrainerView | None, held: History) -> Finding | None:
+def _stepless(host: HostView, trainer: TrainerView | None, held: History) -> ProcessKind | None:
     if trainer is None or not trainer.definition.cuda or not stepless(trainer):
         return None
     step, age = trainer.number("step"), trainer.number("step_age_seconds")
     if step and age is not None:
-        return Finding(
+        return ProcessKind(
             "stepless",
             "not training now: shown by time",
             (f"last optimizer step {age_text(age)} ago",),
@@ -304,7 +304,7 @@ def _stepless(host: HostView, trainer: TrainerView | None, held: History) -> Fin
     if not held.seconds or held.seconds[-1] - held.seconds[0] < KEPT_SECONDS:
         return None  # it may be about to begin
     seen = age_text(held.seconds[-1] - held.seconds[0])
-    return Finding(
+    return ProcessKind(
         "stepless",
         "no optimizer step seen: shown by time",
         (f"CUDA is used, no step in {seen}",),

@@ -13,7 +13,7 @@ from ..store.view import HistoryOf, HostView, TrainerView
 from ..text.clock import MINUTE, clock_text
 from ..text.units import bytes_text, duration_text, three_digits
 from ..wire.frames import TrainerDef
-from .change_point import LEAST_SECONDS, Change, Series, change_of, changed_at
+from .change_point import LEAST_SECONDS, ChangePoint, Series, change_of, changed_at
 from .step_time import SLOWER, SPLIT
 
 PART_SHARE = 0.25
@@ -66,7 +66,7 @@ class Slowdown:
     """
 
     trainer: TrainerView
-    change: Change
+    change: ChangePoint
     coincidences: tuple[Coincidence, ...]
     wall: float | None
 
@@ -151,7 +151,7 @@ def _series(history: HistoryOf, entity: int, column: str) -> Series:
     return [(at, value) for at, value in pairs if value is not None]
 
 
-def _parts(trainer: TrainerView, history: HistoryOf, change: Change) -> list[str]:
+def _parts(trainer: TrainerView, history: HistoryOf, change: ChangePoint) -> list[str]:
     found = []
     for part in SPLIT:
         moved = changed_at(_series(history, trainer.id, f"{part}_seconds"), change.seconds)
@@ -164,7 +164,7 @@ def _parts(trainer: TrainerView, history: HistoryOf, change: Change) -> list[str
     return [words for _, words in sorted(found)]
 
 
-def _collections(trainer: TrainerView, change: Change) -> list[str]:
+def _collections(trainer: TrainerView, change: ChangePoint) -> list[str]:
     """Collections of garbage, as the probe booked them by the minute."""
     from .time_ledger import read
 
@@ -182,7 +182,9 @@ def _collections(trainer: TrainerView, change: Change) -> list[str]:
     ]
 
 
-def _devices(trainer: TrainerView, host: HostView, history: HistoryOf, change: Change) -> list[str]:
+def _devices(
+    trainer: TrainerView, host: HostView, history: HistoryOf, change: ChangePoint
+) -> list[str]:
     used = {alloc.gpu for alloc in trainer.allocators if alloc.gpu is not None}
     found = []
     for device in host.devices:
@@ -193,7 +195,7 @@ def _devices(trainer: TrainerView, host: HostView, history: HistoryOf, change: C
     return found
 
 
-def _host(host: HostView, history: HistoryOf, change: Change) -> list[str]:
+def _host(host: HostView, history: HistoryOf, change: ChangePoint) -> list[str]:
     found = []
     for column, (name, ratio, words) in _HOST.items():
         moved = changed_at(_series(history, host.id, column), change.seconds)
@@ -201,14 +203,14 @@ def _host(host: HostView, history: HistoryOf, change: Change) -> list[str]:
     return found
 
 
-def _change_text(name: str, moved: Change | None, ratio: float, words: _Format) -> list[str]:
+def _change_text(name: str, moved: ChangePoint | None, ratio: float, words: _Format) -> list[str]:
     if moved is None or (moved.ratio > ratio if ratio < 1 else moved.ratio < ratio):
         return []
     return [f"{name} {words(moved.before)} → {words(moved.after)}"]
 
 
 def _neighbours(
-    trainer: TrainerView, host: HostView, history: HistoryOf, change: Change
+    trainer: TrainerView, host: HostView, history: HistoryOf, change: ChangePoint
 ) -> list[str]:
     """Other processes that came to a GPU of the trainer at that time."""
     used = {alloc.gpu for alloc in trainer.allocators if alloc.gpu is not None}

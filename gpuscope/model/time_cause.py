@@ -21,34 +21,34 @@ evaluation. Only what is compiled beyond that is worth curing."""
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class Threshold:
     """The shares of the wall clock from which a cause is reported, and is a warning."""
 
     told: float
     warned: float
 
 
-BARS: Mapping[str, Bar] = {
-    "input": Bar(0.05, 0.10),
-    "compile": Bar(0.05, 0.20),
-    "checkpoint": Bar(0.05, 0.10),
-    "validation": Bar(0.20, 0.40),
-    "logging": Bar(0.05, 0.20),
-    "collection": Bar(0.02, 0.05),
-    "other": Bar(0.10, 0.50),
-    "profiler": Bar(0.02, 0.05),
-    "read": Bar(0.10, 0.20),
-    "copies-out": Bar(0.05, 0.10),
-    "copies-in": Bar(0.05, 0.20),
-    "allocate": Bar(0.05, 0.10),
-    "release": Bar(0.05, 0.10),
-    "launch": Bar(0.10, 0.50),
-    "products-plain": Bar(0.05, 0.20),
-    "products-double": Bar(0.05, 0.20),
-    "launch-blocking": Bar(0.02, 0.05),
-    "anomaly-detection": Bar(0.02, 0.05),
-    "uncached-memory": Bar(0.02, 0.05),
-    "optimizer-on-host": Bar(0.05, 0.10),
+BARS: Mapping[str, Threshold] = {
+    "input": Threshold(0.05, 0.10),
+    "compile": Threshold(0.05, 0.20),
+    "checkpoint": Threshold(0.05, 0.10),
+    "validation": Threshold(0.20, 0.40),
+    "logging": Threshold(0.05, 0.20),
+    "collection": Threshold(0.02, 0.05),
+    "other": Threshold(0.10, 0.50),
+    "profiler": Threshold(0.02, 0.05),
+    "read": Threshold(0.10, 0.20),
+    "copies-out": Threshold(0.05, 0.10),
+    "copies-in": Threshold(0.05, 0.20),
+    "allocate": Threshold(0.05, 0.10),
+    "release": Threshold(0.05, 0.10),
+    "launch": Threshold(0.10, 0.50),
+    "products-plain": Threshold(0.05, 0.20),
+    "products-double": Threshold(0.05, 0.20),
+    "launch-blocking": Threshold(0.02, 0.05),
+    "anomaly-detection": Threshold(0.02, 0.05),
+    "uncached-memory": Threshold(0.02, 0.05),
+    "optimizer-on-host": Threshold(0.05, 0.10),
 }
 """All causes.
 

@@ -51,7 +51,7 @@ MIG = "the GPU is split by MIG, and no data sheet has the peak of an instance"
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class CardPeaks:
     """A row of the table: ``peaks`` in TFLOPS by type, ``bandwidth`` in GB/s."""
 
     id: str
@@ -67,13 +67,13 @@ class Card:
 
 
 @cache
-def cards() -> dict[str, Card]:
+def cards() -> dict[str, CardPeaks]:
     """All cards by their id. Raises TableError."""
     return checked_rows.load(FILE, "card", _card)
 
 
-def _card(row: Any) -> Card:
-    found = Card(**checked(row, Card))
+def _card(row: Any) -> CardPeaks:
+    found = CardPeaks(**checked(row, CardPeaks))
     for pattern in found.names:
         re.compile(pattern)
     for kind, peak in found.peaks.items():
@@ -82,7 +82,7 @@ def _card(row: Any) -> Card:
     return found
 
 
-def card_named(name: str) -> Card | None:
+def card_named(name: str) -> CardPeaks | None:
     """Return the card that the driver calls so, None where the table does not know it."""
     return next(
         (one for one in cards().values() if any(re.search(part, name) for part in one.names)), None
@@ -125,7 +125,7 @@ class UsefulWork:
     recomputed_flops: float
     operators: int
     left_out: int
-    card: Card | None
+    card: CardPeaks | None
     problem: str
     lost_seconds: float | None
     counted_seconds: float
@@ -189,7 +189,7 @@ class _Sum:
     peak: float | None = field(default=None)
 
 
-def read(answer: Mapping[str, Any], card: Card | None, problem: str) -> UsefulWork | None:
+def read(answer: Mapping[str, Any], card: CardPeaks | None, problem: str) -> UsefulWork | None:
     """Return what a probe's answer to ``work`` comes to on a card, None where it holds nothing.
 
     ``problem`` says why ``card`` is None. What a probe sends is not trusted: rows that are none
@@ -271,7 +271,7 @@ def of_trainer(
 
 def card_of(
     answer: Mapping[str, Any], trainer: TrainerView, host: HostView
-) -> tuple[Card | None, str]:
+) -> tuple[CardPeaks | None, str]:
     """Return the card that a trainer has computed a step on, or None and why it is not known."""
     if answer.get("cuda") is not True:
         return None, ON_THE_CPU

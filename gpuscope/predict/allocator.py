@@ -18,7 +18,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from ..model.allocator_settings import DEFAULT, Settings
+from ..model.allocator_settings import DEFAULT, AllocatorSettings
 from .allocator_blocks import LIVE, Block, Shelf, rounded_all
 from .allocator_engine import Engine
 from .allocator_expandable import page_size
@@ -109,7 +109,7 @@ class Simulated:
     adds up to that peak.
     """
 
-    settings: Settings
+    settings: AllocatorSettings
     capacity_bytes: int | None
     peak_allocated_bytes: int
     peak_reserved_bytes: int
@@ -144,7 +144,7 @@ class Simulated:
 
 def simulate(
     trace: Trace,
-    settings: Settings = DEFAULT,
+    settings: AllocatorSettings = DEFAULT,
     capacity_bytes: int | None = None,
     *,
     allowed_bytes: int | None = None,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 
-from ..model.allocator_settings import INTERVALS, Settings
+from ..model.allocator_settings import INTERVALS, AllocatorSettings
 from ..text.units import MIB
 
 LEAST_BLOCK = 512
@@ -81,7 +81,7 @@ class Shelf:
         return iter([self.blocks[key] for key in self.keys])
 
 
-def rounded(size: int, settings: Settings) -> int:
+def rounded(size: int, settings: AllocatorSettings) -> int:
     """Return the size in bytes of the smallest block that serves a request of ``size`` bytes."""
     if size < LEAST_BLOCK:
         return LEAST_BLOCK
@@ -101,14 +101,14 @@ def _to_division(size: int, divisions: int) -> int:
     return -(-size // step) * step if step else floor << 1
 
 
-def rounded_all(sizes: list[int], settings: Settings) -> list[int]:
+def rounded_all(sizes: list[int], settings: AllocatorSettings) -> list[int]:
     """Apply :func:`rounded` to each size; 0 stays 0, which is not a request."""
     if not any(number > 1 for number in settings.divisions):
         return [(size + 511) & -512 for size in sizes]
     return [rounded(size, settings) if size else 0 for size in sizes]
 
 
-def segment_size(size: int, settings: Settings) -> int:
+def segment_size(size: int, settings: AllocatorSettings) -> int:
     """Return the size of the segment requested from the driver for a block of ``size`` bytes."""
     if size <= SMALL_REQUEST:
         return SMALL_SEGMENT

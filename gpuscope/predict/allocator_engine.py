@@ -13,7 +13,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable
 from itertools import pairwise
 
-from ..model.allocator_settings import Settings
+from ..model.allocator_settings import AllocatorSettings
 from .allocator_blocks import (
     ADDRESS_BITS,
     FREE,
@@ -44,7 +44,7 @@ class Engine(DeviceMemory):
 
     def __init__(
         self,
-        settings: Settings,
+        settings: AllocatorSettings,
         capacity: int | None = None,
         allowed: int | None = None,
         place: Callable[[int, int], int | None] | None = None,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..model.allocator_settings import Settings
+from ..model.allocator_settings import AllocatorSettings
 from .allocator_addresses import Addresses
 from .allocator_blocks import Shelf
 
@@ -24,7 +24,7 @@ class DeviceMemory:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: AllocatorSettings,
         capacity: int | None = None,
         allowed: int | None = None,
         place: Callable[[int, int], int | None] | None = None,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from ..model.allocator_settings import DEFAULT, Settings
+from ..model.allocator_settings import DEFAULT, AllocatorSettings
 from . import errors, largest, measured_kernels, scratch, verdict, whatif
 from .allocator import Simulated, Where, simulate
 from .chunked import NotHere, in_chunks
@@ -110,7 +110,7 @@ class Answer:
     """
 
     request: Request
-    settings: Settings
+    settings: AllocatorSettings
     room: CardMemory | None
     outside: ContextMemory
     batch: int
@@ -154,7 +154,7 @@ class TracedRequest:
         request: Request,
         tracer: Tracer,
         card: Card | None,
-        settings: Settings = DEFAULT,
+        settings: AllocatorSettings = DEFAULT,
         seconds: float = 300.0,
         cache: Path | None = None,
     ):
@@ -336,7 +336,7 @@ class TracedRequest:
         )
 
     def _predict(
-        self, found: Simulated, trace: Trace, doubts: Sequence[Doubt], settings: Settings
+        self, found: Simulated, trace: Trace, doubts: Sequence[Doubt], settings: AllocatorSettings
     ) -> Prediction:
         return predict(
             found, trace, doubts, self.outside, reserved_with_other_scratch(trace, settings)
@@ -384,7 +384,12 @@ class TracedRequest:
         return room.limit_bytes if share is None else min(room.limit_bytes, int(share * whole))
 
     def _judge(
-        self, trace: Trace, settings: Settings, found: Simulated, allocated: Estimate, limit: int
+        self,
+        trace: Trace,
+        settings: AllocatorSettings,
+        found: Simulated,
+        allocated: Estimate,
+        limit: int,
     ) -> FitVerdict:
         def replay(at: int, trace: Trace = trace) -> Replay:
             tried = simulate(trace, settings, max(0, at))

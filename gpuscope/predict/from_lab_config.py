@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..lab.config import ConfigError, LabConfig
 from ..lab.toggles import PREDICTED
-from ..model.allocator_settings import DEFAULT, Settings
+from ..model.allocator_settings import DEFAULT, AllocatorSettings
 from .request import CUDA_GRAPHS, SEARCHING, Request
 from .whatif import MemoryFix
 
@@ -36,10 +36,12 @@ def request_of(config: LabConfig, architecture: str, ranks: int = 2) -> Request:
     )
 
 
-def settings_of(config: LabConfig) -> Settings:
+def settings_of(config: LabConfig) -> AllocatorSettings:
     """Return the allocator's settings of such a run."""
     return (
-        Settings(expandable=config.expandable_segments) if config.expandable_segments else DEFAULT
+        AllocatorSettings(expandable=config.expandable_segments)
+        if config.expandable_segments
+        else DEFAULT
     )
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..model.allocator_settings import Settings
+from ..model.allocator_settings import AllocatorSettings
 from . import errors, scratch
 from .allocator import Simulated, simulate
 from .context_memory import ContextMemory
@@ -129,7 +129,7 @@ def allocated_figure(found: Simulated, trace: Trace, doubts: Sequence[Doubt]) ->
     return Estimate(peak, more, less)
 
 
-def reserved_with_other_scratch(trace: Trace, settings: Settings) -> list[int]:
+def reserved_with_other_scratch(trace: Trace, settings: AllocatorSettings) -> list[int]:
     """Return the reserved peaks with other amounts of scratch memory for convolutions.
 
     One is with somewhat more of it, one with less.

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..errors import UserError
-from ..model.allocator_settings import Settings
+from ..model.allocator_settings import AllocatorSettings
 from ..text.units import bytes_text
 from .allocator import OutOfMemory, Simulated, TooLong
 from .allocator_blocks import rounded, segment_size
@@ -83,8 +83,8 @@ class Replayed:
     """
 
     device: int
-    settings: Settings
-    recorded_settings: Settings
+    settings: AllocatorSettings
+    recorded_settings: AllocatorSettings
     before: Simulated
     after: Simulated
     recorded_peak_reserved_bytes: int
@@ -133,7 +133,7 @@ class CannotReplay(UserError):
 def replay_device(
     reading: Reading,
     device: SnapshotDevice,
-    settings: Callable[[Settings], Settings],
+    settings: Callable[[AllocatorSettings], AllocatorSettings],
     capacity_bytes: int | None = None,
     failed: tuple[int, int | None] | None = None,
     seconds: float = SECONDS,
@@ -188,8 +188,8 @@ def _settings(summary: Summary) -> dict[str, str]:
 
 def replay(
     history: History,
-    recorded_settings: Settings,
-    settings: Settings,
+    recorded_settings: AllocatorSettings,
+    settings: AllocatorSettings,
     capacity_bytes: int | None = None,
     free_at: Mapping[int, int | None] | None = None,
     marks: Sequence[PhaseMark] = (),
@@ -219,8 +219,8 @@ def replay(
 
 def _replayed(
     history: History,
-    recorded_settings: Settings,
-    settings: Settings,
+    recorded_settings: AllocatorSettings,
+    settings: AllocatorSettings,
     capacity_bytes: int | None,
     free_at: Mapping[int, int | None] | None,
     marks: Sequence[PhaseMark],
@@ -272,7 +272,7 @@ def _replayed(
     return result
 
 
-def _capacity(found: RecordedTrace, settings: Settings) -> tuple[int | None, str]:
+def _capacity(found: RecordedTrace, settings: AllocatorSettings) -> tuple[int | None, str]:
     """Return what the driver could give this allocator in total, as far as the trace shows."""
     for failed in reversed(found.failures):
         free = failed.free_bytes
@@ -284,7 +284,7 @@ def _capacity(found: RecordedTrace, settings: Settings) -> tuple[int | None, str
     return None, ""
 
 
-def _needed(found: RecordedTrace, settings: Settings) -> int:
+def _needed(found: RecordedTrace, settings: AllocatorSettings) -> int:
     if not found.failures:
         return 0
     last = found.failures[-1]

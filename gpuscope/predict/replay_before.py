@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass, field
 
-from ..model.allocator_settings import Settings
+from ..model.allocator_settings import AllocatorSettings
 from ..snapshot.columns import (
     ALLOC,
     FREE_COMPLETED,
@@ -55,7 +55,7 @@ class MappedRange:
     blocks: list[HeldBlock] = field(default_factory=list)
 
 
-def state_before(history: History, settings: Settings) -> tuple[list[MappedRange], int]:
+def state_before(history: History, settings: AllocatorSettings) -> tuple[list[MappedRange], int]:
     """Return the state before the first entry by address, and how many entries were inconsistent.
 
     ``settings`` are those in force then. It is empty if the file does not have all segments.
@@ -155,7 +155,7 @@ class _Ranges:
         self.add(whole)
 
 
-def _live(history: History, settings: Settings) -> list[HeldBlock]:
+def _live(history: History, settings: AllocatorSettings) -> list[HeldBlock]:
     named: set[int] = set()
     live: list[HeldBlock] = []
     marked = history.code.translate(_NAMES)

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..model.allocator_settings import Settings
+from ..model.allocator_settings import AllocatorSettings
 from ..snapshot.columns import (
     ALLOC,
     FREE_COMPLETED,
@@ -104,7 +104,7 @@ AT_THE_END = 50
 
 def recorded(
     history: History,
-    settings: Settings,
+    settings: AllocatorSettings,
     free_at: Mapping[int, int | None] | None = None,
     marks: Sequence[PhaseMark] = (),
     failed: tuple[int, int | None] | None = None,
@@ -237,7 +237,7 @@ class _Private:
         return pool if address < end else ""
 
 
-def _judge_releases(found: RecordedTrace, settings: Settings) -> None:
+def _judge_releases(found: RecordedTrace, settings: AllocatorSettings) -> None:
     """Distinguish releases by ``empty_cache()`` from those that the allocator made itself.
 
     The allocator frees segments by itself only for a request that would exceed its limit. If a

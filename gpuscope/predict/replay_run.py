@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from itertools import islice
 
-from ..model.allocator_settings import Settings
+from ..model.allocator_settings import AllocatorSettings
 from .allocator import Simulated, TraceRun
 from .allocator_blocks import LIVE, SMALL_REQUEST, SMALL_SEGMENT, Block, rounded
 from .allocator_engine import Engine
@@ -26,7 +26,7 @@ NEAR = 8
 
 
 def as_it_was(
-    found: RecordedTrace, settings: Settings, deadline: float | None = None
+    found: RecordedTrace, settings: AllocatorSettings, deadline: float | None = None
 ) -> tuple[Simulated, float | None]:
     """The result of a replay, with the share of the blocks that got their recorded address."""
     run = played(found, settings, deadline)
@@ -35,7 +35,9 @@ def as_it_was(
     return run.result(), same
 
 
-def played(found: RecordedTrace, settings: Settings, deadline: float | None = None) -> TraceRun:
+def played(
+    found: RecordedTrace, settings: AllocatorSettings, deadline: float | None = None
+) -> TraceRun:
     """Replay the history as it was recorded.
 
     It uses the driver's addresses, makes every release where it was, and has no limit. Requests
@@ -56,7 +58,7 @@ def played(found: RecordedTrace, settings: Settings, deadline: float | None = No
     return run
 
 
-def _places(found: RecordedTrace, settings: Settings) -> Callable[[int, int], int | None]:
+def _places(found: RecordedTrace, settings: AllocatorSettings) -> Callable[[int, int], int | None]:
     """Return a function that gives the driver's addresses.
 
     It returns the address of the next recorded segment of a size and stream, or None if there is
@@ -105,8 +107,8 @@ def _give_back(engine: Engine, release: Release) -> None:
 
 def otherwise(
     found: RecordedTrace,
-    settings: Settings,
-    own: Settings,
+    settings: AllocatorSettings,
+    own: AllocatorSettings,
     capacity: int | None,
     deadline: float | None = None,
 ) -> Simulated:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ..model.allocator_settings import Settings
+from ..model.allocator_settings import AllocatorSettings
 from .flags import changed_flags
 from .request import Request
 from .trainer_what_if import COSTS
@@ -36,7 +36,7 @@ class MemoryFix:
     change: str
     cost: str
     request: Request | None = None
-    settings: Settings | None = None
+    settings: AllocatorSettings | None = None
     chunks: int = 0
 
 
@@ -50,7 +50,7 @@ class LeftOut:
 
 
 def fixes(
-    request: Request, batch: int, settings: Settings, default_ranks: int | None = None
+    request: Request, batch: int, settings: AllocatorSettings, default_ranks: int | None = None
 ) -> tuple[list[MemoryFix], list[LeftOut]]:
     """Return the fixes to try for ``request`` with micro-batch ``batch``, and those left out.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..model.allocator_account import Part, inside_torch, on_cpu
+from ..model.allocator_account import AccountRow, inside_torch, on_cpu
 from ..model.fullest_account import WORTH_SAYING_BYTES, account_at_the_fullest
 from ..model.memory_account import Account, largest_freeable
 from ..model.memory_layers import of_the_card
@@ -54,7 +54,7 @@ def of_account(
     scale = float(found.total) if isinstance(found.total, (int, float)) else 0.0
     scale = scale or max((part.known for part in found.parts), default=0.0)
 
-    def bar(part: Part) -> BarRow:
+    def bar(part: AccountRow) -> BarRow:
         if isinstance(part.size, Unknown):
             return BarRow(part.name, f"unknown: {part.size.text}", None, "", bool(part.inside))
         about = "≈ " if part.about else ""
@@ -108,7 +108,7 @@ def side_by_side(found: Sequence[tuple[str, Waterfall]], title: str, when: str) 
     return Table(title, head, rows, right, source=SOURCE, when=when, folded=len(rows) > 16)
 
 
-def _added(parts: list[Part]) -> Account:
+def _added(parts: list[AccountRow]) -> Account:
     return Account(parts, sum(part.known for part in parts if not part.inside))
 
 

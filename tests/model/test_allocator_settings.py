@@ -14,8 +14,8 @@ from gpuscope.lab.toggles import PREDICTED
 from gpuscope.model.allocator_settings import (
     DEFAULT,
     INTERVALS,
+    AllocatorSettings,
     BadSettings,
-    Settings,
     read,
     recorded,
 )
@@ -31,29 +31,29 @@ MIB = 1 << 20
     [
         ("", DEFAULT),
         (" , ", DEFAULT),
-        ("expandable_segments:True", Settings(expandable=True)),
+        ("expandable_segments:True", AllocatorSettings(expandable=True)),
         ("expandable_segments:True,expandable_segments:False", DEFAULT),
-        ("max_split_size_mb:128", Settings(max_split_bytes=128 * MIB)),
-        ("max_non_split_rounding_mb:40", Settings(max_rounding_bytes=40 * MIB)),
-        ("garbage_collection_threshold:0.8", Settings(collect_share=0.8)),
-        ("large_segment_size_mb:64", Settings(large_segment_bytes=64 * MIB)),
-        ("per_process_memory_fraction:0.5", Settings(fraction=0.5)),
+        ("max_split_size_mb:128", AllocatorSettings(max_split_bytes=128 * MIB)),
+        ("max_non_split_rounding_mb:40", AllocatorSettings(max_rounding_bytes=40 * MIB)),
+        ("garbage_collection_threshold:0.8", AllocatorSettings(collect_share=0.8)),
+        ("large_segment_size_mb:64", AllocatorSettings(large_segment_bytes=64 * MIB)),
+        ("per_process_memory_fraction:0.5", AllocatorSettings(fraction=0.5)),
         ("per_process_memory_fraction:1.0", DEFAULT),
-        ("backend:cudaMallocAsync", Settings(native=False)),
-        ("roundup_power2_divisions:8", Settings(divisions=(8,) * INTERVALS)),
+        ("backend:cudaMallocAsync", AllocatorSettings(native=False)),
+        ("roundup_power2_divisions:8", AllocatorSettings(divisions=(8,) * INTERVALS)),
         # the list that torch's own test of it has, and what it expects there
         (
             "roundup_power2_divisions:[64:8,128:2,256:4,512:2,1024:4,>:1]",
-            Settings(divisions=(8, 8, 8, 8, 8, 8, 8, 2, 4, 2, 4, 1, 1, 1, 1, 1)),
+            AllocatorSettings(divisions=(8, 8, 8, 8, 8, 8, 8, 2, 4, 2, 4, 1, 1, 1, 1, 1)),
         ),
         (
             "roundup_power2_divisions:[256:1,1024:4]",
-            Settings(divisions=(1,) * 9 + (0, 4) + (0,) * 5),
+            AllocatorSettings(divisions=(1,) * 9 + (0, 4) + (0,) * 5),
         ),
         ("pinned_use_background_threads:True", DEFAULT),
     ],
 )
-def test_what_the_text_means(text: str, expected: Settings) -> None:
+def test_what_the_text_means(text: str, expected: AllocatorSettings) -> None:
     assert read(text) == expected
     assert read(expected.text()) == expected  # and back
 
@@ -95,12 +95,12 @@ def test_a_snapshots_notes_win_over_the_text_they_came_from() -> None:
         "roundup_power2_divisions.2": "4",
     }
     found = recorded(pairs)
-    assert found == Settings(
+    assert found == AllocatorSettings(
         max_split_bytes=200 * MIB,
         large_segment_bytes=40 * MIB,
         divisions=(0, 4) + (0,) * (INTERVALS - 2),
     )
-    assert recorded({"max_split_size": "-1", "expandable_segments": "True"}) == Settings(
+    assert recorded({"max_split_size": "-1", "expandable_segments": "True"}) == AllocatorSettings(
         expandable=True
     )
     assert (

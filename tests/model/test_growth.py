@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from gpuscope.model import growth
-from gpuscope.model.growth import Forecast, Trend, forecast, trend_of, trend_of_points
+from gpuscope.model.growth import Forecast, GrowthRate, forecast, trend_of, trend_of_points
 from gpuscope.model.memory_room import releasable, rooms
 from gpuscope.store.step_points import WARM_UP_POINTS, WARM_UP_STEPS, Track
 from tests.fakes import jobs, memories, views
@@ -25,7 +25,7 @@ def track_of(sizes: list[float], first: int = 1) -> Track:
     return track
 
 
-def trend_in(track: Track) -> Trend | None:
+def trend_in(track: Track) -> GrowthRate | None:
     points = track.points
     return None if points is None else trend_of_points(points)
 
@@ -111,9 +111,9 @@ def test_it_says_why_it_does_not_grow():
     ("trend", "room"),
     [
         (None, GIB),
-        (Trend(MIB, 0.9 * MIB, 1.1 * MIB, 60, 60, False, "it stopped growing"), GIB),
-        (Trend(MIB, 0.9 * MIB, 1.1 * MIB, 60, 60, True), None),
-        (Trend(MIB, 0.9 * MIB, 1.1 * MIB, 60, 60, True), 1000 * GIB),
+        (GrowthRate(MIB, 0.9 * MIB, 1.1 * MIB, 60, 60, False, "it stopped growing"), GIB),
+        (GrowthRate(MIB, 0.9 * MIB, 1.1 * MIB, 60, 60, True), None),
+        (GrowthRate(MIB, 0.9 * MIB, 1.1 * MIB, 60, 60, True), 1000 * GIB),
     ],
 )
 def test_without_evidence_room_or_nearness_there_is_no_forecast(trend, room):
@@ -121,7 +121,7 @@ def test_without_evidence_room_or_nearness_there_is_no_forecast(trend, room):
 
 
 def test_no_room_left_is_now():
-    trend = Trend(MIB, 0.9 * MIB, 1.1 * MIB, 60, 60, True)
+    trend = GrowthRate(MIB, 0.9 * MIB, 1.1 * MIB, 60, 60, True)
     assert forecast(trend, -5.0, None) == Forecast(0, 0, 0, None)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpuscope.model.process_kind import Finding, course, flat_end, recognise, stepless
+from gpuscope.model.process_kind import ProcessKind, course, flat_end, recognise, stepless
 from gpuscope.store.view import History
 from gpuscope.wire import frames as f
 from tests.fakes import inside, views
@@ -32,7 +32,7 @@ def found(
     probe: bool = True,
     events: tuple[f.Event, ...] = (),
     **readings: f.Scalar,
-) -> Finding | None:
+) -> ProcessKind | None:
     """Return what is said of one process on an H200.
 
     ``held`` is the history of its allocated (else used) bytes.

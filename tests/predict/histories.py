@@ -7,7 +7,7 @@ import pickle
 from pathlib import Path
 from typing import Any
 
-from gpuscope.model.allocator_settings import DEFAULT, Settings
+from gpuscope.model.allocator_settings import DEFAULT, AllocatorSettings
 from gpuscope.predict.allocator import TraceRun
 from gpuscope.predict.allocator_blocks import FREE, PENDING, Block
 from gpuscope.predict.allocator_engine import Engine
@@ -26,7 +26,7 @@ class Recorder:
     """
 
     def __init__(
-        self, trace: Trace, settings: Settings = DEFAULT, capacity: int | None = None
+        self, trace: Trace, settings: AllocatorSettings = DEFAULT, capacity: int | None = None
     ) -> None:
         self.entries: list[Entry] = []
         self.trace = trace

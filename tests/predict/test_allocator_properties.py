@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import settings as options
 from hypothesis import strategies as st
 
-from gpuscope.model.allocator_settings import Settings, read
+from gpuscope.model.allocator_settings import AllocatorSettings, read
 from gpuscope.predict.allocator import TraceRun, simulate
 from gpuscope.predict.allocator_blocks import FREE, LIVE, PENDING, UNMAPPED, Block, rounded
 from gpuscope.predict.allocator_engine import Engine
@@ -93,7 +93,7 @@ def check(run: TraceRun) -> None:
 
 @given(traces(), SETTINGS, st.one_of(st.none(), st.integers(2 * MIB, 300 * MIB)), st.booleans())
 def test_blocks_tile_their_segments_and_the_sums_are_exact(
-    trace: Trace, settings: Settings, limit: int | None, allowed: bool
+    trace: Trace, settings: AllocatorSettings, limit: int | None, allowed: bool
 ) -> None:
     engine = Engine(settings, None if allowed else limit, limit if allowed else None)
     run = TraceRun(trace, engine, after_oom=True)
@@ -123,7 +123,7 @@ def test_blocks_tile_their_segments_and_the_sums_are_exact(
 
 
 @given(traces(), SETTINGS)
-def test_limits_only_matter_below_the_peak(trace: Trace, settings: Settings) -> None:
+def test_limits_only_matter_below_the_peak(trace: Trace, settings: AllocatorSettings) -> None:
     free = simulate(trace, settings)
     assert free.fits
     enough = simulate(trace, settings, capacity_bytes=free.peak_reserved_bytes)
@@ -157,7 +157,7 @@ def test_pending_frees_serve_nobody_until_they_are_completed(trace: Trace) -> No
 
 @options(max_examples=40, deadline=None)
 @given(traces(), SETTINGS, st.integers(1, 50))
-def test_slices_change_nothing(trace: Trace, settings: Settings, samples: int) -> None:
+def test_slices_change_nothing(trace: Trace, settings: AllocatorSettings, samples: int) -> None:
     whole, sliced = simulate(trace, settings), simulate(trace, settings, samples=samples)
     assert (whole.peak_reserved_bytes, whole.peak_allocated_bytes) == (
         sliced.peak_reserved_bytes,

@@ -15,7 +15,7 @@ import pytest
 
 from bench.predict import recorded as files
 from bench.predict.allocator_workloads import as_trace, workloads
-from gpuscope.model.allocator_settings import Settings, read
+from gpuscope.model.allocator_settings import AllocatorSettings, read
 from gpuscope.model.allocator_settings import recorded as settings_of
 from gpuscope.predict.allocator import simulate
 from gpuscope.predict.allocator_blocks import LIVE, UNMAPPED
@@ -36,7 +36,7 @@ SUFFIXES = ("expandable_segments_True", "max_split_size_mb_128", "roundup_power2
 
 
 @cache
-def opened(path: Path) -> tuple[RecordedTrace, Settings]:
+def opened(path: Path) -> tuple[RecordedTrace, AllocatorSettings]:
     data = files.read(path)
     history, marks = history_of(data)
     settings = settings_of({key: str(value) for key, value in pairs(data["settings"]).items()})

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpuscope.model.allocator_account import Part
+from gpuscope.model.allocator_account import AccountRow
 from gpuscope.model.fullest import at_the_fullest
 from gpuscope.model.memory_account import largest_freeable
 from gpuscope.model.memory_room import rooms
@@ -131,10 +131,10 @@ def test_the_fullest_moment_counts_since_the_reserve_last_shrank():
 
 
 def test_other_advice_comes_when_something_else_is_clearly_larger():
-    def parts(one: int, other: int) -> list[Part]:
+    def parts(one: int, other: int) -> list[AccountRow]:
         return [
-            Part("one", "cached", one * MIB, free_by="x", now=True),
-            Part("other", "other", other * MIB, free_by="y"),
+            AccountRow("one", "cached", one * MIB, free_by="x", now=True),
+            AccountRow("other", "other", other * MIB, free_by="y"),
         ]
 
     def advised(one: int, other: int, before: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ...model.allocator_account import Part
+from ...model.allocator_account import AccountRow
 from ...model.device_state import mute
 from ...model.memory_account import Account, largest_freeable
 from ...store.view import HostView, by_id
@@ -21,8 +21,8 @@ from .more_text import measured_fixes
 from .subjects import Subject
 
 if TYPE_CHECKING:
-    from ...doctor.finding import Finding as Diagnosis
-    from ...model.process_kind import Finding
+    from ...doctor.finding import Finding
+    from ...model.process_kind import ProcessKind
     from ...predict.trainer_what_if import Freed
     from ..background.finding_history import Case
     from ..theme import Glyphs
@@ -74,7 +74,7 @@ class SaidBefore:
         return [note for _, note in self.notes.values()]
 
 
-def _first_steps(said: Diagnosis, replayed: bool) -> list[Line]:
+def _first_steps(said: Finding, replayed: bool) -> list[Line]:
     """Return what the doctor says to do first about memory, and what after that."""
     from ...doctor.steps import steps_of
 
@@ -82,7 +82,7 @@ def _first_steps(said: Diagnosis, replayed: bool) -> list[Line]:
     return [[(word, "accent"), (step.title, "text")] for word, step in steps]
 
 
-def _steps(said: Diagnosis, replayed: bool) -> list[Line]:
+def _steps(said: Finding, replayed: bool) -> list[Line]:
     """Return what the doctor says to do, a line for each step."""
     from ...doctor.steps import paste_of, steps_of
 
@@ -109,8 +109,8 @@ def advice(
     host: HostView,
     subject: Subject,
     found: Account,
-    finding: Finding | None,
-    said: Diagnosis | None = None,
+    finding: ProcessKind | None,
+    said: Finding | None = None,
     before: SaidBefore | None = None,
     seen_seconds: float = 0.0,
 ) -> list[Line]:
@@ -180,7 +180,7 @@ def advice(
     return lines + [[("≈ ", "faint"), (note, "faint")] for note in notes]
 
 
-def is_growth(said: Diagnosis | None) -> bool:
+def is_growth(said: Finding | None) -> bool:
     """Tell whether the doctor found that live tensors grow, against which no saving helps."""
     return said is not None and said.cause in GROWS
 
@@ -196,7 +196,7 @@ def _plenty(subject: Subject) -> list[Line]:
     return [[("no need to save: ", "muted"), (words, "ok")]]
 
 
-def _recognised_lines(finding: Finding) -> list[Line]:
+def _recognised_lines(finding: ProcessKind) -> list[Line]:
     lines: list[Line] = [[("seen: ", "muted"), (finding.says, TOKENS.get(finding.kind, "text"))]]
     lines.append([("why: ", "muted"), (finding.ground, "muted")])
     if finding.advice:
@@ -215,7 +215,7 @@ def _to_free(
     parts = [part for part in found.parts if not any(cure in part.free_by for cure in ruled_out)]
     if fix is not None:
         parts = [part for part in parts if part.inside != "allocated" or part.now]
-        parts.append(Part(fix.title, "", fix.middle, "", fix.change))
+        parts.append(AccountRow(fix.title, "", fix.middle, "", fix.change))
     largest = largest_freeable(parts, before=before.largest)
     before.largest = largest.name if largest is not None else ""
     if largest is None:
@@ -269,7 +269,7 @@ def fit_lines(lines: Sequence[Line], width: int, rows: int) -> list[Line]:
     return out
 
 
-def worst_of(subject: Subject, cases: Sequence[Case]) -> Diagnosis | None:
+def worst_of(subject: Subject, cases: Sequence[Case]) -> Finding | None:
     """Return the worst that the doctor has found in the memory of this trainer.
 
     Of a device that gives no readings it is what is wrong with the device.

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from ...model.growth import Trend, trend_of
+from ...model.growth import GrowthRate, trend_of
 from ...model.memory_room import room_of
 from ...store.view import HistoryOf, HostView
 from ...text.styled import Line
@@ -33,7 +33,7 @@ DELAYS = "delays"
 class Growing:
     """The growth of a trainer's memory: its trend, and when memory ends as far as it is known."""
 
-    trend: Trend
+    trend: GrowthRate
     ends: str
 
     @property
@@ -80,7 +80,7 @@ def stopping(cases: Iterable[Case], pid: int) -> list[GrowthStop]:
     return list(found.values())
 
 
-def steps_won(one: Freed, trend: Trend) -> float:
+def steps_won(one: Freed, trend: GrowthRate) -> float:
     """Return the most steps that a fix delays the end by, at the present pace of growth."""
     return one.high / trend.low
 

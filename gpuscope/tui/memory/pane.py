@@ -33,7 +33,7 @@ from .waterfall import WaterfallChart
 from .what_if import WhatIfView
 
 if TYPE_CHECKING:
-    from ...model.process_kind import Finding
+    from ...model.process_kind import ProcessKind
     from ..charts.stacked import StackedChart
 
 WIDE, WIDEST = 100, 160
@@ -85,7 +85,7 @@ class MemoryPane(Pane, can_focus=True):
         self._wanted = 0
         self._window = 60.0
         self._drawn: tuple[object, ...] = ()
-        self._found: tuple[str, Finding | None] = ("", None)
+        self._found: tuple[str, ProcessKind | None] = ("", None)
         self._said: tuple[str, SaidBefore] = ("", SaidBefore())
 
     def compose(self) -> ComposeResult:

@@ -20,7 +20,7 @@ from ...args import former_names, seconds_between, size_of_at_least, whole_betwe
 from ...progress_line import ProgressLine
 
 if TYPE_CHECKING:
-    from ....model.allocator_settings import Settings
+    from ....model.allocator_settings import AllocatorSettings
     from ....predict.answer import Answer, Card, Tracer
     from ....predict.request import CannotPredict, Request
     from ....predict.whatif import MemoryFix
@@ -323,7 +323,7 @@ def _ranks(args: argparse.Namespace) -> int | None:
     return value if isinstance(value, int) else None
 
 
-def settings_of(args: argparse.Namespace) -> Settings:
+def settings_of(args: argparse.Namespace) -> AllocatorSettings:
     """The allocator's settings as a trainer started from this shell would have them."""
     from dataclasses import replace
 

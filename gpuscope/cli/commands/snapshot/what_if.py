@@ -18,7 +18,7 @@ from ... import output
 from ...args import size_of_at_least
 
 if TYPE_CHECKING:
-    from ....model.allocator_settings import Settings
+    from ....model.allocator_settings import AllocatorSettings
     from ....predict.replay import Replayed
     from ....snapshot.model import SnapshotDevice
     from ....snapshot.reader import Reading
@@ -63,7 +63,7 @@ def ask(args: argparse.Namespace, reading: Reading, devices: list[SnapshotDevice
     from ....model.allocator_settings import DEFAULT, read
     from ....predict.replay import CannotReplay, replay_device
 
-    def change(own: Settings) -> Settings:
+    def change(own: AllocatorSettings) -> AllocatorSettings:
         return read(args.what_if, own) if args.what_if.strip(" ,") else DEFAULT
 
     answers: list[Answer] = []
