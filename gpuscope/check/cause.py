@@ -21,7 +21,7 @@ from ..predict.report import joined
 from ..predict.request import CannotPredict
 from ..text.units import MIB
 from .predicted import Predicted
-from .revision import Difference, Hunk, applied
+from .revision import Hunk, RevisionDifference, applied
 
 Proof = Literal["alone", "only", "running", "together"]
 """How a cause is known. ``alone``: applied to the older revision by itself, the change brings the
@@ -39,7 +39,7 @@ _NO_CODE = (".md", ".rst", ".txt", ".svg", ".png", ".lock", ".gitignore", ".ipyn
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ModuleChange:
     """A module that needs more or less at the peak than before."""
 
     module: str
@@ -53,7 +53,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class CostlyLine:
     """A changed line that added bytes.
 
     ``line`` is in the working tree. ``text`` is the line, "" if lines were only removed; ``was`` is
@@ -72,35 +72,40 @@ Trial = Callable[[], Predicted]
 """Predicts the training with the older revision's files as they are now."""
 
 
-def parts(before: Predicted, after: Predicted) -> list[Part]:
+def parts(before: Predicted, after: Predicted) -> list[ModuleChange]:
     """Return what has changed by module and category, the largest change first."""
     old, new = before.parts, after.parts
     rows = [
-        Part(module, category, old.get((module, category), 0), new.get((module, category), 0))
+        ModuleChange(
+            module, category, old.get((module, category), 0), new.get((module, category), 0)
+        )
         for module, category in {**old, **new}
     ]
     return _largest([row for row in rows if abs(row.change_bytes) >= LEAST_BYTES])
 
 
-def parts_of_modules(before: Mapping[str, int], after: Mapping[str, int]) -> list[Part]:
+def parts_of_modules(before: Mapping[str, int], after: Mapping[str, int]) -> list[ModuleChange]:
     """Return what has changed by module, if the categories are not known."""
-    rows = [Part(name, "", before.get(name, 0), after.get(name, 0)) for name in {**before, **after}]
+    rows = [
+        ModuleChange(name, "", before.get(name, 0), after.get(name, 0))
+        for name in {**before, **after}
+    ]
     return _largest([row for row in rows if abs(row.change_bytes) >= LEAST_BYTES])
 
 
-def _largest(rows: list[Part]) -> list[Part]:
+def _largest(rows: list[ModuleChange]) -> list[ModuleChange]:
     return sorted(rows, key=lambda row: (-abs(row.change_bytes), row.module, row.category))
 
 
 def causes(
     before: Predicted,
     after: Predicted,
-    changes: Difference,
+    changes: RevisionDifference,
     files: Path,
     trial: Trial,
     ends: float,
     copy: Callable[[Sequence[str]], None],
-) -> list[Cause]:
+) -> list[CostlyLine]:
     """Return the changed lines that brought the growth, those that brought most first.
 
     ``files`` is the folder with the older revision, and ``copy`` puts new files into it. ``ends``
@@ -134,9 +139,9 @@ def _alone(
     trial: Trial,
     ends: float,
     running: Mapping[str, int],
-) -> list[Cause]:
+) -> list[CostlyLine]:
     """Return the changes that bring a good part of the growth by themselves."""
-    found: list[Cause] = []
+    found: list[CostlyLine] = []
     by_file: dict[str, list[Hunk]] = {}
     for hunk in hunks:
         by_file.setdefault(hunk.file, []).append(hunk)
@@ -181,7 +186,9 @@ def _score(hunk: Hunk, running: Mapping[str, int]) -> int:
     return max((running.get(f"{hunk.file}:{line}", 0) for line in hunk.added), default=0)
 
 
-def _ordered(changes: Difference, running: Mapping[str, int], after: Predicted) -> list[Hunk]:
+def _ordered(
+    changes: RevisionDifference, running: Mapping[str, int], after: Predicted
+) -> list[Hunk]:
     """Return the places that may be a cause, the likeliest first."""
     seen = {line.rpartition(":")[0] for line in running}
     seen |= {line.rpartition(":")[0] for owner, _ in after.owners for line in owner.stack}
@@ -203,16 +210,16 @@ def _matters(hunk: Hunk) -> bool:
     return any(line.strip() and not line.strip().startswith(mark) for line in lines)
 
 
-def _cause(hunk: Hunk, size: int, proof: Proof, running: Mapping[str, int]) -> Cause:
+def _cause(hunk: Hunk, size: int, proof: Proof, running: Mapping[str, int]) -> CostlyLine:
     """Return the cause with the line of the place that tells most."""
     removed = [text.strip() for text in hunk.removed.values() if text.strip()]
     telling = {line: text for line, text in hunk.added.items() if text.strip()}
     if not telling:
         line = max(hunk.new_start, min(_after(hunk), hunk.new_start + len(hunk.new) - 1))
-        return Cause(hunk.file, line, "", removed[0] if removed else "", size, proof)
+        return CostlyLine(hunk.file, line, "", removed[0] if removed else "", size, proof)
     line = max(telling, key=lambda one: (running.get(f"{hunk.file}:{one}", 0), -one))
     text = telling[line].strip()
-    return Cause(hunk.file, line, text, _nearest(text, removed), size, proof)
+    return CostlyLine(hunk.file, line, text, _nearest(text, removed), size, proof)
 
 
 def _after(hunk: Hunk) -> int:
@@ -227,7 +234,7 @@ def _nearest(text: str, removed: Sequence[str]) -> str:
     )
 
 
-def _of_new_files(changes: Difference, running: Mapping[str, int]) -> list[Cause]:
+def _of_new_files(changes: RevisionDifference, running: Mapping[str, int]) -> list[CostlyLine]:
     """Return the lines of new files that were running, if nothing else has changed."""
     new = set(changes.new_files)
     rows = [
@@ -236,4 +243,4 @@ def _of_new_files(changes: Difference, running: Mapping[str, int]) -> list[Cause
         if line.rpartition(":")[0] in new and size >= LEAST_BYTES
     ]
     best = sorted(rows, key=lambda row: -row[0])[:1]
-    return [Cause(file, int(line), "", "", size, "running") for size, file, line in best]
+    return [CostlyLine(file, int(line), "", "", size, "running") for size, file, line in best]

@@ -8,7 +8,7 @@ from typing import Any
 from ..predict.document import figure_of
 from ..predict.measured_kernels import measured
 from ..wire.clean import clean
-from .outcome import Change, Checked, Outcome, ScriptFinding
+from .outcome import BaselineChange, Checked, Outcome, ScriptFinding
 
 FIGURES = ("peak_allocated", "peak_reserved", "device_peak")
 _PARTS = ("bytes", "error_percent", "low_bytes", "high_bytes")
@@ -52,7 +52,7 @@ def _training(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _change(change: Change) -> dict[str, Any]:
+def _change(change: BaselineChange) -> dict[str, Any]:
     return {
         "since": change.since,
         "before_bytes": change.before_bytes,

@@ -8,7 +8,7 @@ from pathlib import PurePath
 
 from ..text.units import bytes_text
 from ..wire.clean import clean
-from .outcome import Checked, Outcome, Verdict
+from .outcome import BudgetVerdict, Checked, Outcome
 from .text import cause_words, verdict_lines
 
 COMMANDS = {"problem": "error", "unchecked": "error", "warning": "warning"}
@@ -42,7 +42,7 @@ def commands(checked: Checked) -> Iterator[str]:
         yield _command("error", file, 1, "gpuscope: not checked", text)
 
 
-def _budget(outcome: Outcome, verdict: Verdict, file: str) -> str:
+def _budget(outcome: Outcome, verdict: BudgetVerdict, file: str) -> str:
     title = f"gpuscope: {outcome.training.name} {verdict.kind.replace('_', ' ')}"
     text = "\n".join(verdict_lines(outcome, verdict))
     return _command(COMMANDS[verdict.severity], file, verdict.line, title, text)

@@ -21,7 +21,7 @@ from ..text.units import bytes_text, parse_size
 from ..wire.clean import clean, clean_lines
 from ..wire.code_owner import is_own
 from .predicted import Predicted, predicted
-from .settings import SWITCHES, Training, suggestion
+from .settings import SWITCHES, CheckedTraining, suggestion
 
 SHOWN = 5
 """How many modules and lines a message names."""
@@ -47,7 +47,7 @@ def tracer(root: str) -> Tracer:
 
 
 @dataclass(frozen=True)
-class Peak:
+class PeakCheck:
     """Predicts trainings; the fixture ``gpuscope_peak`` is one of these."""
 
     tracer: Tracer
@@ -84,7 +84,7 @@ class Peak:
         for key in switches:
             if key not in SWITCHES:
                 raise TypeError(f"gpuscope_peak has no switch {key!r}.{suggestion(key, SWITCHES)}")
-        training = Training(
+        training = CheckedTraining(
             name, name, switches, None, False, None, None, None, None, None, {"": 1}
         )
         from_switches.request_of(name, switches, "9.0")

@@ -11,14 +11,14 @@ from ..predict.errors import Estimate
 from ..predict.report import spare, with_error
 from ..text.units import bytes_text, percent_text, signed_bytes_text
 from .lock import NAME, Baseline, version
-from .outcome import Kind, Severity, Verdict
+from .outcome import BudgetVerdict, Kind, Severity
 from .predicted import Predicted
-from .settings import Training
+from .settings import CheckedTraining
 
 UPDATE = "gpuscope check {} --update"
 
 
-def budgets(training: Training, found: Predicted) -> list[Verdict]:
+def budgets(training: CheckedTraining, found: Predicted) -> list[BudgetVerdict]:
     """Return the verdicts of the budgets that need no baseline."""
     prediction = found.answer.prediction
     rows = [_fits(training, found)] if training.fits else []
@@ -32,7 +32,7 @@ def budgets(training: Training, found: Predicted) -> list[Verdict]:
     return rows
 
 
-def _fits(training: Training, found: Predicted) -> Verdict:
+def _fits(training: CheckedTraining, found: Predicted) -> BudgetVerdict:
     answer = found.answer
     judged, room = answer.verdict, answer.room
     assert judged is not None
@@ -41,42 +41,48 @@ def _fits(training: Training, found: Predicted) -> Verdict:
     left = spare(judged)
     line = training.line("fits")
     if judged.outcome == "fits":
-        return Verdict("fits", "ok", f"fits on {room.card.name}: {need}{left}", line=line)
+        return BudgetVerdict("fits", "ok", f"fits on {room.card.name}: {need}{left}", line=line)
     if judged.outcome == "too_close":
         text = f"too close to tell whether it fits on {room.card.name}: {need}{left}"
-        return Verdict("fits", "warning", text, _measure(training), line)
+        return BudgetVerdict("fits", "warning", text, _measure(training), line)
     text = f"does not fit on {room.card.name}: {need}{left}"
-    return Verdict("fits", "problem", text, _what_if(training), line)
+    return BudgetVerdict("fits", "problem", text, _what_if(training), line)
 
 
-def _limit(training: Training, kind: Kind, what: str, figure: Estimate, limit: int) -> Verdict:
+def _limit(
+    training: CheckedTraining, kind: Kind, what: str, figure: Estimate, limit: int
+) -> BudgetVerdict:
     need, most = with_error(figure), bytes_text(limit)
     line = training.line(kind)
     if figure.high <= limit:
-        return Verdict(kind, "ok", f"{what} needs {need}; the budget is {most}", line=line)
+        return BudgetVerdict(kind, "ok", f"{what} needs {need}; the budget is {most}", line=line)
     if figure.low <= limit:
         text = f"too close to tell: {what} needs {need}, and the budget is {most}"
-        return Verdict(kind, "warning", text, _measure(training), line)
+        return BudgetVerdict(kind, "warning", text, _measure(training), line)
     text = f"{what} needs {need}, {bytes_text(figure.bytes - limit)} over its budget of {most}"
-    return Verdict(kind, "problem", text, _what_if(training), line)
+    return BudgetVerdict(kind, "problem", text, _what_if(training), line)
 
 
-def _what_if(training: Training) -> str:
+def _what_if(training: CheckedTraining) -> str:
     return f"what would help: gpuscope predict {_target(training)} --what-if"
 
 
-def _measure(training: Training) -> str:
+def _measure(training: CheckedTraining) -> str:
     return "the prediction's error decides: measure it on the card, or leave more room"
 
 
-def _target(training: Training) -> str:
+def _target(training: CheckedTraining) -> str:
     model = training.model
     return model if ":" in model else f"--model {model}"
 
 
 def regression(
-    training: Training, found: Predicted, before: int, since: str, line_key: str = "regression"
-) -> Verdict | None:
+    training: CheckedTraining,
+    found: Predicted,
+    before: int,
+    since: str,
+    line_key: str = "regression",
+) -> BudgetVerdict | None:
     """Return the verdict on the growth of the tensors' peak over ``before``.
 
     None if the training has no such budget.
@@ -93,7 +99,7 @@ def regression(
             f"{bytes_text(before)} → {bytes_text(after)}; {allowed.text} may be added"
         )
         next_ = f"if that is intended: {UPDATE.format(training.name)}, and commit {NAME}"
-        return Verdict("regression", "problem", text, next_, line)
+        return BudgetVerdict("regression", "problem", text, next_, line)
     if grown == 0:
         text = f"the tensors' peak is {bytes_text(after)}, as in {since}"
     else:
@@ -101,16 +107,18 @@ def regression(
             f"the tensors' peak is {bytes_text(after)}: {signed_bytes_text(grown)} ({share}) "
             f"since {since}; {allowed.text} may be added"
         )
-    return Verdict("regression", "ok", text, line=line)
+    return BudgetVerdict("regression", "ok", text, line=line)
 
 
-def usable(training: Training, found: Predicted, known: Baseline | None) -> Verdict | None:
+def usable(
+    training: CheckedTraining, found: Predicted, known: Baseline | None
+) -> BudgetVerdict | None:
     """Return why the baseline of a training cannot be compared, None if it can."""
     line, update = training.line("regression"), UPDATE.format(training.name)
     if known is None:
         text = f"new: {NAME} has no baseline for it"
         severity: Severity = "warning" if training.regression else "info"
-        return Verdict("baseline", severity, text, f"{update}, and commit {NAME}", line)
+        return BudgetVerdict("baseline", severity, text, f"{update}, and commit {NAME}", line)
     if version(known.torch) != version(found.torch):
         text = (
             f"not compared with {NAME}: that was made with torch {known.torch}, this is torch "
@@ -118,5 +126,5 @@ def usable(training: Training, found: Predicted, known: Baseline | None) -> Verd
         )
         next_ = f"check with torch {known.torch}; or {update} with this one"
         severity = "warning" if training.regression else "info"
-        return Verdict("baseline", severity, text, next_, line)
+        return BudgetVerdict("baseline", severity, text, next_, line)
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from xml.etree import ElementTree
 
 from ..wire.clean import clean
-from .outcome import Checked, Outcome, Verdict
+from .outcome import BudgetVerdict, Checked, Outcome
 from .text import verdict_lines
 
 SUITE = "gpuscope check"
@@ -41,7 +41,7 @@ def document(checked: Checked) -> bytes:
     return content
 
 
-def _budget(suite: ElementTree.Element, outcome: Outcome, verdict: Verdict) -> None:
+def _budget(suite: ElementTree.Element, outcome: Outcome, verdict: BudgetVerdict) -> None:
     seconds = outcome.seconds if verdict is outcome.verdicts[0] else 0.0
     case = _case(suite, outcome.training.name, verdict.kind.replace("_", " "), seconds)
     rows = verdict_lines(outcome, verdict)

@@ -19,7 +19,7 @@ from ..process import atomic_file
 from ..text.units import MIB, bytes_text
 from ..wire.clean import clean
 from .predicted import Predicted
-from .settings import Training
+from .settings import CheckedTraining
 
 NAME = "gpuscope-check.lock"
 FORMAT = 1
@@ -71,7 +71,7 @@ class _Row:
 
 
 def baseline(
-    training: Training, found: Predicted, times: Mapping[str, Timed] | None = None
+    training: CheckedTraining, found: Predicted, times: Mapping[str, Timed] | None = None
 ) -> Baseline:
     """Return the baseline that a prediction makes."""
     prediction = found.answer.prediction

@@ -8,9 +8,9 @@ from typing import Literal
 
 from ..doctor.finding import Finding
 from ..exit_status import ExitStatus
-from .cause import Cause, Part
+from .cause import CostlyLine, ModuleChange
 from .predicted import Predicted
-from .settings import Configuration, Training
+from .settings import CheckedTraining, Configuration
 
 Severity = Literal["ok", "info", "warning", "problem", "unchecked"]
 Kind = Literal[
@@ -21,7 +21,7 @@ FAIL_ON: tuple[FailOn, ...] = ("warning", "problem", "never")
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class BudgetVerdict:
     """The result for one budget: a sentence, what to do next, and where the budget is defined.
 
     ``line`` is in the configuration file.
@@ -35,7 +35,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class BaselineChange:
     """A difference from the revision, or from the baseline in the lock, that is compared with."""
 
     since: str
@@ -44,8 +44,8 @@ class Change:
     """Whether lines could be looked for, which needs a revision."""
     before_bytes: int
     after_bytes: int
-    parts: tuple[Part, ...]
-    causes: tuple[Cause, ...] = ()
+    parts: tuple[ModuleChange, ...]
+    causes: tuple[CostlyLine, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -57,10 +57,10 @@ class Change:
 class Outcome:
     """The verdicts of one training. ``predicted`` is None if it could not be predicted."""
 
-    training: Training
+    training: CheckedTraining
     predicted: Predicted | None = None
-    verdicts: list[Verdict] = field(default_factory=list)
-    change: Change | None = None
+    verdicts: list[BudgetVerdict] = field(default_factory=list)
+    change: BaselineChange | None = None
     seconds: float = 0.0
 
 

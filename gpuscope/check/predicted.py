@@ -12,7 +12,7 @@ from ..predict.answer import Answer, TracedRequest
 from ..predict.report import joined
 from ..predict.request import Request, Traced
 from ..predict.trace import Owner
-from .settings import Training
+from .settings import CheckedTraining
 
 NO_CACHE = Path(os.devnull)
 """What this machine has measured of a card's context is not used: a check has the same result on
@@ -53,7 +53,7 @@ class Predicted:
 
 
 def predicted(
-    training: Training, tracer: Tracer, project: str = "", seconds: float = 300.0
+    training: CheckedTraining, tracer: Tracer, project: str = "", seconds: float = 300.0
 ) -> Predicted:
     """Return the prediction of a training. Raises :class:`CannotPredict`."""
     asking = TracedRequest(

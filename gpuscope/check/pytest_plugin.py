@@ -44,9 +44,9 @@ def _gpuscope_tracer(request: Any) -> Iterator[Any]:
 @pytest.fixture
 def gpuscope_peak(request: Any, _gpuscope_tracer: Any) -> Any:
     """Predict the peak of a training without a GPU, and fail if it needs more than ``max``."""
-    from .in_tests import Peak
+    from .in_tests import PeakCheck
 
-    return Peak(_gpuscope_tracer, bool(request.config.getini(STRICT)))
+    return PeakCheck(_gpuscope_tracer, bool(request.config.getini(STRICT)))
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -56,7 +56,7 @@ def pytest_runtest_call(item: Any) -> Iterator[None]:
         yield
         return
     from .in_tests import BadMarker, Budgets
-    from .watched_test import Watch
+    from .watched_test import WatchedTest
 
     try:
         budgets = Budgets.of(marker.args, marker.kwargs, bool(item.config.getini(STRICT)))
@@ -64,7 +64,7 @@ def pytest_runtest_call(item: Any) -> Iterator[None]:
         outcome = yield
         _fail(outcome, str(error))
         return
-    watch = Watch(budgets)
+    watch = WatchedTest(budgets)
     watch.begin()
     try:
         outcome = yield

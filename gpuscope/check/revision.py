@@ -51,7 +51,7 @@ class Hunk:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class RevisionDifference:
     """The differences between a revision and the working tree."""
 
     hunks: tuple[Hunk, ...]
@@ -116,7 +116,7 @@ def text_at(revision: Revision, file: str) -> str | None:
     return None if output.code else output.output.decode("utf-8", "replace")
 
 
-def difference(revision: Revision) -> Difference:
+def difference(revision: Revision) -> RevisionDifference:
     """Return what the working tree changes, uncommitted changes included."""
     root = revision.root
     marks = ("--src-prefix=a/", "--dst-prefix=b/", "--no-color", "--no-ext-diff", "--no-renames")
@@ -125,7 +125,7 @@ def difference(revision: Revision) -> Difference:
     status = _done(_git(root, "status", "--porcelain", "-z", "--untracked-files=all"), "status")
     rows = [row for row in status.output.decode("utf-8", "surrogateescape").split("\0") if row]
     untracked = [row[3:] for row in rows if row.startswith("?? ")]
-    return Difference(tuple(hunks), tuple(dict.fromkeys([*new, *untracked])), bool(rows))
+    return RevisionDifference(tuple(hunks), tuple(dict.fromkeys([*new, *untracked])), bool(rows))
 
 
 def parse(diff: str) -> tuple[list[Hunk], list[str]]:

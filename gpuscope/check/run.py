@@ -16,9 +16,9 @@ from ..predict.request import CannotPredict
 from ..text.units import MIB, bytes_text
 from ..wire.clean import clean
 from . import cause, judge, lock, revision, scripts, settings, steps
-from .outcome import Change, Checked, Outcome, Verdict
+from .outcome import BaselineChange, BudgetVerdict, Checked, Outcome
 from .predicted import Predicted, predicted
-from .settings import Configuration, Training
+from .settings import CheckedTraining, Configuration
 
 SOURCE_FOLDER = "src"
 """A folder next to the configuration in which modules are looked for, if it exists."""
@@ -47,11 +47,11 @@ class _Base:
     """The older revision: its files, its configuration and what they lead to."""
 
     commit: revision.Revision
-    changes: revision.Difference
+    changes: revision.RevisionDifference
     files: Path
     folder: Path
     """The folder in ``files`` that the configuration's folder is in the checkout."""
-    trainings: Mapping[str, Training]
+    trainings: Mapping[str, CheckedTraining]
     file: str
     """The configuration's name, relative to the top of the checkout."""
     notes: list[str] = field(default_factory=list)
@@ -100,7 +100,7 @@ def baselines(file: Path, request: CheckRequest) -> dict[str, lock.Baseline]:
 
 
 def _one(
-    training: Training, tracer: Tracer, root: str, ends: float, known: lock.Baseline | None
+    training: CheckedTraining, tracer: Tracer, root: str, ends: float, known: lock.Baseline | None
 ) -> Outcome:
     began = time.monotonic()
     outcome = Outcome(training)
@@ -111,7 +111,7 @@ def _one(
         what, why, then = (clean(str(word), 600) for word in trouble.args[:3])
         text = " ".join(part for part in (what, why) if part)
         outcome.verdicts.append(
-            Verdict("predicted", "unchecked", text, then, training.line("factory"))
+            BudgetVerdict("predicted", "unchecked", text, then, training.line("factory"))
         )
         return outcome
     outcome.predicted = found
@@ -126,7 +126,7 @@ def _one(
         now = lock.baseline(training, found)
         notes = (f"its switches were: {known.training}",) if known.training != now.training else ()
         rows = tuple(cause.parts_of_modules(known.modules, now.modules))
-        outcome.change = Change(
+        outcome.change = BaselineChange(
             lock.NAME, False, known.allocated_bytes, now.allocated_bytes, rows, notes=notes
         )
     outcome.seconds = round(time.monotonic() - began, 3)
@@ -143,7 +143,7 @@ def _base(found: Configuration, name: str, stack: ExitStack) -> _Base:
     files = stack.enter_context(revision.tree(commit))
     inside = os.path.relpath(found.folder.resolve(), commit.root.resolve())
     file = os.path.normpath(os.path.join(inside, found.file.name))
-    trainings: Mapping[str, Training] = {}
+    trainings: Mapping[str, CheckedTraining] = {}
     notes = []
     text = revision.text_at(commit, file)
     if text is not None:
@@ -174,14 +174,14 @@ def _compare(
     except CannotPredict as trouble:
         outcome.verdicts.append(_not_there(training, base, trouble))
         return
-    causes: list[cause.Cause] = []
+    causes: list[cause.CostlyLine] = []
     grown = after.allocated_bytes - before.allocated_bytes
     if grown > _worth_a_look(training, before):
         request.hear(f"looking for the line that brought {bytes_text(grown)}")
         causes = _causes(training, was, before, after, found, base, request, ends)
         if not causes:
             notes.append("no single change adds it: look at the modules")
-    outcome.change = Change(
+    outcome.change = BaselineChange(
         base.commit.words,
         True,
         before.allocated_bytes,
@@ -200,24 +200,24 @@ def _compare(
             outcome.verdicts.append(judged)
 
 
-def _worth_a_look(training: Training, before: Predicted) -> float:
+def _worth_a_look(training: CheckedTraining, before: Predicted) -> float:
     allowed = training.regression
     share = GROWN * before.allocated_bytes
     return max(MIB, share if allowed is None else min(share, allowed.of(before.allocated_bytes)))
 
 
 def _causes(
-    training: Training,
-    was: Training,
+    training: CheckedTraining,
+    was: CheckedTraining,
     before: Predicted,
     after: Predicted,
     found: Configuration,
     base: _Base,
     request: CheckRequest,
     ends: float,
-) -> list[cause.Cause]:
+) -> list[cause.CostlyLine]:
     grown = after.allocated_bytes - before.allocated_bytes
-    first: list[cause.Cause] = []
+    first: list[cause.CostlyLine] = []
     switched = was.request() != training.request()
     if switched:
         try:
@@ -230,7 +230,7 @@ def _causes(
         if added >= cause.ENOUGH * grown:
             return first
         before = there  # changes of the code are tried with the new switches
-    changes = revision.Difference(
+    changes = revision.RevisionDifference(
         tuple(hunk for hunk in base.changes.hunks if hunk.file != base.file),
         base.changes.new_files,
         base.changes.uncommitted,
@@ -249,7 +249,9 @@ def _causes(
     return first + more
 
 
-def _of_switches(training: Training, was: Training, added: int, base: _Base) -> cause.Cause:
+def _of_switches(
+    training: CheckedTraining, was: CheckedTraining, added: int, base: _Base
+) -> cause.CostlyLine:
     """Return the cause if the switches in the configuration differ."""
     new, old = dict(training.switches), dict(was.switches)
     new["factory"], old["factory"] = training.model, was.model
@@ -260,24 +262,24 @@ def _of_switches(training: Training, was: Training, added: int, base: _Base) -> 
         return ", ".join(f"{key} = {values[key]}" for key in keys if key in values)
 
     line = training.line(key)
-    return cause.Cause(
+    return cause.CostlyLine(
         base.file, line, text_of_switches(new), text_of_switches(old), added, "alone"
     )
 
 
-def _not_there(training: Training, base: _Base, trouble: CannotPredict) -> Verdict:
+def _not_there(training: CheckedTraining, base: _Base, trouble: CannotPredict) -> BudgetVerdict:
     """Return the verdict if the training could not be predicted at the older revision."""
     what, why = (clean(str(word), 300) for word in trouble.args[:2])
     line = training.line("factory")
     if trouble.args[0].startswith(("There is no module", "The module")):
         text = f"new: {base.commit.words} does not have {training.model} yet"
-        return Verdict("baseline", "info", text, line=line)
+        return BudgetVerdict("baseline", "info", text, line=line)
     text = f"could not be predicted at {base.commit.words}: {what} {why}"
-    return Verdict("baseline", "warning", text, "compare with another revision", line)
+    return BudgetVerdict("baseline", "warning", text, "compare with another revision", line)
 
 
 def _predict_there(
-    training: Training, found: Configuration, base: _Base, python: str | None, ends: float
+    training: CheckedTraining, found: Configuration, base: _Base, python: str | None, ends: float
 ) -> Predicted:
     """Predict a training with the older revision's files as they are now."""
     if not base.folder.is_dir():
@@ -349,7 +351,9 @@ def _timed(
         except steps.CannotTime as error:
             text = " ".join(part for part in (error.what, error.why) if part)
             outcome.verdicts.append(
-                Verdict("step_time", "unchecked", text, error.next, training.line("step_time"))
+                BudgetVerdict(
+                    "step_time", "unchecked", text, error.next, training.line("step_time")
+                )
             )
             continue
         times[training.name] = {measured.machine: measured.timed}

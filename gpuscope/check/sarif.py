@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from .. import __version__
 from ..wire.clean import clean
-from .outcome import Checked, Outcome, Verdict
+from .outcome import BudgetVerdict, Checked, Outcome
 from .text import verdict_lines
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -81,7 +81,7 @@ def _budgets(checked: Checked) -> Iterator[tuple[dict[str, Any], str]]:
                 yield _budget(outcome, verdict, rule, file), RULES[verdict.kind]
 
 
-def _budget(outcome: Outcome, verdict: Verdict, rule: str, file: str) -> dict[str, Any]:
+def _budget(outcome: Outcome, verdict: BudgetVerdict, rule: str, file: str) -> dict[str, Any]:
     rows = [clean(row) for row in verdict_lines(outcome, verdict)]
     budget = _place(file, verdict.line)
     causes = outcome.change.causes if outcome.change else ()

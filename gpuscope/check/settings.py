@@ -45,7 +45,7 @@ class Allowed:
 
 
 @dataclass(frozen=True, slots=True)
-class Training:
+class CheckedTraining:
     """One training that is checked, with its budgets; a budget that is not set is None."""
 
     name: str
@@ -99,7 +99,7 @@ class Configuration:
     """Everything that the file says, and where it is."""
 
     file: Path
-    trainings: Mapping[str, Training]
+    trainings: Mapping[str, CheckedTraining]
     scripts: tuple[str, ...] = ()
     """Scripts that are read for mistakes, relative to the file's folder."""
     path: tuple[str, ...] = ()
@@ -109,7 +109,7 @@ class Configuration:
     def folder(self) -> Path:
         return self.file.parent
 
-    def chosen(self, names: Sequence[str]) -> list[Training]:
+    def chosen(self, names: Sequence[str]) -> list[CheckedTraining]:
         """Return the trainings with these names, all without names. Raises :class:`UsageError`."""
         for name in names:
             if name not in self.trainings:
@@ -183,7 +183,9 @@ def parsed(file: Path, text: str) -> Configuration:
     return Configuration(file, made, table.get("scripts", ()), table.get("path", ()))
 
 
-def _training(file: Path, lines: Mapping[str, int], head: str, name: str, row: Any) -> Training:
+def _training(
+    file: Path, lines: Mapping[str, int], head: str, name: str, row: Any
+) -> CheckedTraining:
     where = f"{head}.training.{name}"
 
     def wrong(key: str, why: str) -> UsageError:
@@ -209,7 +211,7 @@ def _training(file: Path, lines: Mapping[str, int], head: str, name: str, row: A
         and not FACTORY.fullmatch(model)
     ):
         raise wrong("factory", f"{model!r} is no MODULE:FACTORY")
-    made = Training(
+    made = CheckedTraining(
         name,
         model,
         switches,

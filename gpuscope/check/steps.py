@@ -25,8 +25,8 @@ from ..text.numbers import number
 from ..text.units import duration_text, percent_text
 from ..wire.clean import clean
 from . import lock
-from .outcome import Kind, Verdict
-from .settings import Training
+from .outcome import BudgetVerdict, Kind
+from .settings import CheckedTraining
 
 RUNS = 3
 """How often the training is started. A 95 % interval needs two runs at least."""
@@ -37,7 +37,7 @@ class CannotTime(UserError):
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredRuns:
     """The runs of one training on one machine."""
 
     machine: str
@@ -52,8 +52,12 @@ class Measured:
 
 
 def measure(
-    training: Training, steps: int, folder: Path, path: Sequence[str], hear: Callable[[str], None]
-) -> Measured:
+    training: CheckedTraining,
+    steps: int,
+    folder: Path,
+    path: Sequence[str],
+    hear: Callable[[str], None],
+) -> MeasuredRuns:
     """Run the training :data:`RUNS` times. Raises :class:`CannotTime`."""
     config = _config(training, steps)
     found: list[float] = []
@@ -76,10 +80,10 @@ def measure(
                     "" if made < steps else "--steps 40",
                 )
             found.append(median)
-    return Measured(machine_of(summary), str(summary["torch_version"]), steps, tuple(found))
+    return MeasuredRuns(machine_of(summary), str(summary["torch_version"]), steps, tuple(found))
 
 
-def _config(training: Training, steps: int) -> LabConfig:
+def _config(training: CheckedTraining, steps: int) -> LabConfig:
     """Return the Lab's switches for the training. Raises :class:`CannotTime`."""
     other = [name for name in training.switches if name not in BY_NAME]
     if other:
@@ -127,7 +131,9 @@ def machine_of(summary: Mapping[str, Any]) -> str:
 # ── the verdicts ──────────────────────────────────────────────────────────────────────────────────
 
 
-def verdicts(training: Training, found: Measured, known: Mapping[str, lock.Timed]) -> list[Verdict]:
+def verdicts(
+    training: CheckedTraining, found: MeasuredRuns, known: Mapping[str, lock.Timed]
+) -> list[BudgetVerdict]:
     """Return the verdicts of the budgets for a step's time."""
     mean = intervals.of_mean(found.runs_seconds)
     measured_text = f"{duration_text(mean.middle)} on {found.machine}"
@@ -140,14 +146,14 @@ def verdicts(training: Training, found: Measured, known: Mapping[str, lock.Timed
     if training.slower is None:
         if not rows:
             text = f"a step takes {measured_text}{_span(mean)}"
-            rows.append(Verdict("step_time", "info", text, line=training.line()))
+            rows.append(BudgetVerdict("step_time", "info", text, line=training.line()))
         return rows
     line = training.line("slower")
     if before is None or before.torch != lock.version(found.torch):
         why = "of this machine" if before is None else f"of torch {lock.version(found.torch)}"
         text = f"a step takes {measured_text}; {lock.NAME} has no time {why}"
         next_ = f"gpuscope check {training.name} --steps {found.steps} --update"
-        rows.append(Verdict("slower", "warning", text, next_, line))
+        rows.append(BudgetVerdict("slower", "warning", text, next_, line))
         return rows
     ratio = intervals.separate(before.runs_seconds, found.runs_seconds)
     text = (
@@ -160,16 +166,16 @@ def verdicts(training: Training, found: Measured, known: Mapping[str, lock.Timed
 
 
 def _decided(
-    training: Training, kind: Kind, found: intervals.Interval, limit: float, text: str
-) -> Verdict:
+    training: CheckedTraining, kind: Kind, found: intervals.Interval, limit: float, text: str
+) -> BudgetVerdict:
     """Return the verdict if the whole interval lies on one side of the limit, else a warning."""
     line = training.line(kind)
     if found.low is not None and found.low > limit:
-        return Verdict(kind, "problem", text, "gpuscope why says where the time goes", line)
+        return BudgetVerdict(kind, "problem", text, "gpuscope why says where the time goes", line)
     if found.high is not None and found.high <= limit:
-        return Verdict(kind, "ok", text, line=line)
+        return BudgetVerdict(kind, "ok", text, line=line)
     next_ = "more steps decide, or a machine that nothing else uses"
-    return Verdict(kind, "warning", f"undecided: {text}", next_, line)
+    return BudgetVerdict(kind, "warning", f"undecided: {text}", next_, line)
 
 
 def _span(found: intervals.Interval, unit: str = "s") -> str:

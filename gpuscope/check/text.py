@@ -11,8 +11,8 @@ from ..text.styled import cut as cut_line
 from ..text.units import MIB, bytes_text, count_text, duration_text, signed_bytes_text
 from ..text.width import cut, wrap
 from ..wire.clean import clean
-from .cause import Cause, Part
-from .outcome import Change, Checked, Outcome, ScriptFinding, Verdict
+from .cause import CostlyLine, ModuleChange
+from .outcome import BaselineChange, BudgetVerdict, Checked, Outcome, ScriptFinding
 
 SIGNS = {
     "ok": ("✓", "accent"),
@@ -95,7 +95,7 @@ def _item(severity: str, text: str, where: str, width: int) -> list[Line]:
     return hang([(f"  {sign} ", token)], [(clean(text), "text"), (tail, "faint")], width)
 
 
-def _change(change: Change, width: int) -> list[Line]:
+def _change(change: BaselineChange, width: int) -> list[Line]:
     if not change.parts and not change.notes:
         return []
     out: list[Line] = []
@@ -117,25 +117,25 @@ def _change(change: Change, width: int) -> list[Line]:
     return out
 
 
-def part_words(part: Part) -> str:
+def part_words(part: ModuleChange) -> str:
     """Return the module with what its bytes are for."""
     name = clean(part.module) or "outside modules"
     kind = NAMES.get(part.category, part.category)
     return f"{name}: {kind}" if kind else name
 
 
-def _part(part: Part) -> Line:
+def _part(part: ModuleChange) -> Line:
     was = f"  was {bytes_text(part.before_bytes)}" if part.before_bytes >= MIB else ""
     size = signed_bytes_text(part.change_bytes)
     return [(f"    {size:>11}  ", "text"), (part_words(part), "text"), (was, "faint")]
 
 
-def cause_words(one: Cause) -> str:
+def cause_words(one: CostlyLine) -> str:
     """Return in a sentence how it is known that the line is the cause."""
     return PROOFS[one.proof].format(bytes_text(one.bytes))
 
 
-def _cause(one: Cause, width: int) -> list[Line]:
+def _cause(one: CostlyLine, width: int) -> list[Line]:
     out = hang(
         [("    line  ", "muted")],
         [(f"{clean(one.file)}:{one.line}", "title"), (f"   {cause_words(one)}", "text")],
@@ -151,7 +151,7 @@ def _finding(one: ScriptFinding, width: int) -> list[Line]:
     return _item(one.finding.severity, one.finding.title, f"{clean(one.file)}:{one.line}", width)
 
 
-def verdict_lines(outcome: Outcome, verdict: Verdict) -> Sequence[str]:
+def verdict_lines(outcome: Outcome, verdict: BudgetVerdict) -> Sequence[str]:
     """Return a verdict with what explains it, for reports that hold plain text."""
     rows = [f"{outcome.training.name}: {verdict.text}"]
     change = outcome.change

@@ -33,7 +33,7 @@ _SYNC = "synchronizing CUDA operation"
 _RESUMED = re.compile(r"torch_dynamo_resume_in_(.+)_at_(\d+)")
 
 
-class Watch:
+class WatchedTest:
     """Watches one test: :meth:`begin` before it, :meth:`end` after it, then :meth:`message`."""
 
     def __init__(self, budgets: Budgets) -> None:

@@ -156,7 +156,7 @@ class Abstained:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class EndedTrainer:
     """A trainer that has ended: which, when and how, in a line; ``command`` shows more of it."""
 
     text: str
@@ -187,7 +187,7 @@ class Report:
     abstained: tuple[Abstained, ...] = ()
     problems: tuple[str, ...] = ()
     examined: tuple[str, ...] = ()
-    ended: tuple[Ended, ...] = ()
+    ended: tuple[EndedTrainer, ...] = ()
     exhibits: tuple[Exhibit, ...] = ()
     died: str = ""
 

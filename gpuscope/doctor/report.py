@@ -13,7 +13,7 @@ from ..exit_status import ExitStatus
 from ..text.units import count_text
 from ..text.width import cells, wrap
 from ..wire.clean import clean
-from .finding import Abstained, Effect, Ended, Evidence, Finding, Fix, Pitfall, Report
+from .finding import Abstained, Effect, EndedTrainer, Evidence, Finding, Fix, Pitfall, Report
 from .order import rank
 from .steps import steps_of
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..text.styled import Line
 
 FailOn = Literal["warning", "problem", "never"]
-Made = TypeVar("Made", Abstained, Effect, Ended, Evidence, Finding, Fix)
+Made = TypeVar("Made", Abstained, Effect, EndedTrainer, Evidence, Finding, Fix)
 MAX_FINDINGS, MAX_EVIDENCE, MAX_FIXES, MAX_OTHERS = 200, 20, 12, 500
 MAX_TEXT, MAX_CODE = 600, 4000
 SHOWN_EVIDENCE, SHOWN_FIXES = 6, 3

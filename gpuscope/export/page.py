@@ -25,7 +25,7 @@ SILENT_SECONDS = 15.0
 
 
 @dataclass(frozen=True)
-class Limits:
+class SeriesLimits:
     """The largest numbers of series per host, and of allocators per trainer."""
 
     devices: int = 64
@@ -79,7 +79,7 @@ class Page:
             self.add(metric, labels, entity.readings.get(metric.column))
 
 
-def draw(view: View, memory: Memory, limits: Limits) -> Page:
+def draw(view: View, memory: Memory, limits: SeriesLimits) -> Page:
     """Return the page with all samples of ``view``."""
     page = Page()
     for host in view.hosts:
@@ -124,7 +124,7 @@ def _device(page: Page, host: HostView, device: DeviceView) -> None:
         page.readings(table.DEVICE_READINGS, labels, device)
 
 
-def _trainers(page: Page, host: HostView, left_out: dict[str, int], limits: Limits) -> None:
+def _trainers(page: Page, host: HostView, left_out: dict[str, int], limits: SeriesLimits) -> None:
     processes = {process.id: process for process in host.processes}
     used: set[tuple[str, ...]] = set()
     living = (t for job in host.jobs for t in job.trainers if t.gone is None)

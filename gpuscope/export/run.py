@@ -25,7 +25,7 @@ from ..process import atomic_file
 from ..store.source import Source
 from ..store.store import Store
 from ..wire.clean import clean
-from .page import Limits, Memory, Page, draw
+from .page import Memory, Page, SeriesLimits, draw
 from .table import METRICS
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Exporter(Collector):
     The event loop's thread feeds the store; a scrape sees the last complete view.
     """
 
-    def __init__(self, source: Source, limits: Limits) -> None:
+    def __init__(self, source: Source, limits: SeriesLimits) -> None:
         self._source = source
         self._limits = limits
         self._store = Store()

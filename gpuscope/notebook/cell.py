@@ -36,7 +36,7 @@ NameOf = Callable[[str], str]
 
 
 @dataclass(frozen=True)
-class Options:
+class CellOptions:
     """``lines``: record where memory is allocated. ``keep_peak``: leave peak counters alone."""
 
     lines: bool = False
@@ -44,7 +44,7 @@ class Options:
 
 
 @dataclass
-class Moment:
+class CellReading:
     """What was read at one end of a cell: ``devices`` by ordinal, ``host`` resident and peak."""
 
     devices: dict[int, Counters] = field(default_factory=dict)
@@ -53,15 +53,15 @@ class Moment:
     problems: list[str] = field(default_factory=list)
 
 
-class Measured:
+class MeasuredCell:
     """A cell that is being measured, from :meth:`begin` until :meth:`end`."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: CellOptions) -> None:
         self._options = options
         self._history: History | None = None
         self._notes: list[str] = []
         self._host_reset = False
-        self._before = Moment()
+        self._before = CellReading()
         self._seconds = self._began = self._cost_seconds = 0.0
 
     def begin(self) -> None:
@@ -89,7 +89,7 @@ class Measured:
 
     # ── what the tables contain ──
 
-    def _host(self, after: Moment) -> Table:
+    def _host(self, after: CellReading) -> Table:
         rows = []
         if isinstance(self._before.host, Unknown) or isinstance(after.host, Unknown):
             why = after.host if isinstance(after.host, Unknown) else self._before.host
@@ -115,7 +115,7 @@ class Measured:
         title = f"This cell took {duration_text(self._seconds)}"
         return Table(title, ("", "before", "after", "left behind", "peak"), rows, notes=notes)
 
-    def _about_peaks(self, after: Moment) -> str:
+    def _about_peaks(self, after: CellReading) -> str:
         if self._options.keep_peak:
             return "≤: the peak counters were not reset, and were as high before the cell."
         earlier = [
@@ -208,9 +208,9 @@ def _why_no_allocator() -> str:
     )
 
 
-def _read() -> Moment:
+def _read() -> CellReading:
     """Wait for each device that is in use, and read the counters."""
-    found = Moment(host=_host_memory())
+    found = CellReading(host=_host_memory())
     if not cuda.initialised():
         return found
     torch: Any = sys.modules["torch"]
@@ -235,7 +235,7 @@ def _host_memory() -> dict[str, int] | Unknown:
         return procfs.why(error, STATUS)
 
 
-def _reset_peaks(before: Moment) -> bool:
+def _reset_peaks(before: CellReading) -> bool:
     """Reset the peaks, and return whether the peak of the process could be reset."""
     torch: Any = sys.modules.get("torch")
     for ordinal in before.devices:

@@ -121,11 +121,11 @@ class Extension:
         self._shell.run_cell(f"%%gpuscope {line}\n{body}")
 
     @property
-    def _running(self) -> list[cell.Measured | None]:
+    def _running(self) -> list[cell.MeasuredCell | None]:
         """The cells that run in this thread, the outermost first; None is one not measured."""
         if not hasattr(self._cells, "running"):
             self._cells.running = []
-        found: list[cell.Measured | None] = self._cells.running
+        found: list[cell.MeasuredCell | None] = self._cells.running
         return found
 
     def _before_cell(self, info: Any = None) -> None:
@@ -134,7 +134,7 @@ class Extension:
             self._stop_live()
             match = _MEASURED.match((getattr(info, "raw_cell", None) or "").lstrip())
             if match is not None:
-                measured = cell.Measured(cell_options(match[1]))
+                measured = cell.MeasuredCell(cell_options(match[1]))
                 measured.begin()
         except ValueError as error:
             measured = None
@@ -229,9 +229,9 @@ def live_seconds(line: str) -> float:
     return seconds
 
 
-def cell_options(line: str) -> cell.Options:
+def cell_options(line: str) -> cell.CellOptions:
     """Return the options of a measured cell. Raises ValueError for unknown words."""
     words = line.split()
     if not {*words} <= {"--lines", "--keep-peak"}:
         raise ValueError(USAGE)
-    return cell.Options("--lines" in words, "--keep-peak" in words)
+    return cell.CellOptions("--lines" in words, "--keep-peak" in words)

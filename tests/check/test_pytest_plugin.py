@@ -187,7 +187,7 @@ def test_a_first_compilation_is_no_recompile():
 def test_calls_that_wait_are_counted_by_line_and_other_warnings_are_passed_on():
     """torch's warning is given here by Python, as the CPU has no call that waits for a GPU."""
     modes = []
-    watch = watched_test.Watch(Budgets.of((), {"syncs": 1}, False))
+    watch = watched_test.WatchedTest(Budgets.of((), {"syncs": 1}, False))
     watch._torch = SimpleNamespace(cuda=SimpleNamespace(set_sync_debug_mode=modes.append))
     with warnings.catch_warnings(record=True) as passed_on:
         watch._begin_syncs()

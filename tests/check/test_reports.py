@@ -13,8 +13,15 @@ import pytest
 import yaml
 
 from gpuscope.check import document, github, junit, sarif, settings, text
-from gpuscope.check.cause import Cause, Part
-from gpuscope.check.outcome import Change, Checked, Outcome, ScriptFinding, Verdict, exit_code
+from gpuscope.check.cause import CostlyLine, ModuleChange
+from gpuscope.check.outcome import (
+    BaselineChange,
+    BudgetVerdict,
+    Checked,
+    Outcome,
+    ScriptFinding,
+    exit_code,
+)
 from gpuscope.cli import main as cli
 from gpuscope.doctor.finding import Evidence, Finding
 from gpuscope.text.styled import plain
@@ -39,13 +46,15 @@ def checked(tmp_path: Path) -> Checked:
     found = settings.parsed(tmp_path / "gpuscope.toml", TABLE)
     (training,) = found.trainings.values()
     outcome = Outcome(training, None, [
-        Verdict("regression", "problem", "it grew by 3 GiB", "gpuscope check --update", 4),
-        Verdict("peak", "warning", f"too close {HOSTILE}", "", 3),
-        Verdict("fits", "ok", "fits", "", 1),
+        BudgetVerdict("regression", "problem", "it grew by 3 GiB", "gpuscope check --update", 4),
+        BudgetVerdict("peak", "warning", f"too close {HOSTILE}", "", 3),
+        BudgetVerdict("fits", "ok", "fits", "", 1),
     ])  # fmt: skip
-    part = Part(f"blocks.*{'.inner' * 20}", "activation", 0, 3 << 30)
-    cause = Cause("a b/mödel.py", 50, "x = block(x)", "x = checkpoint(block, x)", 3 << 30, "alone")
-    outcome.change = Change("main", True, 1 << 30, 4 << 30, (part,), (cause,))
+    part = ModuleChange(f"blocks.*{'.inner' * 20}", "activation", 0, 3 << 30)
+    cause = CostlyLine(
+        "a b/mödel.py", 50, "x = block(x)", "x = checkpoint(block, x)", 3 << 30, "alone"
+    )
+    outcome.change = BaselineChange("main", True, 1 << 30, 4 << 30, (part,), (cause,))
     return Checked(
         found, str(tmp_path), [outcome], [ScriptFinding("train.py", 7, FINDING)], ["no file"]
     )

@@ -26,13 +26,13 @@ BEFORE = {"card": lock.Timed("2.13.0", 40, (0.100, 0.101, 0.099))}
     ],
 )
 def test_only_a_whole_interval_decides(runs, known, wanted):
-    measured = steps.Measured("card", "2.13.0+cu130", 40, runs)
+    measured = steps.MeasuredRuns("card", "2.13.0+cu130", 40, runs)
     found = {one.kind: one.severity for one in steps.verdicts(NET, measured, known)}
     assert found == wanted
 
 
 def test_a_time_of_another_torch_is_not_compared():
-    measured = steps.Measured("card", "2.14.0", 40, (0.1, 0.1))
+    measured = steps.MeasuredRuns("card", "2.14.0", 40, (0.1, 0.1))
     verdict = steps.verdicts(NET, measured, BEFORE)[-1]
     assert (verdict.severity, verdict.next) == ("warning", "gpuscope check net --steps 40 --update")
 

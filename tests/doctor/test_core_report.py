@@ -9,7 +9,7 @@ import pytest
 
 from gpuscope.doctor import report as reports
 from gpuscope.doctor import table
-from gpuscope.doctor.finding import Abstained, Ended, Evidence, Finding, Fix, Report
+from gpuscope.doctor.finding import Abstained, EndedTrainer, Evidence, Finding, Fix, Report
 from gpuscope.doctor.order import rank
 from gpuscope.text.width import cells, wrap
 
@@ -243,7 +243,9 @@ def test_first_stands_what_was_looked_at_and_last_what_has_ended():
     gone = finding(
         "host-memory-limit", "info", past=True, title="pid 9 was killed", where="train.py (pid 9)"
     )
-    ended = Ended(text="train.py (pid 9), 3 min ago, was killed", command="gpuscope replay 9.box")
+    ended = EndedTrainer(
+        text="train.py (pid 9), 3 min ago, was killed", command="gpuscope replay 9.box"
+    )
     looked = ("no GPU: no driver", "no torch in /usr")
     report = settled(
         gone, finding("empty-cache", "info"), finding("pin-memory", confidence="prior")

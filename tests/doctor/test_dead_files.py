@@ -24,7 +24,7 @@ from gpuscope.cli.commands.doctor import targets
 from gpuscope.doctor import dead
 from gpuscope.doctor.dead import read_core
 from gpuscope.doctor.dead.collect import read_job
-from gpuscope.doctor.dead.find import Found
+from gpuscope.doctor.dead.find import FoundFile
 from gpuscope.doctor.dead.first_failure import judge
 from tests.recordings import REDACTED
 
@@ -60,7 +60,7 @@ def core(tmp_path_factory):
 
 def found(path, name="core.1"):
     about = path.stat()
-    return Found(path, name, "core", about.st_size, about.st_mtime)
+    return FoundFile(path, name, "core", about.st_size, about.st_mtime)
 
 
 def test_a_core_file_says_which_rank_died_of_what_in_which_command_and_library(core, tmp_path):

@@ -15,7 +15,7 @@ from gpuscope.doctor import table
 from gpuscope.doctor.finding import Finding, Report
 from gpuscope.doctor.report import exit_code
 from gpuscope.doctor.script import examine, report
-from gpuscope.doctor.script.source import Source
+from gpuscope.doctor.script.source import SourceFile
 from tests.fakes.cases import each
 
 from .gym_fixes import applied
@@ -255,7 +255,7 @@ def test_an_entangled_file_is_given_up(tmp_path: Path, monkeypatch: pytest.Monke
     entangled = HEAD + MODEL + LOOP + "    loss.backward()\n    optimizer.step()\n" * 100
     assert not check(tmp_path, entangled).problems
     # what it takes grows with the square
-    monkeypatch.setattr(Source, "_LOOKS", Source._LOOKS // 20)
+    monkeypatch.setattr(SourceFile, "_LOOKS", SourceFile._LOOKS // 20)
     seen = check(tmp_path, entangled)
     assert len(seen.problems) == 1
     assert "too large" in seen.problems[0]

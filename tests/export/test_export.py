@@ -27,7 +27,7 @@ pytest.importorskip(
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpuscope.export import run, table
-from gpuscope.export.page import Limits, Memory, Page, draw
+from gpuscope.export.page import Memory, Page, SeriesLimits, draw
 from gpuscope.store.store import Store
 from gpuscope.store.view import Capabilities, Link
 from gpuscope.wire import frames as f
@@ -53,11 +53,11 @@ def scene(*more: f.Frame, ticks: int = 3) -> Store:
     return store
 
 
-def drawn(store: Store, memory: Memory | None = None, limits: Limits | None = None) -> Page:
+def drawn(store: Store, memory: Memory | None = None, limits: SeriesLimits | None = None) -> Page:
     memory = memory or Memory()
     for host in store.view().hosts:
         memory.look(host)
-    return draw(store.view(), memory, limits or Limits())
+    return draw(store.view(), memory, limits or SeriesLimits())
 
 
 def parsed(text: str) -> Samples:
@@ -85,7 +85,7 @@ class Still:
 
 
 def text_of(store: Store) -> str:
-    exporter = run.Exporter(Still(), Limits())  # type: ignore[arg-type]
+    exporter = run.Exporter(Still(), SeriesLimits())  # type: ignore[arg-type]
     exporter._view = store.view()
     exporter._memory.look(store.view().hosts[0])
     return exporter.text().decode()
@@ -199,7 +199,7 @@ def test_cardinality_is_bounded_and_what_is_left_out_is_counted():
         for n in range(50)
     ]
     rows = [wire.row(100 + n, "t", step=n) for n in range(50)]
-    page = drawn(scene(*many, wire.sample(4, t=rows)), limits=Limits(devices=1, trainers=10))
+    page = drawn(scene(*many, wire.sample(4, t=rows)), limits=SeriesLimits(devices=1, trainers=10))
     assert len(page.samples["gpuscope_probe_up"]) == 10
     assert len(page.samples["gpuscope_gpu_info"]) == 1
     left_out = {

@@ -303,7 +303,7 @@ def test_all_say_the_same_of_a_device(state: State) -> None:
     assert [alert.kind for alert in Alerts(WATCHED).look(host)] == (
         [state.alert] if state.alert else []
     )
-    samples = page.draw(View(1, (host,)), page.Memory(), page.Limits()).samples
+    samples = page.draw(View(1, (host,)), page.Memory(), page.SeriesLimits()).samples
     assert set(samples[table.DEVICE_UP.name].values()) == {0 if state.lost or state.hangs else 1}
     seen_live = [
         (one.pitfall, one.severity) for one in live.examine(host).findings if one.severity != "info"
@@ -517,7 +517,7 @@ def test_all_say_the_same_of_a_device_whose_training_is_not_well(trained: Traine
     assert [one.kind for one in fired] == [trained.alert]
     if trained.alert != "memory":
         assert fired[0].text == f"GPU 0: {judged.word}: {judged.reason}"
-    samples = page.draw(View(1, (host,)), page.Memory(), page.Limits()).samples
+    samples = page.draw(View(1, (host,)), page.Memory(), page.SeriesLimits()).samples
     states = samples[table.DEVICE_STATE.name]
     assert {labels[-1] for labels in states} >= {trained.word}
     found = [one for one in live.examine(host, history).findings if one.severity != "info"]
@@ -553,7 +553,7 @@ def test_all_say_that_a_job_hangs_in_nccl_though_its_gpus_are_busy() -> None:
     assert {one.kind for one in Alerts(AlertSettings(stall=True, for_seconds=0.0)).look(host)} == {
         "stall"
     }
-    samples = page.draw(View(1, (host,)), page.Memory(), page.Limits()).samples
+    samples = page.draw(View(1, (host,)), page.Memory(), page.SeriesLimits()).samples
     assert set(samples[table.STALLED.name].values()) == {1}
     grave = [one for one in live.examine(host).findings if one.severity == "problem"]
     assert any("rank 3" in one.title for one in grave)

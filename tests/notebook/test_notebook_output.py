@@ -156,7 +156,7 @@ def test_what_a_cell_left_is_told_by_the_users_line():
 
 
 def test_memory_that_a_cell_keeps_and_memory_that_it_frees():
-    measured = cell.Measured(cell.Options())
+    measured = cell.MeasuredCell(cell.CellOptions())
     measured.begin()
     freed = bytearray(96 << 20)
     del freed
@@ -202,7 +202,7 @@ def test_other_words_are_refused_with_the_usage(words):
 
 def test_the_words_of_the_magics():
     assert [extension.live_seconds(one) for one in ("", "--live", "--live 5")] == [0, 60, 5]
-    assert extension.cell_options(" --lines --keep-peak") == cell.Options(True, True)
+    assert extension.cell_options(" --lines --keep-peak") == cell.CellOptions(True, True)
     with pytest.raises(ValueError, match="first line of a cell"):
         extension.cell_options("--line")
 
@@ -271,7 +271,7 @@ class Card:
 
 def test_a_cell_on_a_card_is_synchronised_once_at_each_end(monkeypatch):
     card = Card(monkeypatch, allocated=10 * MIB, peak=500 * MIB)
-    measured = cell.Measured(cell.Options())
+    measured = cell.MeasuredCell(cell.CellOptions())
     measured.begin()
     assert card.calls == ["synchronise 0", "reset 0"]
     card.use(74 * MIB, 200 * MIB)
@@ -288,7 +288,7 @@ def test_a_cell_on_a_card_is_synchronised_once_at_each_end(monkeypatch):
 @pytest.mark.parametrize(("peak", "said"), [(200, "≤ 500 MiB"), (600, "600 MiB")])
 def test_a_peak_that_is_kept_is_known_only_where_it_was_exceeded(monkeypatch, peak, said):
     card = Card(monkeypatch, allocated=10 * MIB, peak=500 * MIB)
-    measured = cell.Measured(cell.Options(keep_peak=True))
+    measured = cell.MeasuredCell(cell.CellOptions(keep_peak=True))
     measured.begin()
     card.use(10 * MIB, peak * MIB)
     _, device = measured.end()
@@ -298,7 +298,7 @@ def test_a_peak_that_is_kept_is_known_only_where_it_was_exceeded(monkeypatch, pe
 
 def test_the_lines_of_what_a_cell_left_and_the_history_is_off_again(monkeypatch):
     card = Card(monkeypatch, allocated=10 * MIB, peak=10 * MIB)
-    measured = cell.Measured(cell.Options(lines=True))
+    measured = cell.MeasuredCell(cell.CellOptions(lines=True))
     measured.begin()
     assert card.recording
     card.use(74 * MIB, 74 * MIB)
@@ -310,7 +310,7 @@ def test_the_lines_of_what_a_cell_left_and_the_history_is_off_again(monkeypatch)
 def test_a_history_of_somebody_else_is_left_alone(monkeypatch):
     card = Card(monkeypatch, allocated=10 * MIB, peak=10 * MIB)
     card.recording = True
-    measured = cell.Measured(cell.Options(lines=True))
+    measured = cell.MeasuredCell(cell.CellOptions(lines=True))
     measured.begin()
     host, _ = measured.end()
     assert card.recording
@@ -319,7 +319,7 @@ def test_a_history_of_somebody_else_is_left_alone(monkeypatch):
 
 def test_an_error_of_the_card_is_told_and_hides_nothing_else(monkeypatch):
     card = Card(monkeypatch, allocated=10 * MIB, peak=10 * MIB)
-    measured = cell.Measured(cell.Options())
+    measured = cell.MeasuredCell(cell.CellOptions())
     measured.begin()
     card.broken = True
     host, device = measured.end()

@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     """Return the exit code: 0 after a signal to end, 3 with a reason, 64 for an invalid address."""
     try:
         from ...export import run as export
-        from ...export.page import Limits
+        from ...export.page import SeriesLimits
     except ImportError as error:
         if (error.name or "").partition(".")[0] != "prometheus_client":
             raise
@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
                 f"no such directory: {args.textfile.parent}. Next:  mkdir {args.textfile.parent}"
             )
         at = export.address(args.listen or LISTEN, args.allow_remote)
-        exporter = export.Exporter(_source(args.hz), Limits(trainers=args.max_trainers))
+        exporter = export.Exporter(_source(args.hz), SeriesLimits(trainers=args.max_trainers))
         return asyncio.run(_run(args, exporter, at))
     except OSError as error:
         where = f" {error.filename}" if error.filename else ""

@@ -160,7 +160,7 @@ def run(args: argparse.Namespace) -> int:
             job.group, found, entries, runner.spent_seconds, capacity, args.price, args.samples
         )
 
-    shown = Events(result_of) if args.events else Shown(ProgressLine(sys.stderr))
+    shown = Events(result_of) if args.events else TrialLines(ProgressLine(sys.stderr))
     runner = Runner(
         job,
         ledger,
@@ -316,7 +316,7 @@ class Driver:
 # ── output ────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Shown:
+class TrialLines:
     """Prints a line for each trial that has ended, and draws the one that runs."""
 
     def __init__(self, line: ProgressLine) -> None:

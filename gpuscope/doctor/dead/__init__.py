@@ -19,7 +19,7 @@ from ..wordings import Wordings
 from .find import are_of_one_job, is_of_a_job
 
 if TYPE_CHECKING:
-    from .find import Found
+    from .find import FoundFile
     from .model import Job, Suspect
 
 __all__ = ["are_of_one_job", "examine", "is_of_a_job", "says_ranks"]
@@ -192,7 +192,7 @@ def _only_to_read(finding: Finding) -> Finding:
     return replace(finding, fixes=now) if now else finding
 
 
-def _of_snapshots(files: Iterable[Found]) -> Report:
+def _of_snapshots(files: Iterable[FoundFile]) -> Report:
     """Return what snapshots and records of out-of-memory errors show."""
     from .. import postmortem
 

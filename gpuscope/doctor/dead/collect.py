@@ -18,10 +18,10 @@ from . import (
     read_recording,
     rules,
 )
-from .find import Found, find
+from .find import FoundFile, find
 from .model import Exit, Failure, Job, Moment, Rank
 from .read_elastic import Listed
-from .read_log import Part
+from .read_log import LogPart
 
 LOOSE = -1
 """The number of the rank under which a job keeps what no file gives to a rank."""
@@ -36,7 +36,7 @@ def read_job(paths: Sequence[Path], name: str) -> Job:
 
 
 def read_files(
-    files: Sequence[Found], name: str, unread: Iterable[str] = (), attempt: int | None = None
+    files: Sequence[FoundFile], name: str, unread: Iterable[str] = (), attempt: int | None = None
 ) -> Job:
     """Return what is known of the job that left these files.
 
@@ -52,7 +52,7 @@ def read_files(
         files = [one for one in files if one.local is not None and one.attempt == attempt]
     for one in files:
         job.found[one.kind] = job.found.get(one.kind, 0) + 1
-    parts: list[Part] = []
+    parts: list[LogPart] = []
     listed: list[Listed] = []
     texts = [one for one in files if one.kind == "text"]
     tail = excerpt.tail_bytes(len(texts))
@@ -85,7 +85,9 @@ def read_files(
     return job
 
 
-def _read_text(job: Job, one: Found, tail: int, parts: list[Part], listed: list[Listed]) -> None:
+def _read_text(
+    job: Job, one: FoundFile, tail: int, parts: list[LogPart], listed: list[Listed]
+) -> None:
     try:
         log = read_log.read(one, tail)
     except OSError as error:
@@ -100,7 +102,7 @@ def _read_text(job: Job, one: Found, tail: int, parts: list[Part], listed: list[
         job.world = max(job.world or 0, log.world)
 
 
-def _read_error_file(job: Job, one: Found, parts: list[Part]) -> None:
+def _read_error_file(job: Job, one: FoundFile, parts: list[LogPart]) -> None:
     try:
         failure = read_elastic.read_error_file(one)
     except (OSError, ValueError, AttributeError) as error:
@@ -109,10 +111,10 @@ def _read_error_file(job: Job, one: Found, parts: list[Part]) -> None:
     if failure is not None:
         rules.classify(failure)
         about = Rank(LOOSE, failures=[failure], sources=[one.name])
-        parts.append(Part(one, about))
+        parts.append(LogPart(one, about))
 
 
-def _read_recording(job: Job, one: Found, parts: list[Part]) -> None:
+def _read_recording(job: Job, one: FoundFile, parts: list[LogPart]) -> None:
     own, recorded, problem = read_recording.read(one)
     parts.extend(own)
     if recorded is not None:
@@ -121,10 +123,10 @@ def _read_recording(job: Job, one: Found, parts: list[Part]) -> None:
         job.unread.append(f"{one.name}: {problem}.")
 
 
-def _read_core(job: Job, one: Found, parts: list[Part]) -> None:
+def _read_core(job: Job, one: FoundFile, parts: list[LogPart]) -> None:
     try:
         core, part = read_core.read(one)
-    except read_core.Packed as error:
+    except read_core.PackedCore as error:
         job.unread.append(f"{one.name}: {error}.")
         return
     except (read_core.NoCore, OSError) as error:
@@ -135,7 +137,7 @@ def _read_core(job: Job, one: Found, parts: list[Part]) -> None:
     parts.append(part)
 
 
-def _number(job: Job, parts: Sequence[Part], listed: Sequence[Listed]) -> None:
+def _number(job: Job, parts: Sequence[LogPart], listed: Sequence[Listed]) -> None:
     """Find the rank in the job of every part, also of those that know only that on their host."""
     bases: dict[str, int] = {}
     for part in parts:
@@ -169,7 +171,7 @@ def _number(job: Job, parts: Sequence[Part], listed: Sequence[Listed]) -> None:
             part.rank = by_pid.get(part.about.pid)
 
 
-def _merge(job: Job, parts: Sequence[Part]) -> None:
+def _merge(job: Job, parts: Sequence[LogPart]) -> None:
     for part in parts:
         about = part.about
         rank = job.rank(LOOSE if part.rank is None else part.rank)
@@ -219,7 +221,7 @@ def _add_listed(job: Job, listed: Sequence[Listed]) -> None:
                 rank.failures.append(item.failure)
 
 
-def _add_flights(job: Job, files: Sequence[Found]) -> None:
+def _add_flights(job: Job, files: Sequence[FoundFile]) -> None:
     for dump in read_flight.read_all(files):
         if dump.failure:
             job.unread.append(f"{dump.found.name}: {dump.failure}.")

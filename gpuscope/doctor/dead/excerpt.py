@@ -39,7 +39,7 @@ MOST_HITS = 64
 """How many hits of one needle are kept of one chunk, the first half and the last half of them."""
 
 
-class Excerpt:
+class LogExcerpt:
     """The kept lines of a log, each with its number from 1, and the size of the whole log.
 
     ``problem`` says why reading ended early.
@@ -56,12 +56,12 @@ def tail_bytes(logs: int) -> int:
     return max(LEAST_TAIL_BYTES, min(MOST_TAIL_BYTES, ALL_TAILS_BYTES // max(logs, 1)))
 
 
-def read(stream: IO[bytes], tail: int, needles: Sequence[bytes] = OF_OTHERS) -> Excerpt:
+def read(stream: IO[bytes], tail: int, needles: Sequence[bytes] = OF_OTHERS) -> LogExcerpt:
     """Return the excerpt of an open log, which may be packed by gzip or xz.
 
     ``tail`` is how many bytes of its end are kept.
     """
-    excerpt = Excerpt()
+    excerpt = LogExcerpt()
     source: Any = stream
     begin = stream.read(6)
     stream.seek(0)

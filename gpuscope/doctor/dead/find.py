@@ -42,7 +42,7 @@ _NUMBER = re.compile(r"\d+(?=[^\d/]*$)")
 
 
 @dataclass(slots=True)
-class Found:
+class FoundFile:
     """A file of a job, with what its path says.
 
     ``rank`` is the rank in the job, ``local`` that on its host; ``run`` is the folder that one
@@ -103,7 +103,7 @@ def walk(paths: Sequence[Path]) -> Iterator[tuple[Path, str]]:
                 yield full, str(full.relative_to(path))
 
 
-def find(paths: Sequence[Path]) -> tuple[list[Found], list[str]]:
+def find(paths: Sequence[Path]) -> tuple[list[FoundFile], list[str]]:
     """Return the files that a job left, and why others could not be read."""
     unread: list[str] = []
     found = list(find_each(paths, unread))
@@ -111,7 +111,7 @@ def find(paths: Sequence[Path]) -> tuple[list[Found], list[str]]:
     return found, unread
 
 
-def find_each(paths: Sequence[Path], unread: list[str]) -> Iterator[Found]:
+def find_each(paths: Sequence[Path], unread: list[str]) -> Iterator[FoundFile]:
     """Yield the files that a job left, not yet placed, and add to ``unread`` why others are not.
 
     A text below a folder counts where it says something that jobs say. One that the user named
@@ -137,7 +137,7 @@ def find_each(paths: Sequence[Path], unread: list[str]) -> Iterator[Found]:
         if kind == "packed" and not path.name.startswith("core"):
             continue  # nothing else of what is packed so can be told from its name
         if kind not in ("binary", "zip"):
-            yield Found(path, name, kind, about.st_size, about.st_mtime)
+            yield FoundFile(path, name, kind, about.st_size, about.st_mtime)
 
 
 def _says_something(file: object, head: bytes, size: int) -> bool:
@@ -151,7 +151,7 @@ def _says_something(file: object, head: bytes, size: int) -> bool:
     return _OF_A_JOB.search(file.read(HEAD_BYTES)) is not None  # type: ignore[attr-defined]
 
 
-def _place(found: Iterable[Found]) -> None:
+def _place(found: Iterable[FoundFile]) -> None:
     """Read from the paths to which rank, host and attempt each file belongs."""
     rest = []
     for one in found:
@@ -171,9 +171,9 @@ def _place(found: Iterable[Found]) -> None:
     _place_by_numbers(rest)
 
 
-def _place_by_numbers(found: Iterable[Found]) -> None:
+def _place_by_numbers(found: Iterable[FoundFile]) -> None:
     """Take the number in which files differ for their rank, where they count from 0 on."""
-    alike: defaultdict[tuple[str, str], list[tuple[int, Found]]] = defaultdict(list)
+    alike: defaultdict[tuple[str, str], list[tuple[int, FoundFile]]] = defaultdict(list)
     for one in found:
         match = _NUMBER.search(one.name)
         folder = one.name.rpartition("/")[0]

@@ -14,7 +14,7 @@ from ...snapshot.model import Frame
 from ..finding import Abstained, Confidence, Evidence
 
 if TYPE_CHECKING:
-    from .find import Found
+    from .find import FoundFile
 
 Means = Literal["cause", "effect", "told", "fact"]
 """What a message says of the rank that wrote it.
@@ -253,7 +253,7 @@ class Job:
     flight_names: set[str] = field(default_factory=set)
     cores: list[Core] = field(default_factory=list)
     recorded: list[Recorded] = field(default_factory=list)
-    files: Sequence[Found] = ()
+    files: Sequence[FoundFile] = ()
 
     def rank(self, number: int) -> Rank:
         """Return the rank with this number, and make it where it is new."""

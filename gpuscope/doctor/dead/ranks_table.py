@@ -33,7 +33,7 @@ _LEGEND = (
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class RanksRow:
     """One or several ranks that ended alike, and at which times.
 
     ``sign`` is how they ended, a character of the legend. ``end`` is when, in seconds since 1970.
@@ -50,7 +50,7 @@ class Row:
     host: str
 
 
-def rows(job: Job, verdict: Verdict) -> list[Row]:
+def rows(job: Job, verdict: Verdict) -> list[RanksRow]:
     """Return the table's rows: the ranks of the first suspect, then the others, alike together."""
     scene = Scene(job)
     culprits = verdict.suspects[0].ranks if verdict.suspects else ()
@@ -65,7 +65,7 @@ def rows(job: Job, verdict: Verdict) -> list[Row]:
         ranks = [scene.get(number) for number in numbers]
         hosts = {rank.host for rank in ranks}
         made.append(
-            Row(
+            RanksRow(
                 ranks=tuple(numbers),
                 culprit=culprit,
                 sign=sign,
@@ -181,14 +181,14 @@ def lines(job: Job, verdict: Verdict, width: int) -> list[Line]:
     return [*out, [(beginning("  " + legend, width), "faint")], []]
 
 
-def _name(row: Row) -> str:
+def _name(row: RanksRow) -> str:
     text = named_ranges("rank", row.ranks)
     if cells(text) > 18:
         text = f"{len(row.ranks)} ranks"
     return text
 
 
-def _step(row: Row) -> str:
+def _step(row: RanksRow) -> str:
     return "" if row.step is None else f"step {row.step}"
 
 
@@ -209,7 +209,7 @@ def _title(job: Job, begin: float | None, end: float | None, width: int) -> Line
     return [("Ranks", "accent"), (beginning(f"  {text}", width - 5), "muted")]
 
 
-def _span(shown: Iterable[Row]) -> tuple[float | None, float | None]:
+def _span(shown: Iterable[RanksRow]) -> tuple[float | None, float | None]:
     """Return the times that the table covers: from before the first last words to the last ones."""
     ends = [at for row in shown for at in (row.last, row.end) if at is not None]
     if not ends:
@@ -225,7 +225,7 @@ def _axis(begin: float, end: float, room: int, time_cells: int) -> Line:
     return [(pad("", 4 + room), ""), (left + middle + right, "faint")]
 
 
-def _bar(row: Row, begin: float, end: float, time_cells: int) -> Line:
+def _bar(row: RanksRow, begin: float, end: float, time_cells: int) -> Line:
     """Return a row over time: a line while its ranks wrote, dots until their end, and a sign."""
 
     def cell(at: float) -> int:

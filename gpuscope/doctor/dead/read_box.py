@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ...snapshot.model import Frame
 from ...store.blackbox import BoxReader, how_it_ended
-from .find import Found
+from .find import FoundFile
 from .model import Exit, Failure
-from .read_log import Part
+from .read_log import LogPart
 from .read_recording import about_trainer
 from .rules import classify
 
@@ -14,7 +14,7 @@ _KEY = "box"
 MOST_LINES = 20_000
 
 
-def read(found: Found) -> Part | None:
+def read(found: FoundFile) -> LogPart | None:
     """Return what a black box says of its rank, or None where it holds no trainer."""
     from ...store.decode import decode
     from ...store.store import Store
@@ -50,7 +50,7 @@ def read(found: Found) -> Part | None:
         if isinstance(code, int):
             about.exit = Exit(code, found.name, trainer.definition.pid, last)
         about.last_line = how_it_ended(ended)
-    return Part(found, about, trainer.definition.rank, None)
+    return LogPart(found, about, trainer.definition.rank, None)
 
 
 def _frames(ended: dict[str, object]) -> list[Frame]:

@@ -20,9 +20,9 @@ from typing import IO, Any
 
 from ...wire.files import open_regular
 from ..file_kinds import GZIP, XZ, ZSTD
-from .find import Found
+from .find import FoundFile
 from .model import Core, Exit, Rank
-from .read_log import Part
+from .read_log import LogPart
 
 MOST_NOTES = 100_000
 MOST_SEGMENTS = 200_000
@@ -59,17 +59,17 @@ class NoCore(Exception):
     """The file holds no core that can be read. The text says why."""
 
 
-class Packed(NoCore):
+class PackedCore(NoCore):
     """The core file is packed in a way that this Python cannot read."""
 
 
-def read(found: Found) -> tuple[Core, Part]:
+def read(found: FoundFile) -> tuple[Core, LogPart]:
     """Return what a core file says. Raises NoCore and OSError."""
     with open_regular(found.path) as file:
         try:
             core, values = _read(_opened(file))
-        except Packed:
-            raise Packed(_named(found)) from None
+        except PackedCore:
+            raise PackedCore(_named(found)) from None
     core.source = found.name
     core.time = found.modified
     about = Rank(-1, pid=core.pid, sources=[found.name])
@@ -78,10 +78,10 @@ def read(found: Found) -> tuple[Core, Part]:
     about.local = values.get("LOCAL_RANK")
     if core.signal in CRASHES:
         about.exit = Exit(-core.signal, found.name, core.pid, found.modified)
-    return core, Part(found, about, core.rank)
+    return core, LogPart(found, about, core.rank)
 
 
-def _named(found: Found) -> str:
+def _named(found: FoundFile) -> str:
     """Return what the name of a packed core file says, and how to unpack it."""
     name = found.path.name
     tool = {"zst": "zstd -d", "lz4": "lz4 -d"}.get(name.rpartition(".")[2], "unpack it")
@@ -100,7 +100,7 @@ def _opened(file: IO[bytes]) -> IO[bytes]:
         return file
     opener: Any = {GZIP: gzip.open, XZ[:2]: lzma.open, ZSTD[:2]: _zstd_open()}.get(head[:2])
     if opener is None:
-        raise Packed
+        raise PackedCore
     try:
         with opener(file) as unpacked:
             return io.BytesIO(unpacked.read(MOST_UNPACKED))

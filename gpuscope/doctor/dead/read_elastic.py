@@ -11,7 +11,7 @@ from typing import Any
 
 from ...wire.files import open_regular
 from . import tracebacks
-from .find import Found
+from .find import FoundFile
 from .lines import LogLine
 from .model import Failure
 
@@ -45,7 +45,7 @@ class Listed:
     failure: Failure | None = None
 
 
-def read_error_file(found: Found) -> Failure | None:
+def read_error_file(found: FoundFile) -> Failure | None:
     """Return the exception in an error file. Raises OSError, or ValueError for another file."""
     with open_regular(found.path) as file:
         document: Any = json.loads(file.read(MOST_BYTES))

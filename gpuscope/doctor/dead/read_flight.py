@@ -19,7 +19,7 @@ from typing import Any
 from ...process.child import ChildError, LineChild
 from ...snapshot import flight_child, limits
 from ...text.units import MIB
-from .find import Found
+from .find import FoundFile
 from .model import Call
 
 SECONDS = 60.0
@@ -37,7 +37,7 @@ class Dump:
     read.
     """
 
-    found: Found
+    found: FoundFile
     rank: int | None = None
     host: str = ""
     calls: dict[str, list[Call]] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Dump:
     failure: str = ""
 
 
-def read_all(files: Sequence[Found]) -> Iterator[Dump]:
+def read_all(files: Sequence[FoundFile]) -> Iterator[Dump]:
     """Yield the dumps in these files; a child that dies at one is replaced for the next."""
     child: LineChild | None = None
     limit, _ = limits.for_files(*(str(one.path) for one in files)) if files else (0, 0.0)
@@ -76,7 +76,7 @@ def _start(limit: int) -> LineChild:
     )
 
 
-def _dump(found: Found, answer: dict[str, Any]) -> Dump:
+def _dump(found: FoundFile, answer: dict[str, Any]) -> Dump:
     if "failure" in answer:
         return Dump(found, failure=str(answer["failure"]))
     dump = Dump(found, rank=answer.get("rank"), host=answer["host"])

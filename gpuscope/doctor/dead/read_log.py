@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from ...wire.files import open_regular
 from . import excerpt, json_lines, read_elastic, rules, tracebacks
-from .find import Found
+from .find import FoundFile
 from .lines import LineReader, LogLine, parts_of, time_near
 from .model import Moment, Rank
 from .read_elastic import Listed
@@ -52,10 +52,10 @@ MOST_MOMENTS = 60
 
 
 @dataclass(slots=True)
-class Part:
+class LogPart:
     """What one file says of one rank; ``rank`` and ``local`` are None where nothing names them."""
 
-    found: Found
+    found: FoundFile
     about: Rank
     rank: int | None = None
     local: int | None = None
@@ -65,14 +65,14 @@ class Part:
 class ReadLog:
     """What one log says: of ranks, and of the job as a whole."""
 
-    parts: list[Part] = field(default_factory=list)
+    parts: list[LogPart] = field(default_factory=list)
     listed: list[Listed] = field(default_factory=list)
     world: int | None = None
     bytes_read: int = 0
     problem: str = ""
 
 
-def read(found: Found, tail: int) -> ReadLog:
+def read(found: FoundFile, tail: int) -> ReadLog:
     """Return what a log says. Raises OSError."""
     with open_regular(found.path) as file:
         of_rank = found.rank is not None or found.local is not None
@@ -92,7 +92,7 @@ def read(found: Found, tail: int) -> ReadLog:
     for line in lines:
         streams[line.rank, line.local].append(line)
     for (rank, local), own in streams.items():
-        part = Part(found, Rank(-1), rank, local)
+        part = LogPart(found, Rank(-1), rank, local)
         _read_stream(part.about, own, found.name)
         log.parts.append(part)
     for line in lines[:400]:

@@ -12,9 +12,9 @@ from ...model.job_ends import how_it_ended
 from ...snapshot.model import Frame
 from ...text.ranges import ranges_text
 from ...text.units import bytes_text, duration_text
-from .find import Found
+from .find import FoundFile
 from .model import Failure, Moment, Rank, Recorded, Stack
-from .read_log import Part
+from .read_log import LogPart
 from .rules import classify
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _KEY = "past"
 _GONE = b'"gone"'
 
 
-def read(found: Found) -> tuple[list[Part], Recorded | None, str]:
+def read(found: FoundFile) -> tuple[list[LogPart], Recorded | None, str]:
     """Return what a recording says of each rank, who held up the others, and why it says less."""
     from ...wire.recording import RecordingReader
 
@@ -129,13 +129,13 @@ def _seen(host: HostView, job: JobView) -> float:
     return max(one.gone.wall_seconds or 0.0 for one in job.trainers if one.gone is not None)
 
 
-def _part(found: Found, host: HostView, trainer: TrainerView, several: bool) -> Part:
+def _part(found: FoundFile, host: HostView, trainer: TrainerView, several: bool) -> LogPart:
     about = about_trainer(host, trainer, found.name)
     about.host = host.name if several else ""
     failure = _failure(host, trainer, found.name)
     if failure is not None:
         about.failures.append(failure)
-    return Part(found, about, trainer.definition.rank, None)
+    return LogPart(found, about, trainer.definition.rank, None)
 
 
 def about_trainer(host: HostView, trainer: TrainerView, name: str) -> Rank:
@@ -194,7 +194,7 @@ def _failure(host: HostView, trainer: TrainerView, name: str) -> Failure | None:
     return None
 
 
-def _mark_waiting(parts: Sequence[Part], recorded: Recorded) -> None:
+def _mark_waiting(parts: Sequence[LogPart], recorded: Recorded) -> None:
     """Note of each rank that it waited, or where it was while the others did."""
     for part in parts:
         if part.rank in recorded.waiting and recorded.behind:

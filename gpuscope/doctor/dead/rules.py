@@ -26,7 +26,7 @@ BENIGN = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class RankRule:
     """A pattern and what it says of the rank whose line or exception it fits."""
 
     id: str
@@ -37,7 +37,7 @@ class Rule:
 
 
 @cache
-def rules(name: str) -> tuple[tuple[Rule, re.Pattern[str]], ...]:
+def rules(name: str) -> tuple[tuple[RankRule, re.Pattern[str]], ...]:
     """Return the rules of a file, in their order. Raises :class:`TableError`."""
     path = FOLDER / f"{name}.json"
     try:
@@ -47,9 +47,9 @@ def rules(name: str) -> tuple[tuple[Rule, re.Pattern[str]], ...]:
     return tuple(_read(path.name, number, row) for number, row in enumerate(rows, 1))
 
 
-def _read(file: str, number: int, row: Any) -> tuple[Rule, re.Pattern[str]]:
+def _read(file: str, number: int, row: Any) -> tuple[RankRule, re.Pattern[str]]:
     try:
-        rule = Rule(**checked(row, Rule))
+        rule = RankRule(**checked(row, RankRule))
         if rule.means not in get_args(Means):
             raise ValueError(f"means is {rule.means}, not one of {', '.join(get_args(Means))}")
         flags = re.IGNORECASE if file == "exceptions.json" else 0
@@ -64,7 +64,7 @@ def needles() -> tuple[str, ...]:
     return tuple(dict.fromkeys(one for rule, _ in rules("lines") for one in rule.needles))
 
 
-def of_line(text: str) -> tuple[Rule, dict[str, str]] | None:
+def of_line(text: str) -> tuple[RankRule, dict[str, str]] | None:
     """Return the rule that fits a line, with the named parts of its pattern."""
     for rule, pattern in rules("lines"):
         if any(needle in text for needle in rule.needles):
@@ -107,7 +107,7 @@ def classify(failure: Failure) -> None:
     failure.fields = found
 
 
-def _has_effect(rules_found: Iterable[Rule | None]) -> bool:
+def _has_effect(rules_found: Iterable[RankRule | None]) -> bool:
     return any(rule is not None and rule.means == "effect" for rule in rules_found)
 
 
@@ -117,7 +117,7 @@ def of_message(text: str) -> str:
     return rule.cause if rule is not None and rule.means == "cause" else ""
 
 
-def _of_exception(text: str) -> tuple[Rule | None, dict[str, str]]:
+def _of_exception(text: str) -> tuple[RankRule | None, dict[str, str]]:
     for rule, pattern in rules("exceptions"):
         match = pattern.search(text)
         if match is not None:

@@ -10,19 +10,19 @@ import io
 import tokenize
 import warnings
 
-from .source import Source
+from .source import SourceFile
 
 MOST_LINES, MOST_COLUMNS = 40, 300
 """A longer fix is described in words, because a fix that is cut is neither readable nor Python."""
 _SIMPLE = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr, ast.Return)
 
 
-def text(s: Source, node: ast.AST) -> str:
+def text(s: SourceFile, node: ast.AST) -> str:
     """Return the text of ``node`` in its own lines, moved to the left margin."""
     return edit(s, node)
 
 
-def edit(s: Source, outer: ast.AST, *changes: tuple[ast.AST, str]) -> str:
+def edit(s: SourceFile, outer: ast.AST, *changes: tuple[ast.AST, str]) -> str:
     """Return the text of ``outer`` with each of the inner nodes replaced by a new text.
 
     The result is "" where a node has no position in the text.
@@ -44,7 +44,7 @@ def edit(s: Source, outer: ast.AST, *changes: tuple[ast.AST, str]) -> str:
     return _dedent(b"".join(parts).decode("utf-8", "replace"), len(line) - len(line.lstrip()))
 
 
-def statement(s: Source, node: ast.AST, *changes: tuple[ast.AST, str]) -> str:
+def statement(s: SourceFile, node: ast.AST, *changes: tuple[ast.AST, str]) -> str:
     """Return the text of the statement that ``node`` belongs to, edited.
 
     The result is "" for a compound statement, because no line can be put before or after a part of
@@ -54,7 +54,7 @@ def statement(s: Source, node: ast.AST, *changes: tuple[ast.AST, str]) -> str:
     return edit(s, whole, *changes) if isinstance(whole, _SIMPLE) else ""
 
 
-def head(s: Source, loop: ast.For | ast.AsyncFor | ast.While) -> str:
+def head(s: SourceFile, loop: ast.For | ast.AsyncFor | ast.While) -> str:
     """Return the lines of a loop up to its colon, whatever its body is.
 
     The result is "" for a loop whose body is on the same line.
@@ -68,7 +68,7 @@ def head(s: Source, loop: ast.For | ast.AsyncFor | ast.While) -> str:
     return ""
 
 
-def with_argument(s: Source, call: ast.Call, argument: str) -> str:
+def with_argument(s: SourceFile, call: ast.Call, argument: str) -> str:
     """Return the text of a call with one more argument at its end."""
     found = text(s, call)
     try:
@@ -90,7 +90,7 @@ def with_argument(s: Source, call: ast.Call, argument: str) -> str:
     return "\n".join(lines)
 
 
-def with_keyword(s: Source, call: ast.Call, name: str, value: str) -> str:
+def with_keyword(s: SourceFile, call: ast.Call, name: str, value: str) -> str:
     """Return the text of a call in which the keyword ``name`` has this value."""
     for item in call.keywords:
         if item.arg == name:

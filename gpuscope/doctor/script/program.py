@@ -12,7 +12,7 @@ from functools import cached_property
 
 from ..finding import Confidence, Severity
 from .nodes import key, names, receiver
-from .source import Loop, Source
+from .source import Loop, SourceFile
 
 DDP = "torch.nn.parallel.DistributedDataParallel"
 DP = "torch.nn.DataParallel"
@@ -80,7 +80,7 @@ class ScriptMatch:
     confidence: Confidence = "likely"
 
 
-class Script(Source):
+class Script(SourceFile):
     """A Python file with the facts about its training."""
 
     @cached_property

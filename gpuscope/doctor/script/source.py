@@ -47,7 +47,7 @@ class SourceTooLarge(Exception):
     """The file is so large or so entangled that checking it would take long."""
 
 
-class Source:
+class SourceFile:
     """A parsed file. Raises what ``ast.parse`` raises."""
 
     _LOOKS = 3_000_000  # about five seconds

@@ -23,7 +23,7 @@ from ..widgets.table import Column, LiveTable, TableRow
 from ..widgets.text_dialog import TextDialog
 
 if TYPE_CHECKING:
-    from ...cli.commands.lab.recorded import Training
+    from ...cli.commands.lab.recorded import RecordedTraining
     from ...lab.ledger import Entry
 
 log = logging.getLogger("gpuscope.lab")
@@ -52,7 +52,7 @@ class RecordingDialog(TextDialog):
         super().__init__()
         self.runs = runs
         self._taken = taken
-        self._found: Sequence[Training] = ()
+        self._found: Sequence[RecordedTraining] = ()
         self._problem = ""
         self._reading = False
         self._input = Input(placeholder="path of a .gsr file", max_length=1000)
@@ -142,6 +142,6 @@ class RecordingDialog(TextDialog):
         event.stop()
         self._take(self._found[int(event.key)])
 
-    def _take(self, training: Training) -> None:
+    def _take(self, training: RecordedTraining) -> None:
         self._taken(self.runs.book.keep(training.entry))
         self.dismiss()

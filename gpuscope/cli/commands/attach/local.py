@@ -18,13 +18,22 @@ from ....attach.attach_options import Consent, Ladder, look
 from ....attach.inject import METHODS, PATIENCE_SECONDS, CannotInject, inject
 from ....text.units import duration_text
 
-__all__ = ["METHODS", "Consent", "Ladder", "Outcome", "attach_pid", "audit", "audit_path", "look"]
+__all__ = [
+    "METHODS",
+    "AttachOutcome",
+    "Consent",
+    "Ladder",
+    "attach_pid",
+    "audit",
+    "audit_path",
+    "look",
+]
 
 MAX_AUDIT_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
-class Outcome:
+class AttachOutcome:
     """The result of attaching to one process.
 
     ``ok`` means that a probe listens there. Otherwise ``code`` is one of gone, refused, disabled,
@@ -45,7 +54,7 @@ def attach_pid(
     start: int | None = None,
     patience: float = PATIENCE_SECONDS,
     progress: Callable[[str], None] = lambda text: None,
-) -> Outcome:
+) -> AttachOutcome:
     """Make sure that a probe listens in process ``pid``.
 
     Without ``inject_method`` (auto, pep768, ptrace) the process is only examined. Before anything
@@ -53,13 +62,13 @@ def attach_pid(
     """
     ladder = look(pid, start)
     if ladder.best.name == "probe":
-        return Outcome(True, "probe", "", ladder.text())
+        return AttachOutcome(True, "probe", "", ladder.text())
     if inject_method is None or ladder.uid is None:
-        return Outcome(False, "outside", ladder.rungs[-1].code or "not_asked", ladder.text())
+        return AttachOutcome(False, "outside", ladder.rungs[-1].code or "not_asked", ladder.text())
     try:
         consent = ladder.consent(inject_method)
     except CannotInject as error:
-        return Outcome(False, "outside", error.code, _refused(ladder, error))
+        return AttachOutcome(False, "outside", error.code, _refused(ladder, error))
     audit(
         f"inject {consent.method} into pid {pid} (start {consent.start}, {consent.user}): "
         f"{consent.command}"
@@ -68,7 +77,7 @@ def attach_pid(
         done = inject(pid, ladder.start, consent.method, patience, progress)
     except CannotInject as error:
         audit(f"inject pid {pid}: {error.code}: {error.why}")
-        return Outcome(False, "outside", error.code, _refused(ladder, error))
+        return AttachOutcome(False, "outside", error.code, _refused(ladder, error))
     audit(f"inject pid {pid}: done, {done.ready_seconds:.2f} s")
     stopped_text = (
         f"Its main thread paused {duration_text(done.stop_seconds)}. "
@@ -79,7 +88,7 @@ def attach_pid(
         f"The probe is in pid {pid} ({done.method}). "
         f"{stopped_text}{consent.undo[0].upper()}{consent.undo[1:]}"
     )
-    return Outcome(True, done.method, "", text, dict(vars(done)))
+    return AttachOutcome(True, done.method, "", text, dict(vars(done)))
 
 
 def audit_path() -> Path:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ....doctor.finding import Ended, Evidence, Finding, Report
+from ....doctor.finding import EndedTrainer, Evidence, Finding, Report
 from ....doctor.postmortem_oom import WORDINGS
 from ....probe import blackbox, records
 from ....store.blackbox import BoxReader, how_it_ended
@@ -74,7 +74,7 @@ def examine(seconds: float = SECONDS, kernel_log: str = KERNEL_LOG) -> Report:
     return report
 
 
-def _line(death: Death) -> Ended:
+def _line(death: Death) -> EndedTrainer:
     text = f"{death.name}, {age_text(max(time.time() - death.ended, 1.0))} ago, {death.how}"
     known = next(
         (
@@ -87,7 +87,7 @@ def _line(death: Death) -> Ended:
     verb = "replay"
     if known is not None:
         text, verb = f"{text}. {known.title} [{known.pitfall}]", "doctor"
-    return Ended(text=text, command=f"gpuscope {verb} {shlex.quote(str(death.path))}")
+    return EndedTrainer(text=text, command=f"gpuscope {verb} {shlex.quote(str(death.path))}")
 
 
 def deaths(

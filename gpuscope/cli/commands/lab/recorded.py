@@ -42,7 +42,7 @@ class RecordedError(UserError):
 
 
 @dataclass(frozen=True, slots=True)
-class Training:
+class RecordedTraining:
     """One job of a recording. ``pids`` are those of its ranks: any of them names it."""
 
     pids: tuple[int, ...]
@@ -51,7 +51,7 @@ class Training:
     entry: Entry
 
 
-def comparand(path: Path, pid: int | None = None, samples: int | None = None) -> Training:
+def comparand(path: Path, pid: int | None = None, samples: int | None = None) -> RecordedTraining:
     """Return the training of a recording. Raises :class:`RecordedError`.
 
     If there are several, the pid of one rank names the training. ``samples`` is the number of
@@ -77,13 +77,13 @@ def comparand(path: Path, pid: int | None = None, samples: int | None = None) ->
     raise RecordedError(f"{what}\n{_listed(path, found)}".rstrip())
 
 
-def _listed(path: Path, found: Iterable[Training]) -> str:
+def _listed(path: Path, found: Iterable[RecordedTraining]) -> str:
     return "\n".join(
         f"  {clean(str(path))}:{t.pids[0]}    {t.title}, {t.steps:,} steps" for t in found
     )
 
 
-def trainings(path: Path, samples: int | None = None) -> list[Training]:
+def trainings(path: Path, samples: int | None = None) -> list[RecordedTraining]:
     """Return every training in the file, in the order in which they began.
 
     Raises :class:`RecordedError` for a file that is not a recording. Of a file that is cut or
@@ -224,7 +224,7 @@ def _host(stream: Stream) -> dict[str, Any]:
 # ── the document ──────────────────────────────────────────────────────────────────────────────────
 
 
-def _training(path: Path, ranks: list[_Rank], samples: int | None) -> Training:
+def _training(path: Path, ranks: list[_Rank], samples: int | None) -> RecordedTraining:
     ranks = sorted(ranks, key=lambda rank: (rank.definition.rank or 0, rank.key))
     lead = max(ranks, key=lambda rank: len(rank.windows))  # the rank with the most windows of steps
     definition = lead.definition
@@ -240,7 +240,7 @@ def _training(path: Path, ranks: list[_Rank], samples: int | None) -> Training:
     pids = tuple(rank.definition.pid for rank in ranks)
     label = f"{path.name}:{pids[0]} {script}"
     entry = entry_of(document, at=lead.at, source=SOURCE, label=label, environment=environment)
-    return Training(
+    return RecordedTraining(
         pids, script + (f", {len(ranks)} ranks" if len(ranks) > 1 else ""), steps, entry
     )
 

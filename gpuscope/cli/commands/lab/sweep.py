@@ -145,7 +145,7 @@ def run(args: argparse.Namespace) -> int:
                 ledger.remove(entry.id)
         before = [entry for entry in before if not entry.failure]
     _announce(plan, before, again=earlier is not None)
-    bar = Bar(sys.stderr)
+    bar = SweepBar(sys.stderr)
     try:
         outcome = Sweep(plan, ledger, bar.show, args.timeout, lambda: Tensors(others)).run()
     finally:
@@ -343,7 +343,7 @@ def _say(*lines: str) -> None:
 # ── progress ──────────────────────────────────────────────────────────────────────────────────────
 
 
-class Bar:
+class SweepBar:
     """Shows progress in one line that is drawn over on a terminal.
 
     If the output is not a terminal, it prints one line for each run that ends, without escape

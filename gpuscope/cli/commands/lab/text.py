@@ -15,7 +15,7 @@ NAMED_BREAKS = 5
 """How many graph breaks and recompiles are named; the others are only counted."""
 
 
-class Progress:
+class WorkerProgress:
     """Prints what the worker says on stderr, a line a second."""
 
     def __init__(self) -> None:

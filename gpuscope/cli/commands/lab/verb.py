@@ -13,7 +13,7 @@ from ....lab.config import LabConfig, add_toggles
 from ....lab.launch import LabRun, run_blocking
 from ....store.view import HostView
 from . import devices as lab_devices
-from .text import Progress, in_words
+from .text import WorkerProgress, in_words
 
 HINT_STEPS = 100
 
@@ -97,7 +97,7 @@ def _refuse(config: LabConfig, refused: metrics.Failure, as_json: bool) -> int:
 def _train(args: argparse.Namespace, config: LabConfig, share: lab_devices.TensorShare) -> int:
     if config.steps is None:
         print("Training until Ctrl-C (--steps N ends it by itself).", file=sys.stderr, flush=True)
-    progress = Progress()
+    progress = WorkerProgress()
 
     def hear(record: metrics.Record) -> None:
         share.record(record)

@@ -46,7 +46,7 @@ class TrainerNotMeasured(UserError):
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredTrainer:
     """The measurements of one trainer on one device, in bytes.
 
     ``outside_bytes`` is what its process holds outside of torch's allocator, None where the driver
@@ -120,7 +120,7 @@ def is_recording(word: str) -> bool:
     return os.path.isfile(word) or bool(colon and pid.isdigit() and os.path.isfile(path))
 
 
-def live(pid: int) -> Measured:
+def live(pid: int) -> MeasuredTrainer:
     """A trainer of this host with a probe in it. Raises :class:`TrainerNotMeasured`."""
     from ..doctor import live as doctor_live
 
@@ -137,7 +137,7 @@ def live(pid: int) -> Measured:
     return _largest([(host, one) for one in chosen], f"pid {pid}")
 
 
-def recorded(target: str) -> Measured:
+def recorded(target: str) -> MeasuredTrainer:
     """A training in a recording; ``FILE:PID`` says which. Raises :class:`TrainerNotMeasured`."""
     path, pid = (
         (target, None)
@@ -202,7 +202,7 @@ def _allocators(trainer: TrainerView) -> list[AllocView]:
     ]
 
 
-def _largest(pairs: list[tuple[HostView, TrainerView]], name: str) -> Measured:
+def _largest(pairs: list[tuple[HostView, TrainerView]], name: str) -> MeasuredTrainer:
     """Return the rank and the device with the highest peak: it runs out of memory first."""
     every = [(host, trainer, one) for host, trainer in pairs for one in _allocators(trainer)]
     if not every:
@@ -224,7 +224,7 @@ def _largest(pairs: list[tuple[HostView, TrainerView]], name: str) -> Measured:
     driver = device.number("driver_reserved_bytes") if device is not None else None
     peak, parameters, gradients, optimizer, workspaces = peak_sizes(best)
     step = trainer.number("step")
-    return Measured(
+    return MeasuredTrainer(
         clean(short_script(definition.script)) if definition.script else f"pid {definition.pid}",
         definition.pid,
         clean(definition.torch_version or "?"),
@@ -254,7 +254,7 @@ def _outside(device: DeviceView | None, trainer: TrainerView, allocator: AllocVi
 # ── the answer ────────────────────────────────────────────────────────────────────────────────────
 
 
-def _document(args: argparse.Namespace, found: Measured, began: float) -> dict[str, Any]:
+def _document(args: argparse.Namespace, found: MeasuredTrainer, began: float) -> dict[str, Any]:
     from ....predict.calibration import calibrate
 
     given = BY_NAME["batch"].parse(args.batch)
@@ -344,7 +344,7 @@ def _document(args: argparse.Namespace, found: Measured, began: float) -> dict[s
     }
 
 
-def _fixes(args: argparse.Namespace, found: Measured) -> list[Freed]:
+def _fixes(args: argparse.Namespace, found: MeasuredTrainer) -> list[Freed]:
     from ....predict.trainer_what_if import freed_by
     from . import card as predict_card
 
@@ -354,7 +354,7 @@ def _fixes(args: argparse.Namespace, found: Measured) -> list[Freed]:
     return freed_by(found.peak_allocated, *model, ranks, found.workspaces)
 
 
-def _freed(found: Measured, one: Freed) -> dict[str, Any]:
+def _freed(found: MeasuredTrainer, one: Freed) -> dict[str, Any]:
     return {
         "fix": one.key,
         "title": one.title,
@@ -367,7 +367,7 @@ def _freed(found: Measured, one: Freed) -> dict[str, Any]:
     }
 
 
-def _context_bytes(found: Measured) -> tuple[int, int]:
+def _context_bytes(found: MeasuredTrainer) -> tuple[int, int]:
     """Return the bytes of the process outside of torch's allocator, and their error.
 
     They are measured, or typical values for such a card where they were not.
@@ -383,7 +383,9 @@ def _context_bytes(found: Measured) -> tuple[int, int]:
     return usual.context_bytes, usual.error_bytes
 
 
-def _capacity(args: argparse.Namespace, found: Measured) -> tuple[int | None, int | None, str]:
+def _capacity(
+    args: argparse.Namespace, found: MeasuredTrainer
+) -> tuple[int | None, int | None, str]:
     """Return what the driver of the card leaves, the card's total, and its name."""
     if args.gpu is None and args.capacity is None:
         total = None if found.device_bytes is None else found.device_bytes + found.driver_bytes
@@ -400,7 +402,7 @@ def _capacity(args: argparse.Namespace, found: Measured) -> tuple[int | None, in
     return card.total_bytes - kept, card.total_bytes, card.name
 
 
-def _verdict(found: Measured, limit: int | None) -> str | None:
+def _verdict(found: MeasuredTrainer, limit: int | None) -> str | None:
     """Say whether the training fits, judged by how it ran.
 
     It fits if its reserved bytes fit, and it does not fit if its allocated bytes do not. Between
@@ -422,7 +424,7 @@ def _row(path: str, code: str, reason: str) -> dict[str, str]:
     return {"path": path, "code": code, "reason": reason}
 
 
-def _text(document: dict[str, Any], found: Measured) -> str:
+def _text(document: dict[str, Any], found: MeasuredTrainer) -> str:
     error = document["device_peak_error_percent"]
     peak = f"{gib(document['device_peak_bytes'])} GiB" + (f" ± {error:.1f} %" if error else "")
     room, verdict = document["capacity"], document["verdict"]
@@ -450,7 +452,7 @@ def _text(document: dict[str, Any], found: Measured) -> str:
     return "\n".join(lines)
 
 
-def _static(found: Measured) -> str:
+def _static(found: MeasuredTrainer) -> str:
     parts = [
         (found.parameters, "parameters"),
         (found.gradients, "gradients"),
