@@ -19,7 +19,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from gpuscope.probe.tracker_libraries import MLflow, Report, TensorBoard, WandB  # noqa: E402
+from gpuscope.probe.tracker_libraries import MLflow, TensorBoard, TrackedNumbers, WandB  # noqa: E402
 
 QUIET = {
     "WANDB_MODE": "offline",
@@ -46,11 +46,11 @@ def opened(name: str, folder: str) -> tuple[Any, Any]:
     return tensorboard, module.SummaryWriter(folder)
 
 
-def report(step: int) -> Report:
+def report(step: int) -> TrackedNumbers:
     names = ("allocated_gib", "reserved_gib", "peak_allocated_gib", "alloc_retries", "ooms")
     memory = {f"cuda0/{name}": 1.5 + step for name in names}
     times = {"step_seconds": 0.1 + step, "input_share": 0.2, "stalled": 0.0}
-    return Report(step, {**times, **memory}, None)
+    return TrackedNumbers(step, {**times, **memory}, None)
 
 
 def main() -> None:

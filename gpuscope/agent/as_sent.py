@@ -13,7 +13,7 @@ from ..wire.codec import encode
 from .hello import hello
 
 
-class Settings:
+class AgentOptions:
     """The agent's command-line options. Parsed by :func:`gpuscope.agent.main.parse`."""
 
     def __init__(self, hz: float = 2.0, nonce: str = "", no_redact: bool = False) -> None:
@@ -26,7 +26,7 @@ class Settings:
 
 def main(**options: Any) -> NoReturn:
     """An agent on the standard streams that sends its hello before it is fully loaded."""
-    args = Settings(**options)
+    args = AgentOptions(**options)
     frames_fd = os.dup(1)
     os.dup2(2, 1)  # a stray print of any module must not break the stream
     rest = memoryview(encode(hello(args)))

@@ -21,7 +21,7 @@ from ..wire.frames import (
     UseDef,
 )
 from .picture import NOT_ASKED_YET, DevicePicture, Picture, ProcessPicture
-from .stream import Stream
+from .stream import StreamMemory
 
 MAX_PROCESSES = 4096
 MAX_ALLOCATORS = 2048
@@ -31,7 +31,7 @@ _HOST = ("host",)
 
 
 class Assembler:
-    """Writes pictures into one :class:`Stream`.
+    """Writes pictures into one :class:`StreamMemory`.
 
     ``trainers`` maps the stream's id of a trainer to the name of its link. ``last`` says that no
     further picture follows, so that a device which has not answered yet is reported too, with the
@@ -39,7 +39,7 @@ class Assembler:
     """
 
     def __init__(self, last: bool = False) -> None:
-        self.stream = Stream()
+        self.stream = StreamMemory()
         self._last = last
         self.trainers: Dict[int, int] = {}
         self._stamps: Dict[Hashable, float] = {}

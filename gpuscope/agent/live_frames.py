@@ -9,10 +9,10 @@ import time
 from typing import Any, Callable, List, Optional
 
 from ..wire.frames import Frame, Request
-from .as_sent import Settings
+from .as_sent import AgentOptions
 from .assembler import Assembler
 from .hello import hello
-from .oneshot import Search, is_complete, keep_stdout
+from .oneshot import ProbeSearch, is_complete, keep_stdout
 from .picture import Collector
 
 
@@ -37,8 +37,8 @@ class LiveFrames:
             keep_stdout()
             self._collector = Collector(self._hz, probe_hz=self._probe_hz)
         self._collector.start(on_answer)
-        self._search = Search(self._collector)
-        return [hello(Settings(self._hz))]
+        self._search = ProbeSearch(self._collector)
+        return [hello(AgentOptions(self._hz))]
 
     @property
     def _started(self) -> Collector:

@@ -53,7 +53,7 @@ def collect_once(
         1.0 / max(timeout, 1.0), probe_hz=_PROBE_HZ, make_nvml=make_nvml, directories=directories
     )
     collector.start()
-    search = Search(collector)
+    search = ProbeSearch(collector)
     while True:
         picture = collector.picture()
         complete = is_complete(collector)
@@ -91,7 +91,7 @@ def keep_stdout() -> None:
         return
 
 
-class Search:
+class ProbeSearch:
     """The search for probes by a collector that has started."""
 
     def __init__(self, collector: Collector) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import List
 
 from ..wire.frames import PROCESS_COLUMNS, Frame, ProcDef, Sample
-from .as_sent import Settings
+from .as_sent import AgentOptions
 from .assembler import Assembler
 from .hello import hello
 from .picture import NOT_ASKED_YET, Picture, ProcessPicture
@@ -23,7 +23,7 @@ def frames(picture: Picture) -> List[Frame]:
     assembler, now = Assembler(last=True), round(picture.seconds * 1e9)
     picture = _with_all_that_is_listed(picture)
     before, sample, after = assembler.tick(picture, now)
-    sent: List[Frame] = [hello(Settings()), *before, sample, *after]
+    sent: List[Frame] = [hello(AgentOptions()), *before, sample, *after]
     while isinstance(sample, Sample) and len(sample.why) >= MAX_REASONS_PER_SAMPLE:
         _, sample, _ = assembler.tick(picture, now)
         sent.append(sample)

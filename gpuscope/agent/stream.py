@@ -57,7 +57,7 @@ class _Entity:
         self.seen = 0
 
 
-class Stream:
+class StreamMemory:
     """The memory of one stream.
 
     At each tick call :meth:`define` and :meth:`row` for everything there is, then :meth:`tick`. Ids

@@ -59,7 +59,7 @@ os.write(1, answer)
 
 
 @dataclass(frozen=True)
-class Question:
+class SshQuestion:
     """A question that ssh asks on the way to ``place``. Its text may come from the server.
 
     ``secret``: the answer is not shown. ``confirm``: the answer is yes or no. ``notice``: no answer
@@ -75,7 +75,7 @@ class Question:
     again: bool = False
 
 
-Answerer = Callable[[Question], Optional[str]]
+Answerer = Callable[[SshQuestion], Optional[str]]
 """A function that returns the answer, or None to refuse. It is called on a thread of its own, one
 question at a time.
 """
@@ -104,7 +104,7 @@ class Questions:
             self._count, self.refused_seconds = 0, None
             self._answered.clear()
 
-    def put(self, question: Question, one: threading.Lock, answer: Answerer) -> Optional[str]:
+    def put(self, question: SshQuestion, one: threading.Lock, answer: Answerer) -> Optional[str]:
         """Return the answer, after the question has had its turn."""
         with self._lock:
             self._count += 1
@@ -221,12 +221,12 @@ def _read(link: socket.socket) -> Optional[Dict[str, object]]:
     return body if isinstance(body, dict) else None
 
 
-def _question(body: Dict[str, object], place: str) -> Question:
+def _question(body: Dict[str, object], place: str) -> SshQuestion:
     prompt, kind = str(body.get("prompt", "")), body.get("kind", "")
     lines = [clean(line) for line in prompt.splitlines() if line.strip()]
     text = "\n".join(lines[:MAX_QUESTION_LINES])[:MAX_QUESTION_CHARS]
     confirm = bool(_HOST_KEY.search(prompt)) or kind == "confirm"
-    return Question(text, not confirm and kind != "none", confirm, kind == "none", place)
+    return SshQuestion(text, not confirm and kind != "none", confirm, kind == "none", place)
 
 
 def _sweep(temporary: str) -> None:

@@ -17,7 +17,7 @@ from typing import List, Optional
 
 from ..process import atomic_file
 from . import enable_files as files
-from .enable_target import CannotEnable, Target, compiled
+from .enable_target import CannotEnable, EnableTarget, compiled
 
 ABSENT, INTACT, OUTDATED, CHANGED, HALF = "absent", "intact", "outdated", "changed", "half"
 
@@ -49,7 +49,7 @@ class HookState:
 class Plan:
     """The changes that :func:`apply` would make. ``before`` is the present state."""
 
-    target: Target
+    target: EnableTarget
     before: HookState
     wanted: files.Enabled
     allow_attach: bool
@@ -64,7 +64,7 @@ class Plan:
         )
 
 
-def folder_of(target: Target, user: bool, command: str = "enable") -> str:
+def folder_of(target: EnableTarget, user: bool, command: str = "enable") -> str:
     """Return the site-packages directory to use. Raises :class:`CannotEnable`."""
     if not user:
         return target.site
@@ -78,7 +78,7 @@ def folder_of(target: Target, user: bool, command: str = "enable") -> str:
     return target.user_site
 
 
-def look(folder: str, target: Target) -> HookState:
+def look(folder: str, target: EnableTarget) -> HookState:
     """Return the state of the files in ``folder``. Raises OSError if it cannot be read."""
     try:
         text = files.read(os.path.join(folder, files.PTH), files.MAX_PTH_BYTES)
@@ -108,7 +108,7 @@ def look(folder: str, target: Target) -> HookState:
 
 
 def plan(
-    target: Target, user: bool, allow_attach: bool, even_if_managed: bool, named: bool
+    target: EnableTarget, user: bool, allow_attach: bool, even_if_managed: bool, named: bool
 ) -> Plan:
     """Return what is to be done; nothing is written yet.
 
@@ -203,7 +203,7 @@ def remove(found: HookState) -> List[str]:
     return gone
 
 
-def _check_writable(folder: str, target: Target, user: bool) -> None:
+def _check_writable(folder: str, target: EnableTarget, user: bool) -> None:
     """Raise :class:`CannotEnable` if nothing can be written there, with what works instead."""
     place = folder
     while not os.path.lexists(place) and place != os.path.dirname(place):

@@ -56,7 +56,7 @@ class CannotEnable(UserError):
 
 
 @dataclass(frozen=True)
-class Target:
+class EnableTarget:
     """What a Python reports about itself. ``why`` says in words how it was chosen."""
 
     python: str
@@ -78,7 +78,7 @@ class Target:
         return os.path.realpath(self.prefix) == os.path.realpath(sys.prefix)
 
 
-def find(python: Optional[str], env: Mapping[str, str]) -> Target:
+def find(python: Optional[str], env: Mapping[str, str]) -> EnableTarget:
     """Return the Python to prepare. Raises :class:`CannotEnable` if there is none.
 
     It is the one that ``python`` names (a program, or the directory of an environment), else that
@@ -108,7 +108,7 @@ def find(python: Optional[str], env: Mapping[str, str]) -> Target:
     return ask(program, "--python")
 
 
-def ask(program: str, why: str) -> Target:
+def ask(program: str, why: str) -> EnableTarget:
     """Return what ``program`` reports about itself.
 
     Raises :class:`CannotEnable` if it is not a Python that can hold the probe.
@@ -118,7 +118,7 @@ def ask(program: str, why: str) -> Target:
     try:
         facts = json.loads(line[len(_MARK) :])
         version = tuple(facts["version"])
-        target = Target(
+        target = EnableTarget(
             program,
             why,
             facts["prefix"],
@@ -144,7 +144,7 @@ def ask(program: str, why: str) -> Target:
     return target
 
 
-def compiled(contents: Contents, target: Target, shown: str) -> Contents:
+def compiled(contents: Contents, target: EnableTarget, shown: str) -> Contents:
     """Return ``contents`` with byte code, compiled by the target's own Python, next to each source.
 
     ``shown`` is the directory that its tracebacks name. Raises :class:`CannotEnable`.

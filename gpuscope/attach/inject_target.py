@@ -169,7 +169,7 @@ def python(found: Process) -> Python:
         images = list(maps.python_images(pid, mappings))
     except PermissionError:
         raise CannotInject(REFUSED, *permission(found)) from None
-    except maps.Replaced as error:
+    except maps.FileReplaced as error:
         raise CannotInject(
             UNSUPPORTED,
             f"{error} was replaced on disk since the start: the running program cannot be read.",

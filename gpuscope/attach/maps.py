@@ -39,7 +39,7 @@ class Image(NamedTuple):
     elf: Elf
 
 
-class Replaced(Exception):
+class FileReplaced(Exception):
     """The file that the process runs is no longer on disk. The text is its path."""
 
 
@@ -73,7 +73,7 @@ def memory(pid: int, address: int, size: int) -> bytes:
 def python_images(pid: int, found: List[Mapping]) -> Iterator[Image]:
     """Return the program itself, and libpython if that is a separate file.
 
-    Raises :class:`Replaced` and OSError.
+    Raises :class:`FileReplaced` and OSError.
     """
     executable = _executable_inode(pid)
     first: Dict[str, Mapping] = {}
@@ -88,7 +88,7 @@ def python_images(pid: int, found: List[Mapping]) -> Iterator[Image]:
 
 
 def _open(pid: int, one: Mapping, is_program: bool) -> Elf:
-    """Open the file behind a mapping. Raises :class:`Replaced` and OSError.
+    """Open the file behind a mapping. Raises :class:`FileReplaced` and OSError.
 
     It is the same file if its first page equals the one in memory.
     """
@@ -109,7 +109,7 @@ def _open(pid: int, one: Mapping, is_program: bool) -> Elf:
                 raise
         if stream is not None:
             stream.close()
-    raise Replaced(one.path)
+    raise FileReplaced(one.path)
 
 
 def _executable_inode(pid: int) -> int:

@@ -28,7 +28,7 @@ import time
 from typing import Dict, List, Mapping, Optional, Tuple
 
 from ..process import flight_settings
-from ..process.flight_settings import Setting
+from ..process.flight_settings import FlightSetting
 
 FOLDER = "gpuscope-on-call"
 _RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
@@ -37,8 +37,8 @@ _VERSION = re.compile(r"__version__\s*(?::\s*str\s*)?=\s*['\"](\d+)\.(\d+)")
 
 SETTINGS = (
     *flight_settings.SETTINGS,
-    Setting("PYTHONFAULTHANDLER", "", "1"),
-    Setting("PET_LOG_DIR", "", "{}/torchrun"),
+    FlightSetting("PYTHONFAULTHANDLER", "", "1"),
+    FlightSetting("PET_LOG_DIR", "", "{}/torchrun"),
 )
 
 
@@ -64,7 +64,7 @@ def prepare(
     settings = list(SETTINGS)
     if any(rank in env for rank in _RANKS):  # without torchrun: one process, and one file, each
         here = f"{{}}/error_{os.uname().nodename}_{os.getpid()}.json"
-        settings.append(Setting("TORCHELASTIC_ERROR_FILE", "", here))
+        settings.append(FlightSetting("TORCHELASTIC_ERROR_FILE", "", here))
     out, done, kept = dict(env), [], []
     version = _torch_version(argv[0], env)
     for setting in settings:

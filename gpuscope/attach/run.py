@@ -155,7 +155,7 @@ def environment(env: Mapping[str, str], hook: str) -> Dict[str, str]:
     return out
 
 
-class Options(NamedTuple):
+class RunOptions(NamedTuple):
     """Our own options: the environment that carries them to the probe, and what plan() does.
 
     ``on_call`` is the folder for :mod:`on_call`, "" for its own choice of one, or None.
@@ -167,7 +167,7 @@ class Options(NamedTuple):
 
 def options(
     words: List[str], env: Mapping[str, str], on_call: bool = False
-) -> Tuple[List[str], Options]:
+) -> Tuple[List[str], RunOptions]:
     """Split our own options from ``words``; return the rest and the options.
 
     ``on_call`` is what holds if the words say nothing. Raises :class:`CannotRun`.
@@ -197,7 +197,7 @@ def options(
         else:
             break
         words = words[1:]
-    return words, Options(out, folder)
+    return words, RunOptions(out, folder)
 
 
 def _doctor() -> Dict[str, str]:

@@ -16,7 +16,7 @@ from ..attach import targets as parsing
 from ..attach.targets import BadTarget, Target
 
 if TYPE_CHECKING:
-    from ..attach.askpass import Askpass, Question
+    from ..attach.askpass import Askpass, SshQuestion
     from ..store.remote import RemoteSource
 
 __all__ = ["BadTarget", "Target", "Ways", "add_arguments", "is_remote", "one_place", "places"]
@@ -97,7 +97,7 @@ class Ways:
     def __init__(
         self,
         args: argparse.Namespace,
-        answer: Callable[[Question], str | None] | None = None,
+        answer: Callable[[SshQuestion], str | None] | None = None,
         redact: bool = True,
     ) -> None:
         from ..store.remote import Gate
@@ -162,7 +162,7 @@ def _terminal() -> bool:
         return False
 
 
-def ask_on_terminal(question: Question) -> str | None:
+def ask_on_terminal(question: SshQuestion) -> str | None:
     """Ask the user here what ssh asks. A notice waits for no answer."""
     sys.stderr.write("\r\x1b[K")
     if question.notice:

@@ -22,7 +22,7 @@ _DIRECTORY = re.compile(r"^gpuscope-(0|[1-9][0-9]{0,9})$")
 _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class Finder:
+class SocketFinder:
     """The socket directories of other mount namespaces, looked for every ``AGAIN_SECONDS``."""
 
     def __init__(self, proc: str = "/proc") -> None:

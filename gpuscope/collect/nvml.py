@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 from ..wire.frames import NOT_INITIALISED, GpuDef, Reading, Unknown
 from . import nvml_inventory, nvml_samples, nvml_topology
 from .clock_events import CLOCK_EVENT_REASONS, HARMLESS_CLOCK_EVENTS, clock_event_words
-from .nvml_calls import Calls, Gate
+from .nvml_calls import DeviceCalls, Gate
 from .nvml_errors import MissingWrapper, NvmlUnavailable, explain_start
 from .nvml_events import XidWatch
 from .nvml_gpm import MANY, GpmSampler
@@ -104,7 +104,7 @@ class Nvml:
         self._clock = clock
         self._wall = wall
         self._gate = Gate()
-        self._calls = Calls(self._gate, clock)
+        self._calls = DeviceCalls(self._gate, clock)
         self._binding: Any = None
         self._count = 0
         self._devices: Dict[int, NvmlDevice] = {}
@@ -186,19 +186,19 @@ class Nvml:
         device = self._devices.get(index)
         if device is None:
             version = self.driver_version if isinstance(self.driver_version, str) else ""
-            calls = Calls(self._gate, self._clock)
+            calls = DeviceCalls(self._gate, self._clock)
             device = self._devices[index] = NvmlDevice(
                 index, self._binding, calls, version, self._clock
             )
-            device.path_calls = Calls(self._gate, self._clock)
-            device.past_calls = Calls(self._gate, self._clock)
+            device.path_calls = DeviceCalls(self._gate, self._clock)
+            device.past_calls = DeviceCalls(self._gate, self._clock)
             device.load = ProcessLoad(self._binding.function, calls, self._wall)
             device.wall = self._wall
         return device
 
     def xid_watch(self) -> XidWatch:
         """Return a receiver of critical errors of all devices, for a thread of its own."""
-        return XidWatch(self._binding, Calls(self._gate, self._clock), self._count)
+        return XidWatch(self._binding, DeviceCalls(self._gate, self._clock), self._count)
 
     def close(self) -> bool:
         """Shut NVML down; if a call is in flight, return False and do nothing.
@@ -223,7 +223,7 @@ class NvmlDevice:
         self,
         index: int,
         binding: Any,
-        calls: Calls,
+        calls: DeviceCalls,
         driver_version: str,
         clock: Callable[[], float],
     ) -> None:

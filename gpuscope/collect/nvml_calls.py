@@ -1,4 +1,4 @@
-"""Guard driver calls: every call into NVML goes through :class:`Calls`, which never raises.
+"""Guard driver calls: every call into NVML goes through :class:`DeviceCalls`, which never raises.
 
 It knows which call is in progress, so that other threads can report one that hangs. It turns
 failures into Unknown. A call that is not supported is not repeated for a while, and so costs
@@ -69,7 +69,7 @@ class _Failure:
         self.again_at = again_at
 
 
-class Calls:
+class DeviceCalls:
     """The calls of one device (or of the library), made by one thread at a time.
 
     Other threads may read ``current``.

@@ -11,7 +11,7 @@ import time
 from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 from ..wire.frames import NOT_INITIALISED, Unknown
-from .nvml_calls import Calls
+from .nvml_calls import DeviceCalls
 from .nvml_errors import TIMEOUT_RETURN
 
 XID = 0x8
@@ -37,7 +37,7 @@ class XidWatch:
     a device without an entry are received.
     """
 
-    def __init__(self, binding: Any, calls: Calls, count: int) -> None:
+    def __init__(self, binding: Any, calls: DeviceCalls, count: int) -> None:
         self._n = binding
         self._calls = calls
         self._set: Optional[Any] = None

@@ -13,7 +13,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 
 from ..text.units import MIB
 from ..wire.frames import DRIVER_ERROR, NOT_INITIALISED, NOT_SUPPORTED, TIMEOUT, Reading, Unknown
-from .nvml_calls import Calls
+from .nvml_calls import DeviceCalls
 from .nvml_errors import from_return
 from .nvml_readings import GPM_COLUMNS, GPM_SLOW_COLUMNS
 
@@ -68,7 +68,7 @@ class GpmSampler:
     It holds two of the driver's sample buffers and fills them in turn.
     """
 
-    def __init__(self, binding: Any, calls: Calls, metrics: Mapping[str, int] = FEW) -> None:
+    def __init__(self, binding: Any, calls: DeviceCalls, metrics: Mapping[str, int] = FEW) -> None:
         self._metric_ids = metrics
         self._n = binding
         self._calls = calls

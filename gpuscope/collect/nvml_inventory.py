@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Sequence, Tuple, Union
 from ..text.ranges import compact_ranges
 from ..wire.frames import NOT_SUPPORTED, Reading, Unknown
 from . import nvml_topology
-from .nvml_calls import Calls
+from .nvml_calls import DeviceCalls
 from .nvml_readings import CLOCK_MEMORY, Spec, plausible, simple, text
 
 ARCHITECTURES = {
@@ -69,7 +69,7 @@ def _modes(call: str) -> Tuple[Tuple[str, Any], ...]:
     return ((call, lambda n, h: tuple(bool(value) for value in getattr(n, call)(h))),)
 
 
-def mig_instances(binding: Any, calls: Calls, handle: Any) -> Reading:
+def mig_instances(binding: Any, calls: DeviceCalls, handle: Any) -> Reading:
     """Return the MIG instances of a GPU, "" where MIG is off.
 
     This has not been tested on hardware. A slot without an instance answers NotFound and is
@@ -98,7 +98,7 @@ def mig_instances(binding: Any, calls: Calls, handle: Any) -> Reading:
     return "; ".join(found)
 
 
-def _instance(binding: Any, calls: Calls, handle: Any, slot: int) -> Union[str, Unknown]:
+def _instance(binding: Any, calls: DeviceCalls, handle: Any, slot: int) -> Union[str, Unknown]:
     get = "nvmlDeviceGetMigDeviceHandleByIndex"
 
     def ask() -> Any:
@@ -190,7 +190,7 @@ FIELDS = (*(column for spec in INVENTORY for column in spec.columns), "mig_insta
 
 
 def paths(
-    binding: Any, calls: Calls, index: int, handle: Any, count: int
+    binding: Any, calls: DeviceCalls, index: int, handle: Any, count: int
 ) -> Tuple[Dict[str, Reading], Dict[str, Unknown]]:
     """Return the fields :data:`PATH_FIELDS` of a GPU, and why one of its entries is ``?``.
 
@@ -229,7 +229,7 @@ def paths(
 
 def _way(
     binding: Any,
-    calls: Calls,
+    calls: DeviceCalls,
     pair: nvml_topology.Pair,
     near: Union[Dict[str, int], Unknown],
     links: Union[List[int], Unknown],
@@ -254,7 +254,7 @@ def _way(
 
 
 def _remotes(
-    binding: Any, calls: Calls, handle: Any, links: Sequence[int]
+    binding: Any, calls: DeviceCalls, handle: Any, links: Sequence[int]
 ) -> Union[Dict[str, int], Unknown]:
     """Return how many of the links that are up end at each PCI address."""
     call = "nvmlDeviceGetNvLinkRemotePciInfo_v2"
@@ -271,7 +271,7 @@ def _remotes(
     return found
 
 
-def _bus_id(binding: Any, calls: Calls, peer: int) -> str:
+def _bus_id(binding: Any, calls: DeviceCalls, peer: int) -> str:
     get, info = "nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetPciInfo_v3"
     handle = calls.attempt(get, lambda: binding.nvmlDeviceGetHandleByIndex(peer), (get, peer))
     if isinstance(handle, Unknown):

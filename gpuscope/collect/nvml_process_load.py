@@ -18,7 +18,7 @@ import time
 from typing import Any, Callable, Dict, List, NamedTuple, Union
 
 from ..wire.frames import NOT_INITIALISED, Unknown
-from .nvml_calls import Calls
+from .nvml_calls import DeviceCalls
 from .nvml_errors import INSUFFICIENT_SIZE, NvmlCallRefused
 
 CALL, NEWER_CALL = "nvmlDeviceGetProcessUtilization", "nvmlDeviceGetProcessesUtilizationInfo"
@@ -36,7 +36,7 @@ _INFO_V1 = 0x01000018
 """sizeof(nvmlProcessesUtilizationInfo_v1_t) | 1 << 24."""
 
 
-class Sample(ctypes.Structure):
+class ProcessSample(ctypes.Structure):
     """The struct nvmlProcessUtilizationSample_t.
 
     Shares are percentages of the sample period; the time is in microseconds.
@@ -88,7 +88,10 @@ class ProcessLoad:
     """Reads the samples of one device, those that are new since the last time."""
 
     def __init__(
-        self, function: Callable[[str], Any], calls: Calls, wall: Callable[[], float] = time.time
+        self,
+        function: Callable[[str], Any],
+        calls: DeviceCalls,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self._function = function
         self._calls = calls
@@ -122,7 +125,7 @@ class ProcessLoad:
 
     def _ask(self, handle: Any, since: int) -> List[_Row]:
         function = self._function(CALL)
-        room = self._rooms.setdefault(CALL, (Sample * _FIRST_ROOM)())
+        room = self._rooms.setdefault(CALL, (ProcessSample * _FIRST_ROOM)())
         while True:
             count = ctypes.c_uint(len(room))
             code = function(handle, room, ctypes.byref(count), ctypes.c_ulonglong(since))
@@ -130,7 +133,7 @@ class ProcessLoad:
                 return _rows(room, count.value) if code == 0 else []
             if code != INSUFFICIENT_SIZE or len(room) >= MAX_ROWS:
                 raise NvmlCallRefused(code)
-            room = self._rooms[CALL] = (Sample * _larger(len(room), count.value))()
+            room = self._rooms[CALL] = (ProcessSample * _larger(len(room), count.value))()
 
     def _ask_newer(self, handle: Any, since: int) -> List[_Row]:
         function = self._function(NEWER_CALL)

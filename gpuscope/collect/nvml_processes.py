@@ -12,7 +12,7 @@ import ctypes
 from typing import Any, Callable, Dict, List, Optional, Tuple, Type, Union
 
 from ..wire.frames import HIDDEN_BY_CONTAINER, NOT_SUPPORTED, Reading, Unknown
-from .nvml_calls import Calls
+from .nvml_calls import DeviceCalls
 from .nvml_errors import INSUFFICIENT_SIZE, NvmlCallRefused
 
 MAX_PROCESSES = 65536
@@ -67,7 +67,9 @@ HIDDEN_OWNERS = Unknown(
 class ProcessLists:
     """Reads the compute, graphics and MPS process lists of one device."""
 
-    def __init__(self, function: Callable[[str], Any], calls: Calls, driver_version: str) -> None:
+    def __init__(
+        self, function: Callable[[str], Any], calls: DeviceCalls, driver_version: str
+    ) -> None:
         self._function = function
         self._calls = calls
         self._versions = (

@@ -11,7 +11,7 @@ from math import floor
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from ..wire.frames import DRIVER_ERROR, Reading, Unknown
-from .nvml_calls import Calls
+from .nvml_calls import DeviceCalls
 from .nvml_errors import NvmlCallRefused
 
 CALL = "nvmlDeviceGetSamples"
@@ -24,7 +24,7 @@ PAST_SECONDS = 60
 """The age in seconds up to which samples are used; no driver was seen to keep more."""
 
 
-class Sample(ctypes.Structure):
+class NvmlSample(ctypes.Structure):
     """nvmlSample_t; ``value`` is the first four bytes of the union."""
 
     _fields_ = (
@@ -51,7 +51,7 @@ KINDS = (
 
 
 def idle_seconds(
-    function: Callable[[str], Any], calls: Calls, handle: Any, wall: Callable[[], float]
+    function: Callable[[str], Any], calls: DeviceCalls, handle: Any, wall: Callable[[], float]
 ) -> Reading:
     """Return for how many seconds at least no kernel has run; 0.0 while one runs.
 
@@ -70,7 +70,7 @@ def idle_seconds(
 
 def recent(
     function: Callable[[str], Any],
-    calls: Calls,
+    calls: DeviceCalls,
     handle: Any,
     wall: Callable[[], float],
     monotonic: Callable[[], float],
@@ -111,7 +111,7 @@ def _mean(values: Optional[List[float]]) -> Optional[float]:
 
 def _samples(
     function: Callable[[str], Any],
-    calls: Calls,
+    calls: DeviceCalls,
     handle: Any,
     kind: _Kind,
     wall: Callable[[], float],
@@ -119,7 +119,7 @@ def _samples(
     """Return the driver's samples of a kind as (wall time, value), the oldest first."""
 
     def ask() -> Union[List[Tuple[float, int]], Unknown]:
-        room, value_type, count = (Sample * _ROOM)(), ctypes.c_uint(), ctypes.c_uint(_ROOM)
+        room, value_type, count = (NvmlSample * _ROOM)(), ctypes.c_uint(), ctypes.c_uint(_ROOM)
         code = function(CALL)(
             handle,
             kind.sampling,

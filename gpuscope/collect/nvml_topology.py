@@ -12,7 +12,7 @@ import ctypes
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from ..wire.frames import DRIVER_ERROR, Reading, Unknown
-from .nvml_calls import Calls
+from .nvml_calls import DeviceCalls
 from .nvml_errors import NOT_SUPPORTED_RETURN, NvmlCallRefused, from_return
 
 MAX_LINKS = 18
@@ -97,7 +97,7 @@ class _FabricV2(ctypes.Structure):
 
 def read(
     binding: Any,
-    calls: Calls,
+    calls: DeviceCalls,
     index: int,
     handle: Any,
     peers: Sequence[int],
@@ -121,7 +121,7 @@ def unreachable(why: Unknown, index: int, peers: Sequence[int]) -> Topology:
     return Topology(why, why, why, tuple(Pair(index, peer, why, why, why) for peer in peers))
 
 
-def link_states(binding: Any, calls: Calls, handle: Any) -> Union[List[int], Unknown]:
+def link_states(binding: Any, calls: DeviceCalls, handle: Any) -> Union[List[int], Unknown]:
     """Return 1 for each link that is up and 0 for one that is down; [] without NVLink."""
     call = "nvmlDeviceGetNvLinkState"
     none = (from_return(call, NOT_SUPPORTED_RETURN), from_return(call, _INVALID_ARGUMENT))
@@ -141,7 +141,7 @@ def link_states(binding: Any, calls: Calls, handle: Any) -> Union[List[int], Unk
     return found
 
 
-def _pair(binding: Any, calls: Calls, index: int, handle: Any, peer: int) -> Pair:
+def _pair(binding: Any, calls: DeviceCalls, index: int, handle: Any, peer: int) -> Pair:
     get = "nvmlDeviceGetHandleByIndex_v2"
     other = calls.attempt(get, lambda: binding.nvmlDeviceGetHandleByIndex(peer), (get, peer))
     if isinstance(other, Unknown):
@@ -171,7 +171,7 @@ def _among(call: str, value: int, known: Dict[int, str], *more: int) -> Reading:
     )
 
 
-def _fabric(binding: Any, calls: Calls, handle: Any) -> Reading:
+def _fabric(binding: Any, calls: DeviceCalls, handle: Any) -> Reading:
     """Return the state of the fabric by the newer call, else by the older one.
 
     pynvml's structs are not used, because they differ between its versions.

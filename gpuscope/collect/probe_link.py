@@ -67,7 +67,7 @@ _ANSWERS = (frames.Ack, frames.Progress, frames.Result, frames.Error, frames.Blo
 
 
 @dataclass
-class Entity:
+class ProbeEntity:
     """A trainer or an allocator as the probe describes it.
 
     It has a definition, readings by column, and reasons for unknown fields.
@@ -123,9 +123,9 @@ class ProbeLink:
         self.pid, self.start = pid, start
         self.opened = self.last_heard_at = now
         self.hello: Optional[frames.Hello] = None
-        self.trainer: Optional[Entity] = None
+        self.trainer: Optional[ProbeEntity] = None
         self.trainer_id = -1  # the id that the probe itself uses
-        self.allocators: Dict[int, Entity] = {}
+        self.allocators: Dict[int, ProbeEntity] = {}
         self.events: Deque[frames.Event] = collections.deque(maxlen=MAX_EVENTS)
         self.pending: Set[int] = set()  # ids of requests without a final answer
         self.closed = ""
@@ -279,16 +279,16 @@ class ProbeLink:
                 definition.pid, definition.start = self.pid, self.start
             self.trainer_id = frame.id
             if self.trainer is None:
-                self.trainer = Entity(definition, "t")
+                self.trainer = ProbeEntity(definition, "t")
             self.trainer.definition = definition
         elif frame.alloc is not None and frame.alloc.trainer == self.trainer_id:
             known = self.allocators.get(frame.id)
             if known is not None:
                 known.definition = frame.alloc
             elif len(self.allocators) < MAX_ALLOCATORS:
-                self.allocators[frame.id] = Entity(frame.alloc, "a")
+                self.allocators[frame.id] = ProbeEntity(frame.alloc, "a")
 
-    def _entity(self, number: object) -> Optional[Entity]:
+    def _entity(self, number: object) -> Optional[ProbeEntity]:
         if number == self.trainer_id:
             return self.trainer
         return self.allocators.get(number) if isinstance(number, int) else None
@@ -339,11 +339,11 @@ _NAMES: Dict[str, Tuple[str, ...]] = {
 }
 
 
-def _known_names(entity: Entity) -> Tuple[str, ...]:
+def _known_names(entity: ProbeEntity) -> Tuple[str, ...]:
     return _NAMES[entity.table]
 
 
-def _reading_of(named: Dict[str, frames.Scalar], name: str, entity: Entity) -> Reading:
+def _reading_of(named: Dict[str, frames.Scalar], name: str, entity: ProbeEntity) -> Reading:
     value = named.get(name)
     if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
         return value

@@ -16,7 +16,7 @@ from typing import Callable, Dict, List, Optional, Sequence, Set, Tuple
 from ..process.procfs import stat_of
 from ..wire import frames
 from . import containers, probe_sockets
-from .probe_link import MAX_REASON_CHARS, Answer, Entity, ProbeLink
+from .probe_link import MAX_REASON_CHARS, Answer, ProbeEntity, ProbeLink
 from .probe_sockets import Place, ProbeSocketRefused
 
 OnAnswer = Callable[[ProbeLink, Answer], None]
@@ -87,7 +87,7 @@ class Probes:
     ) -> None:
         self._directories = directories
         self._on_answer: OnAnswer = on_answer or (lambda link, answer: None)
-        self._containers = containers.Finder()
+        self._containers = containers.SocketFinder()
         self._links: Dict[Place, ProbeLink] = {}
         self._by_name: Dict[int, ProbeLink] = {}
         self._retries: Dict[Place, _Retry] = {}
@@ -335,7 +335,7 @@ class Probes:
             self._outliving = dict(alive[-MAX_OUTLIVING:])
             return set(self._outliving)
 
-    def _report(self, link: ProbeLink, trainer: Entity, now: float) -> TrainerReport:
+    def _report(self, link: ProbeLink, trainer: ProbeEntity, now: float) -> TrainerReport:
         assert isinstance(trainer.definition, frames.TrainerDef)
         allocators = []
         for key, entity in link.allocators.items():

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..probe import cuda, snapshots
-from ..probe.history import History
+from ..probe.history import HistorySwitch
 from ..probe.long_requests import Refusal
 from ..probe.steps import Steps
 from ..process import procfs
@@ -58,7 +58,7 @@ class MeasuredCell:
 
     def __init__(self, options: CellOptions) -> None:
         self._options = options
-        self._history: History | None = None
+        self._history: HistorySwitch | None = None
         self._notes: list[str] = []
         self._host_reset = False
         self._before = CellReading()
@@ -168,7 +168,7 @@ class MeasuredCell:
     # ── which source lines allocated ──
 
     def _record(self) -> None:
-        history = History(Steps())
+        history = HistorySwitch(Steps())
         try:
             memory = snapshots.cuda_memory()
             history.refuse_if_not_ours(memory)

@@ -15,7 +15,7 @@ from .ddp_exposed_comm import Exposed
 from .ledger import CPU, Ledger, slice_seconds
 from .model_finder import Finder
 from .modules import ModuleTree, unwrapped
-from .progress import Progress
+from .progress import ProgressReader
 from .segments import Segments
 from .split import Split
 from .steps import Steps
@@ -106,7 +106,7 @@ class Gauges:
         self.exposed = Exposed()
         self.time.facts = self._facts
         self.segments = Segments()
-        self.progress = Progress()
+        self.progress = ProgressReader()
         self.tree = ModuleTree(ledger, lambda: self.finder.searching and not ledger.models())
         self._steps = steps
         self._ledger = ledger

@@ -23,7 +23,7 @@ CONFIDENCE = 0.95
 _POLL_SECONDS = 0.02
 
 
-class History:
+class HistorySwitch:
     """Switch torch's history on and off, and remember what was switched.
 
     A history that somebody else has switched on is left alone; ours is switched off at the end.

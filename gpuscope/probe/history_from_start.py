@@ -12,7 +12,7 @@ import sys
 from typing import Any, Callable, List, Optional
 
 from . import cuda, oom, symbols
-from .history import History, NewSteps, cost
+from .history import HistorySwitch, NewSteps, cost
 from .long_requests import Refusal
 from .on_import import debug
 from .sampler import quantile
@@ -32,7 +32,7 @@ def wanted_entries(environment: Any = os.environ) -> int:
 
 
 class StandingHistory:
-    def __init__(self, steps: Steps, history: History, announce: Callable[..., None]) -> None:
+    def __init__(self, steps: Steps, history: HistorySwitch, announce: Callable[..., None]) -> None:
         self.entries = wanted_entries()
         self.problem = ""
         self._steps = steps

@@ -23,7 +23,7 @@ from .history import count_of
 from .long_requests import Answer, LongRequest, Refusal
 from .look_calls import Span
 from .look_events import Breath, YoungOnly, events_of
-from .look_rows import Host, Stand, summary
+from .look_rows import HostSpans, Stand, summary
 from .look_trace import LONGEST_WAIT_SECONDS, MAX_STEPS, Trace
 from .on_import import debug
 from .profiling import Alone, refuse_beside_another, used_device
@@ -222,7 +222,7 @@ def _read(
 ) -> Dict[str, Any]:
     """Return what a trace shows, and forget its events."""
     shift = trace.shift
-    host = Host(
+    host = HostSpans(
         [(_ns(start, shift), _ns(end, shift)) for start, end in inputs], collections, stack_samples
     )
     marks = trace.marks

@@ -43,7 +43,7 @@ class Stand(NamedTuple):
     place: str
 
 
-class Host(NamedTuple):
+class HostSpans(NamedTuple):
     """What the host did: when it waited in loaders or collected garbage, and what it executed."""
 
     inputs: Sequence[Span] = ()
@@ -80,7 +80,7 @@ def summary(
     activities: Sequence[Activity],
     calls: Sequence[Call],
     marks: Sequence[int],
-    host: Host,
+    host: HostSpans,
     breathe: Callable[[], None] = lambda: None,
     drained: bool = False,
 ) -> Dict[str, Any]:
@@ -380,7 +380,7 @@ def _idle(
     inside: Sequence[Activity],
     launched: Dict[int, int],
     held_calls: Sequence[Tuple[int, int, str]],
-    host: Host,
+    host: HostSpans,
     parts: _Parts,
     breathe: Callable[[], None],
 ) -> List[List[Any]]:
@@ -476,13 +476,13 @@ def _idle(
     return out
 
 
-def _places(host: Host) -> _Layer:
+def _places(host: HostSpans) -> _Layer:
     """Return which line the training thread executed, moment by moment."""
     return _Layer([(one.start, one.end, one.row, one.place) for one in host.stack_samples])
 
 
 def _paused(
-    inside: Sequence[Activity], launched: Dict[int, int], host: Host, begin: int, end: int
+    inside: Sequence[Activity], launched: Dict[int, int], host: HostSpans, begin: int, end: int
 ) -> List[List[Any]]:
     """Return for how long the device executed what was launched in each kind of pause."""
     layer = _Layer(

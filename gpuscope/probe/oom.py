@@ -2,7 +2,7 @@
 
 torch calls an observer in the thread that asked for memory, without a lock, right before it raises.
 Before that, the observer costs nothing. It can never be removed from torch; after
-:meth:`Recorder.remove` it does nothing.
+:meth:`OomRecorder.remove` it does nothing.
 
 A record is a snapshot as torch writes it (``segments``, ``device_traces``), with our part under
 ``gpuscope``: plain containers and scalars, pickle protocol 2, gzip. Its name contains its state:
@@ -76,7 +76,7 @@ class _Oom:
         self.state = SEEN
 
 
-class Recorder:
+class OomRecorder:
     """Record out-of-memory errors.
 
     ``errand(call)`` has ``call`` run in the probe's thread soon. ``step()`` returns the number of

@@ -28,7 +28,7 @@ PATIENCE = 16
 MAX_FRAMES = 64
 
 
-class Owner(NamedTuple):
+class ParameterOwner(NamedTuple):
     """What changes the parameters, as far as the objects at hand show.
 
     ``of_torch`` says whether it is an optimizer of torch.
@@ -38,7 +38,7 @@ class Owner(NamedTuple):
     of_torch: bool
 
 
-_NOBODY = Owner("no optimizer was found in the training loop", False)
+_NOBODY = ParameterOwner("no optimizer was found in the training loop", False)
 
 
 class Passes:
@@ -50,7 +50,7 @@ class Passes:
 
     def __init__(self, steps: Steps) -> None:
         self.count = 0
-        self.owner: Optional[Owner] = None
+        self.owner: Optional[ParameterOwner] = None
         self._steps = steps
         self._first = 0.0
         self._thread: Optional[int] = None
@@ -93,7 +93,7 @@ class Passes:
         return f"{'batches' if self._loads_until is not None else 'backward passes'}: {owner.words}"
 
 
-def find_owner(frame: Any) -> Optional[Owner]:
+def find_owner(frame: Any) -> Optional[ParameterOwner]:
     """Find the object that is about to use the gradients.
 
     The search covers what the functions around a backward pass have at hand.
@@ -105,7 +105,7 @@ def find_owner(frame: Any) -> Optional[Owner]:
             break
         module = frame.f_globals.get("__name__", "")
         if module.startswith("scipy.optimize"):
-            return Owner("scipy.optimize uses the gradients, not a torch optimizer", False)
+            return ParameterOwner("scipy.optimize uses the gradients, not a torch optimizer", False)
         if not module.startswith(("torch.", __name__.partition(".")[0] + ".probe")):
             found += at_hand(frame)
         frame = frame.f_back
@@ -117,10 +117,10 @@ def find_owner(frame: Any) -> Optional[Owner]:
                 f"the step of its optimizer, torch's {kind.__name__}, was not seen (inside "
                 f"torch.compile it cannot be)"
             )
-            return Owner(words, True)
+            return ParameterOwner(words, True)
         if foreign is None and any("optimizer" in base.__name__.lower() for base in kind.__mro__):
             foreign = (
                 f"its optimizer is {kind.__module__.partition('.')[0]}'s {kind.__name__}, "
                 "not torch's"
             )
-    return Owner(foreign, False) if foreign is not None else None
+    return ParameterOwner(foreign, False) if foreign is not None else None

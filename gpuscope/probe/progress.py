@@ -38,7 +38,7 @@ _NOT_YET = Unknown(NOT_SUPPORTED, "the progress bar has not advanced yet")
 Value = Union[float, int, str, Unknown]
 
 
-class Progress:
+class ProgressReader:
     """:meth:`read` is for the probe's thread.
 
     :attr:`state` is looked for by the thread that trains.

@@ -25,7 +25,7 @@ class Requests:
     """
 
     def __init__(self, steps: Steps, gauges: Gauges) -> None:
-        self.history = history.History(steps)
+        self.history = history.HistorySwitch(steps)
         self.recent = Recent()
         self.time = gauges.time
         self._allocators = cuda.Allocators()

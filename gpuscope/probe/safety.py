@@ -14,12 +14,12 @@ from ..wire.frames import Hello
 from . import collectives, rendezvous
 from .blackbox import BlackBox
 from .exit_reason import Endings
-from .history import History
+from .history import HistorySwitch
 from .history_from_start import StandingHistory
 from .on_import import debug
-from .oom import Recorder
+from .oom import OomRecorder
 from .server import Server
-from .stall import Stall
+from .stall import StallWatch
 from .steps import Steps
 
 TICK_SECONDS = 0.9
@@ -44,15 +44,15 @@ class Safety:
     def __init__(
         self,
         steps: Steps,
-        history: History,
+        history: HistorySwitch,
         announce: Callable[..., None],
         errand: Callable[[Callable[[], None]], bool],
         hello: Callable[[float], Hello],
         counts: Callable[[], Any],
     ) -> None:
-        self.stall = Stall(steps, announce, collectives.count, counts)
+        self.stall = StallWatch(steps, announce, collectives.count, counts)
         self.history = StandingHistory(steps, history, announce)
-        self.oom = Recorder(announce, errand, lambda: steps.total, lambda: self.history.on)
+        self.oom = OomRecorder(announce, errand, lambda: steps.total, lambda: self.history.on)
         self.box = BlackBox(hello)
         self.endings = Endings(self._exception, self._end)
         self._errand = errand

@@ -54,7 +54,7 @@ def limit_seconds(p95: Optional[float]) -> float:
     return max(5.0 + 3.0 * p95, min(10.0 * p95, 120.0 + 2.0 * p95))
 
 
-class Stall:
+class StallWatch:
     """Notices that steps no longer end.
 
     ``announce(kind, text, data)`` is called for ``stall``, once, and for ``resumed``.

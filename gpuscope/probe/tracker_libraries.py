@@ -21,7 +21,7 @@ from .on_import import OnImport
 PREFIX = "gpuscope/"
 
 
-class Report(NamedTuple):
+class TrackedNumbers(NamedTuple):
     """The content of one call: numbers by name, at one step of the trainer."""
 
     step: int
@@ -59,7 +59,7 @@ class WandB:
         shared = getattr(run.settings, "mode", "") == "shared" or "WANDB_RUN_ID" in os.environ
         return None if rank and shared else Open(str(run.id), run)
 
-    def log(self, found: Open, report: Report) -> None:
+    def log(self, found: Open, report: TrackedNumbers) -> None:
         run = found.run
         if self._defined != found.key:
             run.define_metric(PREFIX + "step", hidden=True)
@@ -126,7 +126,7 @@ class TensorBoard:
                 return Open(str(id(file)), (file, sys.modules[summaries]))
         return None
 
-    def log(self, found: Open, report: Report) -> None:
+    def log(self, found: Open, report: TrackedNumbers) -> None:
         file, summaries = found.run
         for name, value in report.values.items():
             file.add_summary(summaries.scalar(PREFIX + name, value), report.step)
@@ -151,7 +151,7 @@ class MLflow:
         run = getattr(fluent, "_get_latest_active_run", fluent.active_run)()
         return None if run is None else Open(str(run.info.run_id), run)
 
-    def log(self, found: Open, report: Report) -> None:
+    def log(self, found: Open, report: TrackedNumbers) -> None:
         client = sys.modules["mlflow.tracking.client"].MlflowClient()
         entities = sys.modules["mlflow.entities"]
         now = int(time.time() * 1000)

@@ -26,7 +26,7 @@ from ..wire.frames import (
 from .ledger import CPU
 from .on_import import debug
 from .sampler import TRAINER_ID, Reasons
-from .tracker_libraries import MLflow, Report, TensorBoard, WandB
+from .tracker_libraries import MLflow, TensorBoard, TrackedNumbers, WandB
 
 VARIABLE = "GPUSCOPE_TRACK"
 SECONDS = 10.0
@@ -60,7 +60,7 @@ class Trackers:
         self._tensorboard = tensorboard if tensorboard is not None else TensorBoard()
         self._libraries: List[Any] = [WandB(), self._tensorboard, MLflow()]
         self._failed: Dict[str, str] = {}  # by library: the run for which it raised
-        self._reports: queue.Queue[Optional[Report]] = queue.Queue(1)
+        self._reports: queue.Queue[Optional[TrackedNumbers]] = queue.Queue(1)
         self._thread: Optional[threading.Thread] = None
         self._stopped = False
         self._last: Tuple[Any, ...] = ()
@@ -148,7 +148,7 @@ class Trackers:
                     return
                 self._write(library, report)
 
-    def _write(self, library: Any, report: Report) -> None:
+    def _write(self, library: Any, report: TrackedNumbers) -> None:
         """Write to the run that is open, and never again to one that raised.
 
         If the trainer has closed the run meanwhile, the exception says only that.
@@ -181,7 +181,7 @@ class Trackers:
 
 def report_of(
     sample: Sample, reasons: Reasons, definitions: Dict[int, Def], finding: Optional[str] = None
-) -> Optional[Report]:
+) -> Optional[TrackedNumbers]:
     """Return what of a sample is logged.
 
     None before the first step. Unknown values are left out.
@@ -209,4 +209,4 @@ def report_of(
         for name in _COUNTS:
             values[f"cuda{about.ordinal}/{name}"] = memory[name]
     numbers = {name: float(value) for name, value in values.items() if value is not None}
-    return Report(int(trainer["step"]), numbers, finding)
+    return TrackedNumbers(int(trainer["step"]), numbers, finding)

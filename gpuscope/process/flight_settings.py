@@ -10,7 +10,7 @@ from typing import NamedTuple, Optional, Tuple
 RENAMED_IN = (2, 9)
 
 
-class Setting(NamedTuple):
+class FlightSetting(NamedTuple):
     """A variable, its name before torch 2.9 or "", and its value; ``{}`` is a folder."""
 
     name: str
@@ -24,9 +24,11 @@ class Setting(NamedTuple):
 
 
 SETTINGS = (
-    Setting("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE", "2000"),
-    Setting("TORCH_NCCL_DUMP_ON_TIMEOUT", "", "1"),
-    Setting("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "{}/nccl_trace_rank_"),
+    FlightSetting("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE", "2000"),
+    FlightSetting("TORCH_NCCL_DUMP_ON_TIMEOUT", "", "1"),
+    FlightSetting(
+        "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "{}/nccl_trace_rank_"
+    ),
 )
 
 

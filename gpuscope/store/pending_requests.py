@@ -47,7 +47,7 @@ class _Call:
     """The temporary file of a blob that is complete, until the result arrives."""
 
 
-class Calls:
+class PendingRequests:
     """The open requests of one connection, for one event loop. ``send`` takes a frame to send."""
 
     def __init__(self, send: Callable[[Frame], None]) -> None:

@@ -110,7 +110,7 @@ class Recorder:
 
 
 @dataclass(frozen=True)
-class Summary:
+class RecordingSummary:
     """What was recorded. ``error`` says why it ended early, or is ""."""
 
     path: Path
@@ -127,7 +127,7 @@ async def record(
     redact: bool = False,
     overwrite: bool = False,
     on_link: OnLink | None = None,
-) -> Summary:
+) -> RecordingSummary:
     """Record ``source`` for ``seconds`` from its first frame, or until it ends.
 
     SIGINT, SIGTERM or SIGHUP end it too, and the file is complete then.
@@ -175,4 +175,6 @@ async def record(
         await asyncio.wait(ends)
         lasted = recorder.seconds
         recorder.close()
-    return Summary(recorder.path, recorder.lines, lasted, recorder.size_bytes, recorder.error)
+    return RecordingSummary(
+        recorder.path, recorder.lines, lasted, recorder.size_bytes, recorder.error
+    )

@@ -61,7 +61,7 @@ class CommandEnd(Protocol):
     def again(self) -> bool: ...
 
 
-class Asking(Protocol):
+class SshQuestions(Protocol):
     """The questions of ssh on the way to a host. Other threads change it."""
 
     @property
@@ -89,7 +89,7 @@ class Launch:
     preamble: Callable[[float], Sent]
     judge: Callable[[int, str], CommandEnd]
     env: Mapping[str, str] | None = None
-    questions: Asking | None = None
+    questions: SshQuestions | None = None
     jump: Callable[[], str] = lambda: ""
 
 

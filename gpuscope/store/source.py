@@ -38,7 +38,7 @@ from ..wire.frames import (
     Scalar,
 )
 from .decode import decode
-from .pending_requests import Calls, OnProgress, SourceError
+from .pending_requests import OnProgress, PendingRequests, SourceError
 from .view import AGAIN, Capabilities, Link, LinkState
 
 __all__ = ["LOCAL", "AgentSource", "OnLink", "Sink", "Source", "SourceError", "Tap"]
@@ -159,7 +159,7 @@ class AgentSource:
         self._definition_bytes = 0
         self._reasons: dict[tuple[int | str, int | str], list[int | str]] = {}
         self._reason_chars = 0
-        self._calls = Calls(self._send)
+        self._calls = PendingRequests(self._send)
         self._last_frame: float | None = None
         self._link = Link("connecting")
         self._hopeless = False

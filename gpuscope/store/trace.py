@@ -53,7 +53,7 @@ class TraceError(UserError):
 
 
 @dataclass
-class Row:
+class TraceRow:
     """A row: ``kind`` is kernel, memcpy, memset or collective; on the CPU op or annotation.
 
     ``self_seconds`` leaves out what it called in turn (nothing, on devices); ``total_seconds``
@@ -91,7 +91,7 @@ class Table:
     what was left out.
     """
 
-    rows: list[Row] = field(default_factory=list)
+    rows: list[TraceRow] = field(default_factory=list)
     lines: list[TimeLine] = field(default_factory=list)
     steps: list[float] = field(default_factory=list)
     events: int = 0
@@ -166,7 +166,7 @@ class _Names:
     """Names as small integers, limited in number."""
 
     def __init__(self) -> None:
-        self.rows: list[Row] = []
+        self.rows: list[TraceRow] = []
         self._index: dict[tuple[str, str], int] = {}
         self.overflowed = False
 
@@ -181,7 +181,7 @@ class _Names:
                     return self._index[key]
             text = _CONTROLS.sub("\ufffd", key[1])[:MAX_NAME_CHARS]
             found = self._index[key] = len(self.rows)
-            self.rows.append(Row(kind, text))
+            self.rows.append(TraceRow(kind, text))
         return found
 
 
@@ -283,14 +283,14 @@ def _triples(spans: Spans) -> Iterator[tuple[float, float, float]]:
     return zip(spans[::3], spans[1::3], spans[2::3], strict=True)
 
 
-def _count(row: Row, own: float, total: float) -> None:
+def _count(row: TraceRow, own: float, total: float) -> None:
     row.self_seconds += own / 1e6
     row.total_seconds += total / 1e6
     row.calls += 1
     row.longest_seconds = max(row.longest_seconds, total / 1e6)
 
 
-def _count_nested(rows: list[Row], spans: Spans) -> None:
+def _count_nested(rows: list[TraceRow], spans: Spans) -> None:
     """Count the time that each call of one thread spent itself.
 
     Calls are nested: a call's own time is its time without that of its children.
@@ -332,7 +332,7 @@ def _length(stretches: Iterable[tuple[float, float]]) -> float:
     return sum(end - start for start, end in stretches)
 
 
-def _device_line(name: str, spans: Spans, rows: list[Row]) -> TimeLine:
+def _device_line(name: str, spans: Spans, rows: list[TraceRow]) -> TimeLine:
     by_kind: dict[str, list[tuple[float, float]]] = {}
     for start, length, number in _triples(spans):
         by_kind.setdefault(rows[int(number)].kind, []).append((start, start + length))
@@ -398,7 +398,7 @@ def decode_table(line: bytes) -> Table:
         if "error" in body:
             raise TraceError(str(body["error"]))
         table = Table(**{**body, "rows": [], "lines": []})
-        table.rows = [Row(**row) for row in body["rows"]]
+        table.rows = [TraceRow(**row) for row in body["rows"]]
         table.lines = [TimeLine(**one) for one in body["lines"]]
         return table
     except (ValueError, TypeError, KeyError):

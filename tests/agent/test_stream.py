@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuscope.agent.stream import Stream
+from gpuscope.agent.stream import StreamMemory
 from gpuscope.wire.codec import decode, encode
 from gpuscope.wire.frames import AllocDef, GpuDef, HostDef, ProcDef, TrainerDef, Unknown
 
@@ -17,7 +17,7 @@ def gpu(stream, uuid="GPU-1", readings=None, reasons=None):
 
 
 def test_a_definition_travels_once_and_again_when_it_changes():
-    stream = Stream()
+    stream = StreamMemory()
     number = gpu(stream)
     assert [d.id for d in stream.tick(1, {})[0]] == [number]
     gpu(stream)
@@ -27,7 +27,7 @@ def test_a_definition_travels_once_and_again_when_it_changes():
 
 
 def test_reasons_travel_on_change_and_are_lifted():
-    stream = Stream()
+    stream = StreamMemory()
     number = gpu(stream, readings={"power_watts": LOST}, reasons={"name": LOST})
     why = stream.tick(1, {})[1].why
     assert [number, "power_watts", "lost", "the GPU is lost"] in why
@@ -41,7 +41,7 @@ def test_reasons_travel_on_change_and_are_lifted():
 
 
 def test_a_tick_without_a_row_keeps_the_reasons():
-    stream = Stream()
+    stream = StreamMemory()
     gpu(stream, readings={"power_watts": LOST})
     stream.tick(1, {})
     gpu(stream)
@@ -49,7 +49,7 @@ def test_a_tick_without_a_row_keeps_the_reasons():
 
 
 def test_what_is_not_there_any_more_is_gone_and_its_id_is_never_used_again():
-    stream = Stream()
+    stream = StreamMemory()
     first = gpu(stream)
     stream.tick(1, {})
     _, _, gone = stream.tick(2, {("gpu", "GPU-1"): "taken out"})
@@ -59,7 +59,7 @@ def test_what_is_not_there_any_more_is_gone_and_its_id_is_never_used_again():
 
 
 def test_a_key_frame_repeats_everything_also_reasons_and_what_was_lifted():
-    stream = Stream()
+    stream = StreamMemory()
     stream.define("host", "host", HostDef(cpu_count=2), {})
     number = gpu(stream, readings={"power_watts": LOST, "used_bytes": LOST})
     stream.tick(1, {})
@@ -74,7 +74,7 @@ def test_a_key_frame_repeats_everything_also_reasons_and_what_was_lifted():
 
 
 def test_a_host_where_nothing_can_be_read_stays_below_the_line_limit():
-    stream = Stream()
+    stream = StreamMemory()
     reason = Unknown("no_permission", "x" * 5000)
     told = 0
     for round_ in range(6):
@@ -91,7 +91,7 @@ def test_a_host_where_nothing_can_be_read_stays_below_the_line_limit():
 
 
 def test_when_a_row_was_read_travels_beside_allocators_only():
-    stream = Stream()
+    stream = StreamMemory()
     number = gpu(stream)
     stream.row("g", ("gpu", "GPU-1"), {"used_bytes": 5}, 9.75)
     assert stream.tick(10_000_000_000, {})[1].ago == [], "nothing to compare it with"
@@ -106,7 +106,7 @@ def test_when_a_row_was_read_travels_beside_allocators_only():
 
 
 def test_a_reading_of_another_clock_has_no_age():
-    stream = Stream()
+    stream = StreamMemory()
     trainer = stream.define("trainer", ("trainer", 1), TrainerDef(7), {})
     for at, key in ((50.0, "late"), (1.0, "old"), (0.0, "untold")):
         stream.define("alloc", key, AllocDef(trainer, 0), {})

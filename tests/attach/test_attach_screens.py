@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpuscope.attach.askpass import Question, Questions
+from gpuscope.attach.askpass import Questions, SshQuestion
 from gpuscope.tui.app.app import GpuscopeApp
 from gpuscope.tui.background import sources as hosts_module
 from gpuscope.tui.background.sources import Hosts
@@ -115,7 +115,7 @@ async def test_a_process_that_is_not_there_is_said():
 
 # ── what ssh asks ──
 
-QUESTION = Question(
+QUESTION = SshQuestion(
     "The authenticity of host '[127.0.0.1]:34869 ([127.0.0.1]:34869)' can't be established.",
     False,
     True,
@@ -138,12 +138,12 @@ async def test_no_word_of_a_question_is_lost_in_a_small_terminal():
 def test_a_secret_that_was_not_taken_is_asked_for_again_as_such():
     asked, one, seen = Questions({}, "far"), threading.Lock(), []
 
-    def answer(question: Question) -> str:
+    def answer(question: SshQuestion) -> str:
         seen.append(question.again)
         return "x"
 
-    password = Question("ann@far's password:", True, False, False)
-    for question in (password, Question("key?", True, False, False), password):
+    password = SshQuestion("ann@far's password:", True, False, False)
+    for question in (password, SshQuestion("key?", True, False, False), password):
         asked.put(question, one, answer)
     asked.begin()  # another try to get there
     asked.put(password, one, answer)

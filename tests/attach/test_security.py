@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from gpuscope.attach import clusters
-from gpuscope.attach.askpass import MAX_QUESTIONS, Askpass, Question
+from gpuscope.attach.askpass import MAX_QUESTIONS, Askpass, SshQuestion
 from gpuscope.attach.targets import BadTarget, parse
 from gpuscope.store.remote import Gate
 from tests.fakes.cases import each
@@ -240,9 +240,9 @@ def asked(environment: dict[str, str], prompt: str) -> str | None:
 
 @pytest.mark.slow
 def test_a_server_that_asks_without_end_is_answered_so_often():
-    questions: list[Question] = []
+    questions: list[SshQuestion] = []
 
-    def answer(question: Question) -> str:
+    def answer(question: SshQuestion) -> str:
         questions.append(question)
         return "x"
 
@@ -259,7 +259,7 @@ def test_a_server_that_asks_without_end_is_answered_so_often():
 
 
 def test_what_a_server_writes_into_its_question_is_harmless():
-    questions: list[Question] = []
+    questions: list[SshQuestion] = []
     with Askpass(lambda question: questions.append(question)) as askpass:  # type: ignore[func-returns-value]
         for text in (
             "\x1b]52;c;x\x07\x9b2Jpassword:",

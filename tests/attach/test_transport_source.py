@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from gpuscope.attach.askpass import Askpass, Question, Questions
+from gpuscope.attach.askpass import Askpass, Questions, SshQuestion
 from gpuscope.attach.bootstrap import Preamble
 from gpuscope.attach.transport_failures import judge
 from gpuscope.store import remote as remote_module
@@ -266,9 +266,9 @@ def ask(environment, prompt, kind=""):
 def test_a_question_reaches_whoever_answers_and_no_file_has_the_answer(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    asked: list[Question] = []
+    asked: list[SshQuestion] = []
 
-    def answer(question: Question) -> str | None:
+    def answer(question: SshQuestion) -> str | None:
         asked.append(question)
         return None if "refuse" in question.prompt else "s3cret'\"$x"
 

@@ -111,7 +111,7 @@ def test_who_serves_under_another_number_is_still_left_alone(tmp_path):
 
 
 def test_nothing_is_searched_where_nobody_else_is(tmp_path):
-    assert containers.Finder(str(tmp_path)).places(0.0) == []
+    assert containers.SocketFinder(str(tmp_path)).places(0.0) == []
     assert probe_sockets.places([str(tmp_path)]).found == [(str(tmp_path), os.geteuid())]
 
 
@@ -130,4 +130,4 @@ def test_a_directory_that_goes_meanwhile_hides_no_other(tmp_path, monkeypatch):
         lambda path: ["gpuscope-4711", *names(path)] if isinstance(path, int) else names(path),
     )
     place = f"{other}/root/tmp/gpuscope-{os.geteuid()}"
-    assert containers.Finder(str(tmp_path)).places(0.0) == [(place, os.geteuid())]
+    assert containers.SocketFinder(str(tmp_path)).places(0.0) == [(place, os.geteuid())]

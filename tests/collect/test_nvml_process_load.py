@@ -19,7 +19,7 @@ from gpuscope.collect.nvml_process_load import (
     NewerRequest,
     NewerSample,
     ProcessLoad,
-    Sample,
+    ProcessSample,
 )
 from gpuscope.wire.frames import Unknown
 from tests.fakes.nvml import FakeNvml, FakeProcess
@@ -37,7 +37,11 @@ def opened(index: int = 0) -> NvmlDevice:
 
 
 def test_the_sizes_are_those_of_nvml_h() -> None:
-    assert (ctypes.sizeof(Sample), ctypes.sizeof(NewerSample), ctypes.sizeof(NewerRequest)) == (
+    assert (
+        ctypes.sizeof(ProcessSample),
+        ctypes.sizeof(NewerSample),
+        ctypes.sizeof(NewerRequest),
+    ) == (
         32,
         40,
         24,
@@ -90,7 +94,10 @@ class Driver:
 
     def __call__(self, symbol: str) -> Callable[..., int]:
         def function(
-            handle: object, rows: ctypes.Array[Sample], count: object, since: ctypes.c_ulonglong
+            handle: object,
+            rows: ctypes.Array[ProcessSample],
+            count: object,
+            since: ctypes.c_ulonglong,
         ) -> int:
             self.asked.append(since.value)
             for slot, (pid, seconds, sm) in zip(rows, self.rows, strict=False):
@@ -111,9 +118,9 @@ def driver() -> Driver:
 
 @pytest.fixture
 def load(driver: Driver) -> ProcessLoad:
-    from gpuscope.collect.nvml_calls import Calls, Gate
+    from gpuscope.collect.nvml_calls import DeviceCalls, Gate
 
-    return ProcessLoad(driver, Calls(Gate()), lambda: WALL)
+    return ProcessLoad(driver, DeviceCalls(Gate()), lambda: WALL)
 
 
 def test_the_window_is_the_same_each_time_and_what_is_older_is_not_believed(

@@ -36,7 +36,7 @@ def base(tmp_path, monkeypatch):
     monkeypatch.setattr(
         probe_sockets, "BASES", ((str(tmp_path), re.compile(r"^gpuscope-([1-9][0-9]{0,9})$"), ""),)
     )
-    monkeypatch.setattr(containers.Finder, "places", lambda self, now: [])
+    monkeypatch.setattr(containers.SocketFinder, "places", lambda self, now: [])
     return tmp_path
 
 
@@ -162,7 +162,7 @@ def test_one_users_namespaces_do_not_hide_the_others(tmp_path, monkeypatch):
         (place.parent / f"gpuscope-{name}").mkdir()
         os.chown(place.parent / f"gpuscope-{name}", 12345, -1)
     monkeypatch.setattr(containers, "open_inside", lambda path: os.open(path, os.O_RDONLY))
-    finder = containers.Finder(str(tmp_path))
+    finder = containers.SocketFinder(str(tmp_path))
     assert finder.places(0.0) == [(str(place), 12345)]
     (said,) = finder.left_out
     assert f"uid {NOBODY} has 29 containers: 25 are not searched" in said

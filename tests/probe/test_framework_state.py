@@ -18,7 +18,7 @@ from gpuscope.lab.config import LabConfig
 from gpuscope.lab.run_statistics import Tally
 from gpuscope.probe.framework_readers import READERS
 from gpuscope.probe.framework_state import FrameworkState
-from gpuscope.probe.progress import Progress
+from gpuscope.probe.progress import ProgressReader
 from gpuscope.wire.frames import Unknown
 
 NAN = float("nan")
@@ -37,9 +37,9 @@ def framework(module: str, name: str, **attributes: object) -> object:
 
 
 def seen_from(
-    trainer: object, progress: Progress | None = None, step_seconds: float | None = 0.5
+    trainer: object, progress: ProgressReader | None = None, step_seconds: float | None = 0.5
 ) -> dict:
-    progress = progress or Progress()
+    progress = progress or ProgressReader()
     trainer.train(lambda: progress.state.look(time.perf_counter() + 1e6, True))
     return progress.read(step_seconds)
 
@@ -248,7 +248,7 @@ def test_a_loss_that_a_logger_forgets_when_it_writes_is_kept():
         num_timesteps=256,
         _total_timesteps=512,
     )
-    progress = Progress()
+    progress = ProgressReader()
     assert seen_from(trainer, progress)["loss"] == 5.0
     values.clear()
     assert progress.read()["loss"] == 5.0
@@ -256,7 +256,7 @@ def test_a_loss_that_a_logger_forgets_when_it_writes_is_kept():
 
 def test_variables_of_nanogpts_script_and_of_timms_loop():
     code = "iter_num, max_iters, lossf = 6, 60, 0.5\nstep()"
-    progress = Progress()
+    progress = ProgressReader()
     space = {"__name__": "__main__", "step": lambda: progress.state.look(time.perf_counter(), True)}
     exec(compile(code, "/home/somebody/train.py", "exec"), space)
     found = progress.read(0.5)
@@ -283,7 +283,7 @@ main()
 
 
 def test_the_trainer_is_not_kept_alive_and_what_is_gone_is_unknown():
-    trainer, progress = hf([{"loss": 1.0}]), Progress()
+    trainer, progress = hf([{"loss": 1.0}]), ProgressReader()
     assert seen_from(trainer, progress)["loss"] == 1.0
     gone = weakref.ref(trainer)
     del trainer

@@ -9,7 +9,7 @@ import pytest
 from gpuscope.probe.look_calls import holding, launching, own_ns, waits
 from gpuscope.probe.look_rows import (
     MAX_NAMES,
-    Host,
+    HostSpans,
     Stand,
     gaps,
     kind_of,
@@ -34,7 +34,7 @@ def launch(correlation, at):
 
 
 def told(activities, calls=(), marks=(0, 100), host=None):
-    return summary(activities, calls, [int(mark * MS) for mark in marks], host or Host())
+    return summary(activities, calls, [int(mark * MS) for mark in marks], host or HostSpans())
 
 
 def idle(value):
@@ -84,7 +84,7 @@ def test_random_traces_add_up():
                 kernel(dice.choice(names), start, start + dice.expovariate(5), number)
             )
             calls.append(launch(number, start - dice.uniform(0.02, 0.2)))
-        host = Host(
+        host = HostSpans(
             [(int(10 * MS), int(13 * MS))],
             [(int(12 * MS), int(14 * MS))],
             [Stand(t * MS, (t + 5) * MS, "other", "x.py:1 f") for t in range(0, 100, 5)],
@@ -120,7 +120,7 @@ def test_parts_are_of_whole_steps_and_ten_at_most():
 
 def test_copies_are_told_with_the_lines_that_the_host_stood_at_meanwhile():
     copies = "Memcpy DtoH (Device -> Pageable)"
-    host = Host([], [], [Stand(10 * MS, 35 * MS, "read", "x.py:3 save"),
+    host = HostSpans([], [], [Stand(10 * MS, 35 * MS, "read", "x.py:3 save"),
                          Stand(35 * MS, 60 * MS, "forward", "x.py:1 f")])  # fmt: skip
     value = told(
         [kernel("gemm", 0, 10), kernel(copies, 10, 40), kernel("gemm", 36, 60), *ENDS], host=host
@@ -138,7 +138,7 @@ def test_a_step_of_the_device_begins_with_what_was_launched_after_the_mark():
 def test_the_window_of_a_drained_device_is_from_mark_to_mark():
     marks = [0, 100 * MS, 200 * MS]
     ran = [kernel("gemm", 40, 90, 1), kernel("gemm", 130, 190, 2)]
-    host = Host([(5 * MS, 35 * MS)], [], [])
+    host = HostSpans([(5 * MS, 35 * MS)], [], [])
     value = summary(ran, [launch(1, 36), launch(2, 120)], marks, host, drained=True)
     assert (value["seconds"], value["steps"]) == (0.2, 2)
     assert idle(value) == {"input": 30.0, "launch": 60.0}
@@ -150,7 +150,7 @@ def test_the_window_of_a_drained_device_is_from_mark_to_mark():
 
 @pytest.mark.parametrize("ran", [[], [kernel("gemm", 10, 20, 1)], [kernel("gemm", 10, 210, 1)]])
 def test_a_drained_device_may_have_little_to_do(ran):
-    value = summary(ran, [launch(1, 5)], [0, 100 * MS, 200 * MS], Host(), drained=True)
+    value = summary(ran, [launch(1, 5)], [0, 100 * MS, 200 * MS], HostSpans(), drained=True)
     assert bool(value) == bool(ran)
     if ran:
         assert (value["steps"], adds_up(value)) == (2, pytest.approx(value["seconds"]))
@@ -160,7 +160,7 @@ def test_a_wait_for_a_batch_is_input_and_garbage_within_it_is_garbage():
     value = told(
         [kernel("a", 0, 10, 1), kernel("b", 40, 100, 2), *ENDS],
         [launch(1, 0), launch(2, 39)],
-        host=Host([(12 * MS, 32 * MS)], [(20 * MS, 25 * MS)]),
+        host=HostSpans([(12 * MS, 32 * MS)], [(20 * MS, 25 * MS)]),
     )
     assert idle(value) == {"input": 15, "launch": 10, "collection": 5}
 
@@ -177,7 +177,7 @@ def test_the_users_own_code_after_a_read_is_the_users_own_code():
     value = told(
         [kernel("a", 0, 10, 1), kernel("b", 60, 100, 2), *ENDS],
         [launch(1, 0), call("cudaStreamSynchronize", 2, 10.5), launch(2, 60)],
-        host=Host((), (), [Stand(11 * MS, 55 * MS, "other", "train.py:9 main")]),
+        host=HostSpans((), (), [Stand(11 * MS, 55 * MS, "other", "train.py:9 main")]),
     )
     assert idle(value) == {"other": 44, "sync": 6}
     (row,) = [row for row in value["idle"] if row[0] == "other"]
@@ -234,7 +234,7 @@ def test_what_the_host_needs_itself_leaves_out_waits_and_the_way_from_them():
 
 
 def test_what_was_launched_in_a_pause_is_told_by_its_kind():
-    host = Host((), (), [Stand(10 * MS, 20 * MS, "validation", "train.py:9 evaluate"),
+    host = HostSpans((), (), [Stand(10 * MS, 20 * MS, "validation", "train.py:9 evaluate"),
                          Stand(20 * MS, 30 * MS, "forward", "train.py:5 main")])  # fmt: skip
     activities = [kernel("a", 15, 40, 1), kernel("b", 40, 60, 2), *ENDS]
     value = told(activities, [launch(1, 12), launch(2, 22)], host=host)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpuscope.probe import progress
-from gpuscope.probe.progress import COLUMNS, Progress
+from gpuscope.probe.progress import COLUMNS, ProgressReader
 from gpuscope.wire.frames import Unknown
 
 tqdm = pytest.importorskip("tqdm")
@@ -20,7 +20,7 @@ def bar(total=None, **more):
 
 
 def test_without_a_bar_everything_is_unknown_with_a_reason():
-    found = Progress().read()
+    found = ProgressReader().read()
     assert set(found) == set(COLUMNS)
     assert all(isinstance(value, Unknown) and value.text for value in found.values())
 
@@ -31,7 +31,7 @@ def test_the_outermost_bar_tells_progress_and_time_to_go():
             time.sleep(0.002)
             outer.update()
         inner.update()
-        found = Progress().read()
+        found = ProgressReader().read()
     assert (found["progress_done"], found["progress_total"]) == (25, 100)
     assert 0.05 < found["eta_seconds"] < 5
 
@@ -43,7 +43,7 @@ def test_the_time_to_go_follows_the_pace_of_minutes_and_not_of_the_last_steps(mo
     own = iter([1.0, 0.2] * 100)
     monkeypatch.setattr(progress.bars, "_tqdm_rate", lambda *_: next(own))
     with bar(10_000) as shown:
-        read, found = Progress(), []
+        read, found = ProgressReader(), []
         for _ in range(60):
             clock.now += 2.0
             shown.n = shown.n + 1
@@ -65,22 +65,22 @@ def test_the_time_to_go_follows_the_pace_of_minutes_and_not_of_the_last_steps(mo
 def test_loss_in_the_postfix_or_the_description(text, loss):
     with bar(10) as shown:
         shown.set_postfix_str(text)
-        assert Progress().read()["loss"] == loss
+        assert ProgressReader().read()["loss"] == loss
     with bar(10) as shown:
         shown.set_description(text)
-        assert Progress().read()["loss"] == loss
+        assert ProgressReader().read()["loss"] == loss
 
 
 def test_set_postfix_as_trainers_use_it():
     with bar(10) as shown:
         shown.set_postfix(acc=0.5, loss=0.1234)
-        assert Progress().read()["loss"] == 0.123
+        assert ProgressReader().read()["loss"] == 0.123
 
 
 def test_a_loss_that_is_not_a_number_is_unknown_and_said():
     with bar(10) as shown:
         shown.set_postfix_str("loss=nan")
-        found = Progress().read()["loss"]
+        found = ProgressReader().read()["loss"]
     assert isinstance(found, Unknown)
     assert "nan" in found.text
 
@@ -88,18 +88,18 @@ def test_a_loss_that_is_not_a_number_is_unknown_and_said():
 def test_words_that_only_contain_loss_are_not_it():
     with bar(10) as shown:
         shown.set_postfix_str("glossary=3, lossless=4")
-        assert isinstance(Progress().read()["loss"], Unknown)
+        assert isinstance(ProgressReader().read()["loss"], Unknown)
 
 
 def test_a_bar_without_a_total_or_that_has_not_advanced_has_no_time_to_go():
     with bar() as endless:
         endless.update(3)
-        found = Progress().read()
+        found = ProgressReader().read()
         assert found["progress_done"] == 3
         assert isinstance(found["progress_total"], Unknown)
         assert isinstance(found["eta_seconds"], Unknown)
     with bar(10):
-        assert isinstance(Progress().read()["eta_seconds"], Unknown)
+        assert isinstance(ProgressReader().read()["eta_seconds"], Unknown)
 
 
 def test_a_strange_bar_does_not_raise():
@@ -115,7 +115,7 @@ def test_a_strange_bar_does_not_raise():
     strange = Strange.__new__(Strange)
     strange.n, strange.total, strange.pos = 3, float("nan"), 0
     try:
-        found = Progress().read()
+        found = ProgressReader().read()
     finally:
         tqdm.tqdm._instances.discard(strange)
         strange.disable = True
@@ -123,7 +123,7 @@ def test_a_strange_bar_does_not_raise():
 
 
 def shown_by(*bars) -> dict:
-    found = Progress().read()
+    found = ProgressReader().read()
     for one in reversed(bars):
         one.close()
     return found
@@ -177,12 +177,12 @@ def test_the_loss_of_a_validation_is_not_the_trainings():
 
 def test_the_bar_of_rich_tells_progress_and_loss():
     console = pytest.importorskip("rich.console").Console(file=io.StringIO(), force_terminal=True)
-    from rich.progress import Progress as Shown
+    from rich.progress import ProgressReader as Shown
 
     with Shown(console=console) as shown:
         task = shown.add_task("training", total=100, loss=2.0)
         time.sleep(0.01)
         shown.update(task, advance=25, loss=0.5)
-        found = Progress().read()
+        found = ProgressReader().read()
     assert (found["progress_done"], found["progress_total"], found["loss"]) == (25, 100, 0.5)
     assert 0 < found["eta_seconds"] < 30

@@ -14,7 +14,7 @@ import threading
 import pytest
 
 from gpuscope.probe import code_place
-from gpuscope.probe.stall import STILL_SECONDS, Stall, limit_seconds
+from gpuscope.probe.stall import STILL_SECONDS, StallWatch, limit_seconds
 from gpuscope.probe.steps import Steps
 from gpuscope.wire import frames
 from tests.fakes.probe_client import ROOT, TRAINING, Reader, environment, sockets, trainer, wait_for
@@ -86,7 +86,7 @@ class Clocked:
         self.told: list[tuple[str, str, dict]] = []
         self.steps = Steps()
         self.counted = 0
-        self.stall = Stall(
+        self.stall = StallWatch(
             self.steps, lambda *event: self.told.append(event), lambda: 7, lambda: (self.counted,)
         )
         self.gate = threading.Semaphore(0)
@@ -214,7 +214,7 @@ def test_a_thread_that_has_ended_is_no_stall(clocked):
 
 def test_no_stall_before_the_first_step():
     told: list[object] = []
-    stall = Stall(Steps(), lambda *event: told.append(event), lambda: 0)
+    stall = StallWatch(Steps(), lambda *event: told.append(event), lambda: 0)
     assert not isinstance(stall.tick(), str)
     assert told == []
 

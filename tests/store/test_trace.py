@@ -39,7 +39,7 @@ def kernel(
     return event(name, start, length, kind, args={"device": device})
 
 
-def row(table: trace.Table, name: str) -> trace.Row:
+def row(table: trace.Table, name: str) -> trace.TraceRow:
     return next(row for row in table.rows if row.name == name)
 
 

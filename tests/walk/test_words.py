@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from gpuscope.probe.stall import Stall
+from gpuscope.probe.stall import StallWatch
 from gpuscope.probe.steps import Steps
 from tests.fakes.in_process import command
 
@@ -31,7 +31,7 @@ def test_a_stall_is_told_in_the_unit_of_the_screens(monkeypatch, usual, written)
     thread.start()
     told: list[tuple] = []
     steps = Steps()
-    stall = Stall(steps, lambda *event: told.append(event), lambda: 0)
+    stall = StallWatch(steps, lambda *event: told.append(event), lambda: 0)
     now = time.perf_counter()
     monkeypatch.setattr("gpuscope.probe.stall.time.perf_counter", lambda: now)
     try:

@@ -13,7 +13,7 @@ from typing import Any
 
 from ...attach import enable
 from ...attach.enable import HookState
-from ...attach.enable_target import CannotEnable, Target, find
+from ...attach.enable_target import CannotEnable, EnableTarget, find
 from ...exit_status import ExitStatus
 from ...text.units import bytes_text
 from ...wire.clean import clean
@@ -123,7 +123,7 @@ def run(args: argparse.Namespace) -> int:
     return ExitStatus.OK
 
 
-def describe(target: Target) -> str:
+def describe(target: EnableTarget) -> str:
     """The environment, its Python, and why this one."""
     own = ", gpuscope's own environment" if target.is_own else ""
     return clean(f"{target.prefix} (Python {target.version}, {target.why}{own})")
@@ -140,7 +140,7 @@ def _print_files(found: HookState) -> None:
         print(f"  {clean(path)}  {bytes_text(os.path.getsize(path))}")
 
 
-def _next(target: Target, args: argparse.Namespace) -> str:
+def _next(target: EnableTarget, args: argparse.Namespace) -> str:
     words = f" --python {shlex.quote(args.python)}" if args.python else ""
     words += " --user" if args.user else ""
     lines = [
@@ -155,7 +155,7 @@ def _next(target: Target, args: argparse.Namespace) -> str:
     return "\n".join(lines)
 
 
-def _status(target: Target, user: bool, as_json: bool) -> int:
+def _status(target: EnableTarget, user: bool, as_json: bool) -> int:
     """Report what is enabled in the environment's site-packages.
 
     The user's site-packages are included where this Python reads them and no other folder was asked
@@ -180,7 +180,7 @@ def _status(target: Target, user: bool, as_json: bool) -> int:
     return code
 
 
-def _about(target: Target) -> dict[str, Any]:
+def _about(target: EnableTarget) -> dict[str, Any]:
     return {
         "python": clean(target.python),
         "python_version": target.version,

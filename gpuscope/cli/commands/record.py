@@ -23,7 +23,7 @@ from ..args import former_names, sample_rate, seconds_between
 from ..progress_line import ProgressLine
 
 if TYPE_CHECKING:
-    from ...store.recorder import Summary
+    from ...store.recorder import RecordingSummary
     from ...store.view import Link
 
 PROGRESS_SECONDS = 0.5
@@ -97,7 +97,9 @@ def _name(path: Path) -> str:
     return clean(str(path))
 
 
-async def _record(args: argparse.Namespace, stack: contextlib.ExitStack) -> tuple[Summary, str]:
+async def _record(
+    args: argparse.Namespace, stack: contextlib.ExitStack
+) -> tuple[RecordingSummary, str]:
     from ...config import load
     from ...store.recorder import record
     from ..one_trainer import source_at

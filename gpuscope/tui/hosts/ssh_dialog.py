@@ -23,7 +23,7 @@ from ..widgets.key_line import KeyLine
 from ..widgets.text import Lines
 
 if TYPE_CHECKING:
-    from ...attach.askpass import Question
+    from ...attach.askpass import SshQuestion
 
 WIDTH, FRAME = 78, 4
 
@@ -45,7 +45,7 @@ class SshPrompt(ClosesOnce, ModalScreen[str | None]):
     """  # noqa: E501
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("SshPrompt")]
 
-    def __init__(self, question: Question) -> None:
+    def __init__(self, question: SshQuestion) -> None:
         super().__init__()
         self.question = question
 
@@ -108,7 +108,7 @@ class Prompts:
     def __init__(self) -> None:
         self.app: App[Any] | None = None
 
-    def answer(self, question: Question) -> str | None:
+    def answer(self, question: SshQuestion) -> str | None:
         """Return what was typed; None if the user refused, or cannot be asked."""
         app = self.app
         if app is None or not app.is_running:

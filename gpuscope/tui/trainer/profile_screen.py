@@ -16,7 +16,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 
 from ...process.async_child import Child
-from ...store.trace import Row, Table, TimeLine, TraceError, decode_table
+from ...store.trace import Table, TimeLine, TraceError, TraceRow, decode_table
 from ...text import styled
 from ...text.styled import Line, Piece
 from ...text.units import MIB, count_text, duration_text, percent_text
@@ -138,7 +138,7 @@ class ProfileScreen(FullScreen):
             )
         self._show()
 
-    def _of(self, kind: str) -> list[Row]:
+    def _of(self, kind: str) -> list[TraceRow]:
         return (
             [row for row in self._table.rows if row.kind in KINDS[kind][1]]
             if self._table is not None
@@ -228,7 +228,7 @@ def _bar(line: TimeLine, label: int, cells: int, glyphs: Glyphs) -> Iterable[Pie
         )
 
 
-def _row(number: int, row: Row, together: float) -> TableRow:
+def _row(number: int, row: TraceRow, together: float) -> TableRow:
     share: Sequence[Piece] = [
         (percent_text(row.self_seconds / together) if together > 0 else "–", "accent")
     ]
