@@ -17,7 +17,6 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from types import TracebackType
 from typing import Any
 
 from ..process.child import ChildError, Late, LineChild, TooMuch
@@ -72,12 +71,7 @@ class Tracer:
     def __enter__(self) -> Tracer:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def start(self) -> None:

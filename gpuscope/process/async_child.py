@@ -7,14 +7,11 @@ because its ``wait()`` also waits for the pipes, which a grandchild may hold ope
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import signal
 import subprocess
 import threading
 from typing import List, Mapping, Optional, Sequence
 
-from .child import MAX_LINE_BYTES, has_exited, how_it_ended, last_line
+from .child import MAX_LINE_BYTES, has_exited, how_it_ended, kill_group, last_line
 
 STDERR_BYTES = 4096
 GRACE_SECONDS = 0.1
@@ -148,9 +145,7 @@ class Child:
         if not self._ended:
             self._ended = True
             self._exited_by_itself = self.has_exited
-            if self._process.returncode is None:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(self.pid, signal.SIGKILL)
+            kill_group(self._process)
             if self._tail is not None:
                 self._tail.cancel()
             for transport in self._transports:

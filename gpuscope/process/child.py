@@ -15,9 +15,12 @@ import subprocess
 import threading
 import time
 from dataclasses import dataclass
-from typing import IO, List, Mapping, Optional, Sequence
+from typing import IO, TYPE_CHECKING, List, Mapping, Optional, Sequence
 
 from ..wire.clean import clean
+
+if TYPE_CHECKING:
+    import asyncio
 
 LAST_WORDS_BYTES = 4096
 """How many bytes of a child's standard error are kept for messages; the newest are kept."""
@@ -220,7 +223,7 @@ class LineChild:
             time.sleep(0.005)
         code = None
         if not self.running:
-            _kill_group(self._process)  # kills the processes that the child has started, too
+            kill_group(self._process)  # kills the processes that the child has started, too
             code = self._process.wait()
         if self._other is not None:
             os.set_blocking(self._other.fileno(), False)
@@ -238,7 +241,7 @@ class LineChild:
 
         The pipes stay open, because another thread may be reading them.
         """
-        _kill_group(self._process)
+        kill_group(self._process)
         _reap(self._process)
 
     def close(self) -> None:
@@ -322,7 +325,7 @@ def ask(
             if keep_terminal:
                 process.kill()
             else:
-                _kill_group(process)
+                kill_group(process)
             _reap(process)
     output.output = b"".join(parts)
     if output.failure == _LATE:
@@ -389,7 +392,7 @@ def _read_all(
             return  # another process holds its pipes open
 
 
-def _kill_group(process: subprocess.Popen[bytes]) -> None:
+def kill_group(process: subprocess.Popen[bytes] | asyncio.subprocess.Process) -> None:
     """Kill a child's whole process group, unless the child has been reaped.
 
     After the child was reaped, the group's number may belong to another process.

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from . import edits
-from .nodes import comes_after, is_open_ended, key, keyword, names, receiver
+from .nodes import comes_after, is_open_ended, key, keyword, named_calls, names, receiver
 from .program import Script, ScriptMatch
 from .source import Loop
 
@@ -161,19 +161,8 @@ def find_model_left_behind(s: Script) -> Iterator[ScriptMatch]:
     ):
         return
     chosen = _cuda_devices(s)
-    for node in s.nodes:
-        if (
-            not isinstance(node, ast.Assign)
-            or len(node.targets) != 1
-            or not isinstance(node.targets[0], ast.Name)
-        ):
-            continue
-        name, made = node.targets[0].id, node.value
-        if (
-            not isinstance(made, ast.Call)
-            or not s.makes_module(made, weights=True)
-            or len(s.values(node, name)) != 1
-        ):
+    for node, name, made in named_calls(s.nodes):
+        if not s.makes_module(made, weights=True) or len(s.values(node, name)) != 1:
             continue
         owner = s.module_classes.get(key(made.func))
         if owner is not None and any(

@@ -70,6 +70,18 @@ def is_main_guard(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and "__name__" in names(node.test)
 
 
+def named_calls(nodes: Iterable[ast.AST]) -> Iterator[tuple[ast.Assign, str, ast.Call]]:
+    """Yield each call whose value gets one name and nothing else, with its statement and name."""
+    for node in nodes:
+        if (
+            isinstance(node, ast.Assign)
+            and isinstance(node.value, ast.Call)
+            and len(node.targets) == 1
+            and isinstance(node.targets[0], ast.Name)
+        ):
+            yield node, node.targets[0].id, node.value
+
+
 def targets_of(node: ast.AST) -> Iterator[tuple[ast.AST, ast.expr | None]]:
     """Yield (target, value) for each name that ``node`` binds.
 

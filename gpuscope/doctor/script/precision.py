@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from . import edits
-from .nodes import comes_after, is_literal, is_open_ended, key, keyword, receiver
+from .nodes import comes_after, is_literal, is_open_ended, key, keyword, named_calls, receiver
 from .program import AUTOCASTS, Script, ScriptMatch
 
 _CLIPS = ("clip_grad_norm_", "clip_grad_value_", "clip_grad_norm", "clip_grads_with_norm_")
@@ -71,19 +71,8 @@ def find_old_amp(s: Script) -> Iterator[ScriptMatch]:
 
 def _device_type(s: Script, call: ast.Call) -> str:
     """Return ``device.type`` where the script chooses between CUDA and the CPU, else ""."""
-    for node in s.nodes:
-        if (
-            not isinstance(node, ast.Assign)
-            or len(node.targets) != 1
-            or not isinstance(node.targets[0], ast.Name)
-        ):
-            continue
-        name, made = node.targets[0].id, node.value
-        if (
-            s.resolve(made) != "torch.device"
-            or not isinstance(made, ast.Call)
-            or len(made.args) != 1
-        ):
+    for _, name, made in named_calls(s.nodes):
+        if s.resolve(made) != "torch.device" or len(made.args) != 1:
             continue
         chosen = {part.value for part in ast.walk(made.args[0]) if isinstance(part, ast.Constant)}
         if (

@@ -6,6 +6,7 @@ it wraps. Buffers stay as they are.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,6 +17,17 @@ from ..fully_sharded import block_of
 from ..request import CannotPredict
 
 TYPES = {"bf16": torch.bfloat16}
+
+
+def cast_inputs(kind: torch.dtype) -> Callable[[nn.Module, Any, Any], tuple[Any, Any]]:
+    """Return a hook that casts the floating-point tensors that a module is called with."""
+
+    def to_kind(value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and value.is_floating_point():
+            return value.to(kind)
+        return value
+
+    return lambda _, args, named: (tree_map(to_kind, args), tree_map(to_kind, named))
 
 
 def cast(model: nn.Module, params: str, wrap: str) -> None:
@@ -32,14 +44,7 @@ def cast(model: nn.Module, params: str, wrap: str) -> None:
     for parameter in parameters:
         parameter.data = parameter.data.to(kind)
 
-    def inputs(_: nn.Module, args: Any, named: Any) -> tuple[Any, Any]:
-        return tree_map(to_kind, args), tree_map(to_kind, named)
-
-    def to_kind(value: Any) -> Any:
-        if isinstance(value, torch.Tensor) and value.is_floating_point():
-            return value.to(kind)
-        return value
-
+    inputs = cast_inputs(kind)
     for name, module in model.named_modules():
         if not name or (wrap == "blocks" and block_of(name) == name):
             module.register_forward_pre_hook(inputs, with_kwargs=True)

@@ -26,12 +26,12 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_map
 
 from ..deepspeed import Zero
 from ..request import CannotPredict
 from . import optimizers
 from .fakes import Fakes
+from .mixed import cast_inputs
 
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 NORM = torch.float64
@@ -44,16 +44,7 @@ def cast(model: nn.Module, kind: torch.dtype) -> None:
     for parameter in model.parameters():
         if parameter.is_floating_point():
             parameter.data = parameter.data.to(kind)
-
-    def to_kind(value: Any) -> Any:
-        if isinstance(value, torch.Tensor) and value.is_floating_point():
-            return value.to(kind)
-        return value
-
-    def inputs(_: nn.Module, args: Any, named: Any) -> tuple[Any, Any]:
-        return tree_map(to_kind, args), tree_map(to_kind, named)
-
-    model.register_forward_pre_hook(inputs, with_kwargs=True)
+    model.register_forward_pre_hook(cast_inputs(kind), with_kwargs=True)
 
 
 def optimizer_for(zero: Zero, optimizer: Any) -> Any:

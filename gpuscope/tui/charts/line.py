@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from textual.strip import Strip
 
@@ -17,7 +17,7 @@ from ..theme import Tokens
 from . import plotext_adapter as adapter
 from .axes import even_ticks, label_of, nice_step, time_ticks, value_ticks
 from .bins import Bins, first_at
-from .strips import Painted, empty_strips, strip_of
+from .strips import Chart, empty_strips, strip_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +46,13 @@ LEAST_SPAN = 1e-3
 """Of the largest value: a loss that moves by less is shown as a flat line, not as a slope."""
 
 
-class LineChart(Painted):
+class LineChart(Chart):
     """Lines over the last seconds, or over steps.
 
     The first series is drawn on top. The legend is the subtitle.
     """
 
-    PATIENT: ClassVar[bool] = True
-
-    def __init__(self, *, empty: str = "no readings yet", **kwargs: Any) -> None:
+    def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._series: tuple[Series, ...] = ()
         self._start = self._now = 0.0
@@ -64,13 +62,6 @@ class LineChart(Painted):
         self._known = False
         self._shares = False
         self._x: Literal["time", "steps"] = "time"
-        self._empty = empty
-
-    def show_empty(self, text: str) -> None:
-        """Say this where there is nothing to draw."""
-        if text != self._empty:
-            self._empty = text
-            self.repaint()
 
     def show(
         self,

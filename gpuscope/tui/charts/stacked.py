@@ -23,7 +23,7 @@ from .bins import Bins, first_at, hold_seconds
 from .cell_fit import Edges, fit_cells, in_whole_cells
 from .legend import Entries, legend_of
 from .marks import Tick, event_row, step_row
-from .strips import Painted, empty_strips, strip_of
+from .strips import Chart, empty_strips, strip_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,27 +81,25 @@ SHRINK_SHARE = 0.3
 """An axis stays as it is until the data fall below this share of it."""
 
 
-class StackedChart(Painted):
+class StackedChart(Chart):
     """Stacked areas from 0, with the time before now.
 
     The border's title names the unit of the axis. The axis ends at the card's capacity, or,
     while little of it is used, at a round value above the highest sum shown.
     """
 
-    PATIENT: ClassVar[bool] = True
     UNITS: ClassVar[Units] = BYTES
     """What the axis is counted in, the largest first."""
     WHOLE: ClassVar[str] = "in use"
     """What all layers together are called, where the chart is too low to tell them apart."""
 
-    def __init__(self, *, empty: str = "no readings yet", **kwargs: Any) -> None:
+    def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._layers: tuple[Layer, ...] = ()
         self._seconds: Sequence[float] = ()
         self._window = 60.0
         self._capacity: float | None = None
         self._now: float | None = None
-        self._empty = empty
         self._top = 0.0
         self._ticks: Sequence[Tick] = ()
         self._steps = NO_STEPS
@@ -109,12 +107,6 @@ class StackedChart(Painted):
         self._clock: float | None = None
         self._low_legend: Entries = ()
         """What is explained where all layers are drawn as one."""
-
-    def show_empty(self, text: str) -> None:
-        """Say this where there is nothing to draw."""
-        if text != self._empty:
-            self._empty = text
-            self.repaint()
 
     def show(
         self,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.segment import Segment
 from rich.text import Text
@@ -258,3 +258,19 @@ class Painted(KnowsItsLines):
         if self._subtitle:
             self.border_subtitle = text_of(self._subtitle, self.tokens)
         self.refresh()
+
+
+class Chart(Painted):
+    """A chart; it says what is missing where it has nothing to draw."""
+
+    PATIENT: ClassVar[bool] = True
+
+    def __init__(self, *, empty: str = "no readings yet", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._empty = empty
+
+    def show_empty(self, text: str) -> None:
+        """Say this where there is nothing to draw."""
+        if text != self._empty:
+            self._empty = text
+            self.repaint()

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any
 
 from textual.strip import Strip
 
@@ -24,7 +24,7 @@ from .axes import time_axis
 from .bins import Bins
 from .load_strips import binned
 from .spark import BELOW_THE_LINE
-from .strips import Painted, empty_strips, strip_of
+from .strips import Chart, empty_strips, strip_of
 
 STEADY = 0.02
 """A reading that changes by no more of its largest value is steady: a line without a height."""
@@ -62,26 +62,17 @@ def moves(history: History) -> bool:
     return not is_steady(history.values)
 
 
-class Trends(Painted):
+class Trends(Chart):
     """Readings one below the other, over one axis of time.
 
     Those of one colour belong together: a line is left free before the next where there is one.
     """
 
-    PATIENT: ClassVar[bool] = True
-
-    def __init__(self, *, empty: str = "no readings yet", **kwargs: Any) -> None:
+    def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._trends: tuple[Trend, ...] = ()
         self._window, self._now = 60.0, 0.0
         self._clock: float | None = None
-        self._empty = empty
-
-    def show_empty(self, text: str) -> None:
-        """Say this where there is nothing to draw."""
-        if text != self._empty:
-            self._empty = text
-            self.repaint()
 
     @property
     def labels(self) -> tuple[str, ...]:

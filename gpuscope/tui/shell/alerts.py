@@ -10,13 +10,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
-import signal
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
 from ...model.alerts import Alert, Alerts
+from ...process.child import kill_group
 from ...store.view import no_history
 
 if TYPE_CHECKING:
@@ -109,18 +108,9 @@ class AlertWatch:
             if child.returncode:
                 self._notices.say(f"on_alert: {argv[0]} ended with {child.returncode}", "warn")
         finally:
-            _end(child)
+            kill_group(child)
 
     def close(self) -> None:
         """Nobody waits any more; what still runs is ended."""
         for task in self._running:
             task.cancel()
-
-
-def _end(child: asyncio.subprocess.Process) -> None:
-    """It and what it started: it is the leader of its own group."""
-    if child.returncode is None:
-        try:
-            os.killpg(child.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
