@@ -66,3 +66,9 @@ def _home() -> Path:
     It does not fail where there is none: nothing can be written below ``~`` then.
     """
     return Path(os.path.expanduser("~"))
+
+
+def short_path(path: Path) -> str:
+    """Return the path with ``~`` for the home directory."""
+    text, home = str(path), str(_home())
+    return "~" + text[len(home) :] if text.startswith(home + "/") else text

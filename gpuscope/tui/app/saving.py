@@ -12,9 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...paths import data_folder
+from ...paths import data_folder, short_path
 from ...report.content import Chapter, Code, Section
-from ..shell.result_files import short_path
 from ..terminal.copying import strips_of
 from ..widgets.full_screen import FullScreen
 from ..widgets.program import program

@@ -14,9 +14,9 @@ from textual.binding import BindingType
 
 from ... import config
 from ...model.alerts_settings import AlertSettings
+from ...paths import short_path
 from ...text.styled import Line
 from ..shell.keymap import bindings_of, key_of
-from ..shell.result_files import short_path
 from ..theme import THEME_NAMES
 from ..widgets.program import program
 from ..widgets.text_dialog import TextDialog

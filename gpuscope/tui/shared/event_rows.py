@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from ...paths import short_path
 from ...text import styled, width
 from ...text.clock import clock_text
 from ...text.styled import Line
 from ..background.log_entry import GROUPS, HIDDEN, LogEntry
 from ..cells import fit
 from ..shell.notices import Notice
-from ..shell.result_files import short_path
 from ..theme import Glyphs
 from ..widgets.table import Cell, Column, TableRow
 

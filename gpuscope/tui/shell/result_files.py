@@ -37,9 +37,3 @@ def file_for(kind: str, host: str, trainer: TrainerView, folder: Path | None = N
         path = folder / f"{stem}-{number}.{suffix}"
         number += 1
     return path
-
-
-def short_path(path: Path) -> str:
-    """Return the path with ``~`` for the home directory."""
-    text, home = str(path), str(Path.home())
-    return "~" + text[len(home) :] if text.startswith(home + "/") else text

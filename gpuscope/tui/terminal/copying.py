@@ -55,11 +55,6 @@ def copy_text(app: App[Any], say: Callable[..., object], text: str) -> None:
     if len(text.encode()) <= OSC52_LIMIT_BYTES:
         app.copy_to_clipboard(text)
     try:
-        path = str(write(text))
-        home = str(Path.home())
-        say(
-            "copied, and written to "
-            f"{'~' + path[len(home) :] if path.startswith(home + os.sep) else path}"
-        )
+        say(f"copied, and written to {paths.short_path(write(text))}")
     except OSError as error:
         say(f"sent to the clipboard only: no file ({error.strerror})", "warn")

@@ -14,6 +14,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
 
+from ...paths import short_path
 from ...store.pending_requests import SourceError
 from ...store.view import by_key
 from ...text import styled
@@ -34,7 +35,7 @@ from ..shared.trainer_actions import (
     who,
 )
 from ..shell.keymap import bindings_of, key_of
-from ..shell.result_files import file_for, short_path
+from ..shell.result_files import file_for
 from ..widgets.bars import stacked_bar
 from ..widgets.dialog import Dialog
 from ..widgets.pane import set_title

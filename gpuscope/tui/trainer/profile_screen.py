@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.app import ComposeResult
 from textual.binding import BindingType
 
+from ...paths import short_path
 from ...process.async_child import Child
 from ...store.trace import Table, TimeLine, TraceError, TraceRow, decode_table
 from ...text import styled
@@ -23,7 +24,6 @@ from ...text.units import MIB, count_text, duration_text, percent_text
 from ...text.width import cells as text_cells
 from ..cells import visible
 from ..shell.keymap import bindings_of
-from ..shell.result_files import short_path
 from ..theme import Glyphs
 from ..widgets.bars import stacked_bar
 from ..widgets.full_screen import FullScreen, named_path

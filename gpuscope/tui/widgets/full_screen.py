@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.binding import BindingType
 from textual.screen import ModalScreen
 
+from ...paths import short_path
 from ...text import styled
 from ...text.clock import clock_text
 from ...text.styled import Line, Piece
@@ -19,7 +20,6 @@ from ...text.width import cells
 from ..cells import fit
 from ..shell.footer import screen_ends, screen_hints
 from ..shell.keymap import bindings_of, keys_of
-from ..shell.result_files import short_path
 from .dialog import ClosesOnce
 from .key_line import KeyLine
 from .program import program
