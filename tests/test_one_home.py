@@ -26,7 +26,7 @@ ROOT = Path(__file__).parent.parent / "gpuscope"
 Nodes = list[ast.AST]
 KINDS = (
     *(ast.AnnAssign, ast.Assign, ast.BoolOp, ast.Call, ast.Constant),
-    *(ast.FormattedValue, ast.IfExp, ast.Import, ast.JoinedStr),
+    *(ast.FormattedValue, ast.IfExp, ast.Import, ast.JoinedStr, ast.Subscript),
 )
 
 
@@ -105,6 +105,22 @@ def starts_processes(nodes: Nodes) -> bool:
         "asyncio.create_subprocess_exec",
     )
     return any(name in starting for name in called(nodes))
+
+
+def kills_groups(nodes: Nodes) -> bool:
+    return "os.killpg" in called(nodes)
+
+
+def shortens_home(nodes: Nodes) -> bool:
+    return "Path.home" in called(nodes)
+
+
+def takes_middle(nodes: Nodes) -> bool:
+    """Takes the value in the middle, as of sorted ones for their median."""
+    halves = [
+        n.slice for n in nodes if isinstance(n, ast.Subscript) and isinstance(n.slice, ast.BinOp)
+    ]
+    return any(re.fullmatch(r"len\(\w+\) // 2", ast.unparse(one)) for one in halves)
 
 
 def replaces_files(nodes: Nodes) -> bool:
@@ -330,6 +346,21 @@ ALLOWED: list[tuple[Callable[[Nodes], bool], tuple[str, ...], dict[str, int]]] =
         },
     ),
     (
+        kills_groups,
+        ("process/child.py",),
+        {"lab/": 2, "tui/runs/demo.py": 1},  # trainings: asked to end first
+    ),
+    (shortens_home, ("paths.py",), {}),
+    (
+        takes_middle,
+        ("model/ranks.py",),
+        {
+            "doctor/messages/growth.py": 1,  # the middle of a time
+            "probe/": 3,
+            "tui/charts/bins.py": 1,  # asked with each drawing
+        },
+    ),
+    (
         replaces_files,
         ("process/atomic_file.py",),
         {
@@ -428,6 +459,9 @@ def test_what_is_looked_for_is_found():
         counts_cells: "cells = unicodedata.east_asian_width(char)",
         defines_lines: "Line = list[tuple[str, str]]",
         starts_processes: "child = subprocess.Popen(words)",
+        kills_groups: "os.killpg(child.pid, signal.SIGKILL)",
+        shortens_home: 'text = str(path).replace(str(Path.home()), "~")',
+        takes_middle: "usual = sorted(values)[len(values) // 2]",
         replaces_files: "os.replace(beside, path)",
         parses_stat: 'fields = content.rpartition(b")")[2].split()',
         defines_exit_codes: "EXIT_OK, EXIT_USAGE = 0, 64",

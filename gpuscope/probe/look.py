@@ -27,6 +27,7 @@ from .look_rows import HostSpans, Stand, summary
 from .look_trace import LONGEST_WAIT_SECONDS, MAX_STEPS, Trace
 from .on_import import debug
 from .profiling import Alone, refuse_beside_another, used_device
+from .sampler import quantile
 from .steps import Steps
 from .time_ledger import TimeLedger
 
@@ -298,15 +299,9 @@ def steady_seconds(durations: List[float], waits: List[float]) -> Optional[float
     if len(durations) < LEAST_USUAL or len(waits) != len(durations):
         return None
     rests = [max(0.0, whole - wait) for whole, wait in zip(durations, waits)]
-    longest = LONG_STEP * median(rests)
+    longest = LONG_STEP * quantile(sorted(rests), 0.5)
     steady = [rest for rest in rests if rest <= longest]
     return sum(waits) / len(waits) + sum(steady) / len(steady)
-
-
-def median(values: List[float]) -> float:
-    """Return the median; importing ``statistics`` for it would take longer than a step may."""
-    ordered = sorted(values)
-    return (ordered[len(ordered) // 2] + ordered[(len(ordered) - 1) // 2]) / 2
 
 
 def added_seconds(

@@ -18,10 +18,11 @@ from typing import Any, Dict, List, Optional, Tuple
 from . import cuda
 from .blob_file import refuse_without_memory
 from .long_requests import Answer, LongRequest, Refusal, Stopped
-from .look import added_seconds, median
+from .look import added_seconds
 from .look_events import Breath
 from .marks import capturing
 from .on_import import debug
+from .sampler import quantile
 from .steps import Steps
 from .work_rows import Noted, add_tensors, added_up, bytes_of, plan_of, shapes_of
 
@@ -62,7 +63,7 @@ def serve(act: LongRequest, steps: Steps) -> Answer:
     refuse_without_memory(NEEDED_BYTES, "counting a step")
     refuse_kinds(torch)
     usual = list(steps.durations)
-    usual_seconds = median(usual) if usual else 0.0
+    usual_seconds = quantile(sorted(usual), 0.5) if usual else 0.0
     counter = Counter(torch, usual_seconds)
     follow(act, counter, steps)
     if counter.problem:
