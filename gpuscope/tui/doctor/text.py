@@ -17,7 +17,6 @@ from ...text import styled
 from ...text.ranges import ranges_text
 from ...text.styled import Line, Piece
 from ..background.finding_history import Case, all_well
-from ..shared.job_notes import ON_JOB_LINES
 from ..shell.keymap import key_of
 from ..widgets.table import GUTTER, Column, TableRow
 from .case_times import duration_of_case, since_text
@@ -402,7 +401,7 @@ def top(
     cases: Sequence[Case],
     glyphs: Glyphs,
     rows: int,
-    leave_out: frozenset[str] = ON_JOB_LINES,
+    leave_out: frozenset[str] = frozenset(),
     host: HostView | None = None,
 ) -> list[tuple[str, Line]]:
     """Return the worst findings, as many as ``rows``: the key of each, and its line.

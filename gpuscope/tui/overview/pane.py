@@ -24,7 +24,7 @@ from ..widgets.pane import WAITING, Pane, set_title
 from ..widgets.program import program
 from ..widgets.table import Column, LiveTable
 from .cursors import begin, choose_job, rank_at_cursor
-from .finding_list import FindingList, go_to_finding
+from .finding_list import FindingList, go_to_finding, worst_lines
 from .foot import Foot
 from .job_list import JobList, has_ranks
 from .panel_rows import (
@@ -175,14 +175,10 @@ class OverviewPane(Pane):
         if all(map(is_, state, self._told)):
             return
         self._told = state
-        from ..doctor.text import OF_A_DEVICE, top
-        from ..shared.job_notes import ON_JOB_LINES
-
         bare, host = not self._roomy, self.session.host
         rows = 0 if self._terminal[1] < TINY_ROWS else 1 if bare else TOP_FINDINGS
         in_rows = host is not None and len(host.devices) < MOST_DEVICE_ROWS
-        named = ON_JOB_LINES | OF_A_DEVICE if in_rows else ON_JOB_LINES
-        lines = top(*state[:2], rows, named, host)
+        lines = worst_lines(*state[:2], rows, in_rows, host)
         self._findings.show_findings(lines)
         self._findings.set_class(not bare, "panel")
         taken = len(lines) + (2 if lines and not bare else 0)

@@ -278,7 +278,7 @@ class TimePane(MeasuredPanels):
         if odd and weight == "info" and any(case.grave for case in cases):
             weight = "warning"
         marks = rank_marks(job, worst, weight, glyphs)
-        told = top(cases, glyphs, 1, leave_out=frozenset()) if narrow and not lines else []
+        told = top(cases, glyphs, 1) if narrow and not lines else []
         lines += [line for _, line in told]  # there is no room for the panel
         ledger = recent(trainer)
         head = [subject, *lines, *no_minutes(host, trainer, narrow, ledger)]
@@ -328,7 +328,7 @@ class TimePane(MeasuredPanels):
     def _list_findings(self, about: Sequence[Case]) -> None:
         # a hang is told at the top
         about = [case for case in about if not case.finding.cause.startswith("stall.")]
-        lines = top(about, self._findings.tokens.glyphs, MOST_FINDINGS, leave_out=frozenset())
+        lines = top(about, self._findings.tokens.glyphs, MOST_FINDINGS)
         before = self._findings.rows
         self._findings.show_findings(lines)
         if before != len(lines):
