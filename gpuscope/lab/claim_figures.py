@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import median_high
 from typing import Any
 
 from ..text.numbers import number
 from .claims import Claim, Figure
 from .ledger import Entry
-from .measures import MEASURES, loss_at, loss_curve
+from .measures import BY_KEY, loss_at, loss_curve
 
 ONE_GRAPH = "cannot be compiled as one graph"
 """The message of a run in which ``fullgraph`` raised an error (``advice``)."""
@@ -20,14 +20,13 @@ ONE_GRAPH = "cannot be compiled as one graph"
 class Measured:
     """The measurements of one claim.
 
-    ``values`` are the values of its figures by key, one for each repeat. ``cannot`` says why the
-    claim cannot be tested here at all, ``failed`` why the measurement did not finish.
+    ``values`` are the values of its figures by key, one for each repeat. ``failed`` says why the
+    measurement did not finish.
     """
 
-    values: dict[str, list[float | None]] = field(default_factory=dict)
-    notes: list[dict[str, Any]] = field(default_factory=list)
-    cannot: str = ""
-    failed: str = ""
+    values: dict[str, list[float | None]]
+    notes: list[dict[str, Any]]
+    failed: str
 
 
 def _final_loss(entry: Entry) -> float | None:
@@ -46,16 +45,15 @@ def _graph_refused(entry: Entry) -> float | None:
     return (1.0 if ONE_GRAPH in entry.failure else None) if entry.failure else 0.0
 
 
-OF_A_RUN: dict[str, Callable[[Entry], float | None]] = {
-    **{measure.key: lambda entry, take=measure.take: take(entry.document) for measure in MEASURES},  # type: ignore[misc]
+OF_CLAIMS: dict[str, Callable[[Entry], float | None]] = {
     "final_loss": _final_loss,
     "first_step_seconds": _first_step,
     "graph_refused": _graph_refused,
 }
-"""The measures that ``CELL.MEASURE`` may name; ``loss_apart``, which compares two runs, is
-separate.
+"""The measures that ``CELL.MEASURE`` may name beyond those of all runs.
+
+``loss_apart``, which compares two runs, is separate.
 """
-UNITS = {measure.key: measure.unit for measure in MEASURES}
 
 
 def from_entries(
@@ -63,13 +61,13 @@ def from_entries(
 ) -> Measured:
     """Return a claim's figures from the ledger, in which its cells have these ``keys``."""
     found = list(_rounds(keys, entries, repeats))
-    figures = [figure for figure in claim.figures if figure.cells <= keys.keys()]
+    figures = [figure for figure in claim.figures.values() if figure.cells <= keys.keys()]
     values = {figure.key: [_value(figure, runs) for runs in found] for figure in figures}
     # If a figure asks whether a cell is refused, that cell may fail.
     to_fail = {keys[one.over.partition(".")[0]] for one in figures if "graph_refused" in one.over}
     failed = [entry for entry in entries if entry.failure and entry.cell not in to_fail]
     why = f"{failed[0].label}: {failed[0].failure}" if failed else ""
-    return Measured(values, _notes(figures, found), failed=why)
+    return Measured(values, _notes(figures, found), why)
 
 
 def _rounds(
@@ -101,7 +99,10 @@ def _value(figure: Figure, runs: Mapping[str, Entry]) -> float | None:
 
 
 def _measure_of_run(entry: Entry, measure: str) -> float | None:
-    return None if entry.failure and measure != "graph_refused" else OF_A_RUN[measure](entry)
+    if entry.failure and measure != "graph_refused":
+        return None
+    known = BY_KEY.get(measure)
+    return known.take(entry.document) if known else OF_CLAIMS[measure](entry)
 
 
 def _largest_loss_difference(one: Entry, other: Entry) -> float | None:
@@ -117,8 +118,8 @@ def _notes(figures: Sequence[Figure], found: Sequence[Mapping[str, Entry]]) -> l
     made = []
     for name in dict.fromkeys(name for figure in figures for name in (figure.over, figure.under)):
         cell, _, measure = name.partition(".")
-        values = [_measure_of_run(runs[cell], measure) for runs in found if measure in UNITS]
+        values = [_measure_of_run(runs[cell], measure) for runs in found if measure in BY_KEY]
         if known := [value for value in values if value is not None]:
             title = f"{cell}: {measure.replace('_', ' ')}"
-            made.append({"title": title, "value": median_high(known), "unit": UNITS[measure]})
+            made.append({"title": title, "value": median_high(known), "unit": BY_KEY[measure].unit})
     return made

@@ -1,13 +1,11 @@
 """Measure claims with the Lab's own runner: a sweep over the cells of each.
 
-The results of the sweep are then judged. What no configuration can express is measured by a
-separate loop (``claim_loops``), in a process that this one starts. If a run fails, the others
-continue, and no run outlives this process. torch is not needed here.
+The results of the sweep are then judged. If a run fails, the others continue, and no run outlives
+this process. torch is not needed here.
 """
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
 from collections.abc import Callable, Iterable
@@ -16,12 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..process import child
-from ..text.numbers import number
 from ..text.units import GIB, bytes_text
-from . import claim_figures, launch, rules, torch_probe
-from .claim_figures import Measured
-from .claims import CLAIMS, Claim, MeasuredFigure, Result, Verdict, conclude, judge
+from . import claim_figures, rules, torch_probe
+from .claims import CLAIMS, Claim, Result, conclude, judge
 from .config import LabConfig
 from .ledger import Entry, Ledger
 from .machine import cpu_name
@@ -49,7 +44,6 @@ class Machine:
     ``facts`` for the output, ``probed`` for the rules on toggles.
     """
 
-    python: str
     device: str
     gpus: int
     facts: dict[str, Any]
@@ -109,7 +103,7 @@ def look(python: str, device: str) -> Machine:
         "compiler": answer.get("cxx"),
     }
     device = device if device != "auto" else "cuda" if gpus else "cpu"
-    return Machine(python, device, len(gpus), facts, probed)
+    return Machine(device, len(gpus), facts, probed)
 
 
 def why_not(claim: Claim, machine: Machine) -> str:
@@ -138,48 +132,41 @@ class Runner:
     repeats: int = REPEATS
     seconds: float = LIMIT_SECONDS
 
-    def run(self, claims: Iterable[Claim] = CLAIMS) -> list[Result]:
-        """Measure every claim and return the results.
+    def run(self, claims: Iterable[Claim] = CLAIMS) -> None:
+        """Measure every claim.
 
         On KeyboardInterrupt the run in progress is ended and the interrupt is raised again; the
         results so far have already been given to ``done``.
         """
-        results = []
         # This folder is removed afterwards, with everything that a killed run leaves behind (such
         # as compiled kernels).
         with tempfile.TemporaryDirectory(
             prefix="gpuscope-claims-", ignore_cleanup_errors=True
         ) as scratch:
             for claim in claims:
+                device = claim.device(self.machine.device)
+                if cannot := why_not(claim, self.machine):
+                    self.done(Result(claim, device, "cannot_be_tested", cannot))
+                    continue
+                self.say(f"{claim.id}: {claim.statement}")
                 begun = time.monotonic()
-                measured = Measured(cannot=why_not(claim, self.machine))
-                if not measured.cannot:
-                    self.say(f"{claim.id}: {claim.statement}")
-                    measured = (self._loop if claim.loop else self._sweep)(claim, Path(scratch))
-                results.append(self._result(claim, measured, time.monotonic() - begun))
-                self.done(results[-1])
-        return results
+                result = self._sweep(claim, device, Path(scratch))
+                result.seconds = time.monotonic() - begun
+                self.done(result)
 
-    def _environment(self, claim: Claim, scratch: Path) -> dict[str, str]:
-        # this means a machine without GPUs
-        hidden = claim.device(self.machine.device) == "cpu" and self.machine.gpus
-        return {
-            **claim.environment,
-            **({"CUDA_VISIBLE_DEVICES": ""} if hidden else {}),
-            "TMPDIR": str(scratch),
-        }
-
-    def _sweep(self, claim: Claim, scratch: Path) -> Measured:
-        """Run the claim's cells, interleaved, in a ledger of their own."""
-        configs = claim.configs(claim.device(self.machine.device), self.machine.gpus)
+    def _sweep(self, claim: Claim, device: str, scratch: Path) -> Result:
+        """Run the claim's cells, interleaved, in a ledger of their own, and judge its figures."""
+        configs = claim.configs(device, self.machine.gpus)
         ends = time.monotonic() + self.seconds
 
         def watch(state: State, entry: Entry | None) -> None:
             if time.monotonic() > ends:
                 sweep.stop("time limit")
 
+        environment = {**claim.environment, "TMPDIR": str(scratch)}
+        if device == "cpu" and self.machine.gpus:
+            environment["CUDA_VISIBLE_DEVICES"] = ""  # this means a machine without GPUs
         ledger = Ledger(scratch / f"{claim.id}.sqlite")
-        environment = self._environment(claim, scratch)
         plan = new_plan(list(configs.values()), self.repeats)
         sweep = Sweep(plan, ledger, watch, self.seconds, environment=environment)
         outcome = sweep.run()
@@ -191,49 +178,14 @@ class Runner:
             len(values) >= QUICK_REPEATS for values in measured.values.values()
         )
         stopped = "" if judgeable else outcome.stopped
-        measured.failed = (str(outcome.failure or "") or stopped or measured.failed)[:MAX_TEXT]
-        return measured
-
-    def _loop(self, claim: Claim, scratch: Path) -> Measured:
-        """Run the claim's own loop, a program that prints a JSON object for each repeat."""
-        words = f"--device {claim.device(self.machine.device)} --repeats {self.repeats}".split()
-        program = [self.machine.python, "-m", "gpuscope.lab.claim_loops", claim.loop, *words]
-        with launch.only_this_package() as folder:
-            environment = {**launch.environment(folder), **self._environment(claim, scratch)}
-            output = child.ask(program, self.seconds, environment)
-        measured = Measured()
-        for line in output.output.splitlines():
-            _take(line, measured)
-        if output.code is None:
-            measured.failed = "time limit"
-        elif output.code:
-            measured.failed = f"its program {output.failure}: {output.last_words}"[:MAX_TEXT]
-        return measured
-
-    def _result(self, claim: Claim, measured: Measured, took: float) -> Result:
-        device, gpus, failed = claim.device(self.machine.device), self.machine.gpus, measured.failed
-        figures: list[MeasuredFigure] = []
-        verdict: Verdict = "cannot_be_tested"
-        reason = measured.cannot
-        if measured.values or not measured.cannot:
-            for figure in claim.figures:
-                values = measured.values.get(figure.key, [])
-                figures.append(judge(figure, values, device, gpus, failed))
-            verdict, reason = conclude(figures)
-        if failed and figures:
+        failed = (str(outcome.failure or "") or stopped or measured.failed)[:MAX_TEXT]
+        figures = [
+            judge(figure, measured.values.get(key, []), device, self.machine.gpus, failed)
+            for key, figure in claim.figures.items()
+        ]
+        verdict, reason = conclude(figures)
+        if failed:
             # The figures are shown, but a measurement that did not finish gives no verdict.
             verdict = verdict if verdict == "cannot_be_tested" else "undecided"
             reason = failed
-        return Result(claim, device, verdict, reason, figures, measured.notes, took)
-
-
-def _take(line: bytes, measured: Measured) -> None:
-    """Note one line of a loop's output: the figures of a repeat, or why there are none."""
-    try:
-        record = json.loads(line)
-    except ValueError:
-        return  # printed by something else, before the loop took its standard output
-    if isinstance(record, dict):
-        measured.cannot = str(record.pop("cannot", ""))[:MAX_TEXT]
-        for key, value in record.items():
-            measured.values.setdefault(key, []).append(number(value))
+        return Result(claim, device, verdict, reason, figures, measured.notes)

@@ -32,7 +32,7 @@ class Figure:
     """One number of a claim with its threshold, both ends included.
 
     Without a threshold it is only shown. It is the quotient of two measures of cells
-    (``CELL.MEASURE``), ``over`` and ``under``; a loop of the claim returns it by its key.
+    (``CELL.MEASURE``), ``over`` and ``under``, or only ``over``.
     """
 
     key: str
@@ -41,7 +41,7 @@ class Figure:
     """A ratio is above 0 and averaged geometrically; a value may be anything and is averaged as it
     is.
     """
-    over: str = ""
+    over: str
     under: str = ""
     at_least: float | None = None
     at_most: float | None = None
@@ -93,13 +93,13 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A statement about training that is tested by cells or by a loop of its own."""
+    """A statement about training that is tested by runs of its cells."""
 
     id: str
     statement: str
     stated: str
     """The statement, in its author's words, from which the threshold was derived."""
-    figures: tuple[Figure, ...]
+    figures: Mapping[str, Figure]
     cpu: str = ""
     """What is measured on a CPU, in words; ``cuda`` says it for a GPU, and ``cannot_cpu`` why
     nothing is measured on a CPU.
@@ -112,7 +112,6 @@ class Claim:
     cells: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     """Environment variables of its runs."""
-    loop: str = ""
     gpus: int = 1
     only: str = ""
     """The only type of device that the claim is about. A claim about CPU-only machines is measured
@@ -131,7 +130,7 @@ class Claim:
         """Return the cells that a figure needs here, each with all its toggles."""
         needed = {
             cell
-            for figure in self.figures
+            for figure in self.figures.values()
             if not figure.lacks(device, gpus)
             for cell in figure.cells
         }
@@ -184,13 +183,13 @@ class Result:
     device: str
     verdict: Verdict
     reason: str
-    figures: list[MeasuredFigure]
-    notes: list[dict[str, Any]]
+    figures: list[MeasuredFigure] = field(default_factory=list)
+    notes: list[dict[str, Any]] = field(default_factory=list)
     """Other measurements, each with title, value and unit.
 
     They are shown and do not affect the verdict.
     """
-    seconds: float
+    seconds: float = 0.0
 
     def document(self) -> dict[str, Any]:
         """Return what the JSON document says about this claim."""
@@ -212,9 +211,10 @@ def load(file: Path = FILE) -> dict[str, Claim]:
 
 
 def _claim(row: Any) -> Claim:
-    values = checked(row, Claim, {"figure": "figures"})
-    figures = tuple(Figure(**checked(one, Figure)) for one in values.pop("figures", ()))
-    return Claim(**values, figures=figures)
+    values = checked(row, Claim)
+    figures = values.pop("figures", {}).items()
+    made = {key: Figure(key=key, **checked(one, Figure)) for key, one in figures}
+    return Claim(**values, figures=made)
 
 
 BY_ID = load()

@@ -120,6 +120,7 @@ MEASURES: tuple[Measure, ...] = (
     Measure("tensor_active_percent", "tensor share", "%", "higher", _key("tensor_active_percent")),
     Measure("validation_loss", "validation loss", "", "lower", _key("validation_loss")),
 )
+BY_KEY = {measure.key: measure for measure in MEASURES}
 ALWAYS = ("samples_per_second", "step_seconds", "peak_allocated_bytes")
 """Shown also if their values are unknown, with the reason."""
 

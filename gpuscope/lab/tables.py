@@ -18,7 +18,7 @@ from .compare import Comparison, Row, compare, mean
 from .intervals import ratio_text
 from .ledger import Entry
 from .matrix import varying
-from .measures import MEASURES
+from .measures import BY_KEY, MEASURES
 from .sweep import Objection, Plan, cell_key
 
 FORMATS = ("md", "csv", "json")
@@ -50,10 +50,8 @@ class CellResult:
 
     def mean(self, key: str) -> float | None:
         """Return the mean of a measure over its successful runs, as the comparison computes it."""
-        measure = next(measure for measure in MEASURES if measure.key == key)
-        return mean(
-            [value for entry in self.good if (value := measure.take(entry.document)) is not None]
-        )
+        values = [BY_KEY[key].take(entry.document) for entry in self.good]
+        return mean([value for value in values if value is not None])
 
     def ratio(self, key: str) -> Row | None:
         return self.comparison.row(key) if self.comparison else None
@@ -392,10 +390,9 @@ def runs_rows(entries: Sequence[Entry]) -> list[list[str]]:
     """Return head and rows for a person."""
     rows = [["id", "when", "run", "device", "steps", "samples/s", "step", "p95", "peak", "sweep"]]
     keys = ("samples_per_second", "step_seconds", "step_p95_seconds", "peak_allocated_bytes")
-    taken = {measure.key: measure.take for measure in MEASURES}
     for entry in entries:
         steps = entry.document.get("steps")
-        figures = [figure(key, taken[key](entry.document)) for key in keys]
+        figures = [figure(key, BY_KEY[key].take(entry.document)) for key in keys]
         what = described(entry) + (" (failed)" if entry.failure else "")
         row = [str(entry.id or "–"), when(entry), what, entry.device_name or entry.device or "–"]
         rows.append(

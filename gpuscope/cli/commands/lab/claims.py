@@ -168,7 +168,7 @@ def _listed_document(claim: Claim) -> dict[str, object]:
                 **figure.ends,
                 "counts": figure.counts,
             }
-            for figure in claim.figures
+            for figure in claim.figures.values()
             if figure.judged
         ],
     }
@@ -178,7 +178,7 @@ def _listed(claim: Claim) -> str:
     lines = [f"{claim.id}: {claim.statement} ({claim.stated})"]
     lines += [
         f"  {figure.title}  {figure.threshold}" + ("" if figure.counts else "  (shown only)")
-        for figure in claim.figures
+        for figure in claim.figures.values()
         if figure.judged
     ]
     lines += [
