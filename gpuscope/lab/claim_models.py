@@ -72,7 +72,8 @@ def fp16_lost(batch: int, device: torch.device, scaled: bool = False) -> Made:
         """Return one batch's gradients as an optimizer gets them."""
         optimizer.zero_grad(set_to_none=True)
         inputs, targets = (part[step * batch : (step + 1) * batch] for part in task.pool)
-        with torch.autocast(device.type, torch.float16, enabled=half, cache_enabled=False):
+        torch.clear_autocast_cache()
+        with torch.autocast(device.type, torch.float16, enabled=half):
             loss = task.criterion(task.model(inputs), targets)
         if half:
             scaler.scale(loss).backward()
@@ -83,15 +84,17 @@ def fp16_lost(batch: int, device: torch.device, scaled: bool = False) -> Made:
         return [one.grad.clone() for one in task.model.parameters() if one.grad is not None]
 
     def lost() -> float:
-        for step in range(10):
-            gradients(step)
-            optimizer.step()
-        exact, found = gradients(10), gradients(10, half=True)
-        for _ in range(19 if scaled else 0):  # it lowers its factor until they are finite
-            if all(bool(one.isfinite().all()) for one in found):
-                break
-            found = gradients(10, half=True)
-        return share_lost(exact, found)
+        # the Lab's own autocast would also reach into the backward passes
+        with torch.autocast(device.type, enabled=False):
+            for step in range(10):
+                gradients(step)
+                optimizer.step()
+            exact, found = gradients(10), gradients(10, half=True)
+            for _ in range(19 if scaled else 0):  # it lowers its factor until they are finite
+                if all(bool(one.isfinite().all()) for one in found):
+                    break
+                found = gradients(10, half=True)
+            return share_lost(exact, found)
 
     return reading(lost, device)
 
