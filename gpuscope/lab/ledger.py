@@ -277,6 +277,13 @@ class Ledger:
             ).fetchall()
         return [(_word(group), _time(at), _mapping(plan)[0]) for group, at, plan in rows]
 
+    def unfinished_work(self, digest: str) -> tuple[str, dict[str, Any]] | None:
+        """Return the group and the plan of the newest unfinished work with this digest."""
+        rows = self.unfinished()
+        return next(
+            ((group, plan) for group, _, plan in rows if plan.get("digest") == digest), None
+        )
+
     def finish_plan(self, group: str) -> None:
         """Note that the sweep has come to its end."""
         with self._open(write=True) as db:

@@ -128,6 +128,15 @@ class RunSeries:
             await self._forks.close()
 
 
+def stopped_late(kind: str, config: LabConfig, seconds: float, why: str) -> metrics.Failure:
+    """Return the failure of a run that was stopped at its limit; ``kind`` is what it is called."""
+    return metrics.Failure(
+        f"The {kind} was stopped after {seconds:,.0f} s.",
+        why,
+        config.command() + " --headless    shows its progress",
+    )
+
+
 def document_of(run: LabRun, failure: metrics.Failure | None = None) -> dict[str, Any]:
     """Return the worker's document, or one that says why there is none.
 

@@ -27,7 +27,7 @@ from .config import ConfigError, LabConfig
 from .ledger import Entry, Ledger
 from .ledger_file import explain
 from .matrix import MAX_CELLS, MAX_REPEATS, interleaved, label, varying
-from .run_series import RunSeries, Watcher
+from .run_series import RunSeries, Watcher, stopped_late
 from .toggles import BY_NAME
 
 SOURCE = "sweep"
@@ -69,8 +69,7 @@ class Plan:
 
     @property
     def digest(self) -> str:
-        words = [self.host, str(self.repeats), *(cell.to_json() for cell in self.cells)]
-        return hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]
+        return digest_of(self.host, str(self.repeats), *(cell.to_json() for cell in self.cells))
 
     @property
     def labels(self) -> list[str]:
@@ -117,16 +116,14 @@ def new_plan(
     warnings: Sequence[Objection] = (),
 ) -> Plan:
     """Return a plan under a group name of its own."""
-    group = time.strftime("sweep-%m%d-%H%M-") + secrets.token_hex(2)
-    return Plan(group, list(cells), repeats, list(refused), platform.node(), list(warnings))
+    cells, refused, warnings = list(cells), list(refused), list(warnings)
+    return Plan(new_group(SOURCE), cells, repeats, refused, platform.node(), warnings)
 
 
 def unfinished(ledger: Ledger, plan: Plan) -> Plan | None:
     """Return the newest sweep of exactly this work that has not come to its end."""
-    for group, _, values in ledger.unfinished():
-        if values.get("digest") == plan.digest:
-            return Plan.from_mapping(group, values)
-    return None
+    found = ledger.unfinished_work(plan.digest)
+    return Plan.from_mapping(*found) if found else None
 
 
 def stored(ledger: Ledger, group: str) -> Plan:
@@ -140,6 +137,16 @@ def stored(ledger: Ledger, group: str) -> Plan:
         f"Unfinished sweeps: {known}.",
         "gpuscope lab runs    lists the runs with their sweeps",
     )
+
+
+def new_group(kind: str) -> str:
+    """Return a name that no other group of runs has."""
+    return time.strftime(f"{kind}-%m%d-%H%M-") + secrets.token_hex(2)
+
+
+def digest_of(*words: str) -> str:
+    """Return what is the same for the same words, to find unfinished work again."""
+    return hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]
 
 
 def cell_key(cell: LabConfig) -> str:
@@ -297,7 +304,9 @@ class Sweep(RunSeries):
                 state.step = record.step
                 self._on_change(state, None)
 
-        document, failure = await self._make(config, take, self._limit, self._late(config))
+        hint = "it did not end in time (to wait longer: gpuscope lab sweep --timeout SECONDS)."
+        late = stopped_late("run", config, self._limit, hint)
+        document, failure = await self._make(config, take, self._limit, late)
         if document is None:
             return None, failure
         label_ = self.plan.labels[state.cell]
@@ -309,13 +318,6 @@ class Sweep(RunSeries):
             label=label_,
             cell=self._keys[state.cell],
         ), None
-
-    def _late(self, config: LabConfig) -> metrics.Failure:
-        return metrics.Failure(
-            f"The run was stopped after {self._limit:,.0f} s.",
-            "it did not end in time (to wait longer: gpuscope lab sweep --timeout SECONDS).",
-            config.command() + " --headless    shows its progress",
-        )
 
 
 @contextmanager

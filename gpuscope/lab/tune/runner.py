@@ -8,10 +8,8 @@ Only the standard library is needed.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import platform
-import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,8 +20,8 @@ from ..config import LabConfig
 from ..launch import STOP_SECONDS
 from ..ledger import Entry, Ledger
 from ..machine import MEMORY_VARIABLE
-from ..run_series import RunSeries, Watcher
-from ..sweep import alone, cell_key
+from ..run_series import RunSeries, Watcher, stopped_late
+from ..sweep import alone, cell_key, digest_of, new_group
 from .findings import CLEARLY_SLOWER, Found, Trial, label_of
 from .search import CannotTune, Search
 
@@ -82,12 +80,8 @@ class Job:
 
     @property
     def digest(self) -> str:
-        words = [
-            platform.node(),
-            self.baseline.to_json(),
-            json.dumps(dict(self.options), sort_keys=True),
-        ]
-        return hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]
+        options = json.dumps(dict(self.options), sort_keys=True)
+        return digest_of(platform.node(), self.baseline.to_json(), options)
 
     def to_mapping(self) -> dict[str, Any]:
         return {
@@ -101,12 +95,9 @@ class Job:
 
 def new_job(ledger: Ledger, baseline: LabConfig, options: Mapping[str, Any], anew: bool) -> Job:
     """Return the job of a search: the unfinished one of the same work, or a new one if ``anew``."""
-    job = Job(time.strftime("tune-%m%d-%H%M-") + secrets.token_hex(2), baseline, options)
-    if not anew:
-        for group, _, values in ledger.unfinished():
-            if values.get("kind") == SOURCE and values.get("digest") == job.digest:
-                return Job(group, baseline, options)
-    return job
+    job = Job(new_group(SOURCE), baseline, options)
+    found = None if anew else ledger.unfinished_work(job.digest)
+    return Job(found[0], baseline, options) if found else job
 
 
 class Runner(RunSeries):
@@ -248,7 +239,7 @@ class Runner(RunSeries):
         limit = self._limit
         if trial.seconds is not None:  # with the time in which it ends
             limit = min(limit, max(1.0, trial.seconds - STOP_SECONDS))
-        late = _late(trial.config, limit)
+        late = stopped_late("trial", trial.config, limit, "it had not made enough steps by then.")
         document, failure = await self._make(trial.config, take, limit, late, window.enough)
         if document is None:
             return None, failure
@@ -300,11 +291,3 @@ class Steady:
         if not self.enough.is_set() and (whole or (slow and steps >= FEW_STEPS)):
             self.ended = now
             self.enough.set()
-
-
-def _late(config: LabConfig, seconds: float) -> metrics.Failure:
-    return metrics.Failure(
-        f"The trial was stopped after {seconds:,.0f} s.",
-        "it had not made enough steps by then.",
-        config.command() + " --headless    shows its progress",
-    )
