@@ -212,23 +212,23 @@ def loaded(batch: int, device: torch.device, workers: int = 0) -> Made:
     images = Images(64 if cuda else 32, LOAD_IN_STEPS * min(durations[3:]) / batch)
     several = {"num_workers": workers, "prefetch_factor": PREFETCH, "worker_init_fn": begin_worker}
     batches = iter(DataLoader(images, batch, **(several if workers else {})))
-    prepared = workers * (PREFETCH + 1) + 1
-    steps, waited, total = 0, 0.0, 0.0
+    waited = total = 0.0
 
     def share() -> float:
-        nonlocal steps, waited, total
+        nonlocal waited, total
         begin = time.perf_counter()
         for part in next(batches):
             part.to(device)
         ready = time.perf_counter()
         training.step()
         _wait(device)
-        steps += 1
-        if steps > prepared:  # what the workers prepared before the first step does not count
-            waited += ready - begin
-            total += time.perf_counter() - begin
-        return waited / total if total else 0.0
+        waited += ready - begin
+        total += time.perf_counter() - begin
+        return waited / total
 
+    for _ in range(workers * (PREFETCH + 1) + 1):
+        share()
+    waited = total = 0.0  # what the workers had prepared before the first step does not count
     return reading(share, device)
 
 

@@ -11,7 +11,6 @@ import json
 import tempfile
 from collections.abc import Callable, Mapping
 
-from ..process import child
 from . import metrics
 from .config import LabConfig
 from .launch import LabRun, find_python, only_this_package, open_worker
@@ -116,24 +115,10 @@ class ForkedRun(LabRun):
     def _kill_group(self) -> None:
         self._forks.tell("kill")
 
-    async def _follow(self, process: asyncio.subprocess.Process) -> None:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        errors = asyncio.create_task(self._keep(process.stderr))
-        code: int | None = None
-        try:
-            while code is None and (line := await self._next(process.stdout)):
-                code = ended_with(line)
-                record = metrics.decode(line)
-                if record is not None:
-                    self._take(record)
-            await errors
-            if code is None:  # the process that forks has died, and the trainer with it
-                code = await process.wait()
-        finally:
-            errors.cancel()
-        self.refused = code == BAD_FORK
-        self._finished(child.how_it_ended(code))
+    def _ended_with(self, line: bytes) -> int | None:
+        status = ended_with(line)
+        self.refused = self.refused or status == BAD_FORK
+        return status
 
-    def _is_last(self, line: bytes) -> bool:
-        return ended_with(line) is not None
+    def _release(self) -> None:
+        """Leave everything to the process that forks, which makes the next run too."""

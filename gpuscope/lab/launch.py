@@ -283,20 +283,30 @@ class LabRun:
         assert process.stdout is not None
         assert process.stderr is not None
         errors = asyncio.create_task(self._keep(process.stderr))
+        status: int | None = None
         try:
-            while line := await self._next(process.stdout):
+            while status is None and (line := await self._next(process.stdout)):
+                status = self._ended_with(line)
                 record = metrics.decode(line)
                 if record is not None:
                     self._take(record)
             await errors
-            status = await process.wait()
+            status = await process.wait() if status is None else status
         finally:
             errors.cancel()
-            if not self._left:
-                self._kill_group()
-            if self._folder is not None:
-                self._folder.cleanup()
+            self._release()
         self._finished(child.how_it_ended(status))
+
+    def _ended_with(self, line: bytes) -> int | None:
+        """Return the status with which the run has ended, where a line of output says it."""
+        return None
+
+    def _release(self) -> None:
+        """End what the run has left behind."""
+        if not self._left:
+            self._kill_group()
+        if self._folder is not None:
+            self._folder.cleanup()
 
     def _finished(self, how: str) -> None:
         """Note that the worker has ended, and why it failed where it has not said so itself."""
@@ -309,13 +319,9 @@ class LabRun:
         self._become("failed" if self.failure else "stopped")
 
     async def _keep(self, stream: asyncio.StreamReader) -> None:
-        while (line := await self._next(stream)) and not self._is_last(line):
+        while (line := await self._next(stream)) and self._ended_with(line) is None:
             self.lines_printed += 1
             self.stderr.append(line.decode(errors="replace").rstrip()[:1000])
-
-    def _is_last(self, line: bytes) -> bool:
-        """Say whether a line of stderr ends the output of this run."""
-        return False
 
     async def _next(self, stream: asyncio.StreamReader) -> bytes:
         """Return the next line, b"" at the end; a line beyond the limit is left out.
