@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import median_high
 from typing import Any
 
 from ..text.numbers import number
-from .claims import Claim, Figure
+from .claims import Figure
 from .ledger import Entry
 from .measures import BY_KEY, loss_at, loss_curve
 
+Runs = Mapping[str, Entry]
+"""The runs of one repeat by the names of their cells."""
 ONE_GRAPH = "cannot be compiled as one graph"
 """The message of a run in which ``fullgraph`` raised an error (``advice``)."""
-
-
-@dataclass(slots=True)
-class Measured:
-    """The measurements of one claim.
-
-    ``values`` are the values of its figures by key, one for each repeat. ``failed`` says why the
-    measurement did not finish.
-    """
-
-    values: dict[str, list[float | None]]
-    notes: list[dict[str, Any]]
-    failed: str
 
 
 def _final_loss(entry: Entry) -> float | None:
@@ -56,24 +44,8 @@ OF_CLAIMS: dict[str, Callable[[Entry], float | None]] = {
 """
 
 
-def from_entries(
-    claim: Claim, keys: Mapping[str, str], entries: Sequence[Entry], repeats: int
-) -> Measured:
-    """Return a claim's figures from the ledger, in which its cells have these ``keys``."""
-    found = list(_rounds(keys, entries, repeats))
-    figures = [figure for figure in claim.figures.values() if figure.cells <= keys.keys()]
-    values = {figure.key: [_value(figure, runs) for runs in found] for figure in figures}
-    # If a figure asks whether a cell is refused, that cell may fail.
-    to_fail = {keys[one.over.partition(".")[0]] for one in figures if "graph_refused" in one.over}
-    failed = [entry for entry in entries if entry.failure and entry.cell not in to_fail]
-    why = f"{failed[0].label}: {failed[0].failure}" if failed else ""
-    return Measured(values, _notes(figures, found), why)
-
-
-def _rounds(
-    keys: Mapping[str, str], entries: Sequence[Entry], repeats: int
-) -> Iterator[Mapping[str, Entry]]:
-    """Yield the runs of each repeat in which all cells are present, by the names of the cells.
+def rounds(keys: Mapping[str, str], entries: Sequence[Entry], repeats: int) -> Iterator[Runs]:
+    """Yield each repeat in which all cells are present; ``keys`` are those of the cells.
 
     A cell that failed once counts as failed in every repeat, because it is not tried again.
     """
@@ -85,7 +57,16 @@ def _rounds(
             yield runs  # type: ignore[misc]
 
 
-def _value(figure: Figure, runs: Mapping[str, Entry]) -> float | None:
+def failure(figures: Iterable[Figure], keys: Mapping[str, str], entries: Iterable[Entry]) -> str:
+    """Return why a run failed, "" for none. If a figure asks whether its cell fails, it may."""
+    names, asked = {key: name for name, key in keys.items()}, {figure.over for figure in figures}
+    for entry in entries:
+        if entry.failure and f"{names[entry.cell]}.graph_refused" not in asked:
+            return f"{entry.label}: {entry.failure}"
+    return ""
+
+
+def value(figure: Figure, runs: Runs) -> float | None:
     """Return the figure of one repeat: a single measure, or the quotient of two.
 
     None if the repeat has none.
@@ -113,12 +94,12 @@ def _largest_loss_difference(one: Entry, other: Entry) -> float | None:
     return max(apart) if apart and not one.failure and not other.failure else None
 
 
-def _notes(figures: Sequence[Figure], found: Sequence[Mapping[str, Entry]]) -> list[dict[str, Any]]:
+def notes(figures: Iterable[Figure], repeats: Sequence[Runs]) -> list[dict[str, Any]]:
     """Return the medians of the measures from which the figures were made."""
     made = []
     for name in dict.fromkeys(name for figure in figures for name in (figure.over, figure.under)):
         cell, _, measure = name.partition(".")
-        values = [_measure_of_run(runs[cell], measure) for runs in found if measure in BY_KEY]
+        values = [_measure_of_run(runs[cell], measure) for runs in repeats if measure in BY_KEY]
         if known := [value for value in values if value is not None]:
             title = f"{cell}: {measure.replace('_', ' ')}"
             made.append({"title": title, "value": median_high(known), "unit": BY_KEY[measure].unit})

@@ -6,9 +6,7 @@ this process. torch is not needed here.
 
 from __future__ import annotations
 
-import tempfile
 import time
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ from typing import Any
 from ..errors import UserError
 from ..text.units import GIB, bytes_text
 from . import claim_figures, rules, torch_probe
-from .claims import CLAIMS, Claim, Result, conclude, judge
+from .claims import Claim, Result, conclude, judge
 from .config import LabConfig
 from .ledger import Entry, Ledger
 from .machine import cpu_name
@@ -119,73 +117,51 @@ def why_not(claim: Claim, machine: Machine) -> str:
     return ""
 
 
-@dataclass(frozen=True, slots=True)
-class Runner:
-    """Measures claims on one machine, each with a number of repeats and a time limit.
+def measure(
+    claim: Claim,
+    machine: Machine,
+    scratch: Path,
+    repeats: int = REPEATS,
+    seconds: float = LIMIT_SECONDS,
+) -> Result:
+    """Measure a claim: make its runs, interleaved, and judge its figures by them.
 
-    ``say`` is called with a line of progress, ``done`` with each result.
+    ``scratch`` is the folder for the ledger and for what a killed run leaves behind (such as
+    compiled kernels). Raises KeyboardInterrupt if a signal ends it.
     """
+    device, gpus, begun = claim.device(machine.device), machine.gpus, time.monotonic()
+    if cannot := why_not(claim, machine):
+        return Result(claim, device, "cannot_be_tested", cannot)
+    configs = claim.configs(device, gpus)
 
-    machine: Machine
-    say: Callable[[str], None]
-    done: Callable[[Result], None]
-    repeats: int = REPEATS
-    seconds: float = LIMIT_SECONDS
+    def watch(state: State, entry: Entry | None) -> None:
+        if time.monotonic() > begun + seconds:
+            sweep.stop("time limit")
 
-    def run(self, claims: Iterable[Claim] = CLAIMS) -> None:
-        """Measure every claim.
-
-        On KeyboardInterrupt the run in progress is ended and the interrupt is raised again; the
-        results so far have already been given to ``done``.
-        """
-        # This folder is removed afterwards, with everything that a killed run leaves behind (such
-        # as compiled kernels).
-        with tempfile.TemporaryDirectory(
-            prefix="gpuscope-claims-", ignore_cleanup_errors=True
-        ) as scratch:
-            for claim in claims:
-                device = claim.device(self.machine.device)
-                if cannot := why_not(claim, self.machine):
-                    self.done(Result(claim, device, "cannot_be_tested", cannot))
-                    continue
-                self.say(f"{claim.id}: {claim.statement}")
-                begun = time.monotonic()
-                result = self._sweep(claim, device, Path(scratch))
-                result.seconds = time.monotonic() - begun
-                self.done(result)
-
-    def _sweep(self, claim: Claim, device: str, scratch: Path) -> Result:
-        """Run the claim's cells, interleaved, in a ledger of their own, and judge its figures."""
-        configs = claim.configs(device, self.machine.gpus)
-        ends = time.monotonic() + self.seconds
-
-        def watch(state: State, entry: Entry | None) -> None:
-            if time.monotonic() > ends:
-                sweep.stop("time limit")
-
-        environment = {**claim.environment, "TMPDIR": str(scratch)}
-        if device == "cpu" and self.machine.gpus:
-            environment["CUDA_VISIBLE_DEVICES"] = ""  # this means a machine without GPUs
-        ledger = Ledger(scratch / f"{claim.id}.sqlite")
-        plan = new_plan(list(configs.values()), self.repeats)
-        sweep = Sweep(plan, ledger, watch, self.seconds, environment=environment)
-        outcome = sweep.run()
-        if outcome.stopped.startswith("SIG"):
-            raise KeyboardInterrupt
-        keys = {name: cell_key(config) for name, config in configs.items()}
-        measured = claim_figures.from_entries(claim, keys, ledger.entries(limit=None), self.repeats)
-        judgeable = outcome.complete or any(
-            len(values) >= QUICK_REPEATS for values in measured.values.values()
-        )
-        stopped = "" if judgeable else outcome.stopped
-        failed = (str(outcome.failure or "") or stopped or measured.failed)[:MAX_TEXT]
-        figures = [
-            judge(figure, measured.values.get(key, []), device, self.machine.gpus, failed)
-            for key, figure in claim.figures.items()
-        ]
-        verdict, reason = conclude(figures)
-        if failed:
-            # The figures are shown, but a measurement that did not finish gives no verdict.
-            verdict = verdict if verdict == "cannot_be_tested" else "undecided"
-            reason = failed
-        return Result(claim, device, verdict, reason, figures, measured.notes)
+    environment = {**claim.environment, "TMPDIR": str(scratch)}
+    if device == "cpu" and gpus:
+        environment["CUDA_VISIBLE_DEVICES"] = ""  # this means a machine without GPUs
+    ledger = Ledger(scratch / f"{claim.id}.sqlite")
+    plan = new_plan(list(configs.values()), repeats)
+    sweep = Sweep(plan, ledger, watch, seconds, environment=environment)
+    outcome = sweep.run()
+    if outcome.stopped.startswith("SIG"):
+        raise KeyboardInterrupt
+    keys = {name: cell_key(config) for name, config in configs.items()}
+    entries = ledger.entries(limit=None)
+    found = list(claim_figures.rounds(keys, entries, repeats))
+    wanted = [figure for figure in claim.figures.values() if not figure.lacks(device, gpus)]
+    stopped = "" if len(found) >= QUICK_REPEATS else outcome.stopped
+    failed = str(outcome.failure or "") or stopped or claim_figures.failure(wanted, keys, entries)
+    failed = failed[:MAX_TEXT]
+    figures = []
+    for figure in claim.figures.values():
+        values = [claim_figures.value(figure, runs) for runs in found if figure in wanted]
+        figures.append(judge(figure, values, device, gpus, failed))
+    verdict, reason = conclude(figures)
+    if failed:
+        # The figures are shown, but a measurement that did not finish gives no verdict.
+        verdict = verdict if verdict == "cannot_be_tested" else "undecided"
+        reason = failed
+    notes = claim_figures.notes(wanted, found)
+    return Result(claim, device, verdict, reason, figures, notes, time.monotonic() - begun)

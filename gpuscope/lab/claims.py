@@ -101,11 +101,10 @@ class Claim:
     """The statement, in its author's words, from which the threshold was derived."""
     figures: Mapping[str, Figure]
     cpu: str = ""
-    """What is measured on a CPU, in words; ``cuda`` says it for a GPU, and ``cannot_cpu`` why
-    nothing is measured on a CPU.
-    """
+    """What is measured on a CPU, in words; ``cuda`` says it for a GPU if that differs."""
     cuda: str = ""
     cannot_cpu: str = ""
+    """Why nothing is measured on a CPU."""
     all: Mapping[str, Any] = field(default_factory=dict)
     """Toggles of every cell; those in ``on_cuda`` take precedence on a GPU."""
     on_cuda: Mapping[str, Any] = field(default_factory=dict)
@@ -124,7 +123,9 @@ class Claim:
 
     def configuration(self, device: str) -> str:
         """Return what is measured on ``device``, in words; "" where nothing is."""
-        return self.cuda if device == "cuda" else self.cpu
+        if self.only not in ("", device):
+            return ""
+        return self.cpu if device == "cpu" else self.cuda or self.cpu
 
     def configs(self, device: str, gpus: int) -> dict[str, LabConfig]:
         """Return the cells that a figure needs here, each with all its toggles."""
@@ -214,6 +215,8 @@ def _claim(row: Any) -> Claim:
     values = checked(row, Claim)
     figures = values.pop("figures", {}).items()
     made = {key: Figure(key=key, **checked(one, Figure)) for key, one in figures}
+    if "cpu" not in values:
+        values.setdefault("cannot_cpu", "needs a CUDA device")
     return Claim(**values, figures=made)
 
 

@@ -6,6 +6,7 @@ Its runs end, fail, hang or babble.
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 from gpuscope.cli import main as cli
 from gpuscope.lab import claim_report, claim_run
-from gpuscope.lab.claim_run import CannotMeasureClaims, Machine, Runner
+from gpuscope.lab.claim_run import CannotMeasureClaims, Machine
 from gpuscope.lab.claims import BY_ID, Result
 from gpuscope.process import atomic_file
 from tests.fakes import pythons
@@ -67,11 +68,11 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def measure(machine: Machine, *names: str, **options: Any) -> dict[str, Result]:
-    done: list[Result] = []
     options = {"repeats": 3, **options}
-    Runner(machine, lambda _: None, done.append, **options).run([BY_ID[name] for name in names])
-    assert [result.claim.id for result in done] == list(names)
-    return {result.claim.id: result for result in done}
+    with tempfile.TemporaryDirectory() as folder:
+        return {
+            name: claim_run.measure(BY_ID[name], machine, Path(folder), **options) for name in names
+        }
 
 
 def test_a_claim_is_two_configurations_a_figure_and_a_threshold(program: Any):

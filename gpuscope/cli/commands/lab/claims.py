@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ....exit_status import ExitStatus
 from ....lab import claim_report
-from ....lab.claim_run import LIMIT_SECONDS, QUICK_REPEATS, REPEATS, Machine, Runner, look
+from ....lab.claim_run import LIMIT_SECONDS, QUICK_REPEATS, REPEATS, Machine, look, measure
 from ....lab.claims import BY_ID, CLAIMS, Claim, Result, in_words
 from ....lab.launch import find_python
 from ....process import atomic_file
@@ -102,9 +102,6 @@ def _measure(args: argparse.Namespace, machine: Machine, repeats: int) -> int:
     begun = time.monotonic()
     results: list[Result] = []
 
-    def say(line: str) -> None:
-        print(f"[{len(results) + 1:2}/{len(claims)}] {line}", file=sys.stderr, flush=True)
-
     def formatted(shape: str) -> str:
         if shape == "json":
             document = claim_report.document(
@@ -116,36 +113,39 @@ def _measure(args: argparse.Namespace, machine: Machine, repeats: int) -> int:
         width = min(shutil.get_terminal_size((claim_report.WIDTH, 24)).columns, 140)
         return claim_report.text(results, width) + "\n\n" + claim_report.summary(results)
 
-    def done(result: Result) -> None:
-        results.append(result)
-        print(
-            f"        {in_words(result.verdict)}, {duration_text(result.seconds)}",
-            file=sys.stderr,
-            flush=True,
-        )
-        if output is not None:
-            # The file is replaced atomically, so that an interruption leaves the results so far.
-            atomic_file.write_text(output, formatted(_shape(output, form)) + "\n", mode=0o666)
-
-    versions = f"{machine.name}, torch {machine.facts.get('torch_version')}"
     count = count_text(len(claims), "claim")
-    print(f"{versions}: {count}, {repeats} repeats", file=sys.stderr, flush=True)
-    for warning in machine.warnings:
-        print(f"Warning: {warning}.", file=sys.stderr)
+    _say(f"{machine.name}, {machine.versions}: {count}, {repeats} repeats")
+    _say(*(f"Warning: {warning}." for warning in machine.warnings))
     code: int = ExitStatus.OK
     try:
-        Runner(machine, say, done, repeats, args.timeout).run(claims)
+        with tempfile.TemporaryDirectory(
+            prefix="gpuscope-claims-", ignore_cleanup_errors=True
+        ) as scratch:
+            for number, claim in enumerate(claims, 1):
+                _say(f"[{number:2}/{len(claims)}] {claim.id}: {claim.statement}")
+                result = measure(claim, machine, Path(scratch), repeats, args.timeout)
+                _say(f"        {in_words(result.verdict)}, {duration_text(result.seconds)}")
+                results.append(result)
+                if output is not None:
+                    # It is replaced in one step, so that an interruption leaves the results so far.
+                    text = formatted(_shape(output, form)) + "\n"
+                    atomic_file.write_text(output, text, mode=0o666)
     except KeyboardInterrupt:
-        print("Stopped: the results so far.", file=sys.stderr)
+        _say("Stopped: the results so far.")
         code = ExitStatus.INTERRUPTED
     except OSError as error:
         place = output or tempfile.gettempdir()
-        print(f"gpuscope lab claims: stopped.\nWhy: {error}\nNext: df -h {place}", file=sys.stderr)
+        _say(f"gpuscope lab claims: stopped.\nWhy: {error}\nNext: df -h {place}")
         code = ExitStatus.UNCHECKED
     print(formatted(form))
     if code == ExitStatus.OK and any(result.verdict == "undecided" for result in results):
         code = ExitStatus.WARNINGS
     return code
+
+
+def _say(*lines: str) -> None:
+    for line in lines:
+        print(line, file=sys.stderr, flush=True)
 
 
 def _shape(output: Path, form: str) -> str:
