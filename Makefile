@@ -68,16 +68,16 @@ test-libraries: $(LIBRARIES)/.installed  ## what is added to runs of W&B, Tensor
 
 # In an environment of its own. Composer asks for older versions of what others need, and does with these.
 FRAMEWORKS := .venv-frameworks
-$(FRAMEWORKS)/.installed: tests/frameworks/constraints.txt
+$(FRAMEWORKS)/.installed: bench/frameworks/constraints.txt
 	$(PYTHON) -m venv $(FRAMEWORKS)
-	$(FRAMEWORKS)/bin/python -m pip --disable-pip-version-check install -q torch -c tests/frameworks/constraints.txt
-	$(FRAMEWORKS)/bin/python -m pip --disable-pip-version-check install -q --no-deps -r tests/frameworks/constraints.txt
+	$(FRAMEWORKS)/bin/python -m pip --disable-pip-version-check install -q torch -c bench/frameworks/constraints.txt
+	$(FRAMEWORKS)/bin/python -m pip --disable-pip-version-check install -q --no-deps -r bench/frameworks/constraints.txt
 	@touch $@
 
 ONLY ?=
 SECONDS_EACH ?= 14
 test-frameworks: $(DEV) $(FRAMEWORKS)/.installed  ## trainings in other frameworks beside what they say: docs/frameworks.md (ONLY="hf keras")
-	$(BIN)/python -m tests.frameworks $(ONLY) --seconds $(SECONDS_EACH)
+	$(BIN)/python -m bench.frameworks $(ONLY) --seconds $(SECONDS_EACH)
 
 check: lint types contracts  ## ruff, mypy --strict, import contracts, one home for each idea, what the quick tests touch
 

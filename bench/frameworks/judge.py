@@ -96,17 +96,18 @@ def judge(notes: Notes, samples: list[Sample], attached: bool = False) -> Verdic
             verdict.say(column, UNKNOWN)
         verdict.remarks = ["no probe was seen while it trained"]
         return verdict
-    for column, part in (
-        ("step", lambda: _step(notes, judged, attached)),
-        ("s/step", lambda: _pace(notes, judged)),
-        ("split", lambda: _split(notes, judged)),
-        ("loss", lambda: _loss(notes, judged)),
-        ("nan", lambda: _nan(notes, judged)),
-        ("progress", lambda: _progress(notes, judged)),
-        ("ETA", lambda: _eta(notes, judged)),
-        ("phase", lambda: _phase(notes, judged)),
-        ("bytes", lambda: _bytes(notes, judged)),
-    ):
+    parts: dict[str, Callable[[], Answer]] = {
+        "step": lambda: _step(notes, judged, attached),
+        "s/step": lambda: _pace(notes, judged),
+        "split": lambda: _split(notes, judged),
+        "loss": lambda: _loss(notes, judged),
+        "nan": lambda: _nan(notes, judged),
+        "progress": lambda: _progress(notes, judged),
+        "ETA": lambda: _eta(notes, judged),
+        "phase": lambda: _phase(notes, judged),
+        "bytes": lambda: _bytes(notes, judged),
+    }
+    for column, part in parts.items():
         verdict.say(column, *part())
     return verdict
 

@@ -1,6 +1,6 @@
 """Runs small trainings of many frameworks under gpuscope and writes the support matrix.
 
-    python -m tests.frameworks [NAME…] [--seconds N] [--keep]
+    python -m bench.frameworks [NAME…] [--seconds N] [--keep]
 
 Started by ``make test-frameworks`` in an environment of its own. Each script under ``scripts``
 trains on synthetic data and writes down what it knows of itself; a reader of the probe's socket
@@ -26,10 +26,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench.frameworks.judge import COLUMNS, Notes, Sample, Verdict, judge
 from gpuscope import __version__
 from gpuscope.wire import frames
 from tests.fakes.probe_client import ROOT, Reader, sockets
-from tests.frameworks.judge import COLUMNS, Notes, Sample, Verdict, judge
 
 HERE = Path(__file__).parent
 PAGE = ROOT / "docs" / "frameworks.md"
@@ -108,7 +108,7 @@ class Watch(threading.Thread):
             return
         try:
             reader = Reader(path, LIMIT_SECONDS)
-            reader.send(frames.Request(1, "rate", {"hz": HZ}))
+            reader.send(frames.Request("rate", 1, {"hz": HZ}))
             while not self.over and (frame := reader.next()) is not None:
                 if isinstance(frame, frames.Sample):
                     self.samples.append(_sample(reader, frame))
@@ -177,8 +177,10 @@ def run(training: Training, seconds: float, keep: Path | None) -> tuple[Verdict,
                 start_new_session=True,
             )
             # A pipe, so that no log can be read beside it.
+            lines = child.stdout
+            assert lines is not None
             pump = threading.Thread(
-                target=lambda: [log.write(piece) for piece in iter(child.stdout.readline, b"")]
+                target=lambda: [log.write(piece) for piece in iter(lines.readline, b"")]
             )
             pump.start()
             watch = None
@@ -248,7 +250,7 @@ def _attach(pid: int, env: dict[str, str], log: Any) -> None:
 HEAD = """# Frameworks
 
 This page compares what gpuscope reports about a training with what the training itself knows. `make test-frameworks`
-generates it. It runs small scripts from `tests/frameworks/scripts` on synthetic data, each written in the documented
+generates it. It runs small scripts from `bench/frameworks/scripts` on synthetic data, each written in the documented
 style of its framework. They run under `gpuscope run`, or, where the name says so, without it and with
 `gpuscope attach PID --inject`. Each script writes down its step, loss, progress, phase and bytes through the framework's
 own callbacks, and the probe's samples are compared with these. Standard output is a pipe, so nothing here comes from a log.
@@ -304,7 +306,7 @@ def versions() -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m tests.frameworks", description=__doc__.partition("\n")[0]
+        prog="python -m bench.frameworks", description=__doc__.partition("\n")[0]
     )
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help="trainings whose name begins so (default: all)"
