@@ -20,7 +20,7 @@ from ..widgets.pane import WAITING, Pane, set_title
 from ..widgets.program import program
 from ..widgets.table import LiveTable, TableRow
 from ..widgets.text import Lines
-from .rows import WIDE_COLUMNS, columns, detail_lines, host_row, totals_lines, without_domain
+from .rows import AWAY, WIDE_COLUMNS, columns, detail_lines, host_row, totals_lines, without_domain
 from .summary import HERE
 from .watch import Fleet
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 TINY_ROWS, ROOMY_ROWS, CHART_ROWS = 20, 32, 9
 DETAIL_ROWS, BARE_DETAIL_ROWS = 4, 2
-USUAL_CELLS = 105
-"""What the columns before the worst take of a wide terminal."""
+MORE_CELLS = "  (+1)"
+"""What follows the worst in the row of a host with which more is wrong."""
 CHART_SECONDS = 4.0
 """The charts of one host among many are drawn no more often."""
 LEAST_DEVICE_ROWS = 4
@@ -152,21 +152,18 @@ class FleetPane(Pane):
     def _show_detail(self) -> None:
         """Show what there is to say of the host under the cursor."""
         one = self._shown.get(self._hosts.cursor_key or "")
-        width, height = self._terminal
+        height = self._terminal[1]
         framed = height >= ROOMY_ROWS
         free = height - (len(self._shown) + 3 + self._totals_rows() + AROUND_ROWS)
         devices = free - BARE_DETAIL_ROWS >= self._least_device_rows()  # they need these rows
         bare = BARE_DETAIL_ROWS if devices else max(BARE_DETAIL_ROWS, min(DETAIL_ROWS, free))
         rows = DETAIL_ROWS if framed else bare if height >= TINY_ROWS else 0
-        if framed and width >= WIDE:  # its row has the worst: what there is besides stands here
-            words = [each.words for each in self._shown.values() if each.words]
-            longest = max((text_cells(each[0][1]) for each in words), default=0)
-            most = max(map(len, words), default=0)
-            rows = most if most > 1 or longest > width - USUAL_CELLS else 0
+        if framed and all(map(self._row_says_all, self._shown.values())):
+            rows = 0
         lines = self._lines_of(one, rows) if one is not None and rows else []
         if one is not None and rows:
             set_title(self._detail, one.name)
-            if framed and width < WIDE:  # as many as the host with most to say needs
+            if framed:  # as many as the host with most to say needs
                 needed = (len(self._lines_of(each, rows)) for each in self._shown.values())
                 rows = max(needed, default=rows)
         self._detail.display = rows > 0
@@ -177,7 +174,19 @@ class FleetPane(Pane):
     def _lines_of(self, one: HostSummary, rows: int) -> list[Line]:
         missing = HERE if one.current else self._fleet.missing(one)
         cells = max(20, self._terminal[0] - 6)
-        return list(detail_lines(one, missing, cells, rows, self._hosts.tokens))
+        said = self._terminal[1] >= ROOMY_ROWS and self._row_has_first(one)
+        return list(detail_lines(one, missing, cells, rows, self._hosts.tokens, said))
+
+    def _row_has_first(self, one: Summary) -> bool:
+        """Return whether the row of a host has the first thing that is wrong with it in full."""
+        more = len(MORE_CELLS) if len(one.words) > 1 else 0
+        room = self._hosts.width_of("worst") - more
+        return one.state not in AWAY and bool(one.words) and text_cells(one.words[0][1]) <= room
+
+    def _row_says_all(self, one: Summary) -> bool:
+        """Return whether there is nothing to say of a host that its row does not say."""
+        known = not one.words or (len(one.words) == 1 and self._row_has_first(one))
+        return known and one.state not in AWAY
 
     def _most_device_rows(self) -> int:
         """Return what the devices of the largest host would fill, with the frame of their table."""

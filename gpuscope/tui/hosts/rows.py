@@ -317,16 +317,17 @@ def room_pieces(now: HostTotals, cells: int) -> Line:
 
 
 def detail_lines(
-    one: HostSummary, missing: Missing, cells: int, rows: int, tokens: Tokens
+    one: HostSummary, missing: Missing, cells: int, rows: int, tokens: Tokens, said: bool = False
 ) -> list[Line]:
     """Return all that is wrong with a host, in full as far as ``rows`` reach.
 
-    Where nothing is wrong, it names the host's jobs.
+    Where its row has ``said`` the first of it, that is left out. Where nothing is wrong besides, it
+    names the host's job.
     """
     lines: list[Line] = []
     if one.state in AWAY:
         lines += missing_lines(one, missing, cells)
-    for grade, text in one.words:
+    for grade, text in one.words[said:]:
         glyph, token = mark_of(grade, tokens.glyphs)
         lines += styled.hang([(f"{glyph} ", token)], [(text, "text")], cells)
     if not lines:
