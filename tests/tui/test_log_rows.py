@@ -10,6 +10,7 @@ from gpuscope.doctor.finding import Finding
 from gpuscope.store.decode import decode
 from gpuscope.store.store import Store
 from gpuscope.text import styled
+from gpuscope.text.clock import clock_text
 from gpuscope.tui.background.finding_history import Case
 from gpuscope.tui.background.happened import KEPT_OUTPUT, OUTPUT_CHARS, Happened
 from gpuscope.tui.background.journal import Journal
@@ -286,15 +287,15 @@ def test_the_time_has_its_seconds_also_where_the_date_stands_before_it():
         assert len(at) == columns([entry, replace(entry, wall_seconds=1e9)][: dated + 1])[0].width
 
 
-def test_a_narrow_log_has_the_time_of_today_and_the_day_of_what_is_older():
+def test_a_narrow_log_has_the_time_of_today_and_the_date_and_time_of_what_is_older():
     now = LogEntry(90_000.0 + 86_400.0, "jobs", "w", "a long name of a job ×8", "t", "ok", "s")
     old = replace(now, wall_seconds=3723.0)
     wide, narrow = columns([old, now], 120), columns([old, now], 80)
-    assert (wide[0].width, narrow[0].width) == (15, 8)
+    assert (wide[0].width, narrow[0].width) == (15, 12)
     assert wide[3].width > narrow[3].width
     ((today, _),) = row(now, GLYPHS, today=day(now)).cells["time"]
     ((before, _),) = row(old, GLYPHS, today=day(now)).cells["time"]
-    assert (len(today), before) == (8, day(old))
+    assert (len(today), before) == (8, clock_text(old.wall_seconds, "%b %d %H:%M"))
 
 
 def entry(at: float, group: str = "jobs", token: str = "text", **more) -> LogEntry:

@@ -10,7 +10,7 @@ from ...text.clock import clock_text
 from ...text.styled import Line, Piece
 from ...text.units import duration_text
 from ..background.finding_history import all_well
-from ..shared.event_rows import event_lines
+from ..shared.event_rows import DAY, at_text, event_lines
 from ..shell.keymap import key_of
 from .case_times import duration_of_case
 from .checked_courses import course_lines
@@ -97,10 +97,10 @@ def about(
         )
     if opened:
         out += [[], [("Findings so far, the newest first", "accent")]]
-        out += event_lines(opened, glyphs, HISTORY_LINES, cells)
+        out += event_lines(opened, glyphs, HISTORY_LINES, cells, host.wall_seconds)
     if over:
         out += [[], [("Jobs that ended, the newest first", "accent")]]
-        out += event_lines(over, glyphs, HISTORY_LINES, cells)
+        out += event_lines(over, glyphs, HISTORY_LINES, cells, host.wall_seconds)
     if watch.unexplained:
         out += [[], [("Ended with an error of their own", "accent")]]
         for text in watch.unexplained[:MOST_ENDED]:
@@ -203,21 +203,26 @@ def known_pitfalls(table: Mapping[str, Pitfall], cells: int, rows: int) -> list[
 
 
 def happened(
-    deaths: Sequence[DeadTrainer], events: Sequence[LogEntry], glyphs: Glyphs, cells: int
+    deaths: Sequence[DeadTrainer],
+    events: Sequence[LogEntry],
+    glyphs: Glyphs,
+    cells: int,
+    now: float | None = None,
 ) -> list[Line]:
     """Return the trainers that died here in the last day, and what happened while this ran."""
     out: list[Line] = []
     if deaths:
         out += [[], [("Died in the last day, from their black boxes", "accent")]]
+        today = clock_text(now, DAY) if now is not None else ""
         for one in deaths[:HISTORY_LINES]:
-            at = clock_text(one.ended)
+            at = at_text(one.ended, today)
             finding = next(iter(one.report.findings), None)
             text = finding.title if finding is not None else one.words
             head: Line = [(f"{at} ", "faint"), (f"pid {one.pid}  ", "muted")]
             out += styled.hang(head, [(text or "of an unknown cause", "text")], cells)
     if events:
         out += [[], [("What happened here, the newest first", "accent")]]
-        out += event_lines(events, glyphs, PAST_LINES, cells)
+        out += event_lines(events, glyphs, PAST_LINES, cells, now)
     return out
 
 

@@ -230,7 +230,8 @@ class DoctorPane(Pane):
         if group is None:
             events = self.session.happened.on(host).newest(KINDS_OF_PAST)
             lines = elsewhere(cells)
-            lines += happened(self.doctor.deaths, events, self._table.tokens.glyphs, cells)
+            glyphs, now = self._table.tokens.glyphs, host.wall_seconds
+            lines += happened(self.doctor.deaths, events, glyphs, cells, now)
             rows = self._examined.size.height - len(lines)
             lines += known_pitfalls(self.doctor.table or {}, cells, rows)
             self._examined.show(lines)

@@ -137,8 +137,9 @@ def _also(entry: LogEntry, around: Around, glyphs: Glyphs, cells: int, room: int
     rest = [one for one in around.same if one.serial != entry.serial]
     if not rest or room < 1:
         return []
+    now = around.host.wall_seconds if around.host is not None else None
     head = f"Also of this {'job' if entry.job else 'GPU'}, the newest first"
-    return [[], [(head, "title")], *event_lines(rest, glyphs, room, cells)]
+    return [[], [(head, "title")], *event_lines(rest, glyphs, room, cells, now)]
 
 
 def beside_lines(

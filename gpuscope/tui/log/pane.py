@@ -15,7 +15,7 @@ from ...text.units import window_text
 from ..background.log_entry import GROUPS, HIDDEN, LogEntry
 from ..charts.axes import fitted_seconds
 from ..charts.trends import Trends
-from ..shared.event_rows import ALL, chosen, columns, counts, day, of_notices, row
+from ..shared.event_rows import ALL, DATED, chosen, columns, counts, day, of_notices, row
 from ..shell.clock_at import clock_at
 from ..shell.keymap import key_of
 from ..shell.session import Session
@@ -200,7 +200,7 @@ class LogPane(Pane):
         self._entries = {one.serial: one for one in found}
         shown = columns(found, self.app.size.width)
         self._table.show_columns(shown)
-        glyphs, dated = self._table.tokens.glyphs, shown[0].width > len("00:00:00")
+        glyphs, dated = self._table.tokens.glyphs, shown[0].width >= DATED
         today = day(found[-1]) if found else ""
         rows = [row(one, glyphs, dated, today) for one in found]
         self._table.show(rows)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from ...paths import short_path
 from ...text import styled, width
-from ...text.clock import clock_text
+from ...text.clock import MINUTE, clock_text
 from ...text.styled import Line
 from ..background.log_entry import GROUPS, HIDDEN, LogEntry
 from ..cells import fit
@@ -17,11 +17,14 @@ from ..shell.notices import Notice
 from ..theme import Glyphs
 from ..widgets.table import Cell, Column, TableRow
 
+DAY = "%b %d"
 SIGN = Column("sign", "", 1)
 WHAT, TEXT = Column("what", "WHAT", 15), Column("text", "TEXT", 20, flex=1)
 WHO = Column("who", "WHO", 12, priority=1)
 NARROW, WHO_NARROW, WHO_CELLS = 100, 15, 26
 """A table with fewer cells has the time without the date, and at most so many cells for WHO."""
+DATED, OF_ANOTHER_DAY = len("Sep 20 13:13:20"), len("Sep 20 13:13")
+"""Cells of a time with its date: in a wide table, and where there is little room."""
 SHOWN = 500
 ALL = ""
 """The group that has all but :data:`~gpuscope.tui.background.log_entry.HIDDEN`."""
@@ -37,21 +40,27 @@ NEWS = {
 def columns(entries: Sequence[LogEntry], cells: int = NARROW) -> list[Column]:
     """Return the columns of a table that is so many cells wide.
 
-    The date stands before the time where not all is of one day and there is room.
+    The date stands before the time where not all is of one day.
     """
     days = {time.localtime(one.wall_seconds)[:3] for one in entries}
     wide = cells >= NARROW
     longest = max((width.cells(one.who) for one in entries), default=0)
     who = max(WHO.width, min(longest, WHO_CELLS if wide else WHO_NARROW))
     what = max((width.cells(one.word) for one in entries), default=0)
-    clock = Column("time", "TIME", 15 if len(days) > 1 and wide else 8)
+    clock = Column("time", "TIME", (DATED if wide else OF_ANOTHER_DAY) if len(days) > 1 else 8)
     shown = WHAT._replace(width=max(len(WHAT.title), min(WHAT.width, what)))
     return [clock, SIGN, shown, WHO._replace(width=who), TEXT]
 
 
 def day(entry: LogEntry) -> str:
     """Return the day of an entry, as ``Nov 26``."""
-    return clock_text(entry.wall_seconds, "%b %d")
+    return clock_text(entry.wall_seconds, DAY)
+
+
+def at_text(wall_seconds: float, today: str) -> str:
+    """Return a time of the day: the minute with its date where it is not of ``today``."""
+    other = today and clock_text(wall_seconds, DAY) != today
+    return clock_text(wall_seconds, f"{DAY} {MINUTE}") if other else clock_text(wall_seconds)
 
 
 def of_notices(notices: Iterable[Notice]) -> list[LogEntry]:
@@ -123,14 +132,14 @@ class Sentence:
 def row(entry: LogEntry, glyphs: Glyphs, dated: bool = False, today: str = "") -> TableRow:
     """Return one line as the table draws it.
 
-    ``dated`` sets the day before the time. Where there is no room for both, an entry of another
-    day than ``today`` has only the day.
+    ``dated`` sets the day before the time. Where there is little room, only an entry of another
+    day than ``today`` has it.
     """
-    at = clock_text(entry.wall_seconds)
-    if dated:
-        at = f"{day(entry)} {at}"
-    elif today and day(entry) != today:
-        at = day(entry)
+    at = (
+        f"{day(entry)} {clock_text(entry.wall_seconds)}"
+        if dated
+        else at_text(entry.wall_seconds, today)
+    )
     grave = entry.token in ("bad", "warn")
     cells: dict[str, Cell] = {
         "time": [(at, "faint")],
@@ -142,15 +151,20 @@ def row(entry: LogEntry, glyphs: Glyphs, dated: bool = False, today: str = "") -
     return TableRow(entry.serial, cells)
 
 
-def event_lines(found: Sequence[LogEntry], glyphs: Glyphs, height: int, width: int) -> list[Line]:
+def event_lines(
+    found: Sequence[LogEntry], glyphs: Glyphs, height: int, width: int, now: float | None = None
+) -> list[Line]:
     """Return what happened to one job in ``height`` lines, the newest first.
 
-    ``found`` is in that order. What is longer than a line goes on in the next.
+    ``found`` is in that order. What is longer than a line goes on in the next. What is of another
+    day than ``now``, by default the newest of them, has its date.
     """
     lines: list[Line] = []
+    today = clock_text(now, DAY) if now is not None else day(found[0]) if found else ""
+    time_cells = max((len(at_text(one.wall_seconds, today)) for one in found[:height]), default=0)
     word_cells = max((styled.cells([(one.word, "")]) for one in found[:height]), default=0)
     for one in found:
-        at = clock_text(one.wall_seconds)
+        at = at_text(one.wall_seconds, today).rjust(time_cells)
         token = one.token if one.token != "text" else "faint"
         head: Line = [(f"{at} ", "faint"), (f"{sign(one.token, glyphs)} ", token)]
         head.append((fit(one.word, word_cells) + " ", one.token))

@@ -131,7 +131,8 @@ class TimePanels(Pane):
         past = self.session.frozen_view.past(host.key) is not None or self.session.replay
         found = self.session.happened.on(host).of_job(job, host.wall_seconds if past else None)
         size = EVENT_ROWS, self._terminal[0] - HEAD_EDGES
-        self._events.show(event_lines(found, self._events.tokens.glyphs, *size))
+        glyphs = self._events.tokens.glyphs
+        self._events.show(event_lines(found, glyphs, *size, host.wall_seconds))
 
     def _about(self, table: LiveTable, key: str) -> tuple[str, list[Line]]:
         """Return the heading and the lines for a row of the clock or of the GPU."""

@@ -200,7 +200,8 @@ class JobScreen(FullScreen):
             until = host.wall_seconds if past else None
             found = self.session.happened.on(host).of_job(job.key, until)
             room = events.size.height, events.size.width
-            events.show(event_lines(found, events.tokens.glyphs, *room))
+            lines = event_lines(found, events.tokens.glyphs, *room, host.wall_seconds)
+            events.show(lines)
 
     @property
     def _glyphs(self) -> Glyphs:
