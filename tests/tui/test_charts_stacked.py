@@ -15,16 +15,8 @@ from gpuscope.store.view import History
 from gpuscope.text.styled import Piece
 from gpuscope.text.units import GIB
 from gpuscope.tui.charts.marks import Tick
-from gpuscope.tui.charts.stacked import (
-    Layer,
-    Peak,
-    StackedChart,
-    _draw,
-    _edges,
-    axis_top,
-    stack_columns,
-    unit_of,
-)
+from gpuscope.tui.charts.stack_axis import axis_top, unit_of
+from gpuscope.tui.charts.stacked import Layer, Peak, StackedChart, _draw, _edges, stack_columns
 from gpuscope.tui.theme import MONOCHROME, UNICODE, Glyphs, Tokens
 from tests.tui.snapshots import grid, run, text
 
@@ -235,7 +227,7 @@ def test_the_widget_draws_axis_capacity_and_time() -> None:
     async def body(pilot: object) -> None:
         chart = pilot.app.query_one(StackedChart)  # type: ignore[attr-defined]
         assert "no readings yet" in text(pilot.app)  # type: ignore[attr-defined]
-        layer = Layer("allocated", "allocated", [70 * GIB] * 121)
+        layer = Layer("allocated", "allocated", [20 * GIB, *[70 * GIB] * 120])
         chart.show(
             [layer, Layer("free", "free", [70 * GIB] * 121)],
             [n / 2 for n in range(121)],
@@ -321,7 +313,7 @@ def test_events_steps_and_a_peak_are_drawn_where_there_is_room() -> None:
         seconds = [n / 2 for n in range(121)]
         steps = History(tuple(seconds), tuple(100.0 + s for s in seconds))
         chart.show(
-            [Layer("allocated", "allocated", [60 * GIB] * 121)],
+            [Layer("allocated", "allocated", [20 * GIB, *[60 * GIB] * 120])],
             seconds,
             60,
             100 * GIB,

@@ -16,13 +16,15 @@ from textual.strip import Strip
 from ...model.device_state import NEARLY_FULL
 from ...store.view import History
 from ...text.styled import Line, Piece
-from ...text.units import GIB, KIB, MIB, bytes_text, percent_text
+from ...text.units import bytes_text, percent_text
 from ..theme import Glyphs, Tokens
-from .axes import even_ticks, mark_unknown, nice_step, nominal, time_axis
+from .axes import even_ticks, mark_unknown, nominal, time_axis
 from .bins import Bins, first_at, hold_seconds
 from .cell_fit import Edges, fit_cells, in_whole_cells
+from .layer_courses import Course, course_lines, courses_of, is_flat, share_rows, wanted_rows
 from .legend import Entries, legend_of
 from .marks import Tick, event_row, step_row
+from .stack_axis import BYTES, TIMES, Units, axis_top, nanoseconds_text, unit_of
 from .strips import Chart, empty_strips, strip_of
 
 
@@ -46,9 +48,6 @@ class Peak(NamedTuple):
     label: str
 
 
-Units = Sequence[tuple[str, int]]
-"""Names of units and how much each is of the smallest."""
-BYTES: Units = (("GiB", GIB), ("MiB", MIB), ("KiB", KIB), ("B", 1))
 NO_STEPS = History()
 TOTAL, BAND_ROWS = "idle", 5
 """The colour of all layers as one: in fewer rows a thin layer would look as thick as others."""
@@ -69,16 +68,6 @@ HALF = 4
 """Eighths of half a cell: from the line of the axis to the cells above it."""
 Stack = tuple[tuple[float, str], ...]
 """One column, bottom up: (amount, token)."""
-
-
-ZOOM_SHARE = 0.45
-"""Below this share of the capacity the axis ends nearer to the data: a flat strip at the bottom
-tells nothing.
-"""
-LEAST_SHARE = 1 / 32
-"""Of the capacity: the driver's own megabytes are no mountain."""
-SHRINK_SHARE = 0.3
-"""An axis stays as it is until the data fall below this share of it."""
 
 
 class StackedChart(Chart):
@@ -107,6 +96,10 @@ class StackedChart(Chart):
         self._clock: float | None = None
         self._low_legend: Entries = ()
         """What is explained where all layers are drawn as one."""
+        self._named = 0
+        """How many entries of the legend are layers."""
+        self._courses: list[Course] = []
+        """The layers of a stack that hardly moves; none where it moves."""
 
     def show(
         self,
@@ -144,7 +137,9 @@ class StackedChart(Chart):
                 self.border_title = title
         glyphs = self.tokens.glyphs
         start = (now if now is not None else seconds[-1] if seconds else 0.0) - window_seconds
+        self._look_for_courses(start)
         drawn = [layer for layer in self._layers if any(layer.values)]
+        self._named = len(drawn)
         entries = [(glyphs.fill(one.token), one.token, one.label) for one in drawn]
         first = first_at(seconds, start)
         sizes = [sum(value or 0.0 for value in one.values[first:]) for one in drawn]
@@ -164,6 +159,26 @@ class StackedChart(Chart):
         self.legend(entries, [-one for one in weights] + [0.0] * (len(entries) - len(drawn)))
         self.repaint()
 
+    def _look_for_courses(self, start: float) -> None:
+        """Look at whether the stack hardly moves, so that its layers are shown apart."""
+        values = [layer.values for layer in self._layers]
+        flat = is_flat(values, self._seconds, start, self._top, bool(self._courses))
+        named = [(layer.label, layer.token, layer.values) for layer in self._layers]
+        self._courses = courses_of(named, self._seconds, start, self._top) if flat else []
+
+    @property
+    def wanted(self) -> int:
+        """The rows in which a stack that hardly moves says all it can; 0 where it moves."""
+        return wanted_rows([one.moves for one in self._courses]) if self._courses else 0
+
+    def _course_rows(self, height: int) -> list[int]:
+        """Return the rows of each layer above the stack, none where they have no room."""
+        return share_rows([one.moves for one in self._courses], height) if self._courses else []
+
+    def said(self, amount: float) -> str:
+        """Return how an amount is written."""
+        return bytes_text(amount)
+
     @property
     def _warns(self) -> bool:
         """Whether the axis ends at the capacity."""
@@ -176,6 +191,8 @@ class StackedChart(Chart):
         return nominal(self._top / unit) * unit if self._warns else self._top
 
     def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
+        courses = self._course_rows(height)
+        height -= sum(courses) + bool(courses)
         axis = 2 if height >= AXIS_HEIGHT else 0
         bottom = self._below(max(width - 5, 1), height, tokens.glyphs)
         rows, top = height - axis - len(bottom), self._end
@@ -202,7 +219,15 @@ class StackedChart(Chart):
         if self._peak is not None and 0 < self._peak.value <= top:
             line = max(math.ceil(self._peak.value / top * rows - 0.5) - 1, 0)
             _draw_line(columns, line, tokens.glyphs)
-        lines = [strip_of((), width, tokens)] * above
+        lines = []
+        if courses:
+            now = self._now if self._now is not None else self._seconds[-1]
+            bins = Bins.ending(now, self._window, inner)
+            drawn = course_lines(
+                self._courses, courses, bins, now, margin + 1, self.said, tokens.glyphs
+            )
+            lines = [strip_of(line, width, tokens) for line in drawn]
+        lines += [strip_of((), width, tokens)] * above
         for row in range(rows - 1, -1, -1):
             label = marks.get(row)
             pieces = [("".rjust(margin) if label is None else label.rjust(margin), "muted")]
@@ -232,6 +257,9 @@ class StackedChart(Chart):
 
     def _legend_lines(self, width: int, height: int) -> tuple[Line, Line]:
         """Return the legend of what is painted in this size, which is never that of another one."""
+        if self._course_rows(height):  # their lines name them
+            others = self._legend[self._named :]
+            return [], legend_of(others, width - 2, self.legend_elsewhere)
         if self._is_low(height):
             return [], legend_of(self._low_legend, width - 2, self.legend_elsewhere)
         lines = super()._legend_lines(width, height)
@@ -264,7 +292,11 @@ class TimeChart(StackedChart):
     """Stacked parts of a time, in nanoseconds."""
 
     WHOLE: ClassVar[str] = "a whole step"
-    UNITS: ClassVar[Units] = (("s", 10**9), ("ms", 10**6), ("µs", 10**3), ("ns", 1))
+    UNITS: ClassVar[Units] = TIMES
+
+    def said(self, amount: float) -> str:
+        """Return how a time is written."""
+        return nanoseconds_text(amount)
 
 
 def _named_row(name: str, margin: int, pieces: list[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -278,31 +310,6 @@ def _named_row(name: str, margin: int, pieces: list[tuple[str, str]]) -> list[tu
     if first[: over + 1].strip():
         return [(" " * margin, style), *pieces]
     return [(name.rjust(margin), style), (first[over:], style), *others]
-
-
-def unit_of(size: float, units: Units = BYTES) -> tuple[str, int]:
-    """Return the unit an axis up to ``size`` is counted in, and how much it is."""
-    return next((unit for unit in units if size >= unit[1]), units[-1])
-
-
-def axis_top(
-    peak: float, capacity: float | None, before: float = 0.0, units: Units = BYTES
-) -> float:
-    """Return where an axis ends that shows ``peak`` at most.
-
-    It is at ``capacity``, at a round value in its unit, or as ``before`` while that still fits.
-    """
-    if capacity and peak > capacity * ZOOM_SHARE:
-        return capacity
-    if before > 0 and before >= peak >= before * SHRINK_SHARE:
-        return before
-    wanted = max(peak, (capacity or 0.0) * LEAST_SHARE)
-    if wanted < 1:
-        return 0.0
-    _, unit = unit_of(wanted, units)
-    step = nice_step(wanted / unit, 4)
-    top = math.ceil(wanted / unit / step * 1.02) * step * unit
-    return min(top, capacity) if capacity else top
 
 
 def highest(

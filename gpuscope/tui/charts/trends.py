@@ -28,6 +28,8 @@ from .strips import Chart, empty_strips, strip_of
 
 STEADY = 0.02
 """A reading that changes by no more of its largest value is steady: a line without a height."""
+SEEN = 0.15
+"""Of its scale: what changes by less is seen as well in one line."""
 MOST_ROWS = 3
 """Lines of a reading that moves. More would only make its wall of colour higher."""
 RANGE, STEADY_WORD = "min – max", "steady"
@@ -62,10 +64,21 @@ def moves(history: History) -> bool:
     return not is_steady(history.values)
 
 
+def is_seen(trend: Trend) -> bool:
+    """Return whether a reading changes by so much of its scale that more lines show more of it.
+
+    One that is always near its top is a wall of colour in three lines.
+    """
+    known = [v for v in trend.history.values if v is not None and math.isfinite(v)]
+    if not moves(trend.history) or trend.floor is None:
+        return moves(trend.history)
+    return max(known) - min(known) >= SEEN * (trend.top or max(known))
+
+
 class Trends(Chart):
     """Readings one below the other, over one axis of time.
 
-    Those of one colour belong together: a line is left free before the next where there is one.
+    Those of one colour belong together: free lines are left before the next colour first.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -113,18 +126,16 @@ class Trends(Chart):
             return empty_strips(self._empty, width, height, tokens)
         axis = 2 if height >= len(trends) + 2 else 0
         bins = Bins.ending(self._now, self._window, inner)
-        rows = share_rows([moves(trend.history) for trend in trends], height - axis)
-        free = height - axis - sum(rows)
-        changes = sum(one.token != other.token for one, other in pairwise(trends[: len(rows)]))
-        apart, grouped = free >= len(rows) - 1, free >= changes
+        rows = share_rows([is_seen(trend) for trend in trends], height - axis)
+        gaps = gaps_before([one.token for one in trends[: len(rows)]], height - axis - sum(rows))
         out: list[Line] = []
-        before = trends[0].token
-        for trend, (now, between), lines in zip(trends, figures, rows, strict=False):
-            if out and (apart or (grouped and trend.token != before)):
+        for place, (trend, (now, between), lines) in enumerate(
+            zip(trends, figures, rows, strict=False)
+        ):
+            if place in gaps:
                 out.append([])
-            before = trend.token
             course = binned(trend.history, bins, self._now, hold_last=False)
-            for at, cells in enumerate(_course(trend, course, lines, tokens.glyphs), 1):
+            for at, cells in enumerate(drawn_course(trend, course, lines, tokens.glyphs), 1):
                 last = at == lines
                 line: Line = [(fit(trend.label if last else "", names + 1), "muted"), *cells]
                 line += [(fit(now if last else "", now_cells, "right"), "text")]
@@ -155,6 +166,12 @@ def share_rows(moving: Sequence[bool], height: int) -> list[int]:
     return rows
 
 
+def gaps_before(tokens: Sequence[str], free: int) -> set[int]:
+    """Return before which readings a line is left free: first between those of other colours."""
+    between = [(one == other, at) for at, (one, other) in enumerate(pairwise(tokens), 1)]
+    return {at for _, at in sorted(between)[: max(free, 0)]}
+
+
 def _figures(trend: Trend) -> tuple[str, str]:
     """Return the newest value, and the smallest and the largest where they are not the same."""
     known = [v for v in trend.history.values if v is not None and math.isfinite(v)]
@@ -166,7 +183,9 @@ def _figures(trend: Trend) -> tuple[str, str]:
     return now, STEADY_WORD if least == most else f"{least} – {most}"
 
 
-def _course(trend: Trend, values: Sequence[float | None], rows: int, glyphs: Glyphs) -> list[Line]:
+def drawn_course(
+    trend: Trend, values: Sequence[float | None], rows: int, glyphs: Glyphs
+) -> list[Line]:
     """Return a course in ``rows`` lines, the top one first."""
     known = [value for value in values if value is not None]
     first = next((at for at, value in enumerate(values) if value is not None), len(values))

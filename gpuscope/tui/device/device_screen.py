@@ -18,7 +18,7 @@ from ...model.device_trainings import hung_since
 from ...model.job_state import job_devices
 from ...store.view import History, by_key
 from ...text.units import GIB, rate_text, window_text
-from ..charts.axes import nominal
+from ..charts.axes import FITTED_SECONDS, nominal
 from ..charts.bins import Bins
 from ..charts.chart_series import device_layers
 from ..charts.line import LineChart, Series
@@ -28,6 +28,7 @@ from ..charts.spark import spark
 from ..charts.stacked import StackedChart
 from ..charts.trends import Trend, Trends
 from ..log.subject import device_of
+from ..memory.timeline import shown_seconds
 from ..shared.event_rows import event_lines
 from ..shared.host_trends import celsius_text, watts_text
 from ..shared.trainer_actions import open_act
@@ -57,7 +58,7 @@ BESIDE_ROWS = 44
 """From this height on, a wide terminal shows the training and the other GPUs above the charts."""
 COURSE_CELLS = 15
 """Of a course beside its gauge, where there is no room for a chart: four seconds each."""
-STRIP_WINDOWS = (60.0, 300.0, 900.0)
+STRIP_WINDOWS = (*FITTED_SECONDS, 60.0, 300.0, 900.0)
 LOAD, MEMORY, POWER, TEMPERATURE = "Load %", "Memory GiB", "Power W", "Temperature °C"
 STRIP = (
     *LOADS,
@@ -267,7 +268,8 @@ class DeviceScreen(ChartedScreen):
         ]
         set_title(self._events, "What happened here")
         rows = max(self._events.size.height, 2)
-        self._events.show(event_lines(found, self._events.tokens.glyphs, rows, cells))
+        glyphs, now = self._events.tokens.glyphs, host.wall_seconds
+        self._events.show(event_lines(found, glyphs, rows, cells, now))
 
     def _courses(self, host: HostView, device: DeviceView) -> dict[str, str]:
         """Return the last minute of each part of the load, for a screen too small for charts."""
@@ -339,8 +341,9 @@ class DeviceScreen(ChartedScreen):
         host, device = self._find_device()
         if not self.is_attached or host is None or device is None:
             return
-        window, now = WINDOWS[self._window], host.sampled_seconds
-        clock = clock_at(self.session, host)
+        now, clock = host.sampled_seconds, clock_at(self.session, host)
+        window = WINDOWS[self._window]
+        window = shown_seconds(self.session, host, device, "used_bytes", window)
         drawn = [self._series(device, what) for what in CHARTS]
         # the lanes of a minute are what the first chart would show
         lanes = self._strip.display and not self._window

@@ -177,13 +177,13 @@ class FleetPane(Pane):
         said = self._terminal[1] >= ROOMY_ROWS and self._row_has_first(one)
         return list(detail_lines(one, missing, cells, rows, self._hosts.tokens, said))
 
-    def _row_has_first(self, one: Summary) -> bool:
+    def _row_has_first(self, one: HostSummary) -> bool:
         """Return whether the row of a host has the first thing that is wrong with it in full."""
         more = len(MORE_CELLS) if len(one.words) > 1 else 0
         room = self._hosts.width_of("worst") - more
         return one.state not in AWAY and bool(one.words) and text_cells(one.words[0][1]) <= room
 
-    def _row_says_all(self, one: Summary) -> bool:
+    def _row_says_all(self, one: HostSummary) -> bool:
         """Return whether there is nothing to say of a host that its row does not say."""
         known = not one.words or (len(one.words) == 1 and self._row_has_first(one))
         return known and one.state not in AWAY

@@ -49,7 +49,7 @@ def heights_of(
     if "ab" in shown and grows != "ab":
         heights["ab"] = natural
     if "runs" in shown and grows == "loss":
-        table = max(least(room)["runs"], min(runs + 3, room - natural - least(room)["loss"]))
+        table = max(LEAST["runs"], min(runs + 3, room - natural - least(room)["loss"]))
         heights["runs"], left = table, room - natural - table
         if pace and left >= MOST_LOSS + LEAST_PACE:
             heights["pace"] = min(left - MOST_LOSS, left // 2)

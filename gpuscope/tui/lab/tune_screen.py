@@ -20,6 +20,7 @@ from ..widgets.program import program
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines
 from ..widgets.text_dialog import TextDialog
+from .tune_columns import candidates_lines
 from .tune_text import (
     COLUMNS,
     columns_for,
@@ -36,7 +37,8 @@ MOST_LINES, FEWEST_LINES, ROWS_OF_THE_REST = 12, 3, 19
 rest needs to show at least six candidates."""
 WIDE, WIDEST = 100, 160
 """Columns from which on there is room for the gains, and for the candidate under the cursor."""
-FRAME_ROWS = 3
+FRAME_ROWS, AROUND_ROWS = 3, 2
+"""Of the table, its frame with the names of columns; of the screen, its head and its foot."""
 
 
 class DetailDialog(TextDialog):
@@ -58,6 +60,7 @@ class TuneScreen(FullScreen):
     TuneScreen #tune-rows { height: 1fr; }
     TuneScreen #tune-result { height: auto; max-height: 14; }
     TuneScreen #tune-result Lines { width: 1fr; height: auto; }
+    TuneScreen #tune-all { height: auto; }
     TuneScreen #tune-below { height: auto; max-height: 100%; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("TuneScreen")]
@@ -71,6 +74,7 @@ class TuneScreen(FullScreen):
         )
         self._gains, self._paste = Lines(classes="panel"), Lines(classes="panel")
         self._chosen, self._below = Lines(classes="panel"), Lines(id="tune-below", classes="panel")
+        self._all = Lines(id="tune-all", classes="panel")
         self._result = Horizontal(id="tune-result")
         self._on_best = False
         """Whether the cursor was put on the winner, once it was known."""
@@ -86,6 +90,7 @@ class TuneScreen(FullScreen):
         self._about.border_title, self._rows.border_title = "Search", "Tried"
         self._gains.border_title, self._paste.border_title = "Gain of each switch", "To paste"
         self._chosen.border_title = self._below.border_title = "Candidate"
+        self._all.border_title = "All candidates"
         yield self.head
         yield self._about
         yield self._rows
@@ -94,6 +99,7 @@ class TuneScreen(FullScreen):
             yield self._paste
             yield self._chosen
         yield self._below
+        yield self._all
         yield self.foot
 
     def on_mount(self) -> None:
@@ -151,6 +157,7 @@ class TuneScreen(FullScreen):
             self._paste.show(lines)
             self._show_chosen(cells)
         self._show_below(width, ended)
+        self._show_all(width, ended)
         self.say_own_keys(self.session)
 
     def _show_below(self, width: int, result: bool) -> None:
@@ -166,6 +173,20 @@ class TuneScreen(FullScreen):
             self._below.show(styled.hang_lines(self._detail(), max(20, width - 4)))
         elif shown:
             self._rows.styles.height = "1fr"
+
+    def _show_all(self, width: int, result: bool) -> None:
+        """Show every candidate in full in the rows that a large terminal still has."""
+        above = self._about.rows + 2 + len(self.tuning.candidates) + FRAME_ROWS
+        panels = (self._gains, self._paste, self._chosen) if result else ()
+        shown = [panel.rows for panel in panels if panel.display]
+        above += max(shown) + 2 if shown else 0
+        free = self.size.height - AROUND_ROWS - above - 2
+        lines = candidates_lines(self.tuning.candidates, width - 4, free) if width >= WIDEST else []
+        self._all.display = bool(lines)
+        self._all.show(lines)
+        if lines:
+            self._below.display = False
+            self._rows.styles.height = len(self.tuning.candidates) + FRAME_ROWS
 
     def _detail(self) -> list[Line]:
         """Return all that is known of the candidate under the cursor."""

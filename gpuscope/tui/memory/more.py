@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from ...store.view import Entity, HostView
 from ...text.styled import Line
-from ...text.units import GIB, window_text
+from ...text.units import GIB, bytes_text, window_text
+from ..charts.trends import Trends
+from ..shared.process_trends import process_trends
 from ..shell.clock_at import clock_at
 from ..shell.keymap import key_of
 from ..shell.session import Session
@@ -15,15 +17,19 @@ from ..theme import SERIES
 from ..widgets.pane import set_title
 from ..widgets.text import Lines
 from .subjects import Subject, process_of
+from .timeline import shown_seconds
 
 if TYPE_CHECKING:
     from ...store.step_points import Point
     from ..charts.line import LineChart, Series
+    from ..charts.stacked import StackedChart
+    from ..charts.trends import Trend
     from .module_tree import Tree
+    from .timeline import Timeline
 
-LEAST_ROWS, FRAME = 5, 2
-SECONDS, CHART_SECONDS, MOST_CURVES = 1.0, 4.0, 4
-"""How often the counts and the chart are updated, and the most GPUs that the chart shows."""
+LEAST_ROWS, FRAME, AXIS_ROWS = 5, 2, 2
+SECONDS, CHART_SECONDS = 1.0, 4.0
+"""How often the counts and the chart are updated."""
 CHART_ROWS = 8
 """With its frame: a chart is no lower."""
 LEAST_MODULE_ROWS, MOST_MODULE_ROWS, MODULES_SECONDS = 4, 13, 600.0
@@ -43,11 +49,17 @@ class More:
         self.counts = Lines(id="counts", classes="panel")
         self.fixes = Lines(id="fixes", classes="panel")
         self.modules = Lines(id="largest", classes="panel")
-        self.counts.display = self.fixes.display = self.modules.display = False
+        self.course = Trends(id="memory-course", classes="panel")
+        """What else the process does, below a timeline that needs no more rows."""
+        for panel in (self.counts, self.fixes, self.modules, self.course):
+            panel.display = False
         self._trees: tuple[object, Tree | None] = (None, None)
         self._chart: LineChart | None = None
+        self._by_gpu: Trends | None = None
         self._charted = False
         """Whether there is room for the chart."""
+        self._of_gpus = False
+        """Whether it shows the memory of all GPUs."""
         self._counted: tuple[object, list[Line]] = (None, [])
         self._drawn: object = None
 
@@ -83,8 +95,7 @@ class More:
         more = subject.allocator is not None or len(host.devices) > 1
         self._charted = rows >= CHART_ROWS and more
         self.counts.styles.height = len(counts) + FRAME if self._charted else "1fr"
-        if self._chart is not None:
-            self._chart.display = self._charted
+        self._display_charts()
         fixes = [] if grows or view != "waterfall" else fix_lines(host, subject, cells)
         fixes += larger_lines(host, subject, self.session.history, cells) if fixes else []
         self.fixes.display = bool(fixes)
@@ -126,11 +137,37 @@ class More:
 
     def hide(self) -> None:
         """Show none of it: the terminal is narrow, or a table is looked at."""
-        self.counts.display = self.fixes.display = self.modules.display = False
-        if self._chart is not None:
-            self._chart.display = False
+        for panel in (self.counts, self.fixes, self.modules, self.course):
+            panel.display = False
+        self._charted = False
+        self._display_charts()
+
+    def share_right(
+        self, chart: StackedChart, rows: int, host: HostView, subject: Subject, line: Timeline
+    ) -> None:
+        """Give a timeline that hardly moves what it can use of ``rows``, and others the rest."""
+        process, free = process_of(host, subject), 0
+        trends: list[Trend] = []
+        if chart.wanted and self.counts.display and process is not None:
+            free = rows - chart.wanted - FRAME - (self.fixes.rows + FRAME) * self.fixes.display
+            history = self.session.history
+            trends = process_trends(host, process, line.window_seconds, history)
+        shown = bool(trends) and free >= len(trends) + FRAME + AXIS_ROWS
+        chart.styles.height = chart.wanted + FRAME if shown else "1fr"
+        self.course.display = shown
+        if shown:
+            set_title(self.course, f"The process over {window_text(line.window_seconds)}")
+            now, clock = host.sampled_seconds, clock_at(self.session, host)
+            self.course.show(trends, line.window_seconds, now, clock)
 
     # ── the chart ──
+
+    def _display_charts(self) -> None:
+        """Show one of the two where there is room: what it shows decides which."""
+        if self._chart is not None:
+            self._chart.display = self._charted and not self._of_gpus
+        if self._by_gpu is not None:
+            self._by_gpu.display = self._charted and self._of_gpus
 
     def show_chart(self, host: HostView, subject: Subject, window: float) -> None:
         """Draw what is held after each step; without steps what says more than the timeline."""
@@ -140,7 +177,14 @@ class More:
             from ..charts.line import LineChart
 
             self._chart = LineChart(id="more-chart", classes="panel")
-            self.counts.parent.mount(self._chart, after=self.modules)  # type: ignore[attr-defined]
+            self._by_gpu = Trends(id="more-trends", classes="panel")
+            after = self.modules
+            self.counts.parent.mount(self._chart, self._by_gpu, after=after)  # type: ignore[attr-defined]
+        points = subject.allocator.step_points if subject.allocator is not None else None
+        steps = [*points.old, *points.recent] if points is not None else []
+        by_step = len(steps) >= LEAST_POINTS
+        self._of_gpus = not by_step and subject.device is not None and len(host.devices) > 1
+        self._display_charts()
         moment = int((host.sampled_seconds or 0.0) / CHART_SECONDS)
         drawn = (
             subject.key,
@@ -148,44 +192,55 @@ class More:
             clock_at(self.session, host) is None,
             window,
             self._chart.size,
+            self._by_gpu.size if self._by_gpu is not None else None,
         )
         if drawn == self._drawn:
             return
         self._drawn = drawn
-        points = subject.allocator.step_points if subject.allocator is not None else None
-        steps = [*points.old, *points.recent] if points is not None else []
-        if len(steps) >= LEAST_POINTS:
+        if by_step:
             set_title(self._chart, "Held after each step, GiB")
             self._chart.show([_held(steps)], None, 0.0, x="steps")
             return
         over = f", {window_text(window)}" if window > 60 else ""
+        if subject.device is not None:
+            window = shown_seconds(self.session, host, subject.device, "used_bytes", window)
+        now, clock = host.sampled_seconds, clock_at(self.session, host)
+        if self._of_gpus and self._by_gpu is not None:
+            set_title(self._by_gpu, f"Memory in use by GPU{over}")
+            self._by_gpu.show(self._of_each_gpu(host, subject, window), window, now, clock)
+            return
         title, series = self._over_time(host, subject, window)
         set_title(self._chart, title + over)
-        now, clock = host.sampled_seconds, clock_at(self.session, host)
         self._chart.show(series, window, 0.0, now=now, clock=clock)
+
+    def _of_each_gpu(self, host: HostView, subject: Subject, window: float) -> list[Trend]:
+        """Return the course of each GPU's memory, on a scale of its own."""
+        from ..charts.trends import Trend
+
+        return [
+            Trend(
+                f"GPU {one.definition.index}",
+                "allocated" if one is subject.device else "idle",
+                self.session.history(one.id, "used_bytes", window),
+                bytes_text,
+                floor=None,
+            )
+            for one in host.devices
+            if one.gone is None
+        ]
 
     def _over_time(
         self, host: HostView, subject: Subject, window: float
     ) -> tuple[str, Sequence[Series]]:
-        """Return a title and its curves: of several GPUs the memory of each, else one reading."""
-        from ..charts.line import alike_text, one_if_alike
-
+        """Return a title and one curve: of the process on a CPU, else of the allocator."""
         if subject.device is None:
             process = process_of(host, subject)
             rss = [self._one("RSS", process, "rss_bytes", window, GIB)] if process else []
             return "Memory of the process, GiB", rss
-        if len(host.devices) == 1 and subject.allocator is not None:
-            blocks = self._one("live blocks", subject.allocator, "allocation_count", window)
-            return "Live blocks", [blocks]
-        chosen = [one for one in host.devices if one is subject.device]
-        others = [one for one in host.devices if one is not subject.device and one.gone is None]
-        others.sort(key=lambda one: -(one.number("used_bytes") or 0.0))
-        found = [
-            self._one(f"GPU {one.definition.index}", one, "used_bytes", window, GIB, token)
-            for one, token in zip([*chosen, *others][:MOST_CURVES], SERIES, strict=False)
-        ]
-        label = alike_text(len(found), len(chosen) + len(others), "GPUs")
-        return "Memory in use by GPU, GiB", one_if_alike(found, label)
+        if subject.allocator is None:
+            return "Live blocks", []
+        blocks = self._one("live blocks", subject.allocator, "allocation_count", window)
+        return "Live blocks", [blocks]
 
     def _one(
         self,
@@ -194,13 +249,12 @@ class More:
         column: str,
         window: float,
         unit: float = 1.0,
-        token: str = SERIES[0],
     ) -> Series:
         from ..charts.line import Series
 
         past = self.session.history(entity.id, column, window)
         values = [None if value is None else value / unit for value in past.values]
-        return Series(label, token, past.seconds, values)
+        return Series(label, SERIES[0], past.seconds, values)
 
 
 def _held(steps: Sequence[Point]) -> Series:

@@ -108,6 +108,7 @@ class MemoryPane(Pane, can_focus=True):
                 yield self._modules.table
                 yield self._what_if.table
                 yield self._what_if.about
+                yield self._more.course
                 yield self._more.fixes
 
     # ── numbers ──
@@ -196,7 +197,7 @@ class MemoryPane(Pane, can_focus=True):
             spare += ROWS_FOR_A_CURE
         shown = fit_lines(lines, width, spare)
         self._advice.show(shown)
-        left = rows - AROUND_ROWS - needed - len(found.beside) - 1 - len(shown)
+        left = rows - AROUND_ROWS - needed - len(found.beside) - len(shown)
         high = rows_of(everything, left) if columns >= WIDE else 0
         self._others.display = high > 0
         room, grows = (left - high if columns >= WIDEST else 0), is_growth(diagnosis)
@@ -244,22 +245,21 @@ class MemoryPane(Pane, can_focus=True):
         if drawn == self._drawn:
             return
         self._drawn = drawn
-        line = timeline(
-            self.session, host, subject.device, subject.trainer, subject.allocator, self._window
-        )
-        over = f" {window_text(self._window)}" if self._window > 60 else ""
+        who = subject.device, subject.trainer, subject.allocator
+        line = timeline(self.session, host, *who, self._window)
         self._chart.show(
             line.layers,
             line.seconds,
-            self._window,
+            line.window_seconds,
             line.capacity,
             now=now,
-            title=f"Timeline{over}",
+            title="Timeline" + f" {window_text(self._window)}" * (self._window > 60),
             ticks=line.ticks,
             steps=line.steps,
             peak=line.peak,
             clock=clock,
         )
+        self._more.share_right(self._chart, self._terminal[1] - AROUND_ROWS, host, subject, line)
 
     def _recognise(self, host: HostView, subject: Subject) -> None:
         """What kind of process it is: seldom, as it looks at minutes."""

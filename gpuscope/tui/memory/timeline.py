@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
-from ...store.view import AllocView, DeviceView, History, HostView, Mark, TrainerView
+from ...store.view import AllocView, DeviceView, Entity, History, HostView, Mark, TrainerView
 from ...text.process_name import short_script
+from ..charts.axes import fitted_seconds
 from ..charts.chart_series import allocator_layers, device_layers
 from ..charts.marks import Tick
 from ..charts.stacked import Layer, Peak
@@ -25,6 +27,10 @@ it is the same.
 """
 OOM_TICKS = {"withdrawn": ("spared", "warn"), "unconfirmed": ("oom", "warn")}
 """By what became of it; else it is ``bad``."""
+
+
+COLUMN_OF = {True: "used_bytes", False: "parameter_bytes"}
+"""What is known of a GPU, and of a trainer on the CPU, for as long as there is anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +54,13 @@ def timeline(
     allocator: AllocView | None,
     window: float,
 ) -> Timeline:
-    """The timeline of a device, or where there is none of a trainer's memory on the CPU."""
+    """The timeline of a device, or where there is none of a trainer's memory on the CPU.
+
+    The shortest ``window`` is shorter as long as less is known.
+    """
     peak = None
+    if (entity := device or allocator) is not None:
+        window = shown_seconds(session, host, entity, COLUMN_OF[device is not None], window)
     if device is not None:
         layers, seconds = device_layers(session.history, host, device, window)
         capacity = device.definition.total_bytes
@@ -73,6 +84,20 @@ def timeline(
         steps,
         peak,
     )
+
+
+def shown_seconds(
+    session: Session, host: HostView, entity: Entity, column: str, window: float
+) -> float:
+    """Return the seconds that a chart of an entity shows: a minute is shorter while less is known.
+
+    ``column`` is one that is known for as long as anything is.
+    """
+    if window != WINDOWS[0]:
+        return window
+    known = session.history(entity.id, column, window).seconds
+    first = known[0] if known else -inf
+    return fitted_seconds((host.sampled_seconds or 0.0) - first, window)
 
 
 def beginning(

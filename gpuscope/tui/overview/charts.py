@@ -104,8 +104,9 @@ class Charts(Vertical):
         self.window = self._span = WINDOW_SECONDS
         self.rows = 0
         """Lines inside the first row."""
-        self.first_rows = 0
-        """The height of the first row where there are two, 0 for as much as there is."""
+        self.first_rows = self.least_rows = 0
+        """The usual and the least height of the first row where there are two, 0 for all there is.
+        """
         self.job = ""
         """The key of the job that is told more of where there is room."""
         self._kinds: list[tuple[str, ...]] = []
@@ -114,6 +115,11 @@ class Charts(Vertical):
         self._later = False
         """Whether what changes slowly waits for the next drawing."""
         self._height_set: tuple[object, int] = ("1fr", 0)
+
+    def give(self, rows: int, second: bool, least: int) -> None:
+        """Take ``rows`` inside the first row, which has ``least`` at least above a second one."""
+        self.rows = rows
+        self.first_rows, self.least_rows = (rows + 2, least) if second else (0, 0)
 
     def choose(self, kinds: list[tuple[str, ...]]) -> None:
         """Show these charts in these rows."""
@@ -134,8 +140,9 @@ class Charts(Vertical):
         rows = self.query("Charts > Horizontal")
         wanted: int | str = self.first_rows or "1fr"
         brief = self._made.get("brief")
-        if self.first_rows and brief is not None and brief.wanted:  # it leaves what it cannot use
-            wanted = max(self.first_rows, min(self.size.height - brief.wanted, MOST_HIGH_ROWS))
+        if self.first_rows and brief is not None and brief.wanted:  # its texts are whole
+            left = min(self.size.height - brief.wanted, MOST_HIGH_ROWS)
+            wanted = max(self.least_rows or self.first_rows, left)
         if rows and self._height_set != (wanted, len(rows)):
             self._height_set = (wanted, len(rows))
             rows.first().styles.height = wanted

@@ -1,7 +1,8 @@
 """The job under the cursor on a wide Overview: its ranks, where its steps go, what to do about it.
 
 It is the Job page in brief. In a hang the stack of the stuck rank stands beside the parts of the
-steps before; a recording has no stack.
+steps before; a recording has no stack. The texts are as high as they are long: below them the curve
+of a loss that moves has the rest.
 """
 
 from __future__ import annotations
@@ -40,19 +41,25 @@ if TYPE_CHECKING:
 
 RANKS_FRAME, LEAST_BELOW, MOST_RANKS = 3, 5, 16
 """Rows of the table of ranks besides these; those that the panels below it have at least."""
-LOSS_ROWS, FRAME_ROWS, MOST_EVENTS = 7, 2, 12
+LOSS_ROWS, FRAME_ROWS = 7, 2
 """A curve of the loss has so many rows with its frame at least."""
+MOST_EVENTS, FEW_EVENTS = 12, 6
+"""Lines of what happened at most, and above a curve."""
 BAR_CELLS = 40
 
 
-class JobBrief(Horizontal):
-    """Ranks and the parts of a step at the left, the diagnosis and what happened at the right."""
+class JobBrief(Vertical):
+    """Ranks and the parts of a step at the left, the diagnosis and what happened at the right.
+
+    A loss that moves has its curve below them.
+    """
 
     DEFAULT_CSS = """
     JobBrief { height: 1fr; }
-    JobBrief > .left { width: 13fr; }
-    JobBrief > .right { width: 7fr; }
-    JobBrief Horizontal > * { width: 1fr; height: 1fr; }
+    JobBrief .texts { height: 1fr; }
+    JobBrief .left { width: 13fr; height: 1fr; }
+    JobBrief .right { width: 7fr; height: 1fr; }
+    JobBrief .below > * { width: 1fr; height: 1fr; }
     JobBrief .events { height: 1fr; }
     """
 
@@ -65,6 +72,7 @@ class JobBrief(Horizontal):
         self._stack, self._split = Lines(classes="panel"), Lines(classes="panel")
         self._loss = LineChart(classes="panel")
         self._about, self._events = Lines(classes="panel"), Lines(classes="panel events")
+        self._texts = Horizontal(classes="texts")
         self._courses = RankCourses()
         self._loss_moved: set[str] = set()
         """Jobs whose loss has moved: its curve stays while the job is looked at."""
@@ -78,24 +86,30 @@ class JobBrief(Horizontal):
             self.call_after_refresh(self.show, *self._last)
 
     def compose(self) -> ComposeResult:
-        with Vertical(classes="left"):
-            yield self._ranks
-            with Horizontal(classes="below"):
-                yield self._stack
-                yield self._split
-                yield self._loss
-        with Vertical(classes="right"):
-            yield self._about
-            yield self._events
+        with self._texts:
+            with Vertical(classes="left"):
+                yield self._ranks
+                with Horizontal(classes="below"):
+                    yield self._stack
+                    yield self._split
+            with Vertical(classes="right"):
+                yield self._about
+                yield self._events
+        yield self._loss
 
     @property
     def wanted(self) -> int:
         """The rows that its texts need; 0 where a curve or a stack uses all there are."""
         if not self._key or self._loss.display or self._stack.display:
             return 0
+        return self._text_rows(MOST_EVENTS)
+
+    def _text_rows(self, events: int) -> int:
+        """Return the rows in which all texts are whole, with so many lines of events at most."""
         below = max(self._split.rows + FRAME_ROWS, LEAST_BELOW) if self._split.display else 0
         left = len(self._ranks.rows) + RANKS_FRAME + below
-        return max(left, self._about.rows + self._event_rows + 2 * FRAME_ROWS)
+        right = self._about.rows + min(self._event_rows, events) + 2 * FRAME_ROWS
+        return max(left, right)
 
     def show(self, host: HostView, key: str, seconds: float, clock: float | None) -> None:
         """Bring it up to date for the job of this key, without one for the first that trains."""
@@ -111,10 +125,9 @@ class JobBrief(Horizontal):
         stuck = stall.behind[0] if stall is not None and stall.behind else None
         asked = stuck is not None and self.session.replay is None
         parts = step_parts(living, host, self.session.history)
-        self._show_loss(host, living, seconds, clock, not asked)
         self._split.display, self._stack.display = parts is not None, asked
         below = self.query_one(".below")
-        below.display = any(one.display for one in (self._split, self._stack, self._loss))
+        below.display = self._split.display or self._stack.display
         self._show_ranks(host, job, seconds, below.display, parts)
         if asked and stuck is not None:
             from ..trainer.hung_stack import hung_lines, stack_title
@@ -125,6 +138,7 @@ class JobBrief(Horizontal):
         if parts is not None:
             self._show_parts(parts, stuck is not None)
         self._show_about(host, job)
+        self._show_loss(host, living, seconds, clock, not asked)
 
     def _show_ranks(
         self, host: HostView, job: JobView, seconds: float, below: bool, parts: StepParts | None
@@ -133,6 +147,7 @@ class JobBrief(Horizontal):
 
         glyphs, width = self._ranks.tokens.glyphs, max(self._ranks.size.width + 4, 100)
         least = LEAST_BELOW if below else 0
+        least += LOSS_ROWS if self._loss.display else 0
         most = max(min(self.size.height - least - RANKS_FRAME, MOST_RANKS), 2)
         fold, history = len(job.trainers) > most, self.session.history
         rows = rank_rows(host, job, most, history, fold, glyphs, parts)
@@ -161,8 +176,10 @@ class JobBrief(Horizontal):
         past = self._loss_of(telling, seconds) if telling is not None else None
         if past is not None and moves(past):
             self._loss_moved.add(self._key)
-        room = self.size.height - RANKS_FRAME - len(living) >= LOSS_ROWS
+        texts = self._text_rows(FEW_EVENTS)
+        room = self.size.height - texts >= LOSS_ROWS
         self._loss.display = steps and room and self._key in self._loss_moved
+        self._texts.styles.height = texts if self._loss.display else "1fr"
         if telling is None or past is None or not self._loss.display:
             return
         from ..shared.job_rows import loss_text
@@ -200,7 +217,8 @@ class JobBrief(Horizontal):
         events = session.happened.on(host).of_job(job.key, until)
         height, width = self._events.size.height, self._events.size.width
         set_title(self._events, "What happened")
-        lines = event_lines(events, self._events.tokens.glyphs, max(height, MOST_EVENTS), width)
+        glyphs, now = self._events.tokens.glyphs, host.wall_seconds
+        lines = event_lines(events, glyphs, max(height, MOST_EVENTS), width, now)
         self._event_rows = min(len(lines), MOST_EVENTS)
         self._events.show(lines[:height])
 

@@ -251,8 +251,7 @@ class OverviewPane(Pane):
             self.mount(self._charts, before=self._foot)
         if self._charts is not None:
             self._charts.display = given.charts
-            self._charts.rows = given.chart_rows
-            self._charts.first_rows = given.chart_rows + 2 if given.second else 0
+            self._charts.give(given.chart_rows, given.second, given.least_charts)
             self.call_after_refresh(self._draw_charts)
 
     def _show_or_hide_foot(self, given: Given) -> None:

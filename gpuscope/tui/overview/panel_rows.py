@@ -27,7 +27,7 @@ TINY_ROWS = 20
 AROUND_ROWS = 3
 """Status line, tabs and footer."""
 AXIS_ROWS = 2
-FOOT_ROWS, MOST_PROCESSES = 9, 8
+FOOT_ROWS, MOST_PROCESSES = 8, 8
 """The usual height of the panels at the foot, and how many processes they show at least where
 there are so many.
 """
@@ -62,7 +62,7 @@ class Given(NamedTuple):
     """Rows of each panel with its frame; 0 where it is not shown.
 
     ``chart_rows`` is what the first row of charts has inside, ``second`` whether there is
-    another.
+    another, and ``least_charts`` the rows without which the first says too little.
     """
 
     jobs: int
@@ -73,6 +73,7 @@ class Given(NamedTuple):
     foot: int
     in_full: bool
     quiet: int = 0
+    least_charts: int = 0
 
 
 @lru_cache(maxsize=16)
@@ -126,4 +127,4 @@ def share_out(needs: Needs, width: int, height: int, charts: bool) -> Given:
     half = min(half, MOST_FIRST_ROWS) if width >= WIDE else half
     chart_rows = (max(half, first) if second else left) - 2
     chart_rows = max(chart_rows, 0) if charts else 0
-    return Given(jobs, devices, charts, chart_rows, second, foot, in_full, quiet)
+    return Given(jobs, devices, charts, chart_rows, second, foot, in_full, quiet, first)

@@ -11,13 +11,14 @@ from ...text.units import window_text
 from ..charts.axes import fitted_seconds
 from ..charts.load_lanes import gpu_lanes
 from ..charts.load_strips import LoadStrips
-from ..charts.trends import MOST_ROWS, Trends, moves
+from ..charts.trends import MOST_ROWS, Trends, is_seen
 from ..shared.event_rows import event_lines
+from ..shared.process_trends import process_trends
 from ..shell.clock_at import clock_at
 from ..widgets.pane import set_title
+from ..widgets.row_shares import Want, share_rows
 from ..widgets.text import Lines
 from . import text as words
-from .process_trends import process_trends
 from .training_text import memory_lines, training_lines
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ LEAST_ROWS = 8
 """Rows that the texts need with their frame; with fewer nothing is shown."""
 MOST_SPARE = 8
 """So many rows more for the histories are better than blank ones in the list."""
+MOST_EVENTS, EDGES = 6, 4
+"""Lines of what happened, and the cells of a frame with its padding."""
 LOAD_FRAME = 4
 """Rows of the load of the GPUs besides their lanes: its frame, and its axis."""
 LEAST_TREND_ROWS, AXIS_ROWS, FRAME_ROWS = 5, 2, 2
@@ -47,18 +50,15 @@ class ProcessDetails(Vertical):
     DEFAULT_CSS = """
     ProcessDetails { height: auto; }
     ProcessDetails #texts > * { width: 1fr; height: 1fr; }
-    ProcessDetails #courses { height: 1fr; }
-    ProcessDetails #courses > * { height: 1fr; }
-    ProcessDetails #courses > Trends { width: 2fr; }
-    ProcessDetails #courses > Lines { width: 1fr; }
     """
 
     def __init__(self, session: Session) -> None:
         super().__init__(id="details")
         self.session = session
         self._about, self._memory, self._training = (Lines(classes="panel") for _ in range(3))
-        self._courses, self._trends = Horizontal(id="courses"), Trends(classes="panel")
+        self._trends = Trends(classes="panel")
         self._events, self._load = Lines(classes="panel"), LoadStrips(classes="panel")
+        self._happened: list[Line] = []
         self._lanes = 0
         self._drawn: tuple[object, ...] = ()
         self._told: list[list[Line]] = []
@@ -75,32 +75,34 @@ class ProcessDetails(Vertical):
             yield self._training
         self._events.border_title = "What happened"
         yield self._load
-        with self._courses:
-            yield self._trends
-            yield self._events
+        yield self._trends
+        yield self._events
 
     def fit_to(self, width: int, rows: int) -> int:
         """Take what can be used of ``rows``; return how many these are, 0 to be hidden."""
-        texts = min(self._texts_rows(), rows) if rows >= LEAST_ROWS else 0
-        left = rows - texts if texts else 0
-        drawn = min(left, self._wanted) if left >= LEAST_TREND_ROWS else 0
-        self.display = texts > 0
-        self._memory.display = width >= TWO_COLUMNS
-        self._training.display = width >= THREE_COLUMNS
-        self.query_one("#texts").styles.height = texts
-        self._courses.display = drawn > 0
-        # the list needs no more rows than it has: the load of all GPUs has them
-        load = self._lanes + LOAD_FRAME if self._lanes and width >= THREE_COLUMNS else 0
-        load = load if load <= left - drawn else 0
-        self._load.display = load > 0
-        self._load.styles.height = load
-        drawn += load
-        if drawn and left - drawn <= MOST_SPARE:
-            drawn = left
-        self._events.display = width >= THREE_COLUMNS
-        if self.display:
-            self.styles.height = texts + drawn
-        return texts + drawn
+        wide, texts = width >= THREE_COLUMNS, self._texts_rows()
+        lines = len(self._trends.labels) + AXIS_ROWS + FRAME_ROWS
+        lines = lines if lines <= rows - texts else LEAST_TREND_ROWS
+        load = self._lanes + LOAD_FRAME if self._lanes and wide else 0
+        happened = min(len(self._happened), MOST_EVENTS) + FRAME_ROWS if wide else 0
+        given = share_rows(
+            rows,
+            (
+                Want(texts, LEAST_ROWS),
+                Want(self._wanted, lines, self._wanted + MOST_SPARE),
+                Want(happened),
+                Want(load),
+            ),
+        )
+        given = given if given[0] else [0] * len(given)
+        self._memory.display, self._training.display = width >= TWO_COLUMNS, wide
+        texts_row = self.query_one("#texts")
+        panels = (texts_row, self._trends, self._events, self._load)
+        for panel, high in zip(panels, given, strict=True):
+            panel.display, panel.styles.height = high > 0, high
+        self.display = given[0] > 0
+        self.styles.height = sum(given)
+        return sum(given)
 
     def _texts_rows(self) -> int:
         return max(LEAST_ROWS - 2, *map(len, self._told)) + 2
@@ -112,7 +114,7 @@ class ProcessDetails(Vertical):
         glyphs = self._about.tokens.glyphs
         trainer = words.trainer_in(host, process)
         self._lanes = len(host.devices) if len(host.devices) > 1 else 0
-        self._show_events(host, trainer)
+        self._show_events(host, trainer, width)
         about = words.about_lines(host, process, idle if trainer is None else None, cells)
         uses = words.use_lines(host, process, cells) + memory_lines(host, process, cells, glyphs)
         does = training_lines(host, process, idle, cells, glyphs)
@@ -125,18 +127,17 @@ class ProcessDetails(Vertical):
         ):
             panel.show(lines)
 
-    def _show_events(self, host: HostView, trainer: TrainerView | None) -> None:
+    def _show_events(self, host: HostView, trainer: TrainerView | None, width: int) -> None:
         """Write what happened to the job of the process, or else to the whole host."""
-        if not self._events.display:
-            return
         job = host.job_of(trainer)
         session = self.session
         past = session.frozen_view.past(host.key) is not None or session.replay
         until = host.wall_seconds if past else None
         found = session.happened.on(host).of_job(job.key if job is not None else None, until)
         set_title(self._events, "What happened to its job" if job is not None else "What happened")
-        height, width = self._events.size.height, self._events.size.width
-        self._events.show(event_lines(found, self._events.tokens.glyphs, height, width))
+        glyphs, now = self._events.tokens.glyphs, host.wall_seconds
+        self._happened = event_lines(found, glyphs, MOST_EVENTS, max(width - EDGES, 30), now)
+        self._events.show(self._happened)
 
     def draw(self, host: HostView, process: ProcView, history: HistoryOf) -> None:
         """Draw the histories, at most when time has moved on by a column or so."""
@@ -154,7 +155,7 @@ class ProcessDetails(Vertical):
             set_title(self._load, f"Utilisation by GPU, mean at right, {window_text(window)}")
             self._load.show(lanes, window, host.sampled_seconds, clock)
         trends = process_trends(host, process, window, history)
-        rows = [MOST_ROWS if moves(one.history) else 1 for one in trends]
+        rows = [MOST_ROWS if is_seen(one) else 1 for one in trends]
         self._wanted = sum(rows) + len(rows) - 1 + AXIS_ROWS + FRAME_ROWS
         set_title(self._trends, f"Over {window_text(window)}")
         self._trends.show(trends, window, host.sampled_seconds, clock)

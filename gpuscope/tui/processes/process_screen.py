@@ -14,6 +14,7 @@ from textual.widgets import Input
 
 from ...model.stalls import worst_rank
 from ...text import styled
+from ..shared.process_trends import living_uses, trainer_in
 from ..shared.trainer_actions import open_act
 from ..shell.keymap import bindings_of, key_of
 from ..widgets.filter import typing_keys
@@ -24,7 +25,6 @@ from ..widgets.text import Lines
 from .details import ProcessDetails
 from .idle import Idleness
 from .rows import CHOICES, HEADING, SORTS, Choice, columns, job_gpus, listing
-from .text import living_uses, trainer_in
 
 if TYPE_CHECKING:
     from ...store.view import HostView, ProcView

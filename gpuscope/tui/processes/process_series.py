@@ -8,8 +8,8 @@ from ...model.valid_history import while_it_steps
 from ...store.view import HistoryOf, HostView, ProcView
 from ...text.units import GIB
 from ..charts.line import Series
+from ..shared.process_trends import living_uses, trainer_in
 from ..widgets.charted_screen import TOKENS
-from .text import living_uses, trainer_in
 
 MEMORY, SM, CPU, RSS = "GPU memory GiB", "SM %", "CPU % of one core", "RSS GiB"
 LOAD, STEP, LOSS = "GPU-Util %", "Step time ms", "Loss"

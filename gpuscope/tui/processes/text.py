@@ -5,12 +5,12 @@ It knows no widget and asks nobody.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from ...model.cuda_devices import VISIBLE, names_by_number, ordinals
 from ...model.device_state import IDLE_PERCENT
 from ...model.job_ends import how_it_ended
-from ...store.view import HostView, ProcView, TrainerView, UseView, by_id
+from ...store.view import HostView, ProcView
 from ...text import styled
 from ...text.process_name import LAB, shown_command
 from ...text.styled import Line, Piece
@@ -18,6 +18,7 @@ from ...text.units import age_text, bytes_text, percent_text
 from ...wire.frames import Unknown
 from ..cells import fit
 from ..shared.fact_lines import fact, why
+from ..shared.process_trends import living_uses, trainer_in
 from .idle import Idle
 
 UUID_CHARS = 12
@@ -31,12 +32,6 @@ def head(process: ProcView) -> Line:
         (f"Process {d.pid}  ", "bold accent"),
         (d.name or d.command or "?", "title"),
     ]
-
-
-def trainer_in(host: HostView, process: ProcView) -> TrainerView | None:
-    """Return the trainer with a probe in this process."""
-    trainer = by_id(host.trainers, process.trainer)
-    return trainer if trainer is not None and trainer.gone is None else None
 
 
 def about_lines(
@@ -142,11 +137,6 @@ def use_lines(host: HostView, process: ProcView, cells: int) -> list[Line]:
             words.append((f" of the time{whole}", "muted"))
         lines += styled.hang_lines([words], cells)
     return lines or [[("not on any visible GPU", "muted")]]
-
-
-def living_uses(process: ProcView) -> Sequence[UseView]:
-    """Its uses of devices that have not ended."""
-    return [use for use in process.uses if use.gone is None]
 
 
 def cuda_names(host: HostView, process: ProcView) -> Mapping[int, str]:

@@ -17,12 +17,12 @@ from ...text.styled import Line
 from ...text.units import brief_duration_text, bytes_text, left_text, percent_text
 from ..shared.fact_lines import fact
 from ..shared.job_rows import loss_text
+from ..shared.process_trends import living_uses, trainer_in
 from ..shared.step_split import split_pieces
 from ..shell.keymap import key_of
 from ..theme import UNICODE, Glyphs
 from .idle import Idle
 from .state_text import memory_bar, state_words
-from .text import living_uses, trainer_in
 
 MOST_PARTS = 4
 """The largest parts of what torch has allocated; the Memory tab has all."""

@@ -196,11 +196,9 @@ class MeasuredPanels(TimePanels):
         body = max(tables + at_left, chart) if below_tables else max(tables, chart + at_right)
         lanes = lanes_of(self._devices, self._drawn_ranks)
         load, processes, events = self._share_below(max(room - body, 0), lanes)
-        if chart:  # it says more when it is higher than what happened does with empty rows
-            events = min(events, max(self._events.rows, 1) + 2)
         body = room - load - processes - events
-        if chart and events and not parts and body > max(tables, HIGH_CHART_ROWS):
-            events += body - max(tables, HIGH_CHART_ROWS)
+        if chart and load and not parts and body > max(tables, HIGH_CHART_ROWS):
+            load += body - max(tables, HIGH_CHART_ROWS)
             body = max(tables, HIGH_CHART_ROWS)
         self._body.display = bool(body)
         self._spread(body)

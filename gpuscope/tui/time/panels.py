@@ -21,6 +21,7 @@ from ..overview.process_panel import ProcessPanel
 from ..shared.event_rows import event_lines
 from ..shell.session import Session
 from ..widgets.pane import WAITING, Pane, set_title
+from ..widgets.row_shares import Want, share_rows
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines
 from .hang_rows import DURING
@@ -270,26 +271,23 @@ class TimePanels(Pane):
     def _share_below(self, room: int, lanes: int) -> tuple[int, int, int]:
         """Return the rows of the load, the processes and what happened, of ``room`` rows.
 
-        The load has a line for each lane first, then the processes come, and then higher lanes.
+        The load has a line for each lane first, then the lists come, and then lanes that stand
+        apart. What none of them can use is left over.
         """
-        listed = len(self._processes.rows)
-        processes = min(listed + FRAME_ROWS, PROCESS_ROWS) if listed else 0
-        least = lanes + STRIP_FRAME
-        if room < least + processes:
-            processes = 0
-        load = min(room - processes, strip_rows(lanes))
-        if least <= load < strip_rows(lanes):  # too low to part all lanes: it parts their groups
+        listed, told = len(self._processes.rows), max(self._events.rows, 1) + 2
+        least, most = lanes + STRIP_FRAME, strip_rows(lanes)
+        lines = min(least, room) if room >= LEAST_STRIP_ROWS else 0
+        load, processes, events = share_rows(
+            room,
+            (
+                Want(lines, most=most),
+                Want(listed + FRAME_ROWS if listed else 0, PROCESS_ROWS),
+                Want(told, LEAST_PROCESS_ROWS),
+            ),
+        )
+        if least <= load < most:  # too low to part all lanes: it parts their groups
             load = min(load, least + max(len(self._devices), 1))
-        load = load if load >= LEAST_STRIP_ROWS else 0
-        rest = room - load - processes
-        events = min(rest, max(self._events.rows, 1) + 2) if rest >= LEAST_PROCESS_ROWS else 0
-        rest -= events
-        if processes:
-            more = min(rest, listed + FRAME_ROWS - processes)
-            processes, rest = processes + more, rest - more
-        if events:
-            return load, processes, events + rest
-        return load, processes, 0
+        return load, processes, events
 
     def _spread(self, height: int) -> None:
         """Give the columns so many rows; with 0 they have all that is left."""

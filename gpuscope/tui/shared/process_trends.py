@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from ...model.valid_history import while_it_steps
-from ...store.view import History, HistoryOf, HostView, ProcView
+from ...store.view import History, HistoryOf, HostView, ProcView, TrainerView, UseView, by_id
 from ...text.units import bytes_text, duration_text
 from ..charts.trends import Trend
-from ..shared.host_trends import CPU, LOSS, POWER, STEPS, of_a_core_text, share_text, watts_text
-from ..shared.job_rows import loss_text
-from .text import living_uses, trainer_in
+from .host_trends import CPU, LOSS, POWER, STEPS, of_a_core_text, share_text, watts_text
+from .job_rows import loss_text
 
 GPU = "load4"
 
@@ -47,6 +46,17 @@ OF_PROCESS = (
     TrendReading("host memory", "rss_bytes", CPU, bytes_text),
 )
 MOST_GPUS = 4
+
+
+def trainer_in(host: HostView, process: ProcView) -> TrainerView | None:
+    """Return the trainer with a probe in this process."""
+    trainer = by_id(host.trainers, process.trainer)
+    return trainer if trainer is not None and trainer.gone is None else None
+
+
+def living_uses(process: ProcView) -> Sequence[UseView]:
+    """Its uses of devices that have not ended."""
+    return [use for use in process.uses if use.gone is None]
 
 
 def process_trends(

@@ -1,0 +1,153 @@
+"""This module draws the layers of a stack that hardly moves, each on a scale of its own.
+
+Such a stack is a wall of colour: what changes in it is less than a cell. Above a low stack each
+layer has a line with its amount, and where it changes at all its course from the least to the most.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from ...store.view import History
+from ...text import styled
+from ...text.styled import Line
+from ...text.width import cells as text_cells
+from ..cells import fit
+from ..theme import Glyphs
+from .bins import Bins, first_at
+from .load_strips import binned
+from .trends import Trend, drawn_course
+
+FLAT_SHARE, FLAT_AGAIN = 0.1, 0.07
+"""Of the axis: a stack none of whose edges moves by more is flat; one that moved has to become so
+calm before it is flat again.
+"""
+LEAST_MOMENTS = 8
+"""Of which fewer say nothing about what moves."""
+LEAST_CHANGE, LEAST_SHARE = 0.001, 0.0002
+"""Of a layer, and of the axis: what changes by less has no course."""
+STACK_ROWS, USUAL_STACK_ROWS = 10, 14
+"""Of the stack below the courses, with its axis: at least, and before courses are higher."""
+COURSE_ROWS, MOST_COURSE_ROWS = 3, 5
+STEADY = "steady"
+
+
+class Course(NamedTuple):
+    """A layer over the time that is shown: its readings, the least, the most and the newest."""
+
+    label: str
+    token: str
+    history: History
+    least: float
+    most: float
+    now: float
+    moves: bool
+
+
+def courses_of(
+    layers: Sequence[tuple[str, str, Sequence[float | None]]],
+    seconds: Sequence[float],
+    start: float,
+    top: float,
+) -> list[Course]:
+    """Return the course of each layer (label, token, values) that holds anything."""
+    first, out = first_at(seconds, start), []
+    for label, token, values in layers:
+        shown = values[first : len(seconds)]
+        known = [one for one in shown if one is not None and math.isfinite(one)]
+        if not known or max(known) <= 0:
+            continue
+        least, most = min(known), max(known)
+        moves = most - least > max(LEAST_CHANGE * most, LEAST_SHARE * top)
+        past = History(tuple(seconds[first:]), tuple(shown))
+        out.append(Course(label, token, past, least, most, known[-1], moves))
+    return out
+
+
+def is_flat(
+    layers: Sequence[Sequence[float | None]],
+    seconds: Sequence[float],
+    start: float,
+    top: float,
+    before: bool,
+) -> bool:
+    """Return whether no edge of the stack moves by as much as can be seen well.
+
+    ``before`` is what was said of the picture before this one.
+    """
+    first = first_at(seconds, start)
+    moments = zip(*(values[first : len(seconds)] for values in layers), strict=False)
+    edges: list[tuple[float, ...]] = []
+    for amounts in moments:
+        known = [one for one in amounts if one is not None and math.isfinite(one)]
+        if len(known) == len(amounts):
+            total, found = 0.0, []
+            for one in known:
+                total += one
+                found.append(total)
+            edges.append(tuple(found))
+    if len(edges) < LEAST_MOMENTS:
+        return False
+    moved: float = max(max(edge) - min(edge) for edge in zip(*edges, strict=True))
+    return moved <= top * (FLAT_SHARE if before else FLAT_AGAIN)
+
+
+def share_rows(moving: Sequence[bool], height: int) -> list[int]:
+    """Return the rows of each layer, of which the first has its name; none where there is no room.
+
+    The stack below them has the rest of ``height``.
+    """
+    left = height - len(moving) - 1 - STACK_ROWS
+    if left < 0:
+        return []
+    rows = [1] * len(moving)
+    for most, kept in ((COURSE_ROWS, 0), (MOST_COURSE_ROWS, USUAL_STACK_ROWS - STACK_ROWS)):
+        while 0 < sum(moving) <= left - kept and max(rows) <= most:
+            rows = [one + move for one, move in zip(rows, moving, strict=True)]
+            left -= sum(moving)
+    return rows
+
+
+def wanted_rows(moving: Sequence[bool]) -> int:
+    """Return the rows in which all layers and the stack are shown well."""
+    return len(moving) + 1 + sum(moving) * COURSE_ROWS + USUAL_STACK_ROWS
+
+
+def between_text(least: str, most: str) -> str:
+    """Return two amounts as a range, with the unit once where both have the same."""
+    amount, _, unit = least.partition(" ")
+    return f"{amount} – {most}" if most.endswith(f" {unit}") else f"{least} – {most}"
+
+
+def course_lines(
+    courses: Sequence[Course],
+    rows: Sequence[int],
+    bins: Bins,
+    now: float,
+    margin: int,
+    say: Callable[[float], str],
+    glyphs: Glyphs,
+) -> list[Line]:
+    """Return the lines of all layers, ``margin`` cells from the left, and a blank one below."""
+    out: list[Line] = []
+    names = max(text_cells(one.label) for one in courses)
+    sizes = max(text_cells(say(one.now)) for one in courses)
+    blank = (" " * margin, "text")
+    for one, lines in zip(courses, rows, strict=True):
+        between = between_text(say(one.least), say(one.most)) if one.moves else STEADY
+        head: Line = [blank, (f"{glyphs.fill(one.token)} ", one.token)]
+        head.append((fit(one.label, names), "muted"))
+        head.append((fit(say(one.now), sizes + 2, "right"), "text"))
+        if styled.cells(head) + 3 + text_cells(between) <= margin + bins.count:
+            head.append((f"   {between}", "faint"))
+        out.append(head)
+        if lines > 1:
+            values = [
+                None if value is None else value - one.least
+                for value in binned(one.history, bins, now, hold_last=False)
+            ]
+            trend = Trend(one.label, one.token, one.history, say, one.most - one.least)
+            out += [[blank, *line] for line in drawn_course(trend, values, lines - 1, glyphs)]
+    return [*out, []]

@@ -1,0 +1,66 @@
+"""A stack that hardly moves is low, and each of its layers has a line with its own scale."""
+
+from __future__ import annotations
+
+from textual.app import App, ComposeResult
+
+from gpuscope.text.units import GIB
+from gpuscope.tui.charts.layer_courses import STACK_ROWS, share_rows, wanted_rows
+from gpuscope.tui.charts.stacked import Layer, StackedChart
+from tests.tui.snapshots import run, text
+
+SECONDS = [float(at) for at in range(60)]
+
+
+class One(App[None]):
+    """A chart over the whole screen."""
+
+    def compose(self) -> ComposeResult:
+        yield StackedChart(classes="panel")
+
+
+def draw(moved: float, height: int = 40) -> str:
+    """Return a chart of 50 GiB that grow by ``moved`` GiB below 20 GiB that never change."""
+    grows = [(50 + moved * at / 59) * GIB for at in SECONDS]
+    still = [20.0 * GIB] * 60
+
+    found: list[str] = []
+
+    async def show(pilot) -> None:
+        chart = pilot.app.query_one(StackedChart)
+        layers = [Layer("allocated", "live", grows), Layer("cached", "kept", still)]
+        chart.show(layers, SECONDS, 60.0, 100.0 * GIB, now=59.0)
+        await pilot.pause()
+        found.append(text(pilot.app))
+
+    run(One, show, 100, height)
+    return found[0]
+
+
+def test_a_flat_stack_says_how_much_each_layer_is_and_draws_what_changes():
+    screen = draw(3.0)
+    row = next(line for line in screen.splitlines() if " live " in line)
+    assert "53.0 GiB" in row
+    assert "50.0 – 53.0 GiB" in row
+    assert "steady" in next(line for line in screen.splitlines() if " kept " in line)
+    course = screen.splitlines()[screen.splitlines().index(row) + 1 :][:3]
+    assert any("▁" in line for line in course), "it rises from the least to the most"
+
+
+def test_a_stack_that_moves_has_the_whole_chart():
+    screen = draw(40.0)
+    assert "steady" not in screen
+    assert " GiB" not in screen
+
+
+def test_a_low_chart_keeps_its_rows_for_the_stack():
+    assert "steady" not in draw(3.0, height=11)
+
+
+def test_rows_go_to_the_stack_first_and_then_to_what_moves():
+    assert share_rows([True, False], STACK_ROWS + 2) == []
+    assert share_rows([True, False], STACK_ROWS + 3) == [1, 1]
+    assert share_rows([True, False], STACK_ROWS + 5) == [3, 1]
+    assert share_rows([False, False], 40) == [1, 1]
+    wanted = wanted_rows([True, False])
+    assert wanted - sum(share_rows([True, False], wanted)) >= STACK_ROWS
