@@ -93,6 +93,8 @@ class TimeLedger:
         self._path: Dict[int, Any] = {}
         self._path_until = 0.0
         self._last: Optional[float] = None
+        """When the last look came, and how many steps there were then."""
+        self._steps_at_last = 0
         self._close_until = 0.0
         self._random = random.Random(0x7469)  # our own, so that the user's is not disturbed
         self._collecting = 0.0
@@ -134,13 +136,14 @@ class TimeLedger:
         self._listen()
         now = time.perf_counter()
         last, self._last = self._last, now
+        before, self._steps_at_last = self._steps_at_last, self._steps.total
         if last is None:
             return
         if now > self._path_until:
             self._path_until, self.wants_path = now + MINUTE, True
         row, place = self.stand() or ("unattributed", "")
-        minute = self._minute(last)
-        minute.until, minute.steps = now, self._steps.total
+        minute = self._minute(last, before)
+        minute.until, minute.steps = now, self._steps_at_last
         collected, ended = self._collected_between(last, now)
         minute.collections += ended
         minute.collection_seconds += collected
@@ -159,12 +162,12 @@ class TimeLedger:
             frame = None
             frames.clear()  # a frame that is held keeps its variables alive, tensors too
 
-    def _minute(self, now: float) -> Minute:
+    def _minute(self, now: float, steps: int) -> Minute:
         if not self._minutes or now - self._minutes[-1].began >= MINUTE:
             self._tell()
             if self._minutes:
                 self._early = []
-            self._minutes.append(Minute(now, self._steps.total))
+            self._minutes.append(Minute(now, steps))
         return self._minutes[-1]
 
     def _tell(self) -> None:

@@ -496,19 +496,16 @@ core.arm("watch")
 import torch
 model = torch.nn.Linear(8, 8)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-"""
-STEP = """
+def step():
     optimizer.zero_grad()
     model(torch.ones(8)).sum().backward()
     optimizer.step()
-"""
+""" + WAIT.replace("time.sleep(0.01)", "step()")  # the box begins with the first step
 FAILS = (
     TRAINED
-    + WAIT
-    + f"""
+    + """
 until = time.monotonic() + 1.0
-while time.monotonic() < until:
-{STEP}
+while time.monotonic() < until: step()
 raise ValueError("no more")
 """
 )
@@ -516,11 +513,10 @@ KILLED = (
     TRAINED.replace(
         "time_ledger.COST_SHARE", "time_ledger.SENT_EARLY = (0.3,); time_ledger.COST_SHARE"
     )
-    + WAIT
-    + f"""
+    + """
 from gpuscope.store.blackbox import BoxReader
 while not any(b'"e":"time"' in line.line for one in kept() for line in BoxReader(one).lines()):
-{STEP}
+    step()
 os.kill(os.getpid(), signal.SIGKILL)
 """
 )

@@ -385,7 +385,7 @@ def test_who_has_just_come_gets_a_sample_and_the_last_minutes_however_dear_the_l
 ):
     monkeypatch.setattr(server, "COST_SHARE", 1e-9)  # any sample is followed by hours of rest
     ledger = made._requests.time
-    ledger._minute(1.0).book("input", "data.py:12 load", 2.0)
+    ledger._minute(1.0, 0).book("input", "data.py:12 load", 2.0)
     for _ in range(2):
         reader = Reader(made._path)
         for _ in range(3):
