@@ -29,6 +29,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
+from gpuscope.process.parent import die_with
+
 ROOT = Path(__file__).parents[2]
 MESSAGE = 1 << 17
 BEGIN = (
@@ -258,10 +260,22 @@ BEGINS = """
 import os, sys
 sys.path[:0] = [os.getcwd(), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
 sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
+try:
+    import sitecustomize
+except ImportError:
+    pass
 """
+TRACES, WORKS, RANK = "gpuscope.predict.tracing", "gpuscope.lab.worker", "gpuscope.lab.rank"
+OF_THE_FORK = {
+    WORKS: "sys.executable = {python!r}  # its ranks are forks, too\n",
+    RANK: "from gpuscope.process import parent\nparent.die_with = print  # see stand_between\n",
+}
 STAND_IN = """#!/bin/bash
-case "$1 $2" in
-  "-m gpuscope.predict.tracing" | "-m gpuscope.lab.worker") ;;
+words=("$@")
+[ "$1" = -u ] && words=("${{@:2}}")
+case "${{words[0]}} ${{words[1]}}" in
+  "-m {traces}" | "-m {works}" | "-m {rank}") words=("${{words[@]:1}}") ;;
+  *".py "*) ;;
   *) exec {python} "$@" ;;
 esac
 GPUSCOPE_TEST_FORKS={run} exec {python} -c '
@@ -269,33 +283,46 @@ import sys
 sys.path.insert(0, sys.argv.pop(1))
 from tests.fakes.forking import stand_between
 stand_between(*sys.argv[1:])
-' {root} "$2" "${{@:3}}"
+' {root} "$0" "${{words[@]}}"
 """
 
 
 def forking_python(folder: Path) -> str:
     """Return the path of a Python that runs in forks what imports torch.
 
-    These are the process that traces for predictions and the Lab's worker. For
-    ``$GPUSCOPE_LAB_PYTHON``: each such process would import torch for three seconds. The pid that
-    who starts it knows is not the fork's, which gets the signals that ask a worker to end.
+    These are the process that traces for predictions, the Lab's worker with its ranks, and scripts.
+    For ``$GPUSCOPE_LAB_PYTHON``, and for torchrun's ``$PYTHON_EXEC``: each such process would
+    import torch for three seconds. The pid that who starts it knows is not the fork's, which gets
+    the signals that ask a process to end.
     """
     _server()
     path = folder / "python"
     text = STAND_IN.format(
-        python=shlex.quote(sys.executable), run=_run(), root=shlex.quote(str(ROOT))
+        python=shlex.quote(sys.executable),
+        run=_run(),
+        root=shlex.quote(str(ROOT)),
+        traces=TRACES,
+        works=WORKS,
+        rank=RANK,
     )
     path.write_text(text)
     path.chmod(0o755)
     return str(path)
 
 
-def stand_between(module: str, *words: str) -> None:
-    """Stand between the process that asks and a fork that works; both end with this one."""
-    traces = module == "gpuscope.predict.tracing"
+def stand_between(python: str, program: str, *words: str) -> None:
+    """Stand between the process that asks and a fork that works.
+
+    The fork ends with this process, and this process with the one that asks if a rank would.
+    """
+    traces = program == TRACES
+    if program == RANK:
+        die_with(int(words[1]))
     environ = {name: value for name, value in os.environ.items() if name != FORKS}
     job = {
-        "code": BEGINS + script(module, *words),
+        "code": BEGINS
+        + OF_THE_FORK.get(program, "").format(python=python)
+        + script(program, *words),
         "environ": environ,
         "cwd": os.getcwd(),
         "session": True,

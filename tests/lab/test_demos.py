@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from tests.fakes.forking import Forked, script
+from tests.fakes.forking import Forked, forking_python, script
 
 pytestmark = pytest.mark.slow
 
@@ -18,22 +17,20 @@ pytest.importorskip("torch")
 DEMOS = Path(__file__).resolve().parents[2] / "demos"
 
 
-def losses(code: int | None, out: str, errors: str) -> list[float]:
-    """What its progress bar or its lines say."""
-    assert code == 0, errors
-    return [float(number) for number in re.findall(r"loss[ =]([\d.]+)", out + errors)]
-
-
-def plain(*words: str, before: str = "") -> list[float]:
-    """The losses of ``plain_train.py``, run by a process that has imported torch."""
-    process = Forked(
-        before + script(str(DEMOS / "plain_train.py"), "--device", "cpu", *words), dict(os.environ)
-    )
+def ended(code: str, environ: Mapping[str, str] = os.environ) -> list[float]:
+    """The losses in the progress bar or the lines of a program that finds torch imported."""
+    process = Forked(code, dict(environ))
     try:
         out, errors = process.communicate(timeout=120)
     finally:
         process.kill()
-    return losses(process.returncode, out, errors)
+    assert process.returncode == 0, errors
+    return [float(number) for number in re.findall(r"loss[ =]([\d.]+)", out + errors)]
+
+
+def plain(*words: str, before: str = "") -> list[float]:
+    """The losses of ``plain_train.py``."""
+    return ended(before + script(str(DEMOS / "plain_train.py"), "--device", "cpu", *words))
 
 
 @pytest.mark.parametrize("script", ["plain_train.py", "ddp_train.py"])
@@ -51,16 +48,8 @@ def test_without_tqdm_it_prints_lines() -> None:
     assert len(plain("--steps", "20", before="import sys; sys.modules['tqdm'] = None\n")) == 1
 
 
-def test_two_ranks_learn_together_and_end_well() -> None:
-    torchrun = (
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-    )
-    command = [*torchrun, str(DEMOS / "ddp_train.py"), "--steps", "60"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    first, *_, last = losses(done.returncode, done.stdout, done.stderr)
+def test_two_ranks_learn_together_and_end_well(tmp_path: Path) -> None:
+    words = ["--standalone", "--nproc-per-node", "2", str(DEMOS / "ddp_train.py"), "--steps", "60"]
+    environ = {**os.environ, "PYTHON_EXEC": forking_python(tmp_path)}
+    first, *_, last = ended(script("torch.distributed.run", *words), environ)
     assert last < first

@@ -10,7 +10,6 @@ import io
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +21,7 @@ from gpuscope.lab import elastic, metrics
 from gpuscope.lab.config import LabConfig
 from gpuscope.lab.rank_output import Relay
 from tests.fakes.forked_scripts import free_port
-from tests.fakes.forking import Forked, script
+from tests.fakes.forking import Forked, forking_python, script
 from tests.fakes.waiting import alive, until
 
 torch = pytest.importorskip("torch")
@@ -33,11 +32,12 @@ CONFIG = LabConfig(model="mlp-tiny", device="cpu", parallel="ddp", nproc=2)
 class Agent:
     """The worker process of a run in two ranks, and the ranks that it starts.
 
-    The worker is a fork that finds torch imported.
+    The worker is a fork that finds torch imported, and so are ranks that ``python`` starts.
     """
 
-    def __init__(self, config: LabConfig, *words: str, **environ: str):
-        code = script("gpuscope.lab.worker", "--config", config.to_json(), *words)
+    def __init__(self, python: str, config: LabConfig, *words: str, **environ: str):
+        code = f"import sys\nsys.executable = {python!r}\n"
+        code += script("gpuscope.lab.worker", "--config", config.to_json(), *words)
         environ = {**os.environ, "OMP_NUM_THREADS": "1", **environ}
         self.process: Any = Forked(code, environ, cwd=ROOT, text=False)
         self.records: list[Any] = []
@@ -72,12 +72,20 @@ class Agent:
         return self.process.returncode, self.records[-1], errors.decode()
 
 
+@pytest.fixture(scope="module")
+def forks(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A Python that runs ranks in forks."""
+    return forking_python(tmp_path_factory.mktemp("python"))
+
+
 @pytest.fixture
-def start() -> Iterator[Any]:
+def start(forks: str) -> Iterator[Any]:
     started: list[Agent] = []
 
-    def begin(*words: str, config: LabConfig = CONFIG, **environ: str) -> Agent:
-        started.append(Agent(config, *words, **environ))
+    def begin(
+        *words: str, config: LabConfig = CONFIG, python: str = forks, **environ: str
+    ) -> Agent:
+        started.append(Agent(python, config, *words, **environ))
         return started[-1]
 
     yield begin
@@ -128,7 +136,7 @@ def test_at_the_end_of_stdin_all_ranks_stop_at_the_same_step_with_a_summary(star
 
 @pytest.mark.slow
 def test_ranks_die_with_a_killed_agent(start: Any) -> None:
-    agent = start()
+    agent = start(python=sys.executable)
     agent.until_step()
     ranks = agent.ranks()
     agent.process.kill()
@@ -175,13 +183,10 @@ def test_too_many_ranks_are_refused_before_any_starts(start: Any) -> None:
 
 
 @pytest.mark.slow
-def test_two_agents_of_a_rendezvous_train_together(tmp_path: Path) -> None:
+def test_two_agents_of_a_rendezvous_train_together(forks: str, tmp_path: Path) -> None:
     """Two machines as far as torchrun knows: an agent each, one rank under each."""
     config = LabConfig(model="mlp-tiny", device="cpu", parallel="ddp", steps=8)
     words = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
         "--nnodes",
         "2",
         "--nproc-per-node",
@@ -199,18 +204,9 @@ def test_two_agents_of_a_rendezvous_train_together(tmp_path: Path) -> None:
         "--config",
         config.to_json(),
     ]
-    environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    agents = [
-        subprocess.Popen(
-            words,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd=tmp_path,
-            env=environ,
-        )
-        for _ in range(2)
-    ]
+    environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "PYTHON_EXEC": forks}
+    torchrun = script("torch.distributed.run", *words)
+    agents = [Forked(torchrun, environ, cwd=tmp_path, text=False) for _ in range(2)]
     try:
         told = [agent.communicate(timeout=90) for agent in agents]
     finally:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import pytest
 
 from gpuscope.lab.config import LabConfig
 from tests.fakes.forked_scripts import free_port
+from tests.fakes.forking import Forked, script
 
 torch = pytest.importorskip("torch")
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,15 +28,9 @@ def two() -> dict[str, Any]:
         "MASTER_PORT": str(free_port()),
         "OMP_NUM_THREADS": "1",
     }
+    code = script("tests.lab.ranks")
     ranks = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.lab.ranks"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-            env={**environ, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-        )
+        Forked(code, {**environ, "RANK": str(rank), "LOCAL_RANK": str(rank)}, cwd=ROOT)
         for rank in range(2)
     ]
     try:
