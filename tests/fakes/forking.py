@@ -29,8 +29,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from gpuscope.process.parent import die_with
-
 ROOT = Path(__file__).parents[2]
 MESSAGE = 1 << 17
 BEGIN = (
@@ -266,6 +264,7 @@ except ImportError:
     pass
 """
 TRACES, WORKS, RANK = "gpuscope.predict.tracing", "gpuscope.lab.worker", "gpuscope.lab.rank"
+SERVES = "gpuscope.lab.fork_server"
 OF_THE_FORK = {
     WORKS: "sys.executable = {python!r}  # its ranks are forks, too\n",
     RANK: "from gpuscope.process import parent\nparent.die_with = print  # see stand_between\n",
@@ -274,7 +273,7 @@ STAND_IN = """#!/bin/bash
 words=("$@")
 [ "$1" = -u ] && words=("${{@:2}}")
 case "${{words[0]}} ${{words[1]}}" in
-  "-m {traces}" | "-m {works}" | "-m {rank}") words=("${{words[@]:1}}") ;;
+  "-m {traces}" | "-m {works}" | "-m {rank}" | "-m {serves}") words=("${{words[@]:1}}") ;;
   *".py "*) ;;
   *) exec {python} "$@" ;;
 esac
@@ -290,10 +289,10 @@ stand_between(*sys.argv[1:])
 def forking_python(folder: Path) -> str:
     """Return the path of a Python that runs in forks what imports torch.
 
-    These are the process that traces for predictions, the Lab's worker with its ranks, and scripts.
-    For ``$GPUSCOPE_LAB_PYTHON``, and for torchrun's ``$PYTHON_EXEC``: each such process would
-    import torch for three seconds. The pid that who starts it knows is not the fork's, which gets
-    the signals that ask a process to end.
+    These are the process that traces for predictions, the Lab's worker, its ranks, the process that
+    forks trainers, and scripts. For ``$GPUSCOPE_LAB_PYTHON``, and for torchrun's ``$PYTHON_EXEC``:
+    each such process would import torch for three seconds. The pid that who starts it knows is not
+    the fork's, which gets the signals that ask a process to end.
     """
     _server()
     path = folder / "python"
@@ -304,6 +303,7 @@ def forking_python(folder: Path) -> str:
         traces=TRACES,
         works=WORKS,
         rank=RANK,
+        serves=SERVES,
     )
     path.write_text(text)
     path.chmod(0o755)
@@ -317,6 +317,8 @@ def stand_between(python: str, program: str, *words: str) -> None:
     """
     traces = program == TRACES
     if program == RANK:
+        from gpuscope.process.parent import die_with
+
         die_with(int(words[1]))
     environ = {name: value for name, value in os.environ.items() if name != FORKS}
     job = {

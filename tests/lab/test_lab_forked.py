@@ -14,8 +14,9 @@ import pytest
 from gpuscope.lab import metrics
 from gpuscope.lab.config import LabConfig
 from gpuscope.lab.forked import BAD_FORK, ForkedRun, Forks, can_fork, end_line, ended_with
-from gpuscope.lab.launch import open_worker
+from gpuscope.lab.launch import PYTHON_VARIABLE, open_worker
 from gpuscope.lab.run_series import Made, RunSeries
+from tests.fakes.forking import forking_python
 from tests.fakes.waiting import alive
 
 pytest.importorskip("torch")
@@ -37,6 +38,12 @@ def factory(batch, device):
     x = torch.ones(batch, 2) + torch.rand(batch, 2)
     return model, torch.optim.SGD(model.parameters(), 0.1), lambda: model(x).square().mean()
 """
+
+
+@pytest.fixture
+def _forks(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process that forks trainers is itself a fork of one that has imported torch."""
+    monkeypatch.setenv(PYTHON_VARIABLE, forking_python(tmp_path_factory.mktemp("python")))
 
 
 def with_forks(body: Callable[[Forks], Awaitable[None]]) -> None:
@@ -79,6 +86,7 @@ def factory(batch, device):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("_forks")
 def test_a_variable_can_be_set_after_the_process_has_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -132,6 +140,7 @@ def test_a_trainer_does_not_wait_for_the_compilers_process_which_ends_with_it(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("_forks")
 def test_runs_share_nothing_and_a_failure_ends_only_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -222,6 +231,7 @@ class Unable(Forks):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("_forks")
 def test_a_trainer_that_cannot_be_forked_is_started_by_itself():
     series = RunSeries(None, {"OMP_NUM_THREADS": "1"}, fork=True)
     series._forks = Unable()

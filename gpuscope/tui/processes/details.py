@@ -13,7 +13,7 @@ from ..charts.load_lanes import gpu_lanes
 from ..charts.load_strips import LoadStrips
 from ..charts.trends import MOST_ROWS, Trends, is_seen
 from ..shared.event_rows import event_lines
-from ..shared.process_trends import process_trends
+from ..shared.process_trends import process_trends, trainer_in
 from ..shell.clock_at import clock_at
 from ..widgets.pane import set_title
 from ..widgets.row_shares import Want, share_rows
@@ -112,7 +112,7 @@ class ProcessDetails(Vertical):
         columns = 1 + (width >= TWO_COLUMNS) + (width >= THREE_COLUMNS)
         cells = max(30, width // columns - 5)
         glyphs = self._about.tokens.glyphs
-        trainer = words.trainer_in(host, process)
+        trainer = trainer_in(host, process)
         self._lanes = len(host.devices) if len(host.devices) > 1 else 0
         self._show_events(host, trainer, width)
         about = words.about_lines(host, process, idle if trainer is None else None, cells)

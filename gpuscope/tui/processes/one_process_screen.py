@@ -19,6 +19,7 @@ from ...text.styled import Line
 from ...text.units import window_text
 from ..charts.axes import fitted_seconds
 from ..charts.line import LineChart
+from ..shared.process_trends import living_uses, trainer_in
 from ..shell.clock_at import clock_at
 from ..shell.keymap import bindings_of
 from ..widgets.charted_screen import CHART_ROWS, WINDOWS, ChartedScreen
@@ -112,11 +113,11 @@ class OneProcessScreen(ChartedScreen):
             d.id: self._idleness.of_device(d, history) for d in host.devices if d.gone is None
         }
         idle = self._idleness.of_process(
-            process, words.living_uses(process), devices, history, host.wall_seconds
+            process, living_uses(process), devices, history, host.wall_seconds
         )
         glyphs = self._does.tokens.glyphs
         does = training_lines(host, process, idle, cells, glyphs)
-        trains = words.trainer_in(host, process) is not None
+        trains = trainer_in(host, process) is not None
         about = words.about_lines(host, process, None if trains else idle, cells, True)
         # a narrow screen has no rows to spare for another frame
         self._does.show(does if self.wide else [])
