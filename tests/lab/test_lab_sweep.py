@@ -27,6 +27,7 @@ from gpuscope.lab.launch import PYTHON_VARIABLE
 from gpuscope.lab.ledger import PATH_VARIABLE, Ledger
 from gpuscope.lab.matrix import combinations, vary_of
 from gpuscope.lab.sweep import Plan, Sweep, SweepError, cell_key, new_plan, stored, unfinished
+from tests.fakes.forking import forking_python
 from tests.fakes.lab_runs import DIES, FAILS, HANGS, stand_in
 from tests.fakes.waiting import alive, until
 
@@ -383,8 +384,11 @@ def test_a_killed_sweep_goes_on_with_no_run_lost_and_none_made_twice(
 
 
 @pytest.mark.slow
-def test_real_trainings_and_a_kill_between_them(ledger: Ledger, tmp_path: Path) -> None:
+def test_real_trainings_and_a_kill_between_them(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("torch")
+    monkeypatch.setenv(PYTHON_VARIABLE, forking_python(tmp_path))
     words = ["--vary", "amp=off,bf16", "--repeats", "1"]
     killed(words, ledger, 1, lambda: True)
     first = ledger.entries()

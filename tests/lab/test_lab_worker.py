@@ -19,7 +19,7 @@ import pytest
 from gpuscope.lab import metrics
 from gpuscope.lab.config import LabConfig
 from gpuscope.lab.ledger import Ledger
-from tests.fakes.forking import Forked, script
+from tests.fakes.forking import Forked, forking_python, script
 from tests.fakes.waiting import until
 
 torch = pytest.importorskip("torch")
@@ -36,9 +36,10 @@ def worker(
     before: Callable[[], None] | None = None,
     cwd: Path | None = None,
     fork: bool = False,
+    python: str = sys.executable,
     **variables: str,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A worker; with ``fork`` one that finds torch imported."""
+    """A worker; with ``fork`` one that finds torch imported. Its ranks are run by ``python``."""
     environ = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
@@ -49,9 +50,9 @@ def worker(
     words = ("--config", config, *words)
     process: Any
     if fork:
-        process = Forked(
-            QUIET + script("gpuscope.lab.worker", *words), environ, cwd=cwd or ROOT, text=False
-        )
+        code = f"import sys\nsys.executable = {python!r}\n{QUIET}"
+        code += script("gpuscope.lab.worker", *words)
+        process = Forked(code, environ, cwd=cwd or ROOT, text=False)
     else:
         process = subprocess.Popen(
             [sys.executable, "-W", "ignore", "-m", "gpuscope.lab.worker", *words],
@@ -254,11 +255,11 @@ def test_every_line_is_json_even_when_torch_talks() -> None:
 
 
 @pytest.mark.slow
-def test_processes_report_one_run() -> None:
+def test_processes_report_one_run(tmp_path: Path) -> None:
     config = LabConfig(
         model="mlp-tiny", device="cpu", batch=4, accumulate=2, parallel="ddp", nproc=2, steps=12
     )
-    with worker(config.to_json()) as process:
+    with worker(config.to_json(), fork=True, python=forking_python(tmp_path)) as process:
         started, *_, ended = records(process)
     assert isinstance(started, metrics.Started)
     assert isinstance(ended, metrics.Ended)
