@@ -20,7 +20,7 @@ from ..errors import UsageError
 from ..text.numbers import number
 
 PERCENT = 3.0
-"""What no card has confirmed yet, in percent; the simulation itself follows DeepSpeed's source."""
+"""The error in percent: the simulation follows DeepSpeed's source, but no card has confirmed it."""
 DOUBT = (
     "DeepSpeed's engine is simulated from its source (0.19): this was compared with its own runs "
     "on a CPU, and not measured on a card."
@@ -43,7 +43,7 @@ _INSTEAD = {
     "fp16.enabled": "true or false",
     "gradient_clipping": "1.0",
 }  # fmt: skip
-"""What stands in a file for the word "auto", which only transformers' Trainer replaces."""
+"""What to write in place of the word "auto", which only transformers' Trainer replaces."""
 _OFF: tuple[tuple[str, Any], ...] = (
     ("zero_optimization.zero_hpz_partition_size", 1),
     ("zero_optimization.zero_quantized_weights", False),

@@ -7,6 +7,7 @@ because there are often a few hundred thousand of them. Only the standard librar
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 CATEGORIES = (
@@ -23,8 +24,8 @@ CATEGORIES = (
 )
 """What a block is used for. *activation*: kept by autograd for the backward pass. *temporary*:
 allocated and freed within a phase. *cache*: keys and values that generation keeps for the next
-token. *workspace*: requested by a library (cuBLAS, cuDNN), not by a
-tensor. *unknown*: a recorded trace does not say.
+token. *workspace*: requested by a library (cuBLAS, cuDNN), not by a tensor. *unknown*: a recorded
+trace does not say.
 """
 
 
@@ -94,3 +95,27 @@ class Trace:
 
     def owner(self, block: int) -> Owner:
         return self.owner_table[self.owners[block]]
+
+    def live(self, end: int, before: Iterable[int] = ()) -> dict[int, None]:
+        """Return the blocks that are live at event ``end``, in the order in which they were made.
+
+        ``before`` holds those that were live before the first event.
+        """
+        found: dict[int, None] = dict.fromkeys(before)
+        for event in self.events[:end]:
+            if event >= 0:
+                found[event] = None
+            else:
+                found.pop(~event, None)
+        return found
+
+    def with_marks(self) -> Iterator[tuple[list[Mark], int | None]]:
+        """Yield each event with the marks before it, and at last None with the remaining marks."""
+        marks, begin = self.marks, 0
+        for at, event in enumerate(self.events):
+            end = begin
+            while end < len(marks) and marks[end].at <= at:
+                end += 1
+            yield marks[begin:end], event
+            begin = end
+        yield marks[begin:], None

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from gpuscope.predict.tracing import kernel_timing  # noqa: E402
 from gpuscope.predict.tracing.kernel_timing import Kernel, Product, search, sources  # noqa: E402
 from gpuscope.predict.tracing.recorder import Recorder  # noqa: E402
 
@@ -31,14 +34,22 @@ def code(on_host: bool, timed: bool = True) -> str:
     return KERNEL.format(on_host=on_host, timed=timed)
 
 
+@contextlib.contextmanager
+def recorded_by(recorder: Recorder) -> Iterator[None]:
+    mode = SimpleNamespace(recorder=recorder, muted=False, around={})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernel_timing, "recording", lambda: [mode])
+        yield
+
+
 def peaks(source: str, peak_before: int = 0, calls: int = 1) -> list[int]:
     """Run a kernel that changes 32 MiB; return the peaks in MiB, each time memory is free again."""
     recorder, changed = Recorder(), torch.empty(CHANGED // 4, device="meta")
     recorder.passing([peak_before], "before")
     first = len(recorder.trace.events)
-    mode = SimpleNamespace(recorder=recorder, muted=False, around={})
-    for _ in range(calls):
-        Kernel(source, FLUSHED, lambda: [mode]).run(changed, changed, changed.numel())
+    with recorded_by(recorder):
+        for _ in range(calls):
+            Kernel(source, FLUSHED).run(changed, changed, changed.numel())
     live, most, found = 0, 0, []
     for event in recorder.trace.events[first:]:
         size = recorder.trace.sizes[event if event >= 0 else ~event]
@@ -81,8 +92,8 @@ def test_the_search_for_the_fastest_product_takes_its_operands_once_more():
     with torch._subclasses.FakeTensorMode():
         a, b, out = torch.empty(512, 1024), torch.empty(1024, 256), torch.empty(512, 256)
     recorder = Recorder()
-    mode = SimpleNamespace(recorder=recorder, muted=False, around={})
     product = Product(torch.ops.aten.mm.default, [a, b], out)
-    search([product, product], FLUSHED, lambda: [mode])
+    with recorded_by(recorder):
+        search([product, product], FLUSHED)
     assert recorder.trace.sizes == [512 * 1024 * 4, 1024 * 256 * 4, 512 * 256 * 4, FLUSHED]
     assert recorder.live_bytes == 0

@@ -189,8 +189,7 @@ def test_a_task_that_a_model_is_not_for_is_said_with_those_that_it_is_for(
 def test_a_number_that_is_written_is_known_anew_or_not_at_all(where: str) -> None:
     """Noted numbers are of a moment; those that torch computes with itself are of now."""
     place = DEVICE if where == "device" else "cpu"
-    by_value = data_dependent.guess, data_dependent.SIZED_BY_VALUES
-    with Quick(Recorder(), {}, data_dependent.INSTEAD, *by_value):
+    with Quick(Recorder(), {}, data_dependent.INSTEAD):
         count, ones, drawn, row = (
             torch.tensor(5, device=place),
             *(torch.ones(3, device=place) for _ in range(3)),

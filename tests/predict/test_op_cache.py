@@ -15,7 +15,7 @@ torch: Any = pytest.importorskip("torch")
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 from gpuscope.predict.request import Request, Traced  # noqa: E402
-from gpuscope.predict.tracing import data_dependent, op_cache, steps  # noqa: E402
+from gpuscope.predict.tracing import op_cache, steps  # noqa: E402
 from gpuscope.predict.tracing.fakes import DEVICE, Fakes  # noqa: E402
 from gpuscope.predict.tracing.op_cache import Quick  # noqa: E402
 from gpuscope.predict.tracing.recorder import Recorder  # noqa: E402
@@ -39,7 +39,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def mode() -> Quick:
-    return Quick(Recorder(), {}, {}, data_dependent.guess, data_dependent.SIZED_BY_VALUES)
+    return Quick(Recorder(), {}, {})
 
 
 def numbers(*shape: int) -> Any:

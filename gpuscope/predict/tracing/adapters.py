@@ -1,4 +1,4 @@
-"""Freeze a model, lay out its base weights in four or eight bits, and put adapters beside them.
+"""Freeze a model, store its weights in four or eight bits, and add low-rank adapters.
 
 The operations are those of peft's ``lora.Linear`` (0.18 and 0.21) and of the ``Linear4bit`` and
 ``Linear8bitLt`` of bitsandbytes (0.48), by their public sources: what they keep for the backward
@@ -116,7 +116,7 @@ class Packed(nn.Module):  # type: ignore[misc]
         return out if self.bias is None else out + self.bias.to(out.dtype)
 
     def _in_eight_bits(self, x: torch.Tensor) -> torch.Tensor:
-        """The input is rounded to eight bits too; the sum has 32."""
+        """Multiply in eight bits: the input is rounded too, and sums have 32 bits."""
         half = x.to(torch.float16)
         rows = torch.empty(half.shape, dtype=torch.int8, device=x.device)
         sums = torch.empty(

@@ -57,23 +57,17 @@ class Attention:
                 query, key, value, dropout_p, is_causal, False, scale=root
             )[0]
             return out[..., :head] if pad else out
+        if which == "math":
+            return _plain(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        needs = torch.is_grad_enabled() and any(part.requires_grad for part in (query, key, value))
+        mask = None if attn_mask is None else _prepared(attn_mask, query, key, which)
         if which == "cudnn":
-            mask = None if attn_mask is None else _biased(attn_mask, query, key)
-            needs = torch.is_grad_enabled() and any(
-                part.requires_grad for part in (query, key, value)
-            )
             return aten._scaled_dot_product_cudnn_attention(
                 query, key, value, mask, needs, dropout_p, is_causal, False, scale=scale
             )[0]
-        if which == "efficient":
-            mask = None if attn_mask is None else _prepared(attn_mask, query, key)
-            needs = torch.is_grad_enabled() and any(
-                part.requires_grad for part in (query, key, value)
-            )
-            return aten._scaled_dot_product_efficient_attention(
-                query, key, value, mask, needs, dropout_p, is_causal, scale=scale
-            )[0]
-        return _plain(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        return aten._scaled_dot_product_efficient_attention(
+            query, key, value, mask, needs, dropout_p, is_causal, scale=scale
+        )[0]
 
     def choose(
         self,
@@ -219,28 +213,20 @@ def _added(mask: Any, dtype: torch.dtype) -> Any:
     return torch.where(mask, zero, never)
 
 
-def _biased(mask: Any, query: Any, key: Any) -> Any:
-    """Return a mask as cuDNN needs it: one that is added, in the query's type."""
-    if mask.dtype == torch.bool:
-        mask = _added(mask, query.dtype)
-    return mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+def _prepared(mask: Any, query: Any, key: Any, kernel: str) -> Any:
+    """Return a mask as a fused kernel needs it: added to the scores, and expanded without a copy.
 
-
-def _prepared(mask: Any, query: Any, key: Any) -> Any:
-    """Prepare a mask as the memory-efficient kernel needs it.
-
-    It is added to the scores, its rows are padded to a multiple of 16, and it is expanded without a
-    copy.
+    The memory-efficient kernel needs rows whose length is a multiple of 16.
     """
     if mask.dtype == torch.bool:
         mask = _added(mask, query.dtype)
     length = mask.shape[-1]
-    if length % 16:
+    if kernel == "efficient" and length % 16:
         mask = torch.nn.functional.pad(mask, (0, -length % 16))[..., :length]
     return mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
 
 
-# ── what the kernels take besides ─────────────────────────────────────────────────────────────────
+# ── scratch memory of the kernels ─────────────────────────────────────────────────────────────────
 
 
 def _up(value: int, step: int) -> int:
@@ -301,8 +287,7 @@ class Backward:
             sums = [] if half else [rows * value.shape[-1] * query.element_size(), 4 * rows]
             summed = [recorder.allocate(size, name, "temporary") for size in sums]
             delta = recorder.allocate(4 * rows, name, "temporary")
-            for block in reversed(summed):
-                recorder.free(block)
+            recorder.free_all(summed)
             workspace = self.workspace_bytes(query.shape, key.shape[2], value.shape[3], half)
             tiles = recorder.allocate(workspace, name, "temporary")
             recorder.free(delta)
@@ -364,16 +349,13 @@ def _around(
     recorder = fakes.recorder
     if args[1].device.index is None or not args[1].numel():
         return fakes.dispatch(func, (), args, kwargs)
-    copies = [
-        recorder.allocate(part.numel() * part.element_size(), name, "temporary") for part in copied
-    ]
+    copies = [recorder.allocate(part.nbytes, name, "temporary") for part in copied]
     made = fakes.dispatch(func, (), args, kwargs)
     for part in made:
         if part is not None:
             fakes.hold(part, func)
     scratch(name)
-    for block in copies:
-        recorder.free(block)
+    recorder.free_all(copies)
     return made
 
 
@@ -387,7 +369,7 @@ def safe_softmax(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any
 def softmax_backward(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
     """Allocate the product of the gradient and the result."""
     if out.device.index is not None:
-        recorder.passing([args[0].numel() * args[0].element_size()], "_softmax_backward_data")
+        recorder.passing([args[0].nbytes], "_softmax_backward_data")
 
 
 AROUND = {

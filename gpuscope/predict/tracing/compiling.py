@@ -465,7 +465,7 @@ def _written(
     start = 0 if inference else known.num_mutated_inp_runtime_indices
     visible = () if backward else range(start, start + len(known.output_info))
     written = inductor.write(
-        graph, inputs, chip, recording, backward=backward, inference=inference, visible=visible,
+        graph, inputs, chip, backward=backward, inference=inference, visible=visible,
         max_autotune=options.max_autotune,
     )  # fmt: skip
     with unrecorded(), torch.no_grad():  # so that what it cannot run shows here

@@ -18,7 +18,7 @@ from .convolution_rules import OF_MODELS
 from .convolution_scratch import scratch_bytes
 from .convolution_sizes import SIZES, Shape
 from .recorder import Recorder
-from .reductions import Reductions, buffer_bytes
+from .reductions import buffer_bytes, processors_of
 
 if TYPE_CHECKING:
     from .fakes import Fakes
@@ -124,7 +124,7 @@ def _relaid(shape: Shape, size: int) -> int:
 
 class Convolutions:
     def __init__(self, architecture: tuple[int, int]):
-        self._processors = Reductions(architecture).processors
+        self._processors = processors_of(architecture)
         self._largest = 0
         self._advice: Doubt | None = None
 
@@ -139,7 +139,7 @@ class Convolutions:
         x, weight, _, stride, _, _, transposed, _, groups = args[:9]
         if x.device.index is None or x.numel() == 0:
             return fakes.dispatch(func, (), args, kwargs)
-        recorder, size = fakes.recorder, x.numel() * x.element_size()
+        recorder, size = fakes.recorder, x.nbytes
         copied = (
             None if _readable(x, groups) else recorder.allocate(size, "contiguous", "temporary")
         )
@@ -169,7 +169,7 @@ class Convolutions:
         recorder = fakes.recorder
         layout = _LAST[x.dim()] if shape.last else torch.contiguous_format
         copied = [
-            recorder.allocate(part.numel() * part.element_size(), "contiguous", "temporary")
+            recorder.allocate(part.nbytes, "contiguous", "temporary")
             for part in (grad, x)
             if not part.is_contiguous(memory_format=layout)
         ]
@@ -178,8 +178,7 @@ class Convolutions:
                 fakes.hold(gradient, func)
                 _ask(recorder, shape, which)
         self._name_largest(fakes, shape)
-        for block in copied:
-            recorder.free(block)
+        recorder.free_all(copied)
         if out[2] is not None:
             fakes.hold(out[2], func)
             channels = grad.shape[1]

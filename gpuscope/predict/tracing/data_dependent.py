@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils._mode_utils import no_dispatch
@@ -18,9 +18,6 @@ from torch.utils._mode_utils import no_dispatch
 from ..request import CannotPredict, Doubt
 from . import branches, known_values, value_statistics
 from .recorder import OPTIMIZER
-
-if TYPE_CHECKING:
-    from .fakes import Fakes
 
 aten = torch.ops.aten
 _OWN = (os.path.join("torch", "nn", "init.py"), os.path.join("torch", "utils", "data", ""))
@@ -32,7 +29,7 @@ LARGEST_PERCENT, LEAST_PERCENT = 15.0, 0.5
 """
 
 
-def scalar(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
+def scalar(fakes: Any, func: Any, args: Any, kwargs: Any) -> Any:
     """Answer ``.item()`` and ``bool(tensor)``.
 
     The answer is the value itself if it is known. Otherwise it is a likely value, and a doubt
@@ -96,7 +93,7 @@ def _drawing() -> bool:
     return False
 
 
-def equal(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> bool:
+def equal(fakes: Any, func: Any, args: Any, kwargs: Any) -> bool:
     """Answer ``torch.equal``: whether the tensors could be equal."""
     fakes.doubt(
         Doubt("data_dependent", "The program compares tensors' values.", "equal", SCALAR_PERCENT)
@@ -104,7 +101,7 @@ def equal(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> bool:
     return bool(args[0].shape == args[1].shape)
 
 
-def close(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> bool:
+def close(fakes: Any, func: Any, args: Any, kwargs: Any) -> bool:
     """Answer ``torch.allclose``: what lets the program continue, else True."""
     way = branches.must_be()
     if way is None or not way.checked:
@@ -119,11 +116,11 @@ def close(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> bool:
     return True if way is None else way.holds
 
 
-def passes(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> None:
+def passes(fakes: Any, func: Any, args: Any, kwargs: Any) -> None:
     """Whether a decomposition only checks what it read: another value would raise an exception."""
 
 
-def guess(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
+def guess(fakes: Any, func: Any, args: Any, kwargs: Any) -> Any:
     """Guess the result of an operator whose shape depends on values.
 
     The result is that for evenly spread values, if they are known to be so, else the largest
@@ -156,7 +153,7 @@ def guess(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
     return out
 
 
-def bounded(fakes: Fakes) -> None:
+def bounded(fakes: Any) -> None:
     """Limit how much a guessed size can matter.
 
     It cannot matter more than all tensors of that size hold at the moment when they hold most.
@@ -277,7 +274,7 @@ def _packed(data: Any, lengths: Any, first: bool) -> Any:
     return data.new_empty((sum(rows), *data.shape[2:])), sizes
 
 
-def split(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
+def split(fakes: Any, func: Any, args: Any, kwargs: Any) -> Any:
     """Split a tensor of a guessed size (``split_with_sizes``).
 
     Such a tensor may be larger than the sum of the parts that the program has counted.
@@ -290,7 +287,7 @@ def split(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
     return fakes.dispatch(func, (), (tensor, [*sizes, spare], dim), {})[:-1]
 
 
-def histogram(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
+def histogram(fakes: Any, func: Any, args: Any, kwargs: Any) -> Any:
     """Trace ``histc``, also for integers, which the CPU's kernel does not support."""
     bins = args[1] if len(args) > 1 else kwargs.get("bins", 100)
     return args[0].new_empty((bins,))
@@ -299,7 +296,7 @@ def histogram(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
 _ALIGNED_BYTES = 16
 
 
-def grouped(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
+def grouped(fakes: Any, func: Any, args: Any, kwargs: Any) -> Any:
     """Trace ``_grouped_mm``.
 
     A matrix product for each group of rows; the bounds of groups are values.
@@ -322,7 +319,7 @@ def grouped(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
     return a.new_empty_strided(shape, stride, dtype=dtype)
 
 
-def ctc(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
+def ctc(fakes: Any, func: Any, args: Any, kwargs: Any) -> Any:
     """Trace ``_ctc_loss``: a negative logarithm for each sample, and a table over time and labels.
 
     The lengths of the targets may be values; each is assumed to be the longest possible one.
@@ -373,13 +370,13 @@ def ctc_loss(
     return loss.sum() if reduction == 2 else loss
 
 
-def ctc_backward(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
+def ctc_backward(fakes: Any, func: Any, args: Any, kwargs: Any) -> Any:
     """Trace ``_ctc_loss_backward``: a second table like the forward pass's besides the gradient."""
     scores, table = args[1], args[6]
     out = torch.empty_like(scores)
     if scores.device.index is not None:
         fakes.hold(out, func)
-        fakes.recorder.passing([table.numel() * table.element_size()], "_ctc_loss_backward")
+        fakes.recorder.passing([table.nbytes], "_ctc_loss_backward")
     return out
 
 

@@ -146,7 +146,7 @@ def _chunks(tensors: Sequence[torch.Tensor]) -> Iterator[list[int]]:
     filling: dict[torch.dtype, list[int]] = {}
     sizes: dict[torch.dtype, int] = {}
     for place, tensor in enumerate(tensors):
-        kind, size = tensor.dtype, tensor.numel() * tensor.element_size()
+        kind, size = tensor.dtype, tensor.nbytes
         if filling.get(kind) and sizes[kind] + size > BUFFER_BYTES:
             yield filling.pop(kind)
         if not filling.get(kind):

@@ -16,8 +16,8 @@ the collective has ended, and another one starts (:class:`KeptTensors`). Nobody 
 of a bucket in this sense, so the first bucket, which is as large as all gradients, may outlive its
 replacement until the next backward pass. To replace it, the ranks agree on the new buckets by two
 broadcasts. After the first step, which loads kernels and is slow, the watchdog has usually looked
-by then, and the bucket goes at once: so it was in 60 of 74 ranks that were measured. With a static
-graph, whose second step is quick, it has usually not: in 14 of 16 the bucket was kept.
+by then, and the bucket is freed at once, as in 60 of 74 measured ranks. With a static graph, whose
+second step is quick, it has usually not: the bucket was kept in 14 of 16 ranks.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ class Reducer:
             kind = parameter.dtype
             group = filling.setdefault(kind, [])
             group.append(parameter)
-            if sum(map(_bytes, group)) >= limits[kind in full]:
+            if sum(one.nbytes for one in group) >= limits[kind in full]:
                 done.append(filling.pop(kind))
                 full.add(kind)
         place = {id(parameter): number for number, parameter in enumerate(parameters)}
@@ -246,9 +246,9 @@ class Reducer:
             if id(first) not in self._sparse:
                 size = sum(parameter.numel() for parameter in group)
                 flat = torch.empty(size, dtype=first.dtype, device=first.device)
-                mode, block = _block(flat)
-                if block is not None:
-                    mode.recorder.decide(block, "gradient")
+                mode = getattr(flat, "fake_mode", None)
+                if mode is not None:
+                    mode.decide(flat, "gradient")
             bucket = _Bucket(number, flat, group, number == len(groups) - 1)
             self.buckets.append(bucket)
             self._of.update({id(parameter): bucket for parameter in group})
@@ -271,7 +271,7 @@ class Reducer:
 
     # ── a forward pass ────────────────────────────────────────────────────────────────────────────
 
-    def before_forward(self, synchronised: bool) -> None:
+    def before_forward(self) -> None:
         if torch.is_grad_enabled():
             self._rebuild()
         if self._options.broadcast_buffers and self._buffers:
@@ -358,7 +358,7 @@ def coalesced(tensors: Sequence[torch.Tensor]) -> None:
     for tensor in tensors:
         group = filling.setdefault(tensor.dtype, [])
         group.append(tensor)
-        if sum(map(_bytes, group)) >= BROADCAST_BYTES:
+        if sum(one.nbytes for one in group) >= BROADCAST_BYTES:
             groups.append(filling.pop(tensor.dtype))
     flying: list[torch.Tensor] = []
     for group in [*groups, *filling.values()]:
@@ -382,10 +382,6 @@ def _peak(trace: Trace, spans: list[tuple[int, int, int]], sign: int) -> int:
         changed += steps.get(at, 0)
         most = max(most, live + changed)
     return most
-
-
-def _bytes(tensor: torch.Tensor) -> int:
-    return int(tensor.numel() * tensor.element_size())
 
 
 def _block(tensor: torch.Tensor | None) -> tuple[Any, int | None]:

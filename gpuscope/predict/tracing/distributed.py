@@ -158,7 +158,7 @@ class _Work(Nothing):
 
 def _forward(model: Any, *inputs: Any, **named: Any) -> Any:
     synchronised = model.require_backward_grad_sync
-    model.reducer.before_forward(synchronised)
+    model.reducer.before_forward()
     return model.reducer.after_forward(model.module(*inputs, **named), synchronised)
 
 

@@ -9,7 +9,7 @@ an error) but as CPU tensors in everything else, so that autograd needs no CUDA.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -18,14 +18,18 @@ from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTenso
 from torch.utils._mode_utils import no_dispatch
 
 from ..request import Doubt
-from . import known_values, value_statistics
+from . import data_dependent, known_values, value_statistics
 from .recorder import BACKWARD, Recorder
 
 DEVICE = torch.device("cpu", 0)
 """The device that takes the GPU's place."""
 HOST = torch.device("cpu")
 _META = torch.device("meta")
-SPARSE_PERCENT, MOVED_PERCENT = 3.0, 15.0
+SPARSE = ("Sparse tensors are counted as the dense tensors they were made from.", 3.0)
+SPARSE_MOVED = (
+    "A sparse tensor moved to the device is not counted: its number of elements is unknown.",
+    15.0,
+)
 KNOWN_NUMBERS = 1 << 14
 """Tables with up to this many elements have values: on the host all tables, on the device tables of
 integers and masks.
@@ -56,8 +60,7 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
     """A mode in which all tensors are fake, and storages on :data:`DEVICE` are recorded.
 
     ``around`` holds the kernels that take more than their results; ``instead`` replaces an
-    operator's own fake. ``guess(fakes, operator, args, kwargs)`` returns the result of an operator
-    whose size depends on values, and ``sized_by_values`` holds the names of these operators.
+    operator's own fake.
     """
 
     def __init__(
@@ -65,15 +68,11 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
         recorder: Recorder,
         around: dict[Any, Around],
         instead: dict[Any, Callable[..., Any]],
-        guess: Callable[..., Any],
-        sized_by_values: Collection[str],
     ):
         super().__init__(allow_non_fake_inputs=True)
         self.recorder = recorder
         self.around = around
         self.instead = instead
-        self.guess = guess
-        self.sized_by_values = sized_by_values
         self.doubts: dict[tuple[str, str], Doubt] = {}
         self.seen: dict[Any, int] = {}
         """How often each operator was called."""
@@ -92,8 +91,8 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
         self.architecture: tuple[int, int] | None = None
         """The compute capability of the GPU whose kernels are traced, if any."""
         self.sums_in_place = False
-        """Whether sums of autograd are recorded as they happen without any mode that watches
-        tensors.
+        """Whether autograd's sums of gradients are recorded as additions in place, which is what
+        happens on a real GPU.
         """
         self._sum: tuple[int, _DeviceStorage | None, Any] = _NO_SUM
 
@@ -110,6 +109,12 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
             return None
         held = self._live.get(tensor.untyped_storage()._cdata)
         return None if held is None else held.block
+
+    def decide(self, tensor: torch.Tensor, category: str, module: str | None = None) -> None:
+        """Record what ``tensor`` has turned out to be; nothing happens on the host."""
+        block = self.block(tensor)
+        if block is not None:
+            self.recorder.decide(block, category, module)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is _DEVICE_OF:
@@ -154,7 +159,7 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
                     ):
                         self._write(out)
         except DynamicOutputShapeException:
-            out = self.guess(self, func, args, kwargs)
+            out = data_dependent.guess(self, func, args, kwargs)
         finally:
             self._nested = False
         if isinstance(out, FakeTensor):
@@ -185,11 +190,7 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
         Operators for which torch has no fake, and those on known values, are computed on the host.
         """
         out = super().dispatch(func, types, args, kwargs)
-        strayed = [
-            part
-            for part in (out if isinstance(out, (tuple, list)) else (out,))
-            if isinstance(part, FakeTensor) and part.fake_device == HOST
-        ]
+        strayed = [part for part in _fakes_in((out,)) if part.fake_device == HOST]
         named = (kwargs or {}).get("device")
         if (
             strayed
@@ -201,10 +202,7 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
         return out
 
     def _backward(self) -> bool:
-        """Whether autograd is running.
-
-        In the backward pass, or in one inside of the forward pass.
-        """
+        """Whether autograd is running: in the backward pass, or in one inside the forward pass."""
         return self.recorder.phase == BACKWARD or running_node() is not None
 
     def _added(self, args: Any, out: Any) -> None:
@@ -230,16 +228,8 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
         if self.muted:
             return
         if tensor.layout is not torch.strided:
-            text, moved = (
-                "Sparse tensors are counted as the dense tensors they were made from.",
-                func is _TO_COPY,
-            )
-            if moved:
-                text = (
-                    "A sparse tensor moved to the device is not counted: its number of elements "
-                    "is unknown."
-                )
-            percent = MOVED_PERCENT if moved else SPARSE_PERCENT
+            moved = func is _TO_COPY
+            text, percent = SPARSE_MOVED if moved else SPARSE
             self.doubt(Doubt("sparse", text, func._schema.name[6:], percent, upward=moved))
             return
         storage = tensor.untyped_storage()
@@ -278,10 +268,7 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
             tensor.constant = None
 
     def _compute_small_table(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Compute a small table for real.
-
-        Its values decide how a model is built or what it masks.
-        """
+        """Compute a small table for real, as its values decide how a model is built and masks."""
         out = self.dispatch(func, (), args, kwargs)
         if not isinstance(out, FakeTensor) or out.numel() > self.known_numbers:
             return out
@@ -302,15 +289,11 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
         out.fake_device = place
         return out
 
-    def follow(self, tensor: FakeTensor) -> None:
+    def _follow_block(self, tensor: FakeTensor) -> None:
         """Note that the size of ``tensor`` depends on a guess."""
-        held = (
-            self._live.get(tensor.untyped_storage()._cdata)
-            if tensor.layout is torch.strided
-            else None
-        )
-        if held is not None:
-            self._of_guessed[held.block] = self.recorder.trace.sizes[held.block]
+        block = self.block(tensor)
+        if block is not None:
+            self._of_guessed[block] = self.recorder.trace.sizes[block]
             self.guessed_bytes = max(self.guessed_bytes, sum(self._of_guessed.values()))
 
     def _follow(self, func: Any, args: Any, out: Any) -> None:
@@ -318,41 +301,35 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
 
         A tensor into which such a tensor is written is not followed.
         """
-        parts = [
-            part
-            for part in (out if isinstance(out, (tuple, list)) else (out,))
-            if isinstance(part, FakeTensor)
-        ]
         found = [
-            p for p in parts if any(side % guess == 0 for side in p.shape for guess in self.guessed)
+            part
+            for part in _fakes_in((out,))
+            if any(side % guess == 0 for side in part.shape for guess in self.guessed)
         ]
-        if not found or func in _SIZED_BY_WORDS:
+        if not found or func in _SIZED_BY_ARGUMENT:
             return
         sources = args[:1] if func in _INTO else args
-        flat = (
-            part
-            for value in sources
-            for part in (value if isinstance(value, (tuple, list)) else (value,))
-        )
-        guess = func._schema.name[6:] in self.sized_by_values
-        if guess or any(
-            isinstance(p, FakeTensor) and self.block(p) in self._of_guessed for p in flat
-        ):
+        guess = func._schema.name[6:] in data_dependent.SIZED_BY_VALUES
+        if guess or any(self.block(part) in self._of_guessed for part in _fakes_in(sources)):
             for part in found:
-                self.follow(part)
+                self._follow_block(part)
+
+
+def _fakes_in(values: Any) -> Iterator[FakeTensor]:
+    """Return the fake tensors among an operator's arguments or results, also those in lists."""
+    for value in values:
+        for part in value if isinstance(value, (tuple, list)) else (value,):
+            if isinstance(part, FakeTensor):
+                yield part
 
 
 def _on_device(args: Any) -> bool:
-    return any(
-        isinstance(part, FakeTensor) and part.fake_device == DEVICE
-        for value in args
-        for part in (value if isinstance(value, (tuple, list)) else (value,))
-    )
+    return any(part.fake_device == DEVICE for part in _fakes_in(args))
 
 
 _aten = torch.ops.aten
 running_node = getattr(torch._C, "_current_autograd_node", lambda: None)
-"""Returns autograd's node that runs; None: none runs, or this torch does not tell."""
+"""Returns the autograd node that is running; None if none is, or if this torch cannot say."""
 _ADD = _aten.add.Tensor
 _DROPOUT = _aten.native_dropout.default
 _NO_SUM: tuple[int, _DeviceStorage | None, Any] = (-1, None, None)
@@ -362,76 +339,43 @@ _TO_COPY = _aten._to_copy.default
 _ZERO = _aten.zero_.default
 
 
-def _overloads(*names: str) -> frozenset[Any]:
-    found: set[Any] = set()
-    for name in names:
-        packet = getattr(_aten, name, None)
-        if packet is not None:
-            found.update(
-                getattr(packet, overload)
-                for overload in packet.overloads()
-                if "out" not in overload
-            )
-    return frozenset(found)
+def _overloads(names: str) -> frozenset[Any]:
+    """Return all overloads of the operators with these names that this torch has."""
+    packets = [getattr(_aten, name) for name in names.split() if hasattr(_aten, name)]
+    return frozenset(
+        getattr(packet, overload)
+        for packet in packets
+        for overload in packet.overloads()
+        if "out" not in overload
+    )
 
 
 _INTO = _overloads(
-    *(
-        "index_put",
-        "index_put_",
-        "_index_put_impl_",
-        "index_add",
-        "scatter_add",
-        "masked_scatter",
-        "index_copy",
-    ),
+    "index_put index_put_ _index_put_impl_ index_add scatter_add masked_scatter index_copy"
 )
 """Operators whose results have the size of the first argument."""
-_SIZED_BY_WORDS = _overloads(
-    "new_zeros", "new_empty", "new_full", "select_backward", "slice_backward"
-)
+_SIZED_BY_ARGUMENT = _overloads("new_zeros new_empty new_full select_backward slice_backward")
 """Operators whose result size is an argument: in a backward pass, the size of the tensor that was
 indexed.
 """
 _ONES = _overloads("ones")
 _SAME: dict[Any, int | None] = {
     **dict.fromkeys(_ONES | _overloads("ones_like"), 1),
-    **dict.fromkeys(_overloads("zeros", "zeros_like"), 0),
-    **dict.fromkeys(_overloads("full", "full_like"), None),
+    **dict.fromkeys(_overloads("zeros zeros_like"), 0),
+    **dict.fromkeys(_overloads("full full_like"), None),
 }
 """Operators that make tensors of one number, with the position of the number if it is an argument.
 """
-_COUNTED = _overloads("linspace", "arange", "scalar_tensor", "randperm", "eye") | _SAME.keys()
-_ON_HOST = _overloads("_pack_padded_sequence", "_pin_memory") | {torch.ops.prims.device_put.default}
+_COUNTED = _overloads("linspace arange scalar_tensor randperm eye") | _SAME.keys()
+_ON_HOST = _overloads("_pack_padded_sequence _pin_memory") | {torch.ops.prims.device_put.default}
 """Operators whose results are on the host although their tensors are on the device."""
-_FILLS = _overloads(
-    "uniform_", "normal_", "zero_", "random_", "bernoulli_", "exponential_", "trunc_normal_"
-)
+_FILLS = _overloads("uniform_ normal_ zero_ random_ bernoulli_ exponential_ trunc_normal_")
 """Operators that only change a tensor's values, so that there is nothing to do."""
 _FILLS_MANY = _overloads(
-    *(
-        "_foreach_zero_",
-        "_foreach_add_",
-        "_foreach_mul_",
-        "_foreach_div_",
-        "_foreach_sub_",
-        "_foreach_lerp_",
-    ),
-    *(
-        "_foreach_addcmul_",
-        "_foreach_addcdiv_",
-        "_foreach_sqrt_",
-        "_foreach_neg_",
-        "_foreach_reciprocal_",
-    ),
-    *(
-        "_foreach_copy_",
-        "_foreach_maximum_",
-        "_foreach_minimum_",
-        "_foreach_clamp_max_",
-        "_foreach_clamp_min_",
-    ),
-    *("_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_fused_adagrad_"),
-    *("_amp_foreach_non_finite_check_and_unscale_",),
+    "_foreach_zero_ _foreach_add_ _foreach_mul_ _foreach_div_ _foreach_sub_ _foreach_lerp_ "
+    "_foreach_addcmul_ _foreach_addcdiv_ _foreach_sqrt_ _foreach_neg_ _foreach_reciprocal_ "
+    "_foreach_copy_ _foreach_maximum_ _foreach_minimum_ _foreach_clamp_max_ _foreach_clamp_min_ "
+    "_fused_adam_ _fused_adamw_ _fused_sgd_ _fused_adagrad_ "
+    "_amp_foreach_non_finite_check_and_unscale_"
 )
 """The same for lists: optimizers call them with hundreds of tensors."""

@@ -42,7 +42,7 @@ class Generation:
         self._windows: dict[str, int] = {}
         self.parameters = adapters.numbers(self.model)
         for name, one in (*self.model.named_parameters(), *self.model.named_buffers()):
-            self._decide(one, "parameter", name.rpartition(".")[0])
+            fakes.decide(one, "parameter", name.rpartition(".")[0])
 
     def run(self) -> None:
         request, model = self.request, self.model
@@ -115,12 +115,7 @@ class Generation:
             for name in ("keys", "values"):
                 kept = getattr(layer, name, None)
                 if isinstance(kept, torch.Tensor):
-                    self._decide(kept, "cache", None)
-
-    def _decide(self, tensor: torch.Tensor, category: str, module: str | None) -> None:
-        block = self.fakes.block(tensor)
-        if block is not None:
-            self.recorder.decide(block, category, module)
+                    self.fakes.decide(kept, "cache")
 
 
 class _Enough(Exception):

@@ -56,13 +56,12 @@ def embedding_backward(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
     if grad.device.index is None:
         return fakes.dispatch(func, (), args, kwargs)
     name = "embedding_dense_backward"
-    size = 0 if grad.is_contiguous() else grad.numel() * grad.element_size()
+    size = 0 if grad.is_contiguous() else grad.nbytes
     kept = [recorder.allocate(size, name, "temporary")] if size else []
     if count <= UNSORTED:
         out = fakes.dispatch(func, (), args, kwargs)
         fakes.hold(out, func)
-        for block in kept:
-            recorder.free(block)
+        recorder.free_all(kept)
         return out
     return _sorted(fakes, func, args, kwargs, kept, (count, rows, width))
 
@@ -89,8 +88,7 @@ def _sorted(
     recorder.passing([_SCAN_BYTES], name)
     kept.append(recorder.allocate(8, name, "temporary"))
     recorder.passing([8 * parts, 4 * parts * width], name)
-    for block in reversed(kept):
-        recorder.free(block)
+    recorder.free_all(kept)
     return out
 
 
@@ -152,11 +150,10 @@ def index_put(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
         linear = scaled
     kept = [] if linear is None else [linear]
     if not value.is_contiguous():
-        kept.append(recorder.allocate(value.numel() * value.element_size(), name, "temporary"))
+        kept.append(recorder.allocate(value.nbytes, name, "temporary"))
     bits = max(1, (_rows(into, indices) - 1).bit_length())
     recorder.passing([8 * count, 8 * count, 8 * count, sort_bytes(count, bits)], name)
-    for block in reversed(kept):
-        recorder.free(block)
+    recorder.free_all(kept)
     return out
 
 

@@ -15,7 +15,7 @@ import contextlib
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
@@ -25,6 +25,7 @@ from torch.utils import _python_dispatch as torch_dispatch
 from torch.utils._pytree import tree_map
 
 from . import kernel_timing
+from .compiled_record import recording
 from .fakes import DEVICE
 from .replaced import Replaced
 
@@ -37,20 +38,18 @@ PROCESSORS = {8: 108, 9: 132, 10: 148}
 Run = Callable[[list[Any]], Any]
 
 
-class Written:
+class Written(NamedTuple):
     """The function that inductor writes for one graph."""
 
-    def __init__(self, run: Run, strides: list[Any]):
-        self.run = run
-        self.strides = strides
-        """The strides of what it returns, as far as they are known."""
+    run: Run
+    strides: list[Any]
+    """The strides of what it returns; None for those that are not known."""
 
 
 def write(
     module: fx.GraphModule,
     inputs: Sequence[Any],
     architecture: tuple[int, int],
-    recording: Callable[[], list[Any]],
     *,
     backward: bool = False,
     inference: bool = False,
@@ -115,24 +114,16 @@ def write(
                 source = graph.codegen()[0]
         text = source if isinstance(source, str) else source.value
     flushed_bytes = kernel_timing.flushed(architecture)
-    run = _function(text, graph, recording, flushed_bytes)
-    if max_autotune:
-        sought = kernel_timing.products(module)
-        return Written(_after_a_search(run, sought, flushed_bytes, recording), strides)
-    return Written(run, strides)
+    run = _function(text, graph, flushed_bytes)
+    if not max_autotune:
+        return Written(run, strides)
+    sought = kernel_timing.products(module)
 
-
-def _after_a_search(
-    run: Run,
-    sought: Sequence[kernel_timing.Product],
-    flushed_bytes: int,
-    recording: Callable[[], list[Any]],
-) -> Run:
-    def searched(values: list[Any]) -> Any:
-        kernel_timing.search(sought, flushed_bytes, recording)
+    def run_after_search(values: list[Any]) -> Any:
+        kernel_timing.search(sought, flushed_bytes)
         return run(values)
 
-    return searched
+    return Written(run_after_search, strides)
 
 
 def _strides(output: Any) -> Any:
@@ -169,9 +160,9 @@ def _without_device(plain: Any) -> Any:
 
 
 def _like(value: Any, mode: FakeTensorMode, device: torch.device = DEVICE) -> Any:
-    """Return a tensor of ``mode`` like this one. If it is on our device, it is on ``device``.
+    """Return a tensor of ``mode`` like this one.
 
-    So it is if it is on no device.
+    It is on ``device`` where the given one is on the traced device, or on none.
     """
     if not isinstance(value, torch.Tensor):
         return value
@@ -240,16 +231,14 @@ def _as_if_cuda(architecture: tuple[int, int]) -> Iterator[None]:
 # ── the function it writes ────────────────────────────────────────────────────────────────────────
 
 
-def _function(
-    source: str, graph: Any, recording: Callable[[], list[Any]], flushed_bytes: int
-) -> Run:
+def _function(source: str, graph: Any, flushed_bytes: int) -> Run:
     """Return the function ``call(args)`` of the code that inductor has written."""
     tree = ast.parse(source)
     made = next(
         node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name == "call"
     )
     made.args.args = made.args.args[-1:]  # it may be a method
-    names = _Names(recording, flushed_bytes, kernel_timing.sources(tree))
+    names = _Names(flushed_bytes, kernel_timing.sources(tree))
     names.update(graph.constants)
     code = compile(ast.Module([made], []), "<inductor>", "exec")
     exec(code, names)
@@ -257,12 +246,10 @@ def _function(
 
 
 class _Names(dict[str, Any]):
-    """What the code calls. What is not known is a kernel that inductor has written."""
+    """The names that the code uses; any other name is a kernel that inductor has written."""
 
-    def __init__(
-        self, recording: Callable[[], list[Any]], flushed_bytes: int, sources: dict[str, str]
-    ):
-        self._recording, self._flushed_bytes, self._sources = recording, flushed_bytes, sources
+    def __init__(self, flushed_bytes: int, sources: dict[str, str]):
+        self._flushed_bytes, self._sources = flushed_bytes, sources
         super().__init__(
             torch=_Torch(),
             aten=aten,
@@ -271,7 +258,7 @@ class _Names(dict[str, Any]):
             math=math,
             inf=math.inf,
             nan=math.nan,
-            extern_kernels=_Library(recording),
+            extern_kernels=_Library(),
             assert_size_stride=_nothing,
             assert_alignment=_nothing,
             get_raw_stream=_nothing,
@@ -286,12 +273,12 @@ class _Names(dict[str, Any]):
         if hasattr(builtins, name):
             raise KeyError(name)
         source = self._sources.get(name, "")
-        kernel = self[name] = kernel_timing.Kernel(source, self._flushed_bytes, self._recording)
+        kernel = self[name] = kernel_timing.Kernel(source, self._flushed_bytes)
         return kernel
 
 
 class _Torch:
-    """``torch`` for the code: its device is ours."""
+    """Stands for ``torch`` in the code, without choosing a device."""
 
     class cuda:  # as torch names it
         _DeviceGuard = staticmethod(lambda _: contextlib.nullcontext())
@@ -320,9 +307,6 @@ def _reinterpreted(tensor: Any, size: Any, stride: Any, offset: int = 0) -> Any:
 class _Library:
     """The library kernels that the code calls by name: ``out`` is where they write."""
 
-    def __init__(self, recording: Callable[[], list[Any]]):
-        self._recording = recording
-
     def __getattr__(self, name: str) -> Any:
         operator = getattr(aten, name.removeprefix("bias_"))
         overload = getattr(operator, "default", operator)
@@ -330,7 +314,7 @@ class _Library:
         def call(*args: Any, out: Any = None, **kwargs: Any) -> Any:
             if out is None:
                 return operator(*args, **kwargs)
-            for mode in self._recording():
+            for mode in recording():
                 around = mode.around.get(overload)
                 if around is not None and not mode.muted:
                     around(mode.recorder, overload, args, kwargs, out)

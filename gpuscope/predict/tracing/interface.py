@@ -97,6 +97,15 @@ TYPES = {
 }
 
 
+def from_shape_or_numbers(given: tuple[Any, ...], dtype: torch.dtype, device: Any) -> Any:
+    """Return a tensor as constructors of old programs do: of a shape, or of a list of numbers."""
+    first = given[0] if given else None
+    if len(given) == 1 and isinstance(first, (list, tuple)) and not isinstance(first, torch.Size):
+        return torch.tensor(first, dtype=dtype, device=device)
+    shape = tuple(first) if isinstance(first, torch.Size) else given or (0,)
+    return torch.empty(shape, dtype=dtype, device=device)
+
+
 def legacy(name: str, dtype: torch.dtype) -> type:
     """Replace ``torch.cuda.FloatTensor`` and similar classes, whose call makes a tensor."""
 
@@ -109,15 +118,6 @@ def legacy(name: str, dtype: torch.dtype) -> type:
             )
 
         def __call__(cls, *given: Any) -> Any:
-            if (
-                len(given) == 1
-                and isinstance(given[0], (list, tuple))
-                and not isinstance(given[0], torch.Size)
-            ):
-                return torch.tensor(given[0], dtype=dtype, device=DEVICE)
-            shape = (
-                given[0] if len(given) == 1 and isinstance(given[0], torch.Size) else given or (0,)
-            )
-            return torch.empty(tuple(shape), dtype=dtype, device=DEVICE)
+            return from_shape_or_numbers(given, dtype, DEVICE)
 
     return Meta(name, (), {"__module__": "torch.cuda"})

@@ -22,6 +22,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 
 from ...text.units import MIB
+from .compiled_record import recording
 from .replaced import Replaced
 
 L2_MIB = {(8, 0): 40, (8, 6): 6, (8, 9): 72, (9, 0): 60, (10, 0): 126}
@@ -37,12 +38,12 @@ _PRODUCTS = frozenset(
 class Kernel:
     """A kernel that inductor has written. Its first run is preceded by a timing of its variants."""
 
-    def __init__(self, source: str, flushed_bytes: int, recording: Callable[[], list[Any]]):
-        self._source, self._flushed_bytes, self._recording = source, flushed_bytes, recording
+    def __init__(self, source: str, flushed_bytes: int):
+        self._source, self._flushed_bytes = source, flushed_bytes
         self._changed, self._on_host, self._variants = _facts(source)
 
     def run(self, *args: Any, **_named: Any) -> None:
-        for mode in self._recording():
+        for mode in recording():
             if not self._flushed_bytes or mode.muted:
                 continue
             # the same code is one kernel in all graphs
@@ -178,8 +179,7 @@ class Product:
         if around is not None:  # the library's kernel is one of those that are timed
             around(recorder, self.operation, self.operands, {}, self.out)
         recorder.passing([flushed_bytes], CHOSEN)
-        for block in reversed(blocks):
-            recorder.free(block)
+        recorder.free_all(blocks)
 
 
 def products(module: fx.GraphModule) -> list[Product]:
@@ -199,9 +199,7 @@ def flushed(architecture: tuple[int, int]) -> int:
     return L2_MIB.get(architecture, 0) * MIB
 
 
-def search(
-    sought: Sequence[Product], flushed_bytes: int, recording: Callable[[], list[Any]]
-) -> None:
+def search(sought: Sequence[Product], flushed_bytes: int) -> None:
     """Record the search for the fastest kernel of each product that was not timed before."""
     for mode in recording():
         for product in sought:

@@ -44,12 +44,11 @@ def around(architecture: tuple[int, int]) -> dict[Any, Around]:
 
 def instead(architecture: tuple[int, int]) -> dict[Any, Any]:
     """Return fakes that replace torch's own, by operator."""
-    convolutions = convolution.Convolutions(architecture)
-    processors = reductions.Reductions(architecture).processors
+    processors = reductions.processors_of(architecture)
     return {
         **data_dependent.INSTEAD,
         **_OWN,
-        **convolutions.instead(),
+        **convolution.Convolutions(architecture).instead(),
         **recurrent.INSTEAD,
         **recurrent.Cells(processors).instead(),
         **indexing.INSTEAD,
@@ -111,7 +110,7 @@ def install(architecture: tuple[int, int]) -> None:
     This lasts until :func:`uninstall`; ``architecture`` is that of the next training.
     """
     global _library, _flatten
-    rows = normalization.Rows(reductions.Reductions(architecture).processors)
+    rows = normalization.Rows(reductions.processors_of(architecture))
     _composites.update(
         {
             "scaled_dot_product_attention": attention.Attention(architecture),

@@ -136,26 +136,10 @@ def _comparing(name: str) -> Callable[..., Any]:
     return compare
 
 
-_KEEPING = (
-    "add",
-    "radd",
-    "sub",
-    "rsub",
-    "mul",
-    "rmul",
-    "truediv",
-    "rtruediv",
-    "pow",
-    "rpow",
-    "mod",
-    "rmod",
-    "floordiv",
-    "rfloordiv",
-    "neg",
-    "pos",
-    "abs",
+_ARITHMETIC = (
+    "add radd sub rsub mul rmul truediv rtruediv pow rpow mod rmod floordiv rfloordiv neg pos abs"
 )
-for _name in _KEEPING:
+for _name in _ARITHMETIC.split():
     setattr(Unsure, f"__{_name}__", _calculating(f"__{_name}__"))
 for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
     setattr(Unsure, f"__{_name}__", _comparing(f"__{_name}__"))
@@ -218,10 +202,6 @@ def _of_one(how: Callable[[Any], Any]) -> Rule:
             note(out, how(number))
 
     return rule
-
-
-def _not(number: Any) -> Any:
-    return not number
 
 
 def _summed(func: Any, args: Any, kwargs: Any, out: Any) -> None:
@@ -289,7 +269,7 @@ _RULES: list[tuple[Rule, str]] = [
     (_of_two(lambda one, other: bool(one) or bool(other)), "logical_or"),
     (_of_two(operator.and_), "bitwise_and.Tensor bitwise_and.Scalar"),
     (_of_two(operator.or_), "bitwise_or.Tensor bitwise_or.Scalar"),
-    (_of_one(_not), "logical_not"),
+    (_of_one(operator.not_), "logical_not"),
     (_of_one(lambda number: not number if isinstance(number, bool) else ~number), "bitwise_not"),
     (_of_one(operator.neg), "neg"),
     (_of_one(abs), "abs"),

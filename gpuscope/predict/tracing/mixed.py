@@ -6,7 +6,6 @@ it wraps. Buffers stay as they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,18 +15,28 @@ from torch.utils._pytree import tree_map
 from ..fully_sharded import block_of
 from ..request import CannotPredict
 
-TYPES = {"bf16": torch.bfloat16}
+TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def cast_inputs(kind: torch.dtype) -> Callable[[nn.Module, Any, Any], tuple[Any, Any]]:
-    """Return a hook that casts the floating-point tensors that a module is called with."""
+def cast_parameters(model: nn.Module, kind: torch.dtype) -> None:
+    """Cast the floating-point parameters of ``model``."""
+    for parameter in model.parameters():
+        if parameter.is_floating_point():
+            parameter.data = parameter.data.to(kind)
+
+
+def cast_inputs(module: nn.Module, kind: torch.dtype) -> None:
+    """Cast the floating-point tensors with which ``module`` is called from now on."""
 
     def to_kind(value: Any) -> Any:
         if isinstance(value, torch.Tensor) and value.is_floating_point():
             return value.to(kind)
         return value
 
-    return lambda _, args, named: (tree_map(to_kind, args), tree_map(to_kind, named))
+    def inputs(_: nn.Module, args: Any, named: Any) -> tuple[Any, Any]:
+        return tree_map(to_kind, args), tree_map(to_kind, named)
+
+    module.register_forward_pre_hook(inputs, with_kwargs=True)
 
 
 def cast(model: nn.Module, params: str, wrap: str) -> None:
@@ -41,10 +50,7 @@ def cast(model: nn.Module, params: str, wrap: str) -> None:
             "leave out --fsdp-params, or build the model in float32",
             "usage",
         )
-    for parameter in parameters:
-        parameter.data = parameter.data.to(kind)
-
-    inputs = cast_inputs(kind)
+    cast_parameters(model, kind)
     for name, module in model.named_modules():
         if not name or (wrap == "blocks" and block_of(name) == name):
-            module.register_forward_pre_hook(inputs, with_kwargs=True)
+            cast_inputs(module, kind)

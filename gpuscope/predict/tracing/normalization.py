@@ -59,7 +59,7 @@ def _in_rows(fakes: Fakes, x: Any, operation: str) -> list[int]:
     """
     if x.device.index is None or x.is_contiguous():
         return []
-    return [fakes.recorder.allocate(x.numel() * x.element_size(), operation, "temporary")]
+    return [fakes.recorder.allocate(x.nbytes, operation, "temporary")]
 
 
 def layer_forward(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
@@ -138,25 +138,17 @@ class Rows:
                 fakes.hold(one, func)
             copied += _in_rows(fakes, grad, operation)
         else:
-            first = [
-                recorder.allocate(one.numel() * one.element_size(), operation, "temporary")
-                for one in wanted
-            ]
+            first = [recorder.allocate(one.nbytes, operation, "temporary") for one in wanted]
             copied += _in_rows(fakes, grad, operation)
             for one in wanted:
-                copied.append(
-                    recorder.allocate(
-                        partial * one.numel() * one.element_size(), operation, "temporary"
-                    )
-                )
+                copied.append(recorder.allocate(partial * one.nbytes, operation, "temporary"))
             for one, before in zip(wanted, first, strict=True):
                 fakes.hold(one, func)
                 recorder.passing(
                     buffer_bytes(partial, columns, False, False, self._processors), operation
                 )
                 recorder.free(before)
-        for block in reversed(copied):
-            recorder.free(block)
+        recorder.free_all(copied)
         return (dx, *sums)
 
     def rms_norm(self, x: Any, shape: Any, weight: Any = None, eps: float | None = None) -> Any:
@@ -246,8 +238,7 @@ def batch_backward(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
     for made in out:
         if made is not None:
             fakes.hold(made, func)
-    for block in reversed(sums):
-        recorder.free(block)
+    recorder.free_all(sums)
     return out
 
 

@@ -79,10 +79,7 @@ def _modules() -> list[Any]:
 
 
 def make(kind: str, parameters: Any, rate: float, **options: Any) -> Any:
-    """Return a new optimizer by its name in lower case.
-
-    Adamw, sgd (with momentum), adam, adagrad…
-    """
+    """Return a new optimizer of torch by its name in lower case; sgd has momentum."""
     found = {
         name.lower(): value for name, value in vars(torch.optim).items() if inspect.isclass(value)
     }
@@ -103,6 +100,12 @@ def make(kind: str, parameters: Any, rate: float, **options: Any) -> Any:
     if chosen is torch.optim.SGD:
         options["momentum"] = MOMENTUM
     return chosen(parameters, lr=rate, **options)
+
+
+def default(request: Request, parameters: Any, rate: float) -> Any:
+    """Return the optimizer that ``request`` names for a model that brings none, else AdamW."""
+    kind = request.optimizer or "adamw"
+    return make(kind, parameters, rate, foreach=request.foreach, fused=request.fused)
 
 
 def chosen(optimizer: Any, request: Request) -> Any:

@@ -1,6 +1,4 @@
-"""Record what is allocated and freed while a training is traced.
-
-At the end it determines what each block is for.
+"""Record what is allocated and freed while a training is traced, and what each block is for.
 
 A block's category is known only later. A tensor that was made in the forward pass is an activation
 if the backward pass finds it alive, and a parameter if the model turns out to hold it. So each
@@ -9,7 +7,7 @@ block is recorded with what is known when it is made, and :meth:`Recorder.finish
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from ..trace import Owner, PhaseMark, Trace
@@ -84,10 +82,14 @@ class Recorder:
         self.trace.events.append(~block)
         self.live_bytes -= self.trace.sizes[block]
 
+    def free_all(self, blocks: Sequence[int]) -> None:
+        """Free blocks in the reverse of their order, as the scope of a C++ function does."""
+        for block in reversed(blocks):
+            self.free(block)
+
     def live(self) -> set[int]:
         """Return the blocks that are not freed."""
-        events = self.trace.events
-        return {event for event in events if event >= 0} - {~event for event in events if event < 0}
+        return set(self.trace.live(len(self.trace.events)))
 
     def forget(self, blocks: set[int]) -> None:
         """Remove those of ``blocks`` that are freed by now, as if they had been on the host."""
@@ -113,9 +115,7 @@ class Recorder:
 
     def passing(self, sizes: Iterable[int], operation: str, category: str = "temporary") -> None:
         """Record blocks that a kernel allocates together and frees before it returns."""
-        blocks = [self.allocate(size, operation, category) for size in sizes if size > 0]
-        for block in reversed(blocks):
-            self.free(block)
+        self.free_all([self.allocate(size, operation, category) for size in sizes if size > 0])
 
     def could_take(self, size: int) -> None:
         """Note that the running kernel may take ``size`` bytes of scratch memory in addition."""
@@ -156,27 +156,24 @@ class Recorder:
         """Return the trace with every block's owner. The recorder cannot be used afterwards."""
         trace, made = self.trace, list(self._made)
         self._sort_frees()
-        death = self._deaths()
+        death = {~event: at for at, event in enumerate(trace.events) if event < 0}
         table: dict[Owner, int] = {}
         ends, place = self._ends, 0
         end = ends[0] if ends else 0
-        born = 0
-        for at, event in enumerate(trace.events):
-            if event < 0:
+        for at, block in enumerate(trace.events):
+            if block < 0:
                 continue
             while at >= end and place < len(ends):
                 place += 1
                 end = ends[place] if place < len(ends) else len(trace.events)
-            born = event
-            first = made[trace.owners[born]]
-            category, module = self._decided.get(born, ("", None))
+            first = made[trace.owners[block]]
+            category, module = self._decided.get(block, ("", None))
             if not category:
-                category = first.category or _category(
-                    first, outlives=death.get(born, 1 << 62) >= end
-                )
+                outlives = block not in death or death[block] >= end
+                category = first.category or _category(first, outlives)
             named = first.module if module is None else module
             owner = Owner(category, named, first.operation, first.stack)
-            trace.owners[born] = table.setdefault(owner, len(table))
+            trace.owners[block] = table.setdefault(owner, len(table))
         for block in self._forgotten:
             trace.owners[block] = 0
         trace.owner_table = list(table)
@@ -198,9 +195,6 @@ class Recorder:
                     events[begin:at] = sorted(events[begin:at], reverse=True)
                 begin = at if at < len(events) and events[at] < 0 else at + 1
 
-    def _deaths(self) -> dict[int, int]:
-        return {~event: at for at, event in enumerate(self.trace.events) if event < 0}
-
 
 def _category(made: _Made, outlives: bool) -> str:
     """Return the category of a block.
@@ -219,21 +213,10 @@ def _category(made: _Made, outlives: bool) -> str:
     return "temporary"
 
 
-_SOURCES = frozenset(
-    (
-        "rand",
-        "randn",
-        "randint",
-        "empty",
-        "zeros",
-        "ones",
-        "full",
-        "arange",
-        "_to_copy",
-        "index",
-        "index_select",
-    )
-)
+_SOURCES = frozenset((
+    "rand", "randn", "randint", "empty", "zeros", "ones", "full", "arange", "_to_copy", "index",
+    "index_select",
+))  # fmt: skip
 """Operators that make a micro-batch when no module is running."""
 
 

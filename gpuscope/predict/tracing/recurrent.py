@@ -263,8 +263,7 @@ def forward(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
     kept = reserve_bytes(mode, numbers, layers, dropout, x.element_size(), ways) if train else 0
     reserve = x.new_empty((kept,), dtype=torch.uint8)
     fakes.hold(reserve, func)
-    for block in reversed(copied):
-        recorder.free(block)
+    recorder.free_all(copied)
     # inside the block of all of them, which the backward pass keeps to its end
     weights = params[0].detach()
     return y, hy, cy, reserve, weights
@@ -279,7 +278,7 @@ def backward(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
     recorder, ways = fakes.recorder, 2 if both else 1
     moved = first and not packed
     x_bytes = _copied_bytes(x, moved)
-    passing = [hidden.numel() * hidden.element_size() for hidden in (hx, cx) if hidden is not None]
+    passing = [hidden.nbytes for hidden in (hx, cx) if hidden is not None]
     passing += [x_bytes, 0 if grad is None else _copied_bytes(grad, moved)]
     blocks = [recorder.allocate(size, "cudnn_rnn", "temporary") for size in passing if size]
     dx = (
@@ -295,8 +294,7 @@ def backward(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
     work = workspace_bytes(mode, x, params, width, hx.shape[1], layers, ways, dropout)
     recorder.passing([work], "cudnn_rnn", "workspace")
     hidden = len(blocks) - bool(x_bytes) - bool(passing[-1])
-    for block in reversed(blocks[hidden:]):
-        recorder.free(block)
+    recorder.free_all(blocks[hidden:])
     grads: list[Any] = []
     if mask[3]:
         copied = [recorder.allocate(x_bytes, "cudnn_rnn", "temporary")] if x_bytes else []
@@ -304,10 +302,8 @@ def backward(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
         fakes.hold(flat, func)
         grads = _views(flat, params)
         recorder.passing([work], "cudnn_rnn", "workspace")
-        for block in copied:
-            recorder.free(block)
-    for block in reversed(blocks[:hidden]):
-        recorder.free(block)
+        recorder.free_all(copied)
+    recorder.free_all(blocks[:hidden])
     return dx, dhx, dcx, grads
 
 
@@ -317,7 +313,7 @@ def _copied_bytes(tensor: Any, moved: bool) -> int:
     It reads all samples of a step one after the other, without gaps.
     """
     ordered = tensor.transpose(0, 1) if moved else tensor
-    return 0 if ordered.is_contiguous() else tensor.numel() * tensor.element_size()
+    return 0 if ordered.is_contiguous() else tensor.nbytes
 
 
 def gru_cell(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:

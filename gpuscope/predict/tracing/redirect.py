@@ -1,7 +1,4 @@
-"""Redirect a program that uses ``cuda`` to the device in its place.
-
-Its queries to CUDA are answered too.
-"""
+"""Redirect a program that uses ``cuda`` to the traced device, and answer its queries to CUDA."""
 
 from __future__ import annotations
 
@@ -160,22 +157,13 @@ def _new_tensor(mode: Redirect, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _new(mode: Redirect, func: Any, args: Any, kwargs: Any) -> Any:
-    """Make a tensor as ``Tensor.new`` of older programs does.
-
-    It is a tensor of a shape, or of numbers, with the first one's type and device.
-    """
+    """Replace ``Tensor.new`` of older programs: a tensor of the first one's type and device."""
     like, given = args[0], args[1:]
     device = stand_in(kwargs.get("device") or like.device)
     if len(given) == 1 and isinstance(given[0], torch.Tensor):
         return given[0].to(device=device, dtype=like.dtype)
-    if (
-        len(given) == 1
-        and isinstance(given[0], (list, tuple))
-        and not isinstance(given[0], torch.Size)
-    ):
-        return _from_data(mode, torch.tensor, given, {"dtype": like.dtype, "device": device})
-    shape = given[0] if given and isinstance(given[0], torch.Size) else given or (0,)
-    return torch.empty(tuple(shape), dtype=like.dtype, device=device)
+    with mode:
+        return interface.from_shape_or_numbers(given, like.dtype, device)
 
 
 def _is_cuda(mode: Redirect, func: Any, args: Any, kwargs: Any) -> Any:
@@ -226,7 +214,7 @@ class _Unseen(FakeTensor, metaclass=_NeverInstance):  # type: ignore[misc]
 
 
 @contextlib.contextmanager
-def redirected(doubt: Callable[[Doubt], None] = lambda _: None) -> Iterator[None]:
+def redirected(doubt: Callable[[Doubt], None]) -> Iterator[None]:
     """Redirect as :class:`Redirect` does, also inside a backward pass.
 
     Recomputation and the user's own Functions run there. torch disables a mode while it handles a
@@ -377,15 +365,16 @@ def pretended(
 _default_device = torch.set_default_device
 
 
+_OF_WORKERS = (
+    "pin_memory", "persistent_workers", "prefetch_factor", "timeout", "multiprocessing_context",
+)  # fmt: skip
+
+
 def _in_this_process(plain: Any) -> Any:
+    """Return ``DataLoader.__init__`` for a loader that has no worker processes."""
+
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        for name in (
-            "pin_memory",
-            "persistent_workers",
-            "prefetch_factor",
-            "timeout",
-            "multiprocessing_context",
-        ):
+        for name in _OF_WORKERS:
             kwargs.pop(name, None)
         if "num_workers" in kwargs:
             kwargs["num_workers"] = 0

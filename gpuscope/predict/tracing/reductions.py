@@ -89,11 +89,16 @@ def buffer_bytes(
     return size, 4 * grid
 
 
+def processors_of(architecture: tuple[int, int]) -> tuple[int, int]:
+    """Return the number of multiprocessors of such a GPU, and of threads on each."""
+    return PROCESSORS.get(architecture, HOPPER)
+
+
 class Reductions:
-    """Allocates what sums take besides their results."""
+    """Allocates the scratch memory of sums."""
 
     def __init__(self, architecture: tuple[int, int]):
-        self.processors = PROCESSORS.get(architecture, HOPPER)
+        self._processors = processors_of(architecture)
 
     def around(self) -> dict[Any, Any]:
         ops = (aten.sum.default, aten.sum.dim_IntList, aten.mean.default, aten.mean.dim)
@@ -125,7 +130,7 @@ class Reductions:
         inputs = x.numel() // outputs
         side_by_side = _VECTOR if fastest else _neighbours(x, dims)
         buffers = buffer_bytes(
-            inputs, outputs, fastest, flat, self.processors, element, side_by_side
+            inputs, outputs, fastest, flat, self._processors, element, side_by_side
         )
         recorder.passing([_cast_bytes(x, out), *buffers], "sum")
 

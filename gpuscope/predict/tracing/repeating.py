@@ -17,12 +17,7 @@ def repeat_last_step(recorder: Recorder, first_event: int, first_mark: int, numb
     """
     trace = recorder.trace
     events, sizes, owners = trace.events, trace.sizes, trace.owners
-    before = set()
-    for event in events[:first_event]:
-        if event >= 0:
-            before.add(event)
-        else:
-            before.discard(~event)
+    before = trace.live(first_event)
     step = events[first_event:]
     made, freed = [event for event in step if event >= 0], {~event for event in step if event < 0}
     lost = sorted(block for block in before if block in freed)

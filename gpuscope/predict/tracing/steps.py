@@ -77,12 +77,11 @@ def trace(request: Request, emulate: bool = True) -> Traced:
     recorder.module = modules.current
     if request.project:
         recorder.stack = ProjectFiles(request.project).running
-    by_value = data_dependent.guess, data_dependent.SIZED_BY_VALUES
     if emulate:
-        fakes = Quick(recorder, kernels.around(chip), kernels.instead(chip), *by_value)
+        fakes = Quick(recorder, kernels.around(chip), kernels.instead(chip))
         fakes.sums_in_place, fakes.architecture = True, chip
     else:
-        fakes = Quick(recorder, {}, data_dependent.INSTEAD, *by_value)
+        fakes = Quick(recorder, {}, data_dependent.INSTEAD)
     with contextlib.ExitStack() as stack:
         stack.enter_context(switches.restored_after())
         if emulate:
@@ -167,12 +166,10 @@ class _Training:
                 "is created later."
             )
             fakes.doubt(Doubt("scaler", text))
-        held: dict[int, Any] = {}
-        for parameter in self.subject.model.parameters():
-            held[id(parameter)] = parameter
         self.batch, self.source = self.subject.batch, self.subject.source
         self.parameters = adapters.numbers(self.subject.model)
-        stored = [part for one in held.values() for part in adapters.parts(one) or [one]]
+        parameters = self.subject.model.parameters()
+        stored = [part for one in parameters for part in adapters.parts(one) or [one]]
         if not any(fakes.block(part) is not None for part in stored):
             fakes.doubt(
                 Doubt(
@@ -197,23 +194,23 @@ class _Training:
             data_parallel.install(inner, request.ranks)
         self._engine = self._deepspeed() if request.deepspeed else None
 
-    def _deepspeed(self) -> zero.Stages12 | zero3.Stage3 | None:
-        """Put DeepSpeed's engine around the model; None where it divides nothing."""
-        told, ranks = Zero.of(self.request.deepspeed), self.request.ranks
+    def _deepspeed(self) -> zero.Stages12 | zero3.Stage3:
+        """Return DeepSpeed's engine around the model, as its configuration asks."""
+        config, ranks = Zero.of(self.request.deepspeed), self.request.ranks
         subject, fakes = self.subject, self.fakes
         fakes.doubt(Doubt("unmeasured", DOUBT, "deepspeed", PERCENT))
-        if told.checkpointing:
+        if config.checkpointing:
             fakes.doubt(Doubt("unmeasured", CHECKPOINTING, "activation_checkpointing"))
         whole = set(self.recorder.live())
-        zero.cast(subject.model, zero.TYPES[told.kind])
-        subject.optimizer = zero.optimizer_for(told, subject.optimizer)
+        zero.cast(subject.model, config.kind)
+        subject.optimizer = zero.optimizer_for(config, subject.optimizer)
         found: zero.Stages12 | zero3.Stage3
-        if told.stage == 3:
-            found = zero3.Stage3(told, ranks, subject.model, subject.optimizer, fakes)
+        if config.stage == 3:
+            found = zero3.Stage3(config, ranks, subject.model, subject.optimizer, fakes)
             self.recorder.forget(whole)
         else:
             self.recorder.forget(whole)
-            found = zero.Stages12(told, ranks, subject.optimizer, fakes)
+            found = zero.Stages12(config, ranks, subject.optimizer, fakes)
         self._model_blocks()
         return found
 
@@ -254,7 +251,7 @@ class _Training:
             last = micro == request.accumulate - 1
             with self._autocast():
                 if self._reducer is not None:
-                    self._reducer.before_forward(last)
+                    self._reducer.before_forward()
                 if isinstance(self._engine, zero3.Stage3):
                     self._engine.before_forward()
                 loss = subject.loss()
@@ -294,9 +291,7 @@ class _Training:
         if parts:
             self.fakes.doubt(adapters.QUANTISED)
         for part in parts or [tensor]:
-            block = self.fakes.block(part)
-            if block is not None:
-                self.recorder.decide(block, category, module)
+            self.fakes.decide(part, category, module)
 
     def _model_blocks(self) -> None:
         for name, buffer in self.subject.model.named_buffers():

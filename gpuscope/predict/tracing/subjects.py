@@ -80,12 +80,8 @@ def _preset(request: Request) -> Subject:
             module.checkpoint = request.checkpoint == 1
     if request.checkpoint > 1:
         checkpointing.wrap(task.model, request.checkpoint)
-    kind = request.optimizer or "adamw"
-    rate = preset.sgd_rate if kind == "sgd" else preset.learning_rate
-    parameters = list(task.model.parameters())
-    optimizer = optimizers.make(
-        kind, parameters, rate, foreach=request.foreach, fused=request.fused
-    )
+    rate = preset.sgd_rate if request.optimizer == "sgd" else preset.learning_rate
+    optimizer = optimizers.default(request, task.model.parameters(), rate)
 
     def loss() -> torch.Tensor:
         inputs, targets = source.next()
@@ -139,15 +135,8 @@ def _transformers(request: Request, path: Path) -> Subject:
         model.gradient_checkpointing_enable()
     elif request.checkpoint:
         checkpointing.wrap(model, request.checkpoint)
-    kind = request.optimizer or "adamw"
-    optimizer = optimizers.make(
-        kind,
-        [one for one in model.parameters() if one.requires_grad],
-        RATE,
-        foreach=request.foreach,
-        fused=request.fused,
-    )
-    return Subject(model, optimizer, loss, batch)
+    trained = [one for one in model.parameters() if one.requires_grad]
+    return Subject(model, optimizers.default(request, trained, RATE), loss, batch)
 
 
 def _torchvision(request: Request, name: str) -> Subject:
@@ -172,10 +161,7 @@ def _torchvision(request: Request, name: str) -> Subject:
         checkpointing.wrap(model, request.checkpoint)
     batch, pixels = request.batch or 8, request.resolution or PIXELS
     images = torch.randn(batch, 3, pixels, pixels, device=CUDA)
-    kind = request.optimizer or "adamw"
-    optimizer = optimizers.make(
-        kind, model.parameters(), RATE, foreach=request.foreach, fused=request.fused
-    )
+    optimizer = optimizers.default(request, model.parameters(), RATE)
 
     def loss() -> torch.Tensor:
         out = model(images)

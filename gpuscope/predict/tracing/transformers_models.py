@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -77,9 +78,7 @@ def make(
     return model, loss, batch
 
 
-def for_generation(
-    request: Request, path: Path, device: torch.device = CUDA
-) -> tuple[Any, nn.Module]:
+def for_generation(request: Request, path: Path) -> tuple[Any, nn.Module]:
     """Return (config, model) for generating text, in the config's own type.
 
     Raises :class:`CannotPredict` where the model has none.
@@ -95,7 +94,7 @@ def for_generation(
     model = transformers.AutoModelForCausalLM.from_config(config).to(_type(config))
     if request.quantize:
         adapters.prepare(model, None, request.quantize, language=True)
-    model.to(device).eval()
+    model.to(CUDA).eval()
     return config, model
 
 
@@ -257,16 +256,14 @@ class Inputs:
         return inputs
 
     def _required(self, name: str) -> bool:
-        """Return the arguments that are needed.
+        """Return whether an argument is needed.
 
         Models of text and images get both, though each is optional.
         """
         if self.takes[name].default is inspect.Parameter.empty:
             return True
-        return {
-            "input_ids",
-            "pixel_values",
-        } <= self.takes.keys() and self.task in _OF_IMAGES_AND_WORDS
+        both = {"input_ids", "pixel_values"} <= self.takes.keys()
+        return both and self.task in _OF_IMAGES_AND_WORDS
 
     def _numbers(self, below: int, *shape: int) -> torch.Tensor:
         return torch.randint(max(1, below), shape, device=self.device)
@@ -276,10 +273,7 @@ class Inputs:
             return self.request.sequence
         places = getattr(self.config, "axial_pos_shape", None)
         if places and getattr(self.config, "axial_pos_embds", False):
-            length = 1
-            for side in places:  # a reformer accepts no other length in training
-                length *= side
-            return length
+            return math.prod(places)  # a reformer accepts no other length in training
         names = ("max_position_embeddings", "n_positions", "max_source_positions")
         most = [
             value
@@ -367,12 +361,12 @@ class Inputs:
             or getattr(config, "encoder_config", None)
             or config
         )
-        names = (
+        names = [
             "feature_projection_input_dim",
             "num_mel_bins",
             "input_feat_per_channel",
             "input_dim",
-        )
+        ]
         bins = next((found for name in names if (found := getattr(audio, name, None))), 80)
         fixed = getattr(audio, "max_source_positions", None)
         if self._upright() and fixed:
@@ -420,15 +414,12 @@ class Inputs:
     def _ctc(self, inputs: dict[str, Any]) -> dict[str, Any]:
         return {"labels": self._numbers(self._words(), self.batch, WRITTEN)}
 
-    def _speech_seq2seq(self, inputs: dict[str, Any]) -> dict[str, Any]:
+    def _image_text_to_text(self, inputs: dict[str, Any]) -> dict[str, Any]:
         if "input_ids" in inputs:
             return {"labels": inputs["input_ids"]}
-        return {"labels": self._numbers(self._words(), self.batch, WRITTEN)}
+        return self._ctc(inputs)  # an encoder of images or sound, and a decoder of words
 
-    def _image_text_to_text(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        if "input_ids" not in inputs:  # an encoder of images and a decoder of words
-            return {"labels": self._numbers(self._words(), self.batch, WRITTEN)}
-        return {"labels": inputs["input_ids"]}
+    _speech_seq2seq = _image_text_to_text
 
     def _contrastive(self, inputs: dict[str, Any]) -> dict[str, Any]:
         return {"return_loss": True} if "return_loss" in self.takes else {}

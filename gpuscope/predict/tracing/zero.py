@@ -29,22 +29,15 @@ from torch import nn
 
 from ..deepspeed import Zero
 from ..request import CannotPredict
-from . import optimizers
+from . import mixed, optimizers
 from .fakes import Fakes
-from .mixed import cast_inputs
-
-TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-NORM = torch.float64
 
 
-def cast(model: nn.Module, kind: torch.dtype) -> None:
+def cast(model: nn.Module, kind: str) -> None:
     """Cast the parameters, and what the model is called with, as transformers' Trainer does."""
-    if kind == torch.float32:
-        return
-    for parameter in model.parameters():
-        if parameter.is_floating_point():
-            parameter.data = parameter.data.to(kind)
-    model.register_forward_pre_hook(cast_inputs(kind), with_kwargs=True)
+    if kind != "fp32":
+        mixed.cast_parameters(model, mixed.TYPES[kind])
+        mixed.cast_inputs(model, mixed.TYPES[kind])
 
 
 def optimizer_for(zero: Zero, optimizer: Any) -> Any:
@@ -98,7 +91,7 @@ class Stages12:
                 for _ in range(count)
             ]
             for buffer in self._buffers:
-                decide(self._fakes, buffer, "gradient")
+                self._fakes.decide(buffer, "gradient")
             self._place = 0
         if self._zero.stage == 2 or (self._zero.overlap and self._last):
             self._fill(parameter)
@@ -206,7 +199,7 @@ class _Group:
             host = torch.device("cpu")
             self.master = part.to(device=host) if zero.offload_optimizer else part
             self.master = nn.Parameter(self.master.to(torch.float32))
-        decide(fakes, self.master, "optimizer")
+        fakes.decide(self.master, "optimizer")
         options["params"] = [self.master]
         in_order = zero.stage == 1 and not zero.overlap
         self._rank = 0 if in_order else ranks - 1
@@ -234,7 +227,7 @@ class _Group:
             return
         if self._kept is None:
             self._kept = parameter.new_empty(self._most(self._rank))
-            decide(self._fakes, self._kept, "gradient")
+            self._fakes.decide(self._kept, "gradient")
             self._kept_elements = 0
         size = parameter.numel()
         parameter.grad = self._kept.narrow(0, self._kept_elements, size).view(parameter.shape)
@@ -270,18 +263,12 @@ class _Group:
         if single.numel() < self._share:
             single = nn.functional.pad(single, (0, self._share - single.numel()))
         self._sums, self.averaged = [], []
-        decide(self._fakes, single, "gradient")
+        self._fakes.decide(single, "gradient")
         return single
 
 
 def norms(gradients: Sequence[torch.Tensor]) -> None:
     """Take the norm of each gradient in float64."""
     for gradient in gradients:
-        wide = gradient.to(NORM)
+        wide = gradient.to(torch.float64)
         del wide
-
-
-def decide(fakes: Fakes, tensor: torch.Tensor, category: str) -> None:
-    block = fakes.block(tensor)
-    if block is not None:
-        fakes.recorder.decide(block, category)

@@ -32,7 +32,7 @@ from torch.nn import functional
 from ..deepspeed import Zero
 from .fakes import Fakes
 from .replaced import Replaced
-from .zero import decide, norms
+from .zero import norms
 
 
 class _Linear(torch.autograd.Function):  # type: ignore[misc]  # torch is Any here
@@ -148,19 +148,19 @@ class Stage3:
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def _divide(self) -> None:
-        zero, standing = self._zero, 0
+        zero, persistent = self._zero, 0
         for share in self._shares.values():
-            fits = share.elements + standing <= zero.model_persistence
+            fits = share.elements + persistent <= zero.model_persistence
             if fits and share.elements <= zero.persistence:
                 share.stays = True
-                standing += share.elements
+                persistent += share.elements
             share.parameter.data = self._empty(share)
         self._flat: list[torch.Tensor] = []
         first = next(iter(self._shares.values()))
         if not zero.offload_parameters:
             parts = sum(share.part for share in self._shares.values())
             self._flat.append(torch.empty(parts, dtype=first.kind, device=first.device))
-            decide(self._fakes, self._flat[0], "parameter")
+            self._fakes.decide(self._flat[0], "parameter")
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def _masters(self) -> None:
@@ -188,18 +188,18 @@ class Stage3:
             else None
         )
         if self._bucket is not None:
-            decide(self._fakes, self._bucket, "gradient")
+            self._fakes.decide(self._bucket, "gradient")
         if not zero.offload_optimizer:
             parts = sum(share.part for share in trained)
             whole = torch.empty(parts, dtype=self._kind, device=first.device)
-            decide(self._fakes, whole, "gradient")
+            self._fakes.decide(whole, "gradient")
             at = 0
             for share in trained:
                 share.gradient = whole.narrow(0, at, share.part)
                 at += share.part
         for _, _, master in self._groups:
             if master is not None:
-                decide(self._fakes, master, "optimizer")
+                self._fakes.decide(master, "optimizer")
 
     def _sub_groups(self, shares: list[_Share]) -> list[list[_Share]]:
         if sum(share.part for share in shares) <= self._zero.group:
@@ -282,7 +282,7 @@ class Stage3:
                 else:
                     whole = torch.empty(share.shape, dtype=share.kind, device=share.device)
                 share.parameter.data = whole
-                decide(self._fakes, whole, "parameter")
+                self._fakes.decide(whole, "parameter")
                 share.held, share.coming, share.whole = share.coming, None, True
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
@@ -430,7 +430,7 @@ class Stage3:
             parts = [share.gradient for share in group if share.gradient is not None]
             whole = torch.cat(parts) if len(parts) > 1 else parts[0]
             master.grad = whole.to(torch.float32)
-            decide(self._fakes, master.grad, "gradient")
+            self._fakes.decide(master.grad, "gradient")
             del whole
             options["params"] = [master]
             self.optimizer.param_groups = [options]
