@@ -170,3 +170,18 @@ def test_what_cannot_be_one_graph_is_compiled_in_parts() -> None:
     traced = steps.trace(request)
     assert {doubt.operation for doubt in traced.doubts} >= {"graph break", "torch.compile"}
     assert "empty_strided" in {owner.operation for owner in traced.trace.owner_table}
+
+
+def test_a_search_times_reductions_along_both_axes_with_arguments_of_their_own() -> None:
+    """It begins with half of the rows a part, so the sums of the parts take the most."""
+    request = Request(f"{HERE}:rows", batch=1 << 17, compile=True, max_autotune=True, steps=1)
+    trace = steps.trace(request).trace
+    sought = [
+        size
+        for block, size in enumerate(trace.sizes)
+        if trace.owner(block).operation == kernel_timing.CHOSEN
+    ]
+    rows, sums = (1 << 17) * factories.WIDTH * 4, factories.WIDTH * 4
+    assert sums * (1 << 17) // 32 in sought
+    assert sums * (1 << 17) // 128 in sought
+    assert sought.count(rows) >= 6

@@ -94,6 +94,6 @@ def test_the_search_for_the_fastest_product_takes_its_operands_once_more():
     recorder = Recorder()
     product = Product(torch.ops.aten.mm.default, [a, b], out)
     with recorded_by(recorder):
-        search([product, product], FLUSHED)
+        search([product, product], [], FLUSHED)
     assert recorder.trace.sizes == [512 * 1024 * 4, 1024 * 256 * 4, 512 * 256 * 4, FLUSHED]
     assert recorder.live_bytes == 0

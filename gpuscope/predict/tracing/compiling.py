@@ -77,8 +77,9 @@ POOLED = Doubt(
 )
 SEARCHED = Doubt(
     "compiled",
-    "The search for the fastest kernels takes operands and results of each product once more. "
-    "Which kernels it chooses, and what they fuse, is not predicted.",
+    "The search for the fastest kernels takes operands and results of each product, and of "
+    "reductions along both axes, once more. Which kernels it chooses, and what they fuse, is not "
+    "predicted.",
     "max-autotune",
     5.0,
 )

@@ -59,8 +59,8 @@ def write(
     """Compile the graph as inductor does. It raises whatever inductor raises.
 
     ``visible`` holds the places of the outputs that the program sees, whose strides are kept. With
-    ``max_autotune``, what the search for the fastest matrix products takes is recorded when the
-    graph first runs.
+    ``max_autotune``, what the search for the fastest kernels takes is recorded when the graph first
+    runs.
     """
     from torch._inductor import config
 
@@ -104,10 +104,14 @@ def write(
                 is_inference=inference,
                 is_backward=backward,
             )
+            seeking: contextlib.AbstractContextManager[list[str]] = (
+                kernel_timing.split_sizes_sought() if max_autotune else contextlib.nullcontext([])
+            )
             with (
                 V.set_graph_handler(graph),
                 V.set_extern_kernel_nodes([]),
                 V.set_debug_handler(debug.DebugContext()),
+                seeking as split,
             ):
                 graph.run(*moved)
                 strides = [_strides(out) for out in graph.graph_outputs]
@@ -117,10 +121,10 @@ def write(
     run = _function(text, graph, flushed_bytes)
     if not max_autotune:
         return Written(run, strides)
-    sought = kernel_timing.products(module)
+    products = kernel_timing.products(module)
 
     def run_after_search(values: list[Any]) -> Any:
-        kernel_timing.search(sought, flushed_bytes)
+        kernel_timing.search(products, split, flushed_bytes)
         return run(values)
 
     return Written(run_after_search, strides)

@@ -6,14 +6,16 @@ the arguments that it changes. In a backward or inference graph, a copy that wou
 made on the host instead.
 
 In the mode ``max-autotune``, kernels for each kind of matrix product are timed while the graph is
-compiled, with operands and a result made for that.
+compiled, with operands and a result made for that. So are kernels that reduce along both axes, with
+arguments made for that, and with several sizes of the parts in which they reduce along the second.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -152,8 +154,12 @@ def _storage_bytes(value: Any) -> int:
     """Return the bytes between the first and the last element of a tensor."""
     if not isinstance(value, torch.Tensor) or not value.numel():
         return 0
-    steps = zip(value.shape, value.stride(), strict=True)
-    return int((1 + sum((size - 1) * step for size, step in steps)) * value.element_size())
+    return int(_span(value.shape, value.stride()) * value.element_size())
+
+
+def _span(size: Sequence[int], stride: Sequence[int]) -> int:
+    """Return how many elements lie from the first to the last one of a tensor."""
+    return 1 + sum((length - 1) * step for length, step in zip(size, stride, strict=True))
 
 
 @dataclass(frozen=True)
@@ -194,14 +200,90 @@ def products(module: fx.GraphModule) -> list[Product]:
     return found
 
 
+class _Captured(Exception):
+    """Carries the code of a kernel that is about to be timed."""
+
+
+@contextlib.contextmanager
+def split_sizes_sought() -> Iterator[list[str]]:
+    """Let inductor seek the split size of reductions along both axes, as ``max-autotune`` does.
+
+    Yields a list that gets the code of the kernels that it times first: with half of the size that
+    it begins with, and with the double. It goes on from the faster one, which is not known, and
+    whose arguments are hardly larger. A torch that does not seek split sizes times nothing.
+    """
+    from torch._inductor import codecache, config
+    from torch._inductor.runtime.coordinate_descent_tuner import CoordescTuner
+
+    found: list[str] = []
+
+    def capture(source: str, *_: Any, **__: Any) -> Any:
+        raise _Captured(source)
+
+    def seek(
+        measure: Callable[[int], float], first: int, least: int = 1, most: int = 1 << 30
+    ) -> int:
+        for size in (first // 2, first * 2):
+            try:
+                measure(min(max(size, least), most))
+            except _Captured as captured:
+                found.append(str(captured))
+        return first
+
+    if not hasattr(config.triton, "mix_order_reduction_autotune_split_size"):
+        yield found
+        return
+    replaced = Replaced()
+    replaced.change(CoordescTuner, "autotune_single_field", staticmethod(seek))
+    replaced.change(codecache.PyCodeCache, "load", capture)
+    try:
+        with config.patch({"triton.mix_order_reduction_autotune_split_size": True}):
+            yield found
+    finally:
+        replaced.restore()
+
+
+def argument_bytes(source: str) -> list[int]:
+    """Return the sizes of the tensors that inductor makes to time the kernel of ``source``.
+
+    They are its arguments, and one more of each that it changes.
+    """
+    made = next(
+        node
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.FunctionDef) and node.name == "get_args"
+    )
+    sizes = [_made_bytes(node.value) for node in made.body if isinstance(node, ast.Assign)]
+    changed = _facts(source)[0]
+    return [size for size in sizes if size] + [sizes[at] for at in changed if at < len(sizes)]
+
+
+def _made_bytes(value: ast.expr) -> int:
+    """Return the bytes of ``rand_strided(size, stride, …)`` or ``torch.zeros(count, …)``."""
+    if not isinstance(value, ast.Call):
+        return 0  # a number
+    dtype = next(word.value for word in value.keywords if word.arg == "dtype")
+    itemsize: int = getattr(torch, ast.unparse(dtype).removeprefix("torch.")).itemsize
+    given = [ast.literal_eval(part) for part in value.args]
+    size, stride = given if len(given) == 2 else ((given[0],), (1,))
+    return _span(size, stride) * itemsize
+
+
 def flushed(architecture: tuple[int, int]) -> int:
     """Return the size of the buffer that is filled before each run, in bytes."""
     return L2_MIB.get(architecture, 0) * MIB
 
 
-def search(sought: Sequence[Product], flushed_bytes: int) -> None:
-    """Record the search for the fastest kernel of each product that was not timed before."""
+def search(sought: Sequence[Product], split: Sequence[str], flushed_bytes: int) -> None:
+    """Record the search for the fastest kernels of what was not timed before.
+
+    Those are the products ``sought``, and the kernels whose code with another split size is in
+    ``split``.
+    """
     for mode in recording():
         for product in sought:
             if not mode.muted and mode.recorder.once(product.kind):
                 product.search(mode.recorder, mode.around.get(product.operation), flushed_bytes)
+        for source in split:
+            if not mode.muted and mode.recorder.once(source):
+                mode.recorder.passing([*argument_bytes(source), flushed_bytes], CHOSEN)
