@@ -109,7 +109,7 @@ class Trace:
                 found.pop(~event, None)
         return found
 
-    def with_marks(self) -> Iterator[tuple[list[Mark], int | None]]:
+    def with_marks(self) -> Iterator[tuple[list[PhaseMark], int | None]]:
         """Yield each event with the marks before it, and at last None with the remaining marks."""
         marks, begin = self.marks, 0
         for at, event in enumerate(self.events):
