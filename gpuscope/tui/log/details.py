@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...doctor.report import evidence_lines, fix_sentences
@@ -14,7 +14,7 @@ from ...text.clock import SECOND, clock_text
 from ...text.styled import Line, Piece
 from ...text.units import age_text
 from ..background.log_entry import GROUPS, LogEntry
-from ..doctor.text import fix_lines
+from ..doctor.cure import steps_lines
 from ..shared.event_rows import event_lines, sign
 from ..shell.keymap import key_of
 from ..theme import Glyphs
@@ -154,10 +154,7 @@ def beside_lines(
         head: Line = [(f"{sign(grave, glyphs)} ", grave)]
         out += [[]] if out else []
         out += styled.hang(head, [(case.finding.title, "title")], cells)
-        for number, fix in enumerate(steps_of(case.finding, replayed), 1):
-            shown = replace(fix, title=f"{number} {fix.title}")
-            yet = "now" if fix.now else "fix"
-            out += fix_lines(yet, shown, None, case.finding.effect is None, cells)
+        out += steps_lines(case.finding, None, replayed, cells)
     if not others:
         more = "nothing else" if own is not None else "nothing"
         out.append([(f"The Doctor finds {more} now.", "muted")])
