@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import sys
+from importlib.util import find_spec
 from typing import Dict, List, Mapping, NamedTuple, NoReturn, Optional, Tuple
 
 from ..errors import UsageError
@@ -22,6 +23,8 @@ from .hook_directory import prepare
 from .on_call import prepare as on_call_settings
 
 DOCTOR = "GPUSCOPE_DOCTOR"
+ASK_SECONDS = 5.0
+"""How long a Python may take to say whether it has torch."""
 _PYTHON = re.compile(r"(?:python|pypy)[0-9.]*[a-z]?")
 _WITH_VALUE = frozenset(("-X", "-W", "--check-hash-based-pycs"))
 
@@ -63,7 +66,7 @@ def command(words: List[str], env: Mapping[str, str]) -> List[str]:
         _check_script(words[0])
         return [python(env), *words]
     if words[0] in ("python", "python3"):
-        return [_environments_python(env) or _named_python(words[0], env), *words[1:]]
+        return [python(env, (words[0], "python3", "python")), *words[1:]]
     try:
         return [_program(words[0], env), *words[1:]]
     except CannotRun:
@@ -73,22 +76,44 @@ def command(words: List[str], env: Mapping[str, str]) -> List[str]:
         ) from None
 
 
-def python(env: Mapping[str, str]) -> str:
+def python(env: Mapping[str, str], names: Tuple[str, ...] = ("python3", "python")) -> str:
     """Return the Python of $VIRTUAL_ENV, else of $CONDA_PREFIX, else of PATH.
 
-    It runs the trainer, and need not be the Python that runs gpuscope.
+    It runs the trainer, and need not be the Python that runs gpuscope. Where no environment is
+    active and only gpuscope's own Python has torch, it is that one.
     """
     found = _environments_python(env)
     if found:
         return found
-    for name in ("python3", "python"):
+    for name in names:
         found = shutil.which(name, path=env.get("PATH"))
         if found:
-            return found
+            break
+    own = sys.executable
+    mine = find_spec("torch") if own and own != found else None
+    if mine is not None and mine.origin and not (found and _has_torch(found)):
+        return own
+    if found:
+        return found
     raise CannotRun(
         "no python in $VIRTUAL_ENV, $CONDA_PREFIX or PATH. Name it:  gpuscope run -- "
         "/path/to/python SCRIPT"
     )
+
+
+def _has_torch(program: str) -> bool:
+    """Tell whether a Python finds torch, which it does not import."""
+    import subprocess  # few runs need it
+
+    asked = [
+        program,
+        "-c",
+        "import importlib.util as u; raise SystemExit(not u.find_spec('torch'))",
+    ]
+    try:
+        return subprocess.run(asked, timeout=ASK_SECONDS, stderr=subprocess.DEVNULL).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
 
 
 def _environments_python(env: Mapping[str, str]) -> Optional[str]:
@@ -109,11 +134,6 @@ def _is_path_of_python(word: str) -> bool:
         and os.path.isfile(word)
         and os.access(word, os.X_OK)
     )
-
-
-def _named_python(name: str, env: Mapping[str, str]) -> str:
-    """Return what the name means in PATH, as in a shell, or another Python if it is not there."""
-    return shutil.which(name, path=env.get("PATH")) or python(env)
 
 
 def hiding_option(argv: List[str]) -> Optional[str]:

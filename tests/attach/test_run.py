@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -80,7 +81,7 @@ def environ_of(tmp_path: Path, *programs: str) -> dict[str, str]:
     return {"PATH": str(tmp_path / "bin")}
 
 
-def test_python_is_the_environments_then_paths(tmp_path):
+def test_python_is_the_environments_then_paths(tmp_path, monkeypatch):
     env = environ_of(tmp_path, "python3", "python")
     (tmp_path / "venv").mkdir()
     (tmp_path / "conda").mkdir()
@@ -93,8 +94,21 @@ def test_python_is_the_environments_then_paths(tmp_path):
         == venv["PATH"] + "/python"
     )
     assert run.python({**env, "VIRTUAL_ENV": "/not/there"}) == str(tmp_path / "bin/python3")
+    monkeypatch.setattr(run, "find_spec", lambda _: None)
     with pytest.raises(UsageError, match="no python"):
         run.python({"PATH": "/not/there"})
+
+
+def test_gpuscopes_own_python_is_taken_where_only_that_has_torch(tmp_path, monkeypatch):
+    env = environ_of(tmp_path, "python3")
+    monkeypatch.setattr(run, "find_spec", lambda _: SimpleNamespace(origin="torch"))
+    assert run.python(env) == str(tmp_path / "bin/python3"), "it has torch too"
+    (tmp_path / "bin/python3").write_text("#!/bin/sh\nexit 1\n")
+    assert run.python(env) == sys.executable
+    assert run.python({"PATH": "/not/there"}) == sys.executable
+    assert run.command(["python", "-m", "train"], env)[0] == sys.executable
+    monkeypatch.setattr(run, "find_spec", lambda _: None)
+    assert run.python(env) == str(tmp_path / "bin/python3")
 
 
 def test_words_become_a_command(tmp_path, monkeypatch):

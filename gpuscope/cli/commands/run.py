@@ -25,8 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "script",
         metavar="SCRIPT",
-        help="runs under the Python of $VIRTUAL_ENV, $CONDA_PREFIX or PATH, and so do -m MODULE "
-        "and python SCRIPT; a command after -- is run unchanged",
+        help="runs under the Python of $VIRTUAL_ENV, $CONDA_PREFIX or PATH, or gpuscope's own "
+        "where only that has torch; so do -m MODULE and python SCRIPT. A command after -- is run "
+        "unchanged",
     )
     parser.add_argument(
         "arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="belong to the trainer"
