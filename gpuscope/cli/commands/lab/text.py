@@ -63,7 +63,7 @@ def step(record: metrics.Step) -> str:
         per_step(record.step_seconds),
     ]
     if record.scale is not None:
-        parts.append(f"scale {record.scale:g}")
+        parts.append(f"scale {scale_text(record.scale)}")
     if record.skipped:
         parts.append(f"{record.skipped} skipped")
     if record.graph_breaks:
@@ -90,6 +90,11 @@ IN_WORDS = {
 """What the lines call keys of the document that can be unknown."""
 
 
+def scale_text(scale: float) -> str:
+    """Return the scale of a GradScaler, a power of two, in plain digits."""
+    return f"{scale:,.0f}" if scale >= 1 else f"{scale:g}"
+
+
 def in_words(document: Mapping[str, Any]) -> str:
     """Return the document as a few lines for a person; what is unknown has its reason."""
     lines = [f"{document['steps']:,} steps on {document['device']}" + _together(document)]
@@ -114,7 +119,8 @@ def in_words(document: Mapping[str, Any]) -> str:
     lines += _compiled(document.get("compile"))
     if document.get("scale") is not None:
         lines.append(
-            f"grad scaler   {document['scale']:g}, {document['skipped_steps']} steps skipped"
+            f"grad scaler   {scale_text(document['scale'])}, "
+            f"{document['skipped_steps']} steps skipped"
         )
     if document["peak_allocated_bytes"] is not None:
         allocated, reserved = (
