@@ -165,7 +165,11 @@ EXIT_CODES: Dict[str, Dict[int, str]] = {
         PROBLEMS: "a GPU is faulty or lost",
         UNCHECKED: "the driver did not answer",
     },
-    "ps": {OK: "listed", UNCHECKED: "the driver, a device or a host could not be asked"},
+    "ps": {
+        OK: "everything is listed",
+        UNCHECKED: "the driver, a device or a host could not be asked, as on a machine without an "
+        "NVIDIA driver; what is known is listed",
+    },
     "attach": {
         OK: "quit by the user, listed, attached or detached",
         PROBLEMS: "refused, busy or not confirmed",
