@@ -134,7 +134,7 @@ def page(rows: Iterable[Pitfall]) -> str:
 
 
 def _index(rows: Iterable[Pitfall], place: str) -> str:
-    lines = ["| name | what is wrong, or what to do |", "|---|---|"]
+    lines = ["| name | what is wrong |", "|---|---|"]
     lines += [f"| [`{row.id}`]({place.format(row.id)}) | {_safe(row.title)} |" for row in rows]
     return "\n".join(lines) + "\n"
 
@@ -169,7 +169,7 @@ def site_pages(rows: Iterable[Pitfall]) -> dict[str, str]:
 
 
 def _site_page(row: Pitfall) -> str:
-    lines = [f"# {_safe(row.title)}", "", f"`{row.id}` · [all pitfalls](../pitfalls.md)", ""]
+    lines = [f"# {row.id}", "", f"**{_safe(row.title)}.** [All pitfalls](../pitfalls.md)", ""]
     lines += ["## How it shows", "", _safe(row.symptom), "", "## Fixes", ""]
     lines += _fixes(row, " " * 4)
     for head, text in _advice(row):

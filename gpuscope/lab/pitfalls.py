@@ -42,6 +42,7 @@ class Pitfall:
     environment: tuple[str, ...] = ()
     evidence: tuple[str, ...]
     named: str
+    proves: tuple[str, ...] = ()
     shows_as: Literal["error", "warning", "figures"]
     expect: str
     note: str = ""
@@ -97,6 +98,12 @@ def load(where: Path | None = None) -> list[Pitfall]:
     return list(
         checked_rows.load(place / INDEX, "pitfall", lambda row: _pitfall(row, place)).values()
     )
+
+
+def find(name: str, pitfalls: Sequence[Pitfall]) -> Pitfall | None:
+    """Return the pitfall of this name, or else the one that reproduces a finding of this name."""
+    own = (one for one in pitfalls if one.id == name)
+    return next(own, None) or next((one for one in pitfalls if name in one.proves), None)
 
 
 def _pitfall(row: Any, place: Path) -> Pitfall:

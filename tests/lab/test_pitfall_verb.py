@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from gpuscope.doctor import table
 from gpuscope.lab import pitfalls
 from tests.fakes.in_process import command
 from tests.fakes.probe_client import ROOT, Reader, environment, sockets, wait_for
@@ -56,6 +57,17 @@ def test_the_list_names_every_pitfall_in_one_line():
     for one in document:
         assert Path(one["faulty"]["script"]).is_file()
         assert one["cured"]["command"][-1] == one["cured"]["script"]
+
+
+def test_a_name_of_the_doctor_finds_the_script_that_reproduces_it():
+    for row in table.load().values():
+        name = row.verify.removeprefix("gpuscope lab pitfall ")
+        if name != row.verify:
+            assert name == row.id
+            assert pitfalls.find(name, [*PITFALLS.values()]) is not None, name
+    found = pitfalls.find("num-workers", [*PITFALLS.values()])
+    assert found is PITFALLS["slow-input"]
+    assert "Did you mean: num-workers?" in command("lab", "pitfall", "num-worker").stderr
 
 
 def test_no_such_pitfall_and_json_of_one_are_usage_errors():

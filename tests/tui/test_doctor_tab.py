@@ -467,7 +467,7 @@ async def with_proof(
 async def test_r_lays_the_proof_ready_in_the_lab_and_starts_nothing():
     app = make_app(views.cpu_only(), "doctor")
     async with app.run_test(size=(120, 40)) as pilot:
-        await with_proof(pilot, app, "gpuscope lab pitfall slow-input")
+        await with_proof(pilot, app, "gpuscope lab pitfall num-workers")
         await until(pilot, "▸ The GPU waits for its input", "Enter With the mistake")
         assert app.session.labs.demo is None
         await pilot.press("escape", "4")

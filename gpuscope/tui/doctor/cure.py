@@ -24,7 +24,7 @@ from ...text.units import count_text
 from ..background.finding_history import Case
 from ..shell.keymap import key_of
 from .case_times import before_text
-from .text import SEVERITY_TOKENS, fix_lines, glyph_of, with_label
+from .text import SEVERITY_TOKENS, fix_lines, glyph_of, pitfall_name, with_label
 
 if TYPE_CHECKING:
     from ...doctor.finding import Finding, Pitfall
@@ -81,8 +81,7 @@ def cure_lines(
         "affects", [(affected or "no process", "text" if affected else "muted")], cells
     )
     out += steps_lines(finding, row, bool(host.badge), cells, brief, SCREEN)
-    name: Line = [(finding.pitfall, "title"), (f": {row.title}" if row is not None else "", "text")]
-    name += [("   ", "text"), (key_of("doctor", SCREEN), "bold accent"), (": all of it", "muted")]
+    name = pitfall_name(finding.pitfall, row, key_of("doctor", SCREEN))
     return out + with_label("pitfall", name, cells)
 
 

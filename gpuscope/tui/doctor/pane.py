@@ -212,7 +212,7 @@ class DoctorPane(Pane):
             self._lines.show(
                 detail(group, host, row, proof, mark, glyphs, cells, tight, stack, titled, rest)
             )
-            set_title(self._scroll, row.title if row is not None else finding.pitfall)
+            set_title(self._scroll, finding.pitfall)
         self._show_examined(group, host)
         keys = (self.doctor.why_no_proof, self.doctor.more_fixes)
         if keys != self._keys:  # what the footer offers has changed

@@ -296,13 +296,16 @@ def detail(
             out += with_label("Trade-off", [(row.cost, "muted")], cells)
     if isinstance(proof, Proof):
         out += [*gap, *_proof(proof, cells)]
-    if background:
-        return [*out, [], [("─" * cells, "border")], [], *background]
-    out += gap
-    out += with_label(
-        "More", [(key_of("open"), "bold accent"), (": this pitfall in full", "muted")], cells
-    )
-    return out
+    if row is not None:
+        key = "" if background else key_of("open")
+        out += [*gap, *with_label("Pitfall", pitfall_name(finding.pitfall, row, key), cells)]
+    return [*out, *([[]] if background else ()), *background]
+
+
+def pitfall_name(pitfall: str, row: Pitfall | None, key: str) -> Line:
+    """Return the name of a pitfall, what it is, and the key for all of it where there is one."""
+    out: Line = [(pitfall, "title"), (f": {row.title}" if row is not None else "", "text")]
+    return [*out, *([("   ", "text"), (key, "bold accent"), (": all of it", "muted")] * bool(key))]
 
 
 def _course(case: Case, host: HostView) -> str:

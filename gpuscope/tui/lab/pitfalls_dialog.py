@@ -77,7 +77,7 @@ class PitfallsDialog(Dialog):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("PitfallsDialog")]
 
     def __init__(self, runs: LabRuns, first: str = "") -> None:
-        """Begin with the cursor on the script ``first``."""
+        """Begin with the cursor on the script ``first``, or on the one that proves that finding."""
         super().__init__()
         self.runs = runs
         self._first = first
@@ -132,7 +132,10 @@ class PitfallsDialog(Dialog):
         first = sorted(self._pitfalls, key=lambda one: bool(self._why_not(one, False)))
         self._table.show([self._row(pitfall) for pitfall in first])
         if self._pitfalls and self._first:
-            self._table.move_to(self._first)
+            from ...lab.pitfalls import find
+
+            chosen = find(self._first, self._pitfalls)
+            self._table.move_to(chosen.id if chosen is not None else self._first)
             self._first = ""
         cells = max(30, self._about.size.width or 70)
         about = styled.hang_lines(self._text(), cells)

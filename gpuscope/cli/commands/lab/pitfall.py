@@ -14,7 +14,7 @@ from ....attach import run as attach_run
 from ....errors import UsageError, UserError
 from ....exit_status import ExitStatus
 from ....lab.launch import find_python
-from ....lab.pitfalls import Pitfall, load
+from ....lab.pitfalls import Pitfall, find, load
 from ....process import child
 
 ASK_SECONDS = 60.0
@@ -22,9 +22,8 @@ ASK_SECONDS = 60.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "name", nargs="?", metavar="NAME", help="the pitfall to start; without it, the list"
-    )
+    name = "the pitfall to start, by its name here or in the doctor; without it, the list"
+    parser.add_argument("name", nargs="?", metavar="NAME", help=name)
     parser.add_argument(
         "--cured", action="store_true", help="the same training without the mistake"
     )
@@ -46,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     if args.name is None:
         print(json.dumps(_document(pitfalls), indent=2) if args.json else _in_words(pitfalls))
         return ExitStatus.OK
-    chosen = {pitfall.id: pitfall for pitfall in pitfalls}.get(args.name)
+    chosen = find(args.name, pitfalls)
     if chosen is None or args.json:
         what = (
             "--json works only for the list, without a NAME"
@@ -55,7 +54,8 @@ def run(args: argparse.Namespace) -> int:
         )
         from difflib import get_close_matches
 
-        near = get_close_matches(args.name[:80], [one.id for one in pitfalls], 3, 0.5)
+        names = [name for one in pitfalls for name in (one.id, *one.proves)]
+        near = get_close_matches(args.name[:80], names, 3, 0.5)
         suggestion = f" Did you mean: {', '.join(near)}?" if near and not chosen else ""
         raise UsageError(f"{what}.{suggestion}", next="gpuscope lab pitfall    lists them")
     return _become(chosen, args.cured, args.arguments)
