@@ -325,6 +325,13 @@ async def test_help_on_a_tab_begins_with_the_keys_of_its_list_that_no_action_has
         order += [lines.index(title) for title in ("Not possible now", "On other tabs", "States")]
         assert order == sorted(order)
         assert "PgDn PgUp" in lines[order[1] + 1]
+        # what can be done here stands on one page
+        shown = await until(pilot, "On this row", absent="more lines")
+        assert "Not possible now" not in shown
+        await pilot.press("v")
+        await until(pilot, "Not possible now", "words, glyphs", absent="On this row")
+        await pilot.press("v")
+        await until(pilot, "On this row", absent="Not possible now")
         impossible = lines[order[3] : order[4]]
         assert any("Host" in line and "only one host is connected" in line for line in impossible)
 

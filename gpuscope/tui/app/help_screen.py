@@ -1,7 +1,8 @@
 """The help begins with the keys of this screen and row, then has those for everywhere.
 
-Glyphs and colours follow, then what is not possible now, with the reason, and the keys of other
-tabs. All keys are those of the registry. A wide terminal gets two columns.
+A second page has what is not possible now, with the reason, the keys of other tabs, and what
+colours, words and glyphs mean. All keys are those of the registry. A wide terminal gets two
+columns.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ LABEL_CELLS = 15
 RUN_ON_CELLS = 64
 """In fewer cells what a key does follows its label: a column for labels would leave it too few."""
 NOT_NOW = "nothing to act on right now"
+KEYS_HERE, MEANINGS = "Help: keys", "Help: words, glyphs and other keys"
 TWO_COLUMNS, BETWEEN_CELLS, GLYPH_CELLS = 100, 3, 5
 """From which width of the terminal on there are two columns, the cells between them, and where
 glyphs end.
@@ -127,7 +129,9 @@ class HelpScreen(TextDialog):
 
         ``on_tab`` are the keys that the actions of its tab tell of; none where it is no tab.
         """
-        super().__init__("Help")
+        super().__init__(KEYS_HERE)
+        self._turned = False
+        """Whether the second page is shown."""
         self._why_not = session.why_not
         self._sections = sections_of(screen, on_tab)
         self._states = screen.key_states() if isinstance(screen, ClosesOnce) else ()
@@ -136,34 +140,34 @@ class HelpScreen(TextDialog):
         self._list = getattr(screen.focused, "id", "") or ""
 
     def text(self) -> Iterator[Line]:
-        """Return everything in one column."""
-        return (line for block in self.blocks(self.cells) for line in [*block, []])
+        """Return both pages in one column."""
+        blocks = [*self._first(self.cells), *self._second(self.cells)]
+        return (line for block in blocks for line in [*block, []])
 
     def redraw(self) -> None:
-        """Draw the lines again, in two columns where there is room."""
+        """Draw the page again, in two columns where there is room."""
         if not self.is_open:
             return
-        if self.app.size.width < TWO_COLUMNS:
-            super().redraw()
-            return
-        wide = (self.cells - BETWEEN_CELLS) // 2
-        last = self._last(wide)
-        first = self.blocks(wide)[: -len(last) or None]
-        self.lines.show([*two_columns(first, wide), *two_columns(last, wide)])
+        wide = self.app.size.width >= TWO_COLUMNS
+        cells = (self.cells - BETWEEN_CELLS) // 2 if wide else self.cells
+        blocks = self._second(cells) if self._turned else self._first(cells)
+        one = [line for block in blocks for line in [*block, []]]
+        self.lines.show(two_columns(blocks, cells) if wide else one)
 
-    def blocks(self, cells: int) -> list[Block]:
-        """Return the parts of the help in their order, wrapped to the width."""
-        parts = [
-            *self._here(),
-            *self._everywhere(),
-        ]
-        return [*_told(parts, cells), *self._last(cells)]
+    def action_turn(self) -> None:
+        """Show the other page."""
+        self._turned = not self._turned
+        for body in self.query(".dialog"):
+            body.border_title = MEANINGS if self._turned else KEYS_HERE
+            body.scroll_home(animate=False)
+        self.redraw()
 
-    def _last(self, cells: int) -> list[Block]:
-        """Return what nobody looks for first.
+    def _first(self, cells: int) -> list[Block]:
+        """Return what can be done here, wrapped to the width."""
+        return _told([*self._here(), *self._everywhere()], cells)
 
-        That is what is not possible now or acts elsewhere, and what words and glyphs mean.
-        """
+    def _second(self, cells: int) -> list[Block]:
+        """Return what nobody looks for first, wrapped to the width."""
         return _told([self._not_now(), self._on_other_tabs(), *self._pictures()], cells)
 
     # ── keys ──

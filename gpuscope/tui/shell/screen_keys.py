@@ -357,6 +357,7 @@ KEYS: dict[str, tuple[Key, ...]] = {
         ),
     ),
     "HelpScreen": (
+        one("v,tab", "turn", "Words, glyphs", "what they mean, and keys of other tabs", 5),
         SCROLL._replace(footer=10),
         PAGE._replace(footer=20),
         one("question_mark", "dismiss", "Close", "back to the screen below"),

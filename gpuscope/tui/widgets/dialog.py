@@ -111,6 +111,7 @@ class Dialog(ClosesOnce, ModalScreen[None]):
 
     def _show_notice(self) -> None:
         """Say at the bottom what the program has said since the dialog was opened."""
+        self._say_more()  # the text may have become shorter
         notice = self._notice()
         if notice is None or notice is self._before:
             self.foot.say(())
