@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ from gpuscope.doctor import report as reports
 from gpuscope.doctor import table
 from gpuscope.doctor.finding import Abstained, Evidence, Finding, Fix, Report
 from gpuscope.tui.background.checks import SCRIPT, Aside, report_of
-from gpuscope.tui.background.doctor_watch import FRESH_SECONDS, DoctorWatch
+from gpuscope.tui.background.doctor_watch import DoctorWatch
+from gpuscope.tui.background.unseen_deaths import UnseenDeaths
+from gpuscope.tui.shell.state import ViewState
 from tests.fakes import views
 from tests.fakes.probe_client import environment
 from tests.fakes.watched import WATCHED
@@ -213,7 +216,7 @@ def test_a_session_that_ends_leaves_no_child(tmp_path):
 
 def watch_of(local: bool) -> tuple[DoctorWatch, Told]:
     aside = Told()
-    watch = DoctorWatch(lambda: None, lambda: local, False, aside)
+    watch = DoctorWatch(lambda: None, lambda: local, False, aside=aside)
     watch.prepare()
     return watch, aside
 
@@ -234,9 +237,9 @@ def test_it_is_asked_once_on_this_machine_again_after_a_death_and_never_for_othe
     assert "another machine" in watch.not_examined
 
 
-def test_what_died_long_ago_is_shown_and_not_counted():
+def test_a_death_is_marked_until_it_was_seen_whatever_ended_the_trainer():
     watch, _ = watch_of(True)
-    grave = Finding(
+    end = Finding(
         pitfall="reduce-batch-size",
         cause="oom.live_tensors",
         title="it ran out",
@@ -245,12 +248,29 @@ def test_what_died_long_ago_is_shown_and_not_counted():
         evidence=(),
         where="pid 9, cuda:0",
     )
-    for pid, age in ((9, 60.0), (10, FRESH_SECONDS + 60)):
+    killed = replace(end, severity="info", title="it was killed", where="pid 10")
+    for pid, found in ((9, end), (10, killed)):
         watch._take_report(
-            "left", Report(findings=(grave,)), {"pid": pid, "ended": time.time() - age}
+            "left", Report(findings=(found,)), {"pid": pid, "ended": time.time() - pid}
         )
     assert [case.kind for case in watch.cases] == ["left", "left"]
-    assert watch.counts() == (1, 0)
+    assert watch.counts() == (1, 1, 2)
+    watch.see_deaths()
+    assert watch.counts() == (0, 0, 0)
+    watch._take_report("left", Report(), {"pid": 11, "ended": time.time()})
+    assert watch.counts() == (0, 1, 1), "it died after that"
+
+
+def test_a_job_that_is_killed_while_it_is_watched_is_marked_and_one_that_was_stopped_is_not():
+    stopped: dict[int, str] = {}
+    unseen = UnseenDeaths(ViewState(), stopped)
+    host = views.store_of(views.ended()).view().host
+    unseen.look(host)
+    pids = unseen.pids(())
+    assert pids
+    stopped.update(dict.fromkeys(pids, "SIGTERM"))
+    unseen.look(host)
+    assert not pids & unseen.pids(())
 
 
 @in_loop

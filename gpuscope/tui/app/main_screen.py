@@ -257,7 +257,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
         busy = load is not None and load >= BUSY_PERCENT
         slow = session.link.text(session.charts_seconds, busy) if session.link is not None else ""
         situation = Situation(
-            session.frozen_text(), session.replay_text(), session.cpu_percent(), place, slow
+            *(session.frozen_text(), session.replay_text(), session.cpu_percent(), place, slow),
+            session.found[2],
         )
         self.query_one(StatusLine).show(session.host, situation, session.history)
         notice = session.notices.current
@@ -273,7 +274,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         if drawn == self._said:
             return
         self._said = drawn
-        tabs.count("doctor", *session.found)
+        tabs.count("doctor", *session.found[:2])
         fits = tabs.has_room_for(hint)
         tabs.show(self.tab, hint if fits else ())
         self.query_one(KeyLine).say(said_now or (() if fits else hint))

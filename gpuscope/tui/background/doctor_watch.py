@@ -15,8 +15,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ...doctor.finding import Finding, Report
+from ...model.job_ends import NOTHING_SENT
+from ..shell.state import ViewState
 from .checks import Aside
 from .finding_history import Case, FindingHistory, Kind, pid_of, sort_cases
+from .unseen_deaths import UnseenDeaths
 
 if TYPE_CHECKING:
     from ...doctor.finding import Pitfall
@@ -33,8 +36,6 @@ ASIDE_SECONDS = 2.0
 """The child starts so long after the first picture: the screen comes first. And so long after a
 trainer has ended: its last record is being written.
 """
-FRESH_SECONDS = 3600.0
-"""What died longer ago is shown and not counted."""
 REPLAYED = "the environment: not in a recording"
 JUMP_SECONDS = 3.0
 """After a jump in a replay its picture is there at once, and its past within this time."""
@@ -58,7 +59,8 @@ class DoctorWatch:
     """What is known to be wrong with the host that is looked at.
 
     ``changed`` is called when something new is known. ``local`` tells whether the machine
-    looked at is this one, so that its environment and its dead can be examined.
+    looked at is this one, so that its environment and its dead can be examined. ``state`` keeps
+    which deaths were seen, ``stopped`` has by pid what was sent from here to end a process.
     """
 
     def __init__(
@@ -66,9 +68,12 @@ class DoctorWatch:
         changed: Callable[[], None],
         local: Callable[[], bool],
         replaying: bool,
+        state: ViewState | None = None,
+        stopped: Mapping[int, str] = NOTHING_SENT,
         aside: Aside | None = None,
     ) -> None:
         self._local, self._replaying = local, replaying
+        self._unseen = UnseenDeaths(state or ViewState(), stopped)
         self.table: Mapping[str, Pitfall] | None = None
         """None until it is read."""
         self.problem = ""
@@ -88,6 +93,7 @@ class DoctorWatch:
         self._changed = changed
         self._course = FindingHistory()
         self._left: dict[tuple[int, float], DeadTrainer] = {}
+        self._died = ""
         self._aside = aside or Aside(self._take_report)
         self._asked = False
         self._gone: set[str] | None = None
@@ -145,6 +151,7 @@ class DoctorWatch:
         # what was found elsewhere goes at once, also while the new host has said nothing yet
         if moved:
             self._course.clear()
+            self._unseen.clear()
             self._host_key, self._gone, self._moved_at = key, None, now
             self.live, self._cases, self._looked = Report(), None, None
         if host is None or host.sampled_seconds is None:
@@ -155,6 +162,8 @@ class DoctorWatch:
         if now < self._next and self._looked is not None:
             self._look_later(self._next - now)
             return False
+        if not self._replaying:
+            self._unseen.look(host)
         first, before = host is not self._looked, self.live
         self._looked = host
         began, own = time.perf_counter(), time.thread_time()
@@ -222,7 +231,9 @@ class DoctorWatch:
         self._gone = gone
 
     def _take_report(self, part: str, report: Report, more: Mapping[str, Any]) -> None:
-        if part == "left":
+        if part == "died":
+            self._died = str(more["died"])
+        elif part == "left":
             pid, ended = int(more["pid"]), float(more["ended"])
             words = " ".join(str(more.get(part, "")) for part in ("name", "how")).strip()
             self._left[pid, ended] = DeadTrainer(pid, ended, report, words)
@@ -288,19 +299,27 @@ class DoctorWatch:
             if one.words and not one.report.findings
         )
 
-    def counts(self) -> tuple[int, int]:
-        """Problems and warnings that hold; what died long ago is not counted."""
-        graves = [c.finding.severity for c in self.cases if c.grave and not self.is_old(c)]
-        return graves.count("problem"), graves.count("warning")
+    @property
+    def died(self) -> str:
+        """How many trainers of this user died on this machine in the last day, "" for none."""
+        return self._died if self._local() else ""
 
-    @staticmethod
-    def is_old(case: Case) -> bool:
-        """Return whether it is about a trainer that died long ago."""
-        return (
-            case.kind == "left"
-            and case.since is not None
-            and time.time() - case.since > FRESH_SECONDS
-        )
+    def counts(self) -> tuple[int, int, int]:
+        """Return the problems and warnings that hold, and how many deaths nobody has seen.
+
+        An unseen death is also a problem where that is known to have ended the trainer, else a
+        warning.
+        """
+        graves = [case.finding.severity for case in self.cases if case.grave and not case.dead]
+        grave_ends = (c for c in self.cases if c.dead and c.finding.severity == "problem")
+        unseen = self._unseen.pids(self._local_deaths())
+        problems = len(unseen & {case.pid for case in grave_ends})
+        warnings = graves.count("warning") + len(unseen) - problems
+        return graves.count("problem") + problems, warnings, len(unseen)
+
+    def see_deaths(self) -> None:
+        """The screen has shown how trainers ended: they are no news any more."""
+        self._unseen.see(self._local_deaths())
 
     @property
     def report(self) -> Report:

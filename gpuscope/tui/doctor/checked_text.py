@@ -40,6 +40,7 @@ ELSEWHERE = (
     ("gpuscope doctor FOLDER", "what a dead job left: which rank failed first"),
 )
 """What the doctor examines that does not run here."""
+DIED = "Died in the last day, from their black boxes"
 AREA_CELLS = 13
 HISTORY_LINES, PAST_LINES = 10, 24
 MOST_RELATED = 5
@@ -208,11 +209,16 @@ def happened(
     glyphs: Glyphs,
     cells: int,
     now: float | None = None,
+    died: str = "",
 ) -> list[Line]:
-    """Return the trainers that died here in the last day, and what happened while this ran."""
+    """Return the newest trainers that died here, and what happened while this ran.
+
+    ``died`` says how many there were in the last day.
+    """
     out: list[Line] = []
     if deaths:
-        out += [[], [("Died in the last day, from their black boxes", "accent")]]
+        heading = f"{died}; the newest, from their black boxes" if died else DIED
+        out += [[], *styled.wrap([(heading, "accent")], cells)]
         today = clock_text(now, DAY) if now is not None else ""
         for one in deaths[:HISTORY_LINES]:
             at = at_text(one.ended, today)

@@ -146,6 +146,7 @@ class DoctorPane(Pane):
             self._table.move_to(rows[0].key)
         self._share_out(len(rows))
         self._show_chosen(host)
+        self.doctor.see_deaths()
 
     def _is_graver(self, key: str) -> bool:
         """Return whether the finding of this row is graver than the one under the cursor.
@@ -231,7 +232,8 @@ class DoctorPane(Pane):
             events = self.session.happened.on(host).newest(KINDS_OF_PAST)
             lines = elsewhere(cells)
             glyphs, now = self._table.tokens.glyphs, host.wall_seconds
-            lines += happened(self.doctor.deaths, events, glyphs, cells, now)
+            died = self.doctor.died
+            lines += happened(self.doctor.deaths, events, glyphs, cells, now, died)
             rows = self._examined.size.height - len(lines)
             lines += known_pitfalls(self.doctor.table or {}, cells, rows)
             self._examined.show(lines)

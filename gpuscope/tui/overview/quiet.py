@@ -121,7 +121,8 @@ class QuietPanels(Horizontal):
             width, rows = self._earlier.size
             doctor = self.session.doctor
             deaths = doctor.deaths if doctor.environment is not None else None
-            self._earlier.show(earlier_lines(deaths, self._runs(), max(width, 30), rows))
+            found = earlier_lines(deaths, self._runs(), max(width, 30), rows, doctor.died)
+            self._earlier.show(found)
 
         if self._host.display:
             from .host_text import host_lines

@@ -118,12 +118,16 @@ def idea_lines(found: Sequence[Idea], names: Sequence[str], width: int, rows: in
 
 
 def earlier_lines(
-    deaths: Sequence[DeadTrainer] | None, runs: Sequence[Entry] | None, width: int, rows: int
+    deaths: Sequence[DeadTrainer] | None,
+    runs: Sequence[Entry] | None,
+    width: int,
+    rows: int,
+    died: str = "",
 ) -> list[Line]:
     """Return what ran on this machine before, the newest first, as ``rows`` lines at most.
 
-    ``deaths`` are trainers that broke off, ``runs`` those of the Lab; None where they are not
-    read yet.
+    ``deaths`` are the newest trainers that died, and ``died`` says how many there were in all;
+    ``runs`` are those of the Lab. None means that they are not read yet.
     """
     dated: list[tuple[float, Line]] = []
     for dead in deaths or ():
@@ -136,7 +140,9 @@ def earlier_lines(
     for at, line in dated:
         age = fit(short_age_text(max(now - at, 0.0)), AGE_CELLS, "right")
         lines.append([(f"{age} ago  ", "faint"), *line])
-    if deaths is not None and not deaths:
+    if died and rows > len(dated):
+        lines.insert(0, [(f"{died}:" if deaths else died, "muted")])
+    if deaths is not None and not deaths and not died:
         lines += styled.wrap([(NO_DEATHS, "muted")], width)
     if runs is not None and not runs:
         lines.append([("no run of the Lab yet", "muted")])

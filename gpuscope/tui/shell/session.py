@@ -247,7 +247,8 @@ class Session:
             from ..background.doctor_watch import DoctorWatch
 
             self._doctor = DoctorWatch(
-                lambda: self._changed(), lambda: self.local, self.replay is not None
+                *(lambda: self._changed(), lambda: self.local, self.replay is not None),
+                *(self.state, self.happened.stopped),
             )
         return self._doctor
 
@@ -263,9 +264,9 @@ class Session:
         return self._alerts
 
     @property
-    def found(self) -> tuple[int, int]:
-        """Problems and warnings that the doctor has found so far."""
-        return (0, 0) if self._doctor is None else self._doctor.counts()
+    def found(self) -> tuple[int, int, int]:
+        """Problems and warnings that the doctor has found, and how many deaths are unseen."""
+        return (0, 0, 0) if self._doctor is None else self._doctor.counts()
 
     @property
     def local(self) -> bool:

@@ -26,8 +26,9 @@ class ViewState:
     ``sort`` is one of ``SORTS``; ``rate_hz`` 0 means the rate that fits the link. ``process_…``
     is of the process screen; ``process_hidden`` names the columns that are left out, with
     commas between them; ``recent`` has the names of what was last chosen in the palette, a line
-    each. ``mine`` is of this session alone: a list that leaves out most of a machine without having
-    been asked to would mislead.
+    each; ``deaths_seen`` is when the last of the deaths happened that the Doctor has shown.
+    ``mine`` is of this session alone: a list that leaves out most of a machine without having been
+    asked to would mislead.
     """
 
     tab: str = "overview"
@@ -41,6 +42,7 @@ class ViewState:
     process_tree: bool = False
     process_hidden: str = ""
     recent: str = ""
+    deaths_seen: float = 0.0
 
 
 _KEPT = tuple(field.name for field in fields(ViewState) if field.name != "mine")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from textual.strip import Strip
@@ -28,7 +29,8 @@ class Situation(NamedTuple):
     """What the status line tells besides the host.
 
     It has the pause and the position in words, the viewer's own load in percent of a core,
-    which of several hosts is shown, and whether the way to the terminal is slow.
+    which of several hosts is shown, whether the way to the terminal is slow, and how many jobs died
+    that nobody has looked at.
     """
 
     paused: str = ""
@@ -36,6 +38,7 @@ class Situation(NamedTuple):
     viewer_percent: float | None = None
     place: str = ""
     slow: str = ""
+    died: int = 0
 
 
 class StatusLine(Painted):
@@ -69,6 +72,8 @@ class StatusLine(Painted):
             left.append((1, (" starting", "muted")))
         else:
             left += self._subject(host, now.place)
+            if now.died:
+                left.append((3, (f"  {tokens.glyphs.warn} {now.died} died", "warn")))
             kept = [piece for weight, piece in left if not weight]
             right += self._state(host, tokens, width - styled.cells(kept))
         if now.slow:
@@ -173,13 +178,15 @@ class StatusLine(Painted):
             (left if worst in left else right).remove(worst)
 
 
-def found_pieces(found: tuple[int, int], glyphs: Glyphs) -> Line:
+def found_pieces(found: Sequence[int], glyphs: Glyphs) -> Line:
     """Return the marks and numbers of the problems and of the warnings that the doctor found.
 
-    A number that is 0 is not written.
+    A number that is 0 is not written. What else is counted in ``found`` is left out.
     """
     out: Line = []
-    for number, glyph, token in zip(found, (glyphs.bad, glyphs.warn), ("bad", "warn"), strict=True):
+    for number, glyph, token in zip(
+        found[:2], (glyphs.bad, glyphs.warn), ("bad", "warn"), strict=True
+    ):
         out += [(" ", "text"), (f"{glyph}{number}", token)] if number else []
     return out
 

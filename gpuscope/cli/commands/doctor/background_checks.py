@@ -28,6 +28,7 @@ if __package__ in (None, ""):
 
     del sys.path[0]  # otherwise files beside the package could shadow the standard library
 
+from gpuscope.cli import dead_trainers
 from gpuscope.cli.commands.doctor import left as doctor_left
 from gpuscope.doctor import report as reports
 from gpuscope.doctor import table
@@ -48,6 +49,7 @@ def main(parts: list[str]) -> int:
     if "environment" in parts:
         _say("environment", _environment(), known)
     if "left" in parts:
+        _say("died", Report(), known, died=dead_trainers.died())
         for death in doctor_left.deaths(most=MOST):
             _say(
                 "left",
