@@ -26,7 +26,7 @@ from ..widgets.table import LiveTable
 from ..widgets.text import Lines
 from .hang_rows import DURING
 from .rows import GPU, KERNELS, SPLIT, gpu_rows, with_names
-from .text import look_lines, work_lines
+from .text import in_brief, look_lines, work_lines
 from .without_ledger import LEAST_STRIP_ROWS, STRIP_FRAME, lanes_of, strip_rows
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ FRAME_ROWS = 3
 """Of a table besides its rows: its border and its headings."""
 CHART_ROWS, MOST_CHART_ROWS = 7, 14
 """The least and the most rows of the history with its frame: a higher one shows no more."""
-DETAIL_ROWS = 9
+DETAIL_ROWS, BRIEF_DETAIL_ROWS = 9, 4
+"""The least rows of all that is known of a row, and of its fix and its gain alone."""
 GPU_TITLE, WORK_TITLE = "On the GPU", "Work of a step"
 MOST_DETAIL_ROWS, USUAL_DETAIL_ROWS = 18, 14
 """With and without what a look has seen of the row under the cursor."""
@@ -91,6 +92,8 @@ class TimePanels(Pane):
         self._processes = ProcessPanel(session)
         self._events = Lines(id="time-events", classes="panel")
         self._devices: Sequence[DeviceView] = ()
+        self._brief = False
+        """Whether the details are only those that say what to do."""
         self._drawn_ranks: Sequence[TrainerView] = ()
         """The GPUs whose load is drawn; without any, the ranks whose processes' load is."""
         self._terminal = (120, 40)
@@ -164,7 +167,10 @@ class TimePanels(Pane):
                     heading = GPU_TITLE if on_gpu else WORK_TITLE
                     lines = look_lines() if on_gpu else work_lines()
                 set_title(panel, heading)
-                panel.show(styled.hang_lines(lines, cells - 4))
+                if self._brief and panel is self._detail:
+                    panel.show([styled.cut(line, cells - 4) for line in in_brief(lines)])
+                else:
+                    panel.show(styled.hang_lines(lines, cells - 4))
 
     def _detail_panels(self) -> tuple[tuple[Lines, int], ...]:
         left = self._left_cells()
@@ -256,6 +262,10 @@ class TimePanels(Pane):
         gpu = lists[self._gpu] if lists[self._gpu] <= left else max(left, 0)
         gpu = gpu if gpu > FRAME_ROWS + 1 else 0
         detail = left - gpu >= DETAIL_ROWS and not (large and gpu)
+        self._brief = not detail and not findings and not large and left >= BRIEF_DETAIL_ROWS
+        if self._brief:
+            detail, gpu = True, gpu if gpu + BRIEF_DETAIL_ROWS <= left else left - BRIEF_DETAIL_ROWS
+            gpu = gpu if gpu > FRAME_ROWS else 0
         self._place(self._clock, needed if detail or gpu else "1fr")
         self._place(self._detail, "1fr" if detail else 0)
         self._place(self._gpu, gpu if detail else "1fr" if gpu else 0)
@@ -264,9 +274,13 @@ class TimePanels(Pane):
         self._place(self._beside, "1fr" if large else 0)
 
     def _spare_for_detail(self, room: int, needed: int, gpu: int) -> bool:
-        """Return whether there is room for the details of a row once no findings are listed."""
+        """Return whether there is room for the details of a row once no findings are listed.
+
+        Beside a look at the GPU, these are the lines that say what to do.
+        """
         load = max(len(self._devices), 1) + 1 + STRIP_FRAME
-        return room - load - needed - gpu >= DETAIL_ROWS
+        least = min(gpu, FRAME_ROWS + 2)
+        return room - load - needed - least >= (BRIEF_DETAIL_ROWS if gpu else DETAIL_ROWS)
 
     def _share_below(self, room: int, lanes: int) -> tuple[int, int, int]:
         """Return the rows of the load, the processes and what happened, of ``room`` rows.

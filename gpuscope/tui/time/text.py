@@ -50,6 +50,8 @@ NOT_DIVIDED = "Not known where the rest of its time goes"
 LEDGER_OVERDUE_SECONDS = 60.0
 """The first ledger comes after 10 s of steps."""
 PLACE_CELLS = 160
+MOST_TO_GAIN, AND_THEN = "most to gain: ", "then: "
+"""What stands before two sentences that each say what could be gained."""
 LEAST_IDLE = 0.10
 """A gap that takes less of the GPU's time is not told on top."""
 PASSES = frozenset(("forward", "backward", "optimizer"))
@@ -112,18 +114,27 @@ def answer(
     of_ranks: str = "text",
     brief: bool = False,
 ) -> Iterable[Line]:
-    """Return what there is to say on top, one sentence a line.
+    """Return what there is to say on top, one sentence a line, what brings most first.
 
     ``useful_work`` says what of the step's time the arithmetic of the model needs, "" while that
     is not known. ``causes`` are what makes it slow, what brings most first. ``of_ranks`` is the
     token of how grave the doctor takes it that a rank is slower than the others. With ``brief`` it
     does not repeat the table.
     """
-    yield [(sentence(ledger, causes, brief), "text" if ledger.sure or causes else "muted")]
+    told: list[tuple[float, str, str]] = []
+    own = tuple(one for one in causes if odd is None or one.usual_share is None)
+    if own or odd is None:
+        token = "title" if own else "text" if ledger.sure else "muted"
+        told.append((own[0].share if own else 0.0, sentence(ledger, own, brief), token))
     if odd is not None:
-        yield [(odd_sentence(odd), of_ranks)]
-    told = slow is not None and (odd is None or slow.wall is not None)
-    yield from slow_lines(slow if told else None, slower, of_ranks)
+        told.append((odd.excess_share, odd_sentence(odd), of_ranks))
+    (_, text, token), *others = sorted(told, key=lambda one: -one[0])
+    yield [(MOST_TO_GAIN if others and not brief else "", "muted"), (text, token)]
+    for _, text, _ in others:
+        told_so = (text, "text") if brief else (f"{text[:1].lower()}{text[1:]}", "text")
+        yield [("" if brief else AND_THEN, "muted"), told_so]
+    late = slow is not None and (odd is None or slow.wall is not None)
+    yield from slow_lines(slow if late else None, slower, of_ranks)
     if look is not None and not causes:
         yield from _idle(look)
     if useful_work:
@@ -290,6 +301,15 @@ def row_detail(
         yield from _on_gpu(row, look)
     yield []
     yield [("Stacks   ", "muted"), (f"{key_of('stacks')}: where all its threads are now", "text")]
+
+
+def in_brief(lines: Iterable[Line]) -> list[Line]:
+    """Return of the lines about a row of the clock what it does not show itself.
+
+    What to do comes first, then what that gains, then the line of code.
+    """
+    found = {line[0][0].strip(): line for line in lines if line}
+    return [found[part] for part in ("Fix", "Gain", "Line") if part in found]
 
 
 def _cure(one: Judged, step: float | None) -> Iterable[Line]:
