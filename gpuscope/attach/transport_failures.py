@@ -57,7 +57,7 @@ _OF_SSH: Tuple[Tuple[str, str, str, bool], ...] = (
     (
         r"Could not resolve hostname|Name or service not known",
         "unknown_host",
-        "no host has this name. Next: ssh -G HOST, which shows how ssh resolves it",
+        "no host has this name. Next: check its name; ssh -G HOST shows what ssh makes of it",
         False,
     ),
     (

@@ -26,7 +26,7 @@ a trainer need not be told about its end.
 """
 _SENT = re.compile(r" signal (?!STOP|CONT)[A-Z0-9]+ to pid (\d+) \(start (\d+), .*: sent$", re.M)
 _NOTEBOOK = re.compile(r"ipykernel|colab_kernel|papermill|jupyter")
-_LAB = re.compile(r"\bgpuscope[./]lab[./](worker|rank)\b")
+_LAB = re.compile(r"\bgpuscope[./]lab[./](worker|rank)\b|^gpuscope lab$")
 """The Lab's own processes. Stopping a run ends them, and the Lab itself says how a run failed."""
 _LOG_BYTES = 64 << 10
 

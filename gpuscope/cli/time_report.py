@@ -42,7 +42,7 @@ def text(ranks: Sequence[TrainerTime], width: int) -> list[str]:
         lines += ["", *_rows(ledger, width)]
     if ledger.sure:
         unasked = " The GPU itself was not traced." if one.look is None and one.on_gpu else ""
-        lines += ["", f"Source: {ledger.looks} {SOURCE}.{unasked}"]
+        lines += ["", f"Source: {ledger.looks:,} {SOURCE}.{unasked}"]
     if one.look is not None:
         lines += ["", *look.lines(*one.look, width)]
     for number, each in enumerate(one.judged, 1):

@@ -17,6 +17,7 @@ from .one_trainer import ProbedTrainer, answer_of
 
 STEPS = 2
 """Counting waits for the end of a step, and is done at the end of the next one."""
+WAITS = "The Time tab waits for slow steps: gpuscope, then 3 and w"
 SLACK = 1.25
 """The counted step takes longer than the others: so many times the usual time must be left."""
 PRICE = (
@@ -37,9 +38,9 @@ async def take(found: ProbedTrainer, seconds: float) -> tuple[UsefulWork | None,
     """
     needed = STEPS * (found.trainer.number("step_seconds") or 0.0)
     if seconds < SLACK * needed:
-        return None, f"{STEPS} steps take {duration_text(needed)}, too long to wait for"
+        return None, f"{STEPS} steps take {duration_text(needed)}, too long to wait for. {WAITS}"
     patience = max(seconds, LEAST_SECONDS)
-    late = f"no whole step ended within {patience:.1f} s. Ask again, or l in the Time tab"
+    late = f"no whole step ended within {patience:.1f} s. {WAITS}"
     value, problem = await answer_of(found, "work", patience, late)
     if value is None:
         return None, problem

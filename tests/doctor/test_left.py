@@ -169,6 +169,7 @@ def test_what_its_user_ended_is_left_out(place, monkeypatch):
     )
     box(place, "c", script="/lib/python3/site-packages/ipykernel_launcher.py", pid=4_000_003)
     box(place, "l", script="/lib/python3/site-packages/gpuscope/lab/worker.py", pid=4_000_006)
+    box(place, "m", script="gpuscope lab", pid=4_000_007)
     box(place, "d", pid=4_000_004)
     assert [text.partition(",")[0] for text in told()] == ["train.py (pid 4000004)"]
     audit("signal TERM to pid 4000004 (start 1, ada) on box: python train.py: sent")

@@ -56,7 +56,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="the model of a transformers config (a folder or a config.json), with random weights",
     )
-    parser.add_argument("--task", choices=tuple(TASKS), help="for --hf-config: the task")
+    parser.add_argument(
+        "--task",
+        choices=tuple(TASKS),
+        metavar="TASK",
+        help=f"for --hf-config: the task: {', '.join(TASKS)}",
+    )
     parser.add_argument(
         "--sequence",
         type=types.whole_between(1, from_switches.MOST_OF_ANY),

@@ -10,7 +10,7 @@ from ...model.job_ends import NOTHING_SENT, end_of, job_end
 if TYPE_CHECKING:
     from ...store.view import HostView
     from ..shell.state import ViewState
-    from .watch import DeadTrainer
+    from .doctor_watch import DeadTrainer
 
 DAY_SECONDS = 86400.0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
+from difflib import get_close_matches
 
 from ....errors import UsageError
 from ....model.cuda_devices import visible_in_order
@@ -29,8 +30,11 @@ def card(args: argparse.Namespace) -> Card | None:
     # 4090 is the name of a card, 0 is an index.
     if args.gpu is not None and (known is not None or not args.gpu.isdigit()):
         if known is None:
+            near = get_close_matches(args.gpu[:60].lower(), gpus.keys().split(", "), 1, 0.5)
             raise UsageError(
-                f"--gpu {clean(args.gpu, 60)}: unknown. Known: {gpus.keys()}; or --capacity 24GiB"
+                f"--gpu {clean(args.gpu, 60)}: no such card in the table."
+                + (f" Did you mean {near[0]}?" if near else ""),
+                next=f"--capacity 24GiB for any other; the table has {gpus.keys()}",
             )
         return Card(known.key, known.key, size or known.total_bytes, known.architecture)
     if size is not None and args.gpu is None:

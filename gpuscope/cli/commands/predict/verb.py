@@ -274,7 +274,9 @@ def model_of(args: argparse.Namespace, words: list[str]) -> str:
     named = [name for name in (words, args.model, args.hf_config) if name]
     if not named:
         raise UsageError(
-            "what to predict? MODULE:FACTORY, --model gpt, --hf-config DIR, torchvision NAME, a PID"
+            "what to predict? MODULE:FACTORY, --model gpt, --hf-config DIR, torchvision NAME or a "
+            "PID",
+            next="gpuscope predict --model gpt-small --gpu 4090    shows what an answer looks like",
         )
     if len(named) > 1:
         raise UsageError("one model at a time: MODULE:FACTORY, --model or --hf-config")
