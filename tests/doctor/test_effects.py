@@ -149,7 +149,7 @@ def test_a_share_of_a_step_is_an_upper_bound():
     finding = judge(OomFacts(requested=GIB))[0]
     told = effects.of_share(finding, 0.4, "the copies").effect
     assert (told.saved_share, told.bound) == (0.4, "at most")
-    assert "1.67 times as many steps" in told.text
+    assert "1.7 times as many steps" in told.text
     for share in (None, 0.0, 1.0, 0.004):
         assert effects.of_share(finding, share, "the copies").effect is None
 

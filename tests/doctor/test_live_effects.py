@@ -18,7 +18,7 @@ def test_the_waiting_for_input_is_the_most_that_workers_can_win():
         one(**jobs.split(0.5, input=0.6, compute=0.2, optimizer=0.05)), "num-workers"
     ).effect
     assert (effect.saved_share, effect.bound) == (pytest.approx(0.6, abs=0.01), "at most")
-    assert "2.50 times as many steps" in effect.text
+    assert "2.5 times as many steps" in effect.text
 
 
 def test_exposed_communication():

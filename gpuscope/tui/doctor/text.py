@@ -185,8 +185,10 @@ def where_of(group: CaseGroup, host: HostView | None = None) -> str:
 
 
 def _names(title: str, where: str) -> bool:
-    """Return whether a title names the device that ``where`` is."""
-    return bool(_GPU.fullmatch(where) and re.search(rf"\b{where}\b", title))
+    """Return whether a title names the device that ``where`` is, or begins with that place."""
+    if _GPU.fullmatch(where):
+        return bool(re.search(rf"\b{where}\b", title))
+    return bool(where) and title.startswith(where)
 
 
 def _times(group: CaseGroup) -> str:
