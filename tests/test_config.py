@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from gpuscope import config
-from gpuscope.tui.shell import state as shell_state
+from gpuscope.tui.background import view_state
 
 
 def test_no_file_means_defaults_and_silence(tmp_path):
@@ -77,7 +77,7 @@ def test_where_the_files_are(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "c"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "s"))
     assert config.config_path() == tmp_path / "c" / "gpuscope" / "config.toml"
-    assert shell_state.state_path() == tmp_path / "s" / "gpuscope" / "state.json"
+    assert view_state.state_path() == tmp_path / "s" / "gpuscope" / "state.json"
 
 
 # ── view state ────────────────────────────────────────────────────────────────────────────────────
@@ -85,11 +85,11 @@ def test_where_the_files_are(monkeypatch, tmp_path):
 
 def test_state_comes_back(tmp_path):
     path = tmp_path / "deep" / "state.json"
-    chosen = shell_state.ViewState(
+    chosen = view_state.ViewState(
         tab="memory", filter="train", sort="used", theme="gpuscope-light", rate_hz=5.0
     )
-    assert shell_state.save(replace(chosen, mine=True), path) == ""
-    assert shell_state.load(path) == (chosen, ""), "whose jobs are shown is of a session alone"
+    assert view_state.save(replace(chosen, mine=True), path) == ""
+    assert view_state.load(path) == (chosen, ""), "whose jobs are shown is of a session alone"
     assert os.listdir(path.parent) == ["state.json"]
 
 
@@ -97,8 +97,8 @@ def test_state_comes_back(tmp_path):
 def test_a_bad_state_is_ignored_with_a_notice_and_left_alone(tmp_path, content):
     path = tmp_path / "state.json"
     path.write_text(content)
-    found, notice = shell_state.load(path)
-    assert found == shell_state.ViewState()
+    found, notice = view_state.load(path)
+    assert found == view_state.ViewState()
     assert "starting fresh" in notice
     assert path.read_text() == content
 
@@ -117,7 +117,7 @@ def test_values_that_make_no_sense_have_their_defaults(tmp_path):
             }
         )
     )
-    found, notice = shell_state.load(path)
+    found, notice = view_state.load(path)
     assert notice == ""
     assert (found.tab, found.sort, found.mine, found.rate_hz) == ("overview", "index", False, 0.0)
     assert len(found.filter) == 200
@@ -125,12 +125,12 @@ def test_values_that_make_no_sense_have_their_defaults(tmp_path):
 
 def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "state.json"
-    shell_state.save(shell_state.ViewState(tab="log"), path)
+    view_state.save(view_state.ViewState(tab="log"), path)
 
     def full(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    assert "No space left" in shell_state.save(shell_state.ViewState(tab="lab"), path)
-    assert shell_state.load(path)[0].tab == "log"
+    assert "No space left" in view_state.save(view_state.ViewState(tab="lab"), path)
+    assert view_state.load(path)[0].tab == "log"
     assert os.listdir(tmp_path) == ["state.json"]

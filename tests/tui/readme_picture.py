@@ -23,8 +23,8 @@ from gpuscope.config import Settings
 from gpuscope.store.replay import ReplaySource
 from gpuscope.tui.app.app import GpuscopeApp
 from gpuscope.tui.app.file_app import FileApp
+from gpuscope.tui.background.view_state import ViewState
 from gpuscope.tui.shell.session import Session
-from gpuscope.tui.shell.state import ViewState
 from tests.recordings import ROOT, SHIPPED
 from tests.tui.picture import png_of
 from tests.tui.pilot import until

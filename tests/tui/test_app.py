@@ -25,14 +25,14 @@ from gpuscope.store.view import Capabilities, Link
 from gpuscope.tui.app import launch
 from gpuscope.tui.app.app import GpuscopeApp
 from gpuscope.tui.app.main_screen import MainScreen, ViewChanged
+from gpuscope.tui.background import view_state
+from gpuscope.tui.background.view_state import ViewState
 from gpuscope.tui.charts.chart_schedule import ChartPace
 from gpuscope.tui.charts.line import LineChart
 from gpuscope.tui.charts.load_strips import LoadStrips
 from gpuscope.tui.charts.stacked import StackedChart
 from gpuscope.tui.shell import session as session_module
-from gpuscope.tui.shell import state as shell_state
 from gpuscope.tui.shell.session import Session
-from gpuscope.tui.shell.state import ViewState
 from gpuscope.wire import frames as f
 from tests.fakes import views
 from tests.recordings import REDACTED, SHIPPED
@@ -228,8 +228,8 @@ async def test_mine_hides_what_others_do():
         await until(pilot, "train0.py", " lin ")
         await pilot.press("u")
         await until(pilot, "train0.py", "only what is mine, u: all", absent=" lin ")
-        shell_state.save(app.session.state)
-        assert not shell_state.load()[0].mine, "the next session shows all again"
+        view_state.save(app.session.state)
+        assert not view_state.load()[0].mine, "the next session shows all again"
         await until(pilot, "mine only")
         await pilot.press("u")
         await until(pilot, " lin ")

@@ -24,7 +24,7 @@ from gpuscope.doctor.finding import Abstained, Evidence, Finding, Fix, Report
 from gpuscope.tui.background.checks import SCRIPT, Aside, report_of
 from gpuscope.tui.background.doctor_watch import DoctorWatch
 from gpuscope.tui.background.unseen_deaths import UnseenDeaths
-from gpuscope.tui.shell.state import ViewState
+from gpuscope.tui.background.view_state import ViewState
 from tests.fakes import views
 from tests.fakes.probe_client import environment
 from tests.fakes.watched import WATCHED

@@ -13,8 +13,8 @@ from rich.cells import cell_len
 from gpuscope.store.pending_requests import SourceError
 from gpuscope.store.store import Store
 from gpuscope.tui.app.app import GpuscopeApp
+from gpuscope.tui.background.view_state import ViewState
 from gpuscope.tui.shell.session import Session
-from gpuscope.tui.shell.state import ViewState
 from gpuscope.wire import frames as f
 from tests.fakes import inside, jobs, views
 from tests.tui.pilot import feed, in_loop, make_app, until

@@ -21,9 +21,9 @@ from gpuscope.predict.request import CannotPredict, Doubt, Request, Traced
 from gpuscope.predict.whatif import fixes
 from gpuscope.store.replay import ReplaySource
 from gpuscope.tui.app.app import GpuscopeApp
+from gpuscope.tui.background.view_state import ViewState
 from gpuscope.tui.memory.what_if import WhatIfView
 from gpuscope.tui.shell.session import Session
-from gpuscope.tui.shell.state import ViewState
 from gpuscope.wire import frames as f
 from tests.fakes import inside, jobs, views
 from tests.predict.hand_made import traced

@@ -13,10 +13,10 @@ from textual.pilot import Pilot
 from textual.widget import Widget
 
 from gpuscope.tui.app.app import GpuscopeApp
+from gpuscope.tui.background import view_state
+from gpuscope.tui.background.view_state import ViewState
 from gpuscope.tui.processes.process_screen import ProcessScreen
-from gpuscope.tui.shell import state as shell_state
 from gpuscope.tui.shell.session import Session
-from gpuscope.tui.shell.state import ViewState
 from tests.fakes import views
 from tests.tui.pilot import in_loop, make_app, place_of, until
 from tests.tui.test_hosts_pane import SIX, app_of, lines_of, settled
@@ -103,7 +103,7 @@ async def test_wheel_and_click_on_the_jobs():
 @pytest.mark.slow
 @in_loop
 async def test_columns_filters_and_sorting_survive_a_restart():
-    first = make_app(views.training(4.0), state=shell_state.load()[0])
+    first = make_app(views.training(4.0), state=view_state.load()[0])
     async with first.run_test(size=SIZE) as pilot:
         await until(pilot, "USED/TOTAL")
         await pilot.press("slash", *"lin", "enter", "greater_than_sign", "P")
@@ -114,9 +114,9 @@ async def test_columns_filters_and_sorting_survive_a_restart():
             *"jjj", "space", "escape", "T", "slash", *"gpu 6", "enter", "greater_than_sign"
         )
         await until(pilot, "filter: gpu 6", "sorted by memory", absent="RSS GiB  ")
-    assert shell_state.save(first.session.state) == ""
+    assert view_state.save(first.session.state) == ""
 
-    remembered, problem = shell_state.load()
+    remembered, problem = view_state.load()
     assert problem == ""
     assert remembered == ViewState(
         filter="lin",

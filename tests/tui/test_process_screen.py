@@ -18,9 +18,9 @@ from gpuscope.process.procfs import start_ticks
 from gpuscope.text.styled import plain
 from gpuscope.tui.app.app import GpuscopeApp
 from gpuscope.tui.app.launch import local_source
+from gpuscope.tui.background import view_state
 from gpuscope.tui.processes import rows
 from gpuscope.tui.processes.signal_dialog import rank_lines
-from gpuscope.tui.shell import state as shell_state
 from gpuscope.tui.shell.session import Session
 from gpuscope.tui.widgets.bars import Bar
 from gpuscope.wire import frames as f
@@ -283,8 +283,8 @@ async def test_the_screen_opens_sorts_filters_and_remembers(tmp_path):
         await until(pilot, absent="Show or leave out")
         assert app.session.state.process_hidden
     kept = dataclasses.replace(app.session.state)
-    assert shell_state.save(kept, tmp_path / "state.json") == ""
-    again, _ = shell_state.load(tmp_path / "state.json")
+    assert view_state.save(kept, tmp_path / "state.json") == ""
+    again, _ = view_state.load(tmp_path / "state.json")
     assert (again.process_sort, again.process_filter, again.process_tree) == (
         "memory",
         "jupyter",

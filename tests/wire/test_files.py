@@ -19,7 +19,7 @@ from gpuscope.snapshot.limits import for_files
 from gpuscope.snapshot.reader import SnapshotError, open_snapshot
 from gpuscope.store.blackbox import is_box
 from gpuscope.store.trace import read_table
-from gpuscope.tui.shell import state as shell_state
+from gpuscope.tui.background import view_state
 from gpuscope.wire.files import NotAFile, open_regular, open_regular_descriptor
 from gpuscope.wire.recording import RecordingReader
 from tests.fakes.cases import each
@@ -82,7 +82,7 @@ def script(path):
 
 READERS = {
     "config": lambda path: config.load(path)[1][0],
-    "state": lambda path: shell_state.load(path)[1],
+    "state": lambda path: view_state.load(path)[1],
     "snapshot": snapshot,
     "recording": lambda path: RecordingReader(path).problem.text,
     "trace": trace,

@@ -16,7 +16,7 @@ class FileApp(GpuscopeApp):
 
     def __init__(self, path: Path) -> None:
         from ...config import load
-        from ..shell.state import load as load_state
+        from ..background.view_state import load as load_state
 
         settings, _ = load()
         state, _ = load_state()

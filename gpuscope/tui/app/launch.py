@@ -92,10 +92,10 @@ def run_app(
     prepare_environment(over_ssh)
     settings, problems = config.load()
     settings = replace(settings, readonly=settings.readonly or readonly)
-    from ..shell import state as shell_state
+    from ..background import view_state
     from ..shell.session import Session
 
-    remembered, problem = shell_state.load()
+    remembered, problem = view_state.load()
     session = Session(
         None,
         source,
@@ -153,7 +153,7 @@ def local_source(hz: float, settings: Settings) -> Source:
 
 
 def _run(session: Session, start: str, mouse: bool, prompts: Prompts | None = None) -> int:
-    from ..shell.state import save
+    from ..background.view_state import save
     from .app import GpuscopeApp
 
     app = GpuscopeApp(session, start)

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from ...doctor.finding import Finding, Report
 from ...model.job_ends import NOTHING_SENT
-from ..shell.state import ViewState
 from .checks import Aside
 from .finding_history import Case, FindingHistory, Kind, pid_of, sort_cases
 from .unseen_deaths import UnseenDeaths
+from .view_state import ViewState
 
 if TYPE_CHECKING:
     from ...doctor.finding import Pitfall

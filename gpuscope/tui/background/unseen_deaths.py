@@ -9,8 +9,8 @@ from ...model.job_ends import NOTHING_SENT, end_of, job_end
 
 if TYPE_CHECKING:
     from ...store.view import HostView
-    from ..shell.state import ViewState
     from .doctor_watch import DeadTrainer
+    from .view_state import ViewState
 
 DAY_SECONDS = 86400.0
 

@@ -16,10 +16,10 @@ from ...store.view import DeviceView, HistoryOf, HostView, no_history
 from ...text import styled
 from ...text.styled import Line, Piece
 from ...text.units import amount_text, percent_text, short_age_text
+from ..background.view_state import SORTS
 from ..device.load_text import in_few_words
 from ..shared.device_bar import LAYER_NAMES, memory_bar
 from ..shared.device_state_text import glyph_of, in_short, in_shortest, token_of
-from ..shell.state import SORTS
 from ..theme import Glyphs, Tokens
 from ..widgets.bars import Meter
 from ..widgets.status import short_model

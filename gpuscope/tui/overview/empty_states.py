@@ -11,8 +11,8 @@ from ...text import styled
 from ...text.ranges import ranges_text
 from ...text.styled import Line
 from ...text.units import bytes_text, percent_text
+from ..background.view_state import ViewState
 from ..shared.device_state_text import free_devices, idle_since
-from ..shell.state import ViewState
 from ..widgets.pane import WAITING
 
 HEAD = "No NVIDIA driver here: "

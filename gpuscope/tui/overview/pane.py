@@ -16,10 +16,10 @@ from ...store.view import by_key
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import window_text
+from ..background.view_state import PROCESS_SORTS, SORTS
 from ..shell.keymap import key_of
 from ..shell.selection import on_device
 from ..shell.session import Session
-from ..shell.state import PROCESS_SORTS, SORTS
 from ..widgets.pane import WAITING, Pane, set_title
 from ..widgets.program import program
 from ..widgets.table import Column, LiveTable

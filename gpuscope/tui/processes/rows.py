@@ -20,7 +20,7 @@ from ...text.ranges import ranges_text
 from ...text.styled import Line, Piece
 from ...text.units import amount_text, bytes_text, count_text, percent_text, short_age_text
 from ...wire.frames import Unknown
-from ..shell.state import PROCESS_SORTS
+from ..background.view_state import PROCESS_SORTS
 from ..theme import UNICODE, Glyphs
 from ..widgets.last_seen import as_last_seen
 from ..widgets.table import Cell, Column, TableRow

@@ -18,6 +18,7 @@ from ...config import Settings
 from ...store.source import LOCAL
 from ...wire.frames import Sample
 from ..background.happened import Happened
+from ..background.view_state import ViewState
 from .action_availability import why_not
 from .frozen_view import FrozenView, next_speed, replay_text
 from .gathering import Gathering
@@ -26,7 +27,6 @@ from .notices import Notices
 from .rates import ask_rate, next_rate
 from .selection import Selection
 from .self_cpu import OwnLoad
-from .state import ViewState
 
 if TYPE_CHECKING:
     from argparse import Namespace
