@@ -80,6 +80,10 @@ class JobBrief(Vertical):
         self._event_rows = 0
         self._last: tuple[HostView, str, float, float | None] | None = None
 
+    def on_mount(self) -> None:
+        """Show what came before its panels were there: the next picture may be long in coming."""
+        self.on_resize()
+
     def on_resize(self) -> None:
         """Fit the lists to the room, which is not known when they are first shown."""
         if self._last is not None:
