@@ -30,6 +30,10 @@ STEADY = 0.02
 """A reading that changes by no more of its largest value is steady: a line without a height."""
 SEEN = 0.15
 """Of its scale: what changes by less is seen as well in one line."""
+ROOMY, ROOMY_ROWS = 5, 7
+"""Lines that there are for each reading, from which on one that moves has so many."""
+MOST_APART = 3
+"""Lines left free between two readings at most."""
 MOST_ROWS = 3
 """Lines of a reading that moves. More would only make its wall of colour higher."""
 RANGE, STEADY_WORD = "min – max", "steady"
@@ -126,14 +130,17 @@ class Trends(Chart):
             return empty_strips(self._empty, width, height, tokens)
         axis = 2 if height >= len(trends) + 2 else 0
         bins = Bins.ending(self._now, self._window, inner)
-        rows = share_rows([is_seen(trend) for trend in trends], height - axis)
-        gaps = gaps_before([one.token for one in trends[: len(rows)]], height - axis - sum(rows))
+        most = ROOMY_ROWS if height - axis >= ROOMY * len(trends) else MOST_ROWS
+        rows = share_rows([is_seen(trend) for trend in trends], height - axis, most)
+        tokens_of, free = [one.token for one in trends[: len(rows)]], height - axis - sum(rows)
+        gaps, each = gaps_before(tokens_of, free), max(len(rows) - 1, 1)
+        apart = min(max(free // each, 1), MOST_APART)
         out: list[Line] = []
         for place, (trend, (now, between), lines) in enumerate(
             zip(trends, figures, rows, strict=False)
         ):
             if place in gaps:
-                out.append([])
+                out += [[]] * apart
             course = binned(trend.history, bins, self._now, hold_last=False)
             for at, cells in enumerate(drawn_course(trend, course, lines, tokens.glyphs), 1):
                 last = at == lines
@@ -141,6 +148,7 @@ class Trends(Chart):
                 line += [(fit(now if last else "", now_cells, "right"), "text")]
                 line += [(fit(between if last else "", range_cells, "right"), "faint")]
                 out.append(line)
+        out = [[]] * (height - axis - len(out)) + out  # axes side by side are on one line
         if axis:
             ends = fit("now", now_cells, "right"), fit(heading, range_cells, "right")
             line, labels = time_axis(self._window, names, inner, self._clock)
@@ -149,14 +157,14 @@ class Trends(Chart):
         return [strip_of(line, width, tokens) for line in out]
 
 
-def share_rows(moving: Sequence[bool], height: int) -> list[int]:
+def share_rows(moving: Sequence[bool], height: int, most: int = MOST_ROWS) -> list[int]:
     """Return the lines of each reading that has room: those that move have more where there are.
 
     A reading that has no line is left out at the end.
     """
     count = min(len(moving), max(height, 0))
     rows, left = [1] * count, height - count
-    for _ in range(MOST_ROWS - 1):
+    for _ in range(most - 1):
         movers = [at for at in range(count) if moving[at]]
         if len(movers) > left:
             break

@@ -77,6 +77,9 @@ def arrange(width: int, height: int, order: Sequence[str], first: int = 0) -> li
     if across == 2 and height >= TALL_ROWS:
         charts = [name for name in order if name != "events"]
         across = 3 if width >= WIDEST else across
+        if across < len(charts) < 2 * across and across > 2:  # what happened is not high
+            across -= len(charts) == across + 1
+            return [charts[:across], charts[across:], ["events"]]
         if len(charts) < 2 * across:
             return [charts[:across], [*charts[across:], "events"]]
         turned = [charts[(place + first) % len(charts)] for place in range(len(charts))]
@@ -222,8 +225,10 @@ class JobCharts(Grid):
             self.styles.grid_rows = "1fr"
             if texts:
                 self.styles.grid_rows = f"{'1fr ' * (len(lines) - 1)}{told}"
-            beside = len(lines[-1]) - 1 if "events" in lines[-1] else 0
-            self.events.styles.column_span = len(lines[0]) - beside
+            for line in lines:  # the last one of a line has what others leave
+                for name in line:
+                    rest = len(lines[0]) - len(line) if name == line[-1] else 0
+                    self._panels[name].styles.column_span = 1 + rest
             places = [name for line in lines for name in line]
             rank = {id(self._panels[name]): place for place, name in enumerate(places)}
             self.sort_children(key=lambda child: rank.get(id(child), len(rank)))
