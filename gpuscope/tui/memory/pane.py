@@ -200,7 +200,7 @@ class MemoryPane(Pane, can_focus=True):
         left = rows - AROUND_ROWS - needed - len(found.beside) - len(shown)
         high = rows_of(everything, left) if columns >= WIDE else 0
         self._others.display = high > 0
-        room, grows = (left - high if columns >= WIDEST else 0), is_growth(diagnosis)
+        room, grows = (left - high if columns >= WIDE else 0), is_growth(diagnosis)
         more = self._more.show(host, subject, width - 2, room, self._view, grows)
         self._others.styles.height = high if more else "1fr"
         self._waterfall.styles.height = needed + len(found.beside) if high or more else "1fr"
