@@ -53,6 +53,7 @@ async def open_job(pilot, *wanted: str) -> str:
     ("size", "order", "lines"),
     [
         ((198, 48), BROAD, [["step", "memory", "load"], ["trends", "cure", "events"]]),
+        ((198, 48), HANGS[:5], [["stack", "step"], ["loss", "memory"], ["events"]]),
         ((158, 48), CALM, [["step", "loss"], ["memory", "pace"], ["events"]]),
         ((118, 28), CALM, [["step", "loss"], ["memory", "pace"]]),
         ((118, 12), HANGS, [["stack", "step"]]),

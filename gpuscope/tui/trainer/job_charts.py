@@ -77,7 +77,8 @@ def arrange(width: int, height: int, order: Sequence[str], first: int = 0) -> li
     if across == 2 and height >= TALL_ROWS:
         charts = [name for name in order if name != "events"]
         across = 3 if width >= WIDEST else across
-        if across < len(charts) < 2 * across and across > 2:  # what happened is not high
+        alone = across > 2 and "cure" not in charts  # two texts stand well beside each other
+        if alone and across < len(charts) < 2 * across:  # what happened is not high
             across -= len(charts) == across + 1
             return [charts[:across], charts[across:], ["events"]]
         if len(charts) < 2 * across:
