@@ -93,7 +93,7 @@ def finding_lines(number: int, one: Finding, again: str) -> list[str]:
         code = fix.code or fix.environment or fix.command
         out += [f"        {line}" for line in code.splitlines()]
     for at, line in enumerate(proof(one, again)):
-        out.append(f"   {'      ' if at else 'Proof:'} {line}")
+        out.append(f"   {'      ' if at else 'Repro:'} {line}")
     return out
 
 

@@ -128,7 +128,7 @@ def test_the_device_is_looked_at_and_the_price_is_said_before_and_after(ask):
     assert "Gain: at most 25 % of the wall clock" in out, "the look has not met the other half"
     assert "Seen: most of it at train.py:12 main (stack)" in out
     assert "Fix: Sum on the device, read every N steps" in out
-    assert "Proof: gpuscope lab pitfall host-sync-in-loop" in out
+    assert "Repro: gpuscope lab pitfall host-sync-in-loop" in out
     assert "cost the training 90.0 ms: the training paused for 42.0 ms" in out
 
 

@@ -473,7 +473,9 @@ async def test_r_lays_the_proof_ready_in_the_lab_and_starts_nothing():
         await pilot.press("escape", "4")
         await with_proof(pilot, app, "gpuscope lab --headless --json --steps 5 --optimizer sgd")
         await until(
-            pilot, "Demo trainer", "the proof's switches are set (--optimizer sgd --steps 5)"
+            pilot,
+            "Demo trainer",
+            "set to reproduce it (--optimizer sgd --steps 5)",
         )
         assert (app.session.labs.config.optimizer, app.session.labs.config.steps) == ("sgd", 5)
         assert app.session.labs.state == "idle"
@@ -482,7 +484,7 @@ async def test_r_lays_the_proof_ready_in_the_lab_and_starts_nothing():
         await until(pilot, "Repeat A and B interleaved", "--compile default")
         await pilot.press("escape", "4")
         await with_proof(pilot, app, "gpuscope lab claims --only amp-memory")
-        await until(pilot, "Proof", "gpuscope lab claims --only amp-memory", "Enter Measure")
+        await until(pilot, "gpuscope lab claims --only amp-memory", "Enter Measure")
         assert app.session.labs.demo is None
 
 

@@ -85,7 +85,7 @@ class CommandDialog(TextDialog):
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes="dialog") as body:
-            body.border_title = "Proof"
+            body.border_title = "Reproduce"
             yield self.lines
             yield self._output
 

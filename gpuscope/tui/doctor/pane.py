@@ -53,6 +53,8 @@ STACK_SECONDS = 5.0
 """How often a trainer that hangs is asked where it stands, while that is shown."""
 CHECKED_SECONDS = 2.0
 """How old the figures of what was checked may be, on the clock of the host."""
+PAINTED_SECONDS = 0.1
+"""After this long the list is looked at again, whose width decides what the finding says."""
 AROUND_ROWS = 3
 """Status line, tabs and footer."""
 ROOMY_ROWS, COURSE_ROWS = 30, 50
@@ -315,6 +317,8 @@ class DoctorPane(Pane):
         if self._wrapped != self._widths():
             self.show_findings()
             return
+        if self._table.size.width and not self._table.width_of("what"):
+            self.set_timer(PAINTED_SECONDS, self._say_more)  # the list is not drawn yet
         more = (
             f"{key_of('text_down')}: more"
             if self._scroll.max_scroll_y > self._scroll.scroll_y
@@ -491,11 +495,8 @@ class DoctorPane(Pane):
         else:
             runs.take(proof.configs[0])
             flags = " ".join(proof.configs[0].flags())
-            sentence = (
-                f"the proof's switches are set ({flags}): r runs them, then compare with a run "
-                "without"
-            )
-            self.session.notices.say(sentence)
+            then = "r runs them, then compare with a run without"
+            self.session.notices.say(f"set to reproduce it ({flags}): {then}")
 
 
 def _pids_of(group: CaseGroup) -> set[int | None]:
