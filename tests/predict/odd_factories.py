@@ -93,6 +93,7 @@ def ignores_device(batch: int, device: Any) -> Made:
 def cloned(batch: int, device: Any) -> Made:
     """Layers that are copies of each other, made on the device, fed by a loader with workers."""
     layer = nn.Linear(64, 64, device=device)
+    layer.register_buffer("known", torch.tensor([1.0, 2.0], device=device))
     model = nn.Sequential(layer, copy.deepcopy(layer))
     samples = torch.utils.data.TensorDataset(torch.randn(64, 64))
     loader = torch.utils.data.DataLoader(

@@ -15,7 +15,7 @@ from gpuscope.predict.trace import Trace
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
-from gpuscope.predict.tracing import adapters, steps  # noqa: E402
+from gpuscope.predict.tracing import adapters, quantised, steps  # noqa: E402
 
 WIDTH, INNER, RANK = 256, 512, 8
 
@@ -80,8 +80,8 @@ def test_only_adapters_are_trained_and_the_head_of_another_task():
     adapters.prepare(model, Lora(RANK, targets=("up_proj",)), "nf4", language=True)
     trained = {name for name, one in model.named_parameters() if one.requires_grad}
     assert trained == {"up_proj.lora_A.weight", "up_proj.lora_B.weight"}
-    assert adapters.numbers(model) == before + RANK * (WIDTH + INNER)
-    assert isinstance(model.down_proj, adapters.Packed)
+    assert quantised.numbers(model) == before + RANK * (WIDTH + INNER)
+    assert isinstance(model.down_proj, quantised.Packed)
     assert isinstance(model.head, nn.Linear)
     model = Layers("cpu")
     adapters.prepare(model, Lora(RANK), "", language=False)
@@ -171,7 +171,7 @@ def test_a_weight_that_is_stored_in_parts_is_counted_in_its_parts() -> None:
 
     first, second = torch.zeros(3), torch.zeros(3)
     nested = TwoTensor(TwoTensor(first, second), TwoTensor(second, first))
-    assert [id(one) for one in adapters.parts(nested)] == [
+    assert [id(one) for one in quantised.parts(nested)] == [
         id(one) for one in (first, second, second, first)
     ]
-    assert adapters.parts(first) == []
+    assert quantised.parts(first) == []

@@ -67,14 +67,6 @@ def in_words(request: Request, error: BaseException) -> CannotPredict:
             "data_dependent",
         )
     frames = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
-    if any(name in text for name in ("Params4bit", "Int8Params")):
-        return CannotPredict(
-            f"{request.model} has linear layers of bitsandbytes{at}, which pack real numbers.",
-            f"{kind}: {text}",
-            "for a transformers config: --lora r=16 --quantize nf4 (or int8), which have the same "
-            f"layout; or {_CALIBRATE}",
-            "custom_kernel",
-        )
     if _DEEPSPEED in text or any(f"{os.sep}{_DEEPSPEED}{os.sep}" in name for name in frames):
         return CannotPredict(
             f"{request.model} trains by DeepSpeed{at}.",

@@ -14,7 +14,7 @@ import torch
 
 from ..request import CannotPredict, Doubt, Request
 from ..trace import Growth, PhaseMark
-from . import adapters, transformers_models
+from . import quantised, transformers_models
 from .failures import library
 from .fakes import CALCULATED_NUMBERS, Fakes
 from .modules import Modules
@@ -40,7 +40,7 @@ class Generation:
         self.positions = transformers_models.positions(config)
         self._made = 0
         self._windows: dict[str, int] = {}
-        self.parameters = adapters.numbers(self.model)
+        self.parameters = quantised.numbers(self.model)
         for name, one in (*self.model.named_parameters(), *self.model.named_buffers()):
             fakes.decide(one, "parameter", name.rpartition(".")[0])
 

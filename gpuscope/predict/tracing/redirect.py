@@ -14,7 +14,16 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _python_dispatch as torch_dispatch
 
 from ..request import FIRST_DEVICE, Doubt
-from . import compiling, data_dependent, data_parallel, distributed, files, flex, interface
+from . import (
+    bitsandbytes_layers,
+    compiling,
+    data_dependent,
+    data_parallel,
+    distributed,
+    files,
+    flex,
+    interface,
+)
 from .cuda_answers import accelerator, answers, none
 from .ddp import KeptTensors
 from .fakes import DEVICE
@@ -166,13 +175,22 @@ def _new(mode: Redirect, func: Any, args: Any, kwargs: Any) -> Any:
         return interface.from_shape_or_numbers(given, like.dtype, device)
 
 
+def _deepcopy(mode: Redirect, func: Any, args: Any, kwargs: Any) -> Any:
+    """Copy a tensor whose values are known: torch cannot copy these together with it."""
+    tensor, memo = args
+    if getattr(tensor, "constant", None) is None or tensor.requires_grad or id(tensor) in memo:
+        return func(*args, **kwargs)
+    memo[id(tensor)] = made = tensor.clone()
+    return made
+
+
 def _is_cuda(mode: Redirect, func: Any, args: Any, kwargs: Any) -> Any:
     return args[0].device == DEVICE
 
 
 FIRST = torch.device("cuda", 0)
 _META = torch.device("meta")
-_INSIDE = ("torch.", "torchao.", "gpuscope.predict.")
+_INSIDE = ("torch.", "torchao.", "bitsandbytes._ops", "gpuscope.predict.")
 """Modules that get the device in the GPU's place."""
 
 
@@ -187,6 +205,7 @@ _SPECIAL = {
     torch.Tensor.istft: _istft,
     torch.Tensor.to: _to,
     torch.Tensor.cuda: _cuda,
+    torch.Tensor.__deepcopy__: _deepcopy,
     torch.Tensor.pin_memory: _same,
     torch.Tensor.record_stream: _same,
     torch.Tensor.is_cuda.__get__: _is_cuda,
@@ -311,6 +330,12 @@ def pretended(
         change(cuda.nvtx, name, none)
     for name, dtype in interface.TYPES.items():
         change(cuda, name, interface.legacy(name, dtype))
+    make = torch.Tensor._make_subclass
+    change(
+        torch.Tensor,
+        "_make_subclass",
+        staticmethod(bitsandbytes_layers.subclass_maker(make, doubt, _SPECIAL.update)),
+    )
     # bitsandbytes asks for it when it is imported, and a torch without CUDA does not have it
     replaced.add(torch._C, "_cuda_getCurrentRawStream", lambda index: 0)
     change(torch.Tensor, "record_stream", none)  # the stream of an event that has none

@@ -14,7 +14,6 @@ from ..request import BUCKETED, CannotPredict, Doubt, Request, Traced
 from ..sharding import sharded
 from ..trace import PhaseMark
 from . import (
-    adapters,
     autocast,
     compiling,
     data_dependent,
@@ -23,6 +22,7 @@ from . import (
     kernels,
     mixed,
     optimizers,
+    quantised,
     redirect,
     subjects,
     switches,
@@ -94,7 +94,7 @@ def trace(request: Request, emulate: bool = True) -> Traced:
         stack.enter_context(autocast.redirected())
         switches.set_as(request)
         if request.quantize:
-            fakes.doubt(adapters.UNMEASURED)
+            fakes.doubt(quantised.UNMEASURED)
         stack.enter_context(
             redirect.pretended(chip, lambda: recorder.live_bytes, fakes.doubt, shelf)
         )
@@ -167,9 +167,9 @@ class _Training:
             )
             fakes.doubt(Doubt("scaler", text))
         self.batch, self.source = self.subject.batch, self.subject.source
-        self.parameters = adapters.numbers(self.subject.model)
+        self.parameters = quantised.numbers(self.subject.model)
         parameters = self.subject.model.parameters()
-        stored = [part for one in parameters for part in adapters.parts(one) or [one]]
+        stored = [part for one in parameters for part in quantised.parts(one) or [one]]
         if not any(fakes.block(part) is not None for part in stored):
             fakes.doubt(
                 Doubt(
@@ -287,9 +287,9 @@ class _Training:
         return torch.autocast("cuda", dtype=self._type)
 
     def _decide(self, tensor: torch.Tensor, category: str, module: str | None = None) -> None:
-        parts = adapters.parts(tensor)
-        if parts:
-            self.fakes.doubt(adapters.QUANTISED)
+        parts = quantised.parts(tensor)
+        if parts and hasattr(tensor, "__tensor_flatten__"):
+            self.fakes.doubt(quantised.QUANTISED)
         for part in parts or [tensor]:
             self.fakes.decide(part, category, module)
 
