@@ -375,6 +375,7 @@ def main() -> int:
     parser.add_argument("--expandable", action="store_true")
     parser.add_argument("--unseen", action="store_true", help="models that nothing was tuned with")
     parser.add_argument("--blind", action="store_true", help="models that nobody has predicted")
+    parser.add_argument("--frozen", action="store_true", help="backbones without gradients")
     parser.add_argument("--compiled", action="store_true", help="compiled trainings")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--cap", type=int, help=argparse.SUPPRESS)
@@ -425,6 +426,8 @@ def main() -> int:
         configs = list(truth_unseen.unseen())
     elif arguments.blind:
         configs = list(truth_unseen.blind())
+    elif arguments.frozen:
+        configs = list(truth_unseen.frozen())
     elif arguments.compiled:
         configs = list(truth_compiled.compiled())
     elif arguments.alone:

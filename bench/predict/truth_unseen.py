@@ -152,6 +152,24 @@ def blind() -> Iterator[Config]:
         yield from row
 
 
+FROZEN_FAMILIES = [
+    ("headed_resnet", (32, 256), (2, 6)),
+    ("headed_vit", (32, 256), (2, 6)),
+    ("headed_bert", (16, 128), (2, 6)),
+    ("student", (24, 96), (4, 14)),
+    ("headed_unet", (8, 48), (2, 8)),
+]
+
+
+def frozen() -> Iterator[Config]:
+    """Yield three configurations of every model whose backbone runs without gradients."""
+    patterns: list[tuple[int, dict[str, Any]]] = [(0, {}), (1, {}), (1, {"amp": "bf16"})]
+    for place, toggles in patterns:
+        for name, batches, gib in FROZEN_FAMILIES:
+            model = f"bench.predict.families_frozen:{name}"
+            yield Config(model, batches[place], gib=float(gib[place]), **toggles)
+
+
 def bisected_blind() -> list[tuple[Config, float]]:
     """Return configurations whose largest batch is searched, and the first cap in GiB."""
     models = {family.name: family.model for family in BLIND_FAMILIES}
