@@ -27,15 +27,16 @@ GROWTH = 32
 class Training:
     """A network with the shape of its input for one example, and how many classes it tells apart.
 
-    ``vocabulary`` is the number of tokens if the inputs are tokens. ``tried`` says that the
-    generator runs the network once before it trains, and keeps that input.
+    ``vocabulary`` is the number of tokens if the inputs are tokens. ``tried`` has the examples of
+    each run that the generator makes before it trains, to check and to list the layers; 0 stands
+    for the batch.
     """
 
     model: nn.Module
     shape: tuple[int, ...]
     classes: int
     vocabulary: int = 0
-    tried: bool = True
+    tried: tuple[int, ...] = ()
 
     def inputs(self, batch: int) -> torch.Tensor:
         if self.vocabulary:
@@ -83,7 +84,7 @@ def _perceptron(row: Row) -> Training:
             made.append(nn.Softmax(dim=1))
         else:
             made.append(_activation(kind))
-    return Training(nn.Sequential(*made), (inputs,), width, tried=False)
+    return Training(nn.Sequential(*made), (inputs,), width)
 
 
 class _Classifier(nn.Module):
@@ -112,7 +113,7 @@ class _Classifier(nn.Module):
 def _transformer(name: str) -> Training:
     model = _Classifier(name)
     length, classes = _number(name, "seq_length"), _number(name, "num_classes")
-    return Training(model, (length,), classes, _number(name, "input_size"))
+    return Training(model, (length,), classes, _number(name, "input_size"), tried=(0, 0))
 
 
 Unit = tuple[int, int, int, int, list[Layer]]
@@ -158,7 +159,7 @@ def _convolutional(row: Row) -> Training:
     last = nn.Softmax(dim=1) if classes > 1 else nn.Sigmoid()
     model = nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, classes))
     model.append(last)
-    return Training(model, (channels, size, size), classes)
+    return Training(model, (channels, size, size), classes, tried=(2,))
 
 
 def _word(name: str, key: str) -> str:
@@ -280,11 +281,9 @@ def factory(row: Row) -> Callable[[int, Any], Any]:
     def make(batch: int, device: Any) -> Any:
         one = training(row)
         model = one.model.to(device)
-        kept = one.inputs(batch).to(device) if one.tried else None
-        if kept is not None:
-            model(kept)
-        binary = nn.BCEWithLogitsLoss() if not one.tried else nn.BCELoss()
-        loss = nn.CrossEntropyLoss() if one.classes > 1 else binary
+        for count in one.tried:
+            model(one.inputs(count or batch).to(device))
+        loss = nn.CrossEntropyLoss() if one.classes > 1 else nn.BCEWithLogitsLoss()
 
         def forward() -> torch.Tensor:
             x = one.inputs(batch).to(device)
@@ -292,7 +291,6 @@ def factory(row: Row) -> Callable[[int, Any], Any]:
             wanted = labels if one.classes > 1 else labels.view(-1, 1).float()
             return loss(model(x), wanted)
 
-        forward.kept = kept  # type: ignore[attr-defined]
         return model, torch.optim.Adam(model.parameters()), forward
 
     return make
