@@ -88,7 +88,7 @@ class Attention:
             or 0 in key.shape
         ):
             return "math"
-        if mask is not None and mask.requires_grad:
+        if mask is not None and mask.stride(-1) != 1:
             return "math"
         half = query.dtype in _HALVES and key.dtype == query.dtype == value.dtype
         same = query.shape[-1] == key.shape[-1] == value.shape[-1]
@@ -140,13 +140,15 @@ def _deterministic() -> bool:
 def _cudnn_takes(query: Any, key: Any, mask: Any, dropout: float) -> bool:
     """Tell whether cuDNN takes these lengths and this mask.
 
-    The mask has two or four dimensions, not three, each that of the scores or 1
-    (``check_attn_mask_shape`` and ``check_cudnn_tensor_shapes`` in ``sdp_utils``).
+    The mask needs no gradient. It has two or four dimensions, not three, each that of the scores or
+    1 (``check_attn_mask_shape`` and ``check_cudnn_tensor_shapes`` in ``sdp_utils``).
     """
     if key.shape[-2] == 1 or (query.shape[-2] == 1 and dropout > 0):
         return False
     if mask is None:
         return True
+    if mask.requires_grad:
+        return False
     scores = (*query.shape[:-1], key.shape[-2])
     return mask.dim() in (2, 4) and all(
         size in (1, whole)
