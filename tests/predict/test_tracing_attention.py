@@ -74,6 +74,20 @@ def single(batch: int, device: Any) -> Any:
     return attention((batch, 12, 640, 64), 12, device)
 
 
+def _by_distance(batch: int, device: Any, lie: Any) -> Any:
+    """A bias of each head that is trained; ``lie`` says how it lies in memory."""
+    bias = lie(torch.zeros(640, 640, 12, device=device, dtype=torch.bfloat16).requires_grad_())
+    return attention((batch, 12, 640, 64), 12, device, bias.unsqueeze(0), torch.bfloat16)
+
+
+def trained(batch: int, device: Any) -> Any:
+    return _by_distance(batch, device, lambda bias: bias.permute(2, 0, 1).contiguous())
+
+
+def trained_and_turned(batch: int, device: Any) -> Any:
+    return _by_distance(batch, device, lambda bias: bias.permute(2, 0, 1))
+
+
 @pytest.fixture(scope="module")
 def tracer() -> Iterator[Tracer]:
     with Tracer() as started:
@@ -117,6 +131,14 @@ def test_a_mask_of_three_dimensions_is_none_for_cudnn(tracer: Tracer) -> None:
     assert kernels == {"efficient"}
     assert sizes == [15_728_640] * 3 + [491_520, 31_488_000]
     assert backward(tracer, "over_all", 16, "9.0")[0] == {"cudnn"}
+
+
+def test_a_trained_mask_leaves_the_memory_efficient_kernel_where_it_lies_by_rows(
+    tracer: Tracer,
+) -> None:
+    """Two compiled trainings with biases by distance took what these kernels keep, on an H200."""
+    assert backward(tracer, "trained", 4, "9.0")[0] == {"efficient"}
+    assert backward(tracer, "trained_and_turned", 4, "9.0")[0] == set()
 
 
 def test_kernels_for_fp32_write_the_product_down_that_they_sum_up(tracer: Tracer) -> None:
