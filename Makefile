@@ -6,7 +6,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check
 STAMP  := $(VENV)/.installed
 DEV    := $(VENV)/.dev-installed
 DOCS   := $(VENV)/.docs-installed
-JOBS   ?= 4
+JOBS   := $(or $(JOBS),4)
 RECORDING ?= demos/recordings/h200-lab.gsr
 # no: install the tested torch, whatever the machine has
 SHARE_TORCH ?= yes

@@ -372,7 +372,9 @@ def make(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     if shutil.which("make") is None:
         pytest.skip("no make on this machine")
     outside = {
-        name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("MAKE", "MFLAGS")) and name != "JOBS"
     }
     # as typed in a shell, also when make itself runs these tests
     return run("make", *words, cwd=cwd, env=outside)
