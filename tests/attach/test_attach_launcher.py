@@ -37,7 +37,7 @@ if __name__ == "__main__":
     while True:
         model(torch.randn(4, 8)).pow(2).mean().backward()
         optimizer.step()
-        time.sleep(0.005)
+        time.sleep(0.02)
 """
 
 
