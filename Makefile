@@ -49,8 +49,10 @@ TESTS := -q -n $(JOBS) --dist loadfile --no-loadscope-reorder
 test: $(DEV)  ## the quick tests: every package and every verb, at most four minutes on two cores
 	$(BIN)/python -m pytest $(TESTS)
 
-test-all: $(DEV)  ## all tests that this machine can run
-	$(BIN)/python -m pytest $(TESTS) -m 'not gpu and not bench'
+# They read the whole tree; make check runs them.
+CONTRACT_TESTS := $(addprefix tests/test_,import_cycles.py one_home.py quick_tier.py)
+test-all: $(DEV)  ## all tests that this machine can run, but for those of make check
+	$(BIN)/python -m pytest $(TESTS) -m 'not gpu and not bench' $(addprefix --ignore=,$(CONTRACT_TESTS))
 
 # In an environment of its own, which sees torch and pytest in .venv: the libraries bring numpy, without which the
 # other tests are to run.
@@ -90,7 +92,7 @@ types: $(DEV)
 
 contracts: $(DEV)
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -q -p no:xdist -m '' $(addprefix tests/test_,import_cycles.py one_home.py quick_tier.py)
+	$(BIN)/python -m pytest -q -p no:xdist -m '' $(CONTRACT_TESTS)
 
 format: $(DEV)  ## rewrite in the project's style
 	$(BIN)/ruff check --fix .
