@@ -13,7 +13,9 @@ import pytest
 
 from gpuscope.check import watched_test
 from gpuscope.check.in_tests import BadMarker, Budgets
+from gpuscope.lab.launch import PYTHON_VARIABLE
 from tests.check.projects import ROOT, TRAIN
+from tests.fakes.forking import Forked, forking_python, script
 
 PLUGIN = "gpuscope.check.pytest_plugin"
 PEAKS = """\
@@ -83,23 +85,41 @@ def test_own_failure():
 """
 
 
-def run(folder: Path, *words: str, code: str = "") -> str:
+def words_of(*words: str) -> list[str]:
+    return ["-p", PLUGIN, "-p", "no:cacheprovider", *words]
+
+
+def environ(folder: Path) -> dict[str, str]:
+    return {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "PYTEST_ADDOPTS": "",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # this one is named, installed or not
+        PYTHON_VARIABLE: forking_python(folder),
+    }
+
+
+def run(folder: Path, *words: str) -> str:
     """The output of pytest in a project with the plugin."""
-    start = ["-c", code] if code else ["-m", "pytest", "-p", PLUGIN, "-p", "no:cacheprovider"]
     done = subprocess.run(
-        [sys.executable, *start, *words],
+        [sys.executable, "-m", "pytest", *words_of(*words)],
         cwd=folder,
-        env={
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            "PYTEST_ADDOPTS": "",
-            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # this one is named, installed or not
-        },
+        env=environ(folder.parent),
         capture_output=True,
         text=True,
         timeout=200,
     )
     return done.stdout + done.stderr
+
+
+def run_fork(folder: Path, *words: str) -> str:
+    """The same where the project's tests import torch, which this pytest finds imported."""
+    process = Forked(script("pytest", *words_of(*words)), environ(folder.parent), cwd=folder)
+    try:
+        out, errors = process.communicate(timeout=200)
+    finally:
+        process.end()
+    return str(out + errors)
 
 
 def test_nothing_is_loaded_until_a_test_asks(tmp_path):
@@ -119,7 +139,7 @@ def test_a_peak_is_predicted_and_a_test_fails_with_what_holds_it(tmp_path):
     pytest.importorskip("torch")
     (tmp_path / "train.py").write_text(TRAIN)
     (tmp_path / "test_peak.py").write_text(PEAKS)
-    out = run(tmp_path, "-q")
+    out = run_fork(tmp_path, "-q")
     assert "1 failed, 4 passed" in out
     assert "FAILED test_peak.py::test_large" in out
     assert "train:make needs" in out
@@ -135,7 +155,7 @@ def test_compilations_are_counted_and_memory_without_cuda_is_skipped(tmp_path):
     if torch.cuda.is_available():
         pytest.skip("there is CUDA")
     (tmp_path / "test_compiled.py").write_text(COMPILED)
-    out = run(tmp_path, "-q", "-p", "no:warnings")
+    out = run_fork(tmp_path, "-q", "-p", "no:warnings")
     failed = {line.split("::")[1].split(" ")[0] for line in out.splitlines() if "FAILED" in line}
     assert failed == {"test_broken", "test_again", "test_strict", "test_word", "test_own_failure"}
     assert "gpuscope: 1 graph break; none may be." in out

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from gpuscope.lab.config import LabConfig
+from gpuscope.lab.launch import PYTHON_VARIABLE
 from gpuscope.lab.ledger import Entry, Ledger
 from gpuscope.lab.run_facts import RunFacts
 from gpuscope.lab.tune.findings import Settings
@@ -15,6 +17,7 @@ from gpuscope.lab.tune.result import Result
 from gpuscope.lab.tune.runner import Job, Progress, Runner, new_job
 from gpuscope.lab.tune.search import CannotTune, Search
 from gpuscope.lab.tune.space import Limits
+from tests.fakes.forking import forking_python
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
@@ -32,6 +35,14 @@ def factory(batch, device):
 """A forward pass takes 5 ms however many samples it has, on a busy machine too."""
 BASE = LabConfig(model="mine:factory", device="cpu", batch=1, accumulate=32)
 """32 forward passes of one sample: with one of 32 samples a step is many times as fast."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The process that forks a search's trials is itself a fork of one that has imported torch."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(PYTHON_VARIABLE, forking_python(tmp_path_factory.mktemp("python")))
+        yield
 
 
 def search(runner: Runner) -> Search:
