@@ -39,14 +39,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 LONGEST = (
     "attach/test_run.py",
     "attach/test_inject.py",
-    "lab/test_lab_elastic.py",
-    "lab/test_lab_launch.py",
+    "predict/test_compiling.py",
+    "e2e/test_ssh.py",
     "doctor/test_gym_cpu.py",
-    "lab/test_lab_verb.py",
-    "lab/test_lab_compiling.py",
+    "probe/test_time_trainings.py",
+    "lab/test_pitfall_scripts.py",
+    "e2e/test_ssh_password.py",
     "attach/test_enable.py",
 )
-"""Files that take more than half a minute of one core. They come first, so that none is begun when
+"""Files that take more than half a minute. They come first, so that none is begun when
 all others are done: ``make test-all`` gives each worker a file at a time, in this order.
 """
 
