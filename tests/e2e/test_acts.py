@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.tmux import TMUX, Tmux
+from tests.e2e.tmux import TMUX, Tmux, assigned, homes
 from tests.fakes.waiting import until
 from tests.snapshot import synthetic
 
@@ -65,9 +65,7 @@ def training(tmp_path):
 
 @pytest.mark.slow
 def test_stacks_and_a_profile_of_a_running_training(tmp_path, training):
-    names = ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME")
-    home = {name: str(tmp_path / name) for name in names}
-    settings = " ".join(f"{name}={shlex.quote(value)}" for name, value in home.items())
+    settings = assigned({**homes(tmp_path), "XDG_DATA_HOME": str(tmp_path / "XDG_DATA_HOME")})
     where = f"PYTHONPATH={shlex.quote(os.pathsep.join([str(ROOT), os.environ.get('PYTHONPATH', '')]).rstrip(os.pathsep))}"  # noqa: E501
     program = f"{shlex.quote(sys.executable)} -m gpuscope"
     terminal = Tmux(

@@ -12,7 +12,7 @@ import pytest
 
 from gpuscope.lab.launch import PYTHON_VARIABLE
 from gpuscope.lab.ledger import Entry, Ledger
-from tests.e2e.tmux import TMUX, Tmux
+from tests.e2e.tmux import TMUX, Tmux, assigned, homes
 from tests.fakes.forking import forking_python
 from tests.fakes.waiting import until
 
@@ -27,11 +27,10 @@ pytestmark = [
 def training(tmp_path):
     """A terminal in which a small model trains in a fork, and the path of its ledger."""
     path = tmp_path / "lab.sqlite"
-    names = ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME")
-    homes = " ".join(f"{name}={shlex.quote(str(tmp_path / name))}" for name in names)
+    found = assigned(homes(tmp_path))
     program = f"{shlex.quote(sys.executable)} -m gpuscope lab --model mlp-tiny --device cpu"
     command = (
-        f"env -u SSH_CONNECTION GPUSCOPE_LEDGER={shlex.quote(str(path))} {homes} "
+        f"env -u SSH_CONNECTION GPUSCOPE_LEDGER={shlex.quote(str(path))} {found} "
         f"{PYTHON_VARIABLE}={shlex.quote(forking_python(tmp_path))} sh -c "
         f"'echo $$ > {shlex.quote(str(tmp_path / 'pid'))}; exec {program}'"
     )

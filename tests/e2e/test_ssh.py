@@ -25,7 +25,7 @@ from gpuscope.store.view import Link
 from gpuscope.wire.codec import decode
 from gpuscope.wire.frames import Hello, Sample
 from gpuscope.wire.recording import RecordingReader
-from tests.e2e.tmux import TMUX, Tmux
+from tests.e2e.tmux import TMUX, Tmux, assigned, homes
 from tests.fakes import pythons, sshd
 from tests.fakes.probe_client import TRAINING, sockets, trainer, wait_for
 
@@ -96,8 +96,8 @@ def test_devices_are_told_of_another_host(gpuscope):
 
 @pytest.mark.slow
 def test_a_trainer_is_seen_examined_recorded_and_asked_from_afar(gpuscope, tmp_path):
-    with trainer(TRAINING + "import gpuscope; gpuscope.watch(); train(600)") as process:
-        # it imports torch first: 3 s of a core that is shared
+    code = TRAINING + "import gpuscope; gpuscope.watch(); train(600)"
+    with trainer(code, fork=True) as process:
         wait_for(lambda: sockets(process.pid), 90.0)
         done = gpuscope("ps", "good", "--json")
         rows = {row["pid"]: row for row in json.loads(done.stdout)["processes"]}
@@ -291,10 +291,7 @@ def test_a_lost_connection_is_made_again(server):
 @pytest.fixture
 def terminal(server, tmp_path):
     made = []
-    home = " ".join(
-        f"{name}={tmp_path / name}"
-        for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME")
-    )
+    home = assigned(homes(tmp_path))
 
     def start(words: str) -> Tmux:
         ssh = shlex.quote(server.ssh_command)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.tmux import TMUX, Tmux
+from tests.e2e.tmux import TMUX, Tmux, assigned, homes
 from tests.fakes import sshd
 
 WHY_NOT = sshd.why_not() or sshd.why_no_person() or ("" if TMUX else "tmux is not installed")
@@ -45,10 +45,7 @@ def server(request, person, tmp_path_factory):
 
 @pytest.fixture
 def screen(server, tmp_path):
-    home = " ".join(
-        f"{name}={tmp_path / name}"
-        for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME")
-    )
+    home = assigned(homes(tmp_path))
     words = shlex.join(
         [sys.executable, "-m", "gpuscope", "attach", "--ssh-command", server.ssh_command, "typed"]
     )

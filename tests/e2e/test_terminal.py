@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.tmux import TMUX, WAIT_SECONDS, Tmux
+from tests.e2e.tmux import TMUX, WAIT_SECONDS, Tmux, assigned, homes
 from tests.fakes.waiting import until
 
 pytestmark = pytest.mark.skipif(TMUX is None, reason="tmux is not installed")
@@ -28,17 +28,13 @@ PROGRAM = f"{shlex.quote(sys.executable)} -m gpuscope"
 @pytest.fixture
 def terminal(tmp_path):
     made = []
-    home = {
-        name: str(tmp_path / name)
-        for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME")
-    }
+    home = assigned(homes(tmp_path))
 
     def start(
         words: str = "", columns: int = 100, rows: int = 30, environ: str = "", after: str = ""
     ) -> Tmux:
-        settings = " ".join(f"{k}={shlex.quote(v)}" for k, v in home.items())
         command = (
-            f"env -u SSH_CONNECTION -u NO_COLOR -u COLUMNS -u LINES {settings} {environ} "
+            f"env -u SSH_CONNECTION -u NO_COLOR -u COLUMNS -u LINES {home} {environ} "
             f"{PROGRAM} {words} {after}"
         )
         made.append(Tmux(tmp_path, command, columns, rows))

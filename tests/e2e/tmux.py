@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 WAIT_SECONDS = 60.0
@@ -15,6 +17,20 @@ WAIT_SECONDS = 60.0
 fails waits so long.
 """
 TMUX = shutil.which("tmux")
+
+
+def homes(folder: Path) -> dict[str, str]:
+    """Return variables for a program that is to find nothing of what its user keeps.
+
+    The cache is that of all tests of a process: the first of them builds the agent's zip.
+    """
+    own = {f"XDG_{kind}_HOME": str(folder / f"XDG_{kind}_HOME") for kind in ("STATE", "CONFIG")}
+    return {**own, "XDG_CACHE_HOME": str(folder.parent / "cache")}
+
+
+def assigned(variables: Mapping[str, str]) -> str:
+    """Return them as words of a shell that assign them."""
+    return " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
 
 
 class Tmux:
@@ -47,7 +63,7 @@ class Tmux:
             assert time.monotonic() < deadline, (
                 f"{pattern!r} without {absent!r} did not appear in\n{screen}"
             )
-            time.sleep(0.05)
+            time.sleep(0.1)  # each look starts a process
 
     def keys(self, *names: str) -> None:
         """Press keys by their tmux names."""
