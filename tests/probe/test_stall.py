@@ -5,9 +5,6 @@ They do so in a queue, in a collective of two real ranks, and in pauses that are
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
 import sys
 import threading
 
@@ -17,7 +14,8 @@ from gpuscope.probe import code_place
 from gpuscope.probe.stall import STILL_SECONDS, StallWatch, limit_seconds
 from gpuscope.probe.steps import Steps
 from gpuscope.wire import frames
-from tests.fakes.probe_client import ROOT, TRAINING, Reader, environment, sockets, trainer, wait_for
+from tests.fakes.forked_scripts import Scripts
+from tests.fakes.probe_client import ROOT, TRAINING, Reader, sockets, trainer, wait_for
 
 pytest.importorskip("torch")
 
@@ -254,93 +252,60 @@ def test_the_users_line_comes_before_torchs_and_the_standard_librarys():
 
 
 @pytest.mark.slow
-def test_of_two_ranks_the_sleeping_one_is_named_with_its_line_and_the_other_with_its_collective():
+def test_of_two_ranks_the_sleeping_one_is_named_with_its_line_and_the_other_with_its_collective(
+    tmp_path,
+):
     """``demos/stall_train.py``: rank 1 sleeps in its data set, rank 0 waits in backward."""
     script = ROOT / "demos/stall_train.py"
-    torchrun = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-    ]
-    command = [*torchrun, str(script), "--after", "30", "--seconds", "600"]
     lines = script.read_text().splitlines()
 
     def number(text: str) -> int:
         return next(index for index, line in enumerate(lines, 1) if text in line)
 
-    with arming() as more:
-        process = subprocess.Popen(
-            command,
-            env=environment(**more, TORCH_FR_BUFFER_SIZE="50"),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+    scripts = Scripts(tmp_path, TORCH_FR_BUFFER_SIZE="50")
+    readers = {}
+    try:
+        job = scripts.start(
+            "stall", script, ["--after", "30", "--seconds", "600"], nproc=2, watch=True
         )
-        readers, ranks = {}, []
-        try:
-            ranks = wait_for(lambda: _two(process.pid), 90, "two ranks")
-            for reader in [Reader(sockets(pid)[0]) for pid in ranks]:
-                reader.until(
-                    lambda reader=reader: reader.value("stall_at") and events(reader, "stall"), 60
-                )
-                readers[reader.trainer().rank] = reader
-            waiting, sleeping = readers[0], readers[1]
-            (stall,) = events(sleeping, "stall")
-            assert (
-                stall.data["at"]
-                == f"stall_train.py:{number('time.sleep(self.seconds)')} __getitem__"
+        ranks = [one.pid for one in job.processes]
+        wait_for(lambda: all(map(sockets, ranks)), 90, "two probes")
+        for reader in [Reader(sockets(pid)[0]) for pid in ranks]:
+            reader.until(
+                lambda reader=reader: reader.value("stall_at") and events(reader, "stall"), 60
             )
-            assert sleeping.value("stall_at").startswith(stall.data["at"])
-            (stall,) = events(waiting, "stall")
-            assert stall.data["at"] == f"stall_train.py:{number('loss.backward()')} main"
-            assert "_engine_run_backward" in stall.data["inner"]
-            assert waiting.value("step") == sleeping.value("step") == 30
-            # The gradients fit into one bucket: one all-reduce a step, and rank 0 has launched that
-            # of step 31.
-            assert waiting.value("collectives") == sleeping.value("collectives") + 1
-            assert stall.data["collective"] == waiting.value("collectives")
-            stacks = waiting.answer(frames.Request("stacks", 5))
-            group, *entries = stacks.value["collectives"]
-            assert group["backend"] == "gloo"
-            assert group["launched"] == waiting.value("collectives")
-            assert [entry["sequence"] for entry in entries] == sorted(
-                entry["sequence"] for entry in entries
-            )
-            assert entries[-1]["sequence"] == group["launched"]
-            assert entries[-1]["state"] != "completed"
-            assert entries[-2]["state"] == "completed"
-            assert group["completed"] == group["launched"] - 1
-            assert "all_reduce" in entries[-1]["op"]
-            assert entries[-1]["size"] == 64 * 64 + 64 + 64 * 10 + 10
-            training = next(thread for thread in stacks.value["threads"] if thread["training"])
-            assert training["main"]
-            assert any(frame[2] == "main" for frame in training["frames"])
-        finally:
-            for reader in readers.values():
-                reader.close()
-            process.kill()
-            process.wait()
-            for pid in ranks:  # torchrun gives them sessions of their own
-                os.kill(pid, signal.SIGKILL)
-
-
-def _two(launcher: int) -> list[int]:
-    children = subprocess.run(
-        ["ps", "-o", "pid=", "--ppid", str(launcher)], capture_output=True, text=True
-    ).stdout
-    found = [int(pid) for pid in children.split() if sockets(int(pid))]
-    return found if len(found) == 2 else []
-
-
-class arming:
-    """An environment in which every Python arms the probe, as ``gpuscope run`` makes it."""
-
-    def __enter__(self) -> dict[str, str]:
-        from gpuscope.attach.hook_directory import prepare
-
-        return {"PYTHONPATH": prepare()}
-
-    def __exit__(self, *_: object) -> None:
-        pass
+            readers[reader.trainer().rank] = reader
+        waiting, sleeping = readers[0], readers[1]
+        (stall,) = events(sleeping, "stall")
+        assert (
+            stall.data["at"] == f"stall_train.py:{number('time.sleep(self.seconds)')} __getitem__"
+        )
+        assert sleeping.value("stall_at").startswith(stall.data["at"])
+        (stall,) = events(waiting, "stall")
+        assert stall.data["at"] == f"stall_train.py:{number('loss.backward()')} main"
+        assert "_engine_run_backward" in stall.data["inner"]
+        assert waiting.value("step") == sleeping.value("step") == 30
+        # The gradients fit into one bucket: one all-reduce a step, and rank 0 has launched that
+        # of step 31.
+        assert waiting.value("collectives") == sleeping.value("collectives") + 1
+        assert stall.data["collective"] == waiting.value("collectives")
+        stacks = waiting.answer(frames.Request("stacks", 5))
+        group, *entries = stacks.value["collectives"]
+        assert group["backend"] == "gloo"
+        assert group["launched"] == waiting.value("collectives")
+        assert [entry["sequence"] for entry in entries] == sorted(
+            entry["sequence"] for entry in entries
+        )
+        assert entries[-1]["sequence"] == group["launched"]
+        assert entries[-1]["state"] != "completed"
+        assert entries[-2]["state"] == "completed"
+        assert group["completed"] == group["launched"] - 1
+        assert "all_reduce" in entries[-1]["op"]
+        assert entries[-1]["size"] == 64 * 64 + 64 + 64 * 10 + 10
+        training = next(thread for thread in stacks.value["threads"] if thread["training"])
+        assert training["main"]
+        assert any(frame[2] == "main" for frame in training["frames"])
+    finally:
+        for reader in readers.values():
+            reader.close()
+        scripts.end()
