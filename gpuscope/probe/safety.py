@@ -38,7 +38,7 @@ class Safety:
     """The safety functions for one start of the probe.
 
     ``announce`` is :meth:`Probe.announce`. ``errand`` hands a call to the probe's thread and
-    returns false if there is none. ``counts()`` is :meth:`Progress.counts`.
+    returns false if there is none. ``counts()`` is :meth:`ProgressReader.counts`.
     """
 
     def __init__(
