@@ -177,7 +177,7 @@ def test_the_loss_of_a_validation_is_not_the_trainings():
 
 def test_the_bar_of_rich_tells_progress_and_loss():
     console = pytest.importorskip("rich.console").Console(file=io.StringIO(), force_terminal=True)
-    from rich.progress import ProgressReader as Shown
+    from rich.progress import Progress as Shown
 
     with Shown(console=console) as shown:
         task = shown.add_task("training", total=100, loss=2.0)
