@@ -585,7 +585,8 @@ def test_what_was_found_on_one_host_is_not_told_of_another(monkeypatch):
     from dataclasses import replace
 
     from gpuscope.doctor import live
-    from gpuscope.tui.background.doctor_watch import DeadTrainer, DoctorWatch
+    from gpuscope.tui.background.doctor_watch import DoctorWatch
+    from gpuscope.tui.background.unseen_deaths import DeadTrainer
 
     here = [True]
     watch = DoctorWatch(lambda: None, lambda: here[0], False, aside=Quiet())  # type: ignore[arg-type]

@@ -11,14 +11,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...doctor.finding import Finding, Report
 from ...model.job_ends import NOTHING_SENT
 from .checks import Aside
 from .finding_history import Case, FindingHistory, Kind, pid_of, sort_cases
-from .unseen_deaths import UnseenDeaths
+from .unseen_deaths import DeadTrainer, UnseenDeaths
 from .view_state import ViewState
 
 if TYPE_CHECKING:
@@ -40,19 +40,6 @@ REPLAYED = "the environment: not in a recording"
 JUMP_SECONDS = 3.0
 """After a jump in a replay its picture is there at once, and its past within this time."""
 ELSEWHERE = "the environment: another machine's; check it there with gpuscope doctor"
-
-
-@dataclass(frozen=True, slots=True)
-class DeadTrainer:
-    """What a trainer left that died: its process, the wall clock of its end, the findings.
-
-    ``words`` say which trainer it was and how it ended.
-    """
-
-    pid: int
-    ended: float
-    report: Report
-    words: str = ""
 
 
 class DoctorWatch:

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...model.job_ends import NOTHING_SENT, end_of, job_end
 
 if TYPE_CHECKING:
+    from ...doctor.finding import Report
     from ...store.view import HostView
-    from .doctor_watch import DeadTrainer
     from .view_state import ViewState
 
 DAY_SECONDS = 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class DeadTrainer:
+    """What a trainer left that died: its process, the wall clock of its end, the findings.
+
+    ``words`` say which trainer it was and how it ended.
+    """
+
+    pid: int
+    ended: float
+    report: Report
+    words: str = ""
 
 
 class UnseenDeaths:

@@ -20,9 +20,10 @@ from .text import LABEL, NOTHING, SEVERITY_TOKENS, UNEXAMINED, glyph_of, with_la
 if TYPE_CHECKING:
     from ...doctor.finding import Pitfall, Report
     from ...store.view import HistoryOf, HostView
-    from ..background.doctor_watch import DeadTrainer, DoctorWatch
+    from ..background.doctor_watch import DoctorWatch
     from ..background.finding_history import Case
     from ..background.log_entry import LogEntry
+    from ..background.unseen_deaths import DeadTrainer
     from ..theme import Glyphs
     from .text import CaseGroup
 

@@ -17,7 +17,7 @@ from ..cells import fit
 
 if TYPE_CHECKING:
     from ...lab.ledger import Entry
-    from ..background.doctor_watch import DeadTrainer
+    from ..background.unseen_deaths import DeadTrainer
 
 AGE_CELLS, LEAST_CELLS = 4, 24
 MOST_NAMES = 12
