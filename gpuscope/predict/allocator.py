@@ -19,17 +19,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ..model.allocator_settings import DEFAULT, AllocatorSettings
-from .allocator_blocks import LIVE, Block, Shelf, rounded_all
+from .allocator_blocks import LIVE, Block, Shelf, rounded_all, segment_size
 from .allocator_engine import Engine
 from .allocator_expandable import page_size
 from .allocator_memory import UNLIMITED
 from .trace import PhaseMark, Trace
 
 MOST_OOMS = 20
-MOST_SAMPLES = 4000
 EMPTY_CACHE = "empty_cache"
-
-
 BETWEEN_LOOKS = 4096
 """How many events are replayed between two checks of the time limit."""
 
@@ -91,15 +88,6 @@ class FreeSpread:
     percent: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class PeakSample:
-    """The highest values, in bytes, over a range of events that ends with ``event``."""
-
-    event: int
-    allocated_bytes: int
-    reserved_bytes: int
-
-
 @dataclass(slots=True)
 class Simulated:
     """The result of a simulation; sizes are in bytes.
@@ -128,7 +116,6 @@ class Simulated:
     fragmentation: FreeSpread
     owners: dict[int, int] = field(default_factory=dict)
     """The same blocks by the number of their owner in the trace's table."""
-    samples: list[PeakSample] = field(default_factory=list)
 
     @property
     def fits(self) -> bool:
@@ -148,21 +135,18 @@ def simulate(
     capacity_bytes: int | None = None,
     *,
     allowed_bytes: int | None = None,
-    samples: int = 0,
-    after_oom: bool = False,
 ) -> Simulated:
     """Replay ``trace`` from an empty allocator.
 
     ``capacity_bytes``: what the driver can give this process's allocator (None: any amount).
     ``allowed_bytes``: what ``set_per_process_memory_fraction`` allows it. A request that fails ends
-    the simulation, as it would end the training; with ``after_oom`` the simulation continues
-    without that block. ``samples``: length of the timeline, at most ``MOST_SAMPLES``. At a mark
-    named ``EMPTY_CACHE`` cached memory is freed, as by ``torch.cuda.empty_cache()``.
+    the simulation, as it would end the training. At a mark named ``EMPTY_CACHE`` cached memory is
+    freed, as by ``torch.cuda.empty_cache()``.
     """
     engine = Engine(settings, capacity_bytes, allowed_bytes)
-    run = TraceRun(trace, engine, after_oom)
+    run = TraceRun(trace, engine)
     releases = [(mark.at, engine.empty_cache) for mark in trace.marks if mark.name == EMPTY_CACHE]
-    run.go(len(trace.events), min(samples, MOST_SAMPLES), releases)
+    run.go(len(trace.events), releases)
     return run.result()
 
 
@@ -170,7 +154,8 @@ class TraceRun:
     """A trace on its way through an engine.
 
     :meth:`_slice` replays slices of events. Everything else (completing pending frees,
-    ``empty_cache()``) is done between two slices.
+    ``empty_cache()``) is done between two slices. A request that fails ends the run; with
+    ``after_oom`` it continues without that block.
     """
 
     def __init__(self, trace: Trace, engine: Engine, after_oom: bool = False) -> None:
@@ -178,7 +163,6 @@ class TraceRun:
         self.sizes = rounded_all(trace.sizes, engine.settings)
         self.held: list[Block | None] = [None] * len(self.sizes)
         self.ooms: list[OutOfMemory] = []
-        self.samples: list[PeakSample] = []
         self.position = 0
         self.ended = False
         self.pools: dict[int, object] = {}
@@ -193,65 +177,35 @@ class TraceRun:
         self.taken: dict[int, int] = {}
         """The sizes of blocks that are larger than requested."""
 
-    def go(
-        self, end: int, samples: int = 0, between: Sequence[tuple[int, Callable[[], None]]] = ()
-    ) -> None:
+    def go(self, end: int, between: Sequence[tuple[int, Callable[[], None]]] = ()) -> None:
         """Replay up to event ``end``.
 
         ``between`` holds actions, each to be done before the event with its number, in ascending
         order.
         """
-        length = max(1, -(-(end - self.position) // samples)) if samples else 0
-        stops = [] if not length else list(range(self.position + length, end, length))
+        stops = {end, *(at for at, _ in between if at < end)}
         if self.deadline is not None:
-            stops += range(self.position + BETWEEN_LOOKS, end, BETWEEN_LOOKS)
-        actions = list(between)
+            stops.update(range(self.position + BETWEEN_LOOKS, end, BETWEEN_LOOKS))
         done = 0
-        for stop in (
-            sorted({*stops, *(at for at, _ in actions if at < end), end}) if not self.ended else ()
-        ):
-            self._sampled(stop, bool(length))
-            while done < len(actions) and actions[done][0] <= stop and not self.ended:
-                actions[done][1]()
+        for stop in sorted(stops) if not self.ended else ():
+            if stop > self.position:
+                self.position = self._slice(self.position, stop)
+            while done < len(between) and between[done][0] <= stop and not self.ended:
+                between[done][1]()
                 done += 1
             if self.ended:
                 return
             if self.deadline is not None and time.monotonic() > self.deadline:
                 raise TooLong
 
-    def _sampled(self, end: int, keep: bool) -> None:
-        if end <= self.position:
-            return
-        engine = self.engine
-        if not keep:
-            self.position = self._slice(self.position, end)
-            return
-        high = (
-            engine.peak_allocated,
-            engine.peak_reserved,
-            engine.peak_allocated_at,
-            engine.peak_reserved_at,
-        )
-        engine.peak_allocated, engine.peak_reserved = engine.allocated, engine.reserved
-        self.position = self._slice(self.position, end)
-        self.samples.append(
-            PeakSample(self.position - 1, engine.peak_allocated, engine.peak_reserved)
-        )
-        if high[0] >= engine.peak_allocated:
-            engine.peak_allocated, engine.peak_allocated_at = high[0], high[2]
-        if high[1] >= engine.peak_reserved:
-            engine.peak_reserved, engine.peak_reserved_at = high[1], high[3]
-
     def _slice(self, begin: int, end: int) -> int:
         """Replay events, and return where it ended."""
         engine, sizes, held = self.engine, self.sizes, self.held
         small, large = engine.shelf(0, True), engine.shelf(0, False)
         allocate, free, addresses = engine.allocate, engine.free, self.addresses
-        elsewhere = (
-            self.trace.streams
-            if not self.pools
-            else {**dict.fromkeys(self.pools, 0), **self.trace.streams}
-        )
+        elsewhere = self.trace.streams
+        if self.pools:
+            elsewhere = {**dict.fromkeys(self.pools, 0), **elsewhere}
         for number, event in enumerate(self.trace.events[begin:end], begin):
             if event >= 0:
                 size = sizes[event]
@@ -283,8 +237,6 @@ class TraceRun:
         return end
 
     def _out_of_memory(self, event: int, size: int, shelf: Shelf) -> None:
-        from .allocator_blocks import segment_size
-
         engine = self.engine
         self.ooms.append(
             OutOfMemory(
@@ -339,19 +291,13 @@ class TraceRun:
             ooms=self.ooms,
             fragmentation=fragmentation(engine),
             owners=owners,
-            samples=self.samples,
         )
 
     def _owners(self, event: int) -> dict[int, int]:
         """Return the bytes of the blocks that are live after ``event``, by their owner's number."""
         trace = self.trace
-        live = dict.fromkeys(self.before)
         failed = {one.block for one in self.ooms}
-        for one in trace.events[: event + 1]:
-            if one >= 0:
-                live[one] = None
-            else:
-                live.pop(~one, None)
+        live = trace.live(event + 1, before=self.before)
         sums: dict[int, int] = {}
         for block in live:
             if block not in failed:
@@ -385,6 +331,3 @@ def fragmentation(engine: Engine) -> FreeSpread:
                 releasable += block.size
     percent = round(100 * (1 - largest / free), 2) if free else None
     return FreeSpread(free, releasable, free - releasable, count, largest, percent)
-
-
-__all__ = ["FreeSpread", "OutOfMemory", "PeakSample", "Simulated", "Where", "simulate"]

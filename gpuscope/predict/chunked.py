@@ -40,24 +40,15 @@ def in_chunks(trace: Trace, chunks: int, peak_event: int) -> Trace:
         for block, (size, owner) in enumerate(zip(trace.sizes, trace.owners, strict=True))
         if size in alike and owner not in model
     }
-    live, peak = _live(trace, peak_event)
-    share = sum(trace.sizes[block] for block in live & parts) / max(1, peak)
+    live = trace.live(peak_event + 1)
+    peak = sum(trace.sizes[block] for block in live)
+    share = sum(trace.sizes[block] for block in live if block in parts) / max(1, peak)
     if share < LEAST_SHARE:
         raise NotHere(f"the loss has {100 * share:.0f} % of the peak")
     sizes = [
         -(-size // chunks) if block in parts else size for block, size in enumerate(trace.sizes)
     ]
     return _with_weight(trace, sizes, parts, losses)
-
-
-def _live(trace: Trace, event: int) -> tuple[set[int], int]:
-    live: set[int] = set()
-    for one in trace.events[: event + 1]:
-        if one >= 0:
-            live.add(one)
-        else:
-            live.discard(~one)
-    return live, sum(trace.sizes[block] for block in live)
 
 
 def _with_weight(trace: Trace, sizes: list[int], parts: set[int], losses: set[int]) -> Trace:
@@ -78,12 +69,10 @@ def _with_weight(trace: Trace, sizes: list[int], parts: set[int], losses: set[in
     events: list[int] = []
     added: dict[int, int] = {}
     moved: list[PhaseMark] = []
-    marks = iter([*trace.marks])
-    mark = next(marks, None)
-    for number, event in enumerate(trace.events):
-        while mark is not None and mark.at <= number:
-            moved.append(PhaseMark(len(events), mark.name))
-            mark = next(marks, None)
+    for marks, event in trace.with_marks():
+        moved += [PhaseMark(len(events), mark.name) for mark in marks]
+        if event is None:
+            break
         events.append(event)
         block = event if event >= 0 else ~event
         backward = block in parts and "backward" in trace.owner(block).operation
@@ -95,7 +84,4 @@ def _with_weight(trace: Trace, sizes: list[int], parts: set[int], losses: set[in
                 events.append(added[block])
             elif block in added:
                 events.append(~added.pop(block))
-    while mark is not None:
-        moved.append(PhaseMark(len(events), mark.name))
-        mark = next(marks, None)
     return Trace(sizes, owners, table, events, moved, trace.streams)

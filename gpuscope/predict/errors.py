@@ -153,15 +153,9 @@ def category_errors(trace: Trace, at: int) -> dict[str, float]:
 
 def _live(trace: Trace, at: int) -> dict[int, int]:
     """Return the bytes of the blocks that are live after event ``at``, by owner number."""
-    live: set[int] = set()
-    for event in trace.events[: at + 1]:
-        if event >= 0:
-            live.add(event)
-        else:
-            live.discard(~event)
     sums: dict[int, int] = {}
     sizes, owners = trace.sizes, trace.owners
-    for block in live:
+    for block in trace.live(at + 1):
         owner = owners[block]
         sums[owner] = sums.get(owner, 0) + sizes[block]
     return sums

@@ -107,13 +107,13 @@ class FullySharded:
         """For each gradient, this rank's share, and how many gradients are in it."""
 
     def run(self) -> Trace:
-        old, new = self._old, self._new
-        marks = list(old.marks)
         left_out = self._cast_in_build() if self._policy.params != "fp32" else set()
-        around: dict[int, Callable[[], None]] = self._bounds()
-        for at, event in enumerate(old.events):
-            while marks and marks[0].at <= at:
-                self._begin(marks.pop(0).name)
+        around = self._bounds()
+        for at, (marks, event) in enumerate(self._old.with_marks()):
+            for mark in marks:
+                self._begin(mark.name)
+            if event is None:
+                break
             if at in around:
                 around[at]()
             if (event if event >= 0 else ~event) in left_out:
@@ -121,9 +121,7 @@ class FullySharded:
             if self._phase in ("forward", "backward") and event >= 0:
                 self._enter(event)
             self._pass_on(event)
-        for mark in marks:
-            self._begin(mark.name)
-        return new
+        return self._new
 
     def _bounds(self) -> dict[int, Callable[[], None]]:
         """Return what happens to the model around the blocks, and before which events.

@@ -3,7 +3,7 @@
 The answer is three totals and the parts that they consist of, each with its error.
 
     allocated = parameters + buffers + gradients + optimizer state + activations + temporary + inputs
-                + workspaces + not told
+                + workspaces + unknown
     reserved  = allocated + fragmentation
     device    = reserved + outside torch
 

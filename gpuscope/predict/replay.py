@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import UserError
 from ..model.allocator_settings import AllocatorSettings
+from ..model.allocator_settings import recorded as settings_of
 from ..text.units import bytes_text
 from .allocator import OutOfMemory, Simulated, TooLong
 from .allocator_blocks import rounded, segment_size
@@ -109,11 +110,9 @@ class Replayed:
     """
     peak_entry: int = -1
     """The entry of the trace at which ``after`` reserves the most."""
-
     reproduced: bool | None = None
-    """Whether the requests that failed fail again when replayed as recorded, within the "
-    "capacity that
-    the error tells. None where it does not tell one.
+    """Whether the requests that failed fail again when replayed as recorded, within the capacity
+    that the error names. None if it names none.
     """
     verdict: str | None = None
     """fits, too_close (the error decides) or does_not_fit: whether every request is served within
@@ -143,8 +142,6 @@ def replay_device(
     ``settings`` changes the settings that were in force. ``failed`` is as in :func:`replay`. Raises
     :class:`CannotReplay`, and what the reader raises.
     """
-    from ..model.allocator_settings import recorded as settings_of
-
     if device.trace is None:
         raise CannotReplay(
             "the history of allocations was off when it was taken: there is nothing to replay"
@@ -207,10 +204,9 @@ def replay(
                 "backend:cudaMallocAsync is the driver's own allocator, whose rules are unknown"
             )
     deadline = time.monotonic() + seconds
+    found = recorded(history, recorded_settings, free_at, marks, failed)
     try:
-        return _replayed(
-            history, recorded_settings, settings, capacity_bytes, free_at, marks, failed, deadline
-        )
+        return _replayed(history, found, recorded_settings, settings, capacity_bytes, deadline)
     except TooLong:
         raise CannotReplay(
             f"replaying its {len(history.code):,} entries takes longer than {seconds:g} s"
@@ -219,15 +215,12 @@ def replay(
 
 def _replayed(
     history: History,
+    found: RecordedTrace,
     recorded_settings: AllocatorSettings,
     settings: AllocatorSettings,
     capacity_bytes: int | None,
-    free_at: Mapping[int, int | None] | None,
-    marks: Sequence[PhaseMark],
-    failed: tuple[int, int | None] | None,
     deadline: float,
 ) -> Replayed:
-    found = recorded(history, recorded_settings, free_at, marks, failed)
     capacity, source = _capacity(found, recorded_settings)
     before, same = as_it_was(found, recorded_settings, deadline)
     wanted, origin = (capacity, source) if capacity_bytes is None else (capacity_bytes, "asked")
@@ -362,6 +355,3 @@ def _notes(found: RecordedTrace, history: History, result: Replayed) -> list[Rep
         )
         notes.append(ReplayNote("private", text))
     return notes
-
-
-__all__ = ["CannotReplay", "ReplayNote", "Replayed", "ReplayedOom", "replay", "replay_device"]

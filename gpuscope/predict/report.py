@@ -13,7 +13,7 @@ from ..snapshot.drawing import BLOCKS, Charset, bar
 from ..text import width as width_of
 from ..text.styled import Line, hang, wrap
 from ..text.units import MIB, amount_text, bytes_text
-from .answer import REFERENCE, Answer, Card, CardMemory, Tried
+from .answer import REFERENCE, Answer, Card, Tried
 from .context_memory import ContextMemory
 from .deepspeed import Zero
 from .errors import Estimate
@@ -27,6 +27,8 @@ BAR_CELLS = 12
 MOST_MODULES = 8
 TOKENS = {"fits": "accent", "too_close": "warn", "does_not_fit": "bad"}
 WORDS = {"fits": "fits", "too_close": "too close", "does_not_fit": "does not fit"}
+_VERBS = {**WORDS, "too_close": "is too close to call"}
+_TITLES = {"fits": "Fits", "too_close": "Too close to call", "does_not_fit": "Does not fit"}
 _COLUMNS = (
     "frees: from the tensors at the peak. card then: the whole card, with the allocator's cache."
 )
@@ -85,57 +87,30 @@ def headline(answer: Answer) -> list[Line]:
             [("To see whether that fits: --gpu h200, --gpu 4090 … or --capacity 24GiB", "muted")],
         ]
     total = bytes_text(room.card.total_bytes)
-    sentences = [
-        (
-            "Fits"
-            if judged.outcome == "fits"
-            else "Too close to call"
-            if judged.outcome == "too_close"
-            else "Does not fit",
-            TOKENS[judged.outcome],
-        ),
-        (f" on {room.card.name}: {need} of {total}", "title"),
-    ]
-    out: list[Line] = [[*sentences, (spare(judged), "title")]]
+    token = TOKENS[judged.outcome]
+    sentence = f" on {room.card.name}: {need} of {total}{spare(judged)}"
+    out: list[Line] = [[(_TITLES[judged.outcome], token), (sentence, "title")]]
     if judged.without_scratch:
-        out.append(
-            [
-                (
-                    "It fits if its convolutions use less cuDNN scratch memory: torch then picks "
-                    "other algorithms, which may be slower.",
-                    TOKENS[judged.outcome],
-                )
-            ]
+        text = (
+            "It fits if its convolutions use less cuDNN scratch memory: torch then picks "
+            "other algorithms, which may be slower."
         )
+        out.append([(text, token)])
     now = answer.verdict_now
     if now is not None and now.outcome != judged.outcome:
         held = f"{bytes_text(room.card.in_use_bytes or 0)} of it is now held by others"
-        out.append([(f"{held}: with what is free it {_verb(now)}", TOKENS[now.outcome])])
+        out.append([(f"{held}: with what is free it {_VERBS[now.outcome]}", TOKENS[now.outcome])])
     return out
-
-
-def _verb(judged: FitVerdict) -> str:
-    return {"fits": "fits", "too_close": "is too close to call", "does_not_fit": "does not fit"}[
-        judged.outcome
-    ]
 
 
 def spare(judged: FitVerdict) -> str:
     """Return in words how much memory remains, or is missing."""
+    size, enough = bytes_text(abs(judged.spare_bytes)), judged.spare_bytes >= 0
     if judged.outcome == "too_close":
-        return (
-            f", {bytes_text(abs(judged.spare_bytes))} "
-            f"{'below' if judged.spare_bytes >= 0 else 'above'} the limit"
-        )
-    if judged.spare_bytes >= 0:
-        return (
-            f", {bytes_text(judged.spare_bytes)} to spare"
-            if judged.outcome == "fits"
-            else f", {bytes_text(judged.spare_bytes)} left"
-        )
+        return f", {size} {'below' if enough else 'above'} the limit"
     if judged.outcome == "fits":
-        return f", with {bytes_text(-judged.spare_bytes)} of cache released on the way"
-    return f", {bytes_text(-judged.spare_bytes)} short"
+        return f", {size} to spare" if enough else f", with {size} of cache released on the way"
+    return f", {size} left" if enough else f", {size} short"
 
 
 def subject(answer: Answer) -> str:
@@ -242,15 +217,8 @@ def by_module(answer: Answer, width: int) -> list[Line]:
     room = max(20, width - 22)
     out: list[Line] = [[("by module", "muted")]]
     for name, size in named[:MOST_MODULES]:
-        out.append(
-            [
-                _share(size, whole),
-                (
-                    width_of.cut_start(name or "outside modules", room),
-                    "text" if name else "muted",
-                ),
-            ]
-        )
+        text = width_of.cut_start(name or "outside modules", room)
+        out.append([_share(size, whole), (text, "text" if name else "muted")])
     rest = sum(size for _, size in named[MOST_MODULES:])
     if rest:
         out.append([_share(rest, whole), (f"{len(named) - MOST_MODULES} others", "muted")])
@@ -373,13 +341,9 @@ def sides(figure: Estimate) -> str:
 
 def _signed(size: int) -> str:
     """Return the GiB that a fix frees, with a minus sign for what it costs; a dash for nothing."""
-    return (
-        amount_text(size)
-        if size > 0
-        else "–"
-        if abs(size) < MIB
-        else amount_text(size).replace("-", "−")
-    )
+    if size <= 0 and abs(size) < MIB:
+        return "–"
+    return amount_text(size).replace("-", "−")
 
 
 def percent(value: float) -> str:
@@ -389,6 +353,3 @@ def percent(value: float) -> str:
 
 def _hung(lead: str, text: str, width: int) -> list[Line]:
     return hang([(lead, "faint")], [(text, "muted")], width, style="faint", least=20)
-
-
-__all__ = ["CardMemory", "Estimate", "headline", "lines"]

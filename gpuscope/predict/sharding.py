@@ -82,10 +82,8 @@ class _Sharding:
         if self._kind == "fsdp":
             return FullySharded(old, new, self._ranks, self._policy).run()
         gradients = self._sizes("gradient")
-        marks = list(old.marks)
-        for at, event in enumerate([*old.events, None]):
-            while marks and marks[0].at <= at:
-                mark = marks.pop(0)
+        for marks, event in old.with_marks():
+            for mark in marks:
                 if mark.name == "optimizer":
                     self._give_back()
                 new.marks.append(PhaseMark(len(new.events), mark.name))
@@ -104,11 +102,9 @@ class _Sharding:
         part, whole = self._share()
         old, sizes = self._old, self._new.sizes
         phase = ""
-        marks = list(old.marks)
-        for at, event in enumerate(old.events):
-            while marks and marks[0].at <= at:
-                phase = marks.pop(0).name
-            if event < 0:
+        for marks, event in old.with_marks():
+            phase = marks[-1].name if marks else phase
+            if event is None or event < 0:
                 continue
             category = old.owner(event).category
             if category in divided or (
@@ -135,17 +131,9 @@ class _Sharding:
 
     def _sizes(self, category: str) -> list[int]:
         """Return the sizes of blocks of ``category`` that exist after the first backward pass."""
-        live: dict[int, int] = {}
-        end = next(
-            (mark.at for mark in self._old.marks if mark.name == "optimizer"), len(self._old.events)
-        )
-        for event in self._old.events[:end]:
-            if event >= 0:
-                if self._old.owner(event).category == category:
-                    live[event] = self._old.sizes[event]
-            else:
-                live.pop(~event, None)
-        return list(live.values())
+        old = self._old
+        end = next((mark.at for mark in old.marks if mark.name == "optimizer"), len(old.events))
+        return [old.sizes[one] for one in old.live(end) if old.owner(one).category == category]
 
     def _allocate(self, size: int, owner: Owner) -> int:
         new = self._new

@@ -198,37 +198,30 @@ def _checkpoint(request: Request, _: int, __: int | None) -> _Some:
 def _optimizer(request: Request, _: int, __: int | None) -> _Some:
     found: list[MemoryFix] = []
     left: list[LeftOut] = []
+    own_code = ":" in request.model
     if request.fused:
         left.append(LeftOut("fused-optimizer", "fused optimizer", "the optimizer is already fused"))
     else:
         fused = replace(request, fused=True, foreach=None)
-        found.append(
-            MemoryFix(
-                "fused-optimizer",
-                "fused optimizer",
-                changed_flags(request, fused)
-                if ":" not in request.model
-                else "fused=True in the optimizer's arguments",
-                "none: one kernel per list and no temporary lists (torch's Adam, AdamW, SGD, "
-                "Adagrad have it)",
-                request=fused,
-            )
+        code = "fused=True in the optimizer's arguments"
+        cost = (
+            "none: one kernel per list and no temporary lists (torch's Adam, AdamW, SGD, "
+            "Adagrad have it)"
         )
+        change = code if own_code else changed_flags(request, fused)
+        found.append(MemoryFix("fused-optimizer", "fused optimizer", change, cost, request=fused))
     if request.optimizer == "sgd":
         left.append(LeftOut("sgd", "SGD with momentum", "it is already SGD"))
     else:
         sgd = replace(request, optimizer="sgd")
+        code = "torch.optim.SGD(…, momentum=0.9)"
+        cost = (
+            "one state per parameter instead of two: another training, which needs its own "
+            "learning rate"
+        )
+        change = code if own_code else changed_flags(request, sgd)
         found.append(
-            MemoryFix(
-                "sgd",
-                "SGD with momentum instead of Adam",
-                changed_flags(request, sgd)
-                if ":" not in request.model
-                else "torch.optim.SGD(…, momentum=0.9)",
-                "one state per parameter instead of two: another training, which needs its own "
-                "learning rate",
-                request=sgd,
-            )
+            MemoryFix("sgd", "SGD with momentum instead of Adam", change, cost, request=sgd)
         )
     return found, left
 
@@ -236,51 +229,21 @@ def _optimizer(request: Request, _: int, __: int | None) -> _Some:
 def _inputs(request: Request, _: int, __: int | None) -> _Some:
     found: list[MemoryFix] = []
     left: list[LeftOut] = []
-    if request.sequence is not None and request.sequence > 1:
-        half = replace(request, sequence=request.sequence // 2)
-        found.append(
-            MemoryFix(
-                "sequence-half",
-                f"{request.sequence // 2} tokens per sample instead of {request.sequence}",
-                changed_flags(request, half),
-                "the model sees half the context",
-                request=half,
-            )
-        )
-    else:
-        left.append(
-            LeftOut(
-                "sequence-half",
-                "half the sequence",
-                _why_fixed(request, "sequence", "--sequence N"),
-            )
-        )
-    if request.resolution is not None and request.resolution > 1:
-        half = replace(request, resolution=request.resolution // 2)
-        found.append(
-            MemoryFix(
-                "resolution-half",
-                f"{request.resolution // 2} pixels per side instead of {request.resolution}",
-                changed_flags(request, half),
-                "the model sees a quarter of the pixels",
-                request=half,
-            )
-        )
-    else:
-        left.append(
-            LeftOut(
-                "resolution-half",
-                "half the resolution",
-                _why_fixed(request, "resolution", "--resolution N"),
-            )
-        )
+    for name, unit, cost in (
+        ("sequence", "tokens per sample", "the model sees half the context"),
+        ("resolution", "pixels per side", "the model sees a quarter of the pixels"),
+    ):
+        key, size = f"{name}-half", getattr(request, name)
+        if size is not None and size > 1:
+            half = replace(request, **{name: size // 2})
+            title = f"{size // 2} {unit} instead of {size}"
+            found.append(MemoryFix(key, title, changed_flags(request, half), cost, request=half))
+            continue
+        why = f"the model's code sets the {name}"
+        if request.model.startswith(("hf:", "torchvision:")):
+            why = f"no {name} was given, or the model has none: --{name} N"
+        left.append(LeftOut(key, f"half the {name}", why))
     return found, left
-
-
-def _why_fixed(request: Request, word: str, flag: str) -> str:
-    if request.model.startswith(("hf:", "torchvision:")):
-        return f"no {word} was given, or the model has none: {flag}"
-    return f"the model's code sets the {word}"
 
 
 def _sharding(request: Request, _: int, default_ranks: int | None) -> _Some:
@@ -294,19 +257,9 @@ def _sharding(request: Request, _: int, default_ranks: int | None) -> _Some:
         return [], [LeftOut("zero1", "ZeRO-1", why), LeftOut("fsdp", "FSDP", why)]
     found: list[MemoryFix] = []
     left: list[LeftOut] = []
-    for key, name, change, cost in (
-        (
-            "zero1",
-            "ZeRO-1",
-            "ZeroRedundancyOptimizer(parameters, optimizer_class=…)",
-            COSTS["zero1"],
-        ),
-        (
-            "fsdp",
-            "FSDP2",
-            f"--parallel fsdp --nproc {ranks}",
-            COSTS["fsdp"],
-        ),
+    for key, name, change in (
+        ("zero1", "ZeRO-1", "ZeroRedundancyOptimizer(parameters, optimizer_class=…)"),
+        ("fsdp", "FSDP2", f"--parallel fsdp --nproc {ranks}"),
     ):
         title = f"{name} over {ranks} ranks"
         if request.sharding in (key, "fsdp"):
@@ -317,7 +270,7 @@ def _sharding(request: Request, _: int, default_ranks: int | None) -> _Some:
         sharded = replace(request, sharding=key, ranks=ranks)
         code = "fully_shard(block) for every block, then fully_shard(model)"
         own = ":" in request.model and key == "fsdp"
-        found.append(MemoryFix(key, title, code if own else change, cost, request=sharded))
+        found.append(MemoryFix(key, title, code if own else change, COSTS[key], request=sharded))
     return found, left
 
 
@@ -326,19 +279,17 @@ def _fully_sharded(request: Request, _: int, __: int | None) -> _Some:
     if request.sharding != "fsdp":
         return [], []
     found = []
-    for key, title, cost, changes in (
-        ("fsdp-reshard", "sharding the blocks again after the forward pass", COSTS["fsdp-reshard"],
+    for key, title, changes in (
+        ("fsdp-reshard", "sharding the blocks again after the forward pass",
          {"fsdp_reshard": "blocks"} if request.fsdp_reshard == "never" else {}),
-        ("fsdp-params", "parameters gathered in bf16", COSTS["fsdp-params"],
+        ("fsdp-params", "parameters gathered in bf16",
          {"fsdp_params": "bf16", "fsdp_reduce": "fp32"} if request.amp == "off" else {}),
-        ("fsdp-offload", "parameters and optimizer on the host", COSTS["fsdp-offload"],
-         {"fsdp_offload": True}),
+        ("fsdp-offload", "parameters and optimizer on the host", {"fsdp_offload": True}),
     ):  # fmt: skip
         changed = replace(request, **changes)
         if changed != request and not (key == "fsdp-params" and request.fsdp_params == "bf16"):
-            found.append(
-                MemoryFix(key, title, changed_flags(request, changed), cost, request=changed)
-            )
+            flags = changed_flags(request, changed)
+            found.append(MemoryFix(key, title, flags, COSTS[key], request=changed))
     return found, []
 
 

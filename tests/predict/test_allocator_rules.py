@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuscope.model.allocator_settings import DEFAULT, read
-from gpuscope.predict.allocator import simulate
+from gpuscope.predict.allocator import TraceRun, simulate
 from gpuscope.predict.allocator_blocks import rounded, segment_size
 from gpuscope.predict.allocator_engine import Engine
 from gpuscope.predict.trace import Owner, PhaseMark
@@ -135,7 +135,9 @@ def test_it_ends_at_the_first_failure_unless_told_to_go_on() -> None:
     steps = (10 * MIB, 40 * MIB, "free 1", 2 * MIB)
     stopped = simulate(trace_of(*steps), capacity_bytes=32 * MIB)
     assert (stopped.allocated_bytes, len(stopped.ooms)) == (10 * MIB, 1)
-    onwards = simulate(trace_of(*steps), capacity_bytes=32 * MIB, after_oom=True)
+    run = TraceRun(trace_of(*steps), Engine(read(""), 32 * MIB), after_oom=True)
+    run.go(4)
+    onwards = run.result()
     assert (onwards.allocated_bytes, len(onwards.ooms)) == (12 * MIB, 1)
     assert sum(onwards.categories.values()) == onwards.peak_allocated_bytes
 
@@ -260,15 +262,3 @@ def test_the_peak_has_its_place_and_its_owners() -> None:
     assert found.categories == {"activation": 6 * MIB, "parameter": 4 * MIB, "gradient": 512}
     assert found.modules == {"head": 6 * MIB, "layer": 4 * MIB + 512}
     assert found.peak_reserved_at.event == 1
-
-
-def test_samples_hold_the_highest_values_and_change_nothing() -> None:
-    steps: list[int | str] = []
-    for number in range(300):
-        steps += [3 * MIB + number * 512, f"free {number}"]
-    plain, sampled = simulate(trace_of(*steps)), simulate(trace_of(*steps), samples=40)
-    assert 30 <= len(sampled.samples) <= 40
-    assert max(one.allocated_bytes for one in sampled.samples) == plain.peak_allocated_bytes
-    assert sampled.peak_allocated_at == plain.peak_allocated_at
-    assert sampled.peak_reserved_bytes == plain.peak_reserved_bytes
-    assert sampled.samples[-1].event == 599
