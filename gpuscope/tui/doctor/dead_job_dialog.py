@@ -51,7 +51,6 @@ class DeadJobDialog(Dialog):
         self._lines = Lines()
         self._report: Report | None = None
         self._problem = ""
-        self._work: asyncio.Task[None] | None = None
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes="dialog") as body:
@@ -68,10 +67,6 @@ class DeadJobDialog(Dialog):
     def on_resize(self) -> None:
         self.call_after_refresh(self._show)
 
-    def on_unmount(self) -> None:
-        if self._work is not None:
-            self._work.cancel()
-
     def action_other(self) -> None:
         """Go from typing to the text, and back."""
         self.set_focus(self.body if self._input.has_focus else self._input)
@@ -84,10 +79,8 @@ class DeadJobDialog(Dialog):
         """Read what is there; a reading that still runs is given up."""
         if not typed.strip():
             return
-        if self._work is not None:
-            self._work.cancel()
         self._report, self._problem = None, ""
-        self._work = asyncio.get_running_loop().create_task(self._read(typed.strip()))
+        self.begin(self._read(typed.strip()))
         self._show()
 
     async def _read(self, typed: str) -> None:

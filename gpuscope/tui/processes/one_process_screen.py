@@ -5,7 +5,6 @@ That is who it is, what it holds on which GPU and how it calls that, and its his
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -63,7 +62,6 @@ class OneProcessScreen(ChartedScreen):
         )
         self._below = [LineChart(classes="panel chart") for _ in range(MOST_BELOW)]
         self._order_said: list[Line] = [[("asking …", "muted")]]
-        self._asking: asyncio.Task[None] | None = None
 
     def compose(self) -> ComposeResult:
         panels = (
@@ -88,11 +86,7 @@ class OneProcessScreen(ChartedScreen):
 
     # that of the base is called as well: Textual calls each class's own
     def on_mount(self) -> None:
-        self._asking = asyncio.get_running_loop().create_task(self._ask_order())
-
-    def on_unmount(self) -> None:
-        if self._asking is not None:
-            self._asking.cancel()
+        self.begin(self._ask_order())
 
     def _find_process(self) -> tuple[HostView | None, ProcView | None]:
         host = self.session.host

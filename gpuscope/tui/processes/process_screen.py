@@ -5,7 +5,6 @@ It says who holds which GPU and since when it is idle, with the ranks of a job t
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
@@ -80,7 +79,6 @@ class ProcessScreen(FullScreen):
         self._job_gpus: frozenset[int] | None = None
         self._why_job = ""
         self._said = ""
-        self._asking: asyncio.Task[None] | None = None
 
     def compose(self) -> ComposeResult:
         self._table.border_title = "Processes"
@@ -95,10 +93,6 @@ class ProcessScreen(FullScreen):
         self.set_focus(self._table)  # now: a filter may have been asked for already
         self.call_after_refresh(self.show_now)
         self.set_interval(0.5, self.show_now)
-
-    def on_unmount(self) -> None:
-        if self._asking is not None:
-            self._asking.cancel()
 
     def on_resize(self) -> None:
         self.call_after_refresh(self.show_now)
@@ -266,8 +260,8 @@ class ProcessScreen(FullScreen):
         if self._job_gpus is not None:
             self._job_gpus, self._said = None, ""
             self.show_now()
-        elif self._asking is None or self._asking.done():
-            self._asking = asyncio.get_running_loop().create_task(self._ask_job())
+        elif self._work is None or self._work.done():
+            self.begin(self._ask_job())
 
     async def _ask_job(self) -> None:
         from ...store.pending_requests import SourceError

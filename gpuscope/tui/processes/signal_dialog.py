@@ -11,9 +11,7 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, ClassVar
 
-from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.containers import VerticalScroll
 
 from ...model.ranks import name_of
 from ...store.view import by_id, by_pid
@@ -23,8 +21,7 @@ from ...text.styled import Line
 from ...text.units import age_text, bytes_text
 from ..shell.keymap import bindings_of, key_of
 from ..shell.screen_keys import SIGNAL_KEYS
-from ..widgets.dialog import Dialog
-from ..widgets.text import Lines
+from ..widgets.text_dialog import TextDialog
 
 if TYPE_CHECKING:
     from ...store.view import HostView, ProcView
@@ -118,7 +115,7 @@ def rank_lines(host: HostView, process: ProcView) -> Iterable[Line]:
         yield [("         ", "muted"), (text, "warn")]
 
 
-class SignalDialog(Dialog):
+class SignalDialog(TextDialog):
     """The question which signal a process is to get.
 
     ``state`` is asking, running or done.
@@ -127,7 +124,7 @@ class SignalDialog(Dialog):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("SignalDialog")]
 
     def __init__(self, session: Session, process: ProcView) -> None:
-        super().__init__()
+        super().__init__("Send a signal")
         self.session = session
         self._process = process
         self._host = session.host
@@ -136,30 +133,27 @@ class SignalDialog(Dialog):
         self._whole = False
         """Whether the command is shown in full, not in one line."""
         self._came: Line = []
-        self._task: asyncio.Task[None] | None = None
-        self._lines = Lines()
+        self._sending: asyncio.Task[None] | None = None
+        """Not cancelled when the dialog is closed: what was sent is told and logged."""
         self.state = "asking"
 
-    def compose(self) -> ComposeResult:
-        with VerticalScroll(classes="dialog") as body:
-            body.border_title = "Send a signal"
-            yield self._lines
-
     def on_mount(self) -> None:
-        self._show()
+        self.redraw()
 
-    def on_resize(self) -> None:
-        self.call_after_refresh(self._show)
-
-    def _show(self) -> None:
-        cells = max(30, self._lines.size.width or 70)
-        lines = [self._process_line(cells), *styled.hang_lines(self._text(), cells)]
+    def wrapped(self) -> list[Line]:
+        lines = [self._process_line(self.cells), *super().wrapped()]
         for name in SIGNALS if self.state == "asking" else ():
-            lines += styled.hang_lines([self._row(name)], cells, 2)
+            lines += styled.hang_lines([self._row(name)], self.cells, 2)
         if self.state == "asking" and self._hint:
             lines += [[(self._hint, "warn")]]
-            self.keep_in_sight(len(lines) - 1)
-        self._lines.show(lines)
+        return lines
+
+    def redraw(self) -> None:
+        super().redraw()
+        if not self.is_open:
+            return
+        if self.state == "asking" and self._hint:
+            self.keep_in_sight(self.lines.rows - 1)
         self.say_keys(
             [(KEYS_OF_SIGNALS, "send one"), (LEAVE, "cancel")]
             if self.state == "asking"
@@ -176,7 +170,7 @@ class SignalDialog(Dialog):
         key: Line = [("  ", "text"), (WHOLE, "bold accent"), (": whole", "muted")]
         return [*styled.cut(head, cells - styled.cells(key)), *key]
 
-    def _text(self) -> Iterable[Line]:
+    def text(self) -> Iterable[Line]:
         d, host = self._process.definition, self._host
         if self._whole and d.command:
             yield [("         ", "muted"), (d.command, "text")]
@@ -210,11 +204,11 @@ class SignalDialog(Dialog):
         """Send this signal; KILL only when its key is pressed twice."""
         if self.state == "asking" and name == "KILL" and self._hint != KILL_AGAIN:
             self._hint = KILL_AGAIN
-            self._show()
+            self.redraw()
         elif self.state == "asking":
             self.state, self._came = "running", [("waiting for the answer", "muted")]
-            self._task = asyncio.get_running_loop().create_task(self._send(name))
-            self._show()
+            self._sending = asyncio.get_running_loop().create_task(self._send(name))
+            self.redraw()
 
     def action_enter(self) -> None:
         """Close at the end; before that, say that Enter sends nothing."""
@@ -222,12 +216,12 @@ class SignalDialog(Dialog):
             self.dismiss()
         elif self.state == "asking":
             self._hint = f"{ENTER} sends nothing: choose a signal by its letter"
-            self._show()
+            self.redraw()
 
     def action_whole(self) -> None:
         """Show the whole command, or only its first line again."""
         self._whole = not self._whole
-        self._show()
+        self.redraw()
 
     async def _send(self, name: str) -> None:
         from ...cli.commands.attach.local import audit
@@ -262,5 +256,4 @@ class SignalDialog(Dialog):
         audit(f"{who}: {outcome}")
         log.info("%s: %s", who, outcome)
         self.state = "done"
-        if self.is_open:
-            self._show()
+        self.redraw()

@@ -10,14 +10,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.containers import VerticalScroll
 
 from ...paths import short_path
 from ...store.pending_requests import SourceError
 from ...store.view import by_key
-from ...text import styled
 from ...text.styled import Line
 from ...text.units import percent_text
 from ..shared.trainer_actions import (
@@ -37,10 +34,8 @@ from ..shared.trainer_actions import (
 from ..shell.keymap import bindings_of, key_of
 from ..shell.result_files import file_for
 from ..widgets.bars import stacked_bar
-from ..widgets.dialog import Dialog
-from ..widgets.pane import set_title
 from ..widgets.program import program
-from ..widgets.text import Lines
+from ..widgets.text_dialog import TextDialog
 
 if TYPE_CHECKING:
     from ...store.view import HostView, TrainerView
@@ -51,7 +46,7 @@ BAR_CELLS = 30
 DO, LEAVE = key_of("go_on", "ActDialog"), key_of("leave", "ActDialog")
 
 
-class ActDialog(Dialog):
+class ActDialog(TextDialog):
     """The question whether a trainer is to do something, and what came of it.
 
     ``state`` is asking, running, done or failed. One key does it, another leaves, or cancels it
@@ -61,35 +56,21 @@ class ActDialog(Dialog):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("ActDialog")]
 
     def __init__(self, session: Session, act: TrainerAction, trainer_key: str) -> None:
-        super().__init__()
+        super().__init__(act.title)
         self.session = session
         self.act = act
         self.state = "asking"
         self.path: Path | None = None
         self._key = trainer_key
         self._steps = DEFAULT_STEPS
-        self._lines = Lines()
         self._progress: tuple[float | None, str] = (None, "")
         self._came: list[Line] = []
-        self._work: asyncio.Task[None] | None = None
         self._priced = False
         """Of history: its price is known and shown."""
 
-    def compose(self) -> ComposeResult:
-        with VerticalScroll(classes="dialog") as body:
-            body.border_title = self.act.title
-            yield self._lines
-
     def on_mount(self) -> None:
-        self._show()
-        self.set_interval(0.5, self._show)
-
-    def on_resize(self) -> None:
-        self.call_after_refresh(self._show)
-
-    def on_unmount(self) -> None:
-        if self._work is not None:
-            self._work.cancel()
+        self.redraw()
+        self.set_interval(0.5, self.redraw)
 
     # ── drawing ──
 
@@ -99,19 +80,16 @@ class ActDialog(Dialog):
         host = self.session.host
         return by_key(host.trainers, self._key) if host else None
 
-    def _show(self) -> None:
-        if not self.is_open:
-            return
-        cells = max(30, self._lines.size.width or 70)
-        self._lines.show(styled.hang_lines(self._text(), cells))
-        self.say_keys(self._keys())
-        set_title(self.body, self.act.title)
+    def redraw(self) -> None:
+        super().redraw()
+        if self.is_open:
+            self.say_keys(self._keys())
 
     def _why_not(self) -> str:
         trainer = self.trainer
         return "it is gone" if trainer is None else self.act.why_not(trainer)
 
-    def _text(self) -> Iterable[Line]:
+    def text(self) -> Iterable[Line]:
         trainer, why_not = self.trainer, self._why_not()
         if why_not and self.state == "asking":
             yield from [] if trainer is None else [[("Trainer  ", "muted"), *who(trainer)], []]
@@ -156,7 +134,7 @@ class ActDialog(Dialog):
         if fraction is None:
             return [("Working  ", "muted"), (text or "waiting for the trainer", "text")]
         bar = stacked_bar(
-            [(min(max(fraction, 0.0), 1.0), "accent")], 1.0, BAR_CELLS, self._lines.tokens.glyphs
+            [(min(max(fraction, 0.0), 1.0), "accent")], 1.0, BAR_CELLS, self.lines.tokens.glyphs
         )
         return [("Working  ", "muted"), *bar, (f"  {percent_text(fraction)}  {text}", "text")]
 
@@ -173,14 +151,14 @@ class ActDialog(Dialog):
             keys = [t.key for t in others]
             at = keys.index(self._key) if self._key in keys else -1
             self._key = keys[(at + 1) % len(keys)]
-            self._show()
+            self.redraw()
 
     def action_choose(self, by: int) -> None:
         """Fewer or more steps."""
         if self.act.name == "profile" and self.state == "asking":
             at = max(0, min(len(STEPS) - 1, STEPS.index(self._steps) + by))
             self._steps = STEPS[at]
-            self._show()
+            self.redraw()
 
     def action_history(self) -> None:
         """Open the question about history in place of that for a snapshot."""
@@ -191,8 +169,8 @@ class ActDialog(Dialog):
 
     def action_leave(self) -> None:
         """Close, or cancel what runs."""
-        if self.state == "running" and self._work is not None:
-            self._work.cancel()
+        if self.state == "running":
+            self.cancel()
         else:
             self.dismiss()
 
@@ -205,8 +183,8 @@ class ActDialog(Dialog):
                 self._open(self.path)
         else:
             self.state, self._progress = "running", (None, "")
-            self._work = asyncio.get_running_loop().create_task(self._do())
-            self._show()
+            self.begin(self._do())
+            self.redraw()
 
     def _open(self, path: Path) -> None:
         app = program(self.app)
@@ -258,10 +236,9 @@ class ActDialog(Dialog):
             self._end("done", CAME[act.name](result.value))
 
     def _end(self, state: str, lines: Iterable[Line]) -> None:
-        self._work = None
         self.state, self._came = state, [list(line) for line in lines]
-        self._show()
+        self.redraw()
 
     def _hear(self, progress: Progress) -> None:
         self._progress = (progress.fraction, progress.text)
-        self._show()
+        self.redraw()

@@ -10,19 +10,15 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.containers import VerticalScroll
 
 from ...store.pending_requests import SourceError
-from ...text import styled
 from ...text.styled import Line
 from ...text.units import percent_text
 from ..shared.trainer_actions import failure
 from ..shell.keymap import bindings_of, key_of
 from ..widgets.bars import stacked_bar
-from ..widgets.dialog import Dialog
-from ..widgets.text import Lines
+from ..widgets.text_dialog import TextDialog
 from .attach_work import AttachReport, attach_all, detach, trainer_of
 from .attachable import Item, about, farewell, question
 
@@ -42,7 +38,7 @@ SAID = {
 }
 
 
-class ConsentDialog(Dialog):
+class ConsentDialog(TextDialog):
     """The question whether a probe may be put into a trainer, or taken out.
 
     One key says yes, and it is not Enter, which may be pressed by habit. ``state`` is asking,
@@ -69,50 +65,32 @@ class ConsentDialog(Dialog):
         self.items = tuple(items)
         self.state = "asking"
         self.report = AttachReport()
-        self._of = of
         self._taking_out = taking_out
         self._opened = opened
-        self._lines = Lines()
         self._came: list[Line] = []
         self._now: tuple[int, str] = (0, "")
         self._hint = False
-        self._work: asyncio.Task[None] | None = None
-
-    def compose(self) -> ComposeResult:
-        with VerticalScroll(classes="dialog") as body:
-            if self._taking_out:
-                body.border_title = "Remove the probe?"
-            elif not self._possible:
-                body.border_title = "Cannot attach"
-            else:
-                body.border_title = (
-                    "Attach gpuscope's probe?"
-                    if self._of == 1
-                    else f"Attach the probe to {len(self.items)} ranks?"
-                )
-            yield self._lines
+        if taking_out:
+            self.heading = "Remove the probe?"
+        elif not self._possible:
+            self.heading = "Cannot attach"
+        elif of == 1:
+            self.heading = "Attach gpuscope's probe?"
+        else:
+            self.heading = f"Attach the probe to {len(self.items)} ranks?"
 
     def on_mount(self) -> None:
-        self._show()
-
-    def on_resize(self) -> None:
-        self.call_after_refresh(self._show)
-
-    def on_unmount(self) -> None:
-        if self._work is not None:
-            self._work.cancel()
+        self.redraw()
 
     # ── drawing ──
 
-    def _show(self) -> None:
+    def redraw(self) -> None:
+        super().redraw()
         if not self.is_open:
             return
-        cells = max(30, self._lines.size.width or 70)
-        lines = styled.hang_lines(self._text(), cells)
-        self._lines.show(lines)
         # of many ranks the question alone may fill the screen
         if self.state == "running" or self._hint:
-            self.keep_in_sight(max(0, len(lines) - LAST_ROWS), LAST_ROWS)
+            self.keep_in_sight(max(0, self.lines.rows - LAST_ROWS), LAST_ROWS)
         self.say_keys(self._keys())
 
     def _keys(self) -> list[tuple[str, str]]:
@@ -129,7 +107,7 @@ class ConsentDialog(Dialog):
     def _possible(self) -> bool:
         return self._taking_out or all(item.consent is not None for item in self.items)
 
-    def _text(self) -> Iterable[Line]:
+    def text(self) -> Iterable[Line]:
         if not self._possible:
             yield from about(self.items[0])
             yield []
@@ -155,7 +133,7 @@ class ConsentDialog(Dialog):
         number, text = self._now
         if len(self.items) > 1:
             done = number / len(self.items)
-            bar = stacked_bar([(done, "accent")], 1.0, BAR_CELLS, self._lines.tokens.glyphs)
+            bar = stacked_bar([(done, "accent")], 1.0, BAR_CELLS, self.lines.tokens.glyphs)
             yield [
                 ("Working  ", "muted"),
                 *bar,
@@ -215,8 +193,8 @@ class ConsentDialog(Dialog):
         """Do it."""
         if self.state == "asking" and self._possible:
             self.state = "running"
-            self._work = asyncio.get_running_loop().create_task(self._do())
-            self._show()
+            self.begin(self._do())
+            self.redraw()
 
     def action_enter(self) -> None:
         """Open the trainer at the end; before that, Enter never agrees."""
@@ -226,12 +204,12 @@ class ConsentDialog(Dialog):
                 self._opened(self.items[0])
         elif self.state == "asking":
             self._hint = self._possible
-            self._show()
+            self.redraw()
 
     def action_leave(self) -> None:
         """Close; while it runs, cancel."""
-        if self.state == "running" and self._work is not None:
-            self._work.cancel()
+        if self.state == "running":
+            self.cancel()
         else:
             self.dismiss()
 
@@ -255,9 +233,9 @@ class ConsentDialog(Dialog):
         except Exception as error:  # an agent that breaks its promise must not end the screen
             log.exception("attaching failed")
             self._came = list(failure("failed", repr(error)))
-        self._work, self.state = None, "done"
-        self._show()
+        self.state = "done"
+        self.redraw()
 
     def _hear(self, number: int, text: str) -> None:
         self._now = (number, text)
-        self._show()
+        self.redraw()

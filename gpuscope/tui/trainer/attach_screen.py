@@ -5,7 +5,6 @@ It says what each would need, and what would open more.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import TYPE_CHECKING, ClassVar
 
@@ -57,7 +56,6 @@ class AttachScreen(Dialog):
         self._pid = pid
         self._placed = pid is None
         self._problem = ""
-        self._work: asyncio.Task[None] | None = None
         self._table = LiveTable(COLUMNS, empty="searching …", id="attachable")
         self._about = Lines(id="about")
 
@@ -71,10 +69,6 @@ class AttachScreen(Dialog):
         self.action_again()
         self._show()
 
-    def on_unmount(self) -> None:
-        if self._work is not None:
-            self._work.cancel()
-
     def on_screen_resume(self) -> None:
         if self.found is not None:  # back from a question: something may have changed
             self.action_again()
@@ -87,7 +81,7 @@ class AttachScreen(Dialog):
     def action_again(self) -> None:
         """Look again."""
         if self._work is None:
-            self._work = asyncio.get_running_loop().create_task(self._look())
+            self.begin(self._look())
 
     async def _look(self) -> None:
         try:

@@ -5,7 +5,6 @@ The table is by kernel, collective or CPU operator.
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -104,7 +103,6 @@ class ProfileScreen(FullScreen):
         self._kind, self._sort = "", "self_seconds"
         self._lines = Lines([[("reading the trace", "muted")]], id="lines", classes="panel")
         self._rows = LiveTable(COLUMNS, empty="reading", id="rows", classes="panel")
-        self._work: asyncio.Task[None] | None = None
 
     def compose(self) -> ComposeResult:
         self._lines.border_title = "What it did"
@@ -114,13 +112,9 @@ class ProfileScreen(FullScreen):
         yield self.foot
 
     def on_mount(self) -> None:
-        self._work = asyncio.get_running_loop().create_task(self._load())
+        self.begin(self._load())
         self.set_focus(self._rows)  # now: the next key may be there already
         self.call_after_refresh(self._show)
-
-    def on_unmount(self) -> None:
-        if self._work is not None:
-            self._work.cancel()
 
     def on_resize(self) -> None:
         self.call_after_refresh(self._show)

@@ -5,24 +5,19 @@ It only reads, so nothing is asked first.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.containers import VerticalScroll
 
 from ...store.pending_requests import SourceError
 from ...store.view import by_key
-from ...text import styled
 from ...text.styled import Line
 from ..shared.stack_text import stack_lines
 from ..shared.trainer_actions import candidates, failure, who
 from ..shell.keymap import bindings_of
-from ..widgets.dialog import Dialog
 from ..widgets.pane import set_title
-from ..widgets.text import Lines
+from ..widgets.text_dialog import TextDialog
 
 if TYPE_CHECKING:
     from ...store.view import TrainerView
@@ -33,7 +28,7 @@ FRAMES = 16
 DEADLINE_SECONDS = 20.0
 
 
-class StacksScreen(Dialog):
+class StacksScreen(TextDialog):
     """The stacks of one trainer, as it answered.
 
     Keys ask again, go to other trainers, and show all frames.
@@ -46,49 +41,36 @@ class StacksScreen(Dialog):
         super().__init__()
         self.session = session
         self._key = trainer_key
-        self._lines = Lines()
         self._all = False
         self._value: Mapping[str, Any] | None = None
         self._problem: list[Line] = []
-        self._work: asyncio.Task[None] | None = None
-
-    def compose(self) -> ComposeResult:
-        with VerticalScroll(classes="dialog"):
-            yield self._lines
 
     def on_mount(self) -> None:
         self.action_again()
-
-    def on_resize(self) -> None:
-        self.call_after_refresh(self._show)
-
-    def on_unmount(self) -> None:
-        if self._work is not None:
-            self._work.cancel()
 
     def _trainer(self) -> TrainerView | None:
         host = self.session.host
         return by_key(host.trainers, self._key) if host else None
 
-    def _show(self) -> None:
-        if not self.is_open:
-            return
-        trainer = self._trainer()
-        name = "".join(text for text, _ in who(trainer)) if trainer is not None else "gone"
-        set_title(self.body, f"Stacks of {name}")
-        if self._value is not None:
-            lines = list(stack_lines(self._value, None if self._all else FRAMES))
-        else:
-            lines = self._problem or [[("waiting for the answer of the probe", "muted")]]
-        cells = max(30, self._lines.size.width or 70)
-        self._lines.show(lines if self._value is not None else styled.hang_lines(lines, cells))
+    def text(self) -> Iterable[Line]:
+        return self._problem or [[("waiting for the answer of the probe", "muted")]]
+
+    def wrapped(self) -> list[Line]:
+        if self._value is None:
+            return super().wrapped()
+        return list(stack_lines(self._value, None if self._all else FRAMES))
+
+    def redraw(self) -> None:
+        super().redraw()
+        if self.is_open:
+            trainer = self._trainer()
+            name = "".join(text for text, _ in who(trainer)) if trainer is not None else "gone"
+            set_title(self.body, f"Stacks of {name}")
 
     def action_again(self) -> None:
-        """Ask now; one that still runs is given up."""
-        if self._work is not None:
-            self._work.cancel()
-        self._work = asyncio.get_running_loop().create_task(self._ask())
-        self._show()
+        """Ask now, instead of waiting for an earlier answer."""
+        self.begin(self._ask())
+        self.redraw()
 
     def action_other(self, by: int) -> None:
         """The next trainer, the ranks of a job in their order."""
@@ -104,7 +86,7 @@ class StacksScreen(Dialog):
     def action_all(self) -> None:
         """All frames, or the innermost ones."""
         self._all = not self._all
-        self._show()
+        self.redraw()
 
     async def _ask(self) -> None:
         trainer = self._trainer()
@@ -114,8 +96,6 @@ class StacksScreen(Dialog):
             result = await self.session.asker.ask(trainer, "stacks", {}, DEADLINE_SECONDS)
             self._value, self._problem = result.value, []
         except SourceError as error:
-            self._value, self._problem = (
-                None,
-                [list(line) for line in failure(error.code, error.what)],
-            )
-        self._show()
+            self._value = None
+            self._problem = [list(line) for line in failure(error.code, error.what)]
+        self.redraw()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import asyncio
+from collections.abc import Collection, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.await_complete import AwaitComplete
@@ -35,7 +36,24 @@ class ClosesOnce(Base):
 
     Textual's ``dismiss`` takes away whatever lies on top: with two clicks that came together, the
     screen below as well, and the program ends where there is none.
+
+    What it waits for is cancelled when it is closed.
     """
+
+    _work: asyncio.Task[None] | None = None
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run ``work`` while the screen is open, instead of what ran until now."""
+        self.cancel()
+        self._work = asyncio.get_running_loop().create_task(work)
+
+    def cancel(self) -> None:
+        """Cancel what runs, if anything does."""
+        if self._work is not None:
+            self._work.cancel()
+
+    def on_unmount(self) -> None:  # Textual calls this beside the one of a subclass
+        self.cancel()
 
     def key_states(self) -> Collection[str]:
         """Return the states that this screen is in.

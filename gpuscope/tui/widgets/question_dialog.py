@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +38,6 @@ class AskedOnce(TextDialog):
         super().__init__(title + (", now" if session.paused_seconds is not None else ""))
         self.session = session
         self._shown: list[Line] = [[(waiting, "muted")]]
-        self._asking: asyncio.Task[None] | None = None  # not _task: that is Textual's own
 
     async def answer(self) -> list[Line]:
         """Return the lines to show once the host has answered.
@@ -59,11 +57,7 @@ class AskedOnce(TextDialog):
         return self._shown
 
     def on_mount(self) -> None:
-        self._asking = asyncio.get_running_loop().create_task(self._ask())
-
-    def on_unmount(self) -> None:
-        if self._asking is not None:
-            self._asking.cancel()
+        self.begin(self._ask())
 
     async def _ask(self) -> None:
         from ...store.pending_requests import SourceError

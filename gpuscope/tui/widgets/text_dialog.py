@@ -31,6 +31,10 @@ class TextDialog(Dialog):
         """Return the lines, before they are wrapped."""
         raise NotImplementedError
 
+    def wrapped(self) -> list[Line]:
+        """Return the lines as they are shown."""
+        return styled.hang_lines(self.text(), self.cells)
+
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes="dialog") as body:
             body.border_title = self.heading
@@ -50,4 +54,4 @@ class TextDialog(Dialog):
     def redraw(self) -> None:
         """Draw the lines again."""
         if self.is_open:
-            self.lines.show(styled.hang_lines(self.text(), self.cells))
+            self.lines.show(self.wrapped())
