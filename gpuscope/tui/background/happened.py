@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from .log_entry import LogEntry
 
 KEPT_OUTPUT = 400
-"""Lines of what trainers say that were started here."""
+"""How many lines of output are kept of trainers that were started here."""
 OUTPUT_CHARS = 1000
-"""Of one line; what would control the terminal in it becomes harmless."""
+"""How many characters of such a line are kept, with control characters made harmless."""
 
 
 class Happened:

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from .finding_history import Case
 
 KEPT = 1000
-"""Entries of one host; the oldest go first."""
+"""How many entries are kept for one host; the oldest are dropped first."""
 OLD_SECONDS = 12 * 3600.0
-"""What ended so long before it was first seen is no news."""
+"""What ended longer ago than this when it was first seen gets no entry."""
 TOGETHER_SECONDS = 15.0
 MOST_RANGES = 4
-"""Of the pids of a job: more are left out, and it is said."""
+"""How many ranges of a job's pids are listed; the text says if there are more."""
 TOKENS = {"problem": "bad", "warning": "warn", "info": "muted"}
 END_TOKENS = {"ok": "ok", "muted": "muted", "warn": "warn", "bad": "bad"}
 
@@ -50,7 +50,7 @@ class Journal:
         self._events: object = None
         self._jobs: dict[str, tuple[int, End | None]] = {}
         self._undated: set[str] = set()
-        """Jobs of which it is not known yet when they were started."""
+        """Jobs whose start time is not known yet."""
         self._cases: dict[int, bool] = {}
         self._alike: dict[tuple[str, str, str], tuple[LogEntry, set[str]]] = {}
         """By word, pitfall and job the last entry of a finding, and the places it stands for."""
@@ -58,10 +58,10 @@ class Journal:
         self._silent: dict[str, str] = {}
         self._last: float | None = None
         self.changes = 0
-        """Grows with every new entry."""
+        """Counts the changes of the entries, so that others see whether there are any."""
 
     def look(self, host: HostView, cases: Sequence[Case], stopped: Mapping[int, str]) -> None:
-        """Take in a picture, and what the doctor has found so far."""
+        """Add what is new in a picture and in the doctor's findings."""
         now = host.wall_seconds
         if now is None or host.sampled_seconds is None:
             return
@@ -87,7 +87,7 @@ class Journal:
                     del self.entries[one.serial]
 
     def _rewind(self, now: float) -> None:
-        """A replay has gone back: what comes later will be seen again."""
+        """Remove the entries after the present moment, because a replay has gone back."""
         self.entries = {s: one for s, one in self.entries.items() if one.wall_seconds <= now}
         self._jobs, self._cases, self._silent, self._alike = {}, {}, {}, {}
         self._alerts = Alerts(GRAVE_DEVICES)
@@ -131,7 +131,7 @@ class Journal:
         self.add(LogEntry(when, "jobs", word, who, text, token, serial, place, job.key))
 
     def _forget(self, key: str, but: str) -> None:
-        """Remove the entries of a process from before its probe came: its job has them now."""
+        """Remove the entries of a process from before its probe appeared, which its job has now."""
         for name in (key, f"process {key}"):
             for serial in (f"j/{name}", f"j/{name}/end") if name != but else ():
                 self.changes += self.entries.pop(serial, None) is not None

@@ -44,11 +44,11 @@ GROUPS = {
     "output": "output",
     "program": "program",
 }
-"""What can be looked at alone, by key, with the name on the screen."""
+"""The groups that can be shown alone, by key, with their names on the screen."""
 HIDDEN = ("output", "program")
-"""Not shown beside the others: there may be very much of it, or it is not about the training."""
+"""Groups that are shown only when chosen: they may be very long, or not about the training."""
 
 
 def name_of_job(job: JobView) -> str:
-    """Return how a job is called, as in the list of jobs."""
+    """Return the name of a job, as in the list of jobs."""
     return job.title + (f" ×{len(job.trainers)}" if len(job.trainers) > 1 else "")

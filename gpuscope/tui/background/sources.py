@@ -54,7 +54,7 @@ class Hosts:
 
     @property
     def running(self) -> bool:
-        """Whether the sources are being listened to."""
+        """Return whether the sources are running."""
         return self._begin is not None
 
     def add(self, source: Source) -> None:
@@ -65,16 +65,16 @@ class Hosts:
 
     @property
     def source(self) -> Source:
-        """What is looked at."""
+        """Return the selected source."""
         return self.sources[self._at]
 
     def step(self, by: int) -> Source:
-        """Look at the next one."""
+        """Select the source ``by`` places further on."""
         self._at = (self._at + by) % len(self.sources)
         return self.source
 
     def look_at(self, key: str) -> Source:
-        """Look at the one with this key, if there is one."""
+        """Select the source with this key, if there is one."""
         self._at = next(
             (at for at, source in enumerate(self.sources) if source.key == key), self._at
         )
@@ -93,7 +93,7 @@ class Hosts:
             self._again.setdefault(self.source.key, asyncio.Event()).set()
 
     def place(self) -> str:
-        """Which of the hosts is looked at, as ``2/3``; "" where there is one."""
+        """Return which of the hosts is selected, as ``2/3``; "" if there is only one."""
         return f"{self._at + 1}/{len(self.sources)}" if len(self.sources) > 1 else ""
 
     def host(self, view: View) -> HostView | None:
@@ -104,7 +104,7 @@ class Hosts:
         return by_key(view.hosts, self.source.key)
 
     def sought(self, host_of: Callable[[str], HostView | None]) -> tuple[HostView, int] | None:
-        """A wanted process that is seen now, once: its host is looked at from then on."""
+        """Return a wanted process once it is seen, and select its host."""
         now = time.monotonic()
         for key, pid in self.wanted:
             host = host_of(key)

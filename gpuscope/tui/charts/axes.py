@@ -38,7 +38,7 @@ def time_ticks(
 
 
 LONGEST = 3.2e9
-"""A century in seconds: a longer window has only its end named."""
+"""A century in seconds. Of a longer window only the end is labelled."""
 
 
 def _short(seconds: float, step: float) -> str:
@@ -52,9 +52,9 @@ def _short(seconds: float, step: float) -> str:
 
 
 LEAST_SPAN = 0.05
-"""Of a loss that hardly changes: its axis spans so much of it, or noise looks like a mountain."""
+"""The share of a loss that its axis spans at least, so that noise does not look like a mountain."""
 NO_CHANGE = 0.001
-"""A loss that changes by no more of itself is drawn from 0."""
+"""A loss that changes by no more than this share is drawn from 0."""
 
 
 def nice_step(span: float, ticks: int) -> float:
@@ -129,11 +129,11 @@ def value_ticks(low: float, high: float, height: int) -> list[tuple[float, str]]
 CLOSE, BEST, FAR = 3, 4, 6
 """Rows from tick to tick that are read well: the least, the best and the most."""
 ROUND = {10: 0.0, 20: 0.0, 50: 0.0, 25: 0.2, 15: 0.5, 30: 0.5, 40: 0.5}
-"""What a step costs with such leading digits; others are harder to count in."""
+"""The cost of a step between ticks by its leading digits: some are easier to count in."""
 TWO_DIGITS, THREE_DIGITS, ROUNDED = 1.5, 2.5, 8.0
-"""What other steps cost: with so many digits, and with more."""
+"""The cost of all other steps, by how many digits they have."""
 MOST_LOST = 6
-"""One row in so many is given up at most, or one where there are fewer."""
+"""At most one row in this many is given up for better ticks, or one in a lower chart."""
 LOST, TOO_CLOSE, TOO_FAR, OFF_ZERO = 0.5, 1.5, 0.7, 2.5
 """What a row given up costs, a row below or above the best distance, and ticks that leave out 0."""
 
@@ -243,7 +243,7 @@ def mark_unknown(line: Line, places: Collection[int], marker: str) -> Line:
 
 
 FITTED_SECONDS = (15.0, 30.0)
-"""Charts of a minute show less, as long as no more is known: they do not begin empty."""
+"""The shortest times that a chart of a minute shows while less than a minute is known."""
 
 
 def fitted_seconds(known: float, usual: float) -> float:

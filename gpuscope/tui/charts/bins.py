@@ -24,7 +24,7 @@ class Bins:
 
     @classmethod
     def ending(cls, now: float, window_seconds: float, count: int) -> Bins:
-        """Bins over ``window_seconds`` up to ``now``, on multiples of the bin width."""
+        """Return bins over ``window_seconds`` up to ``now``, on multiples of the bin width."""
         width = max(window_seconds, 1e-6) / max(count, 1)
         last = math.floor(now / width)
         return cls((last - count + 1) * width, width, count)
@@ -35,12 +35,12 @@ class Bins:
 
     @property
     def end(self) -> float:
-        """The moment where the last bin ends."""
+        """Return the moment at which the last bin ends."""
         return self.start + self.width * self.count
 
 
 def first_at(seconds: Sequence[float], moment: float) -> int:
-    """Index of the first entry not before ``moment``; ``seconds`` ascend."""
+    """Return the index of the first entry at or after ``moment``; ``seconds`` ascend."""
     return bisect_left(seconds, moment)
 
 

@@ -30,7 +30,7 @@ class Canvas:
 
     @property
     def _fine(self) -> Place:
-        """Dots across and up in a cell."""
+        """Return the numbers of dots across and up in a cell."""
         return (2, 4) if self._marker == BRAILLE else (1, 1)
 
     def begin(self, token: str, marker: str) -> None:
@@ -66,7 +66,7 @@ class Canvas:
         )
 
     def add(self, xs: Sequence[int], ys: Sequence[int]) -> None:
-        """An unbroken stretch of the line through these dots."""
+        """Add an unbroken stretch of the line, through these dots."""
         across, up = self._fine
         dots, plain = self._dots, (across, up) == (1, 1)
         lines = zip(xs, ys, [*xs[1:], *xs[-1:]], [*ys[1:], *ys[-1:]], strict=True)
@@ -82,7 +82,7 @@ class Canvas:
                     dots[cell] = dots.get(cell, 0) | _DOTS[at_y & 3][at_x & 1]
 
     def _settle(self) -> None:
-        """The line is complete: its cells cover what was there."""
+        """End the line, whose cells then cover what was drawn there before."""
         dotted = self._marker == BRAILLE
         for place, bits in self._dots.items():
             self._cells[place] = (chr(_BLANK | bits) if dotted else self._marker, self._token)

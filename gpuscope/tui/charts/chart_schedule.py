@@ -9,9 +9,9 @@ from __future__ import annotations
 from math import inf
 
 APART_SECONDS = 0.2
-"""The least time between two drawings, on our clock: a replay's may run a hundred times faster."""
+"""The least time between two drawings, on our own clock: a replay may run much faster."""
 SLACK_SECONDS = 0.1
-"""Samples do not come to the millisecond."""
+"""How much earlier than due a chart is drawn, because samples do not arrive on time exactly."""
 
 
 class ChartPace:
@@ -22,7 +22,7 @@ class ChartPace:
         self._moment: float | None = None
 
     def now(self) -> None:
-        """The next picture has its charts, whatever the time."""
+        """Make the charts due with the next picture."""
         self._drawn = -inf
 
     def wait(self, now: float, moment: float | None, every: float) -> float:
@@ -39,5 +39,5 @@ class ChartPace:
         return max(0.0, self._drawn + APART_SECONDS - now)
 
     def drawn(self, now: float, moment: float | None) -> None:
-        """They were drawn."""
+        """Note that the charts of ``moment`` were drawn."""
         self._drawn, self._moment = now, moment

@@ -43,7 +43,7 @@ def at_moments(
 
 
 POINTS = 300
-"""More readings than a chart has columns only cost time."""
+"""The most readings of a chart: more than it has columns would only cost time."""
 
 
 def thin(history: History) -> History:

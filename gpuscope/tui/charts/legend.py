@@ -14,7 +14,7 @@ from ...text.width import cells as text_cells
 Entries = Sequence[tuple[str, str, str]]
 """(glyph, token, label) of each colour."""
 LEAST_ROWS = 8
-"""A chart of fewer rows has none to spare for its legend."""
+"""A chart with fewer rows than this has no row to spare for its legend."""
 
 
 def legend_lines(

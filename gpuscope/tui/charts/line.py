@@ -17,7 +17,7 @@ from ..theme import Tokens
 from . import plotext_adapter as adapter
 from .axes import even_ticks, label_of, nice_step, time_ticks, value_ticks
 from .bins import Bins, first_at
-from .strips import Chart, empty_strips, strip_of
+from .strips import TimedChart, empty_strips, strip_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +35,18 @@ class Series:
 
 
 ALIKE = 0.02
-"""Lines whose means are as near to each other are drawn as one."""
+"""Lines whose means differ by no more than this share are drawn as one."""
 MARGIN = 4
 """Cells left of the plot: the labels of most axes and the axis itself."""
 AXIS_HEIGHT = 6
-"""From so many rows on there is a line between the plot and the labels of the time."""
+"""From this height on, there is a line between the plot and the labels of the time axis."""
 LARGEST = 1e30
 """Values beyond are drawn at the edge: the axis would have no meaning."""
 LEAST_SPAN = 1e-3
-"""Of the largest value: a loss that moves by less is shown as a flat line, not as a slope."""
+"""The share of the largest value that an axis spans at least, so that noise stays flat."""
 
 
-class LineChart(Chart):
+class LineChart(TimedChart):
     """Lines over the last seconds, or over steps.
 
     The first series is drawn on top. The legend is the subtitle.
@@ -58,7 +58,6 @@ class LineChart(Chart):
         self._start = self._now = 0.0
         self._low, self._high = 0.0, 1.0
         self._scrolls = True
-        self._ago = 0.0
         self._known = False
         self._shares = False
         self._x: Literal["time", "steps"] = "time"

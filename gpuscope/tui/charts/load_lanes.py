@@ -17,7 +17,7 @@ LOADS = (
     ("tensor", "tensor_active_percent"),
     ("DRAM", "dram_active_percent"),
 )
-"""What a lane can show of a GPU, the first of them for every GPU."""
+"""The loads that a lane can show of a GPU; the first one is shown of every GPU."""
 TENSOR = LOADS[2]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from textual.strip import Strip
 
@@ -19,10 +19,10 @@ from ..cells import fit
 from ..theme import LOADS, Glyphs, Tokens
 from .axes import time_axis
 from .bins import Bins, first_at, hold_seconds
-from .strips import Painted, strip_of
+from .strips import TimedChart, strip_of
 
 MEAN_CELLS = 6
-"""At the right of a lane: the mean of what it shows."""
+"""The cells at the right of a lane for the mean of what it shows."""
 IDLE_PERCENT = 1.0
 BLANK: Piece = (" ", "text")
 MOST_ROWS, LONG_CELLS, MOST_APART = 2, 90, 3
@@ -30,7 +30,7 @@ MOST_ROWS, LONG_CELLS, MOST_APART = 2, 90, 3
 lines are left free between two lanes at most.
 """
 WASTED = "faint"
-"""The token of a load that is no progress: what is wrong is said in words, and not here."""
+"""The token of a load without progress. It is no alarm, because words say what is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +49,18 @@ class Lane:
     alarm: str = ""
 
 
-class LoadStrips(Painted):
+class LoadStrips(TimedChart):
     """Lanes of equal height, up to two lines, above an axis at the bottom.
 
     Lines that are left over part the lanes, or groups of them, or show the mean of lanes of one
     line.
     """
 
-    PATIENT: ClassVar[bool] = True
-
-    def __init__(self, *, empty: str = "no readings yet", **kwargs: Any) -> None:
+    def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._lanes: tuple[Lane, ...] = ()
         self._window, self._now = 60.0, 0.0
         self._clock: float | None = None
-        self._empty = empty
 
     def show(
         self,

@@ -16,9 +16,9 @@ from .axes import nice_step
 from .bins import Bins
 
 STEP_CELLS = 12
-"""Between two labels of steps at least."""
+"""The least cells between two labels of steps."""
 _BEFORE = ("oom", "stall", "retry", "spared", "begin", "phase")
-"""Where several fall into one column the first of these is drawn."""
+"""The order of importance of events; of several in one column, the first is drawn."""
 
 
 class Tick(NamedTuple):

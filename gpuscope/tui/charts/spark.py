@@ -13,7 +13,9 @@ BELOW_THE_LINE = 8 / 7
 LOAD_TOP = 100 * BELOW_THE_LINE
 IDLE_PERCENT = 1.0
 STEADY, LOW = 0.1, 4.0
-"""Values that change by no more of the largest are drawn as a line so many times lower."""
+"""Values that change by no more than this share are steady, and drawn as a low line: at one part in
+``LOW`` of the height.
+"""
 
 
 def own_top(values: Sequence[float | None]) -> float:

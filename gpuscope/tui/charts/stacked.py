@@ -25,7 +25,7 @@ from .layer_courses import Course, course_lines, courses_of, is_flat, share_rows
 from .legend import Entries, legend_of
 from .marks import Tick, event_row, step_row
 from .stack_axis import BYTES, TIMES, Units, axis_top, nanoseconds_text, unit_of
-from .strips import Chart, empty_strips, strip_of
+from .strips import TimedChart, empty_strips, strip_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ NO_STEPS = History()
 TOTAL, BAND_ROWS = "idle", 5
 """The colour of all layers as one: in fewer rows a thin layer would look as thick as others."""
 AXIS_HEIGHT, MARKS_HEIGHT, STEPS_HEIGHT = 4, 7, 10
-"""From so many rows on there is an axis, a row for events, and one for step numbers."""
+"""The heights from which on there are an axis, a row for events, and one for step numbers."""
 LEGEND = (
     ("oom", "bad", "OOM"),
     ("spared", "warn", "survived"),
@@ -63,14 +63,14 @@ LEGEND = (
 )
 WARNING = "warn"
 PATTERN_CELLS = 4
-"""A line across a layer that is a pattern takes one cell of so many."""
+"""A dotted line across a layer is drawn in one cell of this many."""
 HALF = 4
-"""Eighths of half a cell: from the line of the axis to the cells above it."""
+"""Half a cell in eighths, which is the distance from the axis to the cells above it."""
 Stack = tuple[tuple[float, str], ...]
 """One column, bottom up: (amount, token)."""
 
 
-class StackedChart(Chart):
+class StackedChart(TimedChart):
     """Stacked areas from 0, with the time before now.
 
     The border's title names the unit of the axis. The axis ends at the card's capacity, or,
@@ -78,9 +78,9 @@ class StackedChart(Chart):
     """
 
     UNITS: ClassVar[Units] = BYTES
-    """What the axis is counted in, the largest first."""
+    """The units of the axis, the largest first."""
     WHOLE: ClassVar[str] = "in use"
-    """What all layers together are called, where the chart is too low to tell them apart."""
+    """The name of all layers together, for a chart that is too low to draw them apart."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -186,7 +186,7 @@ class StackedChart(Chart):
 
     @property
     def _end(self) -> float:
-        """Where the axis is drawn to: a whole card has the size that it is called by."""
+        """Return where the axis ends: for a whole card at its nominal size."""
         unit = unit_of(self._top, self.UNITS)[1]
         return nominal(self._top / unit) * unit if self._warns else self._top
 
@@ -460,7 +460,7 @@ def _edges(stack: Stack, scale: float, most: int, hidden: int = 0) -> Edges:
 
 
 def _cell(edges: Edges, bottom: int, glyphs: Glyphs) -> Piece:
-    """One cell that begins ``bottom`` eighths above zero, of a stack that fits into cells."""
+    """Return the cell ``bottom`` eighths above zero, of a stack that fits into cells."""
     shares = [
         (min(end, bottom + 8) - bottom, token)
         for start, (end, token) in zip((0, *(end for end, _ in edges)), edges, strict=False)

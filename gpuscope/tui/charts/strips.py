@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ..terminal.direct_paint import Direct
 
 REMEMBERED_LINES = 256
-"""Painted lines that are kept, more than a large terminal has."""
+"""How many painted lines are kept, which is more than a large terminal has."""
 
 
 def strip_of(segments: Iterable[Piece], cells: int, tokens: Tokens, below: str = "") -> Strip:
@@ -103,7 +103,7 @@ def text_of(segments: Sequence[Piece], tokens: Tokens) -> Text:
 
 
 Key = tuple[Size, tuple[object, ...]]
-"""What lines were painted for: a size, and the key of their tokens."""
+"""What lines were painted for: a size, and the key of the tokens."""
 
 
 class Painted(KnowsItsLines):
@@ -142,11 +142,11 @@ class Painted(KnowsItsLines):
 
     @property
     def tokens(self) -> Tokens:
-        """Styles and glyphs of what the app shows now."""
+        """Return the styles and glyphs of the app's present theme."""
         return Tokens.of(self.app)
 
     def repaint(self) -> None:
-        """Data changed: paint, and refresh only what differs from what was painted before."""
+        """Paint again after data changed, and refresh only what differs from before."""
         # asking for the background is dear: who changes it refreshes the widget
         look, key = self._shown, self._painted
         if look is None or key is None or key[0] != self.size or not self.is_mounted:
@@ -260,7 +260,7 @@ class Painted(KnowsItsLines):
         self.refresh()
 
 
-class Chart(Painted):
+class TimedChart(Painted):
     """A chart; it says what is missing where it has nothing to draw."""
 
     PATIENT: ClassVar[bool] = True

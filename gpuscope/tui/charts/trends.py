@@ -24,7 +24,7 @@ from .axes import time_axis
 from .bins import Bins
 from .load_strips import binned
 from .spark import BELOW_THE_LINE
-from .strips import Chart, empty_strips, strip_of
+from .strips import TimedChart, empty_strips, strip_of
 
 STEADY = 0.02
 """A reading that changes by no more of its largest value is steady: a line without a height."""
@@ -35,7 +35,7 @@ ROOMY, ROOMY_ROWS = 5, 7
 MOST_APART = 3
 """Lines left free between two readings at most."""
 MOST_ROWS = 3
-"""Lines of a reading that moves. More would only make its wall of colour higher."""
+"""The most lines of a reading that moves; more would only make a higher wall of colour."""
 RANGE, STEADY_WORD = "min – max", "steady"
 LEAST_COURSE = 12
 """Cells of a course at least; where there are fewer, the smallest and the largest are left out."""
@@ -79,7 +79,7 @@ def is_seen(trend: Trend) -> bool:
     return max(known) - min(known) >= SEEN * (trend.top or max(known))
 
 
-class Trends(Chart):
+class Trends(TimedChart):
     """Readings one below the other, over one axis of time.
 
     Those of one colour belong together: free lines are left before the next colour first.
@@ -93,7 +93,7 @@ class Trends(Chart):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """What is shown, from top to bottom."""
+        """Return the labels of the shown readings, from top to bottom."""
         return tuple(trend.label for trend in self._trends)
 
     def show(

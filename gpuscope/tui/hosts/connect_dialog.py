@@ -30,17 +30,17 @@ FORMS = (
 
 
 MOST_NAMES = 40
-"""Hosts of the ssh configuration that are listed; typing a letter makes them fewer."""
+"""How many hosts of the ssh configuration are listed; each typed letter narrows the list."""
 
 
 def host_of(text: str) -> tuple[str, str]:
-    """Split what is typed into what stands before the host, such as ``user@``, and the host."""
+    """Split the typed text into the host and what precedes it, such as ``user@``."""
     user, at, host = text.strip().rpartition("@")
     return f"{user}{at}", host
 
 
 class Completing(Suggester):
-    """Completes the host that is being typed to one of the ssh configuration."""
+    """Completes the typed host from the names in the ssh configuration."""
 
     def __init__(self, names: list[str]) -> None:
         super().__init__(use_cache=False, case_sensitive=True)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..shell.session import Session
 
 PLAIN = argparse.Namespace(via="", ssh_command="ssh", remote_python="")
-"""The options of ``attach`` where none were given."""
+"""The options of ``attach`` that apply if the user gave none."""
 
 
 def why_not(session: Session) -> str:
@@ -55,13 +55,13 @@ class Connector:
         self._work: set[asyncio.Task[None]] = set()
 
     def begin(self, text: str) -> None:
-        """Connect to a target in the background, and say what comes of it."""
+        """Connect to a target in the background, and report the result as a notice."""
         task = asyncio.get_running_loop().create_task(self._connect(text))
         self._work.add(task)
         task.add_done_callback(self._work.discard)
 
     def close(self) -> None:
-        """Ask the user nothing any more."""
+        """Stop asking the user, because the app is closing."""
         for task in self._work:
             task.cancel()
         if self._ways is not None:
@@ -100,7 +100,7 @@ class Connector:
 
 
 def join(session: Session, source: Source, pid: int | None) -> None:
-    """Look at a source from now on; one that is there already is not added again."""
+    """Select a source. It is added to the session unless it is there already."""
     hosts = session.hosts
     assert hosts is not None
     if all(one.key != source.key for one in hosts.sources):

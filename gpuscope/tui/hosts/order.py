@@ -15,9 +15,9 @@ from .summary import Grade, HostSummary
 
 SORTS = ("worst", "name", "free", "load", "memory")
 BETTER_SECONDS = 10.0
-"""How long a host keeps its place after it got better: readings near a threshold come and go."""
+"""How long a host keeps its place after it got better: readings near a threshold flicker."""
 ANEW_SECONDS = 5.0
-"""How many seconds rows that are sorted by a changing figure keep their order."""
+"""How many seconds pass before rows that are sorted by a changing figure are sorted again."""
 _DIGITS = re.compile(r"(\d+)")
 MAX_DIGITS = 18
 
@@ -36,7 +36,7 @@ class Order:
         self._places: dict[str, int] = {}
 
     def grade(self, key: str) -> Grade | None:
-        """The grade by which a host was sorted; None before the first sort."""
+        """Return the grade by which a host was last sorted, None before the first sort."""
         return self._grades.get(key)
 
     def arrange(self, summaries: Sequence[HostSummary], sort: str, now: float) -> list[HostSummary]:
@@ -107,4 +107,4 @@ _VALUES: dict[str, Callable[[HostSummary], tuple[bool, float]]] = {
     "load": _of_load,
     "memory": _of_memory,
 }
-"""The largest first; what is unknown last."""
+"""For each column, the key to sort by: the largest first, unknown values last."""

@@ -34,11 +34,11 @@ DETAIL_ROWS, BARE_DETAIL_ROWS = 4, 2
 MORE_CELLS = "  (+1)"
 """What follows the worst in the row of a host with which more is wrong."""
 CHART_SECONDS = 4.0
-"""The charts of one host among many are drawn no more often."""
+"""The least time between two drawings of the selected host's charts."""
 LEAST_DEVICE_ROWS = 4
-"""Of the table of devices with its frame: a heading and one device."""
+"""The least rows of the table of devices: its frame, a heading and one device."""
 AROUND_ROWS = 3
-"""Status line, tabs and footer."""
+"""The rows that the status line, the tabs and the footer take."""
 
 
 class FleetPane(Pane):
@@ -71,7 +71,7 @@ class FleetPane(Pane):
         )
         self._charts: Charts | None = None
         self._chart_rows = 0
-        """What the charts have with their frame, 0 for no charts."""
+        """The rows of the charts with their frame, 0 if there are no charts."""
         self._drawn: object = None
         self._terminal = (80, 24)
         self._rows: dict[str, tuple[HostSummary, object, object, TableRow]] = {}
@@ -130,7 +130,7 @@ class FleetPane(Pane):
         self.call_later(self._judge)
 
     def _judge(self) -> None:
-        """After the picture: the rules, of the hosts whose turn it is."""
+        """Apply the doctor's rules to the hosts whose turn it is, after the picture was drawn."""
         doctor = self.session.doctor
         doctor.begin()
         if doctor.table is not None and self.is_mounted and self.session.paused_seconds is None:
@@ -150,7 +150,7 @@ class FleetPane(Pane):
         return known[3]
 
     def _show_detail(self) -> None:
-        """Show what there is to say of the host under the cursor."""
+        """Show the findings and the jobs of the host under the cursor."""
         one = self._shown.get(self._hosts.cursor_key or "")
         height = self._terminal[1]
         framed = height >= ROOMY_ROWS
@@ -189,7 +189,7 @@ class FleetPane(Pane):
         return known and one.state not in AWAY
 
     def _most_device_rows(self) -> int:
-        """Return what the devices of the largest host would fill, with the frame of their table."""
+        """Return the rows of a table with the devices of the largest host, including its frame."""
         return max((one.devices for one in self._shown.values()), default=0) + 3
 
     def _least_device_rows(self) -> int:
@@ -235,7 +235,7 @@ class FleetPane(Pane):
         self._devices.show(found)
 
     def _show_jobs(self, rows: int) -> None:
-        """List the jobs of all hosts in so many rows, and leave what they do not need to charts."""
+        """List the jobs of all hosts in ``rows`` rows, and leave unused rows to the charts."""
         from .runs import columns as job_columns
         from .runs import joined, row_of
 
@@ -257,7 +257,7 @@ class FleetPane(Pane):
             self._charts.display = self._chart_rows > 0
 
     def show_charts(self, host: HostView) -> None:
-        """Draw the charts of the host under the cursor, as its Overview has them."""
+        """Draw the same charts of the host under the cursor as its Overview does."""
         if not self._chart_rows or not self._devices.is_attached:
             return
         from ..overview.charts import Charts, kinds_for
@@ -288,7 +288,7 @@ class FleetPane(Pane):
         self.focus_on(self._hosts)
 
     def on_live_table_highlighted(self, event: LiveTable.Highlighted) -> None:
-        """The other tabs are those of the host under the cursor."""
+        """Select the host under the cursor for the other tabs."""
         event.stop()
         if event.key is not None and self._placed:
             self.session.look_at(event.key)
@@ -299,18 +299,18 @@ class FleetPane(Pane):
         await self.do_open()
 
     async def do_open(self) -> None:
-        """The Overview of the host under the cursor."""
+        """Open the Overview of the host under the cursor."""
         key = self._hosts.cursor_key
         if key is not None:
             self.session.look_at(key)
             await program(self.app).action_do("overview")
 
     def do_next_host(self) -> None:
-        """Here the next line."""
+        """Move to the next line, which selects the next host."""
         self._hosts.action_move(1)
 
     def do_previous_host(self) -> None:
-        """The line before."""
+        """Move to the previous line, which selects the host before."""
         self._hosts.action_move(-1)
 
     def _sort(self, by: int) -> None:
@@ -319,7 +319,7 @@ class FleetPane(Pane):
         self.show(self.session.host)
 
     def on_live_table_header_clicked(self, event: LiveTable.HeaderClicked) -> None:
-        """Sort by that column; a second click puts the worst first again."""
+        """Sort by the clicked column; a second click puts the worst host first again."""
         from .rows import SORT_TITLES
 
         event.stop()
@@ -336,5 +336,5 @@ class FleetPane(Pane):
         self._sort(1)
 
     def do_sort_previous(self) -> None:
-        """Sort by the column before."""
+        """Sort by the previous column."""
         self._sort(-1)

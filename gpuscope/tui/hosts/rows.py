@@ -44,11 +44,13 @@ COLUMNS = (
     Column("worst", "WORST", 14, flex=12),
 )
 HOST_CELLS, WIDE_HOST_CELLS = 20, 28
-"""What a host's name gets at most, where the names are so long."""
+"""The most cells of the column of names, on a narrow and on a wide terminal."""
 WIDE_COLUMNS, WIDE_WORST, WORST = 100, 29, 24
-"""From so many columns of the terminal on, the worst gets more room before anything else does."""
+"""The width from which a terminal counts as wide, and the least cells of the column of the worst
+finding on a wide and on a narrow one.
+"""
 NARROW_CELLS = 35
-"""What a narrow table has besides the name of a host and the worst: frame, gaps, four figures."""
+"""The cells that frame, gaps and the four figures take in a narrow table."""
 SORT_TITLES = {
     "worst": ("worst", "WORST"),
     "name": ("host", "HOST"),
@@ -58,7 +60,7 @@ SORT_TITLES = {
 }
 ROOMS_SHOWN = 12
 AWAY = ("stale", "unreachable")
-"""States of a link in which a host tells nothing new."""
+"""States of a link in which a host sends nothing new."""
 _TOKENS = {
     Grade.PROBLEM: "bad",
     Grade.STALLED: "bad",
@@ -72,7 +74,7 @@ _TOKENS = {
 }
 _WELL = {Grade.CONNECTING: "", Grade.IDLE: "idle", Grade.FINE: "ok"}
 _LINK_TOKENS = {"connecting": "muted", "queued": "faint", "stale": "warn", "unreachable": "bad"}
-"""Of the states of a link that are worth a word: that one is live is said by all that it tells."""
+"""The colours of the states of a link that are named. A live link is not: its readings show it."""
 FAINT: Piece = ("–", "faint")
 
 
@@ -143,7 +145,7 @@ class HostName:
 
 
 def mark_of(grade: Grade, glyphs: Glyphs) -> Piece:
-    """Return the sign of a grade, which also differs without colour."""
+    """Return the sign of a grade, which can be told apart without colours."""
     glyph = {
         Grade.PROBLEM: glyphs.bad,
         Grade.STALLED: glyphs.bad,

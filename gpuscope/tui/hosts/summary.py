@@ -32,7 +32,7 @@ MOST_WORDS, MOST_RUNS = 4, 8
 
 
 class Grade(IntEnum):
-    """How much a host needs somebody, the worst first."""
+    """How urgently a host needs attention, the most urgent first."""
 
     PROBLEM = 0
     STALLED = 1
@@ -46,7 +46,7 @@ class Grade(IntEnum):
 
 
 Word = tuple[Grade, str]
-"""Something that is wrong with a host, in a sentence, and how grave it is."""
+"""A sentence about what is wrong with a host, and its grade."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,36 +63,36 @@ class HostSummary:
     grade: Grade
     words: tuple[Word, ...]
     answered: bool
-    """Whether it ever sent a reading."""
+    """Whether the host has ever sent a reading."""
     current: bool
-    """Whether its readings are of now; else they are shown grey, with their age."""
+    """Whether its readings are current. If not, they are shown grey with their age."""
     state: str
-    """The word of :class:`~gpuscope.model.link_state.LinkState`."""
+    """The state of its link: :class:`~gpuscope.model.link_state.LinkState`."""
     retry_at: float | None = None
-    """When an unreachable host is tried again, on the viewer's monotonic clock."""
+    """When the viewer tries again to reach it, on the viewer's monotonic clock."""
     devices: int = 0
     busy: int = 0
     idle: int = 0
     free: int = 0
     lost: int = 0
-    """Of which no program can rely on any more."""
+    """The devices on which no program can rely any more."""
     free_bytes: float = 0.0
-    """Of the free devices together."""
+    """The free memory of all free devices."""
     used_bytes: float | None = None
     total_bytes: float | None = None
     utilization_percent: float | None = None
     tensor_percent: float | None = None
     jobs: tuple[str, ...] = ()
-    """Keys of the jobs that run, the same on every host of a job that has ranks on several."""
+    """Keys of the running jobs. A job with ranks on several hosts has the same key on each."""
     job: str = ""
-    """The title of the one that uses most devices, mine before others'."""
+    """The title of the job that uses most devices; the user's own jobs come first."""
     pace_seconds: float | None = None
     """Its seconds per step, None while none ends."""
     runs: tuple[HostJob, ...] = ()
     """What runs, a line for each job."""
     mine: bool = False
     text: str = ""
-    """Everything that a filter looks into, folded."""
+    """The text in which a filter searches, in lower case."""
 
 
 class Missing(NamedTuple):
@@ -232,7 +232,7 @@ def _main_job(host: HostView, running: Sequence[JobView]) -> JobView | None:
 
 
 def _pace(job: JobView | None) -> float | None:
-    """Return the present pace of the slowest rank; None while none of its steps ends."""
+    """Return the seconds per step of the slowest rank, None while none of its steps ends."""
     return pace_of(job.trainers).seconds if job is not None else None
 
 

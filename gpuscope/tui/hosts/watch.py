@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 log = logging.getLogger("gpuscope.doctor")
 
 JUDGE_SECONDS = 0.004
-"""Processor time for the rules at one picture; there are two pictures a second."""
+"""The processor time that the rules may take for one picture; there are two pictures a second."""
 SUM_SECONDS, HIDDEN_SECONDS = 0.4, 2.0
 """A host is summed up no more often: one that is on the screen, and one that is only in the totals
 and the order.
 """
 FORGET_SECONDS = 60.0
-"""What the rules said of a host holds no longer than this without being said again."""
+"""How long findings of the rules count if they are not confirmed."""
 _GRADES = {"problem": Grade.PROBLEM, "warning": Grade.WARNING}
 
 
@@ -58,21 +58,21 @@ class Fleet:
         self._across: dict[str, list[Word]] = {}
         self._found: dict[str, tuple[float, tuple[Word, ...]]] = {}
         self._away: dict[str, float] = {}
-        """Since when each host is unreachable, as seen here."""
+        """For each host, when the viewer saw it become unreachable."""
         self._stopped: float | None = None
-        """When the screen was stopped; None while it goes on."""
+        """When the user stopped the screen, None while it is live."""
         self._turn = 0
         self._judged: dict[str, float | None] = {}
         self._all: tuple[HostSummary, ...] = ()
 
     def age_of(self, key: str) -> float | None:
-        """Seconds since the last frame of a host; None before the first."""
+        """Return the seconds since the last frame of a host, None before the first frame."""
         store = self._store()
         received = store.received_seconds(key) if store is not None else None
         return None if received is None else max(0.0, self._now() - received)
 
     def _now(self) -> float:
-        """The moment that the screen shows, which stays while it stands still."""
+        """Return the moment that the screen shows, which is fixed while the screen is stopped."""
         return self._clock() if self._stopped is None else self._stopped
 
     def missing(self, one: HostSummary) -> Missing:
@@ -151,14 +151,14 @@ class Fleet:
         return totals(self._all)
 
     def sort_by(self, step: int) -> str:
-        """Change to the next order, and return its name."""
+        """Sort by the next column, and return its name."""
         self.sort = SORTS[(SORTS.index(self.sort) + step) % len(SORTS)]
         return self.sort
 
     # ── the rules ──
 
     def judge(self, table: Mapping[str, Pitfall]) -> bool:
-        """Ask the rules of the hosts whose turn it is, and return whether anything changed."""
+        """Apply the rules to the hosts whose turn it is, and return whether anything changed."""
         hosts = [
             host for host, _, _ in self._known.values() if host.link.state in ("live", "replay")
         ]

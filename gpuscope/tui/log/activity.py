@@ -21,7 +21,7 @@ LEAST_CELLS = AROUND_CELLS + 20
 BIN_SECONDS = (
     1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200,
 )  # fmt: skip
-"""How long one column may be: the shortest that shows most events is taken."""
+"""The lengths that a column can have; the shortest that shows most events is taken."""
 MOST_SHARE = 0.75
 """The share of the events that the axis covers, so that one old event does not squeeze the rest."""
 LEAST_SECONDS, WHOLE_SECONDS = 60.0, 3600.0

@@ -35,7 +35,7 @@ OPENS = {
     "profile": "the profile",
     "stacks": "the stacks",
 }
-"""What Enter opens, by the kind of the place of an entry."""
+"""What Enter opens, by the kind of an entry's place."""
 _CODE = re.compile(r"(?:[^\s:;,()]+\.py|<path>):\d+")
 TOKENS = {"problem": "bad", "warning": "warn", "info": "muted"}
 KINDS = {
@@ -48,10 +48,10 @@ KINDS = {
     "output": "what trainings of the Lab write",
     "program": "notices of gpuscope itself",
 }
-"""What comes into the log, by its groups."""
+"""What each group of the log contains."""
 MOST_FINDINGS = 4
 BRIEF_ROWS = 10
-"""In fewer rows what the list says already is left out."""
+"""With fewer rows than this, what the list already shows is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Around:
 
 
 def what_comes_here(cells: int) -> list[Line]:
-    """Return what each kind of event is, for a log without any."""
+    """Explain each kind of event, for a log that has none yet."""
     out: list[Line] = [[("What comes here", "title")]]
     for group, text in KINDS.items():
         head: Line = [(f"{GROUPS[group]:{LABEL}}", "accent")]

@@ -35,9 +35,9 @@ NOTHING = {
     "files": "no snapshot, profile or report was saved so far",
     "output": "output of the Lab's trainings; gpuscope run leaves yours to its terminal",
 }
-"""What is said where a group is empty."""
+"""The texts for groups that are empty."""
 ALWAYS = "output"
-"""A group that can be chosen while it is empty, and says then whose output comes here."""
+"""A group that can be chosen although it is empty; it then explains whose output it will show."""
 WIDE = 160
 """From this width on, the event under the cursor is shown at the right of the list."""
 HIGH = 36
@@ -45,17 +45,17 @@ HIGH = 36
 ROOMY, FEW = 50, 12
 """Rows from which on so few events leave room for the event below them and for readings."""
 FRAMED_ROWS = 20
-"""Fewer rows have no frames."""
+"""With fewer rows than this, panels have no frames."""
 TREND_ROWS, TREND_SECONDS = 8, 300.0
 """The least rows of the readings below the event, and the time that they show at most."""
 AROUND_ROWS = 4
-"""Status line, tabs, groups and footer."""
+"""The rows that the status line, the tabs, the groups and the footer take."""
 LAYOUT_SECONDS = 0.05
 """How long to wait for a layout before the place of the event is asked for again."""
 EVENT_ROWS, EVENT_SHARE, EVENT_MOST = 6, 0.36, 0.6
 """Of the event where it stands below the list: the fewest rows, their share, and the most."""
 FRAME_ROWS, HEADED_ROWS, LIST_ROWS = 2, 3, 5
-"""Rows of a frame, of one with the names of columns, and of events in any list."""
+"""The rows of a frame, of a frame with a heading, and the least rows of the list."""
 
 
 class LogPane(Pane):
@@ -91,14 +91,14 @@ class LogPane(Pane):
         self._activity = Lines(id="activity", classes="panel")
         self._terminal = (120, 40)
         self._text_rows = 0
-        """Lines of the longest event that was shown, or of what stands beside it."""
+        """The lines of the longest event, or of the text next to it, that was shown so far."""
         self._group = ALL
         self._counts: dict[str, int] = {}
         self._entries: dict[str, LogEntry] = {}
         self._seen: object = None
         self._waits = False
         self._until: float | None = None
-        """The last moment that is shown while the screen is in the past."""
+        """The last moment that is shown while the user looks at the past."""
 
     def compose(self) -> ComposeResult:
         self._table.border_title = "Log"
@@ -209,7 +209,7 @@ class LogPane(Pane):
             self._table.move_to(rows[-1].key)
 
     def _show_groups(self) -> None:
-        """The groups with how much is in them; that which is shown stands out."""
+        """Show the groups with their numbers of entries, and highlight the chosen one."""
         out: Line = [("Events ", "faint")]
         for group in (ALL, *GROUPS):
             count = self._counts.get(group, 0)
@@ -235,11 +235,11 @@ class LogPane(Pane):
             self._show_chosen()
 
     def do_next_kind(self) -> None:
-        """Only what is of the next kind."""
+        """Show only the next group."""
         self._turn(1)
 
     def do_previous_kind(self) -> None:
-        """Only what is of the kind before."""
+        """Show only the previous group."""
         self._turn(-1)
 
     def _try_again(self) -> None:
@@ -323,7 +323,7 @@ class LogPane(Pane):
         await self.do_open()
 
     async def do_open(self) -> None:
-        """Go to what the line under the cursor speaks of."""
+        """Open what the entry under the cursor is about."""
         entry = self._entries.get(self._table.cursor_key or "")
         if entry is None:
             return

@@ -37,7 +37,7 @@ MEANS = {
     ("findings", SOLVED): "the readings no longer show it",
     ("findings", NO_LONGER): "the readings no longer show it",
 }
-"""What a word of the log means for who trains, by group and word."""
+"""What an entry means for the user's training, by group and word."""
 
 
 _RANK = re.compile(r"rank \d+$")
@@ -74,7 +74,7 @@ def facts_of_job(job: JobView, host: HostView) -> list[Fact]:
 
 
 def _job_now(job: JobView) -> str:
-    """Return what a job does now, "" of one that has ended: how, its entry says."""
+    """Return what a job does now, "" if it has ended, because its entry says how."""
     if end_of(job) is not None:
         return ""
     if not job.trainers:

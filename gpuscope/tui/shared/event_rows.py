@@ -108,7 +108,7 @@ def counts(entries: Iterable[LogEntry]) -> dict[str, int]:
 
 
 def sign(token: str, glyphs: Glyphs) -> str:
-    """Return the sign of how grave something is, which needs no colour."""
+    """Return the sign of a severity, which can be told apart without colours."""
     return {"bad": glyphs.bad, "warn": glyphs.warn, "ok": glyphs.ok}.get(token, glyphs.dash)
 
 
