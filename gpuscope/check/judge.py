@@ -18,6 +18,9 @@ from .settings import CheckedTraining
 UPDATE = "gpuscope check {} --update"
 
 
+_MEASURE = "the prediction's error decides: measure it on the card, or leave more room"
+
+
 def budgets(training: CheckedTraining, found: Predicted) -> list[BudgetVerdict]:
     """Return the verdicts of the budgets that need no baseline."""
     prediction = found.answer.prediction
@@ -44,7 +47,7 @@ def _fits(training: CheckedTraining, found: Predicted) -> BudgetVerdict:
         return BudgetVerdict("fits", "ok", f"fits on {room.card.name}: {need}{left}", line=line)
     if judged.outcome == "too_close":
         text = f"too close to tell whether it fits on {room.card.name}: {need}{left}"
-        return BudgetVerdict("fits", "warning", text, _measure(training), line)
+        return BudgetVerdict("fits", "warning", text, _MEASURE, line)
     text = f"does not fit on {room.card.name}: {need}{left}"
     return BudgetVerdict("fits", "problem", text, _what_if(training), line)
 
@@ -58,7 +61,7 @@ def _limit(
         return BudgetVerdict(kind, "ok", f"{what} needs {need}; the budget is {most}", line=line)
     if figure.low <= limit:
         text = f"too close to tell: {what} needs {need}, and the budget is {most}"
-        return BudgetVerdict(kind, "warning", text, _measure(training), line)
+        return BudgetVerdict(kind, "warning", text, _MEASURE, line)
     text = f"{what} needs {need}, {bytes_text(figure.bytes - limit)} over its budget of {most}"
     return BudgetVerdict(kind, "problem", text, _what_if(training), line)
 
@@ -67,21 +70,13 @@ def _what_if(training: CheckedTraining) -> str:
     return f"what would help: gpuscope predict {_target(training)} --what-if"
 
 
-def _measure(training: CheckedTraining) -> str:
-    return "the prediction's error decides: measure it on the card, or leave more room"
-
-
 def _target(training: CheckedTraining) -> str:
     model = training.model
     return model if ":" in model else f"--model {model}"
 
 
 def regression(
-    training: CheckedTraining,
-    found: Predicted,
-    before: int,
-    since: str,
-    line_key: str = "regression",
+    training: CheckedTraining, found: Predicted, before: int, since: str
 ) -> BudgetVerdict | None:
     """Return the verdict on the growth of the tensors' peak over ``before``.
 
@@ -91,7 +86,7 @@ def regression(
     if allowed is None:
         return None
     after = found.allocated_bytes
-    grown, line = after - before, training.line(line_key)
+    grown, line = after - before, training.line("regression")
     share = percent_text(abs(grown) / before) if before else ""
     if grown > allowed.of(before):
         text = (

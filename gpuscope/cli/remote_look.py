@@ -133,7 +133,7 @@ def look(
                 lambda host, seconds: (
                     all_answered(host)
                     and seconds >= LISTED_SECONDS
-                    and (not want_trainers or _trainers_had_time(host, seconds))
+                    and (not want_trainers or seconds >= TRAINERS_SECONDS)
                 ),
                 timeout,
             )
@@ -262,11 +262,6 @@ def all_answered(host: HostView) -> bool:
         for value in waiting
     )
     return host.sampled_seconds is not None and sampled and ripe
-
-
-def _trainers_had_time(host: HostView, seconds: float) -> bool:
-    """A probe there is found and answers within this time of an agent's start."""
-    return seconds >= TRAINERS_SECONDS
 
 
 def _redact() -> bool:

@@ -67,9 +67,9 @@ class LiveScene:
         values = self.known(entity, column, seconds)
         return fmean(values) if values else None
 
-    def rise(self, entity: Entity, column: str, seconds: float = RECENT_SECONDS) -> float:
-        """Returns how much a counter was seen to grow in the last ``seconds``."""
-        values = self.known(entity, column, seconds)
+    def rise(self, entity: Entity, column: str) -> float:
+        """Return by how much a counter has recently grown."""
+        values = self.known(entity, column, RECENT_SECONDS)
         return max(0.0, values[-1] - values[0]) if len(values) > 1 else 0.0
 
     def look(self, trainer: TrainerView) -> Look | None:

@@ -133,18 +133,18 @@ def _exp(value: float) -> float:
 
 
 @lru_cache(maxsize=1024)
-def t_quantile(freedom: float, confidence: float = CONFIDENCE) -> float:
-    """Return t such that ``confidence`` of Student's distribution lies between −t and t.
+def t_quantile(freedom: float) -> float:
+    """Return t such that :data:`CONFIDENCE` of Student's distribution lies between −t and t.
 
     ``freedom`` is its degrees of freedom (≥ 0.5, need not be whole). The result is right to
     1e-10 of itself.
     """
     low, high = 0.0, 1.0
-    while _within(high, freedom) < confidence:
+    while _within(high, freedom) < CONFIDENCE:
         low, high = high, high * 2
     while high - low > 1e-10 * high:
         middle = (low + high) / 2
-        low, high = (middle, high) if _within(middle, freedom) < confidence else (low, middle)
+        low, high = (middle, high) if _within(middle, freedom) < CONFIDENCE else (low, middle)
     return (low + high) / 2
 
 

@@ -12,7 +12,7 @@ import platform
 import re
 import shutil
 import warnings
-from collections.abc import Mapping, MutableMapping
+from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from ..process import procfs
@@ -64,14 +64,14 @@ def _torch_version() -> tuple[int, int]:
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
-def limit_memory(device: torch.device, environ: Mapping[str, str] = os.environ) -> None:
+def limit_memory(device: torch.device) -> None:
     """Let torch reserve at most the bytes of ``MEMORY_VARIABLE`` on a CUDA device, if it is set.
 
     What needs more raises out of memory, although the device has more.
     """
     import torch
 
-    limit = environ.get(MEMORY_VARIABLE, "")
+    limit = os.environ.get(MEMORY_VARIABLE, "")
     if limit.isdigit() and device.type == "cuda":
         total = torch.cuda.get_device_properties(device).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, int(limit) / total), device)
@@ -104,7 +104,7 @@ def facts(config: LabConfig, world: World, takes_checkpoint: bool | None = None)
         gpus=torch.cuda.device_count(),
         gpu_name=torch.cuda.get_device_name(world.device) if cuda else None,
         capability=torch.cuda.get_device_capability(world.device) if cuda else None,
-        free_bytes=_free_bytes(config, world),
+        free_bytes=_free_bytes(world),
         torch_version=str(torch.__version__),
         cores=cores(),
         has_compiler=_has_compiler(cuda) if config.compile != "off" else None,
@@ -115,7 +115,7 @@ def facts(config: LabConfig, world: World, takes_checkpoint: bool | None = None)
     )
 
 
-def _free_bytes(config: LabConfig, world: World) -> list[int] | None:
+def _free_bytes(world: World) -> list[int] | None:
     """Return the free memory of this process's own GPU, on a CPU the machine's available memory.
 
     Asking the other GPUs would start CUDA on them.

@@ -137,7 +137,7 @@ def recognise(
         _kept_by_exception(host, trainer, allocator, words, total, held),
         _comfyui(trainer, words),
         _async(trainer),
-        _stepless(host, trainer, held),
+        _stepless(trainer, held),
     )
     return next((finding for finding in found if finding is not None), None)
 
@@ -291,7 +291,7 @@ def _async(trainer: TrainerView | None) -> ProcessKind | None:
     )
 
 
-def _stepless(host: HostView, trainer: TrainerView | None, held: History) -> ProcessKind | None:
+def _stepless(trainer: TrainerView | None, held: History) -> ProcessKind | None:
     if trainer is None or not trainer.definition.cuda or not stepless(trainer):
         return None
     step, age = trainer.number("step"), trainer.number("step_age_seconds")

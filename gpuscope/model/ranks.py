@@ -38,19 +38,19 @@ def running(ranks: Sequence[TrainerView]) -> list[TrainerView]:
     return [one for one in ranks if one.gone is None] or list(ranks)
 
 
-def fullest(ranks: Iterable[TrainerView], column: str = "allocated_bytes") -> TrainerView:
-    """Return the rank whose allocators have the largest sum of a column."""
-    return max(ranks, key=lambda one: _held(one, column) or 0.0)
+def fullest(ranks: Iterable[TrainerView]) -> TrainerView:
+    """Return the rank whose allocators hold most."""
+    return max(ranks, key=lambda one: _held(one) or 0.0)
 
 
-def _held(trainer: TrainerView, column: str) -> float | None:
-    parts = [size for a in trainer.allocators if (size := a.number(column)) is not None]
+def _held(trainer: TrainerView) -> float | None:
+    parts = [size for a in trainer.allocators if (size := a.number("allocated_bytes")) is not None]
     return sum(parts) if trainer.gone is None and parts else None
 
 
-def imbalance(ranks: Iterable[TrainerView], column: str = "allocated_bytes") -> float | None:
-    """The largest of a column of the ranks' allocators over their mean: 1 when all hold as much."""
-    sizes = [size for trainer in ranks if (size := _held(trainer, column)) is not None]
+def imbalance(ranks: Iterable[TrainerView]) -> float | None:
+    """Return the most that a rank has allocated over the mean: 1 if all hold as much."""
+    sizes = [size for trainer in ranks if (size := _held(trainer)) is not None]
     mean = fsum(sizes) / len(sizes) if len(sizes) > 1 else 0.0
     return max(sizes) / mean if mean > 0 else None
 

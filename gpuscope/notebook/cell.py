@@ -107,7 +107,7 @@ class MeasuredCell:
                 f"Overhead: CUDA was synchronised once before the cell ({before_text}) and once "
                 f"after it ({duration_text(after.waited_seconds)}, part of the cell's time)."
             )
-            notes.append(self._about_peaks(after))
+            notes.append(self._about_peaks())
         else:
             notes.append(_why_no_allocator())
             if not self._host_reset:
@@ -115,7 +115,7 @@ class MeasuredCell:
         title = f"This cell took {duration_text(self._seconds)}"
         return Table(title, ("", "before", "after", "left behind", "peak"), rows, notes=notes)
 
-    def _about_peaks(self, after: CellReading) -> str:
+    def _about_peaks(self) -> str:
         if self._options.keep_peak:
             return "≤: the peak counters were not reset, and were as high before the cell."
         earlier = [

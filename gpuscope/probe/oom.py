@@ -273,7 +273,6 @@ class OomRecorder:
     # ── in the probe's thread ─────────────────────────────────────────────────────────────────────
 
     def _write(self, oom: _Oom, snapshot: Dict[str, Any], done: threading.Event) -> None:
-        begin = time.monotonic()
         if oom.replaced:  # replaced by a later record before it was written
             done.set()
             return
@@ -291,7 +290,7 @@ class OomRecorder:
         for one in oom.between:
             if one.path:
                 records.remove(one.path)
-        self._tell(oom, _text(oom, snapshot["gpuscope"], time.monotonic() - begin))
+        self._tell(oom, _text(oom, snapshot["gpuscope"]))
 
     def _decide(self, oom: _Oom, state: str, text: str) -> None:
         try:
@@ -367,7 +366,7 @@ def _name(oom: _Oom, about: Dict[str, Any]) -> str:
     return f"oom-{host}-{about['pid']}-{about['start']}-{about['count']}.{oom.state}.pickle.gz"
 
 
-def _text(oom: _Oom, about: Dict[str, Any], seconds: float) -> str:
+def _text(oom: _Oom, about: Dict[str, Any]) -> str:
     gib = 1 << 30
     stack = about["stack"]
     own = next(

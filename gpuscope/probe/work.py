@@ -61,7 +61,7 @@ def serve(act: LongRequest, steps: Steps) -> Answer:
     if steps.thread is None:
         raise Refusal("unsupported", "no step was seen yet: counting begins at the end of one")
     refuse_without_memory(NEEDED_BYTES, "counting a step")
-    refuse_kinds(torch)
+    refuse_kinds()
     usual = list(steps.durations)
     usual_seconds = quantile(sorted(usual), 0.5) if usual else 0.0
     counter = Counter(torch, usual_seconds)
@@ -89,7 +89,7 @@ def serve(act: LongRequest, steps: Steps) -> Answer:
     return Answer(value)
 
 
-def refuse_kinds(torch: Any) -> None:
+def refuse_kinds() -> None:
     """Raise :class:`Refusal` for trainings that a mode would change, or does not see.
 
     Objects of two classes are looked for through the garbage collector: about 0.1 s for a million

@@ -38,11 +38,9 @@ def write(
         raise
 
 
-def write_text(
-    path: Path, text: str, mode: int = 0o600, shared: bool = False, sync: bool = False
-) -> None:
+def write_text(path: Path, text: str, mode: int = 0o600) -> None:
     """Put ``text`` at ``path`` in UTF-8, as :func:`write` does."""
-    write(path, text.encode(), mode, shared, sync)
+    write(path, text.encode(), mode)
 
 
 def put_in_place(written: Path, path: Path) -> None:

@@ -32,9 +32,9 @@ SETTINGS = (
 )
 
 
-def assignments(version: Optional[Tuple[int, int]], folder: str = "LOGS") -> str:
+def assignments(version: Optional[Tuple[int, int]]) -> str:
     """Return all of them as a shell takes them, as this version of torch calls them."""
-    return " ".join(f"{one.named(version)}={one.value.replace('{}', folder)}" for one in SETTINGS)
+    return " ".join(f"{one.named(version)}={one.value.replace('{}', 'LOGS')}" for one in SETTINGS)
 
 
 def sentence() -> str:

@@ -121,9 +121,7 @@ def pad(line: Iterable[Piece], room: int, align: str = "left", style: str = "tex
     return [piece for piece in spaces if piece[0]]
 
 
-def spread(
-    left: Sequence[Piece], right: Sequence[Piece], room: int, ellipsis: str = width.ELLIPSIS
-) -> Line:
+def spread(left: Sequence[Piece], right: Sequence[Piece], room: int) -> Line:
     """Return one line of ``room`` cells with ``left`` at its start and ``right`` at its end.
 
     When both do not fit, ``left`` is cut. ``right`` is dropped when it would leave ``left`` less
@@ -131,8 +129,8 @@ def spread(
     """
     rest = room - cells(right)
     if rest < min(cells(left), room // 2):
-        return cut(left, room, ellipsis)
-    found = cut(left, rest - 1, ellipsis)
+        return cut(left, room)
+    found = cut(left, rest - 1)
     return [*found, (" " * (rest - cells(found)), "text"), *right]
 
 

@@ -80,15 +80,15 @@ def cut(text: str, room: int, ellipsis: str = ELLIPSIS) -> str:
     return beginning(text, left) + ellipsis if left >= 0 else ""
 
 
-def cut_start(text: str, room: int, ellipsis: str = ELLIPSIS) -> str:
+def cut_start(text: str, room: int) -> str:
     """Return ``text`` in at most ``room`` cells, with its start replaced by an ellipsis if needed.
 
     This is for paths, whose end matters most.
     """
     if cells(text) <= room:
         return text
-    left = room - cells(ellipsis)
-    return ellipsis + ending(text, left) if left >= 0 else ""
+    left = room - cells(ELLIPSIS)
+    return ELLIPSIS + ending(text, left) if left >= 0 else ""
 
 
 def pad(text: str, room: int, align: str = "left") -> str:

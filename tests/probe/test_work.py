@@ -269,7 +269,7 @@ REFUSED = """
 import torch
 from gpuscope.probe import work, work_rows
 def ask():
-    try: work.refuse_kinds(torch)
+    try: work.refuse_kinds()
     except work.Refusal as refusal: print(refusal.reason)
     else: print("counted")
 net = torch.nn.Linear(3, 3)

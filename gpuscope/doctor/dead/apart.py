@@ -212,9 +212,7 @@ def fingerprints(scene: Scene) -> Suspects:
     if pairs:
         yield from _of_fingerprints(pairs, shown)
     if against:
-        odd = minority(counts, scene.world) or (
-            sorted(against) if len(against) <= scene.world // 2 else [0]
-        )
+        odd = minority(counts) or (sorted(against) if len(against) <= scene.world // 2 else [0])
         yield Suspect(
             cause="dead.model-mismatch",
             ranks=tuple(odd),
@@ -321,8 +319,7 @@ def sizes(scene: Scene) -> Suspects:
 
 def _minority_of_places(scene: Scene) -> list[int]:
     return minority(
-        {number: place for number, (place, _, _) in waiting_places(scene).items() if place},
-        scene.world,
+        {number: place for number, (place, _, _) in waiting_places(scene).items() if place}
     )
 
 
@@ -334,10 +331,10 @@ def places(scene: Scene) -> Suspects:
     if all(operation in POINT_TO_POINT for _, operation, _ in found.values()):
         return  # ``partners`` judges these
     operations = {number: operation for number, (_, operation, _) in found.items() if operation}
-    odd = minority(operations, scene.world)
+    odd = minority(operations)
     by_operation = bool(odd)
     if not odd:
-        odd = minority({n: place for n, (place, _, _) in found.items() if place}, scene.world)
+        odd = minority({n: place for n, (place, _, _) in found.items() if place})
     if not odd or len(odd) > scene.world // 2:
         return
     most = [number for number in found if number not in odd]

@@ -269,8 +269,8 @@ def in_stacks(scene: Scene) -> Suspects:
         text = f"all of them wait in {operation} at {where[min(found)]}, so that none is answered"
         yield _of_places((), "Every rank", text, shown[:3], 0.8, where[min(found)])
         return
-    odd = minority({n: operation for n, (_, operation, _) in found.items()}, scene.world)
-    odd = odd or minority(where, scene.world)
+    odd = minority({n: operation for n, (_, operation, _) in found.items()})
+    odd = odd or minority(where)
     if len(odd) == 1:
         place, operation, evidence = found[odd[0]]
         text = f"it waits in {operation} at {place}, for which no other rank has the other side"

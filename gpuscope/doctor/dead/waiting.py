@@ -69,7 +69,7 @@ def waiting_transfers(rank: Rank) -> list[Call]:
     return sorted(found, key=lambda call: (call.created or 0.0, call.number))
 
 
-def minority(values: dict[int, str], world: int) -> list[int]:
+def minority(values: dict[int, str]) -> list[int]:
     """Return the ranks whose value is not the most common one, if one is the most common."""
     ranked = Counter(values.values()).most_common()
     if len(ranked) < 2 or ranked[0][1] == ranked[1][1]:

@@ -165,7 +165,7 @@ def find_evaluation_with_grad(s: Script) -> Iterator[ScriptMatch]:
             and s.loops(call)
             and not any(comes_after(call, again) for again in back)
         ]
-        if not uses or not _is_evaluation(s, function, switch) or s.without_grad(uses[0]):
+        if not uses or not _is_evaluation(s, function) or s.without_grad(uses[0]):
             continue
         if any(_detaches_output(s, use) for use in uses):
             continue
@@ -178,7 +178,7 @@ def find_evaluation_with_grad(s: Script) -> Iterator[ScriptMatch]:
         )
 
 
-def _is_evaluation(s: Script, function: ast.AST, switch: ast.AST) -> bool:
+def _is_evaluation(s: Script, function: ast.AST) -> bool:
     """Return whether the code after ``.eval()`` is an evaluation that no other file can wrap.
 
     Either this file calls it, or its name says so, or it is the main program.

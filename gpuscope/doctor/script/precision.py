@@ -98,13 +98,13 @@ def _asks_version(s: Script, call: ast.AST) -> bool:
 
 def find_scaler_misuse(s: Script) -> Iterator[ScriptMatch]:
     """Find clipping of scaled gradients, and steps of a scaler that are missing."""
-    scaled = [call for call in s.backwards if _scale_call(s, call)]
+    scaled = [call for call in s.backwards if _scale_call(call)]
     if not scaled:
         return
     for call in scaled:
         function = s.scope(call)
         here = [other for other in s.calls if s.scope(other) is function]
-        scale = _scale_call(s, call)
+        scale = _scale_call(call)
         assert scale is not None
         name = receiver(scale)
         unscaled = [other for other in here if _method_name(other) == "unscale_"]
@@ -162,7 +162,7 @@ def _method_name(call: ast.Call) -> str:
     return call.func.attr if isinstance(call.func, ast.Attribute) else ""
 
 
-def _scale_call(s: Script, call: ast.Call) -> ast.Call | None:
+def _scale_call(call: ast.Call) -> ast.Call | None:
     """Return the ``scaler.scale(loss)`` of ``scaler.scale(loss).backward()``."""
     value = call.func.value if isinstance(call.func, ast.Attribute) else None
     if (
@@ -177,7 +177,7 @@ def _scale_call(s: Script, call: ast.Call) -> ast.Call | None:
 def _find_missing_steps(s: Script, scaled: list[ast.Call]) -> Iterator[ScriptMatch]:
     """Find a scaler that scales, and never steps or never updates."""
     for call in scaled:
-        scale = _scale_call(s, call)
+        scale = _scale_call(call)
         assert scale is not None
         name = receiver(scale)
         if not name or s.kind(scale.func.value, scale) != "scaler":  # type: ignore[attr-defined]

@@ -21,7 +21,7 @@ def find_wrong_accumulation(s: Script) -> Iterator[ScriptMatch]:
         loops = s.loops(call)
         if not loops:
             continue
-        cycle = _find_cycle(s, call, loops[0]) or _find_inner_loop(s, call, loops[0])
+        cycle = _find_cycle(s, call, loops[0]) or _find_inner_loop(s, loops[0])
         if cycle is None:
             continue
         step, count = cycle
@@ -89,7 +89,7 @@ def _find_cycle(s: Script, call: ast.Call, loop: ast.AST) -> tuple[ast.Call, str
     return None
 
 
-def _find_inner_loop(s: Script, call: ast.Call, loop: ast.AST) -> tuple[ast.Call, str] | None:
+def _find_inner_loop(s: Script, loop: ast.AST) -> tuple[ast.Call, str] | None:
     """Return the step after a loop over micro-batches, and their number."""
     if (
         not isinstance(loop, ast.For)
@@ -206,8 +206,8 @@ def find_wrong_zeroing(s: Script) -> Iterator[ScriptMatch]:
         block = s.block(statement)
         at = block.index(statement)
         name = receiver(zero)
-        before = any(_is_call_of(s, other, "backward") for other in block[:at])
-        stepped = any(_is_call_of(s, other, "step", name) for other in block[:at])
+        before = any(_is_call_of(other, "backward") for other in block[:at])
+        stepped = any(_is_call_of(other, "step", name) for other in block[:at])
         for other in block[at + 1 :]:
             if any(
                 isinstance(node, ast.Attribute)
@@ -217,14 +217,14 @@ def find_wrong_zeroing(s: Script) -> Iterator[ScriptMatch]:
                 break
             if (
                 isinstance(other, (ast.Expr, ast.Assign))
-                and not _is_call_of(s, other, "step", name)
+                and not _is_call_of(other, "step", name)
                 and any(
                     isinstance(node, ast.Call) and s.local_function(node)
                     for node in s.descendants(other)
                 )
             ):
                 break
-            if _is_call_of(s, other, "step", name) and before and not stepped and name:
+            if _is_call_of(other, "step", name) and before and not stepped and name:
                 yield ScriptMatch(
                     "script.zeroed-before-step",
                     zero,
@@ -235,7 +235,7 @@ def find_wrong_zeroing(s: Script) -> Iterator[ScriptMatch]:
                 break
 
 
-def _is_call_of(s: Script, statement: ast.stmt, method: str, name: str = "") -> bool:
+def _is_call_of(statement: ast.stmt, method: str, name: str = "") -> bool:
     """Return whether the statement is just ``name.method(…)``."""
     call = statement.value if isinstance(statement, ast.Expr) else None
     if (

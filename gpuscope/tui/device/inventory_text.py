@@ -81,11 +81,11 @@ def inventory_lines(host: HostView, device: DeviceView, cells: int) -> list[Line
         lines.append(
             fact("instances", [(d.mig_instances, "text"), (f" · {MIG_UNVERIFIED}", "faint")])
         )
-    lines += topology_lines(host, device)
+    lines += topology_lines(device)
     return styled.hang_lines(lines, cells)
 
 
-def topology_lines(host: HostView, device: DeviceView) -> list[Line]:
+def topology_lines(device: DeviceView) -> list[Line]:
     """NVLinks and the way to each other GPU."""
     d = device.definition
     lines: list[Line] = []

@@ -135,7 +135,7 @@ async def attach_all(
         report.left = tuple(items[number + 1 :])
         say(number, "waiting for its next safe point")
         try:
-            value = await _attach(session, item, lambda text, number=number: say(number, text))  # type: ignore[misc]
+            value = await _attach(item, lambda text, number=number: say(number, text))  # type: ignore[misc]
         except SourceError as error:
             report.rows.append((item, error.code, error.what))
             _log(session, item, "inject", f"not attached: {error.code}: {error.what}", "warn")
@@ -168,7 +168,7 @@ async def attach_all(
         _log(session, item, "inject", words, "ok")
 
 
-async def _attach(session: Session, item: Item, say: Callable[[str], None]) -> Mapping[str, Any]:
+async def _attach(item: Item, say: Callable[[str], None]) -> Mapping[str, Any]:
     from ...cli.commands.attach.local import audit
 
     method = (item.consent or {}).get("method", "auto")

@@ -349,7 +349,7 @@ class JobCharts(Grid):
         peak = None
         on_cpu = allocator is None or allocator.definition.ordinal < 0
         if on_cpu:
-            layers, moments = self._process_layers(host, trainer, allocator, window)
+            layers, moments = self._process_layers(trainer, allocator, window)
             what = "Memory of the process"
             self._memory.show_empty("the memory of this process is not known yet")
         else:
@@ -396,7 +396,7 @@ class JobCharts(Grid):
         return layers, thinned.seconds
 
     def _process_layers(
-        self, host: HostView, trainer: TrainerView, allocator: AllocView | None, window: float
+        self, trainer: TrainerView, allocator: AllocView | None, window: float
     ) -> tuple[list[Layer], Sequence[float]]:
         """Return what a process holds on the CPU, where torch keeps no account.
 
