@@ -57,7 +57,7 @@ strip of the load has room as well.
 BESIDE_ROWS = 44
 """From this height on, a wide terminal shows the training and the other GPUs above the charts."""
 COURSE_CELLS = 15
-"""Of a course beside its gauge, where there is no room for a chart: four seconds each."""
+"""The cells of a history next to its gauge, if there is no room for a chart: four seconds each."""
 STRIP_WINDOWS = (*FITTED_SECONDS, 60.0, 300.0, 900.0)
 LOAD, MEMORY, POWER, TEMPERATURE = "Load %", "Memory GiB", "Power W", "Temperature °C"
 STRIP = (
@@ -65,7 +65,7 @@ STRIP = (
     ("warps", "sm_occupancy_percent"),
     ("mem I/O", "memory_utilization_percent"),
 )
-"""What has a lane of its own on a broad terminal, as far as it is known."""
+"""The loads with a lane of their own on a broad terminal, as far as they are known."""
 
 
 class Chart(NamedTuple):
@@ -414,14 +414,14 @@ class DeviceScreen(ChartedScreen):
     # ── keys ──
 
     def action_chart(self, by: int) -> None:
-        """The next history, where not all are on the screen."""
+        """Show the next history, if not all are on the screen."""
         if self._broad.display:
             self.tell("every history is on the screen already")
         else:
             super().action_chart(by)
 
     def action_device(self, by: int) -> None:
-        """The next GPU of the host."""
+        """Show the next GPU of the host."""
         host, device = self._find_device()
         if host is None or not host.devices:
             return
@@ -444,7 +444,7 @@ class DeviceScreen(ChartedScreen):
         return next(running, None), pid
 
     def action_copy(self) -> None:
-        """Copy the step that is marked."""
+        """Copy the marked step of the fix."""
         from ...doctor.steps import marked_step, paste_of, steps_of
         from ..terminal.copying import copy_text
 
@@ -461,7 +461,7 @@ class DeviceScreen(ChartedScreen):
         self._update()
 
     def action_doctor(self) -> None:
-        """Leave for the Doctor, with the cursor on this finding."""
+        """Open the Doctor with the cursor on this finding."""
         case = self._case
         if case is not None:
             program(self.app).carry_out("doctor")
@@ -472,20 +472,20 @@ class DeviceScreen(ChartedScreen):
             pane.choose_row(key)  # type: ignore[attr-defined]
 
     def action_stacks(self) -> None:
-        """Show where the trainer that the finding is about stands."""
+        """Show the stacks of the trainer that the finding is about."""
         trainer, _ = self._blamed()
         if self._case is not None and not self.refused(self.session, "stacks"):
             open_act(program(self.app), "stacks", trainer)
 
     def action_signal(self) -> None:
-        """Ask which signal the process is to get that the finding is about."""
+        """Ask which signal to send to the process that the finding is about."""
         _, pid = self._blamed()
         if self._case is not None and not self.refused(self.session, "signal"):
             program(self.app).open("signal_to", pid)
             self._show()
 
     def action_holders(self) -> None:
-        """Who has the device open, by the open files of all processes."""
+        """Show who has the device open, by the open files of all processes."""
         _, device = self._find_device()
         if device is not None and not self.refused(self.session, "holders"):
             program(self.app).open("holders", device)

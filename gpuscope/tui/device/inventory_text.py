@@ -12,7 +12,7 @@ MIG_UNVERIFIED = "MIG was tested against a simulated driver only, not on hardwar
 
 
 def inventory_lines(host: HostView, device: DeviceView, cells: int) -> list[Line]:
-    """Static facts, a few to a line; those that could not be read, by reason."""
+    """Return the static facts, a few to a line, and why others could not be read."""
     d, h = device.definition, host.definition
     yes = {True: "on", False: "off"}
 
@@ -86,7 +86,7 @@ def inventory_lines(host: HostView, device: DeviceView, cells: int) -> list[Line
 
 
 def topology_lines(device: DeviceView) -> list[Line]:
-    """NVLinks and the way to each other GPU."""
+    """Return the state of the NVLinks and the way to each other GPU."""
     d = device.definition
     lines: list[Line] = []
     if d.nvlink_states:

@@ -19,7 +19,7 @@ from ..widgets.bars import meter
 BUSY, WORKING, LITTLE = 80.0, 50.0, TENSOR_IDLE_PERCENT
 """Percent: a GPU that is said to be busy; SMs or a pipe that work; a pipe that hardly does."""
 DRAM_FULL = 60.0
-"""Of the memory's bandwidth: beyond, kernels wait for memory rather than for arithmetic."""
+"""The share of the memory's bandwidth from which on kernels wait for memory, not for arithmetic."""
 GAUGES = (
     ("GPU-Util", "utilization_percent", "any kernel running"),
     ("SM active", "sm_active_percent", "SMs with work"),
@@ -33,7 +33,7 @@ PIPES = (
     ("FP64", "fp64_active_percent"),
     ("INT", "integer_active_percent"),
 )
-"""Pipes of the SMs beside the tensor cores: one line for all."""
+"""The pipes of the SMs other than the tensor cores, which share one line."""
 NO_COURSES: Mapping[str, str] = MappingProxyType({})
 
 

@@ -11,16 +11,16 @@ from ..cells import fit
 from .device_state_text import why_unread
 
 LABEL = 12
-"""Cells of a label."""
+"""The cells of a label."""
 
 
 def fact(label: str, pieces: Sequence[Piece]) -> Line:
-    """Return a label and what follows it."""
+    """Return a label and its text."""
     return [(fit(label, LABEL), "muted"), *pieces]
 
 
 def why(reading: object) -> Piece:
-    """Return the reason for a reading that is not there."""
+    """Return why a reading is missing."""
     return (f"– {why_unread(reading.text)}" if isinstance(reading, Unknown) else "–", "faint")
 
 

@@ -16,7 +16,7 @@ from ... import paths
 from ..cells import visible
 
 OSC52_LIMIT_BYTES = 70_000
-"""Terminals drop longer ones, some of them the whole session with it; the file has everything."""
+"""The longest text to copy: terminals drop longer ones, or break. The file has everything."""
 
 
 def strips_of(screen: Screen[Any]) -> list[Strip]:
@@ -46,12 +46,12 @@ def write(text: str, folder: Path | None = None) -> Path:
 
 
 def copy_screen(screen: Screen[Any], say: Callable[..., object]) -> None:
-    """The screen, both ways."""
+    """Copy the screen to the clipboard and into a file."""
     copy_text(screen.app, say, text_of(screen))
 
 
 def copy_text(app: App[Any], say: Callable[..., object], text: str) -> None:
-    """Both ways; ``say`` shows the user where the file is, and a warning where there is none."""
+    """Copy ``text`` to the clipboard and into a file; ``say`` tells where that is, or why not."""
     if len(text.encode()) <= OSC52_LIMIT_BYTES:
         app.copy_to_clipboard(text)
     try:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 BYTES_A_CELL = 4.0
-"""About what a cell of a chart takes, its colours included."""
+"""Roughly how many bytes a cell of a chart takes, including its colours."""
 AGAIN_SECONDS = 0.25
 """How long until the link is checked for room again, if nothing reports room earlier."""
 
@@ -44,7 +44,7 @@ class ShownApp(App[Answer]):
 
     @property
     def draws(self) -> bool:
-        """Whether there is a terminal that shows what is drawn, as a whole screen."""
+        """Return whether a terminal shows what is drawn, as a whole screen."""
         return not self.is_headless and not self.is_inline
 
 
@@ -81,7 +81,7 @@ class Changed(NamedTuple):
 
     picture: object
     offset: Offset
-    """Of its content in the widget."""
+    """The offset of the content in the widget."""
     regions: list[Region]
 
 
@@ -92,7 +92,7 @@ class Direct:
         self._app, self._update = app, update
         self._waiting: dict[KnowsItsLines, Changed] = {}
         self.sends = 0
-        """How often something was drawn: for tests."""
+        """How often something was drawn, for tests."""
         self._asked = False
         self._timer: Timer | None = None
         self._charts = 0
@@ -127,7 +127,7 @@ class Direct:
         return not waits and widget not in screen._dirty_widgets and widget in self._uncovered()
 
     def _uncovered(self) -> dict[Widget, Region]:
-        """Widgets that are seen whole, with nothing above them, and where."""
+        """Return the widgets that nothing covers, each with its region."""
         placed = self._app.screen._compositor.visible_widgets
         if placed is not self._map:
             above: list[Region] = []
@@ -219,7 +219,7 @@ class Direct:
 
 
 def _distinct(regions: list[Region]) -> list[Region]:
-    """Return the same cells, none twice."""
+    """Return the same cells without repetitions."""
     found: list[Region] = []
     for region in sorted(regions, key=lambda region: (region.y, region.x)):
         if found and found[-1].y == region.y and found[-1].right >= region.x:

@@ -35,10 +35,10 @@ class Escapes:
 
     def __init__(self) -> None:
         self._open = False
-        """An escape came last: the parser waits a moment for what belongs to it."""
+        """Whether an escape came last: the parser then waits for the rest of a sequence."""
         self._pasting = False
         self._held = ""
-        """Half of the mark where pasted text begins or ends: the other half is still to come."""
+        """The first half of the mark of pasted text, while the other half has not arrived."""
 
     def apart(self, data: str) -> str:
         """Return ``data`` with each escape that is a key written apart.
@@ -70,5 +70,5 @@ class Escapes:
         return begun * _UNMISTAKABLE + _KEY.sub(_ESC + _UNMISTAKABLE, data)
 
     def decided(self) -> None:
-        """The parser has waited long enough: the escape was a key."""
+        """Note that the parser has waited long enough, so that the escape was a key."""
         self._open = False

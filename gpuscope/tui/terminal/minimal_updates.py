@@ -37,24 +37,24 @@ _ATTRIBUTES = (
 )
 
 Look = tuple[str, str, tuple[str, ...]]
-"""Foreground, background, attributes, as codes of an SGR sequence."""
+"""Foreground, background and attributes, as the codes of an SGR sequence."""
 PLAIN: Look = ("39", "49", ())
 _NARROW = re.compile("[ -~\u2500-\u259f\u2800-\u28ff]*").fullmatch
 _SEEN_ON_BLANKS = frozenset(("4", "5", "7", "9", "21", "53"))
 
 
 class LeanApp(ShownApp[Answer]):
-    """An app whose partial updates go out lean."""
+    """An app whose partial updates take as few bytes as possible."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.shadow = Shadow()
         """What the terminal shows."""
         self.direct = Direct(self, SpansUpdate)
-        """For widgets that paint themselves."""
+        """The direct way to the terminal, for widgets that paint themselves."""
 
     def redraw(self) -> None:
-        """Send the whole screen again, whatever the shadow says is there."""
+        """Send the whole screen again, even what the terminal should show already."""
         self.shadow.forget()
         self.screen.refresh()
 
@@ -110,7 +110,7 @@ def spans_of(update: Any) -> list[Placed] | None:
 
 
 class SpansUpdate(CompositorUpdate):
-    """Pieces of lines without links, each at its place."""
+    """An update of pieces of lines without links, each at its place."""
 
     def __init__(self, spans: list[Placed]) -> None:
         self.spans = spans
@@ -155,7 +155,7 @@ class Pen:
         self._at = (end, y) if narrow else (-1, -1)
 
     def lift(self) -> str:
-        """Return all that was written; ends in the plain style."""
+        """Return all that was written, which ends in the plain style."""
         if self._look != PLAIN:
             self._out.append("\x1b[0m")
         return "".join(self._out)

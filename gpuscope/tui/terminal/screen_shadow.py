@@ -15,7 +15,7 @@ from .strip_cells import changed_spans
 Placed = tuple[int, int, int, Strip]
 """Where a piece of a line goes: column, row, one column beyond its end, and what it is."""
 MAX_PIECES = 64
-"""Pieces noted on a line before they become one strip: that is dear, and hardly ever asked for."""
+"""How many pieces are noted on a line before they are joined, which is slow and rarely needed."""
 
 
 class Shadow:
@@ -30,7 +30,7 @@ class Shadow:
         self._width = 0
 
     def forget(self) -> None:
-        """The terminal was cleared, or somebody else wrote on it."""
+        """Forget all lines, because the terminal was cleared or others wrote on it."""
         self._lines, self._noted = [], []
 
     def fit(self, width: int, height: int) -> None:
@@ -40,7 +40,7 @@ class Shadow:
             self._lines, self._noted = [None] * height, [[] for _ in range(height)]
 
     def note(self, x: int, y: int, end: int, strip: Strip) -> None:
-        """This piece is sent, whatever was there."""
+        """Note that this piece is sent, whatever the terminal showed there."""
         if not 0 <= y < len(self._lines):
             return
         if x <= 0 and end >= self._width:

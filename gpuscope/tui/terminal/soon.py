@@ -29,7 +29,7 @@ class Silence:
         self._waiting: asyncio.TimerHandle | None = None
 
     def heard(self, app: App[Any]) -> None:
-        """Restart the count."""
+        """Note a sign of life, which restarts the count."""
         if self._waiting is not None:
             self._waiting.cancel()
         loop = asyncio.get_running_loop()

@@ -20,25 +20,25 @@ from typing import Any, TextIO
 from ...text.units import rate_text
 
 ASK, ANSWER = "\x1b[5n", b"\x1b[0n"
-"""Device status report, and what every terminal says that is well."""
+"""The request for the device status, and the answer of a terminal."""
 AHEAD_SECONDS = 0.15
 LEAST_BYTES = 600
-"""Less is not worth a write."""
+"""The least bytes that are worth a write."""
 QUICK_SECONDS = 0.06
-"""What is taken sooner says only that the link is not slow."""
+"""Bytes that arrive sooner than this only show that the link is not slow."""
 TELLING_BYTES = 400
-"""Less says nothing of the rate."""
+"""The least bytes from which a rate is computed."""
 FAST_BYTES, SWALLOWED_BYTES = 1_600, 24_000
 """A link is fast if this much is taken at once: by the terminal, and by the system, which buffers.
 """
 KNOWN_SECONDS = 60.0
-"""How long a link that was slow is taken to be slow."""
+"""How long a link that was slow counts as slow."""
 DEAF_SECONDS = 8.0
-"""After this long without an answer, a terminal is taken to answer never."""
+"""After this long without an answer, a terminal counts as one that never answers."""
 SLOW_BYTES_PER_SECOND = 100_000
-"""Below this the link is called slow: a whole screen takes a quarter of a second."""
+"""Below this rate the link counts as slow: a whole screen takes a quarter of a second."""
 LASTING_SECONDS = 10.0
-"""What was slow for a shorter time is not worth a word: one pause of a busy machine looks alike."""
+"""How long a link must be slow before it is reported: a busy machine may pause once as well."""
 CHARTS_SHARE = 0.3
 LONGEST_CHARTS_SECONDS = 30.0
 
@@ -51,15 +51,15 @@ class TerminalLink:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.watched = False
-        """Whether somebody tells what arrives: the driver."""
+        """Whether the driver reports which bytes have arrived."""
         self.asks = False
-        """Whether the terminal is asked; else the system's own waiting is watched."""
+        """Whether the terminal is asked. If not, the system's own waiting is watched."""
         self.rate: float | None = None
-        """Bytes a second, None where the link has never been slow, or is not any more."""
+        """The bytes a second, None if the link has never been slow or no longer is."""
         self.waits: Callable[[], None] | None = None
         """Called once when there is room again; see :meth:`wait`."""
         self._taken: deque[tuple[int, float]] = deque()
-        """What the writing thread has noted and nobody has looked at yet."""
+        """What the writing thread has noted since the last :meth:`look`."""
         self._clock = clock
         self._sent = self._arrived = 0
         self._marks: deque[tuple[int, float]] = deque()
@@ -72,7 +72,7 @@ class TerminalLink:
 
     @property
     def total(self) -> int:
-        """Bytes given to the driver so far."""
+        """Return the bytes given to the driver so far."""
         return self._sent
 
     # ── what happens ──
@@ -87,7 +87,7 @@ class TerminalLink:
             self._levelled = now
 
     def mark(self) -> str:
-        """Return what to send behind a picture that is complete, "" for nothing."""
+        """Return what to send after a complete picture, "" for nothing."""
         self.look()
         now = self._clock()
         if not self.watched:
@@ -107,7 +107,7 @@ class TerminalLink:
         return ASK
 
     def answered(self) -> None:
-        """The terminal has answered: all before the question has arrived."""
+        """Note that the terminal has answered, so everything before the question has arrived."""
         if self.asks and self._marks:
             self._heard = True
             self.arrived(self._marks[0][0])
@@ -132,7 +132,7 @@ class TerminalLink:
         self.look()  # noted before somebody waited: then nobody was woken
 
     def arrived(self, total: int, when: float | None = None) -> None:
-        """The first ``total`` bytes have been taken, at ``when`` or just now."""
+        """Note that the first ``total`` bytes have arrived, at ``when`` or just now."""
         now = self._clock() if when is None else when
         while self._marks and self._marks[0][0] <= total:
             upto, since = self._marks.popleft()
@@ -187,7 +187,7 @@ class TerminalLink:
 
     @property
     def slow(self) -> bool:
-        """Whether the link is slow."""
+        """Return whether the link is slow."""
         return self.rate is not None and self.rate < SLOW_BYTES_PER_SECOND
 
     def charts_seconds(self, usual: float) -> float:

@@ -26,7 +26,7 @@ WAIT_SECONDS = 0.5
 does a key wait for the one before while the program has all the time it wants. See :func:`_within`.
 """
 LONGEST_SECONDS = 5.0
-"""And not longer than this on a machine that has none to give."""
+"""The same limit on a machine that is so busy that the program gets no time."""
 SLICE_SECONDS, LATE_SECONDS = 0.05, 0.01
 
 
@@ -105,7 +105,7 @@ class TypeAhead:
 
 
 async def _wait_until_idle(node: MessagePump) -> None:
-    """Wait until it has dealt with all that it has been sent."""
+    """Wait until a widget has handled all its messages."""
     done = asyncio.Event()
     if node.call_later(done.set):
         await _within(done.wait())

@@ -70,12 +70,12 @@ class ChartedScreen(FullScreen):
 
     @property
     def terminal(self) -> tuple[int, int]:
-        """Return the columns and rows to fill, also before this screen was laid out."""
+        """Return the columns and rows to fill, also before this screen is laid out."""
         return self.app.size.width, self.app.size.height
 
     @property
     def wide(self) -> bool:
-        """Whether there are two columns."""
+        """Return whether there are two columns."""
         return self.terminal[0] >= WIDE
 
     def moved(self) -> None:
@@ -116,7 +116,7 @@ class ChartedScreen(FullScreen):
         self.query_one("#columns").display = False
 
     def _present(self, head: Sequence[Piece]) -> None:
-        """There is: the line at the top, and the keys at the bottom."""
+        """Show the panels, with the line at the top and the keys at the bottom."""
         self.query_one("#columns").display = True
         self.say_head(head, self.session)
         self.say_own_keys(self.session)
@@ -137,20 +137,20 @@ class ChartedScreen(FullScreen):
     # ── keys ──
 
     def action_zoom(self, by: int) -> None:
-        """A longer or shorter time on the charts."""
+        """Show a longer or shorter time on the charts."""
         self._window = min(max(self._window + by, 0), len(WINDOWS) - 1)
         self._draw()
 
     def action_chart(self, by: int) -> None:
-        """The next history."""
+        """Show the next history."""
         self._chart = (self._chart + by) % self._histories
         self._draw()
 
     def action_scroll(self, by: int) -> None:
-        """Move what does not fit."""
+        """Scroll the panels that do not fit."""
         place = self.query_one("#columns" if self.has_class("-narrow") else "#left")
         place.scroll_relative(y=3 * by, animate=False)
 
     def action_readings(self) -> None:
-        """Every reading with its reason, as it came."""
+        """Open the dialog of all readings."""
         program(self.app).open("readings", self._key)

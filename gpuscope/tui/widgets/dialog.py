@@ -63,7 +63,7 @@ class ClosesOnce(Base):
         return ()
 
     def action_keys_here(self) -> None:
-        """What the keys do here."""
+        """Open the help on the keys of this screen."""
         program(self.app).open("help", self)
 
     def action_palette_here(self) -> None:
@@ -115,7 +115,7 @@ class Dialog(ClosesOnce, ModalScreen[None]):
         self.call_after_refresh(self._say_more)
 
     def _say_more(self) -> None:
-        """Say on the frame that there is more text below: a bar may not be seen."""
+        """Say on the frame that there is more text below, because a scroll bar is easily missed."""
         bodies = self.query(".dialog").results(VerticalScroll) if self.is_open else ()
         for body in bodies:
             rest = body.max_scroll_y - body.scroll_y
@@ -138,7 +138,7 @@ class Dialog(ClosesOnce, ModalScreen[None]):
             self.foot.say([(notice.text, token)])
 
     def on_descendant_focus(self) -> None:
-        """Letters may be text now, or keys again."""
+        """Name the keys again, because letters may have become text or keys."""
         self._show_keys()
 
     def own_keys(self) -> list[Hint]:
@@ -181,7 +181,7 @@ class Dialog(ClosesOnce, ModalScreen[None]):
 
     @property
     def body(self) -> VerticalScroll:
-        """What scrolls."""
+        """Return the body, which scrolls."""
         return self.query_one(VerticalScroll)
 
     def keep_in_sight(self, first: int, count: int = 1) -> None:

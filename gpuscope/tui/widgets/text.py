@@ -38,7 +38,7 @@ class Lines(Painted):
 
     @property
     def rows(self) -> int:
-        """How many lines there are: the height it is given at the next layout."""
+        """Return how many lines there are, which is the height at the next layout."""
         return len(self._lines)
 
     def show(self, lines: Sequence[Sequence[Piece]]) -> None:

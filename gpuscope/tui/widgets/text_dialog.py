@@ -48,7 +48,7 @@ class TextDialog(Dialog):
 
     @property
     def cells(self) -> int:
-        """The cells that a line may have."""
+        """Return the width of a line in cells."""
         return max(LEAST_CELLS, self.lines.size.width or FIRST_CELLS)
 
     def redraw(self) -> None:
