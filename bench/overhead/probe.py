@@ -36,27 +36,11 @@ import torch  # noqa: E402
 
 import gpuscope  # noqa: E402
 from gpuscope import probe  # noqa: E402
+from gpuscope.lab.intervals import t_quantile  # noqa: E402
 from gpuscope.probe import rendezvous  # noqa: E402
 from gpuscope.probe.core import GUARD  # noqa: E402
 from gpuscope.probe.history import median_interval  # noqa: E402
 
-T_95 = {
-    2: 12.706,
-    3: 4.303,
-    4: 3.182,
-    5: 2.776,
-    6: 2.571,
-    7: 2.447,
-    8: 2.365,
-    9: 2.306,
-    10: 2.262,
-    12: 2.201,
-    16: 2.131,
-    20: 2.093,
-    24: 2.069,
-    32: 2.040,
-    40: 2.023,
-}
 SETTLE = 20
 """Steps at the start of each half that are not counted, because the thread starts and the client
 connects.
@@ -180,8 +164,7 @@ def interval(differences: list[float], base: float) -> dict[str, object]:
     """
     count = len(differences)
     mean = statistics.fmean(differences)
-    factor = T_95.get(count, 2.0 if count > 16 else 2.2)
-    half = factor * statistics.stdev(differences) / count**0.5
+    half = t_quantile(count - 1) * statistics.stdev(differences) / count**0.5
     low, high = median_interval(sorted(differences), 0.95)
     middle = statistics.median(differences)
     return {

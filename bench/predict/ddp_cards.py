@@ -22,6 +22,7 @@ from gpuscope.predict.request import Request
 
 from . import families, families_vision
 from .cards import Case, Phases, Place, main
+from .families import size
 
 STEPS, PAUSE_SECONDS = 3, 0.5
 WIDTH, TOKENS, WORDS, LAYERS = 768, 256, 32000, 12
@@ -32,11 +33,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "unused": {"find_unused_parameters": True},
     "hooked": {"hook": True},
 }
-
-
-def size(full: int, device: Any) -> int:
-    """Return ``full`` on a GPU, and little on a CPU, which only shows that everything runs."""
-    return full if torch.device(device).type != "cpu" else min(full, 2)
 
 
 class Net(nn.Module):

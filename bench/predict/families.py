@@ -22,6 +22,22 @@ from torch.utils.checkpoint import checkpoint as recompute
 Made = tuple[nn.Module, torch.optim.Optimizer, Callable[[], Tensor]]
 
 
+def size(full: int, device: Any) -> int:
+    """Return ``full`` on a GPU, and little on a CPU, which only shows that everything runs."""
+    return full if torch.device(device).type != "cpu" else min(full, 2)
+
+
+def adamw(model: nn.Module, forward: Callable[[], Tensor]) -> Made:
+    """Return what a factory returns, with the usual optimizer."""
+    return model, torch.optim.AdamW(model.parameters(), lr=1e-4), forward
+
+
+def labelled(model: nn.Module, inputs: Tensor, classes: int = 1000) -> Made:
+    """Return the training of a classifier of ``inputs``, with labels made at random once."""
+    targets = torch.randint(classes, (inputs.shape[0],), device=inputs.device)
+    return adamw(model, lambda: functional.cross_entropy(model(inputs), targets))
+
+
 class Repeated(nn.ModuleList):
     """Blocks that may each be computed again in the backward pass."""
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .families import Bert, Gated, Gpt, Made, Vit, next_token_loss
+from .families import Bert, Gated, Gpt, Made, Vit, labelled, next_token_loss
 from .families_vision import ResNet, UNet
 
 
@@ -74,13 +74,7 @@ def resnet_short(batch: int, device: Any, checkpoint: bool = False) -> Made:
 
 def vit_small(batch: int, device: Any, checkpoint: bool = False) -> Made:
     model = Vit(384, 12, 6, 256, 0.0, checkpoint).to(device)
-    images = torch.randn(batch, 3, 256, 256, device=device)
-    targets = torch.randint(1000, (batch,), device=device)
-
-    def forward() -> Tensor:
-        return functional.cross_entropy(model(images), targets)
-
-    return model, torch.optim.AdamW(model.parameters(), lr=1e-4), forward
+    return labelled(model, torch.randn(batch, 3, 256, 256, device=device))
 
 
 def unet_narrow(batch: int, device: Any, checkpoint: bool = False) -> Made:

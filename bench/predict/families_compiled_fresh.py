@@ -13,16 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .families import Made, Repeated, next_token_loss
-
-
-def _adamw(model: nn.Module, forward: Callable[[], Tensor]) -> Made:
-    return model, torch.optim.AdamW(model.parameters(), lr=1e-4), forward
-
-
-def _labelled(model: nn.Module, inputs: Tensor, classes: int) -> Made:
-    targets = torch.randint(classes, (inputs.shape[0],), device=inputs.device)
-    return _adamw(model, lambda: functional.cross_entropy(model(inputs), targets))
+from .families import Made, Repeated, adamw, labelled, next_token_loss
 
 
 class Crossing(nn.Module):
@@ -59,7 +50,7 @@ class Crossing(nn.Module):
 
 def latents_reader(batch: int, device: Any) -> Made:
     model = Crossing(512, 8, 256, 8).to(device)
-    return _labelled(model, torch.randn(batch, 2048, 512, device=device), 500)
+    return labelled(model, torch.randn(batch, 2048, 512, device=device), 500)
 
 
 class DenseBlock(nn.Module):
@@ -92,7 +83,7 @@ def dense_images(batch: int, device: Any) -> Made:
         channels //= 2
     parts += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 200)]
     model = nn.Sequential(*parts).to(device)
-    return _labelled(model, torch.randn(batch, 3, 128, 128, device=device), 200)
+    return labelled(model, torch.randn(batch, 3, 128, 128, device=device), 200)
 
 
 class SpatialGate(nn.Module):
@@ -125,7 +116,7 @@ def gated_positions(batch: int, device: Any, checkpoint: bool = False) -> Made:
 
     model = Model().to(device)
     tokens = torch.randint(words, (batch, length), device=device)
-    return _adamw(model, lambda: next_token_loss(model(tokens), tokens))
+    return adamw(model, lambda: next_token_loss(model(tokens), tokens))
 
 
 class SharedKeysBlock(nn.Module):
@@ -169,7 +160,7 @@ def _shared_keys(by_blocks: bool) -> Callable[..., Made]:
             capped = 30 * torch.tanh(model(tokens) / 30)
             return next_token_loss(capped, tokens)
 
-        return _adamw(model, forward)
+        return adamw(model, forward)
 
     return factory
 
@@ -196,7 +187,7 @@ def layered_patches(batch: int, device: Any) -> Made:
         nn.Conv2d(3, 320, 8, 8), *(Mix(320) for _ in range(9)),
         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(320, 300),
     ).to(device)  # fmt: skip
-    return _labelled(model, torch.randn(batch, 3, 224, 224, device=device), 300)
+    return labelled(model, torch.randn(batch, 3, 224, 224, device=device), 300)
 
 
 def hourglass(batch: int, device: Any) -> Made:
@@ -229,7 +220,7 @@ def hourglass(batch: int, device: Any) -> Made:
     model = Model().to(device)
     images = torch.randn(batch, 3, 128, 128, device=device)
     maps = torch.rand(batch, 17, 128, 128, device=device)
-    return _adamw(model, lambda: functional.mse_loss(model(images), maps))
+    return adamw(model, lambda: functional.mse_loss(model(images), maps))
 
 
 class Decaying(nn.Module):
@@ -269,7 +260,7 @@ def decaying(batch: int, device: Any) -> Made:
         nn.Linear(width, words),
     ).to(device)
     tokens = torch.randint(words, (batch, length), device=device)
-    return _adamw(model, lambda: next_token_loss(model(tokens), tokens))
+    return adamw(model, lambda: next_token_loss(model(tokens), tokens))
 
 
 def signals(batch: int, device: Any) -> Made:
@@ -291,4 +282,4 @@ def signals(batch: int, device: Any) -> Made:
         nn.Conv1d(2, 160, 9, padding=4), *(Layer(160, 2 ** (number % 5)) for number in range(10)),
         nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(160, 64),
     ).to(device)  # fmt: skip
-    return _labelled(model, torch.randn(batch, 2, 8000, device=device), 64)
+    return labelled(model, torch.randn(batch, 2, 8000, device=device), 64)

@@ -5,25 +5,18 @@ The same form as in ``families.py``. Each was declared before it was measured.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .families import Made, Repeated
-
-
-def _adamw(model: nn.Module, forward: Callable[[], Tensor]) -> Made:
-    return model, torch.optim.AdamW(model.parameters(), lr=1e-4), forward
+from .families import Made, Repeated, adamw, labelled
 
 
 def _images(model: nn.Module, batch: int, side: int, device: Any, classes: int) -> Made:
     model = model.to(device)
-    images = torch.randn(batch, 3, side, side, device=device)
-    targets = torch.randint(classes, (batch,), device=device)
-    return _adamw(model, lambda: functional.cross_entropy(model(images), targets))
+    return labelled(model, torch.randn(batch, 3, side, side, device=device), classes)
 
 
 class Pooling(nn.Module):
@@ -197,7 +190,7 @@ def denoising(batch: int, device: Any) -> Made:
         part = time[:, None, None, None]
         return functional.mse_loss(model((1 - part) * images + part * noise, time), noise)
 
-    return _adamw(model, forward)
+    return adamw(model, forward)
 
 
 class Codes(nn.Module):
@@ -229,7 +222,7 @@ def coded_images(batch: int, device: Any) -> Made:
         made, far = model(images)
         return functional.mse_loss(made, images) + 0.1 * far
 
-    return _adamw(model, forward)
+    return adamw(model, forward)
 
 
 class Edges(nn.Module):
@@ -273,7 +266,7 @@ def attended_edges(batch: int, device: Any) -> Made:
     x = torch.randn(nodes, 64, device=device)
     source, target = (torch.randint(nodes, (edges,), device=device) for _ in range(2))
     labels = torch.randint(40, (nodes,), device=device)
-    return _adamw(model, lambda: functional.cross_entropy(model(x, source, target), labels))
+    return adamw(model, lambda: functional.cross_entropy(model(x, source, target), labels))
 
 
 class Listening(nn.Module):
@@ -334,7 +327,7 @@ def listening_blocks(batch: int, device: Any) -> Made:
         scores = model(sound).flatten(0, 1)
         return functional.cross_entropy(scores, scores.detach().argmax(-1))
 
-    return _adamw(model, forward)
+    return adamw(model, forward)
 
 
 class Crossing(nn.Module):
@@ -369,4 +362,4 @@ def crossed_table(batch: int, device: Any) -> Made:
     model = Crossed(1024).to(device)
     keys = torch.randint(20000, (batch, 16), device=device)
     clicks = torch.rand(batch, device=device).round()
-    return _adamw(model, lambda: functional.binary_cross_entropy_with_logits(model(keys), clicks))
+    return adamw(model, lambda: functional.binary_cross_entropy_with_logits(model(keys), clicks))

@@ -17,13 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint as recompute
 
-from .families import Made, Repeated
+from .families import Made, Repeated, adamw, labelled
 from .families_unseen import MixerBlock
-
-
-def _adamw(model: nn.Module, forward: Callable[[], Tensor]) -> Made:
-    return model, torch.optim.AdamW(model.parameters(), lr=1e-4), forward
-
 
 # ── own ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -124,7 +119,7 @@ def diffusion(batch: int, device: Any, checkpoint: bool = False) -> Made:
         mixed = images * (1 - when)[:, None, None, None] + noise * when[:, None, None, None]
         return functional.mse_loss(model(mixed, when * 1000), noise)
 
-    return _adamw(model, forward)
+    return adamw(model, forward)
 
 
 def seq2seq(batch: int, device: Any, checkpoint: bool = False) -> Made:
@@ -162,7 +157,7 @@ def seq2seq(batch: int, device: Any, checkpoint: bool = False) -> Made:
             logits.flatten(0, 1), target[:, 1:].flatten(), label_smoothing=0.1
         )
 
-    return _adamw(model, forward)
+    return adamw(model, forward)
 
 
 def speech(batch: int, device: Any, checkpoint: bool = False) -> Made:
@@ -193,7 +188,7 @@ def speech(batch: int, device: Any, checkpoint: bool = False) -> Made:
         spoken = model(sound).float().log_softmax(-1).transpose(0, 1)
         return functional.ctc_loss(spoken, targets, *lengths)
 
-    return _adamw(model, forward)
+    return adamw(model, forward)
 
 
 def mixer(batch: int, device: Any, checkpoint: bool = False) -> Made:
@@ -214,7 +209,7 @@ def mixer(batch: int, device: Any, checkpoint: bool = False) -> Made:
         torch.randn(batch, 3, 224, 224, device=device),
         torch.randint(100, (batch,), device=device),
     )
-    return _adamw(model, lambda: functional.cross_entropy(model(images), targets))
+    return adamw(model, lambda: functional.cross_entropy(model(images), targets))
 
 
 def graph(batch: int, device: Any, checkpoint: bool = False) -> Made:
@@ -239,7 +234,7 @@ def graph(batch: int, device: Any, checkpoint: bool = False) -> Made:
     model = Net().to(device)
     x, labels = torch.randn(nodes, 100, device=device), torch.randint(40, (nodes,), device=device)
     source, target = torch.randint(nodes, (2, edges), device=device)
-    return _adamw(model, lambda: functional.cross_entropy(model(x, source, target), labels))
+    return adamw(model, lambda: functional.cross_entropy(model(x, source, target), labels))
 
 
 def volume(batch: int, device: Any, checkpoint: bool = False) -> Made:
@@ -257,7 +252,7 @@ def volume(batch: int, device: Any, checkpoint: bool = False) -> Made:
     blocks = [step(1, 16, 1), step(16, 32, 2), step(32, 64, 2), step(64, 128, 2), *up]
     model = nn.Sequential(Runner(blocks, checkpoint), nn.Conv3d(16, 1, 1)).to(device)
     x = torch.randn(batch, 1, 64, 64, 64, device=device)
-    return _adamw(model, lambda: functional.l1_loss(model(x), x))
+    return adamw(model, lambda: functional.l1_loss(model(x), x))
 
 
 class Runner(nn.Module):
@@ -312,7 +307,7 @@ def experts(batch: int, device: Any, checkpoint: bool = False) -> Made:
             model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()
         )
 
-    return _adamw(model, forward)
+    return adamw(model, forward)
 
 
 # ── torchvision, timm ─────────────────────────────────────────────────────────────────────────────
@@ -321,12 +316,7 @@ def experts(batch: int, device: Any, checkpoint: bool = False) -> Made:
 def _images(build: Callable[[bool], nn.Module], pixels: int = 224) -> Callable[..., Made]:
     def factory(batch: int, device: Any, checkpoint: bool = False) -> Made:
         model = build(checkpoint).to(device)
-        shape = (batch, 3, pixels, pixels)
-        images, targets = (
-            torch.randn(shape, device=device),
-            torch.randint(1000, (batch,), device=device),
-        )
-        return _adamw(model, lambda: functional.cross_entropy(model(images), targets))
+        return labelled(model, torch.randn(batch, 3, pixels, pixels, device=device))
 
     return factory
 
@@ -374,7 +364,7 @@ def _text(kind: str, config: str, length: int, **options: Any) -> Callable[..., 
         if checkpoint:
             model.gradient_checkpointing_enable()
         tokens = torch.randint(5, settings.vocab_size, (batch, length), device=device)
-        return _adamw(model, lambda: model(input_ids=tokens, labels=tokens).loss)
+        return adamw(model, lambda: model(input_ids=tokens, labels=tokens).loss)
 
     return factory
 

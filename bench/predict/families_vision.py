@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint as recompute
 
-from .families import Made, Repeated
+from .families import Made, Repeated, labelled
 
 # ── residual networks ─────────────────────────────────────────────────────────────────────────────
 
@@ -191,13 +191,7 @@ def convnext_like(batch: int, device: Any, checkpoint: bool = False) -> Made:
             return self.head(self.norm(x.mean((2, 3))))
 
     model = Net().to(device)
-    images = torch.randn(batch, 3, 224, 224, device=device)
-    targets = torch.randint(1000, (batch,), device=device)
-
-    def forward() -> Tensor:
-        return functional.cross_entropy(model(images), targets)
-
-    return model, torch.optim.AdamW(model.parameters(), lr=1e-4), forward
+    return labelled(model, torch.randn(batch, 3, 224, 224, device=device))
 
 
 # ── recurrent networks ────────────────────────────────────────────────────────────────────────────

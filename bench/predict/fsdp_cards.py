@@ -21,7 +21,8 @@ from gpuscope.predict.request import Request
 
 from . import families
 from .cards import Case, Phases, Place, main
-from .ddp_cards import size, train
+from .ddp_cards import train
+from .families import size
 
 WORDS = {"gpt": 50304, "gated": 32000}
 LENGTH = 512

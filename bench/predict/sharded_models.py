@@ -14,11 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .families import Repeated, next_token_loss
-
-
-def size(full: int, device: Any) -> int:
-    return full if torch.device(device).type != "cpu" else min(full, 2)
+from .families import Repeated, next_token_loss, size
 
 
 class ParallelBlock(nn.Module):
