@@ -95,9 +95,7 @@ def _drawing() -> bool:
 
 def equal(fakes: Any, func: Any, args: Any, kwargs: Any) -> bool:
     """Answer ``torch.equal``: whether the tensors could be equal."""
-    fakes.doubt(
-        Doubt("data_dependent", "The program compares tensors' values.", "equal", SCALAR_PERCENT)
-    )
+    fakes.doubt(_compared("equal"))
     return bool(args[0].shape == args[1].shape)
 
 
@@ -105,15 +103,13 @@ def close(fakes: Any, func: Any, args: Any, kwargs: Any) -> bool:
     """Answer ``torch.allclose``: what lets the program continue, else True."""
     way = branches.must_be()
     if way is None or not way.checked:
-        fakes.doubt(
-            Doubt(
-                "data_dependent",
-                "The program compares tensors' values.",
-                "allclose",
-                SCALAR_PERCENT,
-            )
-        )
+        fakes.doubt(_compared("allclose"))
     return True if way is None else way.holds
+
+
+def _compared(operation: str) -> Doubt:
+    text = "The program compares tensors' values."
+    return Doubt("data_dependent", text, operation, SCALAR_PERCENT)
 
 
 def passes(fakes: Any, func: Any, args: Any, kwargs: Any) -> None:

@@ -128,7 +128,6 @@ class Stage3:
         self._masters()
         self._filled: list[_Share] = []
         self._elements = 0
-        self._micro = 0
         self._order: list[nn.Module] = []
         self._known: list[nn.Module] = []
         self._queue: deque[tuple[_Share, int]] = deque()

@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
-from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.containers import VerticalScroll
 
 from ...collect.clock_events import clock_event_words
 from ...model.device_state import judge
@@ -36,10 +34,9 @@ from ..shared.device_state_text import token_of
 from ..shell.entries import Hint
 from ..shell.keymap import bindings_of, keys_of
 from ..shell.session import Session
-from ..widgets.dialog import Dialog
 from ..widgets.full_screen import absent, footer_keys, not_now
 from ..widgets.program import program
-from ..widgets.text import Lines
+from ..widgets.text_dialog import TextDialog
 from .sparklines import course_lines
 
 NAME_CELLS = 30
@@ -75,7 +72,7 @@ COUNTS = (
 UNITS = ("_bytes", "_percent", "_watts", "_celsius", "_mhz", "_seconds")
 
 
-class DetailScreen(Dialog):
+class DetailScreen(TextDialog):
     """A dialog of all readings of one entity, kept up to date while it is open.
 
     Enter closes it, as it has opened it.
@@ -87,36 +84,32 @@ class DetailScreen(Dialog):
         super().__init__()
         self.session = session
         self._key = key
-        self._lines = Lines()
         self._window = WINDOWS[1]
         self._title = "Readings"
         self._framed: object = None
 
-    def compose(self) -> ComposeResult:
-        with VerticalScroll(classes="dialog"):
-            yield self._lines
-
     def on_mount(self) -> None:
-        self._show()
-        self.set_interval(1.0, self._show)
+        self.redraw()
+        self.set_interval(1.0, self.redraw)
 
-    def _show(self) -> None:
+    def wrapped(self) -> list[Line]:
         host = self.session.host
         entity = find(host, self._key) if host else None
-        if entity is not None:
-            self._title = title_of(entity)
-        self._frame()
         if host is None or entity is None:
-            self._lines.show([[(absent(self.session), "muted")]])
-            return
-        width = max(30, self._lines.size.width or 70)
-        lines = styled.hang_lines(detail_lines(host, entity, self.session.history), width)
-        courses = course_lines(self.session, entity, width, self._window, self._lines.tokens.glyphs)
-        self._lines.show([*lines, *courses])
+            return [[(absent(self.session), "muted")]]
+        self._title = title_of(entity)
+        lines = styled.hang_lines(detail_lines(host, entity, self.session.history), self.cells)
+        glyphs = self.lines.tokens.glyphs
+        return [*lines, *course_lines(self.session, entity, self.cells, self._window, glyphs)]
+
+    def redraw(self) -> None:
+        super().redraw()
+        if self.is_open:
+            self._frame()
 
     def _frame(self) -> None:
         """What it is and of which moment, and the keys that lead to another."""
-        tokens = self._lines.tokens
+        tokens = self.lines.tokens
         state = not_now(self.session)
         drawn = [(self._title, "title"), *([(" ", "text")] if state else []), *state]
         if drawn != self._framed:
@@ -130,12 +123,12 @@ class DetailScreen(Dialog):
     async def action_look(self, name: str) -> None:
         """Stop, go on or move in time by this action of the registry."""
         await program(self.app).action_do(name)
-        self._show()
+        self.redraw()
 
     def action_zoom(self, by: int) -> None:
         """The courses below over a longer or shorter time."""
         self._window = WINDOWS[min(max(WINDOWS.index(self._window) + by, 0), len(WINDOWS) - 1)]
-        self._show()
+        self.redraw()
 
 
 def find(host: HostView, key: str) -> Entity | None:

@@ -140,12 +140,6 @@ def least_cells(column: str) -> int:
     return COURSE_FROM if column in ("course", "room") else WIDE_CELLS
 
 
-def show_pace(columns: Sequence[Column], cells: int) -> bool:
-    """Return whether a panel of ``cells`` cells has room for the course of each rank's pace."""
-    placed = lay_out(columns, cells - FRAME_CELLS - GUTTER, 1)
-    return any(column.key == "course" for column, _ in placed)
-
-
 def _cells(cell: Cell | None) -> int:
     """Return how wide a cell of pieces is."""
     return styled.cells(cell) if isinstance(cell, Sequence) and not isinstance(cell, str) else 0
