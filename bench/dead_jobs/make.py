@@ -45,7 +45,9 @@ LONGEST_SECONDS = 150.0
 DUMP_WAIT_MILLISECONDS = "2500"
 """NCCL's watchdog waits four times as long for the dumps before it ends the process."""
 KEPT = ("LD_LIBRARY_PATH", "CUDA_", "NCCL_", "NVSHMEM_", "TORCH_SYMM_MEM_")
-"""What torch may need on the host of a job: its libraries, its GPUs, and what they must not use."""
+"""The beginnings of the variables that a job keeps of our environment: where torch's libraries are,
+which GPUs it may use, and what NCCL must not use.
+"""
 PACKAGES = "DEAD_JOBS_PACKAGES"
 
 Job = dict[str, Any]

@@ -31,14 +31,14 @@ from .started import Training
 KINDS = ("gpt-bf16", "gpt-fp32", "resnet", "small-layers", "loader-bound", "cells")
 COST_BAR_SECONDS = 0.150
 TRUTH_BAR = 0.05
-"""Of a step: so near each row is."""
+"""The share of a step by which a row may differ from torch's own profiler."""
 APART_SECONDS = 1.2
 BEFORE_SECONDS, AFTER_SECONDS = 0.1, 0.7
-"""The cost of a look is sought from so long before it was asked for to so long after its answer:
-a device that lay behind has work in its queue again by then."""
+"""How long before its request and after its answer the cost of a look is searched for: by then a
+device that lagged behind has work in its queue again."""
 TRACED_STEPS = 10
 STANDING = ("prepare", "enable", "stop")
-"""What the training thread does itself for a look, by the probe's words."""
+"""The parts of a look that the training thread does itself, by the probe's names."""
 SPANS = {
     "search": "search for profilers",
     "cupti": "CUPTI set up",
@@ -50,7 +50,7 @@ SPANS = {
     "around": "around",
 }
 COLD_KINDS = ("resnet",)
-"""Are also looked at with CUPTI set up by the training thread, as a comparison."""
+"""Kinds that are measured once more with CUPTI set up by the training thread, for comparison."""
 
 
 def around(

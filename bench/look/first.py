@@ -29,7 +29,7 @@ WARM, BETWEEN = 40, 15
 
 
 def trial(way: str, launches: int) -> dict[str, Any]:
-    """Be the process of a way; return milliseconds by what was done."""
+    """Run in the process of one way; return the milliseconds of each part of the work."""
     import torch
 
     from gpuscope.probe import cupti

@@ -17,7 +17,7 @@ from tests.fakes.forked_scripts import free_port
 from tests.fakes.probe_client import ROOT, Reader, sockets
 
 CONNECTION = "connections to the probe"
-"""Each program that watches this machine's trainings has one, not ours alone."""
+"""The name of the probe's connections, of which every watching program has one, not only ours."""
 START_SECONDS, LOOK_SECONDS = 150.0, 60.0
 
 
@@ -69,7 +69,7 @@ class Training:
             raise SystemExit(f"{self.kind} ended: {self.printed()[-2000:]}")
 
     def look(self, number: int) -> list[Result | Error]:
-        """Have all ranks looked at, at the same moment."""
+        """Look at all ranks at the same moment."""
         self._running()
         for reader in self.readers:
             reader.send(Request("look", number, {}, LOOK_SECONDS))
@@ -82,7 +82,7 @@ class Training:
             process.stdin.flush()
 
     def trace(self, steps: int) -> dict[str, Any]:
-        """Return what torch's own profiler has recorded on the device."""
+        """Return what torch's own profiler records on the device."""
         self.tell(f"trace {steps}")
         path = Path(f"{self.outs[0]}.trace")
         until = time.monotonic() + START_SECONDS

@@ -76,7 +76,7 @@ def cells(device):
 
 
 class Rows(torch.utils.data.Dataset):
-    """Rows that take their time to be read."""
+    """A data set whose rows are slow to read."""
 
     def __init__(self, seconds):
         self.seconds = seconds
@@ -138,7 +138,7 @@ KINDS = {
 
 
 class Commands(threading.Thread):
-    """Reads what is to be done from stdin; ``stop_after`` 0 is never, ``trace`` 0 is none."""
+    """Reads commands from stdin; ``stop_after`` 0 means never, ``trace`` 0 no trace."""
 
     def __init__(self):
         super().__init__(daemon=True)

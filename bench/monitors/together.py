@@ -28,7 +28,9 @@ from bench.terminal import descendants
 
 TREE = Path(__file__).resolve().parents[2]
 SETTLE_SECONDS, QUIET_SECONDS, LONGEST_SETTLE_SECONDS = 20.0, 5.0, 60.0
-"""A program is settled when it has run so long and none of its processes came or went lately."""
+"""When a program counts as settled: the least time since its start, the time without a new or ended
+process, and the longest wait for that.
+"""
 TRAINING = """
 import sys, time
 from gpuscope.probe import core

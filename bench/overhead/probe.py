@@ -50,7 +50,7 @@ WARM_SECONDS = 0.5
 clock.
 """
 LAUNCHED: deque[float] = deque(maxlen=2000)
-"""Seconds of the last steps until the host had launched everything."""
+"""For each of the last steps, the seconds until the host had launched everything."""
 CLIENT = """
 import json, socket, sys, time, glob
 pattern, hz = sys.argv[1], float(sys.argv[2])

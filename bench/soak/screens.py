@@ -37,7 +37,7 @@ RECORDINGS = sorted((ROOT / "demos/recordings").glob("*.gsr"))
 SIZES = ((80, 24), (120, 40), (200, 60), (50, 14))
 SLOW_BYTES_PER_SECOND = 30_000
 LEAVING_SECONDS = 60.0
-"""This is long, for machines that are busy."""
+"""How long the program may take to end, which is long for busy machines."""
 ESCAPES = [f"\x1b[{end}" for end in ("A", "B", "C", "D", "5~", "6~", "15~", "Z", "H", "F")]
 KEYS = [
     *"012345PjjjkkkuzZnNcmWwwrlhxXoytaspSiHKvAB fF+-<>,.{}[]:?",

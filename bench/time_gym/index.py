@@ -39,7 +39,7 @@ class Subject:
     """Whether nothing is worth curing in the cured variant. The trainings of ``demos`` are so small
     that the host is slower than the GPU."""
     gpu: bool = False
-    """It needs CUDA."""
+    """Whether the training needs CUDA."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Variant:
         return bool(self.subject.names) and not self.cured
 
     def command(self, device: str) -> list[str]:
-        """Return how it is started; it waits for a line on its standard input."""
+        """Return the command that starts it; it then waits for a line on its standard input."""
         gate = [sys.executable, "-m", "bench.time_gym.gate"]
         gate += [word for module in self.subject.imports for word in ("--import", module)]
         if not self.subject.script:

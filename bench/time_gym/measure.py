@@ -25,11 +25,11 @@ ROOT = Path(__file__).parents[2]
 STEP = re.compile(r"step (\d+)\b")
 TAIL_LINES = 30
 WARM_SECONDS, WARM_STEPS = 1.2, 4
-"""A training runs so long, and makes so many steps, before it is asked about."""
+"""How long a training runs, and how many steps it makes, before the question about it."""
 AFTER_SECONDS = 1.2
-"""For so long its steps are counted after it was asked."""
+"""How long its steps are counted after the question."""
 FIRST_SECONDS = 90.0
-"""The first steps may be compiled."""
+"""How long the first steps may take, because they may be compiled."""
 WHY_SECONDS = 60.0
 
 
@@ -50,7 +50,7 @@ class Started:
     ready: threading.Event = field(default_factory=threading.Event)
 
     def read(self) -> None:
-        """In a thread of its own: note what it prints, and when."""
+        """Note what the training prints, and when; this runs in a thread of its own."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             now = time.monotonic()
@@ -68,7 +68,7 @@ class Started:
         self.ready.set()
 
     def go(self) -> None:
-        """Let it train. Raises :class:`Broken` where it cannot."""
+        """Start the training. Raises :class:`Broken` if it cannot train."""
         self.ready.wait(FIRST_SECONDS)
         assert self.process.stdin is not None
         with contextlib.suppress(OSError):
@@ -103,7 +103,7 @@ class Started:
         raise Broken(f"it made {self.steps[-1][1] if self.steps else 0} steps in {FIRST_SECONDS} s")
 
     def end(self) -> None:
-        """End it with all that it has started."""
+        """End the training with all processes that it has started."""
         begun = descendants(self.process.pid)
         for pid in (self.process.pid, *begun):
             with contextlib.suppress(ProcessLookupError):

@@ -17,7 +17,7 @@ from typing import Any
 
 Row = Mapping[str, Any]
 NAMED_BAR = 0.90
-"""Share of the faulty trainings whose cause is named first."""
+"""The least share of the faulty trainings whose cause must be named first."""
 UNATTRIBUTED_BAR = 0.02
 WITHIN, WITHIN_BAR = 0.25, 0.80
 """So near the measured gain a prediction is, for this share of the single causes."""
@@ -49,7 +49,7 @@ class Named:
 
     @property
     def alarms(self) -> bool:
-        """Whether it is a false alarm where nothing is wrong."""
+        """Return whether it is a false alarm if nothing is wrong."""
         return self.severity != "info" or self.name not in FACTS
 
 
@@ -150,7 +150,7 @@ def is_faulty(row: Row) -> bool:
 
 
 def is_right(row: Row) -> bool:
-    """Whether a faulty training's cause is named first."""
+    """Return whether the cause of a faulty training is named first."""
     causes = named(row.get("why"))
     return bool(causes) and causes[0].name in row["names"]
 
