@@ -181,16 +181,19 @@ pinned_copies = partial(copies, pinned=True)
 
 
 class Images(IterableDataset[tuple[Tensor, int]]):  # type: ignore[misc]  # torch is not type-checked
-    """Random images, each of which takes one core about ``seconds``, as decoding would."""
+    """Random images, each of which takes one core about ``seconds``, as decoding would.
 
-    def __init__(self, pixels: int, seconds: float):
-        self.pixels, self.seconds = pixels, seconds
+    The seconds can be changed while the workers of a loader read them.
+    """
+
+    def __init__(self, pixels: int):
+        self.pixels, self.seconds = pixels, torch.zeros(1).share_memory_()
 
     def __iter__(self) -> Iterator[tuple[Tensor, int]]:
         while True:
-            ends = time.thread_time() + self.seconds
+            ends = time.perf_counter() + self.seconds.item()
             image = torch.randn(3, self.pixels, self.pixels)
-            while time.thread_time() < ends:
+            while time.perf_counter() < ends:
                 image = image.flip(-1)
             yield image, 0
 
@@ -202,33 +205,38 @@ def loaded(batch: int, device: torch.device, workers: int = 0) -> Made:
     """
     cuda = device.type == "cuda"
     training = _training("conv", device, batch, amp="bf16" if cuda else "off")
-    durations = []
-    for _ in range(13):
+    images = Images(64 if cuda else 32)
+
+    def step() -> float:
+        """Make a step, and return its seconds: by them a batch is as slow as it should be.
+
+        Each step counts anew, because other programs on the machine slow down both alike.
+        """
         begin = time.perf_counter()
         training.step()
         _wait(device)
-        durations.append(time.perf_counter() - begin)
-    # other programs on the machine can only make it longer, so the minimum is taken
-    images = Images(64 if cuda else 32, LOAD_IN_STEPS * min(durations[3:]) / batch)
+        seconds = time.perf_counter() - begin
+        images.seconds.fill_(LOAD_IN_STEPS * seconds / batch)
+        return seconds
+
+    for _ in range(4):  # the warm-up
+        step()
     several = {"num_workers": workers, "prefetch_factor": PREFETCH, "worker_init_fn": begin_worker}
     batches = iter(DataLoader(images, batch, **(several if workers else {})))
-    waited = total = 0.0
+    waited = trained = 0.0
 
     def share() -> float:
-        nonlocal waited, total
+        nonlocal waited, trained
         begin = time.perf_counter()
         for part in next(batches):
             part.to(device)
-        ready = time.perf_counter()
-        training.step()
-        _wait(device)
-        waited += ready - begin
-        total += time.perf_counter() - begin
-        return waited / total
+        waited += time.perf_counter() - begin
+        trained += step()
+        return waited / (waited + trained)
 
     for _ in range(workers * (PREFETCH + 1) + 1):
         share()
-    waited = total = 0.0  # what the workers had prepared before the first step does not count
+    waited = trained = 0.0  # what the workers had prepared before the first step does not count
     return reading(share, device)
 
 
