@@ -40,10 +40,10 @@ from typing import Any
 from bench.tune.plan import Plan, grid, seconds_of
 from gpuscope.lab import torch_probe
 from gpuscope.lab.config import LabConfig
-from gpuscope.lab.ledger import Entry, Ledger
+from gpuscope.lab.ledger import Entry, RunLedger
 from gpuscope.lab.models import MODELS
 from gpuscope.lab.tune import judge
-from gpuscope.lab.tune.runner import Job, Progress, Runner, window_of
+from gpuscope.lab.tune.runner import SearchJob, SearchProgress, SearchRunner, window_of
 from gpuscope.process.atomic_file import write_text
 
 ENOUGH_SHARE, TIME_SHARE = 0.97, 0.25
@@ -63,8 +63,8 @@ CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 def run_plan(
     plan: Plan,
-    job: Job,
-    ledger: Ledger,
+    job: SearchJob,
+    ledger: RunLedger,
     window: float,
     cards: Sequence[str],
     cache: str,
@@ -76,7 +76,9 @@ def run_plan(
     """
     ledger.keep_plan(job.group, job.to_mapping())
     runners = [
-        Runner(job, ledger, show, window, fork=fork, environment={VISIBLE: card, CACHE: cache})
+        SearchRunner(
+            job, ledger, show, window, fork=fork, environment={VISIBLE: card, CACHE: cache}
+        )
         for card in cards
     ]
 
@@ -96,7 +98,7 @@ def run_plan(
     return sum(runner.spent_seconds for runner in runners)
 
 
-def show(progress: Progress, entry: Entry | None) -> None:
+def show(progress: SearchProgress, entry: Entry | None) -> None:
     """Print a line for each run that has ended."""
     if entry is not None and progress.trial is not None:
         rate = entry.document.get("samples_per_second")
@@ -174,7 +176,7 @@ class Bars:
         self.base = LabConfig.from_mapping(given)
         self.preset = self.base.preset(args.device)
         self.batch = args.batch or (MODELS[self.preset].batch if self.preset in MODELS else 8)
-        self.ledger = Ledger()
+        self.ledger = RunLedger()
         self.found: dict[str, Any] = {}
         self.keep(model=self.preset, device=args.device, baseline=self.base.to_mapping())
 
@@ -199,7 +201,9 @@ class Bars:
         words = "\n".join(side.to_json() for side in plan.configs)
         group = f"bars-{name}-{hashlib.sha256(words.encode()).hexdigest()[:8]}"
         folder = str(self.caches / cache)
-        run_plan(plan, Job(group, self.base), self.ledger, self.window, self.cards, folder, False)
+        run_plan(
+            plan, SearchJob(group, self.base), self.ledger, self.window, self.cards, folder, False
+        )
         return plan
 
     # ── the steps ─────────────────────────────────────────────────────────────────────────────────
@@ -264,7 +268,7 @@ class Bars:
         mine = configs[len(configs) * (part - 1) // parts : len(configs) * part // parts]
         print(f"grid: {len(mine)} of {len(configs)} configurations, {refused} refused", flush=True)
         if mine:
-            job, cache = Job(GRID, self.base), str(self.caches / "grid")
+            job, cache = SearchJob(GRID, self.base), str(self.caches / "grid")
             plan = Plan(mine, 1, "the grid")
             run_plan(plan, job, self.ledger, self.window, self.cards, cache)
         self.known(configs, refused)

@@ -38,7 +38,7 @@ from bench.tune.bars import GRID, WITHIN_SHARE, missed
 from bench.tune.plan import grid, seconds_of
 from bench.tune.replay import facts
 from gpuscope.lab.config import LabConfig
-from gpuscope.lab.ledger import Entry, Ledger
+from gpuscope.lab.ledger import Entry, RunLedger
 from gpuscope.lab.sweep import cell_key
 
 FAMILIES = "bench.predict.families:"
@@ -252,7 +252,7 @@ def grid_for(name: str, folders: Iterable[Path], to: Path) -> float:
     for path in (path for one in folders for path in sorted(one.rglob(f"{name}/ledger.sqlite"))):
         with tempfile.TemporaryDirectory() as copies:  # it may lie where nothing can be written
             copy = shutil.copy(path, copies)
-            entries = Ledger(Path(copy)).entries(limit=None, group=GRID)
+            entries = RunLedger(Path(copy)).entries(limit=None, group=GRID)
         entries.sort(key=lambda entry: entry.id)
         found = {entry.config: entry for entry in entries if entry.config is not None}
         runs = found if len(found) >= len(runs) else runs
@@ -260,7 +260,7 @@ def grid_for(name: str, folders: Iterable[Path], to: Path) -> float:
         return 0.0
     if not (to / "ledger.sqlite").exists():
         to.mkdir(parents=True, exist_ok=True)
-        ledger = Ledger(to / "ledger.sqlite")
+        ledger = RunLedger(to / "ledger.sqlite")
         for config, entry in runs.items():
             ledger.add(
                 entry.document,

@@ -11,7 +11,7 @@ from gpuscope.lab.ledger import Entry
 from gpuscope.lab.rules import refusal
 from gpuscope.lab.run_facts import RunFacts
 from gpuscope.lab.toggles import Value
-from gpuscope.lab.tune.findings import Row, Trial
+from gpuscope.lab.tune.findings import CandidateRow, Trial
 from gpuscope.text.numbers import number
 
 BATCH_FACTORS = (0.5, 1.0, 2.0, 4.0)
@@ -39,7 +39,7 @@ class Plan:
     ) -> None:
         self.configs = list(dict.fromkeys(configs))
         self.baseline = self.configs[0]
-        self.rows: list[Row] = []
+        self.rows: list[CandidateRow] = []
         self._found: dict[Trial, Entry] = {}
         rounds: list[list[Trial]] = []
         for repeat in range(repeats):

@@ -22,13 +22,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpuscope.lab.config import LabConfig
-from gpuscope.lab.ledger import Entry, Ledger
+from gpuscope.lab.ledger import Entry, RunLedger
 from gpuscope.lab.run_facts import RunFacts
 from gpuscope.lab.sweep import cell_key
 from gpuscope.lab.toggles import BY_NAME
 from gpuscope.lab.tune import judge
-from gpuscope.lab.tune.budget import AGAIN_SHARE, Parts, graph, parts_of
-from gpuscope.lab.tune.findings import CLEARLY_SLOWER, Found, Settings, Trial, label_of
+from gpuscope.lab.tune.budget import AGAIN_SHARE, TrialParts, graph, parts_of
+from gpuscope.lab.tune.findings import CLEARLY_SLOWER, Found, SearchSettings, Trial, label_of
 from gpuscope.lab.tune.runner import FEW_STEPS, STEADY_STEPS, window_of
 from gpuscope.lab.tune.search import Search
 from gpuscope.lab.tune.space import Limits
@@ -57,7 +57,7 @@ RECORDED_WINDOW = 0.55
 class Recorded:
     """The runs of a grid, by configuration."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: RunLedger) -> None:
         entries = sorted(ledger.entries(limit=None), key=lambda entry: entry.id)
         self.runs: dict[str, list[Entry]] = {}
         self.configs: dict[str, LabConfig] = {}
@@ -95,7 +95,7 @@ class Recorded:
         """Return the cell of the fastest configuration."""
         return max({cell_key(e.config) for e in self.grid if e.config}, key=self.rate)
 
-    def parts(self, cell: str) -> Parts:
+    def parts(self, cell: str) -> TrialParts:
         """Return what a trial of a configuration takes that is compiled for the first time."""
         found = parts_of(self.runs[cell][0])
         plain = self.configs[cell].compile == "off"
@@ -196,7 +196,7 @@ class Replay:
         }
         return replace(entry, config=config, document=document, environment=environment)
 
-    def _parts(self, trial: Trial, cell: str, entry: Entry) -> Parts:
+    def _parts(self, trial: Trial, cell: str, entry: Entry) -> TrialParts:
         parts, config = self._recorded.parts(cell), trial.config
         step = step_of(entry)
         key = graph(config)
@@ -227,7 +227,7 @@ def replay(
     """Search once with this budget."""
     played = Replay(recorded, window_of(budget), start)
     left: Callable[[], float] = lambda: budget - played.seconds  # noqa: E731  # it is one value
-    settings = Settings(Limits({}), time_left=left, window_seconds=window_of(budget))
+    settings = SearchSettings(Limits({}), time_left=left, window_seconds=window_of(budget))
     steps = Search(base, facts, settings).run()
     try:
         trial = next(steps)
@@ -252,7 +252,7 @@ def main() -> None:
     args = parser.parse_args()
     print("model       budget   used  of the grid's time  of its best  trials  stand-ins  found")
     for folder in args.grids:
-        ledger = Ledger(folder / "ledger.sqlite")
+        ledger = RunLedger(folder / "ledger.sqlite")
         recorded = Recorded(ledger)
         base = base_of(ledger)
         best = recorded.rate(recorded.best())
@@ -269,7 +269,7 @@ def main() -> None:
             )
 
 
-def base_of(ledger: Ledger) -> LabConfig:
+def base_of(ledger: RunLedger) -> LabConfig:
     """Return the configuration from which the recorded search began."""
     plan = ledger.plan(GRID)
     if plan is None:

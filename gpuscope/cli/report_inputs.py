@@ -17,7 +17,7 @@ from ..doctor import table
 from ..doctor.finding import Report
 from ..doctor.redaction import DocumentRedactor
 from ..errors import UserError
-from ..lab.ledger import Ledger
+from ..lab.ledger import RunLedger
 from ..report import findings, prediction, runs, time_rows, tuning
 from ..report.content import Chapter
 from ..report.documents import rows, text
@@ -213,7 +213,7 @@ def _snapshot(path: Path, name: str) -> Chapter:
 
 
 def _ledger(path: Path, name: str) -> Chapter:
-    entries = Ledger(path).entries(limit=MAX_ENTRIES)
+    entries = RunLedger(path).entries(limit=MAX_ENTRIES)
     if not entries:
         raise NoReport(
             f"{name}: the ledger has no runs.", "", "gpuscope lab --headless --steps 100"
@@ -223,7 +223,7 @@ def _ledger(path: Path, name: str) -> Chapter:
 
 def _group(group: str) -> Chapter | None:
     """Return the chapter of a sweep or a search of the user's ledger, None where it has none."""
-    ledger = Ledger()
+    ledger = RunLedger()
     entries = ledger.entries(limit=None, group=group)
     if not entries:
         return None

@@ -26,47 +26,49 @@ def is_explained(error: BaseException) -> bool:
 
 def explain(
     error: BaseException, config: LabConfig, tally: Tally, batch: int | None = None
-) -> metrics.Failure:
+) -> metrics.RunFailure:
     """Return the failure for an exception of a run.
 
     ``batch`` is the micro-batch in use where the configuration leaves it to the preset.
     """
     if is_explained(error):
-        return metrics.Failure(*error.args)
+        return metrics.RunFailure(*error.args)
     text = " ".join(str(error).split())[:300] or type(error).__name__
     when = f"at step {tally.steps + 1}" if tally.started else "before the first step"
     again = config.command(steps=10) + " --headless"
     kind = type(error).__name__
     if kind in MEMORY_ERRORS or "can't allocate memory" in text or "out of memory" in text:
-        return metrics.Failure(f"The lab ran out of memory {when}.", text, smaller(config, batch))
+        return metrics.RunFailure(
+            f"The lab ran out of memory {when}.", text, smaller(config, batch)
+        )
     if config.compile != "off":
         if any(words in f"{kind} {text}" for words in NO_COMPILER):
-            return metrics.Failure(
+            return metrics.RunFailure(
                 f"torch.compile found no compiler {when}.",
                 text,
                 config.command(compile="off", fullgraph=False),
             )
         if config.fullgraph and kind in ("Unsupported", "UserError", "FailOnRecompileLimitHit"):
-            return metrics.Failure(
+            return metrics.RunFailure(
                 f"The model cannot be compiled as one graph ({when}).",
                 text,
                 config.command(fullgraph=False),
             )
     if config.deterministic and "deterministic" in text:
-        return metrics.Failure(
+        return metrics.RunFailure(
             f"An operation of this model has no deterministic algorithm ({when}).",
             text,
             config.command(deterministic=False),
         )
     if "shared memory" in text or "Bus error" in text:
-        return metrics.Failure(
+        return metrics.RunFailure(
             f"The DataLoader's processes ran out of shared memory {when}.",
             text,
             "df -h /dev/shm    or    " + config.command(workers=0, prefetch=None),
         )
     if config.factory:
         text += _where(error)
-    return metrics.Failure(f"The lab's training ended {when} with {kind}.", text, again)
+    return metrics.RunFailure(f"The lab's training ended {when} with {kind}.", text, again)
 
 
 def smaller(config: LabConfig, batch: int | None) -> str:

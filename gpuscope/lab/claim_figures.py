@@ -7,7 +7,7 @@ from statistics import median_high
 from typing import Any
 
 from ..text.numbers import number
-from .claims import Figure
+from .claims import ClaimFigure
 from .ledger import Entry
 from .measures import BY_KEY, loss_at, loss_curve
 
@@ -57,7 +57,9 @@ def rounds(keys: Mapping[str, str], entries: Sequence[Entry], repeats: int) -> I
             yield runs  # type: ignore[misc]
 
 
-def failure(figures: Iterable[Figure], keys: Mapping[str, str], entries: Iterable[Entry]) -> str:
+def failure(
+    figures: Iterable[ClaimFigure], keys: Mapping[str, str], entries: Iterable[Entry]
+) -> str:
     """Return why a run failed, "" for none. If a figure asks whether its cell fails, it may."""
     names, asked = {key: name for name, key in keys.items()}, {figure.over for figure in figures}
     for entry in entries:
@@ -66,7 +68,7 @@ def failure(figures: Iterable[Figure], keys: Mapping[str, str], entries: Iterabl
     return ""
 
 
-def value(figure: Figure, runs: Runs) -> float | None:
+def value(figure: ClaimFigure, runs: Runs) -> float | None:
     """Return the figure of one repeat: a single measure, or the quotient of two.
 
     None if the repeat has none.
@@ -94,7 +96,7 @@ def _largest_loss_difference(one: Entry, other: Entry) -> float | None:
     return max(apart) if apart and not one.failure and not other.failure else None
 
 
-def notes(figures: Iterable[Figure], repeats: Sequence[Runs]) -> list[dict[str, Any]]:
+def notes(figures: Iterable[ClaimFigure], repeats: Sequence[Runs]) -> list[dict[str, Any]]:
     """Return the medians of the measures from which the figures were made."""
     made = []
     for name in dict.fromkeys(name for figure in figures for name in (figure.over, figure.under)):

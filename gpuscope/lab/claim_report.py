@@ -8,7 +8,7 @@ from typing import Any
 
 from ..text.units import DASH, count_text
 from .claim_run import Machine
-from .claims import VERDICTS, MeasuredFigure, Result, in_words, short
+from .claims import VERDICTS, ClaimResult, MeasuredFigure, in_words, short
 from .tables import markdown_table
 
 WIDTH = 80
@@ -32,12 +32,12 @@ def verdict_of(judged: MeasuredFigure) -> str:
     return word if judged.figure.counts else f"({word})"
 
 
-def text(results: Sequence[Result], width: int = WIDTH) -> str:
+def text(results: Sequence[ClaimResult], width: int = WIDTH) -> str:
     """Return a block for each claim: statement, verdict, figures, and what was measured."""
     return "\n\n".join("\n".join(_block(result, max(60, width))) for result in results)
 
 
-def _block(result: Result, width: int) -> list[str]:
+def _block(result: ClaimResult, width: int) -> list[str]:
     word = in_words(result.verdict)
     lines = textwrap.wrap(f"{result.claim.id}: {result.claim.statement}", width - len(word) - 2)
     lines[0] = lines[0].ljust(width - len(word)) + word
@@ -61,14 +61,14 @@ def _block(result: Result, width: int) -> list[str]:
     return lines
 
 
-def summary(results: Sequence[Result]) -> str:
+def summary(results: Sequence[ClaimResult]) -> str:
     """Return how many of each verdict there are, in words."""
     counts = {verdict: sum(result.verdict == verdict for result in results) for verdict in VERDICTS}
     found = ", ".join(f"{count} {in_words(verdict)}" for verdict, count in counts.items() if count)
     return f"{count_text(len(results), 'claim')}: {found}"
 
 
-def markdown(results: Sequence[Result], machine: Machine) -> str:
+def markdown(results: Sequence[ClaimResult], machine: Machine) -> str:
     """Return a table with one row for each figure, for a document."""
     rows = [["claim", "configuration", "figure", "threshold", "measured [95 %]", "verdict"]]
     for result in results:
@@ -86,7 +86,7 @@ def markdown(results: Sequence[Result], machine: Machine) -> str:
 
 
 def document(
-    results: Sequence[Result], machine: Machine, repeats: int, seconds: float, wanted: int
+    results: Sequence[ClaimResult], machine: Machine, repeats: int, seconds: float, wanted: int
 ) -> dict[str, Any]:
     """Return the JSON document. ``complete`` is false while claims are still to come."""
     unknown = [

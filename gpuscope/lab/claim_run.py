@@ -14,9 +14,9 @@ from typing import Any
 from ..errors import UserError
 from ..text.units import GIB, bytes_text
 from . import claim_figures, rules, torch_probe
-from .claims import Claim, Result, conclude, judge
+from .claims import Claim, ClaimResult, conclude, judge
 from .config import LabConfig
-from .ledger import Entry, Ledger
+from .ledger import Entry, RunLedger
 from .machine import cpu_name
 from .sweep import State, Sweep, cell_key, new_plan
 
@@ -123,7 +123,7 @@ def measure(
     scratch: Path,
     repeats: int = REPEATS,
     seconds: float = LIMIT_SECONDS,
-) -> Result:
+) -> ClaimResult:
     """Measure a claim: make its runs, interleaved, and judge its figures by them.
 
     ``scratch`` is the folder for the ledger and for what a killed run leaves behind (such as
@@ -131,7 +131,7 @@ def measure(
     """
     device, gpus, begun = claim.device(machine.device), machine.gpus, time.monotonic()
     if cannot := why_not(claim, machine):
-        return Result(claim, device, "cannot_be_tested", cannot)
+        return ClaimResult(claim, device, "cannot_be_tested", cannot)
     configs = claim.configs(device, gpus)
 
     def watch(state: State, entry: Entry | None) -> None:
@@ -141,7 +141,7 @@ def measure(
     environment = {**claim.environment, "TMPDIR": str(scratch)}
     if device == "cpu" and gpus:
         environment["CUDA_VISIBLE_DEVICES"] = ""  # this means a machine without GPUs
-    ledger = Ledger(scratch / f"{claim.id}.sqlite")
+    ledger = RunLedger(scratch / f"{claim.id}.sqlite")
     plan = new_plan(list(configs.values()), repeats)
     sweep = Sweep(plan, ledger, watch, seconds, environment=environment)
     outcome = sweep.run()
@@ -164,4 +164,4 @@ def measure(
         verdict = verdict if verdict == "cannot_be_tested" else "undecided"
         reason = failed
     notes = claim_figures.notes(wanted, found)
-    return Result(claim, device, verdict, reason, figures, notes, time.monotonic() - begun)
+    return ClaimResult(claim, device, verdict, reason, figures, notes, time.monotonic() - begun)

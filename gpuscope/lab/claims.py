@@ -28,7 +28,7 @@ FILE = Path(__file__).with_name("claims.toml")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
+class ClaimFigure:
     """One number of a claim with its threshold, both ends included.
 
     Without a threshold it is only shown. It is the quotient of two measures of cells
@@ -99,7 +99,7 @@ class Claim:
     statement: str
     stated: str
     """The statement, in its author's words, from which the threshold was derived."""
-    figures: Mapping[str, Figure]
+    figures: Mapping[str, ClaimFigure]
     cpu: str = ""
     """What is measured on a CPU, in words; ``cuda`` says it for a GPU if that differs."""
     cuda: str = ""
@@ -147,7 +147,7 @@ class Claim:
 class MeasuredFigure:
     """A figure as it was measured. ``verdict`` is None for one that has no threshold."""
 
-    figure: Figure
+    figure: ClaimFigure
     values: list[float | None]
     interval: Interval | None
     """The mean over the repeats; None if no repeat gave a figure."""
@@ -177,7 +177,7 @@ class MeasuredFigure:
 
 
 @dataclass(slots=True)
-class Result:
+class ClaimResult:
     """A claim as it was measured on one machine."""
 
     claim: Claim
@@ -214,7 +214,7 @@ def load(file: Path = FILE) -> dict[str, Claim]:
 def _claim(row: Any) -> Claim:
     values = checked(row, Claim)
     figures = values.pop("figures", {}).items()
-    made = {key: Figure(key=key, **checked(one, Figure)) for key, one in figures}
+    made = {key: ClaimFigure(key=key, **checked(one, ClaimFigure)) for key, one in figures}
     if "cpu" not in values:
         values.setdefault("cannot_cpu", "needs a CUDA device")
     return Claim(**values, figures=made)
@@ -253,7 +253,7 @@ def verdict(
 
 
 def judge(
-    figure: Figure, values: Sequence[float | None], device: str, gpus: int, nothing: str = ""
+    figure: ClaimFigure, values: Sequence[float | None], device: str, gpus: int, nothing: str = ""
 ) -> MeasuredFigure:
     """Return a figure with its verdict.
 

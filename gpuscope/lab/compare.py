@@ -33,7 +33,7 @@ WITHIN = "steps within one run"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ComparisonRow:
     """One measurement of both sides.
 
     ``a`` and ``b`` are in ``unit`` (geometric means if there are repeats), None if unknown.
@@ -83,14 +83,14 @@ class Comparison:
     a: list[Entry]
     b: list[Entry]
     changes: list[Change]
-    rows: list[Row]
+    rows: list[ComparisonRow]
     break_even_step: int | None
     break_even_reason: str
     notes: list[str] = field(default_factory=list)
     apart: str = ""
     """Both models and devices where one of them differs, so that no row says what is better."""
 
-    def row(self, key: str) -> Row | None:
+    def row(self, key: str) -> ComparisonRow | None:
         return next((row for row in self.rows if row.key == key), None)
 
 
@@ -158,7 +158,7 @@ _Values = Mapping[int, float | None]
 _Figures = tuple[float | None, float | None]
 
 
-def _row(measure: Measure, a: list[Entry], b: list[Entry]) -> Row:
+def _row(measure: Measure, a: list[Entry], b: list[Entry]) -> ComparisonRow:
     of_a, of_b = ({id(entry): measure.take(entry.document) for entry in side} for side in (a, b))
     interval, basis, shown = _ratio(a, b, of_a, of_b, measure)
     reason = ""
@@ -183,9 +183,11 @@ def _filled(
     basis: str,
     better: str,
     reason: str,
-) -> Row:
+) -> ComparisonRow:
     ratio, low, high = interval or (None, None, None)
-    return Row(key, title, unit, shown[0], shown[1], ratio, low, high, basis, better, reason)
+    return ComparisonRow(
+        key, title, unit, shown[0], shown[1], ratio, low, high, basis, better, reason
+    )
 
 
 def _none(values: _Values) -> bool:
@@ -243,7 +245,7 @@ def mean(values: Sequence[float]) -> float | None:
 # ── loss ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _loss(a: list[Entry], b: list[Entry]) -> Row:
+def _loss(a: list[Entry], b: list[Entry]) -> ComparisonRow:
     """Return the row of the loss after as many samples as the shortest run has seen.
 
     If a trainer does not report its samples, it is the loss after as many steps.
@@ -264,7 +266,9 @@ def _has_loss(side: list[Entry]) -> bool:
     return any(loss_curve(entry) or loss_by_step(entry) for entry in side)
 
 
-def _loss_after(a: list[Entry], b: list[Entry], curves: dict[int, Curve], unit: str) -> Row:
+def _loss_after(
+    a: list[Entry], b: list[Entry], curves: dict[int, Curve], unit: str
+) -> ComparisonRow:
     at = min(points[-1][0] for points in curves.values() if points)
     of_a, of_b = ({id(entry): loss_at(curves[id(entry)], at) for entry in side} for side in (a, b))
     interval, basis, shown = _ratio(a, b, of_a, of_b)
@@ -280,7 +284,7 @@ def _loss_after(a: list[Entry], b: list[Entry], curves: dict[int, Curve], unit: 
 # ── scaling, and the price of compiling ───────────────────────────────────────────────────────────
 
 
-def _efficiency(a: list[Entry], b: list[Entry]) -> list[Row]:
+def _efficiency(a: list[Entry], b: list[Entry]) -> list[ComparisonRow]:
     """Return the scaling efficiency of B against A, which has fewer processes; 1 is linear scaling.
 
     At the same micro-batch this is weak scaling, at the same effective batch strong scaling. For
@@ -303,11 +307,13 @@ def _efficiency(a: list[Entry], b: list[Entry]) -> list[Row]:
     title = f"efficiency, {kind} {worlds[0]} → {worlds[1]}"
     row = _row(PER_SAMPLE, a, b)
     if row.ratio is None:
-        return [Row("efficiency", title, "", None, None, better="higher", reason=row.reason)]
+        return [
+            ComparisonRow("efficiency", title, "", None, None, better="higher", reason=row.reason)
+        ]
     share = worlds[0] / worlds[1]
     low, high = (share / bound if bound else None for bound in (row.high, row.low))
     return [
-        Row(
+        ComparisonRow(
             "efficiency",
             title,
             "",
@@ -331,7 +337,9 @@ def _models(side: list[Entry]) -> str | None:
     return str(preset) if preset else side[0].config.model if side[0].config else None
 
 
-def _break_even(a: list[Entry], b: list[Entry], rows: list[Row]) -> tuple[int | None, str]:
+def _break_even(
+    a: list[Entry], b: list[Entry], rows: list[ComparisonRow]
+) -> tuple[int | None, str]:
     """Return after how many steps compiling has paid off, or why that is not known.
 
     It is (additional seconds of warm-up) / (seconds saved in each step).
@@ -410,7 +418,7 @@ def _notes(
     given: Sequence[Sequence[Entry]],
     used: Sequence[list[Entry]],
     changes: list[Change],
-    rows: list[Row],
+    rows: list[ComparisonRow],
     apart: str,
 ) -> list[str]:
     notes = [f"not comparable: {apart}"] if apart else []

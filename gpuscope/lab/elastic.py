@@ -150,7 +150,7 @@ def _conclude(
 ) -> int:
     """Write the last record, and return the exit code."""
     ended = metrics.decode(relay.ended) if relay.ended is not None else None
-    if isinstance(ended, metrics.Ended) and keeper.keep(ended.summary):
+    if isinstance(ended, metrics.RunEnded) and keeper.keep(ended.summary):
         return 0
     if relay.ended is not None:
         # nothing that a rank does after its summary changes that summary
@@ -167,7 +167,7 @@ def _conclude(
 
 def explain(
     config: LabConfig, relay: Relay, failures: dict[int, Any], processes: int
-) -> metrics.Failure:
+) -> metrics.RunFailure:
     """Return the failure of the run.
 
     It is that of the rank which died first, or the one that all ranks report alike.
@@ -185,7 +185,7 @@ def explain(
     summary = reports[0].summary if 0 in reports else {}
     if rank in reports:
         own = reports[rank]
-        failure = metrics.Failure(f"{who} {ended}: {own.what}", own.why, own.next)
+        failure = metrics.RunFailure(f"{who} {ended}: {own.what}", own.why, own.next)
     else:
         last = relay.last_line(rank)
         why = f"its last line: {last}" if last else "it wrote nothing to stderr."
@@ -199,7 +199,7 @@ def explain(
                 f"that, {why}"
             )
             command = "journalctl -k | grep -i 'out of memory'    or again    " + command
-        failure = metrics.Failure(f"{who} {ended}.", step + why[0].upper() + why[1:], command)
+        failure = metrics.RunFailure(f"{who} {ended}.", step + why[0].upper() + why[1:], command)
     if summary:
         summary = {
             **summary,

@@ -30,7 +30,7 @@ from .ledger_keeper import Keeper
 NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
 
 
-class Server:
+class ForkServer:
     """Has at most one trainer at a time."""
 
     def __init__(self) -> None:
@@ -164,7 +164,7 @@ def main() -> int:
     from . import run  # noqa: F401
 
     os.write(1, READY)
-    Server().serve()
+    ForkServer().serve()
     return 0
 
 

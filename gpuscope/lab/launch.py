@@ -60,7 +60,7 @@ State = Literal["idle", "starting", "running", "stopping", "stopped", "failed"]
 class NoTorch(UserError):
     """No Python with torch was found. ``failure`` says where it was looked for and what to do."""
 
-    def __init__(self, failure: metrics.Failure):
+    def __init__(self, failure: metrics.RunFailure):
         super().__init__(failure.what, failure.why, failure.next, "no_torch")
         self.failure = failure
 
@@ -113,7 +113,7 @@ def _why_not(python: str) -> str:
 
 def _no_torch(why: str) -> NoTorch:
     return NoTorch(
-        metrics.Failure(
+        metrics.RunFailure(
             "The lab needs a Python with PyTorch, and found none.",
             why,
             f"pip install torch    or    export {PYTHON_VARIABLE}=/path/to/python",
@@ -145,7 +145,7 @@ class LabRun:
         """
         self.config = config
         self.state: State = "idle"
-        self.failure: metrics.Failure | None = None
+        self.failure: metrics.RunFailure | None = None
         self.summary: dict[str, Any] | None = None
         self.started: metrics.Started | None = None
         self.no_torch = False
@@ -236,7 +236,7 @@ class LabRun:
             self.failure, self.no_torch = error.failure, True
             self._become("failed")
         except OSError as error:
-            self.failure = metrics.Failure(
+            self.failure = metrics.RunFailure(
                 "The lab's worker could not be started.", str(error), "df -h /tmp; ulimit -u"
             )
             self._become("failed")
@@ -311,7 +311,7 @@ class LabRun:
     def _finished(self, how: str) -> None:
         """Note that the worker has ended, and why it failed where it has not said so itself."""
         if self.failure is None and self.summary is None and self.state != "stopping":
-            self.failure = metrics.Failure(
+            self.failure = metrics.RunFailure(
                 f"The lab's worker ended with {how}.",
                 self.stderr[-1] if self.stderr else "it wrote nothing to stderr.",
                 self.config.command() + " --headless",
@@ -344,9 +344,9 @@ class LabRun:
                 self._become("running")
         elif isinstance(record, metrics.Step):
             self._step_seconds = record.step_seconds or self._step_seconds
-        elif isinstance(record, metrics.Ended):
+        elif isinstance(record, metrics.RunEnded):
             self.summary = record.summary
-        elif isinstance(record, metrics.Failure):
+        elif isinstance(record, metrics.RunFailure):
             self.failure = record
             self.summary = record.summary or None
         if self._on_record:

@@ -23,7 +23,7 @@ from . import ledger_file
 from .config import ConfigError, LabConfig
 from .ledger_file import LedgerError, bounded
 
-__all__ = ["Entry", "Ledger", "LedgerError", "default_path"]
+__all__ = ["Entry", "LedgerError", "RunLedger", "default_path"]
 
 PATH_VARIABLE = "GPUSCOPE_LEDGER"
 MAX_DOCUMENT_CHARS = 256 * 1024
@@ -131,7 +131,7 @@ def _word(text: object) -> str:
     return str(bounded(str(text)))[:MAX_NAME_CHARS]
 
 
-class Ledger:
+class RunLedger:
     """The file at ``path``, which is made when something is first added.
 
     Every call opens and closes it: one object may be used from several threads. All methods

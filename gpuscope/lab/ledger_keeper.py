@@ -37,7 +37,7 @@ class Keeper:
             if document.get("steps") and not self._kept:
                 self._kept = True
                 try:
-                    self._ledger.Ledger().add(document)
+                    self._ledger.RunLedger().add(document)
                 except Exception:  # a ledger that is damaged, and nobody to say it to
                     pass
         return True

@@ -34,7 +34,7 @@ WORKERS = 2
 """The number of worker processes of a DataLoader if it is not given."""
 
 
-class Source(Protocol):
+class BatchSource(Protocol):
     """Gives micro-batches on the device, one after the other."""
 
     def next(self) -> Samples: ...
@@ -44,17 +44,17 @@ class Source(Protocol):
 
 def open_source(
     config: LabConfig, pool: Samples, batch: int, device: torch.device, rank: int, size: int
-) -> Source:
+) -> BatchSource:
     """Return the source that ``config.loader`` names.
 
     It gives micro-batches of ``batch`` samples for this rank of ``size``.
     """
     if config.loader == "synthetic":
-        return Synthetic(pool, batch, rank, size)
-    return Loaded(config, pool, batch, device, rank, size)
+        return SyntheticBatches(pool, batch, rank, size)
+    return LoaderBatches(config, pool, batch, device, rank, size)
 
 
-class Synthetic:
+class SyntheticBatches:
     """Returns slices of a pool that is already on the device.
 
     Each rank takes its own slice of the global batch, which is ``size`` micro-batches long. So N
@@ -112,7 +112,7 @@ def make_sampler(dataset: Dataset[Any], seed: int, rank: int, size: int) -> Endl
     )
 
 
-class Loaded:
+class LoaderBatches:
     """Reads the pool in the host's memory with a DataLoader, and copies to the device."""
 
     def __init__(

@@ -73,13 +73,13 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class RunEnded:
     kind: ClassVar[str] = "ended"
     summary: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class RunFailure:
     """The end of a run by an error: what happened, why, and the exact next command.
 
     ``summary`` is the document as far as it is known.
@@ -95,8 +95,8 @@ class Failure:
         return f"{self.what}\nWhy: {self.why}\nNext: {self.next}"
 
 
-Record = Started | Step | Ended | Failure
-KINDS: dict[str, type[Any]] = {cls.kind: cls for cls in (Started, Step, Ended, Failure)}
+Record = Started | Step | RunEnded | RunFailure
+KINDS: dict[str, type[Any]] = {cls.kind: cls for cls in (Started, Step, RunEnded, RunFailure)}
 
 
 def finite(value: float | None) -> float | None:
@@ -154,7 +154,7 @@ def document(
     steps: int = 0,
     started: Started | None = None,
     skipped: int = 0,
-    error: Failure | None = None,
+    error: RunFailure | None = None,
 ) -> dict[str, Any]:
     """Return the document of ``gpuscope lab --headless --json``, with the same keys in every case.
 

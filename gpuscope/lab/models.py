@@ -77,7 +77,7 @@ class Blocks(nn.Sequential):  # type: ignore[misc]  # torch is not type-checked
         return x
 
 
-class Stack(nn.Module):  # type: ignore[misc]  # torch is not type-checked
+class BlockStack(nn.Module):  # type: ignore[misc]  # torch is not type-checked
     """A model in three parts: what comes before the blocks, the blocks, what comes after."""
 
     def __init__(self, before: nn.Module, blocks: list[nn.Module], after: nn.Module):
@@ -130,7 +130,7 @@ def _mlp(width: int, depth: int, pool: int) -> Callable[[torch.device, torch.Gen
             nn.init.kaiming_normal_(linear.weight, nonlinearity="relu")
             return nn.Sequential(linear, nn.GELU())
 
-        model = Stack(
+        model = BlockStack(
             layer(features),
             [layer(width) for _ in range(depth - 1)],
             nn.Linear(width, outputs, device=device),
@@ -192,7 +192,7 @@ def _conv(
         head = nn.Sequential(
             nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(into, classes, device=device)
         )
-        model = Stack(nn.Conv2d(3, widths[0], 3, 1, 1, device=device), layers, head)
+        model = BlockStack(nn.Conv2d(3, widths[0], 3, 1, 1, device=device), layers, head)
         coarse = torch.randn(classes, 3, 4, 4, device=device, generator=generator)
         patterns = functional.interpolate(coarse, size=(pixels, pixels), mode="bilinear")
 

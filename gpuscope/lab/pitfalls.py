@@ -24,7 +24,7 @@ FOLDERS = (_PACKAGE.parent / "demos" / "pitfalls", _PACKAGE / "demos" / "pitfall
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Pitfall:
+class PitfallScripts:
     """One pitfall: a script with the mistake and one without it.
 
     ``index.toml`` says what each field means.
@@ -92,7 +92,7 @@ def folder() -> Path:
     )
 
 
-def load(where: Path | None = None) -> list[Pitfall]:
+def load(where: Path | None = None) -> list[PitfallScripts]:
     """Return all pitfalls in the order of the index. Raises :class:`TableError`."""
     place = where or folder()
     return list(
@@ -100,18 +100,18 @@ def load(where: Path | None = None) -> list[Pitfall]:
     )
 
 
-def find(name: str, pitfalls: Sequence[Pitfall]) -> Pitfall | None:
+def find(name: str, pitfalls: Sequence[PitfallScripts]) -> PitfallScripts | None:
     """Return the pitfall of this name, or else the one that reproduces a finding of this name."""
     own = (one for one in pitfalls if one.id == name)
     return next(own, None) or next((one for one in pitfalls if name in one.proves), None)
 
 
-def _pitfall(row: Any, place: Path) -> Pitfall:
+def _pitfall(row: Any, place: Path) -> PitfallScripts:
     """Return the pitfall of one row of the index. Raises ValueError and TypeError."""
-    values = checked_rows.checked(row, Pitfall)
+    values = checked_rows.checked(row, PitfallScripts)
     for key in {"faulty", "cured"} & values.keys():
         values[key] = place / values[key]
-    pitfall = Pitfall(**values)
+    pitfall = PitfallScripts(**values)
     if {*pitfall.evidence} - {*EVIDENCE}:
         raise ValueError(f"evidence must be of: {', '.join(EVIDENCE)}")
     if not all("=" in entry for entry in pitfall.environment):
@@ -138,7 +138,7 @@ the machine has says so and ends with exit code 3. `python -m gpuscope.lab.pitfa
 """  # noqa: E501
 
 
-def readme(pitfalls: Sequence[Pitfall]) -> str:
+def readme(pitfalls: Sequence[PitfallScripts]) -> str:
     """Return the README of the folder, in Markdown."""
     lines = []
     for one in pitfalls:
@@ -150,7 +150,7 @@ def readme(pitfalls: Sequence[Pitfall]) -> str:
     return _INTRODUCTION + "\n".join(lines) + "\n"
 
 
-def _runs_on(one: Pitfall) -> str:
+def _runs_on(one: PitfallScripts) -> str:
     needs = []
     for cured in (False, True):
         processes = one.processes(cured)

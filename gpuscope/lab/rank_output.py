@@ -29,7 +29,7 @@ class Relay:
     def __init__(self, folder: str, processes: int, stream: BinaryIO):
         self.ended: bytes | None = None
         """Rank 0's last record, which is held back until all ranks have ended."""
-        self.failures: dict[int, metrics.Failure] = {}
+        self.failures: dict[int, metrics.RunFailure] = {}
         """What each rank has reported about its own end."""
         self.failed_at: dict[int, float] = {}
         self.step = 0
@@ -102,11 +102,11 @@ class Relay:
             if text:
                 self._last[rank].append(text)
                 print(f"[rank {rank}] {text}", file=sys.stderr, flush=True)
-        elif isinstance(record, metrics.Failure):
+        elif isinstance(record, metrics.RunFailure):
             self.failures.setdefault(rank, record)
             self.failed_at.setdefault(rank, time.monotonic())
         elif rank == 0:
-            if isinstance(record, metrics.Ended):
+            if isinstance(record, metrics.RunEnded):
                 self.ended = line
                 return
             if isinstance(record, metrics.Step):

@@ -64,9 +64,9 @@ class RuleVerdict:
     why: str
     nearest: LabConfig | None
 
-    def failure(self) -> metrics.Failure:
+    def failure(self) -> metrics.RunFailure:
         """Return a refusal as the record that ends a run."""
-        return metrics.Failure(
+        return metrics.RunFailure(
             self.what, self.why, self.nearest.command() if self.nearest else "gpuscope lab --help"
         )
 

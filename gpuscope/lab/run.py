@@ -23,7 +23,7 @@ from . import factory, machine, metrics, models, parallel, rules
 from .config import LabConfig
 from .parallel import World
 from .run_statistics import Tally, Window
-from .training import Clock, Stopped, Training
+from .training import Clock, Training, TrainingStopped
 
 PEAK_STEPS = 3
 """A peak is the maximum over this many optimizer steps of a fresh process, and over its first
@@ -99,7 +99,7 @@ class Run:
         try:
             while not self._stopping() and not self.tally.complete:
                 self.step()
-        except Stopped:
+        except TrainingStopped:
             pass
         self.finish()
         training.close()

@@ -13,7 +13,7 @@ from .config import LabConfig
 from .forked import ForkedRun, Forks, can_fork
 from .launch import LabRun, NoTorch
 
-Made = tuple[dict[str, Any] | None, metrics.Failure | None]
+Made = tuple[dict[str, Any] | None, metrics.RunFailure | None]
 """The document of a run, or the failure with which no run can succeed; neither if it was stopped.
 """
 
@@ -71,7 +71,7 @@ class RunSeries:
         config: LabConfig,
         take: Callable[[metrics.Record], None],
         limit_seconds: float,
-        late: metrics.Failure,
+        late: metrics.RunFailure,
         enough: asyncio.Event | None = None,
     ) -> Made:
         """Make one run, which ends by itself, once ``enough`` is set, or at the limit.
@@ -128,16 +128,16 @@ class RunSeries:
             await self._forks.close()
 
 
-def stopped_late(kind: str, config: LabConfig, seconds: float, why: str) -> metrics.Failure:
+def stopped_late(kind: str, config: LabConfig, seconds: float, why: str) -> metrics.RunFailure:
     """Return the failure of a run that was stopped at its limit; ``kind`` is what it is called."""
-    return metrics.Failure(
+    return metrics.RunFailure(
         f"The {kind} was stopped after {seconds:,.0f} s.",
         why,
         config.command() + " --headless    shows its progress",
     )
 
 
-def document_of(run: LabRun, failure: metrics.Failure | None = None) -> dict[str, Any]:
+def document_of(run: LabRun, failure: metrics.RunFailure | None = None) -> dict[str, Any]:
     """Return the worker's document, or one that says why there is none.
 
     ``failure`` is a failure that the worker does not know about.

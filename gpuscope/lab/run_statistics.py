@@ -54,7 +54,7 @@ class Window:
     scale: float | None = None
 
 
-class Curve:
+class LossCurve:
     """Losses by step, evenly spaced, at most ``metrics.CURVE_POINTS``.
 
     When it is full, every second point is removed.
@@ -107,7 +107,7 @@ class Tally:
         self._events, self._unsettled = 0, 0
         self._steady: deque[float] = deque(maxlen=REMEMBERED_STEPS)
         self._waited: deque[float] = deque(maxlen=REMEMBERED_STEPS)
-        self._curve = Curve()
+        self._curve = LossCurve()
         self._validations: deque[float] = deque(maxlen=REMEMBERED_STEPS)
         self._released: deque[int] = deque(maxlen=REMEMBERED_STEPS)
         self._releasing: deque[float] = deque(maxlen=REMEMBERED_STEPS)
@@ -260,7 +260,7 @@ class Tally:
         """Take the lines of all ranks."""
         self._values["ranks"] = found
 
-    def document(self, error: metrics.Failure | None = None) -> dict[str, Any]:
+    def document(self, error: metrics.RunFailure | None = None) -> dict[str, Any]:
         """Return the run's document with what is known now."""
         values, reasons = dict(self._values), dict(self._reasons)
         if error:

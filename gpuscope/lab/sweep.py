@@ -24,7 +24,7 @@ from ..errors import UserError
 from ..wire.clean import clean
 from . import metrics
 from .config import ConfigError, LabConfig
-from .ledger import Entry, Ledger
+from .ledger import Entry, RunLedger
 from .ledger_file import explain
 from .matrix import MAX_CELLS, MAX_REPEATS, interleaved, label, varying
 from .run_series import RunSeries, Watcher, stopped_late
@@ -57,7 +57,7 @@ class Objection:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SweepPlan:
     """The work of a sweep. ``digest`` is the same for the same work on the same host."""
 
     group: str
@@ -88,7 +88,7 @@ class Plan:
         }
 
     @classmethod
-    def from_mapping(cls, group: str, values: Mapping[str, Any]) -> Plan:
+    def from_mapping(cls, group: str, values: Mapping[str, Any]) -> SweepPlan:
         """Read what :meth:`to_mapping` wrote. Raises :class:`SweepError` for anything else."""
         try:
             cells = [LabConfig.from_mapping(cell) for cell in values["cells"]]
@@ -114,23 +114,23 @@ def new_plan(
     repeats: int,
     refused: Sequence[Objection] = (),
     warnings: Sequence[Objection] = (),
-) -> Plan:
+) -> SweepPlan:
     """Return a plan under a group name of its own."""
     cells, refused, warnings = list(cells), list(refused), list(warnings)
-    return Plan(new_group(SOURCE), cells, repeats, refused, platform.node(), warnings)
+    return SweepPlan(new_group(SOURCE), cells, repeats, refused, platform.node(), warnings)
 
 
-def unfinished(ledger: Ledger, plan: Plan) -> Plan | None:
+def unfinished(ledger: RunLedger, plan: SweepPlan) -> SweepPlan | None:
     """Return the newest sweep of exactly this work that has not come to its end."""
     found = ledger.unfinished_work(plan.digest)
-    return Plan.from_mapping(*found) if found else None
+    return SweepPlan.from_mapping(*found) if found else None
 
 
-def stored(ledger: Ledger, group: str) -> Plan:
+def stored(ledger: RunLedger, group: str) -> SweepPlan:
     """Return the plan of a sweep that was begun. Raises :class:`SweepError` if there is none."""
     values = ledger.plan(group)
     if values is not None:
-        return Plan.from_mapping(group, values)
+        return SweepPlan.from_mapping(group, values)
     known = ", ".join(name for name, _, _ in ledger.unfinished(5)) or "none"
     raise SweepError(
         f"There is no sweep {group!r} in {ledger.path}.",
@@ -164,7 +164,7 @@ class State:
     ``done`` counts runs that are written down or need not be made.
     """
 
-    plan: Plan
+    plan: SweepPlan
     total: int
     done: int
     ahead: int  # runs that are left, including the one in progress
@@ -187,7 +187,7 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SweepOutcome:
     """How a sweep ended.
 
     ``complete`` says that the whole plan was done; otherwise ``stopped`` says in words what stopped
@@ -196,7 +196,7 @@ class Outcome:
 
     complete: bool
     stopped: str = ""
-    failure: metrics.Failure | None = None
+    failure: metrics.RunFailure | None = None
     """The reason if nothing can run here at all (no torch)."""
 
 
@@ -217,8 +217,8 @@ class Sweep(RunSeries):
 
     def __init__(
         self,
-        plan: Plan,
-        ledger: Ledger,
+        plan: SweepPlan,
+        ledger: RunLedger,
         on_change: OnChange,
         limit_seconds: float = LIMIT_SECONDS,
         watch: Callable[[], Watcher] | None = None,
@@ -236,7 +236,7 @@ class Sweep(RunSeries):
         self._limit = limit_seconds
         self._keys = [cell_key(cell) for cell in plan.cells]
 
-    def run(self) -> Outcome:
+    def run(self) -> SweepOutcome:
         """Make all runs that are left in the plan.
 
         SIGINT, SIGTERM and SIGHUP end it in an orderly way: the run in progress is dropped, and all
@@ -256,7 +256,7 @@ class Sweep(RunSeries):
                 self.ledger.finish_plan(self.plan.group)
             return outcome
 
-    async def _all(self) -> Outcome:
+    async def _all(self) -> SweepOutcome:
         self._stop_on_signals()
         written = self.ledger.entries(limit=None, group=self.plan.group)
         done = {(entry.cell, entry.repeat) for entry in written}
@@ -279,7 +279,7 @@ class Sweep(RunSeries):
             began = time.monotonic()
             entry, failure = await self._one(state)
             if failure is not None:
-                return Outcome(False, "", failure)
+                return SweepOutcome(False, "", failure)
             if entry is None:
                 break
             if entry.failure:  # what failed once is not tried again in every round
@@ -290,9 +290,9 @@ class Sweep(RunSeries):
             )
             state.done, state.ahead, state.step = len(order) - len(left), len(left), 0
             self._on_change(state, entry)
-        return Outcome(not self._stopped, self._stopped)
+        return SweepOutcome(not self._stopped, self._stopped)
 
-    async def _one(self, state: State) -> tuple[Entry | None, metrics.Failure | None]:
+    async def _one(self, state: State) -> tuple[Entry | None, metrics.RunFailure | None]:
         """Make one run and return its entry, or the failure with which no run can succeed.
 
         Both are None if the run was stopped.

@@ -14,12 +14,12 @@ from typing import Any
 from ..text.clock import DATE_AND_MINUTE, clock_text
 from ..text.numbers import number
 from ..text.units import bytes_text, duration_text, pace_text
-from .compare import Comparison, Row, compare, mean
+from .compare import Comparison, ComparisonRow, compare, mean
 from .intervals import ratio_text
 from .ledger import Entry
 from .matrix import varying
 from .measures import BY_KEY, MEASURES
-from .sweep import Objection, Plan, cell_key
+from .sweep import Objection, SweepPlan, cell_key
 
 FORMATS = ("md", "csv", "json")
 MAX_LABELS = 6
@@ -53,11 +53,11 @@ class CellResult:
         values = [BY_KEY[key].take(entry.document) for entry in self.good]
         return mean([value for value in values if value is not None])
 
-    def ratio(self, key: str) -> Row | None:
+    def ratio(self, key: str) -> ComparisonRow | None:
         return self.comparison.row(key) if self.comparison else None
 
 
-def results(plan: Plan, entries: Sequence[Entry]) -> list[CellResult]:
+def results(plan: SweepPlan, entries: Sequence[Entry]) -> list[CellResult]:
     """Return the plan's cells in their order, with their runs from the ledger."""
     by_cell: dict[str, list[Entry]] = {}
     for entry in entries:
@@ -93,7 +93,7 @@ def figure(key: str, value: float | None) -> str:
     return pace_text(value)
 
 
-def _times(row: Row | None) -> str:
+def _times(row: ComparisonRow | None) -> str:
     return "–" if row is None else ratio_text(row.ratio, row.low, row.high)
 
 
@@ -142,7 +142,7 @@ def text_rows(found: Sequence[CellResult], width: int | None = None) -> list[lis
     return [[row[i] for i in keep] for row in rows]
 
 
-def remarks(plan: Plan, found: Sequence[CellResult]) -> list[str]:
+def remarks(plan: SweepPlan, found: Sequence[CellResult]) -> list[str]:
     """Return the remarks that a reader of the table needs.
 
     They say what failed, what was refused, where the intervals come from, and when compiling pays
@@ -178,7 +178,7 @@ def remarks(plan: Plan, found: Sequence[CellResult]) -> list[str]:
     return lines
 
 
-def objections(plan: Plan) -> list[str]:
+def objections(plan: SweepPlan) -> list[str]:
     """Return what was refused and warned about before anything ran, each reason once."""
     lines = []
     for title, rows in (("not run", plan.refused), ("warning", plan.warnings)):
@@ -199,7 +199,7 @@ def objections(plan: Plan) -> list[str]:
 # ── exports ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def markdown(plan: Plan, found: Sequence[CellResult]) -> str:
+def markdown(plan: SweepPlan, found: Sequence[CellResult]) -> str:
     """Return the table of a sweep, and below it the remarks that a reader needs."""
     where = _where(found)
     lines = [f"{_escaped(where)}  "] if where else []
@@ -229,7 +229,7 @@ def _where(found: Sequence[CellResult]) -> str:
     return f"{entry.device_name or entry.device or 'unknown device'}{torch}"
 
 
-def as_csv(plan: Plan, found: Sequence[CellResult]) -> str:
+def as_csv(plan: SweepPlan, found: Sequence[CellResult]) -> str:
     """Return one line for each configuration, for a spreadsheet.
 
     It has the varying toggles, the mean of each measure, and each ratio with its interval.
@@ -275,7 +275,7 @@ def _harmless(value: object) -> object:
     )
 
 
-def as_json(plan: Plan, found: Sequence[CellResult]) -> dict[str, Any]:
+def as_json(plan: SweepPlan, found: Sequence[CellResult]) -> dict[str, Any]:
     """Return the document of ``lab sweep --json``.
 
     Unknown is null, with its reason in the runs' documents.

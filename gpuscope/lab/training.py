@@ -24,7 +24,7 @@ MOMENTUM = 0.9
 AMP_TYPES = {"off": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-class Stopped(Exception):
+class TrainingStopped(Exception):
     """The run was asked to end in the middle of a step."""
 
 
@@ -92,7 +92,9 @@ class PresetWork:
         evaluation.
         """
         assert self._held_out is not None
-        source = loaders.Synthetic(self._held_out, self.batch, self._world.rank, self._world.size)
+        source = loaders.SyntheticBatches(
+            self._held_out, self.batch, self._world.rank, self._world.size
+        )
         losses = []
         for _ in range(VALIDATION_BATCHES):
             inputs, targets = source.next()
@@ -224,8 +226,8 @@ class Training:
     def step(self, stopping: Callable[[], bool] = lambda: False) -> Tensor:
         """Do one optimizer step over ``accumulate`` micro-batches.
 
-        Return the mean loss of this rank, still on the device. Raises :class:`Stopped` between
-        two micro-batches once ``stopping()`` is true.
+        Return the mean loss of this rank, still on the device. Raises :class:`TrainingStopped`
+        between two micro-batches once ``stopping()`` is true.
         """
         work, parts = self.work, self.config.accumulate
         work.optimizer.zero_grad(set_to_none=self.config.set_to_none)
@@ -236,7 +238,7 @@ class Training:
             torch.compiler.cudagraph_mark_step_begin()
         for micro in range(parts):
             if stopping():
-                raise Stopped
+                raise TrainingStopped
             with self._last(micro == parts - 1):
                 with self._autocast():
                     loss = work.loss()

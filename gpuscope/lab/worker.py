@@ -98,7 +98,7 @@ def main(argv: list[str] | None = None) -> int:
     except ConfigError as error:
         stream.write(
             metrics.encode(
-                metrics.Failure("The lab cannot run this.", str(error), "gpuscope lab --help")
+                metrics.RunFailure("The lab cannot run this.", str(error), "gpuscope lab --help")
             )
         )
         stream.close()
@@ -138,7 +138,7 @@ def work(config: LabConfig, stream: BinaryIO, stop_on_eof: bool, keeper: Keeper)
             late.start()
         stop.set()
         if importing:  # there is nothing to finish
-            report(metrics.Ended(Tally(config).document()))
+            report(metrics.RunEnded(Tally(config).document()))
             os._exit(0)
 
     importing = True
@@ -178,7 +178,7 @@ def _train(
     if run.world is None or run.world.rank == 0:
         document = run.tally.document()
         if not keeper.keep(document):
-            report(metrics.Ended(document))
+            report(metrics.RunEnded(document))
     return 0
 
 

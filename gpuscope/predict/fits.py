@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..lab.config import LabConfig
-from ..lab.tune.findings import Prediction
+from ..lab.tune.findings import PredictedMemory
 from ..text.units import bytes_text
 from .answer import TracedRequest
 from .child import SECONDS, Tracer
@@ -21,7 +21,7 @@ class Fits:
     def __init__(self, capability: tuple[int, int] | None, capacity: int | None) -> None:
         self._architecture = ".".join(map(str, capability or ()))
         self._capacity = capacity
-        self._known: dict[LabConfig, Prediction | None] = {}
+        self._known: dict[LabConfig, PredictedMemory | None] = {}
         self._child = Tracer()
 
     def __enter__(self) -> Fits:
@@ -30,7 +30,7 @@ class Fits:
     def __exit__(self, *_: object) -> None:
         self._child.close()
 
-    def __call__(self, config: LabConfig) -> Prediction | None:
+    def __call__(self, config: LabConfig) -> PredictedMemory | None:
         """Return what is predicted of a configuration; None where it cannot be predicted."""
         if not self._architecture or self._capacity is None:
             return None
@@ -38,7 +38,7 @@ class Fits:
             self._known[config] = self._predict(config, self._capacity)
         return self._known[config]
 
-    def _predict(self, config: LabConfig, capacity: int) -> Prediction | None:
+    def _predict(self, config: LabConfig, capacity: int) -> PredictedMemory | None:
         try:
             answer = TracedRequest(
                 request_of(config, self._architecture),
@@ -53,6 +53,8 @@ class Fits:
         low, high = bytes_text(reserved.low), bytes_text(reserved.high)
         text = f"{low} to {high} of {bytes_text(capacity)}"
         if reserved.low > capacity:
-            return Prediction("does_not_fit", reserved.bytes, f"predicted: it needs {text}")
+            return PredictedMemory("does_not_fit", reserved.bytes, f"predicted: it needs {text}")
         close = reserved.high > capacity
-        return Prediction("too_close" if close else "fits", reserved.bytes, f"predicted: {text}")
+        return PredictedMemory(
+            "too_close" if close else "fits", reserved.bytes, f"predicted: {text}"
+        )

@@ -12,9 +12,9 @@ from gpuscope.lab.config import LabConfig
 from gpuscope.lab.ledger import Entry, entry_of
 from gpuscope.lab.sweep import cell_key
 from gpuscope.lab.tune import paste
-from gpuscope.lab.tune.findings import Found, Row
+from gpuscope.lab.tune.findings import CandidateRow, Found
 from gpuscope.lab.tune.judge import Speed
-from gpuscope.lab.tune.result import Result
+from gpuscope.lab.tune.result import SearchResult
 
 
 @pytest.mark.parametrize(
@@ -84,10 +84,10 @@ def entry(config: LabConfig, rate: float, reserved: int, watts: float | None = N
 
 def test_the_result_says_how_much_faster_and_what_it_costs():
     speed = Speed(2.9, 2.8, 3.0, "3 pairs of runs, in turns")
-    rows = [Row(BASE, {}, "baseline"), Row(BEST, {"amp": "bf16"}, "kept", speed)]
+    rows = [CandidateRow(BASE, {}, "baseline"), CandidateRow(BEST, {"amp": "bf16"}, "kept", speed)]
     found = Found(BASE, BEST, speed, rows)
     entries = [entry(BASE, 100.0, 60 << 30, 400.0), entry(BEST, 290.0, 74 << 30, 600.0)]
-    result = Result("tune-x", found, entries, 300.0, capacity=80 << 30, price=3.6)
+    result = SearchResult("tune-x", found, entries, 300.0, capacity=80 << 30, price=3.6)
     sentence = "2.90 × [2.80, 3.00] as fast: amp=bf16 batch=16 accumulate=2 compile=default"
     assert result.sentence().startswith(sentence)
     assert "6 GiB to spare" in result.sentence() or "6.00 GiB to spare" in result.sentence()
@@ -109,8 +109,8 @@ def test_the_lines_to_paste_are_those_of_the_changed_switches_only():
 
 
 def test_nothing_found_says_to_keep_the_baseline():
-    found = Found(BASE, BASE, None, [Row(BASE, {}, "baseline")])
-    result = Result("tune-x", found, [entry(BASE, 100.0, 60 << 30)], 30.0)
+    found = Found(BASE, BASE, None, [CandidateRow(BASE, {}, "baseline")])
+    result = SearchResult("tune-x", found, [entry(BASE, 100.0, 60 << 30)], 30.0)
     assert "keep it" in result.sentence()
     assert result.lines() == []
     assert result.document()["changed"] is False
@@ -118,8 +118,11 @@ def test_nothing_found_says_to_keep_the_baseline():
 
 def test_what_was_not_tried_is_not_called_slower():
     def told(*status):
-        rows = [Row(BASE, {}, "baseline"), *(Row(BEST, {}, s, reason="no time") for s in status)]
-        return Result("tune-x", Found(BASE, BASE, None, rows, more_seconds=80.0), [], 30.0)
+        rows = [
+            CandidateRow(BASE, {}, "baseline"),
+            *(CandidateRow(BEST, {}, s, reason="no time") for s in status),
+        ]
+        return SearchResult("tune-x", Found(BASE, BASE, None, rows, more_seconds=80.0), [], 30.0)
 
     undecided = told("not_tried", "not_tried")
     assert undecided.enough_seconds == 120

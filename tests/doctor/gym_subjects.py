@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpuscope.lab import pitfalls
-from gpuscope.lab.pitfalls import Pitfall
+from gpuscope.lab.pitfalls import PitfallScripts
 
 PITFALLS = {one.id: one for one in pitfalls.load()}
 HEALTHY = Path(__file__).parent / "healthy"
@@ -127,7 +127,7 @@ SEEN_LATER = ("straggler",)
 screens and in ``bench.stragglers``."""
 
 
-def of_pitfall(one: Pitfall, cured: bool) -> Subject:
+def of_pitfall(one: PitfallScripts, cured: bool) -> Subject:
     """The script of a pitfall, or the cured one, which must be healthy by the same ways."""
     return Subject(
         name=one.id + (" cured" if cured else ""),

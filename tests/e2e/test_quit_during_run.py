@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpuscope.lab.launch import PYTHON_VARIABLE
-from gpuscope.lab.ledger import Entry, Ledger
+from gpuscope.lab.ledger import Entry, RunLedger
 from tests.e2e.tmux import TMUX, Tmux, assigned, homes
 from tests.fakes.forking import forking_python
 from tests.fakes.waiting import until
@@ -43,8 +43,8 @@ def training(tmp_path):
 
 
 def _kept(path: Path) -> Entry:
-    until(lambda: path.exists() and bool(Ledger(path).entries()), seconds=20)
-    (entry,) = Ledger(path).entries()
+    until(lambda: path.exists() and bool(RunLedger(path).entries()), seconds=20)
+    (entry,) = RunLedger(path).entries()
     assert entry.document["steps"] > 0
     assert entry.config is not None
     assert entry.config.model == "mlp-tiny"
@@ -61,7 +61,7 @@ def test_quitting_asks_once_and_keeps_the_run(training):
     screen.wait("keep it as a run")
     screen.keys("Enter")
     screen.wait("EXIT=0")
-    assert Ledger(path).entries(), "it is there when the program has ended"
+    assert RunLedger(path).entries(), "it is there when the program has ended"
     _kept(path)
 
 

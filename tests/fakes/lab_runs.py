@@ -39,8 +39,8 @@ started = metrics.Started({{**config, "batch": batch}}, "mlp-tiny", "cpu", "a CP
 say(started)
 say(metrics.Step(1, 1.0, None, None, warming_up=True))
 if batch == {fails}:
-    failure = metrics.Failure("CUDA ran out of memory.", "it asked for 1 TiB", "--batch 1")
-    say(metrics.Failure(failure.what, failure.why, failure.next,
+    failure = metrics.RunFailure("CUDA ran out of memory.", "it asked for 1 TiB", "--batch 1")
+    say(metrics.RunFailure(failure.what, failure.why, failure.next,
                         metrics.document(config, {{}}, {{}}, started=started, error=failure)))
     sys.exit(1)
 if batch == {dies}:
@@ -48,7 +48,7 @@ if batch == {dies}:
 if batch == {slow}:
     def end(*_):
         time.sleep(0.75)
-        say(metrics.Ended(metrics.document(config, {{}}, {{}}, steps=2, started=started)))
+        say(metrics.RunEnded(metrics.document(config, {{}}, {{}}, steps=2, started=started)))
         sys.exit(0)
     signal.signal(signal.SIGTERM, end)
     say(metrics.Step(2, 0.9, 2.0 * batch, 0.5))
@@ -59,7 +59,7 @@ if batch == {hangs}:
 time.sleep({seconds})
 values = {{"samples_per_second": 100.0 * batch, "warmup_seconds": 0.5, "loss_first": 2.0, "loss_last": 1.0,
           "step_seconds": {{"median": 0.01, "p95": 0.02, "low": 0.009, "high": 0.011, "count": 20}}}}
-say(metrics.Ended(metrics.document(config, values, {{}}, steps=config["steps"], started=started)))
+say(metrics.RunEnded(metrics.document(config, values, {{}}, steps=config["steps"], started=started)))
 """  # noqa: E501
 
 

@@ -15,7 +15,7 @@ import pytest
 from gpuscope.cli import main as cli
 from gpuscope.lab import claim_report, claim_run
 from gpuscope.lab.claim_run import CannotMeasureClaims, Machine
-from gpuscope.lab.claims import BY_ID, Result
+from gpuscope.lab.claims import BY_ID, ClaimResult
 from gpuscope.process import atomic_file
 from tests.fakes import pythons
 
@@ -67,7 +67,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return write
 
 
-def measure(machine: Machine, *names: str, **options: Any) -> dict[str, Result]:
+def measure(machine: Machine, *names: str, **options: Any) -> dict[str, ClaimResult]:
     options = {"repeats": 3, **options}
     with tempfile.TemporaryDirectory() as folder:
         return {

@@ -13,7 +13,7 @@ from gpuscope.checked_rows import TableError
 from gpuscope.lab import claims
 from gpuscope.lab.claim_figures import OF_CLAIMS
 from gpuscope.lab.claim_run import Machine, why_not
-from gpuscope.lab.claims import BY_ID, CLAIMS, Figure, MeasuredFigure
+from gpuscope.lab.claims import BY_ID, CLAIMS, ClaimFigure, MeasuredFigure
 from gpuscope.lab.measures import BY_KEY
 
 NUMBER = st.floats(-1e6, 1e6, allow_nan=False)
@@ -90,7 +90,7 @@ def test_the_interval_of_values_is_students():
 
 # ── a figure and a claim ──────────────────────────────────────────────────────────────────────────
 
-HALF = Figure(key="memory", title="peak", over="a.x", at_most=0.55)
+HALF = ClaimFigure(key="memory", title="peak", over="a.x", at_most=0.55)
 
 
 @pytest.mark.parametrize(
@@ -116,14 +116,16 @@ def test_a_figure_is_judged_by_all_of_its_repeats(
 
 
 def test_a_figure_this_machine_cannot_give_says_so():
-    four = Figure(key="4", title="efficiency", over="a.x", at_least=0.95, devices=("cuda",), gpus=4)
+    four = ClaimFigure(
+        key="4", title="efficiency", over="a.x", at_least=0.95, devices=("cuda",), gpus=4
+    )
     assert claims.judge(four, [], "cuda", 2).reason == "needs 4 GPUs, 2 here"
     assert claims.judge(four, [], "cpu", 0).verdict == "cannot_be_tested"
     assert claims.judge(four, [0.97, 0.971, 0.972], "cuda", 4).verdict == "holds"
 
 
 def judged(verdict: claims.Verdict, counts: bool = True) -> MeasuredFigure:
-    figure = Figure(key="x", title="x", over="a.x", at_least=1.0, counts=counts)
+    figure = ClaimFigure(key="x", title="x", over="a.x", at_least=1.0, counts=counts)
     return MeasuredFigure(figure, [], None, verdict, "why" if verdict[0] in "uc" else "")
 
 

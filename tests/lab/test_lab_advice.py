@@ -18,13 +18,13 @@ class TrainingRefused(Exception):
     pass
 
 
-def told(error: BaseException, **toggles: object) -> metrics.Failure:
+def told(error: BaseException, **toggles: object) -> metrics.RunFailure:
     config = LabConfig(**toggles)  # type: ignore[arg-type]
     return explain(error, config, Tally(config), 8)
 
 
 def test_what_was_refused_on_purpose_keeps_its_words() -> None:
-    assert told(TrainingRefused("what", "why", "next")) == metrics.Failure("what", "why", "next")
+    assert told(TrainingRefused("what", "why", "next")) == metrics.RunFailure("what", "why", "next")
 
 
 @pytest.mark.parametrize(

@@ -265,7 +265,7 @@ def test_the_share_is_the_mean_over_the_gpus_of_the_run(fake: FakeNvml) -> None:
     share.record(metrics.Step(1, 1.0, None, None, warming_up=True))
     share.record(STEADY)
     until(lambda: len(share._sums) == 2, 20)
-    share.record(metrics.Ended({}))
+    share.record(metrics.RunEnded({}))
     assert share.finish() == (40.0, "", "")
 
 

@@ -103,7 +103,7 @@ def test_a_killed_rank_ends_the_run_and_is_named(start: Any, tmp_path: Path) -> 
     os.kill(ranks[1], signal.SIGKILL)
     code, last, errors = agent.end()
     assert code == 2
-    assert isinstance(last, metrics.Failure), errors
+    assert isinstance(last, metrics.RunFailure), errors
     assert f"Rank 1 (pid {ranks[1]}) ended with signal SIGKILL" in last.what
     assert "killed it" in last.why
     assert "gpuscope lab --model mlp-tiny" in last.next
@@ -126,7 +126,7 @@ def test_at_the_end_of_stdin_all_ranks_stop_at_the_same_step_with_a_summary(star
     agent.process.stdin = None
     code, last, errors = agent.end()
     assert code == 0, errors
-    assert isinstance(last, metrics.Ended)
+    assert isinstance(last, metrics.RunEnded)
     assert last.summary["world_size"] == 2
     assert [rank["rank"] for rank in last.summary["ranks"]] == [0, 1]
     assert last.summary["steps"] >= 1
@@ -166,7 +166,7 @@ def test_the_rank_that_fails_is_named_not_those_that_wait_for_it(
     agent = start(PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
     code, last, errors = agent.end(60)
     assert code == 2
-    assert isinstance(last, metrics.Failure), errors
+    assert isinstance(last, metrics.RunFailure), errors
     assert last.what.startswith("Rank 1 (pid ")
     assert "ended with exit code 2" in last.what
     assert "sample 17 has no label" in last.why
@@ -214,7 +214,7 @@ def test_two_agents_of_a_rendezvous_train_together(forks: str, tmp_path: Path) -
             agent.kill()
     assert [agent.returncode for agent in agents] == [0, 0], told
     records = [metrics.decode(line) for out, _ in told for line in out.splitlines()]
-    ends = [record for record in records if isinstance(record, metrics.Ended)]
+    ends = [record for record in records if isinstance(record, metrics.RunEnded)]
     assert len(ends) == 1
     assert (ends[0].summary["world_size"], ends[0].summary["steps"]) == (2, 8)
     started = [record for record in records if isinstance(record, metrics.Started)]
@@ -235,7 +235,7 @@ class Told:
 
     def __init__(
         self,
-        failures: dict[int, tuple[float, metrics.Failure]],
+        failures: dict[int, tuple[float, metrics.RunFailure]],
         lines: dict[int, str] | None = None,
     ):
         self.failures = {rank: failure for rank, (_, failure) in failures.items()}
@@ -247,11 +247,11 @@ class Told:
         return self._lines.get(rank, "")
 
 
-def said(why: str, at: float = 0.0, **summary: Any) -> tuple[float, metrics.Failure]:
-    return at, metrics.Failure("It ended at step 12.", why, "again", summary)
+def said(why: str, at: float = 0.0, **summary: Any) -> tuple[float, metrics.RunFailure]:
+    return at, metrics.RunFailure("It ended at step 12.", why, "again", summary)
 
 
-def explained(relay: Told, **codes: int) -> metrics.Failure:
+def explained(relay: Told, **codes: int) -> metrics.RunFailure:
     failures = {int(rank[1:]): Died(100 + int(rank[1:]), code) for rank, code in codes.items()}
     return elastic.explain(CONFIG, relay, failures, len(codes))  # type: ignore[arg-type]
 
@@ -282,13 +282,13 @@ def test_the_first_of_two_that_failed_alike_is_named() -> None:
     assert (
         "Rank 1"
         in explained(
-            Told({0: said("a", 5.0), 1: (4.0, metrics.Failure("b", "c", "d"))}), r0=2, r1=2
+            Told({0: said("a", 5.0), 1: (4.0, metrics.RunFailure("b", "c", "d"))}), r0=2, r1=2
         ).what
     )
 
 
 def test_what_all_ranks_refuse_alike_is_told_once() -> None:
-    refused = metrics.Failure("It does not fit.", "too big", "smaller")
+    refused = metrics.RunFailure("It does not fit.", "too big", "smaller")
     assert explained(Told({0: (1.0, refused), 1: (0.5, refused)}), r0=2, r1=2) == refused
 
 
@@ -308,8 +308,8 @@ def test_the_relay_passes_rank_0_on_and_logs_the_rest(
     out = io.BytesIO()
     relay = Relay(str(tmp_path), 2, out)
     step = metrics.encode(metrics.Step(3, 1.0, None, None))
-    ended = metrics.encode(metrics.Ended({"steps": 3}))
-    failure = metrics.encode(metrics.Failure("a", "b", "c"))
+    ended = metrics.encode(metrics.RunEnded({"steps": 3}))
+    failure = metrics.encode(metrics.RunFailure("a", "b", "c"))
     for name, data in (
         ("0.out", step[:10]),
         ("0.out", step[10:] + b"stray print\n" + ended),
@@ -322,7 +322,7 @@ def test_the_relay_passes_rank_0_on_and_logs_the_rest(
     relay.finish()
     assert out.getvalue() == step
     assert json.loads(relay.ended or b"")["summary"] == {"steps": 3}
-    assert relay.failures == {1: metrics.Failure("a", "b", "c")}
+    assert relay.failures == {1: metrics.RunFailure("a", "b", "c")}
     assert relay.step == 3
     assert relay.last_line(1) == "last words"
     errors = capfd.readouterr().err.splitlines()

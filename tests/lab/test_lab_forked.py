@@ -68,7 +68,7 @@ async def made(
 
 def test_the_end_of_a_trainer_is_a_line_that_no_record_is():
     assert ended_with(end_line(-9)) == -9
-    assert ended_with(metrics.encode(metrics.Ended({"said": "trainer_ended"}))) is None
+    assert ended_with(metrics.encode(metrics.RunEnded({"said": "trainer_ended"}))) is None
     assert ended_with(b"trainer_ended\n") is None
 
 
@@ -235,7 +235,7 @@ class Unable(Forks):
 def test_a_trainer_that_cannot_be_forked_is_started_by_itself():
     series = RunSeries(None, {"OMP_NUM_THREADS": "1"}, fork=True)
     series._forks = Unable()
-    late = metrics.Failure("late", "", "")
+    late = metrics.RunFailure("late", "", "")
 
     async def whole() -> Made:
         try:

@@ -15,18 +15,18 @@ import pytest
 
 from gpuscope.lab import ledger as ledger_module
 from gpuscope.lab import ledger_file
-from gpuscope.lab.ledger import PATH_VARIABLE, Ledger, LedgerError, default_path
+from gpuscope.lab.ledger import PATH_VARIABLE, LedgerError, RunLedger, default_path
 from tests.fakes.lab_runs import document
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    return Ledger(tmp_path / "data" / "lab.sqlite")
+def ledger(tmp_path: Path) -> RunLedger:
+    return RunLedger(tmp_path / "data" / "lab.sqlite")
 
 
-def test_what_was_added_comes_back(ledger: Ledger) -> None:
+def test_what_was_added_comes_back(ledger: RunLedger) -> None:
     added = ledger.add(document(amp="bf16"), label="mine", environment={"driver": "580.1"})
     found = ledger.get(added.id)
     assert found == added
@@ -40,7 +40,7 @@ def test_what_was_added_comes_back(ledger: Ledger) -> None:
     assert abs(found.at - time.time()) < 60
 
 
-def test_newest_first_by_group_and_bounded(ledger: Ledger) -> None:
+def test_newest_first_by_group_and_bounded(ledger: RunLedger) -> None:
     for number in range(5):
         ledger.add(document(), group="a" if number % 2 else "b")
     assert [entry.id for entry in ledger.entries()] == [5, 4, 3, 2, 1]
@@ -48,7 +48,7 @@ def test_newest_first_by_group_and_bounded(ledger: Ledger) -> None:
     assert [entry.id for entry in ledger.entries(group="a", limit=None)] == [4, 2]
 
 
-def test_reading_makes_no_file(ledger: Ledger) -> None:
+def test_reading_makes_no_file(ledger: RunLedger) -> None:
     assert ledger.entries() == []
     assert ledger.get(1) is None
     assert not ledger.remove(1)
@@ -56,7 +56,7 @@ def test_reading_makes_no_file(ledger: Ledger) -> None:
     assert not ledger.path.exists()
 
 
-def test_remove(ledger: Ledger) -> None:
+def test_remove(ledger: RunLedger) -> None:
     first, second = ledger.add(document()), ledger.add(document())
     assert ledger.remove(first.id)
     assert not ledger.remove(first.id)
@@ -65,7 +65,7 @@ def test_remove(ledger: Ledger) -> None:
     assert ledger.get(1 << 70) is None
 
 
-def test_a_cell_has_each_repeat_once(ledger: Ledger) -> None:
+def test_a_cell_has_each_repeat_once(ledger: RunLedger) -> None:
     first = ledger.add(document(0.1), group="g", cell="c", repeat=0)
     again = ledger.add(document(0.2), group="g", cell="c", repeat=0)
     assert again == first
@@ -76,10 +76,10 @@ def test_a_cell_has_each_repeat_once(ledger: Ledger) -> None:
 
 
 @pytest.mark.slow
-def test_many_processes_write_at_once(ledger: Ledger) -> None:
+def test_many_processes_write_at_once(ledger: RunLedger) -> None:
     code = (
-        "import sys; from pathlib import Path; from gpuscope.lab.ledger import Ledger\n"
-        "ledger = Ledger(Path(sys.argv[1]))\n"
+        "import sys; from pathlib import Path; from gpuscope.lab.ledger import RunLedger\n"
+        "ledger = RunLedger(Path(sys.argv[1]))\n"
         "for n in range(25): ledger.add({'steps': n}, label=sys.argv[2])"
     )
     started = [
@@ -99,18 +99,18 @@ def test_many_processes_write_at_once(ledger: Ledger) -> None:
 
 
 def test_it_is_a_write_ahead_log_but_not_where_other_hosts_may_have_it_open(
-    ledger: Ledger, monkeypatch
+    ledger: RunLedger, monkeypatch
 ) -> None:
     ledger.add(document())
     assert sqlite3.connect(ledger.path).execute("PRAGMA journal_mode").fetchone() == ("wal",)
     monkeypatch.setattr(ledger_file, "_shared_by_hosts", lambda path: True)
-    other = Ledger(ledger.path.with_name("on-nfs.sqlite"))
+    other = RunLedger(ledger.path.with_name("on-nfs.sqlite"))
     other.add(document())
     assert sqlite3.connect(other.path).execute("PRAGMA journal_mode").fetchone() == ("delete",)
     assert len(other.entries()) == 1
 
 
-def test_a_killed_writer_loses_nothing_and_holds_nobody_up(ledger: Ledger) -> None:
+def test_a_killed_writer_loses_nothing_and_holds_nobody_up(ledger: RunLedger) -> None:
     ledger.add(document(), label="before")
     code = (
         "import os, sys; from pathlib import Path; from gpuscope.lab import ledger_file\n"
@@ -126,7 +126,7 @@ def test_a_killed_writer_loses_nothing_and_holds_nobody_up(ledger: Ledger) -> No
 # ── files that are no ledger ──────────────────────────────────────────────────────────────────────
 
 
-def refused(ledger: Ledger, word: str) -> LedgerError:
+def refused(ledger: RunLedger, word: str) -> LedgerError:
     """Every way in says the same, and the file stays as it is."""
     before = ledger.path.read_bytes()
     for call in (
@@ -145,7 +145,7 @@ def refused(ledger: Ledger, word: str) -> LedgerError:
     return caught.value
 
 
-def test_a_newer_ledger_is_left_alone(ledger: Ledger) -> None:
+def test_a_newer_ledger_is_left_alone(ledger: RunLedger) -> None:
     ledger.add(document())
     with sqlite3.connect(ledger.path) as db:
         db.execute("PRAGMA user_version = 99")
@@ -153,7 +153,7 @@ def test_a_newer_ledger_is_left_alone(ledger: Ledger) -> None:
     assert "GPUSCOPE_LEDGER" in refused(ledger, "A newer gpuscope has written it (schema 99").next
 
 
-def test_another_programs_database_is_left_alone(ledger: Ledger) -> None:
+def test_another_programs_database_is_left_alone(ledger: RunLedger) -> None:
     ledger.path.parent.mkdir()
     with sqlite3.connect(ledger.path) as db:
         db.execute("CREATE TABLE runs (id INTEGER)")
@@ -161,7 +161,7 @@ def test_another_programs_database_is_left_alone(ledger: Ledger) -> None:
     refused(ledger, "an SQLite file of another program")
 
 
-def test_a_file_that_is_no_database_is_left_alone_until_it_is_set_aside(ledger: Ledger) -> None:
+def test_a_file_that_is_no_database_is_left_alone_until_it_is_set_aside(ledger: RunLedger) -> None:
     ledger.path.parent.mkdir()
     ledger.path.write_text("my diary, long enough to be taken for a header of something " * 20)
     assert "set-aside" in refused(ledger, "is not an SQLite file, or its start is damaged").next
@@ -174,7 +174,7 @@ def test_a_file_that_is_no_database_is_left_alone_until_it_is_set_aside(ledger: 
     assert ledger.set_aside() is None
 
 
-def test_a_damaged_ledger_is_told_and_set_aside_whole(ledger: Ledger) -> None:
+def test_a_damaged_ledger_is_told_and_set_aside_whole(ledger: RunLedger) -> None:
     for _ in range(60):
         ledger.add(document(), environment={"pad": "x" * 500})
     data = bytearray(ledger.path.read_bytes())
@@ -189,7 +189,7 @@ def test_a_damaged_ledger_is_told_and_set_aside_whole(ledger: Ledger) -> None:
     assert new.read_bytes() == bytes(data)
 
 
-def test_set_aside_takes_what_is_not_in_the_file_yet_with_it(ledger: Ledger) -> None:
+def test_set_aside_takes_what_is_not_in_the_file_yet_with_it(ledger: RunLedger) -> None:
     ledger.add(document())
     reader = sqlite3.connect(ledger.path)  # keeps the log from being folded into the file
     reader.execute("BEGIN")
@@ -197,23 +197,23 @@ def test_set_aside_takes_what_is_not_in_the_file_yet_with_it(ledger: Ledger) -> 
     ledger.add(document(), label="only in the log")
     new = ledger.set_aside()
     reader.close()
-    assert [entry.label for entry in Ledger(new).entries()] == ["only in the log", ""]
+    assert [entry.label for entry in RunLedger(new).entries()] == ["only in the log", ""]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(LedgerError, match="cannot be opened"):
-        Ledger(tmp_path / "x" / "lab.sqlite").add(document())
+        RunLedger(tmp_path / "x" / "lab.sqlite").add(document())
 
 
 def test_a_folder_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(LedgerError, match="cannot be opened"):
-        Ledger(tmp_path / "file" / "lab.sqlite").add(document())
+        RunLedger(tmp_path / "file" / "lab.sqlite").add(document())
 
 
-def test_a_writer_that_never_lets_go_is_told(ledger: Ledger, monkeypatch) -> None:
+def test_a_writer_that_never_lets_go_is_told(ledger: RunLedger, monkeypatch) -> None:
     ledger.add(document())
     monkeypatch.setattr(ledger_file, "WAIT_SECONDS", 0.1)
     holder = sqlite3.connect(ledger.path, isolation_level=None)
@@ -228,7 +228,7 @@ def test_a_writer_that_never_lets_go_is_told(ledger: Ledger, monkeypatch) -> Non
 # ── hostile content ───────────────────────────────────────────────────────────────────────────────
 
 
-def write_row(ledger: Ledger, text: str, label: str = "", environment: str = "{}") -> None:
+def write_row(ledger: RunLedger, text: str, label: str = "", environment: str = "{}") -> None:
     ledger.add(document())
     with sqlite3.connect(ledger.path) as db:
         db.execute(
@@ -237,7 +237,7 @@ def write_row(ledger: Ledger, text: str, label: str = "", environment: str = "{}
     db.close()
 
 
-def test_what_could_act_on_a_terminal_becomes_visible(ledger: Ledger) -> None:
+def test_what_could_act_on_a_terminal_becomes_visible(ledger: RunLedger) -> None:
     evil = "\x1b]52;c;ZXZpbA==\x07\u202egpj"
     hostile = {**document(), "device_name": evil, evil: [evil, {"x": evil}], "torch_version": evil}
     added = ledger.add(hostile, label=evil, group=evil)
@@ -252,7 +252,7 @@ def test_what_could_act_on_a_terminal_becomes_visible(ledger: Ledger) -> None:
 @pytest.mark.parametrize(
     "text", ["", "no json", "[1, 2]", "12", "[" * 100_000, '{"config": ' * 2000, "\x00"]
 )
-def test_a_document_that_is_none_says_so(ledger: Ledger, text: str) -> None:
+def test_a_document_that_is_none_says_so(ledger: RunLedger, text: str) -> None:
     write_row(ledger, text)
     entry = ledger.entries()[0]
     assert entry.document == {}
@@ -260,7 +260,7 @@ def test_a_document_that_is_none_says_so(ledger: Ledger, text: str) -> None:
     assert entry.config is None
 
 
-def test_columns_that_hold_anything(ledger: Ledger) -> None:
+def test_columns_that_hold_anything(ledger: RunLedger) -> None:
     ledger.add(document())
     ledger.keep_plan("g", {"cells": []})
     with sqlite3.connect(ledger.path) as db:
@@ -276,7 +276,7 @@ def test_columns_that_hold_anything(ledger: Ledger) -> None:
     assert ledger.unfinished() == [("\\x1b[2J", 0.0, {})]
 
 
-def test_sizes_are_bounded_on_the_way_in_and_out(ledger: Ledger) -> None:
+def test_sizes_are_bounded_on_the_way_in_and_out(ledger: RunLedger) -> None:
     with pytest.raises(LedgerError, match="not saved"):
         ledger.add({str(n): {"rows": ["x" * 3000] * 500} for n in range(20)})
     shortened = ledger.add({**document(), "ranks": [{"reason": "x" * 3000}] * 500})
@@ -297,7 +297,7 @@ def test_sizes_are_bounded_on_the_way_in_and_out(ledger: Ledger) -> None:
     assert "larger than" in ledger.entries()[0].problem
 
 
-def test_toggles_of_a_newer_gpuscope_are_no_toggles_here(ledger: Ledger) -> None:
+def test_toggles_of_a_newer_gpuscope_are_no_toggles_here(ledger: RunLedger) -> None:
     newer = document()
     newer["config"]["teleport"] = True
     entry = ledger.add(newer)
@@ -310,7 +310,7 @@ def test_where_it_is(monkeypatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     assert default_path() == tmp_path / "gpuscope" / "lab.sqlite"
     monkeypatch.setenv(PATH_VARIABLE, str(tmp_path / "mine.sqlite"))
-    assert Ledger().path == tmp_path / "mine.sqlite"
+    assert RunLedger().path == tmp_path / "mine.sqlite"
 
 
 def test_the_driver_is_read_from_the_kernel_module(monkeypatch, tmp_path: Path) -> None:

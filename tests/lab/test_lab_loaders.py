@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 
 from gpuscope.lab import loaders, models  # noqa: E402
 from gpuscope.lab.config import LabConfig  # noqa: E402
-from gpuscope.lab.loaders import Synthetic, open_source  # noqa: E402
+from gpuscope.lab.loaders import SyntheticBatches, open_source  # noqa: E402
 from tests.fakes.waiting import alive, until  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -124,5 +124,5 @@ def test_the_loader_s_processes_end_with_it_and_not_by_ctrl_c() -> None:
 
 
 def test_a_position_is_never_beyond_the_pool() -> None:
-    source = Synthetic(numbered(7), 3, rank=1, size=2)
+    source = SyntheticBatches(numbered(7), 3, rank=1, size=2)
     assert [source.next()[1].tolist() for _ in range(3)] == [[3, 4, 5], [2, 3, 4], [1, 2, 3]]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gpuscope.lab import metrics
 from gpuscope.lab.config import LabConfig
-from gpuscope.lab.run_statistics import SETTLED_STEPS, WARMUP_STEPS, Curve, Tally, Window
+from gpuscope.lab.run_statistics import SETTLED_STEPS, WARMUP_STEPS, LossCurve, Tally, Window
 
 
 def started(samples_per_step: int = 10, device: str = "cuda") -> metrics.Started:
@@ -24,8 +24,8 @@ def started(samples_per_step: int = 10, device: str = "cuda") -> metrics.Started
     [
         started(),
         metrics.Step(3, 0.5, 100.0, 0.01, 65536.0, 1, True),
-        metrics.Ended({"steps": 3}),
-        metrics.Failure("what", "why", "next", {"steps": 0}),
+        metrics.RunEnded({"steps": 3}),
+        metrics.RunFailure("what", "why", "next", {"steps": 0}),
     ],
 )
 def test_a_record_survives_its_line(record: metrics.Record) -> None:
@@ -42,7 +42,7 @@ def test_a_line_that_is_no_record_is_none(line: bytes) -> None:
 def test_newer_kinds_and_fields_are_no_error() -> None:
     assert metrics.decode(b'{"kind": "weather"}') is None
     assert metrics.decode(b'{"kind": "step", "step": 1}') is None
-    assert metrics.decode(b'{"kind": "ended", "summary": {}, "mood": 1}') == metrics.Ended({})
+    assert metrics.decode(b'{"kind": "ended", "summary": {}, "mood": 1}') == metrics.RunEnded({})
     assert metrics.decode(b"[" * 100_000) is None
 
 
@@ -165,7 +165,7 @@ def test_the_pace_is_that_of_the_steps_and_not_of_what_lies_between() -> None:
 
 @given(st.integers(1, 3000))
 def test_a_curve_has_the_first_and_the_last_step_and_is_even(steps: int) -> None:
-    curve = Curve()
+    curve = LossCurve()
     for step in range(1, steps + 1):
         curve.add(step, float(step))
     points = curve.points(10)

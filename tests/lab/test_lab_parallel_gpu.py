@@ -90,7 +90,7 @@ def test_a_rank_killed_in_a_collective_ends_the_run() -> None:
         os.kill(ranks[1], signal.SIGKILL)
         code, last, errors = agent.end(60)  # NCCL alone would wait for minutes
         assert code == 2
-        assert isinstance(last, metrics.Failure), errors
+        assert isinstance(last, metrics.RunFailure), errors
         assert f"Rank 1 (pid {ranks[1]}) ended with signal SIGKILL" in last.what
         until(lambda: not any(map(alive, ranks)), seconds=10)
     finally:

@@ -14,8 +14,8 @@ import pytest
 from gpuscope.cli import main as cli
 from gpuscope.lab import tables
 from gpuscope.lab.config import LabConfig
-from gpuscope.lab.ledger import PATH_VARIABLE, Ledger
-from gpuscope.lab.sweep import Objection, Plan, cell_key, new_plan
+from gpuscope.lab.ledger import PATH_VARIABLE, RunLedger
+from gpuscope.lab.sweep import Objection, SweepPlan, cell_key, new_plan
 from tests.fakes.lab_runs import document
 from tests.recordings import REDACTED
 
@@ -23,13 +23,13 @@ RECORDING = REDACTED / "h200-lab.gsr"
 
 
 @pytest.fixture
-def ledger(tmp_path: Path, monkeypatch) -> Ledger:
+def ledger(tmp_path: Path, monkeypatch) -> RunLedger:
     monkeypatch.setenv(PATH_VARIABLE, str(tmp_path / "lab.sqlite"))
-    return Ledger()
+    return RunLedger()
 
 
 @pytest.fixture
-def swept(ledger: Ledger) -> Plan:
+def swept(ledger: RunLedger) -> SweepPlan:
     """Put a sweep of two configurations and three repeats into the ledger.
 
     The second configuration is twice as fast, in a quarter of the memory.
@@ -71,7 +71,7 @@ def call(capsys, *words: str) -> tuple[int, str, str]:
     return code, done.out, done.err
 
 
-def test_list(ledger: Ledger, swept: Plan, capsys) -> None:
+def test_list(ledger: RunLedger, swept: SweepPlan, capsys) -> None:
     ledger.add(document(compile="default"))
     code, out, _ = call(capsys)
     assert code == 0
@@ -97,14 +97,14 @@ def test_list(ledger: Ledger, swept: Plan, capsys) -> None:
     assert [run["id"] for run in found["runs"]] == [7, 6, 5, 4, 3, 2, 1]
 
 
-def test_nothing_yet_says_what_to_do(ledger: Ledger, capsys) -> None:
+def test_nothing_yet_says_what_to_do(ledger: RunLedger, capsys) -> None:
     code, out, _ = call(capsys)
     assert code == 0
     assert "has no runs yet" in out
     assert not ledger.path.exists()
 
 
-def test_show(ledger: Ledger, swept: Plan, capsys) -> None:
+def test_show(ledger: RunLedger, swept: SweepPlan, capsys) -> None:
     code, out, _ = call(capsys, "show", "2")
     assert code == 0
     assert (
@@ -122,7 +122,7 @@ def test_show(ledger: Ledger, swept: Plan, capsys) -> None:
     )
 
 
-def test_compare(ledger: Ledger, swept: Plan, capsys) -> None:
+def test_compare(ledger: RunLedger, swept: SweepPlan, capsys) -> None:
     code, out, _ = call(capsys, "compare", f"{swept.group}:1", f"{swept.group}:2")
     assert code == 0
     assert "differing toggles: amp off → bf16" in out
@@ -140,7 +140,9 @@ def test_compare(ledger: Ledger, swept: Plan, capsys) -> None:
     assert (row["ratio"], row["low"], row["basis"]) == (0.25, None, "one run each")
 
 
-def test_a_recording_against_a_run_and_against_another(ledger: Ledger, swept: Plan, capsys) -> None:
+def test_a_recording_against_a_run_and_against_another(
+    ledger: RunLedger, swept: SweepPlan, capsys
+) -> None:
     code, out, _ = call(capsys, "compare", "1", f"{RECORDING}:471")
     assert code == 0
     assert "h200-lab.gsr:471 script-2" in out
@@ -181,7 +183,7 @@ def test_a_recording_against_a_run_and_against_another(ledger: Ledger, swept: Pl
     ],
 )
 def test_what_cannot_be_done_is_said(
-    ledger: Ledger, swept: Plan, capsys, words: list[str], code: int, message: str
+    ledger: RunLedger, swept: SweepPlan, capsys, words: list[str], code: int, message: str
 ) -> None:
     words = [word.replace("GROUP", swept.group) for word in words]
     found, _, errors = call(capsys, *words)
@@ -189,7 +191,7 @@ def test_what_cannot_be_done_is_said(
     assert len(ledger.entries()) == 6
 
 
-def test_a_damaged_ledger_is_said_and_set_aside(ledger: Ledger, capsys) -> None:
+def test_a_damaged_ledger_is_said_and_set_aside(ledger: RunLedger, capsys) -> None:
     ledger.path.write_text("my diary " * 500)
     code, _, errors = call(capsys)
     assert code == 3
@@ -202,7 +204,7 @@ def test_a_damaged_ledger_is_said_and_set_aside(ledger: Ledger, capsys) -> None:
     assert call(capsys)[0] == 0
 
 
-def test_remove(ledger: Ledger, swept: Plan, capsys) -> None:
+def test_remove(ledger: RunLedger, swept: SweepPlan, capsys) -> None:
     assert call(capsys, "remove", "1", "2")[1] == "Removed: 1, 2.\n"
     code, out, errors = call(capsys, "remove", "3", "1")
     assert (code, out) == (2, "Removed: 3.\n")
@@ -217,7 +219,7 @@ def test_remove(ledger: Ledger, swept: Plan, capsys) -> None:
 # ── exports ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_export_of_a_sweep(ledger: Ledger, swept: Plan, capsys, tmp_path: Path) -> None:
+def test_export_of_a_sweep(ledger: RunLedger, swept: SweepPlan, capsys, tmp_path: Path) -> None:
     for kind in tables.FORMATS:
         path = tmp_path / f"table.{kind}"
         assert call(capsys, "export", "--group", swept.group, "-o", str(path))[:2] == (0, "")
@@ -242,7 +244,7 @@ def test_export_of_a_sweep(ledger: Ledger, swept: Plan, capsys, tmp_path: Path) 
     assert "a CPU, torch 2.13.0" in lines[5]
 
 
-def test_export_of_runs(ledger: Ledger, swept: Plan, capsys) -> None:
+def test_export_of_runs(ledger: RunLedger, swept: SweepPlan, capsys) -> None:
     rows = list(csv.DictReader(io.StringIO(call(capsys, "export", "1", "2", "--format", "csv")[1])))
     assert [row["id"] for row in rows] == ["1", "2"]
     assert rows[0]["command"].startswith("gpuscope lab --model gpt-tiny")
@@ -250,7 +252,7 @@ def test_export_of_runs(ledger: Ledger, swept: Plan, capsys) -> None:
     assert call(capsys, "export")[1].count("\n") == 8
 
 
-def test_hostile_labels_cannot_break_a_table(ledger: Ledger, capsys) -> None:
+def test_hostile_labels_cannot_break_a_table(ledger: RunLedger, capsys) -> None:
     ledger.add(document(), label='=cmd|"/c calc"!A1\n| x | <script> \x1b[31m *b*')
     out = call(capsys, "export", "--format", "csv")[1]
     (row,) = csv.DictReader(io.StringIO(out))
@@ -278,13 +280,15 @@ def test_figures_have_their_unit(key: str, value: float | None, text: str) -> No
     assert tables.figure(key, value) == text
 
 
-def test_options_stand_before_or_after_the_action(ledger: Ledger, swept: Plan, capsys) -> None:
+def test_options_stand_before_or_after_the_action(
+    ledger: RunLedger, swept: SweepPlan, capsys
+) -> None:
     for words in (["--json", "list"], ["list", "--json"], ["--json"]):
         assert len(json.loads(call(capsys, *words)[1])["runs"]) == 6
     assert json.loads(call(capsys, "--json", "show", "1")[1])["id"] == 1
 
 
-def test_a_narrow_terminal_keeps_what_matters(ledger: Ledger, swept: Plan) -> None:
+def test_a_narrow_terminal_keeps_what_matters(ledger: RunLedger, swept: SweepPlan) -> None:
     found = tables.results(swept, ledger.entries(group=swept.group))
     wide = tables.text_rows(found)
     narrow = tables.text_rows(found, 70)
@@ -302,7 +306,7 @@ def test_a_narrow_terminal_keeps_what_matters(ledger: Ledger, swept: Plan) -> No
     ]
 
 
-def test_a_sweep_over_processes_tells_its_efficiency(ledger: Ledger, capsys) -> None:
+def test_a_sweep_over_processes_tells_its_efficiency(ledger: RunLedger, capsys) -> None:
     cells = [
         LabConfig(model="gpt-tiny", device="cpu", steps=100, batch=8, parallel=how)
         for how in ("none", "ddp")
@@ -317,7 +321,7 @@ def test_a_sweep_over_processes_tells_its_efficiency(ledger: Ledger, capsys) -> 
     assert "2 parallel=ddp: efficiency, weak scaling 1 → 4: 0.800 × [0.800, 0.800]" in out
 
 
-def test_the_ledger_is_read_without_heavy_packages(ledger: Ledger, swept: Plan) -> None:
+def test_the_ledger_is_read_without_heavy_packages(ledger: RunLedger, swept: SweepPlan) -> None:
     code = (
         "import sys; from gpuscope.cli import main as cli; cli.main(['lab', 'runs', 'compare', "
         "'1', '2'])\n"

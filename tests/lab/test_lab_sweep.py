@@ -24,9 +24,9 @@ import pytest
 from gpuscope.lab import tables
 from gpuscope.lab.config import LabConfig
 from gpuscope.lab.launch import PYTHON_VARIABLE
-from gpuscope.lab.ledger import PATH_VARIABLE, Ledger
+from gpuscope.lab.ledger import PATH_VARIABLE, RunLedger
 from gpuscope.lab.matrix import combinations, vary_of
-from gpuscope.lab.sweep import Plan, Sweep, SweepError, cell_key, new_plan, stored, unfinished
+from gpuscope.lab.sweep import Sweep, SweepError, SweepPlan, cell_key, new_plan, stored, unfinished
 from tests.fakes.forking import forking_python
 from tests.fakes.lab_runs import DIES, FAILS, HANGS, stand_in
 from tests.fakes.waiting import alive, until
@@ -36,9 +36,9 @@ BASE = ["--model", "mlp-tiny", "--device", "cpu", "--steps", "6"]
 
 
 @pytest.fixture
-def ledger(tmp_path: Path, monkeypatch) -> Ledger:
+def ledger(tmp_path: Path, monkeypatch) -> RunLedger:
     monkeypatch.setenv(PATH_VARIABLE, str(tmp_path / "lab.sqlite"))
-    return Ledger()
+    return RunLedger()
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def cells(*batches: int, **toggles: object) -> list[LabConfig]:
     return combinations(base, vary_of([f"batch={','.join(map(str, batches))}"]))
 
 
-def sweep(plan: Plan, ledger: Ledger, **more: object) -> Sweep:
+def sweep(plan: SweepPlan, ledger: RunLedger, **more: object) -> Sweep:
     return Sweep(plan, ledger, lambda state, entry: None, **more)  # type: ignore[arg-type]
 
 
@@ -88,7 +88,7 @@ def call(*words: str, **environ: str) -> tuple[int, str, str]:
 # ── in this process ───────────────────────────────────────────────────────────────────────────────
 
 
-def test_runs_are_interleaved_and_each_repeat_has_its_seed(ledger: Ledger, log: Path) -> None:
+def test_runs_are_interleaved_and_each_repeat_has_its_seed(ledger: RunLedger, log: Path) -> None:
     plan = new_plan(cells(1, 2, 3), repeats=3)
     assert sweep(plan, ledger).run().complete
     assert made(log) == [(1, 0), (2, 0), (3, 0), (3, 1), (2, 1), (1, 1), (1, 2), (2, 2), (3, 2)]
@@ -102,7 +102,9 @@ def test_runs_are_interleaved_and_each_repeat_has_its_seed(ledger: Ledger, log: 
     assert found[2].ratio("samples_per_second").basis == "3 interleaved repeats"
 
 
-def test_what_fails_is_written_down_and_does_not_stop_the_rest(ledger: Ledger, log: Path) -> None:
+def test_what_fails_is_written_down_and_does_not_stop_the_rest(
+    ledger: RunLedger, log: Path
+) -> None:
     plan = new_plan(cells(1, FAILS, DIES, HANGS), repeats=2)
     assert sweep(plan, ledger, limit_seconds=1).run().complete
     assert made(log) == [(1, 0), (FAILS, 0), (DIES, 0), (HANGS, 0), (1, 1)], (
@@ -119,7 +121,7 @@ def test_what_fails_is_written_down_and_does_not_stop_the_rest(ledger: Ledger, l
 
 
 @pytest.mark.slow
-def test_it_goes_on_where_it_was(ledger: Ledger, log: Path) -> None:
+def test_it_goes_on_where_it_was(ledger: RunLedger, log: Path) -> None:
     plan = new_plan(cells(1, 2), repeats=2)
     first = sweep(plan, ledger)
     first._on_change = lambda state, entry: (
@@ -142,7 +144,7 @@ def test_it_goes_on_where_it_was(ledger: Ledger, log: Path) -> None:
 
 
 def test_a_stop_before_the_first_record_does_not_wait_for_the_run(
-    ledger: Ledger, log: Path
+    ledger: RunLedger, log: Path
 ) -> None:
     one = sweep(new_plan(cells(HANGS), 1), ledger, limit_seconds=20.0)
 
@@ -157,7 +159,7 @@ def test_a_stop_before_the_first_record_does_not_wait_for_the_run(
     assert ledger.entries(limit=None) == []
 
 
-def test_the_watcher_sees_every_run_and_fills_in(ledger: Ledger, log: Path) -> None:
+def test_the_watcher_sees_every_run_and_fills_in(ledger: RunLedger, log: Path) -> None:
     class Watch:
         def __init__(self) -> None:
             self.heard: list[str] = []
@@ -166,7 +168,7 @@ def test_the_watcher_sees_every_run_and_fills_in(ledger: Ledger, log: Path) -> N
             self.heard.append(type(record).__name__)
 
         def finish(self, document: dict) -> dict:
-            assert self.heard == ["Started", "Step", "Ended"]
+            assert self.heard == ["Started", "Step", "RunEnded"]
             return {**document, "tensor_active_percent": 42.0}
 
     plan = new_plan(cells(1, 2), repeats=1)
@@ -174,7 +176,7 @@ def test_the_watcher_sees_every_run_and_fills_in(ledger: Ledger, log: Path) -> N
     assert [entry.document["tensor_active_percent"] for entry in ledger.entries()] == [42.0, 42.0]
 
 
-def test_a_plan_that_cannot_be_read_is_told(ledger: Ledger) -> None:
+def test_a_plan_that_cannot_be_read_is_told(ledger: RunLedger) -> None:
     for number, plan in enumerate(
         [{}, {"cells": 3}, {"cells": [{"model": "x"}], "refused": [], "warnings": []}]
     ):
@@ -189,7 +191,9 @@ def test_a_plan_that_cannot_be_read_is_told(ledger: Ledger) -> None:
 
 
 @pytest.mark.slow
-def test_refused_combinations_are_listed_before_anything_starts(ledger: Ledger, log: Path) -> None:
+def test_refused_combinations_are_listed_before_anything_starts(
+    ledger: RunLedger, log: Path
+) -> None:
     code, out, errors = call("--vary", "foreach=on,off", "--vary", "fused=on,off", "--repeats", "1")
     assert code == 1
     assert len(made(log)) == 3
@@ -204,7 +208,7 @@ def test_refused_combinations_are_listed_before_anything_starts(ledger: Ledger, 
 
 
 @pytest.mark.slow
-def test_exit_codes_and_tables_of_failures(ledger: Ledger, log: Path, tmp_path: Path) -> None:
+def test_exit_codes_and_tables_of_failures(ledger: RunLedger, log: Path, tmp_path: Path) -> None:
     code, out, _ = call("--vary", f"batch=1,{FAILS}", "--repeats", "1", "--json")
     assert code == 1
     found = json.loads(out)
@@ -243,7 +247,7 @@ def test_exit_codes_and_tables_of_failures(ledger: Ledger, log: Path, tmp_path: 
     ],
 )
 def test_usage_errors_start_nothing(
-    ledger: Ledger, log: Path, words: list[str], message: str, capsys
+    ledger: RunLedger, log: Path, words: list[str], message: str, capsys
 ) -> None:
     from gpuscope.cli import main as cli
 
@@ -258,7 +262,7 @@ def test_usage_errors_start_nothing(
 
 
 def test_a_ledger_that_cannot_be_used_stops_it_before_it_starts(
-    ledger: Ledger, log: Path, capsys
+    ledger: RunLedger, log: Path, capsys
 ) -> None:
     from gpuscope.cli import main as cli
 
@@ -268,7 +272,7 @@ def test_a_ledger_that_cannot_be_used_stops_it_before_it_starts(
     assert made(log) == []
 
 
-def test_no_torch_is_said_once(ledger: Ledger, monkeypatch, capsys) -> None:
+def test_no_torch_is_said_once(ledger: RunLedger, monkeypatch, capsys) -> None:
     from gpuscope.cli import main as cli
 
     monkeypatch.setenv(PYTHON_VARIABLE, "/no/such/python")
@@ -278,7 +282,7 @@ def test_no_torch_is_said_once(ledger: Ledger, monkeypatch, capsys) -> None:
 
 @pytest.mark.slow
 def test_the_bar_is_drawn_on_a_terminal_without_escape_sequences(
-    ledger: Ledger, tmp_path: Path
+    ledger: RunLedger, tmp_path: Path
 ) -> None:
     python, _ = stand_in(tmp_path, seconds=0.5)
     ours, theirs = pty.openpty()
@@ -306,7 +310,7 @@ def test_the_bar_is_drawn_on_a_terminal_without_escape_sequences(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_in_order(ledger: Ledger, tmp_path: Path, number: int) -> None:
+def test_a_signal_ends_it_in_order(ledger: RunLedger, tmp_path: Path, number: int) -> None:
     python, log = stand_in(tmp_path, seconds=30)
     process = start("--vary", "batch=1,2", **{PYTHON_VARIABLE: str(python)})
     until(lambda: made(log), 30)
@@ -322,7 +326,7 @@ def test_a_signal_ends_it_in_order(ledger: Ledger, tmp_path: Path, number: int) 
 
 
 @pytest.mark.slow
-def test_the_same_sweep_is_not_run_twice_at_once(ledger: Ledger, tmp_path: Path) -> None:
+def test_the_same_sweep_is_not_run_twice_at_once(ledger: RunLedger, tmp_path: Path) -> None:
     python, log = stand_in(tmp_path, seconds=30)
     environ = {PYTHON_VARIABLE: str(python)}
     process = start("--vary", "batch=1,2", **environ)
@@ -345,7 +349,7 @@ def workers(parent: int) -> list[int]:
 
 
 def killed(
-    words: list[str], ledger: Ledger, after: int, begun: Callable[[], bool], **environ: str
+    words: list[str], ledger: RunLedger, after: int, begun: Callable[[], bool], **environ: str
 ) -> None:
     """Run a sweep that gets SIGKILL while a run is in progress.
 
@@ -362,7 +366,7 @@ def killed(
 
 @pytest.mark.slow
 def test_a_killed_sweep_goes_on_with_no_run_lost_and_none_made_twice(
-    ledger: Ledger, tmp_path: Path
+    ledger: RunLedger, tmp_path: Path
 ) -> None:
     python, log = stand_in(tmp_path, seconds=1)
     words = ["--vary", "batch=1,2", "--repeats", "2"]
@@ -385,7 +389,7 @@ def test_a_killed_sweep_goes_on_with_no_run_lost_and_none_made_twice(
 
 @pytest.mark.slow
 def test_real_trainings_and_a_kill_between_them(
-    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ledger: RunLedger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("torch")
     monkeypatch.setenv(PYTHON_VARIABLE, forking_python(tmp_path))

@@ -17,7 +17,7 @@ from gpuscope.lab.config import LabConfig  # noqa: E402
 from gpuscope.lab.models import MODELS, Gpt  # noqa: E402
 from gpuscope.lab.parallel import World  # noqa: E402
 from gpuscope.lab.toggles import PRESETS  # noqa: E402
-from gpuscope.lab.training import Clock, Stopped, Training  # noqa: E402
+from gpuscope.lab.training import Clock, Training, TrainingStopped  # noqa: E402
 
 CPU = torch.device("cpu")
 ALONE = World(0, 1, 0, "", CPU)
@@ -204,7 +204,7 @@ def test_ranks_together_have_the_gradients_of_one_process_with_their_global_batc
 def test_a_stop_is_noticed_between_two_micro_batches() -> None:
     training = make(model="mlp-tiny", batch=1, accumulate=4096)
     asked = iter([False, False, True])
-    with pytest.raises(Stopped):
+    with pytest.raises(TrainingStopped):
         training.step(lambda: next(asked))
 
 

@@ -17,7 +17,7 @@ from gpuscope.cli.commands.lab.text import in_words
 from gpuscope.lab import metrics
 from gpuscope.lab.config import LabConfig
 from gpuscope.lab.launch import PYTHON_VARIABLE
-from gpuscope.lab.ledger import Ledger
+from gpuscope.lab.ledger import RunLedger
 from tests.fakes.forking import forking_python
 from tests.fakes.in_process import command
 
@@ -95,7 +95,7 @@ def test_the_document_has_its_keys_and_says_what_it_does_not_know(ledger: Path) 
     assert "mlp-small" in done.stderr
     assert "samples/s" in done.stderr
     assert "gpuscope lab runs" in done.stderr
-    (entry,) = Ledger(ledger).entries()
+    (entry,) = RunLedger(ledger).entries()
     assert entry.source == "lab"
     assert entry.config == LabConfig.from_mapping(document["config"])
     assert entry.document["loss_last"] == document["loss_last"]

@@ -18,7 +18,7 @@ import pytest
 
 from gpuscope.lab import metrics
 from gpuscope.lab.config import LabConfig
-from gpuscope.lab.ledger import Ledger
+from gpuscope.lab.ledger import RunLedger
 from tests.fakes.forking import Forked, forking_python, script
 from tests.fakes.waiting import until
 
@@ -98,7 +98,7 @@ def test_a_run_tells_how_it_started_went_and_ended() -> None:
     assert steps[0].warming_up
     assert steps[-1].step == 20
     assert not steps[-1].warming_up
-    assert isinstance(ended, metrics.Ended)
+    assert isinstance(ended, metrics.RunEnded)
     assert ended.summary["steps"] == 20
     assert ended.summary["loss_last"] < ended.summary["loss_first"]
     assert 0 < ended.summary["step_seconds"]["median"] <= ended.summary["step_seconds"]["p95"] < 10
@@ -116,7 +116,7 @@ def test_a_signal_ends_it_in_order(number: signal.Signals) -> None:
         process.send_signal(number)
         ended = records(process)[-1]
     assert process.returncode == 0
-    assert isinstance(ended, metrics.Ended)
+    assert isinstance(ended, metrics.RunEnded)
     assert ended.summary["steps"] >= 1
 
 
@@ -127,7 +127,7 @@ def test_a_signal_while_torch_is_being_imported_ends_it_at_once() -> None:
         process.send_signal(signal.SIGTERM)
         ended = records(process)[-1]
     assert process.returncode == 0
-    assert isinstance(ended, metrics.Ended)
+    assert isinstance(ended, metrics.RunEnded)
     assert ended.summary["steps"] == 0
 
 
@@ -137,7 +137,7 @@ def test_the_end_of_stdin_ends_it() -> None:
         assert process.stdin is not None
         process.stdin.close()
         process.stdin = None
-        assert isinstance(records(process)[-1], metrics.Ended)
+        assert isinstance(records(process)[-1], metrics.RunEnded)
     assert process.returncode == 0
 
 
@@ -150,8 +150,10 @@ def test_a_run_whose_viewer_has_gone_is_written_down_by_itself(tmp_path: Path) -
         assert process.stdin is not None
         process.stdin.close()
         process.stdin = None
-        assert not any(isinstance(one, metrics.Ended) for one in records(process)), "written twice"
-    (entry,) = Ledger(path).entries()
+        assert not any(isinstance(one, metrics.RunEnded) for one in records(process)), (
+            "written twice"
+        )
+    (entry,) = RunLedger(path).entries()
     assert entry.source == "lab"
     assert entry.config is not None
     assert entry.config.seed == 7
@@ -169,7 +171,7 @@ def test_a_run_that_is_stopped_while_it_is_watched_is_left_to_its_viewer(tmp_pat
         process.send_signal(signal.SIGTERM)
         assert process.stdout is not None
         ended = [metrics.decode(line) for line in process.stdout][-1]
-    assert isinstance(ended, metrics.Ended)
+    assert isinstance(ended, metrics.RunEnded)
     assert not path.exists()
 
 
@@ -190,7 +192,7 @@ def test_cuda_where_there_is_none_names_the_nearest_that_works() -> None:
     ) as process:
         (failure,) = records(process)
     assert process.returncode == 2
-    assert isinstance(failure, metrics.Failure)
+    assert isinstance(failure, metrics.RunFailure)
     assert "cuda" in failure.what
     assert failure.next == "gpuscope lab --model mlp --device cpu --amp bf16 --steps 2"
     assert failure.summary["error"]["what"] == failure.what
@@ -210,7 +212,7 @@ def test_running_out_of_memory_says_what_needs_less() -> None:
     ) as process:
         *_, failure = records(process)
         assert process.returncode == 2
-    assert isinstance(failure, metrics.Failure)
+    assert isinstance(failure, metrics.RunFailure)
     assert failure.what == "The lab ran out of memory at step 1."
     assert "can't allocate memory" in failure.why
     assert failure.next == "gpuscope lab --model mlp --device cpu --batch 524288 --accumulate 2"
@@ -221,7 +223,7 @@ def test_a_configuration_that_is_none_is_a_usage_error() -> None:
     with worker('{"model": "resnet"}') as process:
         (failure,) = records(process)
     assert process.returncode == 64
-    assert isinstance(failure, metrics.Failure)
+    assert isinstance(failure, metrics.RunFailure)
     assert "gpt-small" in failure.why
 
 
@@ -242,7 +244,7 @@ def test_the_probe_in_it_answers_like_that_of_any_training() -> None:
             "gpuscope lab",
         )
         process.terminate()
-        assert isinstance(records(process)[-1], metrics.Ended)
+        assert isinstance(records(process)[-1], metrics.RunEnded)
     assert not path.exists()
 
 
@@ -262,7 +264,7 @@ def test_processes_report_one_run(tmp_path: Path) -> None:
     with worker(config.to_json(), fork=True, python=forking_python(tmp_path)) as process:
         started, *_, ended = records(process)
     assert isinstance(started, metrics.Started)
-    assert isinstance(ended, metrics.Ended)
+    assert isinstance(ended, metrics.RunEnded)
     document = ended.summary
     assert (started.world_size, started.backend, started.samples_per_step) == (2, "gloo", 16)
     assert [rank["rank"] for rank in document["ranks"]] == [0, 1]
@@ -301,7 +303,7 @@ def test_a_model_of_the_user_s_in_the_current_folder_trains(tmp_path: Path) -> N
         started, *_, ended = records(process)
     assert isinstance(started, metrics.Started)
     assert (started.preset, started.parameters, started.samples_per_step) == ("own:make", 9, 32)
-    assert isinstance(ended, metrics.Ended)
+    assert isinstance(ended, metrics.RunEnded)
     assert ended.summary["loss_last"] < 0.5 * ended.summary["loss_first"]
     assert "input_seconds" in [entry["path"] for entry in ended.summary["unknown"]]
 
@@ -313,7 +315,7 @@ def test_an_exception_in_their_forward_is_named_with_its_line(tmp_path: Path) ->
     ) as process:
         *_, failure = records(process)
     assert process.returncode == 2
-    assert isinstance(failure, metrics.Failure)
+    assert isinstance(failure, metrics.RunFailure)
     assert "step 1 with KeyError" in failure.what
     assert failure.why == f"'labels' (at {tmp_path / 'own.py'}:18)"
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpuscope.lab import pitfalls
-from gpuscope.lab.pitfalls import Pitfall
+from gpuscope.lab.pitfalls import PitfallScripts
 from tests.fakes.forked_scripts import Ended, Run, Scripts
 
 pytestmark = pytest.mark.slow
@@ -23,7 +23,7 @@ PITFALLS = {one.id: one for one in pitfalls.load()}
 SECONDS = 120
 
 
-def start(scripts: Scripts, one: Pitfall, cured: bool, *words: str) -> Run:
+def start(scripts: Scripts, one: PitfallScripts, cured: bool, *words: str) -> Run:
     """One process, or as many as torchrun would start."""
     return scripts.start(
         one.id, one.script(cured), words, nproc=one.processes(cured), variables=one.variables()
@@ -163,7 +163,7 @@ ANYWHERE: dict[str, tuple[Check, str]] = {
 }
 
 
-def shown(one: Pitfall, check: Check, faulty: Ended, cured: Ended) -> None:
+def shown(one: PitfallScripts, check: Check, faulty: Ended, cured: Ended) -> None:
     """Check that the faulty script fails or speaks as the index says.
 
     The cured one does neither; then comes what else ``check`` asks.
@@ -197,7 +197,7 @@ alike, never less.
 
 def committed(
     scripts: Scripts,
-    one: Pitfall,
+    one: PitfallScripts,
     check: Check,
     words: str,
     timed: Collection[str] = TIMED,

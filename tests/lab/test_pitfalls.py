@@ -11,7 +11,7 @@ import pytest
 
 from gpuscope.checked_rows import TableError
 from gpuscope.lab import pitfalls
-from gpuscope.lab.pitfalls import Pitfall
+from gpuscope.lab.pitfalls import PitfallScripts
 
 FOLDER = Path(__file__).resolve().parents[2] / "demos" / "pitfalls"
 PITFALLS = {one.id: one for one in pitfalls.load()}
@@ -38,7 +38,7 @@ def test_the_readme_is_that_of_the_index():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("one", PITFALLS.values(), ids=PITFALLS)
-def test_the_cured_script_is_the_faulty_one_with_little_changed(one: Pitfall):
+def test_the_cured_script_is_the_faulty_one_with_little_changed(one: PitfallScripts):
     faulty, cured = code(one.faulty), code(one.cured)
     if faulty == cured:  # then the fault is in how it is started
         assert one.processes(False) != one.processes(True)
@@ -103,7 +103,7 @@ expect = "f"
         ),
         pytest.param(
             GOOD.replace('title = "b"\n', ""),
-            "a: Pitfall.__init__() missing 1 required keyword-only argument: 'title'",
+            "a: PitfallScripts.__init__() missing 1 required keyword-only argument: 'title'",
             id="key missing",
         ),
         pytest.param(GOOD + GOOD, "index.toml: there are two of a", id="same id"),

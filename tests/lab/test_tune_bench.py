@@ -14,16 +14,16 @@ from bench.tune.bars import WITHIN_SHARE, Bars, missed
 from bench.tune.lanes import Lanes, table
 from bench.tune.plan import grid
 from bench.tune.replay import GRID, Recorded, base_of, replay
-from gpuscope.lab.ledger import Ledger
+from gpuscope.lab.ledger import RunLedger
 from gpuscope.lab.sweep import cell_key
 from gpuscope.lab.tune.findings import Trial
 from tests.lab.test_tune_search import BASE, CUDA, Card
 
 
 @pytest.fixture(scope="module")
-def ledger(tmp_path_factory: pytest.TempPathFactory) -> Ledger:
+def ledger(tmp_path_factory: pytest.TempPathFactory) -> RunLedger:
     """A grid of simulated trainings, as bench.tune.bars leaves it."""
-    ledger, card = Ledger(tmp_path_factory.mktemp("grid") / "ledger.sqlite"), Card(noise=0.001)
+    ledger, card = RunLedger(tmp_path_factory.mktemp("grid") / "ledger.sqlite"), Card(noise=0.001)
     ledger.keep_plan(GRID, {"baseline": BASE.to_mapping()})
     for config in grid(BASE, 8, lambda config: CUDA)[0]:
         entry = card.run(Trial(config, 0, "the grid"))
@@ -32,7 +32,7 @@ def ledger(tmp_path_factory: pytest.TempPathFactory) -> Ledger:
     return ledger
 
 
-def test_a_replay_finds_nearly_the_best_of_a_grid_where_the_budget_allows_it(ledger: Ledger):
+def test_a_replay_finds_nearly_the_best_of_a_grid_where_the_budget_allows_it(ledger: RunLedger):
     recorded = Recorded(ledger)
     base = base_of(ledger)
     best = recorded.rate(recorded.best())
@@ -46,15 +46,17 @@ def test_a_replay_finds_nearly_the_best_of_a_grid_where_the_budget_allows_it(led
     assert played.seconds <= recorded.grid_seconds / 4
 
 
-def test_what_is_asked_for_a_second_time_takes_as_long_as_what_the_cache_has(ledger: Ledger):
+def test_what_is_asked_for_a_second_time_takes_as_long_as_what_the_cache_has(ledger: RunLedger):
     recorded = Recorded(ledger)
     cell = cell_key(BASE.changed("compile", "default"))
     assert recorded.warm(cell) < recorded.cold(cell) == recorded.parts(cell).warm_up
 
 
-def test_a_first_compilation_takes_as_long_as_with_an_empty_cache(ledger: Ledger, tmp_path: Path):
+def test_a_first_compilation_takes_as_long_as_with_an_empty_cache(
+    ledger: RunLedger, tmp_path: Path
+):
     """The runs of a grid share a cache: the second mode of a graph compiles faster there."""
-    ledger = Ledger(Path(shutil.copy(ledger.path, tmp_path)))
+    ledger = RunLedger(Path(shutil.copy(ledger.path, tmp_path)))
     config = BASE.changed("compile", "default")
     entry = Card().run(Trial(config, 0, "again"))
     seconds = {**entry.environment, "trial_seconds": 60.0}
@@ -115,7 +117,7 @@ def test_a_quarter_of_the_time_is_that_of_the_most_complete_grid_that_is_known(t
     configs = grid(BASE, 8, lambda config: CUDA)[0]
     for folder, part in (("old", configs[:6]), ("new", configs[:4])):
         (tmp_path / folder / "gpt-small").mkdir(parents=True)
-        ledger = Ledger(tmp_path / folder / "gpt-small" / "ledger.sqlite")
+        ledger = RunLedger(tmp_path / folder / "gpt-small" / "ledger.sqlite")
         for config in part:
             document = card.run(Trial(config, 0, "the grid")).document
             seconds = {"tune_seconds": 10.0}
@@ -125,7 +127,7 @@ def test_a_quarter_of_the_time_is_that_of_the_most_complete_grid_that_is_known(t
     (part,) = lanes(tmp_path, 900.0, quarter=["gpt-small", "mlp-large"], bars=bars).waiting
     assert part.folder == "quarter/gpt-small"
     assert part.seconds > WITHIN_SHARE * 10.0 * len(configs)
-    copied = Ledger(tmp_path / "quarter" / "gpt-small" / "ledger.sqlite").entries(limit=None)
+    copied = RunLedger(tmp_path / "quarter" / "gpt-small" / "ledger.sqlite").entries(limit=None)
     assert {entry.config for entry in copied} == set(configs[:6])
     assert {entry.group for entry in copied} == {GRID}
 

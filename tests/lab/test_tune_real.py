@@ -10,11 +10,11 @@ import pytest
 
 from gpuscope.lab.config import LabConfig
 from gpuscope.lab.launch import PYTHON_VARIABLE
-from gpuscope.lab.ledger import Entry, Ledger
+from gpuscope.lab.ledger import Entry, RunLedger
 from gpuscope.lab.run_facts import RunFacts
-from gpuscope.lab.tune.findings import Settings
-from gpuscope.lab.tune.result import Result
-from gpuscope.lab.tune.runner import Job, Progress, Runner, new_job
+from gpuscope.lab.tune.findings import SearchSettings
+from gpuscope.lab.tune.result import SearchResult
+from gpuscope.lab.tune.runner import SearchJob, SearchProgress, SearchRunner, new_job
 from gpuscope.lab.tune.search import CannotTune, Search
 from gpuscope.lab.tune.space import Limits
 from tests.fakes.forking import forking_python
@@ -45,9 +45,11 @@ def _forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-def search(runner: Runner) -> Search:
+def search(runner: SearchRunner) -> Search:
     limits = Limits({"batch": [1, 32]})
-    settings = Settings(limits, keep_loss=0.01, time_left=lambda: 600.0 - runner.spent_seconds)
+    settings = SearchSettings(
+        limits, keep_loss=0.01, time_left=lambda: 600.0 - runner.spent_seconds
+    )
     return Search(BASE, lambda config: RunFacts("cpu", cores=2), settings)
 
 
@@ -56,21 +58,21 @@ def test_it_finds_the_faster_batch_proves_it_and_continues_after_a_kill(
 ):
     (tmp_path / "mine.py").write_text(FACTORY)
     monkeypatch.chdir(tmp_path)
-    ledger = Ledger(tmp_path / "lab.sqlite")
+    ledger = RunLedger(tmp_path / "lab.sqlite")
     job = new_job(ledger, BASE, {"vary": {"batch": [1, 32]}}, anew=False)
 
-    def stop(progress: Progress, entry: Entry | None) -> None:
+    def stop(progress: SearchProgress, entry: Entry | None) -> None:
         if entry is not None and progress.ran == 2:
             first.stop("a test")
 
-    first = Runner(job, ledger, stop, window_seconds=0.3)
+    first = SearchRunner(job, ledger, stop, window_seconds=0.3)
     assert first.run(lambda: search(first)).stopped == "a test"
     written = ledger.entries(limit=None, group=job.group)
     assert len(written) == 2
 
     again = new_job(ledger, BASE, job.options, anew=False)
     assert again.group == job.group
-    second = Runner(again, ledger, window_seconds=0.3)
+    second = SearchRunner(again, ledger, window_seconds=0.3)
     outcome = second.run(lambda: search(second))
     assert outcome.found is not None
     entries = ledger.entries(limit=None, group=job.group)
@@ -83,7 +85,7 @@ def test_it_finds_the_faster_batch_proves_it_and_continues_after_a_kill(
     assert outcome.found.speed.low is not None
     assert outcome.found.speed.low > 3
 
-    result = Result(job.group, outcome.found, entries[::-1], second.spent_seconds, price=2.0)
+    result = SearchResult(job.group, outcome.found, entries[::-1], second.spent_seconds, price=2.0)
     document = json.loads(json.dumps(result.document(), allow_nan=False))
     assert "as fast: batch=32 accumulate=1" in document["sentence"]
     assert [switch["name"] for switch in document["switches"]] == ["batch+accumulate"]
@@ -99,9 +101,9 @@ def test_a_search_whose_baseline_cannot_run_is_begun_anew_once_it_is_repaired(
 ):
     (tmp_path / "mine.py").write_text("raise ImportError('a part is missing')")
     monkeypatch.chdir(tmp_path)
-    ledger = Ledger(tmp_path / "lab.sqlite")
+    ledger = RunLedger(tmp_path / "lab.sqlite")
     job = new_job(ledger, BASE, {}, anew=False)
-    runner = Runner(job, ledger, window_seconds=0.3)
+    runner = SearchRunner(job, ledger, window_seconds=0.3)
     with pytest.raises(CannotTune, match="does not run"):
         runner.run(lambda: search(runner))
     assert new_job(ledger, BASE, {}, anew=False).group != job.group
@@ -121,9 +123,9 @@ def test_a_trial_that_cannot_run_is_a_row(tmp_path: Path, monkeypatch: pytest.Mo
     )
     monkeypatch.chdir(tmp_path)
     base = LabConfig(model="mine:factory", device="cpu", batch=4, accumulate=2)
-    ledger = Ledger(tmp_path / "lab.sqlite")
-    runner = Runner(Job("tune-test", base), ledger, window_seconds=0.2)
-    settings = Settings(Limits({"batch": [8]}))
+    ledger = RunLedger(tmp_path / "lab.sqlite")
+    runner = SearchRunner(SearchJob("tune-test", base), ledger, window_seconds=0.2)
+    settings = SearchSettings(Limits({"batch": [8]}))
     outcome = runner.run(lambda: Search(base, lambda config: RunFacts("cpu", cores=2), settings))
     assert outcome.found is not None
     assert outcome.found.best == base
@@ -139,9 +141,9 @@ def test_a_change_that_learns_worse_is_measured_and_not_offered(
     worse = ".mean() * 0 + (1.03 if batch == 32 else 1.0)"
     (tmp_path / "mine.py").write_text(FACTORY.replace(".mean()", worse))
     monkeypatch.chdir(tmp_path)
-    ledger = Ledger(tmp_path / "lab.sqlite")
-    runner = Runner(Job("tune-test", BASE), ledger, window_seconds=0.2)
-    settings = Settings(Limits({"batch": [32]}), keep_loss=0.01)
+    ledger = RunLedger(tmp_path / "lab.sqlite")
+    runner = SearchRunner(SearchJob("tune-test", BASE), ledger, window_seconds=0.2)
+    settings = SearchSettings(Limits({"batch": [32]}), keep_loss=0.01)
     outcome = runner.run(lambda: Search(BASE, lambda config: RunFacts("cpu", cores=2), settings))
     assert outcome.found is not None
     assert outcome.found.best == BASE

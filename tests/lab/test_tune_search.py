@@ -13,7 +13,7 @@ import pytest
 from gpuscope.lab.config import LabConfig
 from gpuscope.lab.ledger import Entry, entry_of
 from gpuscope.lab.run_facts import RunFacts
-from gpuscope.lab.tune.findings import CLEARLY_SLOWER, Found, Prediction, Settings, Trial
+from gpuscope.lab.tune.findings import CLEARLY_SLOWER, Found, PredictedMemory, SearchSettings, Trial
 from gpuscope.lab.tune.search import CannotTune, Search
 from gpuscope.lab.tune.space import Limits
 
@@ -115,7 +115,7 @@ class Card:
 
     def tune(self, base: LabConfig = BASE, **settings: Any) -> Found:
         settings.setdefault("limits", SAME)
-        search = Search(base, lambda config: CUDA, Settings(**settings))
+        search = Search(base, lambda config: CUDA, SearchSettings(**settings))
         return drive(search.run(), self.run)
 
 
@@ -222,10 +222,10 @@ def test_a_failure_is_a_row_and_the_search_goes_on():
 
 
 def test_what_is_predicted_not_to_fit_is_not_run_and_what_is_close_is_run_last():
-    def fits(config: LabConfig) -> Prediction:
+    def fits(config: LabConfig) -> PredictedMemory:
         if config.batch == 32:
-            return Prediction("does_not_fit", 1 << 40, "needs 1 TiB")
-        return Prediction("too_close" if config.amp == "bf16" else "fits", 1 << 30)
+            return PredictedMemory("does_not_fit", 1 << 40, "needs 1 TiB")
+        return PredictedMemory("too_close" if config.amp == "bf16" else "fits", 1 << 30)
 
     card = Card()
     found = card.tune(fits=fits)
@@ -469,7 +469,7 @@ def test_the_same_entries_lead_to_the_same_search():
         entry = entries[trial.config, trial.repeat] = card.run(trial)
         return entry
 
-    settings = Settings(limits=SAME)
+    settings = SearchSettings(limits=SAME)
     first = drive(Search(BASE, lambda config: CUDA, settings).run(), remember)
     again = drive(
         Search(BASE, lambda config: CUDA, settings).run(),

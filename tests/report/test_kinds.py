@@ -16,11 +16,11 @@ from gpuscope.lab import tables
 from gpuscope.lab.compare import compare
 from gpuscope.lab.config import LabConfig
 from gpuscope.lab.intervals import ratio_text
-from gpuscope.lab.ledger import Ledger, entry_of
+from gpuscope.lab.ledger import RunLedger, entry_of
 from gpuscope.lab.sweep import cell_key
-from gpuscope.lab.tune.findings import Found, Row, Switch
+from gpuscope.lab.tune.findings import CandidateRow, Found, Switch
 from gpuscope.lab.tune.judge import Speed
-from gpuscope.lab.tune.result import Result
+from gpuscope.lab.tune.result import SearchResult
 from gpuscope.model.look import read as read_look
 from gpuscope.predict.answer import Card, TracedRequest
 from gpuscope.predict.document import document as predicted
@@ -135,16 +135,16 @@ def run(config: LabConfig, rate: float, repeat: int = 0, **more: Any) -> dict[st
 def test_a_search_says_what_is_how_much_faster():
     speed = Speed(2.9, 2.8, 3.0, "3 pairs of runs, in turns")
     rows = [
-        Row(BASE, {}, "baseline"),
-        Row(BEST, {"amp": "bf16"}, "kept", speed, BASE),
-        Row(BEST, {"batch": 999}, "failed", reason="it ran <out> of memory"),
+        CandidateRow(BASE, {}, "baseline"),
+        CandidateRow(BEST, {"amp": "bf16"}, "kept", speed, BASE),
+        CandidateRow(BEST, {"batch": 999}, "failed", reason="it ran <out> of memory"),
     ]
     found = Found(BASE, BEST, speed, rows, [Switch("amp", "off", "bf16", speed)])
     entries = [
         entry_of(run(config, rate), id=1, cell=cell_key(config))
         for config, rate in ((BASE, 100.0), (BEST, 290.0))
     ]
-    document = Result("tune-x", found, entries, 300.0).document()
+    document = SearchResult("tune-x", found, entries, 300.0).document()
     text = text_of(written(document))
     for said in (
         document["sentence"],
@@ -157,7 +157,7 @@ def test_a_search_says_what_is_how_much_faster():
 
 
 def test_the_ledger_is_a_table_with_losses_and_failures():
-    ledger = Ledger()
+    ledger = RunLedger()
     ledger.add(run(BASE, 100.0), group="tune-1-2")
     ledger.add(run(BEST, 290.0, error={"what": "It died.", "why": "<b>no</b>"}), group="tune-1-2")
     for target in ("lab.sqlite", "tune-1-2"):
@@ -171,7 +171,7 @@ def test_the_ledger_is_a_table_with_losses_and_failures():
 
 
 def test_a_comparison_has_ratios_with_their_intervals(capsys):
-    ledger = Ledger()
+    ledger = RunLedger()
     ids = [
         ledger.add(run(config, rate), group="g", repeat=n, cell=cell_key(config)).id
         for n in range(3)
@@ -264,13 +264,16 @@ def documents(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     made_up.recording(Path("run.gsr"), 130.0)
     found: dict[str, Any] = {"predict": prediction()}
     speed = Speed(2.9, 2.8, 3.0, "pairs")
-    rows = [Row(BASE, {}, "baseline"), Row(BEST, {"amp": "bf16"}, "kept", speed, BASE)]
+    rows = [
+        CandidateRow(BASE, {}, "baseline"),
+        CandidateRow(BEST, {"amp": "bf16"}, "kept", speed, BASE),
+    ]
     search = Found(BASE, BEST, speed, rows, [Switch("amp", "off", "bf16", speed)])
     entries = [
         entry_of(run(config, rate), id=number, cell=cell_key(config))
         for number, (config, rate) in enumerate(((BASE, 100.0), (BEST, 290.0)), 1)
     ]
-    found["tune"] = Result("tune-x", search, entries, 300.0).document()
+    found["tune"] = SearchResult("tune-x", search, entries, 300.0).document()
     found["runs"] = {"runs": [tables.run_mapping(entries[0], whole=True)]}
     ratios = tables.comparison_rows(compare(entries[:1], entries[1:]))
     side = {"name": "1", "runs": []}

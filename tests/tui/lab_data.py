@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuscope.lab.config import LabConfig
-from gpuscope.lab.ledger import Entry, Ledger
+from gpuscope.lab.ledger import Entry, RunLedger
 from gpuscope.lab.metrics import Started, Step
 
 
@@ -82,7 +82,7 @@ def step(number: int, loss: float = 2.0, pace: float = 100.0, **more: Any) -> St
 
 def ledger(path: Path, *documents: dict[str, Any], **more: Any) -> list[Entry]:
     """These documents in a ledger at ``path``, oldest first; their environment is nobody's."""
-    book = Ledger(path)
+    book = RunLedger(path)
     return [
         book.add(one, environment={"host": "node-17", "system": "Linux"}, **more)
         for one in documents

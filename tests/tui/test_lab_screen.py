@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from gpuscope.lab.config import LabConfig
-from gpuscope.lab.ledger import Ledger
-from gpuscope.lab.metrics import Ended, Failure
+from gpuscope.lab.ledger import RunLedger
+from gpuscope.lab.metrics import RunEnded, RunFailure
 from gpuscope.lab.toggles import STEPS, TOGGLES
 from gpuscope.model.cuda_devices import visible_devices
 from gpuscope.predict.errors import Estimate
@@ -71,7 +71,7 @@ class Worker:
 
     def __init__(self, config: LabConfig, state: str = "running", pid: int = 7021) -> None:
         self.config, self.state, self.pid = config, state, pid
-        self.failure: Failure | None = None
+        self.failure: RunFailure | None = None
         self.summary: dict[str, Any] | None = None
         self.lines_printed, self.stderr = 0, list[str]()
 
@@ -91,7 +91,7 @@ def running(app: GpuscopeApp, config: LabConfig, **more: Any) -> LabRuns:
 def end(runs: LabRuns, document: dict[str, Any]) -> None:
     worker: Any = runs._worker
     worker.state, worker.summary, worker.pid = "stopped", document, None
-    runs._record(Ended(document))
+    runs._record(RunEnded(document))
     runs._became(worker)
 
 
@@ -322,7 +322,7 @@ async def test_two_runs_of_the_ledger_stand_side_by_side_with_what_differs(path)
 
 @in_loop
 async def test_many_repeats_are_one_row_and_their_interval_is_theirs(path):
-    book = Ledger(path)
+    book = RunLedger(path)
     for repeat, drift in enumerate((1.0, 1.02, 0.97)):
         for cell, config, pace in (("A", LabConfig(), 100.0), ("B", LabConfig(amp="bf16"), 150.0)):
             book.add(lab_data.document(config, pace * drift), group="g", repeat=repeat, cell=cell)
@@ -490,7 +490,7 @@ async def test_what_a_run_does_now_is_shown_and_ends_in_the_ledger(path):
         end(runs, lab_data.document(config, 310.0, device="cuda"))
         await runs.filed()
         await until(pilot, "Run #1 · stopped")
-        entry = Ledger(path).get(1)
+        entry = RunLedger(path).get(1)
         assert entry is not None
         assert entry.document["tensor_active_percent"] is None
         reason = next(
@@ -599,7 +599,7 @@ async def test_a_real_run_on_the_cpu_from_the_key_to_the_ledger(path):
                 assert not runs.failure, runs.failure
                 await asyncio.sleep(0.05)
         await until(pilot, "Run #1 · stopped", "12/12", "mlp-tiny · batch 32")
-        entry = Ledger(path).get(1)
+        entry = RunLedger(path).get(1)
         assert entry is not None
         assert entry.config is not None
         assert (entry.config.model, entry.document["steps"], entry.source) == (
@@ -624,7 +624,7 @@ async def test_a_run_stopped_while_it_loads_says_so_and_leaves_a_row(path):
         end(runs, {})
         screen = await until(pilot, "stopped before its first step: nothing was measured", "○  –")
         assert "No run yet" not in screen
-    assert not Ledger(path).entries()
+    assert not RunLedger(path).entries()
 
 
 @in_loop
@@ -639,7 +639,7 @@ async def test_a_run_whose_worker_was_killed_is_kept_with_what_it_had_reported(p
         await until(pilot, "stops after the step in progress", "x ends it now")
         end(runs, {})
         await until(pilot, "#1", "▲")
-    (entry,) = Ledger(path).entries()
+    (entry,) = RunLedger(path).entries()
     assert entry.document["steps"] == 3
     assert entry.document["loss_curve"][-1][1] == entry.document["loss_last"] == 1.5
     assert "killed before it wrote down" in entry.failure
@@ -674,7 +674,7 @@ async def test_what_a_worker_says_last_belongs_to_its_own_run(path):
     async with asyncio.timeout(30):
         while second.entry is None:
             await asyncio.sleep(0.02)
-    assert [e.config.batch for e in Ledger(path).entries() if e.config] == [4, 2]
+    assert [e.config.batch for e in RunLedger(path).entries() if e.config] == [4, 2]
 
 
 @pytest.mark.gpu
@@ -706,7 +706,7 @@ async def test_on_a_gpu_the_driver_s_figures_go_into_the_ledger(path):
         assert runs.occupants() == []
         assert runs.start() == "", "a restart meets its own worker on the device"
         async with asyncio.timeout(120):
-            while not (entries := Ledger(path).entries()):
+            while not (entries := RunLedger(path).entries()):
                 await asyncio.sleep(0.1)
     document = entries[0].document
     assert document["peak_allocated_bytes"] > 1 << 28
@@ -765,7 +765,10 @@ def scripted(runs: LabRuns, fail_at: int = -1) -> list[LabConfig]:
         runs._worker, runs.current = worker, RunView(config)
         runs._record(lab_data.started(config))
         if len(seen) - 1 == fail_at:
-            worker.failure, worker.state = Failure("It ran out of memory.", "why", "next"), "failed"
+            worker.failure, worker.state = (
+                RunFailure("It ran out of memory.", "why", "next"),
+                "failed",
+            )
             runs._became(worker)
         else:
             end(
@@ -829,7 +832,7 @@ async def test_the_runs_of_a_series_are_a_group_and_a_failure_ends_it(path):
     assert (series.state, series.why) == ("done", "")
     assert [c.amp for c in seen] == ["off", "bf16", "bf16", "off", "off", "bf16"]
     assert {c.steps for c in seen} == {20}
-    found = Ledger(path).entries(group=series.group)
+    found = RunLedger(path).entries(group=series.group)
     assert sorted((e.cell, e.repeat) for e in found) == [(s, r) for s in "AB" for r in range(3)]
     from gpuscope.lab.compare import compare
 
@@ -864,7 +867,7 @@ async def test_a_series_can_be_stopped_and_what_was_measured_stays(path):
     assert runs.repeats is not None
     assert runs.repeats.state == "stopped"
     assert len(seen) == 2
-    assert len(Ledger(path).entries()) >= 1
+    assert len(RunLedger(path).entries()) >= 1
 
 
 # ── pitfalls ──────────────────────────────────────────────────────────────────────────────────────

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuscope.lab.ledger import Ledger
+from gpuscope.lab.ledger import RunLedger
 from tests.fakes import clocks, views
 from tests.report.test_page import Reader
 from tests.tui.pilot import in_loop, make_app, until
@@ -47,7 +47,7 @@ async def test_the_report_of_a_host_has_the_figures_of_the_screens(tmp_path):
 @pytest.mark.slow
 @in_loop
 async def test_on_the_labs_tab_the_report_has_its_runs(tmp_path):
-    Ledger().add({"device": "cpu", "samples_per_second": 5.0, "steps": 3}, label="mine <b>")
+    RunLedger().add({"device": "cpu", "samples_per_second": 5.0, "steps": 3}, label="mine <b>")
     app = make_app(views.training(4.0))
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "Devices")

@@ -13,8 +13,8 @@ import pytest
 from gpuscope.lab.config import LabConfig
 from gpuscope.lab.ledger import Entry
 from gpuscope.lab.sweep import cell_key
-from gpuscope.lab.tune.findings import Found, Settings, Trial
-from gpuscope.lab.tune.result import Result
+from gpuscope.lab.tune.findings import Found, SearchSettings, Trial
+from gpuscope.lab.tune.result import SearchResult
 from gpuscope.lab.tune.search import Search
 from gpuscope.tui.lab.tune_text import step_text
 from gpuscope.tui.runs.tuning import Tuning
@@ -40,10 +40,10 @@ def events(tmp_path: Path) -> Path:
         return entry
 
     def line(kind: str, found: Found) -> str:
-        result = Result("tune-test", found, entries, 8.0 * len(entries), 24 << 30)
+        result = SearchResult("tune-test", found, entries, 8.0 * len(entries), 24 << 30)
         return json.dumps({"event": kind, "document": result.document()}, allow_nan=False)
 
-    search = Search(BASE, lambda config: CUDA, Settings(FREE, capacity=24 << 30))
+    search = Search(BASE, lambda config: CUDA, SearchSettings(FREE, capacity=24 << 30))
     found = drive(search.run(), run)
     half = Found(BASE, BASE.changed("amp", "bf16"), None, found.rows[:4])
     path = tmp_path / "events"
@@ -99,8 +99,8 @@ async def test_a_search_is_followed_and_its_best_is_taken(events, monkeypatch, s
 async def test_a_search_without_time_says_once_which_budget_would_do(monkeypatch, tmp_path):
     card = Card(memory=24 << 30)
     left = {"time_left": lambda: 10.0 - card.seconds}
-    found = drive(Search(BASE, lambda config: CUDA, Settings(FREE, **left)).run(), card.run)
-    document = Result("tune-test", found, [], card.seconds).document()
+    found = drive(Search(BASE, lambda config: CUDA, SearchSettings(FREE, **left)).run(), card.run)
+    document = SearchResult("tune-test", found, [], card.seconds).document()
     path = tmp_path / "events"
     path.write_text(json.dumps({"event": "end", "document": document}) + "\n")
     says(monkeypatch, "import sys; print(open(sys.argv[1]).read(), end='')", path)

@@ -18,13 +18,13 @@ from ...exit_status import ExitStatus
 from ...lab import torch_probe
 from ...lab.config import LabConfig, add_toggles
 from ...lab.launch import find_python
-from ...lab.ledger import Entry, Ledger
+from ...lab.ledger import Entry, RunLedger
 from ...lab.matrix import vary_of
 from ...lab.metrics import Record
 from ...lab.toggles import EVERY_PRESET, FACTORY, PRESETS, Value
-from ...lab.tune.findings import Found, Settings
-from ...lab.tune.result import COST_SAMPLES, Result
-from ...lab.tune.runner import Job, Progress, Runner, new_job, window_of
+from ...lab.tune.findings import Found, SearchSettings
+from ...lab.tune.result import COST_SAMPLES, SearchResult
+from ...lab.tune.runner import SearchJob, SearchProgress, SearchRunner, new_job, window_of
 from ...lab.tune.search import CannotTune, Search
 from ...lab.tune.space import Limits
 from ...predict import from_switches
@@ -153,20 +153,20 @@ def run(args: argparse.Namespace) -> int:
     vary = vary_of(args.vary)
     if args.output is not None and not args.output.parent.is_dir():
         raise UsageError(f"-o {clean(str(args.output))}: there is no such folder")
-    ledger = Ledger()
+    ledger = RunLedger()
     job = new_job(ledger, baseline, _options(args, vary), args.new)
     python = find_python()
     others: list[Any] = []
     capacity: int | None = args.capacity
 
-    def result_of(found: Found) -> Result:
+    def result_of(found: Found) -> SearchResult:
         entries = ledger.entries(limit=None, group=job.group)[::-1]
-        return Result(
+        return SearchResult(
             job.group, found, entries, runner.spent_seconds, capacity, args.price, args.samples
         )
 
     shown = Events(result_of) if args.events else TrialLines(ProgressLine(sys.stderr))
-    runner = Runner(
+    runner = SearchRunner(
         job,
         ledger,
         shown.show,
@@ -188,7 +188,7 @@ def run(args: argparse.Namespace) -> int:
             others.extend(_others(baseline, args.share_gpus))
             facts = machine.facts(baseline)
             capacity = args.capacity or (facts.free_bytes[0] if facts.free_bytes else None)
-            settings = Settings(
+            settings = SearchSettings(
                 Limits(vary, args.free_batch),
                 args.keep_loss,
                 capacity,
@@ -290,7 +290,7 @@ def _others(baseline: LabConfig, share: bool) -> list[Any]:
     return lab_devices.occupants_of_run(baseline, host)
 
 
-def _announce(job: Job, budget: float, known: int) -> None:
+def _announce(job: SearchJob, budget: float, known: int) -> None:
     if known:
         print(
             f"Continuing {job.group}: {known} of its runs are in the ledger (--new starts over).",
@@ -328,7 +328,7 @@ class TrialLines:
         self._line = line
         self._drawn_at = 0.0
 
-    def show(self, progress: Progress, entry: Entry | None) -> None:
+    def show(self, progress: SearchProgress, entry: Entry | None) -> None:
         """Show the progress; the parameters are those of ``OnProgress``."""
         trial = progress.trial
         if trial is None:
@@ -359,11 +359,11 @@ class Events:
     whenever a run has ended. ``result_of`` makes a result of what was found.
     """
 
-    def __init__(self, result_of: Callable[[Found], Result]) -> None:
+    def __init__(self, result_of: Callable[[Found], SearchResult]) -> None:
         self._result_of = result_of
         self._written = 0.0
 
-    def show(self, progress: Progress, entry: Entry | None) -> None:
+    def show(self, progress: SearchProgress, entry: Entry | None) -> None:
         """Write what has changed; the parameters are those of ``OnProgress``."""
         search = progress.search
         if entry is not None:
@@ -393,7 +393,7 @@ def write_event(kind: str, **values: object) -> None:
     print(json.dumps({"event": kind, **values}, allow_nan=False), flush=True)
 
 
-def _print(result: Result, args: argparse.Namespace) -> None:
+def _print(result: SearchResult, args: argparse.Namespace) -> None:
     if args.json:
         print(json.dumps(result.document(), indent=2, allow_nan=False))
         return

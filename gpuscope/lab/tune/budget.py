@@ -37,7 +37,7 @@ GRAPH = ("amp", "tf32", "batch", "compile", "checkpoint", "channels_last", "cudn
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class TrialParts:
     """The seconds of one trial: starting and ending, warming up, timed steps."""
 
     around: float
@@ -49,25 +49,25 @@ class Parts:
         return self.around + self.warm_up + self.timed
 
 
-def parts_of(entry: Entry) -> Parts:
+def parts_of(entry: Entry) -> TrialParts:
     """Split the seconds of a trial, without what preceded it."""
     spent = entry.environment
     whole = number(spent.get("trial_seconds")) or number(spent.get("tune_seconds")) or 0.0
     around = sum(number(spent.get(key)) or 0.0 for key in ("start_seconds", "end_seconds"))
     warm_up = number(entry.document.get("warmup_seconds")) or 0.0
-    return Parts(around, warm_up, max(0.0, whole - around - warm_up))
+    return TrialParts(around, warm_up, max(0.0, whole - around - warm_up))
 
 
 class Costs:
     """The seconds of the trials of a search."""
 
     def __init__(self) -> None:
-        self._newest: dict[LabConfig, Parts] = {}
+        self._newest: dict[LabConfig, TrialParts] = {}
         self._runs: dict[LabConfig, int] = {}
         self._timed: dict[LabConfig, float] = {}
         """For how many seconds the steps of its longest trial were timed."""
         self._around: list[float] = []
-        self._plain: list[Parts] = []
+        self._plain: list[TrialParts] = []
         self._cold: dict[tuple[object, ...], float] = {}
         """The first warm-up of each graph that was compiled."""
         self._modes: dict[str, float] = {}
@@ -146,18 +146,18 @@ class Costs:
         newest = self._newest.get(config)
         return max(0.0, newest.timed - self._timed[config] / 2) if newest is not None else 0.0
 
-    def _typical(self) -> tuple[float, Parts]:
+    def _typical(self) -> tuple[float, TrialParts]:
         """Return how long trials take to start and end, and the middle one of the plain ones."""
         middle = (len(self._plain) - 1) // 2
         ranked = sorted(self._plain, key=lambda parts: parts.whole)
-        plain = ranked[middle] if ranked else Parts(0.0, 0.0, 0.0)
+        plain = ranked[middle] if ranked else TrialParts(0.0, 0.0, 0.0)
         return (statistics.median(self._around) if self._around else 0.0), plain
 
-    def _start(self, newest: Parts) -> float:
+    def _start(self, newest: TrialParts) -> float:
         """Expect the usual time around a trial, where this one's was unusual: a busy machine."""
         return max(self._typical()[0], min(newest.around, 2 * self._typical()[0]))
 
-    def _first_warm_up(self, config: LabConfig, plain: Parts) -> float:
+    def _first_warm_up(self, config: LabConfig, plain: TrialParts) -> float:
         mode = config.compile
         if mode == "off":
             return plain.warm_up
@@ -169,7 +169,7 @@ class Costs:
         known = max(self._modes.values(), default=prior)
         return known * (AUTOTUNE_TIMES if mode == "max-autotune" else 1)
 
-    def _next_warm_up(self, config: LabConfig, newest: Parts) -> float:
+    def _next_warm_up(self, config: LabConfig, newest: TrialParts) -> float:
         once = config.compile != "off" and self._runs[config] == 1
         cold = once and newest.warm_up == self._cold.get(graph(config))
         return newest.warm_up * (self.again_share(config) if cold else 1.0)

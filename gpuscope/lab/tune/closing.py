@@ -12,7 +12,7 @@ from ..ledger import Entry
 from ..rules import refusal
 from ..toggles import BY_NAME
 from . import judge
-from .findings import NO_FIT, NO_RUN, TOO_SHORT, Row, Switch, Trial, one
+from .findings import NO_FIT, NO_RUN, TOO_SHORT, CandidateRow, Switch, Trial, one
 from .judge import Speed
 from .trials import LEAST_PAIRS, MARGIN, MUCH, PROOF_WINDOWS, Trials
 
@@ -75,7 +75,9 @@ class Closing(Trials):
         """Measure what one switch brings, and say whether the best is as fast without it."""
         if without not in self._runs and self._has_to_spare(best, without):
             change = {name: getattr(without, name) for name in names}
-            row = self._rows.setdefault(without, Row(without, change, "slower", against=best))
+            row = self._rows.setdefault(
+                without, CandidateRow(without, change, "slower", against=best)
+            )
             pace, limit = self._pace(best), self._left(best)
             entry = yield from self._ask(without, f"without {switch.name}", limit, pace)
             row.reason = self._problem(entry)

@@ -34,11 +34,11 @@ STATUS: dict[str, str] = {
 """The word of the table for each status of a candidate."""
 NO_FIT, NO_RUN = NEEDED = "does not fit without it", "does not run without it"
 """Why the gain of a switch is not a number: the training needs the switch."""
-Fit = Callable[[LabConfig], "Prediction | None"]
+Fit = Callable[[LabConfig], "PredictedMemory | None"]
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
+class PredictedMemory:
     """What is predicted of a configuration's memory, before it is run."""
 
     outcome: Literal["fits", "too_close", "does_not_fit"]
@@ -64,7 +64,7 @@ class Trial:
 
 
 @dataclass(slots=True)
-class Row:
+class CandidateRow:
     """A candidate and its result.
 
     ``speed`` is measured against the best configuration of that moment, ``against``. ``reason``
@@ -78,7 +78,7 @@ class Row:
     against: LabConfig | None = None
     reason: str = ""
     loss: Loss | None = None
-    predicted: Prediction | None = None
+    predicted: PredictedMemory | None = None
 
 
 @dataclass(slots=True)
@@ -105,7 +105,7 @@ class Found:
     baseline: LabConfig
     best: LabConfig
     speed: Speed | None
-    rows: list[Row] = field(default_factory=list)
+    rows: list[CandidateRow] = field(default_factory=list)
     switches: list[Switch] = field(default_factory=list)
     stopped: str = ""
     loss: Loss | None = None
@@ -114,7 +114,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class SearchSettings:
     """The settings that bind a search.
 
     ``keep_loss`` is how much higher the loss may be, as a share. ``capacity`` is the memory in

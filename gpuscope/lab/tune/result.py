@@ -17,14 +17,14 @@ from ..sweep import cell_key
 from ..tables import figure
 from ..toggles import BY_NAME
 from . import judge, paste
-from .findings import NEEDED, STATUS, TOO_SHORT, Found, Row, Switch, label_of
+from .findings import NEEDED, STATUS, TOO_SHORT, CandidateRow, Found, Switch, label_of
 
 COST_SAMPLES = 1_000_000
 """Samples that a price and an energy are given for, unless the user names another number."""
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class SearchResult:
     """A search that has ended, with all its runs.
 
     ``device`` is cpu or cuda, ``capacity`` the memory in bytes of one device, None if unknown.
@@ -178,7 +178,7 @@ class Result:
             "runs": [entry.id for entry in runs],
         }
 
-    def _row(self, row: Row) -> dict[str, Any]:
+    def _row(self, row: CandidateRow) -> dict[str, Any]:
         runs = self.runs(row.config)
         return {
             "label": self.label(row.config),

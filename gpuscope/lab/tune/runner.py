@@ -18,7 +18,7 @@ from typing import Any
 from .. import metrics
 from ..config import LabConfig
 from ..launch import STOP_SECONDS
-from ..ledger import Entry, Ledger
+from ..ledger import Entry, RunLedger
 from ..machine import MEMORY_VARIABLE
 from ..run_series import RunSeries, Watcher, stopped_late
 from ..sweep import alone, cell_key, digest_of, new_group
@@ -40,7 +40,7 @@ LIMIT_SECONDS = 900.0
 
 
 @dataclass(slots=True)
-class Progress:
+class SearchProgress:
     """How far a search is, for display. ``ran`` counts runs of this process."""
 
     search: Search
@@ -57,21 +57,21 @@ def window_of(budget: float) -> float:
     return min(WINDOW_SECONDS, max(SHORTEST_WINDOW_SECONDS, WINDOW_SHARE * budget))
 
 
-OnProgress = Callable[[Progress, Entry | None], None]
+OnProgress = Callable[[SearchProgress, Entry | None], None]
 """A function that is called after a change; with the entry when a trial has ended."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SearchOutcome:
     """How a search ended: with what it found, stopped by a signal, or unable to run anything."""
 
     found: Found | None
     stopped: str = ""
-    failure: metrics.Failure | None = None
+    failure: metrics.RunFailure | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class SearchJob:
     """What is searched, for the ledger: the same job has the same digest on the same host."""
 
     group: str
@@ -93,14 +93,16 @@ class Job:
         }
 
 
-def new_job(ledger: Ledger, baseline: LabConfig, options: Mapping[str, Any], anew: bool) -> Job:
+def new_job(
+    ledger: RunLedger, baseline: LabConfig, options: Mapping[str, Any], anew: bool
+) -> SearchJob:
     """Return the job of a search: the unfinished one of the same work, or a new one if ``anew``."""
-    job = Job(new_group(SOURCE), baseline, options)
+    job = SearchJob(new_group(SOURCE), baseline, options)
     found = None if anew else ledger.unfinished_work(job.digest)
-    return Job(found[0], baseline, options) if found else job
+    return SearchJob(found[0], baseline, options) if found else job
 
 
-class Runner(RunSeries):
+class SearchRunner(RunSeries):
     """Makes the trials of one search. ``spent_seconds`` is known to the search's budget.
 
     With ``fork`` each trial is forked from a process that has imported torch. ``environment`` holds
@@ -112,8 +114,8 @@ class Runner(RunSeries):
 
     def __init__(
         self,
-        job: Job,
-        ledger: Ledger,
+        job: SearchJob,
+        ledger: RunLedger,
         on_progress: OnProgress = lambda progress, entry: None,
         window_seconds: float = WINDOW_SECONDS,
         limit_seconds: float = LIMIT_SECONDS,
@@ -138,7 +140,7 @@ class Runner(RunSeries):
         passed = 0.0 if self._since is None else time.monotonic() - self._since
         return self._spent + passed
 
-    def run(self, begin: Callable[[], Search]) -> Outcome:
+    def run(self, begin: Callable[[], Search]) -> SearchOutcome:
         """Run a search to its end, or until SIGINT, SIGTERM or SIGHUP stops it.
 
         ``begin`` returns the search, and may ask for seconds what machine this is. Meanwhile the
@@ -159,7 +161,7 @@ class Runner(RunSeries):
                 self.ledger.finish_plan(self.job.group)
             return outcome
 
-    async def _until_signal(self, begin: Callable[[], Search]) -> Outcome:
+    async def _until_signal(self, begin: Callable[[], Search]) -> SearchOutcome:
         if self._since is None:
             self._since = time.monotonic()
         self._stop_on_signals()
@@ -175,7 +177,7 @@ class Runner(RunSeries):
             self._set(MEMORY_VARIABLE, str(search.capacity))
         return await self.follow(search)
 
-    async def follow(self, search: Search) -> Outcome:
+    async def follow(self, search: Search) -> SearchOutcome:
         """Make the trials that a search asks for, and end what they have left running."""
         if self._since is None:
             self._since = time.monotonic()
@@ -185,12 +187,12 @@ class Runner(RunSeries):
             self._spent, self._since = self.spent_seconds, None
             await self._close()
 
-    async def _all(self, search: Search) -> Outcome:
+    async def _all(self, search: Search) -> SearchOutcome:
         known = {
             (entry.cell, entry.repeat): entry
             for entry in self.ledger.entries(limit=None, group=self.job.group)
         }
-        progress = Progress(search)
+        progress = SearchProgress(search)
         steps = search.run()
         try:
             trial = next(steps)
@@ -201,13 +203,13 @@ class Runner(RunSeries):
                 if entry is not None:
                     progress.replayed += 1
                 elif self._stopped:
-                    return Outcome(None, self._stopped)
+                    return SearchOutcome(None, self._stopped)
                 else:
                     entry, failure = await self._one(trial, progress)
                     if failure is not None:
-                        return Outcome(None, "", failure)
+                        return SearchOutcome(None, "", failure)
                     if entry is None:
-                        return Outcome(None, self._stopped)
+                        return SearchOutcome(None, self._stopped)
                     progress.ran += 1
                 self._spent += float(entry.environment.get("tune_seconds") or 0.0)
                 self._since = time.monotonic()
@@ -216,11 +218,11 @@ class Runner(RunSeries):
                 await asyncio.sleep(0)  # a signal may be waiting
                 trial = steps.send(entry)
         except StopIteration as end:
-            return Outcome(end.value)
+            return SearchOutcome(end.value)
 
     async def _one(
-        self, trial: Trial, progress: Progress
-    ) -> tuple[Entry | None, metrics.Failure | None]:
+        self, trial: Trial, progress: SearchProgress
+    ) -> tuple[Entry | None, metrics.RunFailure | None]:
         """Make one trial and return its entry, or the failure with which no run can succeed."""
         begun = time.monotonic() if self._since is None else self._since
         await self._prepare(trial.config)

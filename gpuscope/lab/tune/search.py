@@ -23,7 +23,7 @@ from ..rules import refusal
 from ..toggles import Value
 from . import judge
 from .closing import Closing
-from .findings import TOO_SHORT, Found, Row, Switch, Trial, words
+from .findings import TOO_SHORT, CandidateRow, Found, Switch, Trial, words
 from .judge import Speed
 from .space import AXES, COMPILE_FIRST, EXTRAS, Axis, Seen, changes, jump
 from .trials import LEAST_PAIRS, MUCH, is_config
@@ -98,7 +98,7 @@ class Search(Closing):
 
     def _begin(self) -> Generator[Trial, Entry, LabConfig]:
         """Run the baseline, or find a first configuration that runs."""
-        self._rows[self.baseline] = Row(self.baseline, {}, "baseline")
+        self._rows[self.baseline] = CandidateRow(self.baseline, {}, "baseline")
         refused = refusal(self.baseline, self._facts(self.baseline))
         if refused is not None:
             raise CannotTune(
@@ -119,7 +119,7 @@ class Search(Closing):
             config = self._with(self.baseline, change)
             if isinstance(config, str) or self._over(config, config):
                 continue
-            row = self._rows[config] = Row(config, dict(change), "failed")
+            row = self._rows[config] = CandidateRow(config, dict(change), "failed")
             entry = yield from self._ask(config, "less memory, as the baseline does not run")
             row.reason = self._problem(entry)
             if not row.reason:
@@ -274,12 +274,12 @@ class Search(Closing):
         facts, limits = self._facts(config), self._settings.limits
         return list(changes(axis, config, self._batch(config), facts, limits, seen))
 
-    def _is_much(self, row: Row) -> bool:
+    def _is_much(self, row: CandidateRow) -> bool:
         """Say whether a candidate that replays CUDA graphs was kept because that brings much."""
         graphs = row.changed.get("compile") == "reduce-overhead" and row.status == "kept"
         return graphs and row.speed is not None and row.speed.ratio >= MUCH
 
-    def _is_doubtful(self, row: Row) -> bool:
+    def _is_doubtful(self, row: CandidateRow) -> bool:
         """Say whether a jump was kept that brought so little that bf16 may have made it slower."""
         jumped = row.status == "kept" and row.changed.keys() == {"amp", "batch", "accumulate"}
         return jumped and row.speed is not None and row.speed.ratio < JUMP_GAIN
@@ -293,7 +293,7 @@ class Search(Closing):
             return False
         if not self._settings.limits.allows(self.baseline, config):
             return False
-        row = Row(config, dict(change), "refused", against=best)
+        row = CandidateRow(config, dict(change), "refused", against=best)
         refused = refusal(config, self._facts(config))
         if refused is not None:
             row.reason = f"{refused.what} {refused.why}"
@@ -335,7 +335,7 @@ class Search(Closing):
         row.status = {"faster": "kept", "slower": "slower"}.get(decision, "no_difference")  # type: ignore[assignment]
         return decision == "faster"
 
-    def _for_now(self, row: Row) -> judge.Decision:
+    def _for_now(self, row: CandidateRow) -> judge.Decision:
         """Decide an unclear candidate by its one run; one that is not kept may be settled later."""
         if row.speed is not None and row.speed.ratio >= 1 + judge.CLEAR:
             return "faster"
@@ -348,7 +348,7 @@ class Search(Closing):
         if isinstance(config, str) or config in self._rows:
             return
         if self._settings.limits.allows(self.baseline, config):
-            self._rows[config] = Row(
+            self._rows[config] = CandidateRow(
                 config, dict(change), "not_tried", against=best, reason=TOO_SHORT
             )
 

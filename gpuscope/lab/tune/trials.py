@@ -16,7 +16,14 @@ from ..run_facts import RunFacts
 from ..toggles import Value
 from . import judge
 from .budget import Costs
-from .findings import CLEARLY_SLOWER, TOO_SHORT, Prediction, Row, Settings, Trial
+from .findings import (
+    CLEARLY_SLOWER,
+    TOO_SHORT,
+    CandidateRow,
+    PredictedMemory,
+    SearchSettings,
+    Trial,
+)
 from .judge import Decision, Speed
 
 LEAST_PAIRS = 2
@@ -46,14 +53,14 @@ class Trials:
     """The runs of one search from ``baseline``, on a device of which ``facts`` are known."""
 
     def __init__(
-        self, baseline: LabConfig, facts: Callable[[LabConfig], RunFacts], settings: Settings
+        self, baseline: LabConfig, facts: Callable[[LabConfig], RunFacts], settings: SearchSettings
     ):
         self.baseline = baseline
         self._facts = facts
         self._settings = settings
         self._runs: dict[LabConfig, list[Entry]] = {}
         self._costs = Costs()
-        self._rows: dict[LabConfig, Row] = {}
+        self._rows: dict[LabConfig, CandidateRow] = {}
         self._trials_asked = 0
         self._last: dict[LabConfig, int] = {}
         self._stopped = ""
@@ -65,7 +72,7 @@ class Trials:
         return self._settings.capacity
 
     @property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[CandidateRow]:
         """The candidates so far, in the order in which they were looked at."""
         return list(self._rows.values())
 
@@ -144,7 +151,7 @@ class Trials:
             return None
         return judge.loss(base[0], runs[0], by_step=self._settings.limits.free_batch)
 
-    def _predicted(self, config: LabConfig, best: LabConfig) -> Prediction | None:
+    def _predicted(self, config: LabConfig, best: LabConfig) -> PredictedMemory | None:
         """Return what is predicted of a configuration's memory, where that could matter."""
         capacity = self._settings.capacity
         reserved = judge.figure(self._runs.get(best, ()), "peak_reserved_bytes")

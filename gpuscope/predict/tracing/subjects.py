@@ -74,7 +74,7 @@ def _preset(request: Request) -> Subject:
     preset = models.MODELS[name]
     task = models.build(name, CUDA, request.seed)
     batch = request.batch or preset.batch
-    source = loaders.Synthetic(task.pool, batch)
+    source = loaders.SyntheticBatches(task.pool, batch)
     for module in task.model.modules():
         if isinstance(module, models.Blocks):
             module.checkpoint = request.checkpoint == 1

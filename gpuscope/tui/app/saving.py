@@ -94,13 +94,13 @@ def _of_file(app: App[Any]) -> list[Chapter]:
 
 def _of_ledger(app: App[Any]) -> list[Chapter]:
     """Return the chapter of the Lab's runs on the Lab's tab."""
-    from ...lab.ledger import Ledger, LedgerError
+    from ...lab.ledger import LedgerError, RunLedger
     from ...report.runs import of_entries
 
     if program(app).tab_shown() != "lab":
         return []
     try:
-        entries = Ledger().entries()
+        entries = RunLedger().entries()
     except LedgerError as error:
         return [Chapter("Runs of the Lab", "Ledger of runs", [], (), [str(error)])]
     return [of_entries(entries, "Runs of the Lab")] if entries else []

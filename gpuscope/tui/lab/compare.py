@@ -18,7 +18,7 @@ from ..theme import Glyphs
 from ..widgets.table import Column, lay_out
 
 if TYPE_CHECKING:
-    from ...lab.compare import Comparison, Row
+    from ...lab.compare import Comparison, ComparisonRow
 
 
 SHORT = {
@@ -88,7 +88,7 @@ def ratio_text(ratio: float | None) -> str:
     )
 
 
-def interval_text(row: Row) -> str:
+def interval_text(row: ComparisonRow) -> str:
     """Return an interval as ``"1.88 – 1.98"``, or words where nothing tells the spread."""
     if row.low is None or row.high is None:
         return "–" if row.ratio is not None else ""
@@ -98,7 +98,7 @@ def interval_text(row: Row) -> str:
     return f"{row.low:.{digits}f} – {row.high:.{digits}f}"
 
 
-def spread_text(row: Row) -> str:
+def spread_text(row: ComparisonRow) -> str:
     """Return the further end of the interval, such as ``"±3 %"``.
 
     It is for where there is no room for both ends; it is "wide" beyond a hundred, and a dash
@@ -112,7 +112,7 @@ def spread_text(row: Row) -> str:
     return "wide" if far >= 99.5 else f"±{percent_text(far / 100, whole=True)}"
 
 
-def verdict(row: Row) -> Piece:
+def verdict(row: ComparisonRow) -> Piece:
     """Return (word, token) for whether B is better, where the interval decides that."""
     if row.ratio is None or not row.better:
         return "", "muted"
@@ -172,7 +172,7 @@ def table_lines(comparison: Comparison, cells: int, glyphs: Glyphs) -> Iterable[
         yield _row_line(row, placed, columns is WIDE, glyphs)
 
 
-def in_order(comparison: Comparison) -> list[Row]:
+def in_order(comparison: Comparison) -> list[ComparisonRow]:
     """Return the rows to show, the most telling first.
 
     A step per sample says nothing new where steps are as large.
@@ -185,7 +185,7 @@ def in_order(comparison: Comparison) -> list[Row]:
         if row.key != "sample_seconds" or row.ratio is None or row.ratio != same
     ]
 
-    def place(row: Row) -> tuple[bool, int]:
+    def place(row: ComparisonRow) -> tuple[bool, int]:
         return row.a is None and row.b is None, ORDER.index(row.key) if row.key in ORDER else len(
             ORDER
         )
@@ -193,7 +193,7 @@ def in_order(comparison: Comparison) -> list[Row]:
     return sorted(rows, key=place)
 
 
-def _name(row: Row, cells: int) -> str:
+def _name(row: ComparisonRow, cells: int) -> str:
     """Return the title of a row, or what of it has room.
 
     The loss keeps where it was compared, because the list of runs has another one, the last.
@@ -204,7 +204,9 @@ def _name(row: Row, cells: int) -> str:
     return next((n for n in names if text_cells(n) <= cells), SHORT.get(row.key, row.title))
 
 
-def _row_line(row: Row, placed: list[tuple[Column, int]], wide: bool, glyphs: Glyphs) -> Line:
+def _row_line(
+    row: ComparisonRow, placed: list[tuple[Column, int]], wide: bool, glyphs: Glyphs
+) -> Line:
     word, token = verdict(row)
     sizes = {column.key: size for column, size in placed}
     mark = {

@@ -25,7 +25,7 @@ from ..widgets.text import Lines
 from .text import occupant_text
 
 if TYPE_CHECKING:
-    from ...lab.pitfalls import Pitfall
+    from ...lab.pitfalls import PitfallScripts
     from ...model.occupants import Occupant
 
 COLUMNS = (
@@ -36,7 +36,7 @@ COLUMNS = (
 SHOWN = {"error": "an error", "warning": "warnings", "figures": "numbers"}
 
 
-def load_pitfalls() -> list[Pitfall]:
+def load_pitfalls() -> list[PitfallScripts]:
     """Return all of the index.
 
     Raises :class:`~gpuscope.checked_rows.TableError`.
@@ -46,7 +46,7 @@ def load_pitfalls() -> list[Pitfall]:
     return load()
 
 
-def command_of(pitfall: Pitfall, cured: bool) -> list[str]:
+def command_of(pitfall: PitfallScripts, cured: bool) -> list[str]:
     """Return the command that is started, which is our own verb.
 
     It finds a Python with torch and puts the probe into it.
@@ -81,10 +81,10 @@ class PitfallsDialog(Dialog):
         super().__init__()
         self.runs = runs
         self._first = first
-        self._pitfalls: Sequence[Pitfall] = ()
+        self._pitfalls: Sequence[PitfallScripts] = ()
         self._problem = ""
         self._held: list[Occupant] = []
-        self._asked: tuple[Pitfall, bool] | None = None
+        self._asked: tuple[PitfallScripts, bool] | None = None
         """What was not started because somebody else uses its device."""
         self._table = LiveTable(COLUMNS, empty="reading the list", gap=2, id="pitfalls")
         self._about = Lines(id="pitfall-about")
@@ -118,7 +118,7 @@ class PitfallsDialog(Dialog):
         """Return how many GPUs there are; None while that is not known."""
         return self.runs.gpus
 
-    def _why_not(self, pitfall: Pitfall, cured: bool) -> str:
+    def _why_not(self, pitfall: PitfallScripts, cured: bool) -> str:
         needs, there = pitfall.needs_gpus(cured), self._gpus()
         return (
             f"needs {pitfall.needs(cured)}, and {there} are available"
@@ -152,7 +152,7 @@ class PitfallsDialog(Dialog):
             if str(self._output.border_title or "") != title:
                 self._output.border_title = title
 
-    def _row(self, pitfall: Pitfall) -> TableRow:
+    def _row(self, pitfall: PitfallScripts) -> TableRow:
         off = bool(self._why_not(pitfall, False) and self._why_not(pitfall, True))
         demo = self.runs.demo
         here = demo is not None and not demo.over and demo.name == pitfall.id
@@ -198,7 +198,7 @@ class PitfallsDialog(Dialog):
         if chosen.note:
             yield [("note     ", "muted"), (chosen.note, "muted")]
 
-    def _chosen(self) -> Pitfall | None:
+    def _chosen(self) -> PitfallScripts | None:
         return next(
             (pitfall for pitfall in self._pitfalls if pitfall.id == self._table.cursor_key), None
         )

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from ...lab.ledger import Entry, Ledger
+    from ...lab.ledger import Entry, RunLedger
 
 log = logging.getLogger("gpuscope.lab")
 T = TypeVar("T")
@@ -61,7 +61,7 @@ class Book:
     ``changed`` is called when something is new.
     """
 
-    def __init__(self, changed: Callable[[], None], ledger: Ledger | None = None) -> None:
+    def __init__(self, changed: Callable[[], None], ledger: RunLedger | None = None) -> None:
         self.entries: tuple[Entry, ...] | None = None
         self.problem: tuple[str, str, str] | None = None
         self._changed = changed
@@ -131,11 +131,11 @@ class Book:
         """Return an entry that has been read."""
         return next((entry for entry in self.entries or () if entry.id == key), None)
 
-    def _get(self) -> Ledger:
+    def _get(self) -> RunLedger:
         if self._ledger is None:
-            from ...lab.ledger import Ledger
+            from ...lab.ledger import RunLedger
 
-            self._ledger = Ledger()
+            self._ledger = RunLedger()
         return self._ledger
 
     def _trouble(self, error: Exception) -> None:

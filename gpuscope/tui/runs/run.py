@@ -20,7 +20,7 @@ from .devices import tensor_shares
 
 if TYPE_CHECKING:
     from ...lab.ledger import Entry
-    from ...lab.metrics import Failure, Started, Step
+    from ...lab.metrics import RunFailure, Started, Step
     from ...predict.errors import Estimate
     from ...store.view import HostView
 
@@ -188,7 +188,7 @@ class RunView:
         means = [total / count for total, count, _ in self._tensor.values() if count]
         return math.fsum(means) / len(means) if means and len(means) == len(self._tensor) else None
 
-    def reported(self, failure: Failure | None) -> dict[str, Any]:
+    def reported(self, failure: RunFailure | None) -> dict[str, Any]:
         """Return the document of a run whose worker ended without writing one.
 
         It has what the worker had reported until then, and ``failure``, or that it was killed.
@@ -197,7 +197,7 @@ class RunView:
 
         if self.started is None or self.last is None:
             return {}
-        ended = failure or metrics.Failure(
+        ended = failure or metrics.RunFailure(
             "The trainer was killed before it wrote down what it had measured.",
             "it did not end after its step.",
             "",

@@ -13,7 +13,7 @@ from pathlib import Path
 from ....exit_status import ExitStatus
 from ....lab import claim_report
 from ....lab.claim_run import LIMIT_SECONDS, QUICK_REPEATS, REPEATS, Machine, look, measure
-from ....lab.claims import BY_ID, CLAIMS, Claim, Result, in_words
+from ....lab.claims import BY_ID, CLAIMS, Claim, ClaimResult, in_words
 from ....lab.launch import find_python
 from ....process import atomic_file
 from ....text.units import count_text, duration_text
@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
 def _measure(args: argparse.Namespace, machine: Machine, repeats: int) -> int:
     claims, form, output = args.only, "json" if args.json else args.format, args.output
     begun = time.monotonic()
-    results: list[Result] = []
+    results: list[ClaimResult] = []
 
     def formatted(shape: str) -> str:
         if shape == "json":

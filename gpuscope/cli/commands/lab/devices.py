@@ -97,7 +97,7 @@ def occupants_of_run(
 
 def refusal(
     config: LabConfig, host: HostView, environ: Mapping[str, str] = os.environ, options: str = ""
-) -> metrics.Failure | None:
+) -> metrics.RunFailure | None:
     """Say why a run would disturb somebody, or return None.
 
     The text names who uses the GPUs that the run would take, and the command that takes free ones.
@@ -132,7 +132,7 @@ def refusal(
     why = "; ".join(map(str, others[:4])) + (
         f"; and {len(others) - 4} more" if len(others) > 4 else ""
     )
-    return metrics.Failure(
+    return metrics.RunFailure(
         f"{which} in use by another job.",
         f"{why}. Both would be slower, and may run out of memory.",
         again,
@@ -174,7 +174,7 @@ class TensorShare:
         ):
             self._thread = threading.Thread(target=self._sample, name="lab-tensor", daemon=True)
             self._thread.start()
-        elif isinstance(record, (metrics.Ended, metrics.Failure)):
+        elif isinstance(record, (metrics.RunEnded, metrics.RunFailure)):
             self._stop.set()
 
     def finish(self) -> tuple[float | None, str, str]:

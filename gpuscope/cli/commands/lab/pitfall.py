@@ -14,7 +14,7 @@ from ....attach import run as attach_run
 from ....errors import UsageError, UserError
 from ....exit_status import ExitStatus
 from ....lab.launch import find_python
-from ....lab.pitfalls import Pitfall, find, load
+from ....lab.pitfalls import PitfallScripts, find, load
 from ....process import child
 
 ASK_SECONDS = 60.0
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     return _become(chosen, args.cured, args.arguments)
 
 
-def _become(pitfall: Pitfall, cured: bool, arguments: Sequence[str]) -> NoReturn:
+def _become(pitfall: PitfallScripts, cured: bool, arguments: Sequence[str]) -> NoReturn:
     """Become the training, by the way of ``gpuscope run``. Raises UserError where that fails."""
     python = find_python()
     problem = _too_few_gpus(pitfall, cured, python)
@@ -75,7 +75,7 @@ def _become(pitfall: Pitfall, cured: bool, arguments: Sequence[str]) -> NoReturn
         raise UserError("The training cannot be started.", str(error)) from None
 
 
-def _about(pitfall: Pitfall, cured: bool) -> str:
+def _about(pitfall: PitfallScripts, cured: bool) -> str:
     if cured:
         return f"{pitfall.id}, fixed: {pitfall.cure}"
     shown = (
@@ -86,7 +86,7 @@ def _about(pitfall: Pitfall, cured: bool) -> str:
     return f"{pitfall.id}: {pitfall.title}. Shows as: {shown}"
 
 
-def _too_few_gpus(pitfall: Pitfall, cured: bool, python: str) -> str:
+def _too_few_gpus(pitfall: PitfallScripts, cured: bool, python: str) -> str:
     """Return why the script cannot run here, "" if it can or that is unknown.
 
     This is checked beforehand only for torchrun, whose output would bury the script's own message.
@@ -105,7 +105,7 @@ def _too_few_gpus(pitfall: Pitfall, cured: bool, python: str) -> str:
     return f"{pitfall.id} needs {pitfall.needs(cured)}, and the torch of {python} {found} here."
 
 
-def _document(pitfalls: Sequence[Pitfall]) -> dict[str, Any]:
+def _document(pitfalls: Sequence[PitfallScripts]) -> dict[str, Any]:
     return {
         "pitfalls": [
             {
@@ -132,7 +132,7 @@ def _document(pitfalls: Sequence[Pitfall]) -> dict[str, Any]:
     }
 
 
-def _in_words(pitfalls: Sequence[Pitfall]) -> str:
+def _in_words(pitfalls: Sequence[PitfallScripts]) -> str:
     width = max((len(one.id) for one in pitfalls), default=0)
     lines = [f"{one.id:{width}}  {one.needs():6}  {one.title}" for one in pitfalls]
     lines += [

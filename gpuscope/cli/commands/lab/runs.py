@@ -15,9 +15,9 @@ from typing import Any
 from ....errors import UsageError, UserError
 from ....exit_status import ExitStatus
 from ....lab import tables
-from ....lab.compare import Comparison, Row, compare
+from ....lab.compare import Comparison, ComparisonRow, compare
 from ....lab.intervals import ratio_figures
-from ....lab.ledger import Entry, Ledger
+from ....lab.ledger import Entry, RunLedger
 from ....lab.measures import MEASURES
 from ....lab.sweep import stored
 from ....text import width
@@ -125,13 +125,13 @@ def run(args: argparse.Namespace) -> int:
         "remove": _remove,
         "set-aside": _set_aside,
     }
-    return actions.get(args.action, _list)(args, Ledger())
+    return actions.get(args.action, _list)(args, RunLedger())
 
 
 # ── list and show ─────────────────────────────────────────────────────────────────────────────────
 
 
-def _list(args: argparse.Namespace, ledger: Ledger) -> int:
+def _list(args: argparse.Namespace, ledger: RunLedger) -> int:
     entries = ledger.entries(limit=args.limit)
     if args.json:
         print(
@@ -158,7 +158,7 @@ def _list(args: argparse.Namespace, ledger: Ledger) -> int:
     return ExitStatus.OK
 
 
-def _show(args: argparse.Namespace, ledger: Ledger) -> int:
+def _show(args: argparse.Namespace, ledger: RunLedger) -> int:
     if not _is_id(args.what):
         plan = stored(ledger, args.what)
         found = tables.results(plan, ledger.entries(limit=None, group=plan.group))
@@ -203,7 +203,7 @@ def _in_words(entry: Entry) -> list[str]:
     return output.table(rows)
 
 
-def _entry(ledger: Ledger, number: int) -> Entry:
+def _entry(ledger: RunLedger, number: int) -> Entry:
     entry = ledger.get(number)
     if entry is None:
         raise NoSuchRun(f"The ledger has no run {number}.", "", "gpuscope lab runs    lists them")
@@ -221,7 +221,7 @@ def _is_id(word: str) -> bool:
 # ── compare ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def _compare(args: argparse.Namespace, ledger: Ledger) -> int:
+def _compare(args: argparse.Namespace, ledger: RunLedger) -> int:
     if len(args.sides) < 2:
         raise UsageError(f"compare needs two or more sides.\n{COMPARANDS}")
     sides = [side(ledger, word, args.samples_per_step) for word in args.sides]
@@ -237,7 +237,7 @@ def _compare(args: argparse.Namespace, ledger: Ledger) -> int:
     return ExitStatus.OK
 
 
-def side(ledger: Ledger, word: str, samples: int | None = None) -> list[Entry]:
+def side(ledger: RunLedger, word: str, samples: int | None = None) -> list[Entry]:
     """Return the entries that an argument of ``compare`` means.
 
     Raises UsageError, NoSuchRun, LedgerError, SweepError and RecordedError.
@@ -320,14 +320,14 @@ def comparison_lines(one: Comparison) -> list[str]:
     return lines
 
 
-def _ratio_cells(row: Row) -> tuple[str, str]:
+def _ratio_cells(row: ComparisonRow) -> tuple[str, str]:
     if row.ratio is None:
         return DASH, DASH
     ratio, *ends = ratio_figures(row.ratio, row.low, row.high)
     return f"{ratio} ×", " … ".join(ends) or DASH
 
 
-def _verdict(row: Row) -> str:
+def _verdict(row: ComparisonRow) -> str:
     """Return whether B is better or worse, "" where the interval does not decide."""
     if not row.decided or not row.better or row.ratio is None:
         return ""
@@ -351,7 +351,7 @@ def _heading(entries: Sequence[Entry]) -> str:
 # ── export, remove, set aside ─────────────────────────────────────────────────────────────────────
 
 
-def _export(args: argparse.Namespace, ledger: Ledger) -> int:
+def _export(args: argparse.Namespace, ledger: RunLedger) -> int:
     ending = args.output.suffix.lower().lstrip(".") if args.output else ""
     kind = args.format or (ending if ending in tables.FORMATS else "md")
     if args.group:
@@ -392,7 +392,7 @@ def _exported(entries: Sequence[Entry], kind: str) -> str:
     return tables.runs_markdown(entries)
 
 
-def _remove(args: argparse.Namespace, ledger: Ledger) -> int:
+def _remove(args: argparse.Namespace, ledger: RunLedger) -> int:
     if bool(args.ids) == bool(args.group):
         raise UsageError("remove takes ids, or --group GROUP.")
     if args.group:
@@ -409,7 +409,7 @@ def _remove(args: argparse.Namespace, ledger: Ledger) -> int:
     return ExitStatus.OK
 
 
-def _set_aside(args: argparse.Namespace, ledger: Ledger) -> int:
+def _set_aside(args: argparse.Namespace, ledger: RunLedger) -> int:
     new = ledger.set_aside()
     print(
         f"Renamed to {clean(str(new))}. The next run starts a new ledger."

@@ -17,7 +17,7 @@ from ....exit_status import ExitStatus
 from ....lab import rules, tables, torch_probe
 from ....lab.config import ConfigError, LabConfig, add_toggles
 from ....lab.launch import find_python
-from ....lab.ledger import Entry, Ledger
+from ....lab.ledger import Entry, RunLedger
 from ....lab.matrix import (
     MAX_REPEATS,
     Matrix,
@@ -34,11 +34,11 @@ from ....lab.sweep import (
     REPEATS,
     STEPS,
     Objection,
-    Outcome,
-    Plan,
     State,
     Sweep,
     SweepError,
+    SweepOutcome,
+    SweepPlan,
     new_plan,
     stored,
     unfinished,
@@ -119,7 +119,7 @@ def run(args: argparse.Namespace) -> int:
     such value, or nothing is varied.
     """
     _writable(args.output)
-    ledger = Ledger()
+    ledger = RunLedger()
     earlier = stored(ledger, args.resume) if args.resume else None
     if earlier:
         plan = earlier
@@ -156,7 +156,7 @@ def run(args: argparse.Namespace) -> int:
 # ── what is to be run ─────────────────────────────────────────────────────────────────────────────
 
 
-def _plan(args: argparse.Namespace) -> Plan:
+def _plan(args: argparse.Namespace) -> SweepPlan:
     base = LabConfig.from_arguments(args)
     base = base if base.steps else base.changed("steps", STEPS)
     vary = vary_of(args.vary)
@@ -205,7 +205,7 @@ def _writable(path: Path | None) -> None:
         raise ConfigError(f"-o {clean(str(path))!r}: cannot write a file there.")
 
 
-def _announce(plan: Plan, before: Sequence[Entry], again: bool) -> None:
+def _announce(plan: SweepPlan, before: Sequence[Entry], again: bool) -> None:
     _say(*tables.objections(plan))
     total = len(plan.cells) * plan.repeats
     if again:
@@ -221,7 +221,7 @@ def _announce(plan: Plan, before: Sequence[Entry], again: bool) -> None:
         _say(f"{plan.group}: {shape} = {total} runs, interleaved, each in a fresh process.")
 
 
-def _print_plan(plan: Plan) -> None:
+def _print_plan(plan: SweepPlan) -> None:
     print(
         f"{len(plan.cells)} configurations × {plan.repeats} repeats = "
         f"{len(plan.cells) * plan.repeats} runs"
@@ -234,7 +234,7 @@ def _print_plan(plan: Plan) -> None:
 # ── other jobs, and the driver ────────────────────────────────────────────────────────────────────
 
 
-def _others(plan: Plan, force: bool) -> list[Occupant]:
+def _others(plan: SweepPlan, force: bool) -> list[Occupant]:
     """Return the jobs on the GPUs that the sweep would take.
 
     Raises :class:`SweepError` if there are any, unless ``force`` is set.
@@ -284,7 +284,9 @@ class Tensors:
 # ── results ───────────────────────────────────────────────────────────────────────────────────
 
 
-def _report(args: argparse.Namespace, plan: Plan, ledger: Ledger, outcome: Outcome) -> int:
+def _report(
+    args: argparse.Namespace, plan: SweepPlan, ledger: RunLedger, outcome: SweepOutcome
+) -> int:
     if outcome.failure is not None:
         _say(clean_lines(str(outcome.failure)))
         return ExitStatus.UNCHECKED
@@ -320,7 +322,7 @@ def _report(args: argparse.Namespace, plan: Plan, ledger: Ledger, outcome: Outco
     )
 
 
-def rendered(plan: Plan, found: Sequence[tables.CellResult], kind: str | None) -> str:
+def rendered(plan: SweepPlan, found: Sequence[tables.CellResult], kind: str | None) -> str:
     """Return the table as ``md``, ``csv``, ``json``, or (None) as text for a terminal."""
     if kind == "md":
         return tables.markdown(plan, found)

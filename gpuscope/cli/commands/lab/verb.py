@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _refusal(
     config: LabConfig, host: HostView | None, options: str, force: bool
-) -> metrics.Failure | None:
+) -> metrics.RunFailure | None:
     """Say why a run cannot be started, as far as this can be known without torch.
 
     The worker checks it again with torch.
@@ -86,7 +86,7 @@ def _refusal(
     )
 
 
-def _refuse(config: LabConfig, refused: metrics.Failure, as_json: bool) -> int:
+def _refuse(config: LabConfig, refused: metrics.RunFailure, as_json: bool) -> int:
     if as_json:
         reasons = {"": ("not_initialised", refused.what)}
         _print(metrics.document(config.to_mapping(), {}, reasons, error=refused))
@@ -132,11 +132,11 @@ def _write_down(document: dict[str, Any]) -> None:
 
     An error is reported, and the output of the run is still printed.
     """
-    from ....lab.ledger import Ledger, LedgerError
+    from ....lab.ledger import LedgerError, RunLedger
 
     sys.stdout.flush()
     try:
-        entry = Ledger().add(document, source="lab")
+        entry = RunLedger().add(document, source="lab")
     except (LedgerError, OSError) as error:
         print(f"Warning: the run is not in the ledger. {error}", file=sys.stderr)
     else:
