@@ -31,7 +31,7 @@ class Gpt(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.words, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, WORDS, bias=False)
-        self.blocks, self.norm = nn.Sequential(*(Block() for _ in range(3))), nn.LayerNorm(WIDTH)
+        self.blocks, self.norm = nn.Sequential(Block(), Block()), nn.LayerNorm(WIDTH)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         logits = self.head(self.norm(self.blocks(self.words(tokens))))

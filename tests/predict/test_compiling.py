@@ -16,6 +16,18 @@ HERE = "tests.predict.compiled_factories"
 BATCH = 4
 
 
+@pytest.fixture(scope="module")
+def by_switch() -> Traced:
+    """The GPT for an H200 with ``--compile``; inductor takes seconds to write its kernels."""
+    return steps.trace(Request(f"{HERE}:gpt", batch=BATCH, compile=True, architecture="9.0"))
+
+
+@pytest.fixture(scope="module")
+def inside() -> Traced:
+    """The same, compiled by the program."""
+    return steps.trace(Request(f"{HERE}:gpt_compiled_inside", batch=BATCH, architecture="9.0"))
+
+
 def kept_at_backward(traced: Traced) -> int:
     """Return the bytes that the first forward pass leaves behind."""
     trace, live, found = traced.trace, 0, {}
@@ -78,10 +90,9 @@ def test_normalised_rows_depend_on_their_inputs_in_a_compiled_graph() -> None:
     assert len(rows) >= 5
 
 
-def test_kernels_of_inductor_are_timed_before_their_first_run() -> None:
+def test_kernels_of_inductor_are_timed_before_their_first_run(by_switch: Traced) -> None:
     """Each time a buffer as large as the L2 cache of an H200 is filled, in the first step only."""
-    request = Request(f"{HERE}:gpt", batch=BATCH, compile=True, architecture="9.0")
-    trace = steps.trace(request).trace
+    trace = by_switch.trace
     second = next(mark.at for mark in trace.marks if mark.name == "step 2")
     places = [
         at
@@ -93,21 +104,21 @@ def test_kernels_of_inductor_are_timed_before_their_first_run() -> None:
     assert max(trace.sizes[trace.events[at]] for at in places) == 60 << 20
 
 
-def test_graphs_do_not_keep_the_inputs_that_they_were_compiled_with() -> None:
-    trace = steps.trace(Request(f"{HERE}:gpt_compiled_inside", batch=BATCH, steps=2)).trace
+def test_graphs_do_not_keep_the_inputs_that_they_were_compiled_with(inside: Traced) -> None:
+    trace = inside.trace
     freed = {~event for event in trace.events if event < 0}
     inputs = [
         block
         for block, size in enumerate(trace.sizes)
         if size == BATCH * factories.TOKENS * 8 and trace.owner(block).operation == "randint"
     ]
-    assert len(inputs) == 2
+    assert len(inputs) == Request("").steps
     assert freed.issuperset(inputs)
 
 
-def test_a_model_compiled_in_the_program_is_as_one_compiled_by_a_switch() -> None:
-    by_switch = steps.trace(Request(f"{HERE}:gpt", batch=BATCH, compile=True))
-    inside = steps.trace(Request(f"{HERE}:gpt_compiled_inside", batch=BATCH))
+def test_a_model_compiled_in_the_program_is_as_one_compiled_by_a_switch(
+    by_switch: Traced, inside: Traced
+) -> None:
     assert kept_at_backward(inside) == pytest.approx(kept_at_backward(by_switch), rel=0.01)
     for traced in (by_switch, inside):
         (doubt,) = traced.doubts
@@ -127,18 +138,17 @@ def test_convolutions_get_the_layout_and_the_buffers_that_inductor_chooses() -> 
 
 
 def test_graphs_that_inductor_cannot_lower_follow_simplified_rules(
-    monkeypatch: pytest.MonkeyPatch,
+    by_switch: Traced, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: object, **__: object) -> None:
         raise NotImplementedError
 
-    lowered = steps.trace(Request(f"{HERE}:gpt", batch=BATCH, compile=True, steps=1))
     monkeypatch.setattr(inductor, "write", fails)
     traced = steps.trace(Request(f"{HERE}:gpt", batch=BATCH, compile=True, steps=1))
     assert {doubt.operation: doubt.percent for doubt in traced.doubts} == {
         "torch.compile": compiling.LOWERED_PERCENT, "inductor": compiling.PERCENT,
     }  # fmt: skip
-    assert kept_at_backward(traced) == pytest.approx(kept_at_backward(lowered), rel=0.01)
+    assert kept_at_backward(traced) == pytest.approx(kept_at_backward(by_switch), rel=0.01)
 
 
 def test_graphs_that_are_captured_take_their_blocks_from_a_pool_of_their_own() -> None:
