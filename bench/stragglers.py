@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -32,6 +32,8 @@ ROOT = Path(__file__).parents[1]
 WORK_SECONDS, WITHIN_SECONDS, START_SECONDS = 0.04, 60.0, 120.0
 JUDGED_EVERY = 1.0
 SOURCE = "here"
+Spawn = Callable[[list[str], dict[str, str], Path], "subprocess.Popen[bytes]"]
+"""Starts this module with these words and variables; its errors go to the file."""
 
 
 @dataclass
@@ -78,7 +80,15 @@ class Job:
         return f"{self.ranks} ranks, {who:15} {said:20} {self.problem() or 'ok'}"
 
 
-def start(ranks: int, slow: int | None, times: float, seconds: float, folder: Path) -> Job:
+def _spawn(words: list[str], env: dict[str, str], errors: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "bench.stragglers", *words]
+    with errors.open("wb") as file:
+        return subprocess.Popen(command, cwd=ROOT, env=env, stderr=file)
+
+
+def start(
+    ranks: int, slow: int | None, times: float, seconds: float, folder: Path, spawn: Spawn = _spawn
+) -> Job:
     """Start a job with probes inside."""
     store = folder / f"store-{ranks}-{slow}"
     words = [str(ranks), str(store), str(-1 if slow is None else slow), str(times), str(seconds)]
@@ -93,15 +103,8 @@ def start(ranks: int, slow: int | None, times: float, seconds: float, folder: Pa
     job = Job(ranks, slow, [], [])
     for rank in range(ranks):
         job.errors.append(folder / f"errors-{ranks}-{slow}-{rank}")
-        with job.errors[-1].open("wb") as errors:
-            job.processes.append(
-                subprocess.Popen(
-                    [sys.executable, "-m", "bench.stragglers", "--as-rank", str(rank), *words],
-                    cwd=ROOT,
-                    env={**env, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-                    stderr=errors,
-                )
-            )
+        rank_env = {**env, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        job.processes.append(spawn(["--as-rank", str(rank), *words], rank_env, job.errors[-1]))
     return job
 
 
@@ -167,10 +170,12 @@ def judge(recording: Path, jobs: Sequence[Job]) -> None:
                 job.named.append((now - job.began, found.trainer.definition.rank))
 
 
-def run(counts: Sequence[int], times: float, seconds: float, folder: Path) -> list[Job]:
+def run(
+    counts: Sequence[int], times: float, seconds: float, folder: Path, spawn: Spawn = _spawn
+) -> list[Job]:
     """Run a job with a slower rank and one without for each number of ranks; return them judged."""
     jobs = [
-        start(count, slow, times, seconds + START_SECONDS, folder)
+        start(count, slow, times, seconds + START_SECONDS, folder, spawn)
         for count in counts
         for slow in (count - 1, None)
     ]

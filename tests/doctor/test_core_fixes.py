@@ -10,8 +10,6 @@ import contextlib
 import gc
 import math
 import os
-import subprocess
-import sys
 import tempfile
 import time
 import warnings
@@ -19,7 +17,7 @@ import warnings
 import pytest
 
 from gpuscope.doctor import table
-from tests.fakes import probe_client
+from tests.fakes import forking, probe_client
 from tests.fakes.cases import each
 
 torch = pytest.importorskip("torch", reason="needs torch")
@@ -332,14 +330,8 @@ def test_the_code_of_the_fixes_for_ranks_runs_in_a_group_of_one():
     wanted = [(name, number) for name, numbers in IN_A_GROUP.items() for number in numbers]
     begin = "import os\nfrom tests.doctor.test_core_fixes import in_a_group\n"
     code = f"{begin}for case in {wanted}: in_a_group(*case)\nos._exit(0)"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        cwd=probe_client.ROOT,
-        env=probe_client.environment(CUDA_VISIBLE_DEVICES=""),
-    )
+    environ = probe_client.environment(CUDA_VISIBLE_DEVICES="")
+    done = forking.completed(code, environ, seconds=300)
     assert [line for line in done.stdout.splitlines() if line.startswith("ran ")] == [
         f"ran {name} {number}" for name, number in wanted
     ], done.stderr

@@ -263,6 +263,20 @@ try:
 except ImportError:
     pass
 """
+
+
+def completed(
+    code: str, environ: dict[str, str], *, cwd: str | Path = ROOT, seconds: float = 120.0
+) -> subprocess.CompletedProcess[str]:
+    """Do what ``subprocess.run([python, "-c", code])`` does, in a fork that has torch already."""
+    fork = Forked(BEGINS + code, environ, cwd=cwd)
+    try:
+        out, err = fork.communicate(timeout=seconds)
+    finally:
+        fork.end()
+    return subprocess.CompletedProcess(code, fork.wait(), out, err)
+
+
 TRACES, WORKS, RANK = "gpuscope.predict.tracing", "gpuscope.lab.worker", "gpuscope.lab.rank"
 SERVES = "gpuscope.lab.fork_server"
 OF_THE_FORK = {

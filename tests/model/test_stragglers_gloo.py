@@ -7,9 +7,16 @@ import pytest
 from gpuscope.model import stragglers
 
 torch = pytest.importorskip("torch")
-from bench.stragglers import run  # noqa: E402
+from bench.stragglers import ROOT, run  # noqa: E402
+from tests.fakes import forking  # noqa: E402
 
 pytestmark = pytest.mark.slow
+
+
+def forked(words, env, errors):
+    """Start a rank without another import of torch."""
+    code = forking.BEGINS + forking.script("bench.stragglers", *words)
+    return forking.Forked(code, env, cwd=ROOT, output=errors)
 
 
 def test_the_rank_that_works_longer_is_named_and_a_healthy_job_is_left_alone(tmp_path, monkeypatch):
@@ -19,7 +26,7 @@ def test_the_rank_that_works_longer_is_named_and_a_healthy_job_is_left_alone(tmp
     cores a window of sleeps varies by some percent.
     """
     monkeypatch.setattr(stragglers, "MEASURED_SECONDS", 8.0)
-    slower, healthy = run([2], 2.0, 40.0, tmp_path)
+    slower, healthy = run([2], 2.0, 40.0, tmp_path, forked)
     assert slower.problem() == ""
     assert slower.named
     assert healthy.problem() == ""

@@ -5,20 +5,15 @@ It is answered, and the driver is never reached.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from gpuscope.predict.child import Tracer
 from gpuscope.predict.request import Request
+from tests.fakes import forking, probe_client
 
 pytestmark = pytest.mark.slow
 
 pytest.importorskip("torch")
-ROOT = Path(__file__).resolve().parents[2]
 NO_DRIVER = """
 import torch
 
@@ -43,15 +38,8 @@ for options in ({"optimizer": "adamw"}, {"optimizer": "adamw", "amp": "fp16", "f
 
 
 def test_a_build_with_cuda_and_no_device_is_never_asked():
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(
-        [sys.executable, "-c", NO_DRIVER],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env=environ,
-        timeout=200,
-    )
+    environ = probe_client.environment(CUDA_VISIBLE_DEVICES="")
+    done = forking.completed(NO_DRIVER, environ, seconds=200)
     assert done.returncode == 0, done.stderr[-3000:]
     assert len(done.stdout.splitlines()) == 3
     assert all("device_memory" in line for line in done.stdout.splitlines())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from argparse import ArgumentParser, Namespace
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +11,7 @@ import pytest
 from gpuscope.cli.commands.predict import verb as predict_verb
 from gpuscope.predict.child import Tracer
 from gpuscope.predict.request import Request, Traced
+from tests.fakes import forking, probe_client
 
 pytestmark = pytest.mark.slow
 
@@ -63,7 +62,5 @@ def test_a_program_that_sets_convolutions_alone_by_the_newer_switch_is_understoo
         f"import torch; torch.backends.cudnn.conv.fp32_precision = {precision!r}\n"
         "from gpuscope.predict.tracing.convolution_sizes import tf32_allowed; print(tf32_allowed())"
     )
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=120
-    )
+    done = forking.completed(code, probe_client.environment())
     assert done.stdout.strip() == str(precision == "tf32"), done.stderr
