@@ -50,22 +50,23 @@ def _load_of_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def no_frames_for_nobody(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put no frames together in quick tests that no terminal shows.
+def no_frames_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put no frames together that no terminal shows.
 
     They are a sixth of what a test of a screen costs. What a test reads of the screen is drawn when
-    it reads it. ``make test-all`` draws each frame, and so does a file of tests that looks at what
-    goes to the terminal: it has a fixture of this name that does nothing.
+    it reads it. Apps that say that they draw, those with a terminal of the tests among them, draw
+    each frame, as does a file of tests that looks at what goes to the terminal: it has a fixture of
+    this name that does nothing.
     """
 
     def render_update(
         self: Compositor, full: bool = False, screen_stack: Any = None, **more: Any
     ) -> Any:
-        if full or not active_app.get().is_headless:
+        app = active_app.get()
+        if full or getattr(app, "draws", not app.is_headless):
             return _render_update(self, full, screen_stack, **more)
         visible_screen_stack.set(screen_stack or [])
         self._dirty_regions.clear()
         return None
 
-    if "not slow" in request.config.option.markexpr:
-        monkeypatch.setattr(Compositor, "render_update", render_update)
+    monkeypatch.setattr(Compositor, "render_update", render_update)
