@@ -54,7 +54,7 @@ def command(words: List[str], env: Mapping[str, str]) -> List[str]:
     if words[0] == "-m":
         if len(words) == 1:
             raise CannotRun("no module after -m")
-        return [python(env), *words]
+        return [_python_with_torch(env), *words]
     if words[0].startswith("-"):
         raise CannotRun(
             f"no such option: {words[0]}. Put Python's options after --:  gpuscope run -- python "
@@ -64,9 +64,9 @@ def command(words: List[str], env: Mapping[str, str]) -> List[str]:
         return list(words)
     if os.path.exists(words[0]):
         _check_script(words[0])
-        return [python(env), *words]
+        return [_python_with_torch(env), *words]
     if words[0] in ("python", "python3"):
-        return [python(env, (words[0], "python3", "python")), *words[1:]]
+        return [_python_with_torch(env, (words[0], "python3", "python")), *words[1:]]
     try:
         return [_program(words[0], env), *words[1:]]
     except CannotRun:
@@ -79,20 +79,9 @@ def command(words: List[str], env: Mapping[str, str]) -> List[str]:
 def python(env: Mapping[str, str], names: Tuple[str, ...] = ("python3", "python")) -> str:
     """Return the Python of $VIRTUAL_ENV, else of $CONDA_PREFIX, else of PATH.
 
-    It runs the trainer, and need not be the Python that runs gpuscope. Where no environment is
-    active and only gpuscope's own Python has torch, it is that one.
+    It runs the trainer, and need not be the Python that runs gpuscope.
     """
-    found = _environments_python(env)
-    if found:
-        return found
-    for name in names:
-        found = shutil.which(name, path=env.get("PATH"))
-        if found:
-            break
-    own = sys.executable
-    mine = find_spec("torch") if own and own != found else None
-    if mine is not None and mine.origin and not (found and _has_torch(found)):
-        return own
+    found = _environments_python(env) or _python_on_path(env, names)
     if found:
         return found
     raise CannotRun(
@@ -101,18 +90,36 @@ def python(env: Mapping[str, str], names: Tuple[str, ...] = ("python3", "python"
     )
 
 
-def _has_torch(program: str) -> bool:
-    """Tell whether a Python finds torch, which it does not import."""
-    import subprocess  # few runs need it
+def _python_with_torch(
+    env: Mapping[str, str], names: Tuple[str, ...] = ("python3", "python")
+) -> str:
+    """Return what :func:`python` does, or gpuscope's own Python.
 
-    asked = [
-        program,
-        "-c",
-        "import importlib.util as u; raise SystemExit(not u.find_spec('torch'))",
-    ]
+    It is that one where no environment is active and only gpuscope's own has torch.
+    """
+    own = sys.executable
+    if own and not _environments_python(env):
+        found, mine = _python_on_path(env, names), find_spec("torch")
+        if found != own and mine is not None and mine.origin and not _has_torch(found):
+            return own
+    return python(env, names)
+
+
+def _python_on_path(env: Mapping[str, str], names: Tuple[str, ...]) -> Optional[str]:
+    found = (shutil.which(name, path=env.get("PATH")) for name in names)
+    return next(filter(None, found), None)
+
+
+def _has_torch(program: Optional[str]) -> bool:
+    """Return whether a Python finds torch, which it does not import."""
+    if program is None:
+        return False
+    from ..process import child  # few runs need it
+
+    question = "import importlib.util as u; raise SystemExit(not u.find_spec('torch'))"
     try:
-        return subprocess.run(asked, timeout=ASK_SECONDS, stderr=subprocess.DEVNULL).returncode == 0
-    except (OSError, subprocess.TimeoutExpired):
+        return not child.ask([program, "-c", question], ASK_SECONDS).failure
+    except OSError:
         return False
 
 

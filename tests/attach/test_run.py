@@ -101,14 +101,17 @@ def test_python_is_the_environments_then_paths(tmp_path, monkeypatch):
 
 def test_gpuscopes_own_python_is_taken_where_only_that_has_torch(tmp_path, monkeypatch):
     env = environ_of(tmp_path, "python3")
+
+    def taken(environment):
+        return run.command(["python", "-m", "train"], environment)[0]
+
     monkeypatch.setattr(run, "find_spec", lambda _: SimpleNamespace(origin="torch"))
-    assert run.python(env) == str(tmp_path / "bin/python3"), "it has torch too"
+    assert taken(env) == str(tmp_path / "bin/python3"), "it has torch too"
     (tmp_path / "bin/python3").write_text("#!/bin/sh\nexit 1\n")
-    assert run.python(env) == sys.executable
-    assert run.python({"PATH": "/not/there"}) == sys.executable
-    assert run.command(["python", "-m", "train"], env)[0] == sys.executable
+    assert taken(env) == sys.executable
+    assert taken({"PATH": "/not/there"}) == sys.executable
     monkeypatch.setattr(run, "find_spec", lambda _: None)
-    assert run.python(env) == str(tmp_path / "bin/python3")
+    assert taken(env) == str(tmp_path / "bin/python3")
 
 
 def test_words_become_a_command(tmp_path, monkeypatch):

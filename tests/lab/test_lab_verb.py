@@ -188,7 +188,7 @@ def test_everything_that_was_measured_is_told() -> None:
         "              graph break ×2 in train.py:7: print",
         *[f"              recompile in f{n}: shape" for n in range(5)],
         "              and 2 more places",
-        "grad scaler   32768, 3 steps skipped",
+        "grad scaler   32,768, 3 steps skipped",
         "peak memory   3.00 GiB allocated, 4.00 GiB reserved",
         "empty_cache   returned 1.00 GiB and took 4.00 ms per call",
         "tensor pipes  42 % busy",

@@ -89,8 +89,6 @@ class JobBrief(Vertical):
         if self._last is not None:
             self.call_after_refresh(self.show, *self._last)
 
-    on_mount = on_resize  # it may be asked to show something before it is there
-
     def compose(self) -> ComposeResult:
         with self._texts:
             with Vertical(classes="left"):
