@@ -130,3 +130,19 @@ def gpt_compiled_inside(batch: int, device: Any) -> Any:
 
 def breaks(batch: int, device: Any) -> Any:
     return _training(Breaks(), batch, device, True)
+
+
+class Rows1d(nn.Module):
+    """A convolution over positions, whose input does not lie together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(WIDTH, WIDTH, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = x.view(-1, 4, WIDTH).transpose(1, 2)
+        return self.conv(rows).square().mean()
+
+
+def positions(batch: int, device: Any) -> Any:
+    return _training(Rows1d(), batch, device, False)

@@ -195,3 +195,9 @@ def test_a_search_times_reductions_along_both_axes_with_arguments_of_their_own()
     assert sums * (1 << 17) // 32 in sought
     assert sums * (1 << 17) // 128 in sought
     assert sought.count(rows) >= 6
+
+
+def test_a_convolution_over_positions_that_do_not_lie_together_is_lowered() -> None:
+    """A torch with CUDA would ask the driver for the copy, which no GPU is there for."""
+    request = Request(f"{HERE}:positions", batch=8, compile=True, steps=1)
+    assert not [one for one in steps.trace(request).doubts if one.operation == "inductor"]

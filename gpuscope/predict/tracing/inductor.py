@@ -33,6 +33,7 @@ aten = torch.ops.aten
 CUDA = torch.device("cuda", 0)
 _META = torch.device("meta")
 _DEVICE_OF = torch.ops.prim.device.default
+_CONVOLUTIONS = (aten.convolution.default, aten.convolution_backward.default)
 PROCESSORS = {8: 108, 9: 132, 10: 148}
 """Multiprocessors by the major number of the compute capability."""
 Run = Callable[[list[Any]], Any]
@@ -163,6 +164,22 @@ def _without_device(plain: Any) -> Any:
     return classmethod(dispatch)
 
 
+def _without_copies(rule: Any) -> Any:
+    """Return torch's rule for fake convolutions, which copies the rows of a one-dimensional one."""
+
+    def convolution(mode: FakeTensorMode, func: Any, *args: Any, **kwargs: Any) -> Any:
+        given = (*args, *kwargs.values())
+        if not any(isinstance(one, FakeTensor) and one.dim() == 3 for one in given):
+            return rule(mode, func, *args, **kwargs)
+        hidden, mode.hidden = getattr(mode, "hidden", False), True
+        try:
+            return rule(mode, func, *args, **kwargs)
+        finally:
+            mode.hidden = hidden
+
+    return convolution
+
+
 def _like(value: Any, mode: FakeTensorMode, device: torch.device = DEVICE) -> Any:
     """Return a tensor of ``mode`` like this one.
 
@@ -205,7 +222,7 @@ def _as_if_cuda(architecture: tuple[int, int]) -> Iterator[None]:
     from torch._inductor import codecache, scheduler
     from torch._inductor.codegen.common import init_backend_registration
     from torch._inductor.runtime.hints import DeviceProperties
-    from torch._subclasses import fake_tensor
+    from torch._subclasses import fake_impls, fake_tensor
 
     properties = DeviceProperties(
         type="cuda",
@@ -225,10 +242,14 @@ def _as_if_cuda(architecture: tuple[int, int]) -> Iterator[None]:
     replaced.change(fake_tensor, "init_gpu_context", lambda *_: None)
     plain = FakeTensor.__torch_dispatch__
     replaced.change(FakeTensor, "__torch_dispatch__", _without_device(plain))
+    rules = fake_impls.op_implementations_dict
+    before = {name: rules[name] for name in _CONVOLUTIONS if name in rules}
+    rules.update({name: _without_copies(rule) for name, rule in before.items()})
     init_backend_registration()
     try:
         yield
     finally:
+        rules.update(before)
         replaced.restore()
 
 
