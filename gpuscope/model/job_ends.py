@@ -10,17 +10,18 @@ from types import MappingProxyType
 from typing import Literal
 
 from ..store.view import Gone, JobView, ProcView, TrainerView
+from ..wire.frames import DETACHED, INTERRUPTED, PROBE_REMOVED, PROGRAM_ENDED, UNWATCHED
 from .ranks import names_of
 
-INTERRUPTED = "interrupted with Ctrl-C"
-"""How the end reason of a probe begins if KeyboardInterrupt ended the program."""
 CAUSES = ("stopped", "failed", "killed", "left", "ended")
 """Words for an end; the first of these explains the other ends of the same job."""
 NOTHING_SENT: Mapping[int, str] = MappingProxyType({})
 _EXITED, _PROBE_GONE, _SEEN_GONE = "exited: ", "the probe is gone (", "exited"
-_WELL = ("the program has ended", "the program has come to its end", "finished")
-_REMOVED = ("it was removed", "it was taken out")
+_WELL = (PROGRAM_ENDED, "the program has come to its end", "finished")
+_REMOVED = (PROBE_REMOVED, DETACHED, UNWATCHED, "it was taken out")
 """The words of today's probe, then those of older ones, which recordings hold."""
+_FAILED = re.compile(r"exit code .+|[\w.<>]+(: .*)?", re.DOTALL)
+"""The last words of a probe whose program failed: the exit code, or the exception's type."""
 _SILENT = ("without cleanup", "killed (signal")
 RUNS_ON = "runs on"
 """How the reason begins if a process is out of sight and has not ended."""
@@ -99,7 +100,7 @@ def last_end(gone: Gone | None, process: ProcView | None) -> Gone | None:
     if process is None or process.gone is None or is_out_of_sight(process.gone):
         return gone
     why = gone.reason.removeprefix(_PROBE_GONE).partition("); the process ")[0]
-    known = gone.reason.startswith(_PROBE_GONE) and why not in _REMOVED
+    known = gone.reason.startswith(_PROBE_GONE) and _is_of_the_program(why)
     reason = f"{_EXITED}{why}" if known else UNKNOWN_HOW
     return Gone(process.gone.monotonic_seconds, process.gone.wall_seconds, reason)
 
@@ -123,19 +124,29 @@ def how_it_ended(gone: Gone, sent: str = "") -> End:
     text, goes_on = reason.removeprefix(_EXITED), reason.startswith(_PROBE_GONE)
     if goes_on:
         text = text.removeprefix(_PROBE_GONE).partition("); the process ")[0]
-    if text.startswith(INTERRUPTED):
+    if text == INTERRUPTED:
         return End("stopped", "muted", "by Ctrl-C")
     if goes_on and text in _WELL:
         return End("ended", "muted", "its process has not exited yet")
     if goes_on and text in _REMOVED:
-        return End("left", "muted", "its probe is gone, the process continues")
+        return End("left", "muted", "its probe was taken out, the process continues")
+    if goes_on and not _is_of_the_program(text):
+        return End("left", "muted", f"its probe is gone ({text}), the process continues")
     if goes_on or reason.startswith(_EXITED):
-        return End("ended", "ok") if text in (*_WELL, *_REMOVED) else End("failed", "bad", text)
+        if text in (*_WELL, *_REMOVED):
+            return End("ended", "ok")
+        failed = _FAILED.fullmatch(text) is not None
+        return End("failed", "bad", text) if failed else End("ended", "muted", text)
     if (killed := _SIGNAL.fullmatch(reason)) is not None:
         return End("killed", "bad", _signal_text(int(killed[1])))
     if any(words in reason for words in _SILENT):
         return End("killed", "bad", reason)
     return End("ended", "muted", UNKNOWN_HOW if reason == _SEEN_GONE else reason)
+
+
+def _is_of_the_program(text: str) -> bool:
+    """Return whether the last words of a probe say how its program ends."""
+    return text in (*_WELL, INTERRUPTED) or _FAILED.fullmatch(text) is not None
 
 
 def _signal_text(number: int) -> str:

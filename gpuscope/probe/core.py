@@ -14,7 +14,7 @@ import threading
 from time import monotonic, monotonic_ns, perf_counter
 from typing import Any, Callable, Dict, List, Optional
 
-from ..wire.frames import Event, Scalar
+from ..wire.frames import UNWATCHED, Event, Scalar
 from . import cuda, profiling, trackers, work, yama
 from .gauges import Gauges
 from .hooks import Hooks
@@ -212,7 +212,7 @@ class Probe:
         if server is None or server.watched:
             self._watched_at = now
         elif self.idle_seconds is not None and now - self._watched_at > self.idle_seconds:
-            server.stop("no viewer has been connected for long")
+            server.stop(UNWATCHED)
             self.detach()
 
     def _on_cuda(self) -> None:

@@ -10,7 +10,7 @@ import time
 from typing import Any, Callable, Dict, Optional
 
 from ..wire import injected
-from ..wire.frames import Hello
+from ..wire.frames import INTERRUPTED, Hello
 from . import collectives, rendezvous
 from .blackbox import BlackBox
 from .exit_reason import Endings
@@ -29,7 +29,6 @@ hang.
 """
 
 
-INTERRUPTED = "interrupted with Ctrl-C (KeyboardInterrupt)"
 MAX_WORDS = 200
 """Limit of the message of an exception that ended the program."""
 

@@ -15,7 +15,7 @@ import time
 from collections import deque
 from typing import Any, Callable, Deque, Dict, List, Optional, Tuple, Union
 
-from ..wire import codec
+from ..wire import codec, frames
 from ..wire.frames import Bye, Credit, Error, Event, Ping, Pong, Request, Result
 from . import rendezvous
 from .blackbox import BlackBox
@@ -106,14 +106,14 @@ class Server:
         except (OSError, RuntimeError):
             self._close()
             raise
-        atexit.register(self.stop, "the program has ended")
+        atexit.register(self.stop, frames.PROGRAM_ENDED)
         # A process of multiprocessing ends without atexit, but runs its own finalizers.
         util: Any = sys.modules.get("multiprocessing.util")
         process: Any = sys.modules.get("multiprocessing.process")
         try:
             if util is not None and process.parent_process() is not None:
                 self._finalizer = util.Finalize(
-                    None, self.stop, ("the program has ended",), exitpriority=0
+                    None, self.stop, (frames.PROGRAM_ENDED,), exitpriority=0
                 )
         except Exception:
             pass
@@ -135,7 +135,7 @@ class Server:
         """Set the reason that clients get at the end, because the program is about to end."""
         self._why = self._why or why
 
-    def stop(self, why: str = "it was removed") -> None:
+    def stop(self, why: str = frames.PROBE_REMOVED) -> None:
         """End the thread and remove the socket.
 
         Any thread may call this, also the probe's own. A second call does nothing.
@@ -413,7 +413,7 @@ class Server:
             return Result(request.id, {"hz": client.set_rate(float(hz))})
         if request.r == "detach":
             self._running, self._detach_requested = False, True
-            self._why = "detached on request"
+            self._why = frames.DETACHED
             return Result(request.id, {})
         if request.r == "cancel":
             return self._requests.cancel(request, client)

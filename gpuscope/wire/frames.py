@@ -318,7 +318,15 @@ class Key:
 
 @dataclass
 class Bye:
+    """The last frame: ``why`` is one of the words below, or the exception or the exit code."""
+
     why: str = ""
+
+
+PROGRAM_ENDED, INTERRUPTED = "the program has ended", "interrupted with Ctrl-C (KeyboardInterrupt)"
+PROBE_REMOVED, DETACHED = "it was removed", "detached on request"
+UNWATCHED = "no viewer has been connected for long"
+"""Why a probe ends: with its program, or, by the last three, while the program continues."""
 
 
 # ── requests and their answers ────────────────────────────────────────────────────────────────────

@@ -230,7 +230,7 @@ def test_a_probe_that_was_taken_out_leaves_a_process_that_is_followed_to_its_end
     ):
         number, _ = viewer.definition("trainer")
         gone = viewer.wait_for(frames.Event, lambda e: e.e == "gone" and e.id == number)
-        assert gone.text == "the probe is gone (it was removed); the process continues"
+        assert gone.text == f"the probe is gone ({frames.DETACHED}); the process continues"
         assert process.poll() is None
         around, _ = viewer.definition("proc", lambda p: p.pid == process.pid)
         assert not [e for e in viewer.all(frames.Event, e="gone") if e.id == around]

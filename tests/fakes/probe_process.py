@@ -111,7 +111,7 @@ class _Server:
             sample.why = [[TRAINER, "loss", "not_supported", "no progress bar"]]
         self.send(sample)
         if self.mode == "leaves" and self.step == 3:
-            self.send(frames.Bye("it was removed"))
+            self.send(frames.Bye(frames.DETACHED))
         if self.mode == "freeze" and self.step == 3:
             os.kill(os.getpid(), signal.SIGSTOP)
 

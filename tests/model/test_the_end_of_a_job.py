@@ -10,7 +10,7 @@ from gpuscope.doctor import live
 from gpuscope.doctor.finding import Finding
 from gpuscope.model.alerts import Alerts
 from gpuscope.model.alerts_settings import AlertSettings
-from gpuscope.model.job_ends import INTERRUPTED, job_end
+from gpuscope.model.job_ends import End, job_end
 from gpuscope.store.view import HostView, no_history
 from gpuscope.text import styled
 from gpuscope.tui.background.journal import Journal
@@ -26,7 +26,10 @@ from tests.fakes.views import host_of
 
 OF_RANKS, OF_PROCESSES = range(300, 304), range(100, 104)
 SOON = "the probe is gone (the program has ended); the process continues"
-TAKEN_OUT = "the probe is gone (it was removed); the process continues"
+TAKEN_OUT = [
+    f"the probe is gone ({why}); the process continues"
+    for why in (f.PROBE_REMOVED, f.DETACHED, f.UNWATCHED)
+]
 
 
 def sample_at(frames: list[f.Frame], seconds: float, **tables: list[object]) -> list[f.Frame]:
@@ -54,7 +57,7 @@ def notes(host: HostView) -> str:
 
 @pytest.mark.parametrize(
     ("reason", "seconds"),
-    [("exited: the program has ended", 6.0), (f"exited: {INTERRUPTED} (KeyboardInterrupt)", 25.0)],
+    [("exited: the program has ended", 6.0), (f"exited: {f.INTERRUPTED}", 25.0)],
 )
 def test_a_rank_that_has_just_ended_is_no_hang_of_the_others(reason: str, seconds: float):
     before = jobs.ranks(stalled=True)
@@ -99,14 +102,31 @@ def test_a_process_that_outlives_its_probe_has_ended_once_it_is_gone():
     assert [one.kind for one in alerts.look(after)].count("gone") == 4
 
 
-def test_how_a_process_ended_whose_probe_was_taken_out_is_not_known():
-    frames = gone(jobs.ranks(), OF_RANKS, TAKEN_OUT)
+@pytest.mark.parametrize("reason", TAKEN_OUT)
+def test_how_a_process_ended_whose_probe_was_taken_out_is_not_known(reason: str):
+    frames = gone(jobs.ranks(), OF_RANKS, reason)
     end = job_end(host_of(frames).jobs[0])
-    assert end is not None
-    assert (end.word, end.text) == ("left", "its probe is gone, the process continues")
+    text = "its probe was taken out, the process continues"
+    assert end == End("left", "muted", text)
     end = job_end(host_of(gone(frames, OF_PROCESSES, "exited", 600.0)).jobs[0])
     assert end is not None
     assert (end.word, end.text) == ("ended", "how is not known")
+
+
+@pytest.mark.parametrize(
+    ("reason", "word", "kind"),
+    [
+        ("exited: its owner went home", "ended", "muted"),
+        ("the probe is gone (it failed: KeyError); the process continues", "left", "muted"),
+        ("exited: torch.OutOfMemoryError: CUDA out\nof memory", "failed", "bad"),
+        ("exited: main.<locals>.Wrong", "failed", "bad"),
+        ("the probe is gone (exit code 3); the process continues", "failed", "bad"),
+    ],
+)
+def test_only_what_is_known_to_be_a_failure_is_called_one(reason: str, word: str, kind: str):
+    end = job_end(host_of(gone(jobs.ranks(), OF_RANKS, reason)).jobs[0])
+    assert end is not None
+    assert (end.word, end.kind) == (word, kind)
 
 
 def test_the_row_of_the_log_follows_when_only_the_judgement_changes():

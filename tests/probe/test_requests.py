@@ -16,7 +16,17 @@ import pytest
 from gpuscope.probe import long_requests, quick_requests
 from gpuscope.probe.steps import Steps
 from gpuscope.wire.codec import decode, encode
-from gpuscope.wire.frames import Ack, Blob, Error, Event, Progress, Request, Result
+from gpuscope.wire.frames import (
+    DETACHED,
+    Ack,
+    Blob,
+    Bye,
+    Error,
+    Event,
+    Progress,
+    Request,
+    Result,
+)
 from tests.fakes import allocator
 from tests.fakes.asking import KEYBOARD, ask, collect, tell
 from tests.fakes.probe_client import PLACE_APART, TRAINING, Reader, sockets, trainer, wait_for
@@ -276,7 +286,10 @@ def test_detach_switches_our_history_off_and_ends_what_is_under_way():
         ended = reader.until(
             lambda: next((f for f in reader.frames if isinstance(f, Error) and f.id == 2), None)
         )
-        assert (ended.code, ended.reason) == ("cancelled", "the probe stops: detached on request")
+        assert (ended.code, ended.reason) == ("cancelled", f"the probe stops: {DETACHED}")
+        while reader.next() is not None:
+            pass
+        assert reader.frames[-1] == Bye(DETACHED)
         out, err = process.communicate("end\n", timeout=30)
         how = {"context": "alloc", "stacks": "python", "max_entries": 5}
         assert out == f"{[('all', how), (None, {})]} ['MainThread']\n", err

@@ -93,13 +93,13 @@ def test_a_job_starts_and_ends_once_with_its_reason_and_last_loss():
             "the probe is gone (it was removed); the process continues",
             {},
             "probe lost",
-            "its probe is gone",
+            "its probe was taken out",
         ),
         (
             "the probe is gone (it was taken out); the process goes on",
             {},
             "probe lost",
-            "its probe is gone",
+            "its probe was taken out",
         ),
     ],
 )

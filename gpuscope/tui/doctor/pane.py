@@ -17,6 +17,7 @@ from ...store.view import HostView, TrainerView, by_key, by_pid
 from ...text import styled
 from ...text.styled import Line
 from ..background.finding_history import all_well
+from ..background.log_entry import PROBE_LOST
 from ..shell.keymap import bindings_of, key_of
 from ..shell.selection import USER, keys_of, on_device
 from ..shell.session import Session
@@ -268,7 +269,8 @@ class DoctorPane(Pane):
     def _checked_now(self, host: HostView, cells: int) -> list[Line]:
         journal = self.session.happened.on(host)
         opened = journal.of_group("findings")
-        over = [one for one in journal.of_group("jobs") if one.serial.endswith("/end")]
+        ends = [one for one in journal.of_group("jobs") if one.serial.endswith("/end")]
+        over = [one for one in ends if one.word != PROBE_LOST]
         tight = self._terminal[1] < ROOMY_ROWS
         return about(
             self.doctor,
