@@ -333,6 +333,23 @@ def test_an_event_in_full_says_what_its_gpu_and_its_job_do_now():
     assert not any(line.startswith("When") for line in few), "the list says it"
 
 
+@pytest.mark.parametrize(
+    ("pitfall", "who", "shown"),
+    [("gpu-health", "GPU 3", 2), ("gpu-health", "GPU 5", 3), ("num-workers", "GPU 3", 3)],
+)
+def test_what_a_gpu_and_the_doctor_both_report_is_one_row(pitfall, who, shown):
+    host = views.host_of(views.hung())
+    at = host.wall_seconds - 30
+    places = [("device", "GPU-3"), ("finding", pitfall, who), ("finding", "gpu-health", "GPU 3")]
+    rows = [
+        replace(entry(at, "gpu", "bad", place=places[0]), who="GPU 3"),
+        replace(entry(at, "findings", "bad", place=places[1]), who=who),
+        replace(entry(at + 600, "findings", "bad", place=places[2]), who="GPU 3"),
+    ]
+    assert (len(chosen(rows)), counts(rows)[ALL]) == (shown, shown)
+    assert len(chosen(rows, "findings")) == counts(rows)["findings"] == 2, "none is lost there"
+
+
 def test_what_the_doctor_says_now_belongs_to_the_rank_of_the_event():
     host = views.host_of(views.training())
     job = next(job for job in host.jobs if job.trainers)

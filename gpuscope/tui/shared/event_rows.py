@@ -28,6 +28,10 @@ DATED, OF_ANOTHER_DAY = len("Sep 20 13:13:20"), len("Sep 20 13:13")
 SHOWN = 500
 ALL = ""
 """The group that has all but :data:`~gpuscope.tui.background.log_entry.HIDDEN`."""
+OF_A_CARD = ("gpu-health", "gpu-clocks")
+"""Pitfalls of the findings on what a GPU reports itself, which have rows of the GPU as well."""
+SAME_SECONDS = 10.0
+"""A finding and the row of its GPU come within so long; a finding ends a while after the row."""
 NEWS = {
     "file": ("files", "saved"),
     "link": ("probe", "link"),
@@ -91,7 +95,7 @@ def chosen(
     needle = text.casefold()
     found = [
         one
-        for one in entries
+        for one in (entries if group else _once_each(list(entries)))
         if (one.group == group if group else one.group not in HIDDEN)
         and (until_seconds is None or one.wall_seconds <= until_seconds + 0.5)
         and needle in f"{one.word} {one.who} {one.text}".casefold()
@@ -100,10 +104,27 @@ def chosen(
     return found[-SHOWN:]
 
 
-def counts(entries: Iterable[LogEntry]) -> dict[str, int]:
+def _once_each(entries: Sequence[LogEntry]) -> list[LogEntry]:
+    """Return the entries without the findings that only repeat a row of their GPU."""
+    of_gpus = [one for one in entries if one.group == "gpu"]
+    return [
+        one
+        for one in entries
+        if one.place[:1] != ("finding",)
+        or one.place[1] not in OF_A_CARD
+        or not any(
+            row.who == one.who
+            and (row.token == "ok") == (one.token == "ok")
+            and abs(row.wall_seconds - one.wall_seconds) < SAME_SECONDS
+            for row in of_gpus
+        )
+    ]
+
+
+def counts(entries: Sequence[LogEntry]) -> dict[str, int]:
     """Return how many entries there are in each group, and in all that are shown together."""
     by_group = Counter(one.group for one in entries)
-    together = sum(n for group, n in by_group.items() if group not in HIDDEN)
+    together = sum(one.group not in HIDDEN for one in _once_each(entries))
     return {ALL: together, **{group: by_group[group] for group in GROUPS}}
 
 
