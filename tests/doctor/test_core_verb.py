@@ -21,8 +21,10 @@ from gpuscope.cli.commands.doctor import bundle as doctor_bundle
 from gpuscope.cli.commands.doctor import targets as doctor_targets
 from gpuscope.cli.commands.doctor import verb as doctor_verb
 from gpuscope.cli.main import perform
-from gpuscope.doctor import table
+from gpuscope.doctor import messages, table
+from gpuscope.doctor import report as reports
 from gpuscope.doctor.finding import Evidence, Finding, Fix, Report
+from tests.fakes.cases import each
 from tests.fakes.in_process import command
 
 MIXED = (
@@ -160,6 +162,34 @@ def test_words_that_name_nothing_known_are_said_to_do_so(capsys):
     document = json.loads(out)
     assert (code, document["findings"], document["examined"]) == (3, [], [])
     assert document["problems"][0]["reason"].startswith("The symptom: these words name no failure")
+
+
+@each("words", messages.ADVISED)
+def test_every_word_of_the_advice_is_understood(words):
+    found = messages.of_symptom(words)
+    assert found.findings
+    assert not found.problems
+
+
+@each("words", ("slow", "it is slow", "training is slow", "An epoch takes forever"))
+def test_plain_slowness_names_its_usual_causes_and_how_to_measure_it(words):
+    found = messages.of_symptom(words)
+    first = reports.finish(found, table.load()).findings[0]
+    assert (first.pitfall, "worker processes" in first.fixes[0].title) == ("num-workers", True)
+    assert {one.confidence for one in found.findings} == {"prior"}
+    assert [one for one in found.abstained if "Measure it: gpuscope why" in one.missing]
+
+
+def test_plain_slowness_is_asked_last():
+    told = messages.of_symptom("slow, and the loss is nan")
+    assert "bf16-instead-of-fp16" in {one.pitfall for one in told.findings}
+    assert "slow.plain" not in {one.cause for one in told.findings}
+    refused = "RuntimeError: CUDA out of memory."
+    assert messages.examine([refused], symptom="slow") == messages.examine([refused])
+
+
+def test_a_log_that_only_says_slow_gives_no_findings():
+    assert messages.examine(["step 40: slow, it takes forever"]) == ((), ())
 
 
 def test_a_symptom_beside_a_log_and_a_script(capsys, tmp_path):

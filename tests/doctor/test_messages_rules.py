@@ -239,7 +239,7 @@ def test_every_name_is_in_the_table():
     """Also of the causes that the samples above do not reach."""
     rows = table.load()
     used = {(one.pitfall, rule.cause) for rule in tables.rules() for one in rule.options}
-    for symptom in tables.symptoms((*tables.DESCRIBED, *tables.PRINTED)):
+    for symptom in tables.symptoms((*tables.DESCRIBED, *tables.PLAIN, *tables.PRINTED)):
         used |= {(one.pitfall, symptom.cause) for one in symptom.votes}
     for rule in tables.figure_rules().values():
         used |= {(one.pitfall, one.cause or rule.cause or rule.id) for one in rule.votes}

@@ -28,15 +28,14 @@ def test_every_pattern_compiles_and_every_rule_can_fire():
             re.compile(text.remove_spaces(pattern))
             assert "{{" not in pattern
         assert all(gate == gate.lower() and gate.strip() for gate in rule.gate), rule.cause
-    for symptom in tables.symptoms((*tables.DESCRIBED, *tables.PRINTED)):
+    for symptom in tables.symptoms((*tables.DESCRIBED, *tables.PLAIN, *tables.PRINTED)):
         re.compile(symptom.pattern)
 
 
 def test_every_file_is_read():
     single = ("weights", tables.FIGURES, tables.ABSTENTIONS, tables.CIRCUMSTANCES)
-    read = {
-        f"{name}.json" for name in (*tables.MESSAGES, *tables.DESCRIBED, *tables.PRINTED, *single)
-    }
+    described = (*tables.DESCRIBED, *tables.PLAIN, *tables.PRINTED)
+    read = {f"{name}.json" for name in (*tables.MESSAGES, *described, *single)}
     assert {path.name for path in tables.FOLDER.iterdir()} == read
 
 

@@ -18,9 +18,11 @@ SYMPTOM = "symptom"
 """The source that evidence names for the user's own words."""
 THE_SYMPTOM = "the symptom"
 """How a report names the user's own words among what was examined."""
+ADVISED = ("slow", "memory grows", "hangs", "loss is nan")
+"""Words for the commonest failures. Each is known here when it is given alone."""
 NOTHING_KNOWN = (
-    "The symptom: these words name no failure that is known here. Next: say what happens (slow, "
-    "memory grows, hangs, loss is nan) and when, or give the log: gpuscope doctor LOG"
+    "The symptom: these words name no failure that is known here. Next: say what happens "
+    f"({', '.join(ADVISED)}) and when, or give the log: gpuscope doctor LOG"
 )
 
 

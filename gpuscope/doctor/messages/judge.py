@@ -43,6 +43,8 @@ def judge(
             for vote in described
         ]
         refusals += refused
+        if not votes and not refusals:
+            votes += symptoms.plain_votes(symptom)
     chosen = choose_best(votes)
     return add_effects(map(finding, chosen), refusals), tuple(_abstentions(chosen, refusals))
 
@@ -106,3 +108,5 @@ def _abstentions(chosen: list[Vote], refusals: list[OutOfMemory]) -> Iterator[Ab
         yield tables.abstentions()["no-trend"]
     if any(vote.cause.startswith("disguise.cublas") for vote in chosen):
         yield tables.abstentions()["index-behind-cublas"]
+    if any(vote.cause == "slow.plain" for vote in chosen):
+        yield tables.abstentions()["time-not-measured"]

@@ -18,7 +18,16 @@ def votes(log: Log, described: bool) -> Iterator[Vote]:
 
     ``described`` says that a person wrote the text to describe what happens.
     """
-    for symptom in tables.symptoms(tables.DESCRIBED if described else tables.PRINTED):
+    yield from _votes(log, tables.DESCRIBED if described else tables.PRINTED, described)
+
+
+def plain_votes(described: Log) -> Iterator[Vote]:
+    """Yield the votes of a user's words that only say that it is slow."""
+    yield from _votes(described, tables.PLAIN, described=True)
+
+
+def _votes(log: Log, files: tuple[str, ...], described: bool) -> Iterator[Vote]:
+    for symptom in tables.symptoms(files):
         found = log.words(symptom.pattern)
         if found is None:
             continue

@@ -27,6 +27,8 @@ MESSAGES = ("devices", "distributed", "host", "build", "libraries", "training", 
 """Files with rules on messages, in the order in which they are applied."""
 DESCRIBED = ("symptoms_speed", "symptoms_memory")
 """Files with the causes that a user's words support."""
+PLAIN = ("symptoms_plain",)
+"""The file with the causes that a user's words support where nothing else was found."""
 PRINTED = ("symptoms_printed",)
 """Files with the causes that printed readings support."""
 FIGURES = "figures"
