@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ..predict.measured_kernels import measured
 from ..predict.report import NAMES
+from ..text import signs
 from ..text.styled import Line, hang
 from ..text.styled import cut as cut_line
 from ..text.units import MIB, bytes_text, count_text, duration_text, signed_bytes_text
@@ -16,9 +17,9 @@ from .outcome import BaselineChange, BudgetVerdict, Checked, Outcome, ScriptFind
 
 SIGNS = {
     "ok": ("✓", "accent"),
-    "info": ("·", "muted"),
-    "warning": ("△", "warn"),
-    "problem": ("▲", "bad"),
+    "info": (signs.INFO, "muted"),
+    "warning": (signs.WARN, "warn"),
+    "problem": (signs.BAD, "bad"),
     "unchecked": ("?", "warn"),
 }
 MOST_PARTS = 6

@@ -10,6 +10,7 @@ from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from ..exit_status import ExitStatus
+from ..text import signs
 from ..text.units import count_text
 from ..text.width import cells, wrap
 from ..wire.clean import clean
@@ -25,7 +26,7 @@ Made = TypeVar("Made", Abstained, Effect, EndedTrainer, Evidence, Finding, Fix)
 MAX_FINDINGS, MAX_EVIDENCE, MAX_FIXES, MAX_OTHERS = 200, 20, 12, 500
 MAX_TEXT, MAX_CODE = 600, 4000
 SHOWN_EVIDENCE, SHOWN_FIXES = 6, 3
-_SIGNS = {"problem": ("▲", "bad"), "warning": ("△", "warn"), "info": ("·", "muted")}
+_TOKENS = {"problem": "bad", "warning": "warn", "info": "muted"}
 _PLAIN = {
     "▲": "!!",
     "▶": ">",
@@ -35,7 +36,7 @@ _PLAIN = {
     "─": "=",
     "✓": "ok",
     "±": "+-",
-    "△": "!",
+    "◆": "!",
     "·": "-",
     "→": "->",
     "–": "-",
@@ -214,7 +215,7 @@ def _checked(examined: Sequence[str], width: int) -> list[Line]:
 
 def _finding_lines(finding: Finding, width: int, shown: set[Evidence]) -> list[Line]:
     """Return the lines of a finding; evidence of an earlier finding (``shown``) is not repeated."""
-    sign, token = _SIGNS[finding.severity]
+    sign, token = signs.BY_SEVERITY[finding.severity], _TOKENS[finding.severity]
     tail = f"  {finding.confidence}" + (f", {finding.where}" if finding.where else "")
     parts = wrap(finding.title, max(width - 2, 20))
     out: list[Line] = [[(f"{sign} ", token), (parts[0] if parts else finding.pitfall, "title")]]
@@ -315,7 +316,7 @@ def _ending(report: Report, code: int | None, width: int) -> list[Line]:
 def summary(report: Report) -> str:
     """Return what a settled report comes to, as a sentence."""
     now = _present(report)
-    count = dict.fromkeys(_SIGNS, 0)
+    count = dict.fromkeys(_TOKENS, 0)
     for finding in now:
         if finding.confidence != "prior":
             count[finding.severity] += 1

@@ -19,6 +19,7 @@ from xml.etree.ElementTree import Element
 from ..doctor.finding import Finding, Fix
 from ..doctor.report import SHOWN_FIXES, fix_sentences
 from ..doctor.steps import steps_of
+from ..text import signs
 from ..text.units import ROUND_SECONDS
 from . import chart
 from .content import (
@@ -44,7 +45,6 @@ MAX_BYTES = 1_000_000
 TEXT_LIMITS = (2000, 400, 100)
 MAX_ROWS, MAX_BARS, MAX_LINES = 400, 120, 400
 """Rows of a table, rows with a bar, and lines of code that are shown of one part."""
-SIGNS = {"problem": "▲", "warning": "△", "info": "·"}
 
 
 @cache
@@ -373,7 +373,11 @@ def _finding(one: Finding) -> Element:
     commands = [text for text in (one.verify, more) if text]
     return element(
         "div",
-        element("h4", element("span", SIGNS.get(one.severity, "·"), class_="sign"), one.title),
+        element(
+            "h4",
+            element("span", signs.BY_SEVERITY.get(one.severity, signs.INFO), class_="sign"),
+            one.title,
+        ),
         element("p", about, class_="note"),
         element("ul", evidence, class_="evidence") if evidence else None,
         _labelled("Gain", one.effect.text) if one.effect is not None else None,

@@ -22,6 +22,8 @@ from rich.color import Color as RichColor
 from rich.style import Style
 from textual.theme import Theme
 
+from ..text import signs
+
 if TYPE_CHECKING:
     from textual.app import App
 
@@ -280,9 +282,9 @@ class Glyphs(NamedTuple):
     ellipsis: str = "…"
     cursor: str = "▸"
     ok: str = "●"
-    warn: str = "◆"
-    bad: str = "▲"
-    idle: str = "○"
+    warn: str = signs.WARN
+    bad: str = signs.BAD
+    idle: str = signs.INFO
     shared: str = "◇"
     oom: str = "▲"
     spared: str = "△"  # an OOM that the training survived

@@ -206,7 +206,8 @@ def test_the_text_tells_title_evidence_fix_and_what_to_run():
         examined=("log",),
     )
     shown = "\n".join(text(report, code=1))
-    assert "△ It is so.  definite, rank 3" in shown
+    assert "◆ It is so.  definite, rank 3" in shown
+    assert "○ It is so." in shown
     assert "line 5" in shown
     assert "line 6" not in shown
     assert "and 3 more lines of evidence" in shown
