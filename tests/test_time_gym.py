@@ -138,5 +138,5 @@ def test_it_measures_a_training_with_a_fault_and_its_cure_on_the_cpu(tmp_path):
     for one in rows:
         assert score.step_seconds(one) > 0
         assert one["why"]["looks"] > 25
-        assert "no CUDA here" in one["why"]["look"]["problem"]
+        assert "does not use CUDA" in one["why"]["look"]["problem"]
     assert "3 trainings, 0 did not run" in (tmp_path / "table.txt").read_text()

@@ -51,7 +51,7 @@ LONG_STEP = 2.0
 """A step that takes this many times the median, without its wait for a loader, has a pause."""
 SPREAD = 0.25
 """If half of the earlier steps differ by more than this share, the cost of the trace is unknown."""
-NO_CUDA = "no CUDA here: nothing to trace"
+NO_CUDA = "the training does not use CUDA"
 
 
 def serve(act: LongRequest, steps: Steps, ledger: TimeLedger) -> Answer:

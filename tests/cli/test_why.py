@@ -56,7 +56,7 @@ def ask(monkeypatch, capsys):
         work: Any = None,
         **more: Any,
     ) -> tuple[int, str, str, list[Any]]:
-        none = fails("unsupported", "no CUDA here: nothing to trace")
+        none = fails("unsupported", "the training does not use CUDA")
         uncounted = fails("refused", "parts of this training are compiled")
         seen = frames or frames_of(os.getpid())
         source = AskedSource(seen, time=time, look=look or none, work=work or uncounted, **more)
@@ -79,7 +79,7 @@ def test_it_says_what_takes_most_and_what_a_step_would_take_without_it(ask):
     assert "num_workers" in out
     assert [name for name, _ in asked] == ["time", "look", "work", "time", "recent"]
     assert "Useful work: not known: parts of this training are compiled." in said
-    assert "No GPU trace was taken: no CUDA here: nothing to trace." in said
+    assert "No GPU trace was taken: the training does not use CUDA." in said
     assert asked[0][1]["close_seconds"] == 0.01
 
 
@@ -641,7 +641,7 @@ def test_what_a_trainer_without_cuda_remembers_of_a_gpu_counts_nowhere():
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=90, cwd=Path(__file__).parents[2]
         )
-    assert told["look"] == {"problem": "no CUDA here: nothing to trace"}
+    assert told["look"] == {"problem": "the training does not use CUDA"}
     assert "read" not in {one["row"] for one in told["causes"]}
     found = json.loads(done.stdout)["findings"]
     assert not [one for one in found if str(one["cause"]).startswith("look.")]

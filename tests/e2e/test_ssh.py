@@ -136,7 +136,7 @@ def test_where_the_time_of_a_trainer_goes_is_told_from_afar(gpuscope):
         assert told["steps"] > 0
         seconds = sum(row["seconds"] for row in told["rows"])
         assert seconds == pytest.approx(told["window_seconds"], abs=0.001)
-        assert told["look"] == {"problem": "no CUDA here: nothing to trace"}
+        assert told["look"] == {"problem": "the training does not use CUDA"}
 
         done = gpuscope("why", f"good:{process.pid}", "--no-look")
         assert f"pid {process.pid}" in done.stdout.splitlines()[0]
