@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpuscope.cli import main as cli
+from gpuscope.cli.commands.tune import TrialLines
+from gpuscope.cli.progress_line import ProgressLine
 from gpuscope.exit_status import ExitStatus
 from gpuscope.lab.config import LabConfig
 from gpuscope.lab.ledger import Entry, entry_of
 from gpuscope.lab.sweep import cell_key
 from gpuscope.lab.tune import paste
-from gpuscope.lab.tune.findings import CandidateRow, Found
+from gpuscope.lab.tune.findings import CandidateRow, Found, Trial
 from gpuscope.lab.tune.judge import Speed
 from gpuscope.lab.tune.result import SearchResult
+from gpuscope.lab.tune.runner import SearchProgress
 
 
 @pytest.mark.parametrize(
@@ -132,3 +137,17 @@ def test_what_was_not_tried_is_not_called_slower():
     )
     assert "keep it. What was left" in told("slower", "not_tried").sentence()
     assert told("not_proved").sentence().startswith("Not proved: ")
+
+
+def test_the_reason_of_a_baseline_that_fails_is_printed_only_where_no_error_gives_it():
+    out, baseline = io.StringIO(), LabConfig()
+    lines = TrialLines(ProgressLine(out))
+    failed = entry_of({"error": {"what": "There is no module nosuch", "why": ""}})
+    search: Any = None  # no line needs it
+    first = SearchProgress(search, Trial(baseline, 0, "the baseline"), "baseline")
+    lines.show(first, failed)
+    assert out.getvalue() == "", "the search may end with an error that gives the reason"
+    lines.show(SearchProgress(search, Trial(baseline, 0, "less memory"), "amp=bf16"), failed)
+    said = out.getvalue().splitlines()
+    assert [line.count("There is no module nosuch") for line in said] == [1, 1]
+    assert "(the baseline)" in said[0]

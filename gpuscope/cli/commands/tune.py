@@ -322,24 +322,38 @@ class Driver:
 
 
 class TrialLines:
-    """Prints a line for each trial that has ended, and draws the one that runs."""
+    """Prints a line for each trial that has ended, and draws the one that runs.
+
+    A failure of the first trial is printed when another one follows. Where none does, the error
+    that ends the search gives the reason.
+    """
 
     def __init__(self, line: ProgressLine) -> None:
         self._line = line
         self._drawn_at = 0.0
+        self._first = True
+        self._held_back = ""
 
     def show(self, progress: SearchProgress, entry: Entry | None) -> None:
         """Show the progress; the parameters are those of ``OnProgress``."""
         trial = progress.trial
         if trial is None:
             return
+        if self._held_back:
+            self._line.finished(self._held_back)
+            self._held_back = ""
         spent = duration_text(progress.spent_seconds)
         if entry is not None:
             pace = entry.document.get("samples_per_second")
             outcome = (
                 f"{pace_text(pace)} samples/s" if isinstance(pace, (int, float)) else entry.failure
             )
-            self._line.finished(clean(f"{spent}  {progress.label}  {outcome}  ({trial.purpose})"))
+            ended = clean(f"{spent}  {progress.label}  {outcome}  ({trial.purpose})")
+            if self._first and entry.failure:
+                self._held_back = ended
+            else:
+                self._line.finished(ended)
+            self._first = False
         elif self._line.live and time.monotonic() - self._drawn_at >= DRAW_SECONDS:
             self._drawn_at = time.monotonic()
             best = sum(row.status == "kept" for row in progress.search.rows)
