@@ -32,7 +32,7 @@ NO_COURSES: Mapping[str, Sequence[float | None]] = MappingProxyType({})
 TOTAL, SPLIT = "total", "split "
 """The key of the row that the others add up to, and what keys of parts of a step begin with."""
 CLOCK = (
-    Column("step", "A STEP", 8, align="right"),
+    Column("step", "PER STEP", 8, align="right"),
     Column("share", "SHARE", 6, align="right"),
     Column("interval", "95 % CI", 9, align="right", priority=2),
     Column("part", "WHEN", 5, priority=3),
@@ -44,13 +44,13 @@ NARROW_CLOCK = (*CLOCK[:3], Column("course", f"{COURSE_CELLS} MIN", COURSE_CELLS
 row over so many minutes instead of a bar: there is no room for the chart.
 """
 GPU = (
-    Column("step", "A STEP", 8, align="right"),
+    Column("step", "PER STEP", 8, align="right"),
     Column("share", "SHARE", 6, align="right"),
     Column("bar", "", 5, flex=1, priority=1),
 )
 KERNELS = (
     Column("row", "WHAT", 30, flex=1),
-    Column("step", "A STEP", 8, align="right"),
+    Column("step", "PER STEP", 8, align="right"),
     Column("share", "SHARE", 6, align="right"),
     Column("bar", "", 12, priority=1),
 )
@@ -227,7 +227,7 @@ def rank_columns(ledgers: Mapping[str, TimeLedger], odd: Odd | None) -> tuple[Co
     )
     return (
         Column("rank", "RANK", 6, flex=1, most=24),
-        Column("step", "A STEP", 8, align="right"),
+        Column("step", "STEP TIME", 9, align="right"),
         *named,
     )
 
