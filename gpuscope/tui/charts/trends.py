@@ -150,7 +150,9 @@ class Trends(TimedChart):
                 out.append(line)
         out = [[]] * (height - axis - len(out)) + out  # axes side by side are on one line
         if axis:
-            ends = fit("now", now_cells, "right"), fit(heading, range_cells, "right")
+            # The axis of a live chart ends with "now", which then heads the newest values, too.
+            newest = "" if self._clock is None else "now"
+            ends = fit(newest, now_cells, "right"), fit(heading, range_cells, "right")
             line, labels = time_axis(self._window, names, inner, self._clock)
             labels = [(fit(styled.plain(labels), names + 1 + inner), "muted")]
             out += [line, [*labels, ("".join(ends) if range_cells else "", "faint")]]
