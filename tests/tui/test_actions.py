@@ -118,7 +118,7 @@ async def test_what_cannot_be_done_says_why():
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("left_square_bracket")
         await pilot.pause()
-        assert "Slower: no host is connected yet" in text(app).splitlines()[-1]
+        assert "Sample less often: no host is connected yet" in text(app).splitlines()[-1]
 
 
 @in_loop

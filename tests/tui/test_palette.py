@@ -148,6 +148,20 @@ async def test_oom_slow_and_hang_lead_to_the_doctor_a_pitfall_and_a_word():
 
 
 @in_loop
+async def test_slow_leads_to_what_says_why_before_the_rate_of_samples():
+    app = make_app(jobs.ranks())
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "Devices")
+        app.session.why_not = lambda need: ""  # the rate can be changed
+        found = matching_entries(app, app.main, "slow")
+        titles = [entry.title for entry in found]
+        assert titles[:2] == ["Time", "Doctor"]
+        assert "gpuscope why" in titles[2:4]
+        assert titles.index("Sample less often") > 4
+        assert "slower" in [entry.name for entry in matching_entries(app, app.main, "slower")]
+
+
+@in_loop
 async def test_a_word_is_explained():
     app = make_app(views.training(4.0))
     async with app.run_test(size=(120, 40)) as pilot:

@@ -91,8 +91,8 @@ OFTEN_MEANT = {
     "zoom": "history window time range longer",
     "zoom_back": "window time range shorter",
     "replay_back": "history rewind undo back in time travel",
-    "faster": "refresh rate update interval sampling hz",
-    "slower": "refresh rate update interval sampling hz",
+    "faster": "refresh rate update interval sampling hz speed",
+    "slower": "refresh rate update interval sampling hz speed",
     "filter": "search find grep",
     "help": "keys bindings shortcuts manual docs mouse",
     "redraw": "refresh",
@@ -426,7 +426,8 @@ def score(entry: PaletteEntry, query: str) -> int:
     """Return how well an entry fits a query; 0 where a word of the query is not in it."""
     title, also = entry.title.casefold(), entry.also.casefold()
     about, total = entry.about.casefold(), 0
-    meant = 70 if entry.kind else 95  # an action that is often meant, before what has the word
+    does = entry.kind in ("", "shell")  # an action, or a command for a shell
+    meant = 95 if does else 70  # what is often meant, before what has the word
     for word in query.casefold().split():
         points = max(
             _points(title, word, 100), _points(also, word, meant), _points(about, word, 30)
@@ -441,7 +442,7 @@ def score(entry: PaletteEntry, query: str) -> int:
         total += 200
     elif title.startswith(typed_words) and not entry.kind:  # an action that is being typed
         total += 50
-    return total + (10 if not entry.kind else 0)
+    return total + (10 if does else 0)
 
 
 def _points(text: str, word: str, most: int) -> int:

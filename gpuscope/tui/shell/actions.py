@@ -123,8 +123,8 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "slower",
         ("left_square_bracket",),
-        "Slower",
-        "samples a second; speed of a replay",
+        "Sample less often",
+        "fewer samples a second; a slower replay",
         "Look",
         needs="speed",
         footer=26,
@@ -132,8 +132,8 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "faster",
         ("right_square_bracket",),
-        "Faster",
-        "more samples a second; a replay runs twice as fast",
+        "Sample more often",
+        "more samples a second; a faster replay",
         "Look",
         needs="speed",
     ),
