@@ -257,6 +257,38 @@ async def test_the_cursor_goes_to_what_is_graver_and_stays_with_what_is_read_oth
         await until(pilot, "◆ finding number 5", "▸ ○ What was checked")
 
 
+@in_loop
+async def test_the_cursor_is_on_the_worst_that_holds_until_the_user_moves_it():
+    app = make_app(views.crowd(), "doctor")
+    at_home(app)
+    watch = app.session.doctor
+    over, hint, grave = (
+        Case(number, replace(finding, title=title), "live", past=number == 0)
+        for number, (finding, title) in enumerate(
+            zip(many(4)[1:], ("it was slow", "a hint", "it hangs"), strict=True)
+        )
+    )
+
+    async def show(*cases: Case) -> None:
+        watch._cases = cases
+        app.main.refresh_all()
+
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, "Nothing wrong was found.")
+        await show(replace(over, past=False))
+        await until(pilot, "▸ ◆ it was slow")
+        await show(over)
+        await until(pilot, "▸ ● Nothing wrong", "it was slow")
+        await show(hint, over)
+        await until(pilot, "▸ ○ a hint")
+        await pilot.press("1", "4")
+        await show(grave, hint, over)
+        await until(pilot, "▸ ◆ it hangs")
+        await pilot.press("j")
+        await show(grave, hint, over)
+        await until(pilot, "▸ ○ a hint", "  ◆ it hangs")
+
+
 def rows_of(*places: str, title: str = "A card is slow") -> list[Any]:
     found = [
         Case(number, replace(many(1)[0], title=title, where=place), "live")

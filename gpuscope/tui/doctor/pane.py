@@ -5,10 +5,9 @@ It has the arithmetic of each finding, what helps now, and the fixes for the nex
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
-from textual.binding import BindingType
 from textual.containers import Container, Vertical, VerticalScroll
 
 from ...doctor.order import SEVERITIES
@@ -18,13 +17,14 @@ from ...text import styled
 from ...text.styled import Line
 from ..background.finding_history import all_well
 from ..background.log_entry import PROBE_LOST
-from ..shell.keymap import bindings_of, key_of
+from ..shell.keymap import key_of
 from ..shell.selection import USER, keys_of, on_device
 from ..shell.session import Session
 from ..widgets.pane import WAITING, Pane, set_title
 from ..widgets.program import program
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines
+from .case_table import CaseTable
 from .checked_text import about, elsewhere, ended_page, happened, known_pitfalls, related
 from .filter_text import text_of
 from .proof import Proof, proof_of
@@ -61,12 +61,6 @@ AROUND_ROWS = 3
 ROOMY_ROWS, COURSE_ROWS = 30, 50
 LIST_SHARE, LIST_ROWS = 0.34, 3
 """Of the rows that the list may take above a finding, and how many it has in any case."""
-
-
-class CaseTable(LiveTable, inherit_bindings=False):
-    """The list of findings; a page down reads on in the finding, not in the list."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("CaseTable")]
 
 
 class DoctorPane(Pane):
@@ -137,15 +131,12 @@ class DoctorPane(Pane):
         self._table.border_subtitle = (
             f"{hidden} more without {needle!r}   {key_of('back')}: all" if hidden else ""
         )
-        before = self._table.rows
         rows = [row_of(group, host, glyphs) for group in groups]
         checked = about_row(self.doctor, host, glyphs)
         rows = [checked, *rows] if all_well(self.doctor.cases) else [*rows, checked]
-        on_top = not before or self._table.cursor_key == before[0].key
         self._table.show_columns(columns(rows, self._table.size.width or self._terminal[0] - 4))
         self._table.show(rows)
-        # who looks at the worst goes on looking at the worst
-        if on_top and self._is_graver(rows[0].key):
+        if not self._table.held and self._is_graver(rows[0].key):
             self._table.move_to(rows[0].key)
         self._share_out(len(rows))
         self._show_chosen(host)
@@ -158,7 +149,7 @@ class DoctorPane(Pane):
         """
         here, there = self._group(), self._groups.get(key)
         if key == ABOUT:
-            return here is None or here.first.dead
+            return here is None or here.first.dead or here.first.past
         if here is None or there is None or here.first.past:
             return True
         if here.first.dead != there.first.dead:
@@ -175,7 +166,7 @@ class DoctorPane(Pane):
             if case.finding.pitfall == pitfall
         ]
         if alike:
-            self._table.move_to(max(alike)[1])
+            self._table.hold(max(alike)[1])
             self.show(self.session.host)
         return bool(alike)
 
@@ -380,12 +371,12 @@ class DoctorPane(Pane):
             pid = found.definition.pid if found is not None else None
             of_it = (g.key for g in self._groups.values() if pid and pid in _pids_of(g))
             if (here := self._group()) is None or pid not in _pids_of(here):
-                self._table.move_to(next(of_it, ""))
+                self._table.hold(next(of_it, ""))
 
     def choose_row(self, key: str) -> None:
         """Put the cursor on this finding, where it still holds."""
         self.show(self.session.host)
-        self._table.move_to(key)
+        self._table.hold(key)
 
     def chosen(self, host: HostView) -> TrainerView | None:
         """Return the trainer that the finding is about."""
