@@ -246,6 +246,14 @@ async def test_a_finding_opens_in_the_doctor():
 
 
 @in_loop
+@pytest.mark.parametrize(("minutes", "window"), [(1, "1 min"), (3, "5 min")])
+async def test_the_clock_is_drawn_over_as_much_time_as_is_known(minutes, window):
+    app = make_app(clocks.of_ranks(1, minutes, slow=None), "time")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, f"Wall clock a step over {window}")
+
+
+@in_loop
 async def test_on_a_narrow_terminal_a_key_turns_what_stands_below_the_rows():
     app = make_app(clocks.of_ranks(), "time")
     async with app.run_test(size=(80, 24)) as pilot:

@@ -34,7 +34,7 @@ from ..shell.selection import keys_of
 from ..shell.session import Session
 from ..trainer.job_load import devices_of
 from ..trainer.step_layers import of_ledger as of_ledger_layers
-from ..trainer.time_history import WINDOW_SECONDS, courses, tokens_of
+from ..trainer.time_history import courses, tokens_of
 from ..widgets.pane import WAITING, set_title
 from ..widgets.program import program
 from ..widgets.table import LiveTable
@@ -65,7 +65,7 @@ from .text import (
     slow_lines,
     who,
 )
-from .without_ledger import next_window, part_detail, window_of
+from .without_ledger import next_window, part_detail, window_of, window_of_minutes
 
 if TYPE_CHECKING:
     from ...doctor.finding import Severity
@@ -344,7 +344,8 @@ class TimePane(MeasuredPanels):
         ends = [m["m"] / 1e9 + (m.get("seconds") or 0.0) for m in minutes]
         now = max([*ends, *([] if ended and ends else [host.sampled_seconds or 0.0])])
         clock = clock_at(self.session, host, now)
-        every = WINDOW_SECONDS / 100 if ends else self.session.charts_seconds or 0.1
+        window = self._zoomed or window_of_minutes(trainer, now)
+        every = window / 100 if ends else self.session.charts_seconds or 0.1
         charted = (
             *(trainer.key if trainer is not None else "", minutes, int(now / every), clock is None),
             *(self._terminal, self._load_rows, shown, self._steps_known, self.app.theme),
@@ -357,7 +358,6 @@ class TimePane(MeasuredPanels):
             self._draw_measured(host, trainer)
             return
         if shown[0]:
-            window = self._zoomed or WINDOW_SECONDS
             found = of_ledger_layers(self.session, trainer, recent(trainer), window, now)
             self._draw_steps(found, window, now, clock)
         window = self._zoomed or window_of(self.session, host, trainer)

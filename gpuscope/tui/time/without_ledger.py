@@ -152,7 +152,16 @@ def window_of(session: Session, host: HostView, trainer: TrainerView | None) -> 
     now = host.sampled_seconds or 0.0
     entity, column = (host.id, "cpu_percent") if trainer is None else (trainer.id, "step_seconds")
     known = session.history(entity, column, WINDOWS[-1]).seconds
-    span = now - known[0] if known else 0.0
+    return _shortest(now - known[0] if known else 0.0)
+
+
+def window_of_minutes(trainer: TrainerView | None, now: float) -> float:
+    """Return how much time the chart of a ledger shows: the shortest that has all of it."""
+    began = [minute["m"] / 1e9 for minute in trainer.minutes] if trainer is not None else []
+    return _shortest(now - min(began)) if began else WINDOWS[-1]
+
+
+def _shortest(span: float) -> float:
     return next((one for one in WINDOWS if one >= span), WINDOWS[-1])
 
 

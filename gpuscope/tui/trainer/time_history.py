@@ -12,7 +12,6 @@ from ...model.time_ledger import WORDS, TimeLedger, read
 from ...store.time_minutes import Minute
 from ..charts.stacked import Layer
 
-WINDOW_SECONDS = 600.0
 POINT_SECONDS = 5.0
 """A minute is drawn as points so far apart: the chart takes a longer pause for a gap."""
 NANOSECONDS, MINUTE_SECONDS = 1e9, 60.0
