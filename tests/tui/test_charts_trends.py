@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+from textual.app import App, ComposeResult
+
 from gpuscope.store.view import History
+from gpuscope.text.styled import plain
 from gpuscope.tui.charts.legend import legend_lines
+from gpuscope.tui.charts.load_strips import Lane, LoadStrips
 from gpuscope.tui.charts.stacked import as_one
-from gpuscope.tui.charts.trends import moves, share_rows
+from gpuscope.tui.charts.trends import Trend, Trends, moves, share_rows
+from tests.tui.snapshots import run, text
+
+
+class Both(App[None]):
+    """A chart of each kind, one below the other."""
+
+    def compose(self) -> ComposeResult:
+        yield Trends(classes="panel")
+        strips = LoadStrips(classes="panel")
+        strips.legend_elsewhere = "bar height = load"
+        yield strips
 
 
 def history(*values: float | None) -> History:
@@ -35,3 +50,31 @@ def test_a_legend_too_long_for_the_border_takes_a_line_and_hides_no_colour():
     assert len([text for text, token in above if token == "allocated"]) == 2, "none stands alone"
     low = "".join(text for text, _ in legend_lines(entries, 24, 5)[1])
     assert "+" in low, "a low chart has no line for it"
+
+
+def test_what_has_stopped_is_not_steady_and_its_hatch_is_explained():
+    found: list[str] = []
+
+    async def show(pilot) -> None:
+        values = [5.0] * 20 + [None] * 40
+        past, still = history(*values), history(*[5.0] * 60)
+        trends = [
+            Trend("step", "load1", past, str, step_age=47.0),
+            Trend("CPU", "load1", past, str),
+            Trend("host", "load1", still, str),
+            Trend("gap", "load1", history(*[5.0] * 58, None, None), str),
+        ]
+        pilot.app.query_one(Trends).show(trends, 60.0, 59.0)
+        lane = Lane("GPU 0", still, wasted_since=20.0)
+        strips = pilot.app.query_one(LoadStrips)
+        strips.show([lane], 60.0, 59.0)
+        await pilot.pause()
+        found.extend([text(pilot.app), plain(strips._subtitle)])
+
+    run(Both, show, 46, 14)
+    lines = {line.split()[0]: line for line in found[0].splitlines() if line.split()}
+    assert "none for 47 s" in lines["step"], "the age of the step, not of the last value"
+    assert "none for 40 s" in lines["CPU"]
+    assert "steady" in lines["host"]
+    assert "steady" in lines["gap"]
+    assert found[1] == "bar height = load  ░ no progress"

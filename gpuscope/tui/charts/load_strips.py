@@ -13,6 +13,7 @@ from typing import Any
 from textual.strip import Strip
 
 from ...store.view import History
+from ...text import styled
 from ...text.styled import Line, Piece, merged
 from ...text.units import percent_text
 from ..cells import fit
@@ -90,6 +91,16 @@ class LoadStrips(TimedChart):
             entries.append((glyphs.hatch, WASTED, "no progress"))
         self.legend(entries)
         self.repaint()
+
+    def _legend_lines(self, width: int, height: int) -> tuple[Line, Line]:
+        """Return the legend, which keeps the hatch also where it has no room for the colours."""
+        above, border = super()._legend_lines(width, height)
+        glyph, token, label = self._legend[-1] if self._legend else ("", "", "")
+        if token != WASTED or styled.plain(border) not in ("", self.legend_elsewhere):
+            return above, border
+        hatch: Line = [(glyph, token), (f" {label}", "muted")]
+        both: Line = [*border, ("  ", "muted"), *hatch] if border else hatch
+        return above, both if styled.cells(both) <= width - 2 else hatch
 
     def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
         lanes = self._lanes
@@ -178,7 +189,8 @@ def _lane(
     """Return a lane between its name and its mean or alarm, both on its lowest line."""
     mean = mean_of(values)
     text = percent_text(mean / 100, whole=True) if mean is not None else ""
-    text, token = (alarm, "bad") if alarm else (text, "text")
+    ends_wasted = wasted is not None and wasted < len(values)
+    text, token = (alarm, "bad") if alarm else (text, "muted" if ends_wasted else "text")
     drawn = lane_rows(values, rows, glyphs, wasted)
     return [
         [

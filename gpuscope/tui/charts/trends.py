@@ -17,6 +17,7 @@ from textual.strip import Strip
 from ...store.view import History
 from ...text import styled
 from ...text.styled import Line, merged
+from ...text.units import age_text
 from ...text.width import cells as text_cells
 from ..cells import fit
 from ..theme import Glyphs, Tokens
@@ -37,6 +38,10 @@ MOST_APART = 3
 MOST_ROWS = 3
 """The most lines of a reading that moves; more would only make a higher wall of colour."""
 RANGE, STEADY_WORD = "min – max", "steady"
+SILENT = "warn"
+"""The token of the words for a reading that has stopped."""
+SILENT_SECONDS = 5.0
+"""From so long on that the newest values are unknown, that is said in place of the range."""
 LEAST_COURSE = 12
 """Cells of a course at least; where there are fewer, the smallest and the largest are left out."""
 
@@ -47,6 +52,8 @@ class Trend:
 
     ``top`` is the most that it can be, None where its values decide. ``floor`` is where its scale
     begins: 0, or None for a curve whose shape matters more than its height, such as a loss.
+    ``step_age`` is the age in seconds of the step that the newest value is of, where it is of one:
+    a value of a step is left out only after a while.
     """
 
     label: str
@@ -55,6 +62,7 @@ class Trend:
     say: Callable[[float], str]
     top: float | None = None
     floor: float | None = 0.0
+    step_age: float | None = None
 
 
 def is_steady(values: Sequence[float | None]) -> bool:
@@ -117,11 +125,12 @@ class Trends(TimedChart):
         trends = self._trends
         if not trends or height < 1:
             return empty_strips(self._empty, width, height, tokens)
-        figures = [_figures(trend) for trend in trends]
+        figures = [_figures(trend, self._now) for trend in trends]
         names = max(text_cells(trend.label) for trend in trends)
-        now_cells = max(text_cells(now) for now, _ in figures) + 1
-        range_cells = max(text_cells(between) for _, between in figures) + 2
-        heading = RANGE if any(between != STEADY_WORD for _, between in figures) else ""
+        now_cells = max(text_cells(now) for now, *_ in figures) + 1
+        range_cells = max(text_cells(between) for _, between, _ in figures) + 2
+        ranges = (text for _, text, token in figures if token != SILENT and text != STEADY_WORD)
+        heading = RANGE if any(ranges) else ""
         range_cells = max(range_cells, text_cells(heading) + 2)
         if width - names - 1 - now_cells - range_cells < LEAST_COURSE:
             range_cells = 0
@@ -136,7 +145,7 @@ class Trends(TimedChart):
         gaps, each = gaps_before(tokens_of, free), max(len(rows) - 1, 1)
         apart = min(max(free // each, 1), MOST_APART)
         out: list[Line] = []
-        for place, (trend, (now, between), lines) in enumerate(
+        for place, (trend, (now, between, token), lines) in enumerate(
             zip(trends, figures, rows, strict=False)
         ):
             if place in gaps:
@@ -146,7 +155,7 @@ class Trends(TimedChart):
                 last = at == lines
                 line: Line = [(fit(trend.label if last else "", names + 1), "muted"), *cells]
                 line += [(fit(now if last else "", now_cells, "right"), "text")]
-                line += [(fit(between if last else "", range_cells, "right"), "faint")]
+                line += [(fit(between if last else "", range_cells, "right"), token)]
                 out.append(line)
         out = [[]] * (height - axis - len(out)) + out  # axes side by side are on one line
         if axis:
@@ -182,15 +191,33 @@ def gaps_before(tokens: Sequence[str], free: int) -> set[int]:
     return {at for _, at in sorted(between)[: max(free, 0)]}
 
 
-def _figures(trend: Trend) -> tuple[str, str]:
-    """Return the newest value, and the smallest and the largest where they are not the same."""
+def none_for(seconds: float) -> str:
+    """Return the words for values that have been unknown for so long."""
+    return f"none for {age_text(seconds)}"
+
+
+def _figures(trend: Trend, end: float) -> tuple[str, str, str]:
+    """Return the newest value; the smallest and the largest where they differ; and their token.
+
+    Where there have been no values for a while, that is said in place of the range.
+    """
     known = [v for v in trend.history.values if v is not None and math.isfinite(v)]
     newest = trend.history.values[-1]
     now = trend.say(newest) if newest is not None and math.isfinite(newest) else "–"
     if not known:
-        return now, ""
+        return now, "", "faint"
+    if newest is None and (age := _silence(trend, end)) >= SILENT_SECONDS:
+        return now, none_for(age), SILENT
     least, most = trend.say(min(known)), trend.say(max(known))
-    return now, STEADY_WORD if least == most else f"{least} – {most}"
+    return now, STEADY_WORD if least == most else f"{least} – {most}", "faint"
+
+
+def _silence(trend: Trend, end: float) -> float:
+    """Return for how long the values of a reading have been unknown."""
+    if trend.step_age is not None:
+        return trend.step_age
+    moments = zip(trend.history.seconds, trend.history.values, strict=True)
+    return end - max(moment for moment, value in moments if value is not None)
 
 
 def drawn_course(

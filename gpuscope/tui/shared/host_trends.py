@@ -85,17 +85,18 @@ def trainer_trends(
         return while_it_steps(session.history(trainer.id, column, seconds), steps)
 
     steps = [read(trainer, "step_seconds") for trainer in shown]
-    yield from named_trends("step", trainers, steps, duration_text)
+    yield from named_trends("step", trainers, steps, duration_text, of_steps=True)
     waits = [
         while_it_steps(_waits(session, one, seconds), session.history(one.id, "step", seconds))
         for one in shown
     ]
-    yield from named_trends("input wait", trainers, waits, share_text, 100.0)
+    yield from named_trends("input wait", trainers, waits, share_text, 100.0, of_steps=True)
     for trainer in shown:
         loss = read(trainer, "loss")
         if any(value is not None for value in loss.values):
             if not moves(loss):  # one that moves has a chart
-                yield Trend("loss", LOSS, loss, loss_text)
+                age = trainer.number("step_age_seconds")
+                yield Trend("loss", LOSS, loss, loss_text, step_age=age)
             return
 
 
@@ -119,8 +120,17 @@ def named_trends(
     say: Callable[[float], str],
     top: float | None = None,
     token: str = STEPS,
+    of_steps: bool = False,
 ) -> Iterator[Trend]:
-    """Yield one line for trainers that are alike, and lines of their own for those that are not."""
+    """Yield one line for trainers that are alike, and lines of their own for those that are not.
+
+    ``of_steps`` says that each value is one of a step, of which there are none while it hangs.
+    """
+
+    def trend(label: str, trainer: TrainerView, past: History) -> Trend:
+        age = trainer.number("step_age_seconds") if of_steps else None
+        return Trend(label, token, past, say, top, step_age=age)
+
     known = [
         (trainer, past, mean)
         for trainer, past in zip(trainers, pasts, strict=False)
@@ -136,12 +146,12 @@ def named_trends(
         odd = [one for one in known if one not in alike]
     for trainer, past, _ in odd:
         name = f", {_name(trainer, trainers)}" if len(trainers) > 1 else ""
-        yield Trend(f"{what}{name}", token, past, say, top)
+        yield trend(f"{what}{name}", trainer, past)
     if alike:
         who = "rank" if len({t.definition.job for t in trainers}) == 1 else "trainer"
         other = f"other {who}" if odd else who
         most = max(alike, key=lambda one: one[2])
-        yield Trend(f"{what}, {count_text(len(alike), other)}", token, most[1], say, top)
+        yield trend(f"{what}, {count_text(len(alike), other)}", most[0], most[1])
 
 
 def _mean(past: History) -> float | None:

@@ -73,11 +73,13 @@ def _read(host: HostView, process: ProcView, window: float, history: HistoryOf) 
 
     def trend(reading: TrendReading, entity: int, gpu: str = "", top: float | None = None) -> Trend:
         past: History = history(entity, reading.column, window)
+        age = None
         if trainer is not None and entity == trainer.id:  # one that stands draws nothing on
             past = while_it_steps(past, history(entity, "step", window))
+            age = trainer.number("step_age_seconds")
         floor = None if reading.column == "loss" else 0.0
         label = f"{reading.label}{gpu}"
-        return Trend(label, reading.token, past, reading.say, top or reading.top, floor)
+        return Trend(label, reading.token, past, reading.say, top or reading.top, floor, age)
 
     if trainer is not None:
         yield from (trend(reading, trainer.id) for reading in OF_TRAINER)
