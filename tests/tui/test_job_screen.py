@@ -337,9 +337,16 @@ def test_what_to_do_first_about_a_hang_are_keys_where_the_job_can_be_asked():
     )
     job = SimpleNamespace(key="j")
     case = Case(1, finding, "live", job="j")
-    first = [[plain(line) for line in next_lines(None, job, [case], live)] for live in (1, 0)]
-    assert first[0] == ["do first: S shows the stacks of its threads, K ends the job"]
-    assert first[1] == ["do first: Find it · how: tab 4, Doctor"]
+    replay = SimpleNamespace(link=SimpleNamespace(state="replay"))
+
+    def first(host, live, can_end=True):
+        return [plain(line) for line in next_lines(host, job, [case], live, can_end)][:1]
+
+    assert first(None, True) == ["do first: S shows the stacks of its threads, K ends the job"]
+    on_time = ["do first: S shows the stacks of its threads · how: tab 4, Doctor"]
+    assert first(None, True, can_end=False) == on_time
+    assert first(None, False) == ["do first: Read them"], "the Doctor's first, also without keys"
+    assert first(replay, False) == ["do first: Find it · how: tab 4, Doctor"]
 
 
 @in_loop

@@ -505,7 +505,7 @@ async def test_a_hang_has_a_table_of_what_it_did_meanwhile():
 async def test_a_hang_is_a_finding_of_the_tab():
     app = make_app(jobs.ranks(stalled=True), "time")
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "stalled for 47 s: rank 3 is", "do first: Find what it waits for")
+        await until(pilot, "stalled for 47 s: rank 3 is", "do first: Read the stacks")
 
 
 @in_loop

@@ -163,7 +163,8 @@ class OverviewPane(Pane):
             from .slurm import SlurmEnds
 
             self._slurm = SlurmEnds(self.session)
-        steps = first_steps(host, self.session.doctor.cases) if self._roomy else {}
+        live = not self.session.why_not("stacks")
+        steps = first_steps(host, self.session.doctor.cases, live) if self._roomy else {}
         return steps | (self._slurm.notes(host) if self._slurm is not None else {})
 
     def show_findings(self) -> None:

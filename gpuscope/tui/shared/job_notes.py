@@ -50,12 +50,15 @@ def state_lines(state: JobState | None) -> list[Line]:
     return [[(f"{state.word}: ", state.kind), (state.text, "text")]]
 
 
-def first_steps(host: HostView, cases: Sequence[Case]) -> dict[str, Line]:
-    """Return what to do first about each job whose trouble its own lines name, by its key."""
+def first_steps(host: HostView, cases: Sequence[Case], live: bool) -> dict[str, Line]:
+    """Return what to do first about each job whose trouble its own lines name, by its key.
+
+    ``live`` says that the jobs can still be asked.
+    """
     from .next_step import next_lines
 
     told = [case for case in cases if case.grave and case.finding.cause in ON_JOB_LINES]
-    found = ((job.key, next(iter(next_lines(host, job, told, False)), None)) for job in host.jobs)
+    found = ((job.key, next(iter(next_lines(host, job, told, live)), None)) for job in host.jobs)
     return {key: line for key, line in found if line is not None} if told else {}
 
 

@@ -15,40 +15,45 @@ if TYPE_CHECKING:
     from ..background.finding_history import Case
 
 
-def next_lines(host: HostView, job: JobView, cases: Sequence[Case], live: bool) -> Iterable[Line]:
+def next_lines(
+    host: HostView, job: JobView, cases: Sequence[Case], live: bool, can_end: bool = True
+) -> Iterable[Line]:
     """Return what to do first, and after it where a job has to end; nothing where all is well.
 
-    ``live`` says that the job can still be asked: a recording has no stacks to read.
+    The first step is the Doctor's. ``live`` says that the job can still be asked, ``can_end``
+    that the page has the key that ends it.
     """
     case = case_of_job(host, job, cases)
     if case is None:
         return
     hangs = any(STACKS.fullmatch(fix.command) for fix in case.finding.fixes)
     if hangs and live:
+        end: Line = [(", ", "text"), (key_of("signal", "JobScreen"), "bold accent")]
+        how: Line = [(f" · how: tab {key_of('doctor')}, Doctor", "muted")]
         yield [
             ("do first: ", "accent"),
             (key_of("act('stacks')", "JobScreen"), "bold accent"),
-            (" shows the stacks of its threads, ", "text"),
-            (key_of("signal", "JobScreen"), "bold accent"),
-            (" ends the job", "text"),
+            (" shows the stacks of its threads", "text"),
+            *([*end, (" ends the job", "text")] if can_end else how),
         ]
         return
     steps = steps_of(case.finding, host is not None and host.link.state == "replay")
-    steps = [fix for fix in steps if live or not STACKS.fullmatch(fix.command)]
     key = key_of("signal", "JobScreen")
     for word, fix in zip(("do first: ", "then:     "), steps, strict=False):
-        how = ""
+        said = ""
         if fix.command.startswith(KILL):
-            how = f" · {key}: end it, asks first" if live else f": {fix.command}"
+            said = f" · {key}: end it, asks first" if live else f": {fix.command}"
         elif fix is steps[min(1, len(steps) - 1)]:
-            how = f" · how: tab {key_of('doctor')}, Doctor"
-        yield [(word, "accent"), (fix.title.rstrip("."), "text"), (how, "muted")]
+            said = f" · how: tab {key_of('doctor')}, Doctor"
+        yield [(word, "accent"), (fix.title.rstrip("."), "text"), (said, "muted")]
 
 
-def first_step(host: HostView, job: JobView | None, cases: Sequence[Case]) -> list[Line]:
-    """Return what to do first about a job that stands still, in a line; none where nothing is."""
+def first_step(
+    host: HostView, job: JobView | None, cases: Sequence[Case], live: bool
+) -> list[Line]:
+    """Return what to do first about a job that stands still, in a line, on a page without K."""
     grave = [case for case in cases if case.finding.cause.startswith("stall.")]
-    return list(next_lines(host, job, grave, False))[:1] if job is not None else []
+    return list(next_lines(host, job, grave, live, False))[:1] if job is not None else []
 
 
 def case_of_job(host: HostView, job: JobView, cases: Sequence[Case]) -> Case | None:

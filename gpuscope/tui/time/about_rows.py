@@ -16,7 +16,7 @@ from .text import coverage_text, gpu_detail, row_detail, stopped_lines
 
 if TYPE_CHECKING:
     from ...doctor.live_causes import Judged
-    from ..background.finding_history import Case
+    from ..shell.session import Session
 
 
 def about_gpu_row(key: str, look: Look | None) -> tuple[str, list[Line]]:
@@ -38,9 +38,9 @@ def about_clock_row(
 
 
 def why_it_stands(
-    host: HostView, trainer: TrainerView, cases: Sequence[Case], hang_shown: bool = False
+    session: Session, host: HostView, trainer: TrainerView, hang_shown: bool = False
 ) -> list[Line]:
     """Return since when its job stands still and what to do first; nothing while it steps."""
-    job = host.job_of(trainer)
+    job, live = host.job_of(trainer), not session.why_not("stacks")
     lines = stopped_lines(standstill_of(trainer, job), hang_shown)
-    return [*lines, *first_step(host, job, cases)] if lines else []
+    return [*lines, *first_step(host, job, session.doctor.cases, live)] if lines else []

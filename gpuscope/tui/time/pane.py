@@ -169,7 +169,7 @@ class TimePane(MeasuredPanels):
         told = self._told = severities(self._cases(ranks))
         job = host.job_of(trainer)
         everything = self._trainers(host)
-        stopped = why_it_stands(host, trainer, self.session.doctor.cases)
+        stopped = why_it_stands(self.session, host, trainer)
         place = next((i for i, t in enumerate(everything) if t.key == trainer.key), 0)
         drawn = (
             trainer.key,
@@ -263,7 +263,7 @@ class TimePane(MeasuredPanels):
         job = host.job_of(trainer)
         hang = recent(trainer) if stands_still(trainer) else None
         hang = hang if hang is not None and hang.rows else None
-        stopped = why_it_stands(host, trainer, self.session.doctor.cases, hang is not None)
+        stopped = why_it_stands(self.session, host, trainer, hang is not None)
         slow = self._straggler(ranks) if not stopped else None
         slower = of_trainers(ranks, host, self.session.history) if not stopped else None
         weight = of_ranks(self._told)
