@@ -13,6 +13,8 @@ from ..text.units import bytes_text, duration_text, signed_bytes_text
 from .finding import Evidence, Severity
 from .live_scene import WORDINGS, Findings, LiveScene, place
 
+RECORD_SECONDS = 60
+"""A record of allocations this long names the line that keeps memory."""
 FRAGMENTED = 0.10
 """Memory is fragmented where this share of the card was reserved but never allocated."""
 FULL = 0.90
@@ -92,6 +94,7 @@ def _growth_findings(scene: LiveScene, room: MemoryRoom, trend: GrowthRate) -> F
         "steps": ends.text if ends is not None else None,
         "slope": bytes_text(trend.slope),
         "pid": trainer.definition.pid,
+        "record": RECORD_SECONDS if _can_record(ends) else None,
     }
     kept = blocks is not None and blocks <= TENSOR_BLOCKS
     yield WORDINGS.finding(
@@ -111,6 +114,11 @@ def _growth_findings(scene: LiveScene, room: MemoryRoom, trend: GrowthRate) -> F
         evidence=tuple(evidence[:1]),
         where=where,
     )
+
+
+def _can_record(ends: Forecast | None) -> bool:
+    """Return whether allocations can be recorded and written before the memory runs out."""
+    return ends is None or ends.seconds is None or ends.seconds >= 1.5 * RECORD_SECONDS
 
 
 def _arithmetic(left: float | None, ends: Forecast | None, trend: GrowthRate) -> Evidence:

@@ -185,6 +185,14 @@ def test_growth_that_runs_out_is_a_problem_with_its_arithmetic():
     ]
 
 
+@pytest.mark.parametrize(("kept", "in_time"), [(0.9, False), (0.1, True)])
+def test_a_record_of_a_minute_is_advised_only_where_the_memory_lasts_for_it(kept, in_time):
+    frames = one(80, sizes=[30 + kept * n for n in range(80)], eta_seconds=None, used=110.0)
+    first = next(finding for finding in found(frames) if finding.cause == "live.memory_grows")
+    recorded = [fix for fix in first.fixes if "; sleep 60; " in fix.command]
+    assert (len(recorded), first.fixes[0].now) == (in_time, True), first.title
+
+
 def test_tried_again_with_much_that_was_never_allocated_is_fragmentation():
     sizes = {"peak_allocated_bytes": 100 * GIB, "peak_reserved_bytes": 130 * GIB}
     frames = put(one(60, used=132.0, allocator=sizes), "alloc_retries", lambda q: 2 + q)

@@ -37,8 +37,8 @@ from tests.tui.pilot import feed, in_loop, make_app, until
 from tests.tui.snapshots import SIZES, check, text
 
 
-def growing(count: int = 80) -> list[f.Frame]:
-    """One trainer on one H200 that keeps 0.9 GiB more after each step."""
+def growing(count: int = 80, each: float = 0.9) -> list[f.Frame]:
+    """One trainer on one H200 that keeps ``each`` GiB more after each step."""
     out: list[f.Frame] = [
         views.hello(),
         views.host_def(),
@@ -46,7 +46,7 @@ def growing(count: int = 80) -> list[f.Frame]:
         *views.trainer(48201, 0, 1, "ada", True, "job-1"),
     ]
     for q, at, _ in views.ticks(count / 2):
-        after, step = 30 + 0.9 * q, 4000 + q
+        after, step = 30 + each * q, 4000 + q
         sample = f.Sample(q, int(at * 1e9), h=[views.host_row()])
         sample.g.append(views.device_row(0, after + 6, 95.0))
         sample.p.append(views.row("p", 101, cpu_percent=101.0, rss_bytes=9 * views.GIB))
@@ -425,7 +425,7 @@ async def test_while_the_screen_is_paused_nothing_is_judged():
 
 @in_loop
 async def test_y_copies_the_marked_fix_and_n_marks_another(tmp_path):
-    app = make_app(growing(), "doctor")
+    app = make_app(growing(each=0.3), "doctor")  # there is time to record for a minute
     async with app.run_test(size=(120, 50)) as pilot:
         copied: list[str] = []
         app.copy_to_clipboard = copied.append  # type: ignore[method-assign]
