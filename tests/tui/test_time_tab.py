@@ -481,6 +481,19 @@ async def test_a_recording_from_before_the_ledger_shows_steps_and_load():
 
 
 @in_loop
+async def test_what_the_doctor_found_on_two_gpus_comes_first_for_each_of_their_ranks():
+    source = ReplaySource(SHIPPED / "h200x2-ddp.gsr")
+    source.pause()
+    source.seek(60.0)
+    app = GpuscopeApp(Session(replay=source), "time")
+    async with app.run_test(size=(120, 40)) as pilot:
+        found = "Tensor cores idle on GPU 0, 1: matrix products likely in FP32 · how: tab 4, Doctor"
+        for rank in ("rank 1 (", "rank 0 ("):
+            await until(pilot, rank, found, absent="Nothing but forward")
+            await pilot.press("n")
+
+
+@in_loop
 async def test_the_odd_rank_comes_first_is_marked_and_its_finding_stands_on_a_small_terminal():
     app = make_app(views.training(), "time")
     async with app.run_test(size=(80, 24)) as pilot:

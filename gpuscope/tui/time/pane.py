@@ -54,7 +54,7 @@ from .rows import (
     rank_rows,
     with_names,
 )
-from .severities import marks_line, of_ranks, of_rows, rank_marks, severities
+from .severities import marks_line, most_to_gain, of_ranks, of_rows, rank_marks, severities
 from .text import (
     TIME,
     answer,
@@ -221,8 +221,9 @@ class TimePane(MeasuredPanels):
         weight = of_ranks(told)
         token = "text" if weight == "info" else SEVERITY_TOKENS[weight]
         narrow = self._terminal[0] < WIDE
+        found = most_to_gain(self._cases(ranks), self._clock.tokens.glyphs)
         sentence = (
-            answer(ledger, shown_odd, slow, slower, useful, causes, look, token, narrow)
+            answer(ledger, shown_odd, slow, slower, useful, causes, look, token, narrow, found)
             if not stopped
             else ()
         )

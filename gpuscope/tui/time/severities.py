@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ...model.stalls import stalled_ranks
 from ...text.styled import Line, Piece
 from ..doctor.text import SEVERITY_TOKENS, glyph_of
+from ..shell.keymap import key_of
 from ..theme import Glyphs
 from .text import OF_RANKS
 
@@ -47,6 +48,22 @@ def of_rows(judged: Iterable[Judged], found: Mapping[str, Severity]) -> dict[str
             told = (found.get(name, "info") for name in names)
             out[one.cause.clock.name] = _worst(*told, out.get(one.cause.clock.name, "info"))
     return out
+
+
+def most_to_gain(cases: Iterable[Case], glyphs: Glyphs) -> Line:
+    """Return the worst that the doctor found about time, in a line; empty where it found nothing.
+
+    Its title names the ranks or devices that it is about: it is shown for each rank of the job. A
+    hang is no slowness.
+    """
+    for case in cases:
+        finding = case.finding
+        if case.grave and not case.dead and not finding.cause.startswith("stall."):
+            token = SEVERITY_TOKENS[finding.severity]
+            how = f" · how: tab {key_of('doctor')}, Doctor"
+            sign = f"{glyph_of(finding.severity, glyphs)} "
+            return [(sign, token), (finding.title, "title"), (how, "muted")]
+    return []
 
 
 def marks_line(marked: Iterable[Severity], glyphs: Glyphs) -> Line:

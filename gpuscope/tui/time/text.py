@@ -113,13 +113,15 @@ def answer(
     look: Look | None = None,
     of_ranks: str = "text",
     brief: bool = False,
+    found: Line | None = None,
 ) -> Iterable[Line]:
     """Return what there is to say on top, one sentence a line, what brings most first.
 
     ``useful_work`` says what of the step's time the arithmetic of the model needs, "" while that
     is not known. ``causes`` are what makes it slow, what brings most first. ``of_ranks`` is the
     token of how grave the doctor takes it that a rank is slower than the others. With ``brief`` it
-    does not repeat the table.
+    does not repeat the table. ``found`` is the worst that the doctor found, which is said where
+    the clock has no cause.
     """
     told: list[tuple[float, str, str]] = []
     own = tuple(one for one in causes if odd is None or one.usual_share is None)
@@ -129,7 +131,10 @@ def answer(
     if odd is not None:
         told.append((odd.excess_share, odd_sentence(odd), of_ranks))
     (_, text, token), *others = sorted(told, key=lambda one: -one[0])
-    yield [(MOST_TO_GAIN if others and not brief else "", "muted"), (text, token)]
+    if found and not own and odd is None and ledger.sure:
+        yield found
+    else:
+        yield [(MOST_TO_GAIN if others and not brief else "", "muted"), (text, token)]
     for _, text, _ in others:
         told_so = (text, "text") if brief else (f"{text[:1].lower()}{text[1:]}", "text")
         yield [("" if brief else AND_THEN, "muted"), told_so]
