@@ -101,16 +101,17 @@ def test_the_child_examines_the_environment_and_what_died_here(tmp_path):
     )
     assert done.returncode == 0, done.stderr.decode()
     said = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [one["part"] for one in said] == ["environment", "left", "left", "end"]
+    assert [one["part"] for one in said] == ["environment", "died", "left", "left", "end"]
     assert any("torch" in one for one in said[0]["report"]["examined"])
-    assert all(one["name"] == f"python -c (pid {one['pid']})" for one in said[1:3])
-    firsts = {report_of(one["report"]).findings[0].cause: one for one in said[1:3]}
+    left = said[2:4]
+    assert all(one["name"] == f"python -c (pid {one['pid']})" for one in left)
+    firsts = {report_of(one["report"]).findings[0].cause: one for one in left}
     assert "end.unseen" in firsts
     (exception,) = (
         report_of(one["report"]) for cause, one in firsts.items() if cause != "end.unseen"
     )
     assert exception.findings[0].severity == "problem"
-    for one in said[1:3]:
+    for one in left:
         first = report_of(one["report"]).findings[0]
         assert abs(one["ended"] - time.time()) < 60
         assert f"pid {one['pid']}" in first.where

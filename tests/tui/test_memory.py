@@ -100,8 +100,8 @@ async def test_what_kind_of_process_it_is_stands_below():
 @in_loop
 async def test_of_more_gpus_than_fit_those_with_the_least_headroom_are_listed():
     app = make_app(views.training(60.0), "memory")
-    async with app.run_test(size=(120, 38)) as pilot:
-        screen = await until(pilot, "GPUs, 5 of 8: the least headroom", "▸ GPU 3 rank 3")
+    async with app.run_test(size=(120, 39)) as pilot:
+        screen = await until(pilot, "GPUs, 7 of 8: the least headroom", "▸ GPU 3 rank 3")
         assert "27.7 GiB" in line_with(screen, "GPU 3 rank 3 train.py")
         assert "GPU 7" not in screen, "it is free"
 
@@ -212,10 +212,11 @@ async def test_the_summary_is_asked_of_the_trainer_while_it_is_shown_and_not_bef
     app, source = asked()
     async with app.run_test(size=(120, 60)) as pilot:
         await until(pilot, "used (= nvidia-smi)")
-        assert source.asked == []
+        question = ("statistics", {"device": 3, "trainer": 316})
+        assert question not in source.asked
         await pilot.press("c")
         screen = await until(pilot, "torch.cuda.memory_summary, cuda:3", "large pool")
-        assert source.asked == [("statistics", {"device": 3, "trainer": 316})]
+        assert source.asked.count(question) == 1
         assert "48.0 GiB" in line_with(screen, "│ allocated")
         assert "4,113" in line_with(screen, "allocations")
         assert "3" in line_with(screen, "cudaMalloc retries")
