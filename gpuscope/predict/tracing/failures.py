@@ -84,7 +84,7 @@ def in_words(request: Request, error: BaseException) -> CannotPredict:
             f"{_CALIBRATE}",
             "custom_kernel",
         )
-    if "UninitializedParameter" in text or "UninitializedBuffer" in text:
+    if re.search(r"Uninitialized(Parameter|Buffer)|uninitialized parameter", text):
         return CannotPredict(
             f"{request.model} has lazy modules{at}, whose shapes are unknown before they run.",
             f"{kind}: {text}",
