@@ -482,7 +482,7 @@ async def test_ranks_on_two_hosts_are_one_job_and_are_attached_where_they_run(lo
     app = GpuscopeApp(Session(make_hosts=lambda hz: Hosts([here, there])), "overview")
     async with app.run_test(size=SIZE) as pilot:
         await until(pilot, "live")
-        await until(pilot, "n1", "n2", "Enter: this host")
+        await until(pilot, "n1", "n2", "2 hosts: 2 ok")
         await pilot.press("a")
         screen = await until(pilot, "train.py ×4", "rank 3 on n2")
         assert "990" not in screen

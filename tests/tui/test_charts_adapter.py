@@ -168,6 +168,6 @@ def test_plotext_is_loaded_by_the_first_draw_only() -> None:
     code = (
         "import sys; import gpuscope.tui.charts.line, gpuscope.tui.charts.stacked;"
         "assert 'plotext' not in sys.modules; from gpuscope.tui.charts import plotext_adapter as p;"
-        "p.draw([], p.Frame(0, 1, 0, 1, [], []), 20, 5); assert 'plotext' in sys.modules"
+        "p.draw([], p.Axes(0, 1, 0, 1, [], []), 20, 5); assert 'plotext' in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
