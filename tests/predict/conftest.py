@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -18,3 +19,13 @@ def _forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         if importlib.util.find_spec("torch") is not None:
             patch.setenv(PYTHON_VARIABLE, forking_python(tmp_path_factory.mktemp("python")))
         yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _own_kernels() -> Iterator[None]:
+    """Tracing leaves CUDA's rules for autocast in this process; other files want the CPU's own."""
+    yield
+    for name in ("autocast", "kernels"):
+        module = sys.modules.get(f"gpuscope.predict.tracing.{name}")
+        if module is not None:
+            module.uninstall()

@@ -98,7 +98,8 @@ def test_values_and_reasons_complete_each_other(reader):
         lambda: (
             reader.value("parameter_bytes", entity)
             and reader.value("gradient_bytes", entity) == reader.value("parameter_bytes", entity)
-        )
+        ),
+        seconds=60,
     )
     reader.until(
         lambda: reader.value("step_seconds") and reader.value("probe_cpu_percent") is not None
