@@ -9,7 +9,7 @@ from gpuscope.text.styled import plain
 from gpuscope.tui.charts.legend import legend_lines
 from gpuscope.tui.charts.load_strips import Lane, LoadStrips
 from gpuscope.tui.charts.stacked import as_one
-from gpuscope.tui.charts.trends import Trend, Trends, moves, share_rows
+from gpuscope.tui.charts.trends import Trend, Trends, moves, rows_of_trends
 from tests.tui.snapshots import run, text
 
 
@@ -30,9 +30,9 @@ def history(*values: float | None) -> History:
 def test_a_reading_that_moves_has_more_lines_and_a_steady_one_has_one():
     assert not moves(history(5.0, 5.05, None, 5.0))
     assert moves(history(5.0, 2.0))
-    assert share_rows([False, True, False], 5) == [1, 3, 1]
-    assert share_rows([True, True], 3) == [1, 1], "not enough for both"
-    assert share_rows([False] * 4, 2) == [1, 1], "the last ones have no room"
+    assert rows_of_trends([False, True, False], 5) == [1, 3, 1]
+    assert rows_of_trends([True, True], 3) == [1, 1], "not enough for both"
+    assert rows_of_trends([False] * 4, 2) == [1, 1], "the last ones have no room"
 
 
 def test_layers_that_are_too_low_are_one():

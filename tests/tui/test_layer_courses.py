@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual.app import App, ComposeResult
 
 from gpuscope.text.units import GIB
-from gpuscope.tui.charts.layer_courses import STACK_ROWS, share_rows, wanted_rows
+from gpuscope.tui.charts.layer_courses import STACK_ROWS, rows_of_layers, wanted_rows
 from gpuscope.tui.charts.stacked import Layer, StackedChart
 from tests.tui.snapshots import run, text
 
@@ -58,9 +58,9 @@ def test_a_low_chart_keeps_its_rows_for_the_stack():
 
 
 def test_rows_go_to_the_stack_first_and_then_to_what_moves():
-    assert share_rows([True, False], STACK_ROWS + 2) == []
-    assert share_rows([True, False], STACK_ROWS + 3) == [1, 1]
-    assert share_rows([True, False], STACK_ROWS + 5) == [3, 1]
-    assert share_rows([False, False], 40) == [1, 1]
+    assert rows_of_layers([True, False], STACK_ROWS + 2) == []
+    assert rows_of_layers([True, False], STACK_ROWS + 3) == [1, 1]
+    assert rows_of_layers([True, False], STACK_ROWS + 5) == [3, 1]
+    assert rows_of_layers([False, False], 40) == [1, 1]
     wanted = wanted_rows([True, False])
-    assert wanted - sum(share_rows([True, False], wanted)) >= STACK_ROWS
+    assert wanted - sum(rows_of_layers([True, False], wanted)) >= STACK_ROWS

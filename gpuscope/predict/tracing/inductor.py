@@ -164,8 +164,11 @@ def _without_device(plain: Any) -> Any:
     return classmethod(dispatch)
 
 
-def _without_copies(rule: Any) -> Any:
-    """Return torch's rule for fake convolutions, which copies the rows of a one-dimensional one."""
+def _seeing_no_device(rule: Any) -> Any:
+    """Return torch's rule for fake convolutions, which sees no device where it has one dimension.
+
+    There it copies rows that do not lie together, which asks the device itself.
+    """
 
     def convolution(mode: FakeTensorMode, func: Any, *args: Any, **kwargs: Any) -> Any:
         given = (*args, *kwargs.values())
@@ -244,7 +247,7 @@ def _as_if_cuda(architecture: tuple[int, int]) -> Iterator[None]:
     replaced.change(FakeTensor, "__torch_dispatch__", _without_device(plain))
     rules = fake_impls.op_implementations_dict
     before = {name: rules[name] for name in _CONVOLUTIONS if name in rules}
-    rules.update({name: _without_copies(rule) for name, rule in before.items()})
+    rules.update({name: _seeing_no_device(rule) for name, rule in before.items()})
     init_backend_registration()
     try:
         yield

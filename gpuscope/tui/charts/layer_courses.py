@@ -18,7 +18,7 @@ from ..cells import fit
 from ..theme import Glyphs
 from .bins import Bins, first_at
 from .load_strips import binned
-from .trends import Trend, drawn_course
+from .trends import Trend, drawn_course, rows_of_trends
 
 FLAT_SHARE, FLAT_AGAIN = 0.1, 0.07
 """Of the axis: a stack none of whose edges moves by more is flat; one that moved has to become so
@@ -94,20 +94,17 @@ def is_flat(
     return moved <= top * (FLAT_SHARE if before else FLAT_AGAIN)
 
 
-def share_rows(moving: Sequence[bool], height: int) -> list[int]:
+def rows_of_layers(moving: Sequence[bool], height: int) -> list[int]:
     """Return the rows of each layer, of which the first has its name; none where there is no room.
 
     The stack below them has the rest of ``height``.
     """
-    left = height - len(moving) - 1 - STACK_ROWS
-    if left < 0:
+    room = height - 1 - STACK_ROWS
+    if room < len(moving):
         return []
-    rows = [1] * len(moving)
-    for most, kept in ((COURSE_ROWS, 0), (MOST_COURSE_ROWS, USUAL_STACK_ROWS - STACK_ROWS)):
-        while 0 < sum(moving) <= left - kept and max(rows) <= most:
-            rows = [one + move for one, move in zip(rows, moving, strict=True)]
-            left -= sum(moving)
-    return rows
+    rows = rows_of_trends(moving, room, COURSE_ROWS + 1)
+    kept = USUAL_STACK_ROWS - STACK_ROWS
+    return max(rows, rows_of_trends(moving, room - kept, MOST_COURSE_ROWS + 1), key=sum)
 
 
 def wanted_rows(moving: Sequence[bool]) -> int:

@@ -21,7 +21,7 @@ from ..theme import Glyphs, Tokens
 from .axes import even_ticks, mark_unknown, nominal, time_axis
 from .bins import Bins, first_at, hold_seconds
 from .cell_fit import Edges, fit_cells, in_whole_cells
-from .layer_courses import Course, course_lines, courses_of, is_flat, share_rows, wanted_rows
+from .layer_courses import Course, course_lines, courses_of, is_flat, rows_of_layers, wanted_rows
 from .legend import Entries, legend_of
 from .marks import Tick, event_row, step_row
 from .stack_axis import BYTES, TIMES, Units, axis_top, nanoseconds_text, unit_of
@@ -173,7 +173,7 @@ class StackedChart(TimedChart):
 
     def _course_rows(self, height: int) -> list[int]:
         """Return the rows of each layer above the stack, none where they have no room."""
-        return share_rows([one.moves for one in self._courses], height) if self._courses else []
+        return rows_of_layers([one.moves for one in self._courses], height) if self._courses else []
 
     def said(self, amount: float) -> str:
         """Return how an amount is written."""

@@ -140,7 +140,7 @@ class Trends(TimedChart):
         axis = 2 if height >= len(trends) + 2 else 0
         bins = Bins.ending(self._now, self._window, inner)
         most = ROOMY_ROWS if height - axis >= ROOMY * len(trends) else MOST_ROWS
-        rows = share_rows([is_seen(trend) for trend in trends], height - axis, most)
+        rows = rows_of_trends([is_seen(trend) for trend in trends], height - axis, most)
         tokens_of, free = [one.token for one in trends[: len(rows)]], height - axis - sum(rows)
         gaps, each = gaps_before(tokens_of, free), max(len(rows) - 1, 1)
         apart = min(max(free // each, 1), MOST_APART)
@@ -168,7 +168,7 @@ class Trends(TimedChart):
         return [strip_of(line, width, tokens) for line in out]
 
 
-def share_rows(moving: Sequence[bool], height: int, most: int = MOST_ROWS) -> list[int]:
+def rows_of_trends(moving: Sequence[bool], height: int, most: int = MOST_ROWS) -> list[int]:
     """Return the lines of each reading that has room: those that move have more where there are.
 
     A reading that has no line is left out at the end.
