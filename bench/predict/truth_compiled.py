@@ -1,9 +1,9 @@
 """List the compiled trainings whose real peaks are measured, and predict them beforehand.
 
-The models are those of the ``families_compiled*.py``. ``python -m bench.predict.truth --compiled
---out DIR`` measures them. ``python -m bench.predict.truth_compiled predict --out DIR`` predicts
-them from the declaration alone, and ``score`` compares both: see ``cards.py``. ``compiled_card.sh``
-does both for the newest ones.
+The models are those of the ``families_compiled*.py``, and of torchvision and transformers.
+``python -m bench.predict.truth --compiled --out DIR`` measures them. ``python -m
+bench.predict.truth_compiled predict --out DIR`` predicts them from the declaration alone, and
+``score`` compares both: see ``cards.py``. ``compiled_card.sh`` does both for the newest ones.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from typing import Any
 from gpuscope.predict.request import CUDA_GRAPHS, SEARCHING, Request
 
 from .cards import Case, main
-from .truth_table import BLOCKS, Config
+from .truth_table import BLOCKS, PUBLIC, Config
 
 COMPILED = "bench.predict.families_compiled"
 NEVER_SEEN = "bench.predict.families_compiled_fresh"
 TEXT, SIGNALS = "bench.predict.families_compiled_text", "bench.predict.families_compiled_signals"
+LIBRARIES, LIBRARIES_AGAIN = "bench.predict.families_blind_public", "bench.predict.families_unseen"
 REDUCE, AUTOTUNE = "reduce-overhead", "max-autotune-no-cudagraphs"
 AUTOTUNE_GRAPHS = "max-autotune"
 _SETS: list[tuple[str, int, dict[str, Any]]] = [
@@ -76,6 +77,33 @@ _NEW: list[tuple[str, str, int, dict[str, Any]]] = [
     (SIGNALS, "pooled_images", 64, {"amp": "bf16", "optimizer": "sgd"}),
 ]
 """A second set of such families, declared before it was measured."""
+_LIBRARIES: list[tuple[str, str, int, dict[str, Any]]] = [
+    (LIBRARIES, "hf_vit_mae", 64, {"amp": "bf16", "compile": AUTOTUNE}),
+    (PUBLIC, "tv_densenet121", 48, {"amp": "bf16"}),
+    (PUBLIC, "tv_swin_t", 48, {"amp": "bf16"}),
+    (PUBLIC, "hf_gpt2", 12, {"amp": "bf16"}),
+    (PUBLIC, "tv_resnet50", 64, {"amp": "bf16"}),
+    (PUBLIC, "hf_bert", 32, {"amp": "bf16", "compile": REDUCE}),
+    (PUBLIC, "hf_llama", 8, {"amp": "bf16", "checkpoint": 1}),
+    (PUBLIC, "tv_convnext_tiny", 48, {"amp": "bf16"}),
+    (LIBRARIES, "hf_whisper", 8, {"amp": "bf16"}),
+    (PUBLIC, "tv_efficientnet_b0", 96, {"amp": "bf16"}),
+    (PUBLIC, "hf_t5", 24, {"amp": "bf16"}),
+    (PUBLIC, "tv_vit_b_16", 32, {"amp": "bf16", "compile": REDUCE}),
+    (LIBRARIES, "hf_deberta", 24, {"amp": "bf16"}),
+    (LIBRARIES_AGAIN, "tv_regnet", 64, {}),
+    (LIBRARIES, "hf_wav2vec2", 8, {"amp": "bf16"}),
+    (PUBLIC, "hf_distilbert", 64, {"tf32": True}),
+    (LIBRARIES, "tv_simclr", 96, {"amp": "bf16"}),
+    (LIBRARIES_AGAIN, "hf_bart", 24, {"amp": "bf16"}),
+    (LIBRARIES_AGAIN, "tv_mobilenet", 128, {"amp": "bf16"}),
+    (LIBRARIES_AGAIN, "hf_opt", 16, {"amp": "fp16"}),
+    (LIBRARIES, "tv_deeplab", 12, {"amp": "bf16"}),
+]
+"""What people compile: models of torchvision and transformers with their own optimizers.
+
+No rule of compiled trainings was made with them. Declared before they were measured.
+"""
 
 
 def compiled() -> Iterator[Config]:
@@ -84,6 +112,8 @@ def compiled() -> Iterator[Config]:
     for module, name, batch, toggles in sets:
         given = {"optimizer": "sgd" if "resnet" in name else "adamw", "compile": "default"}
         yield Config(f"{module}:{name}", batch, gib=9, **{**given, **toggles})
+    for module, name, batch, toggles in _LIBRARIES:
+        yield Config(f"{module}:{name}", batch, gib=9, **{"compile": "default", **toggles})
 
 
 def request_of(config: Config) -> Request:
@@ -94,9 +124,8 @@ def request_of(config: Config) -> Request:
     return Request(**{**given, "compile": config.compiled_whole})
 
 
-FRESH = ",".join(sorted({f"{name}-b*" for name, _, _ in _FRESH}))
-"""Patterns of the names of the fresh cases."""
-NEW = ",".join(sorted({f"{name}-b*" for _, name, _, _ in _NEW}))
+NEW = ",".join(sorted({f"{name}-b*" for _, name, _, _ in _LIBRARIES}))
+"""Patterns of the names of the newest cases."""
 CASES = [Case(config.name, request_of(config), ranks=1) for config in compiled()]
 
 if __name__ == "__main__":
