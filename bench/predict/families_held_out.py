@@ -313,7 +313,7 @@ def experts(batch: int, device: Any, checkpoint: bool = False) -> Made:
 # ── torchvision, timm ─────────────────────────────────────────────────────────────────────────────
 
 
-def _images(build: Callable[[bool], nn.Module], pixels: int = 224) -> Callable[..., Made]:
+def images_of(build: Callable[[bool], nn.Module], pixels: int = 224) -> Callable[..., Made]:
     def factory(batch: int, device: Any, checkpoint: bool = False) -> Made:
         model = build(checkpoint).to(device)
         return labelled(model, torch.randn(batch, 3, pixels, pixels, device=device))
@@ -321,7 +321,7 @@ def _images(build: Callable[[bool], nn.Module], pixels: int = 224) -> Callable[.
     return factory
 
 
-def _torchvision(name: str) -> Callable[[bool], nn.Module]:
+def of_torchvision(name: str) -> Callable[[bool], nn.Module]:
     def build(checkpoint: bool) -> nn.Module:
         import torchvision
 
@@ -331,7 +331,7 @@ def _torchvision(name: str) -> Callable[[bool], nn.Module]:
     return build
 
 
-def _timm(name: str) -> Callable[[bool], nn.Module]:
+def of_timm(name: str) -> Callable[[bool], nn.Module]:
     def build(checkpoint: bool) -> nn.Module:
         import timm
 
@@ -343,18 +343,18 @@ def _timm(name: str) -> Callable[[bool], nn.Module]:
     return build
 
 
-tv_vgg16_bn = _images(_torchvision("vgg16_bn"))
-tv_mobilenet_v3_large = _images(_torchvision("mobilenet_v3_large"))
-tv_regnet_y_800mf = _images(_torchvision("regnet_y_800mf"))
-timm_deit_small = _images(_timm("deit3_small_patch16_224"))
-timm_resnext50 = _images(_timm("resnext50_32x4d"))
-timm_convnextv2_nano = _images(_timm("convnextv2_nano"))
+tv_vgg16_bn = images_of(of_torchvision("vgg16_bn"))
+tv_mobilenet_v3_large = images_of(of_torchvision("mobilenet_v3_large"))
+tv_regnet_y_800mf = images_of(of_torchvision("regnet_y_800mf"))
+timm_deit_small = images_of(of_timm("deit3_small_patch16_224"))
+timm_resnext50 = images_of(of_timm("resnext50_32x4d"))
+timm_convnextv2_nano = images_of(of_timm("convnextv2_nano"))
 
 
 # ── transformers ──────────────────────────────────────────────────────────────────────────────────
 
 
-def _text(kind: str, config: str, length: int, **options: Any) -> Callable[..., Made]:
+def text_of(kind: str, config: str, length: int, **options: Any) -> Callable[..., Made]:
     def factory(batch: int, device: Any, checkpoint: bool = False) -> Made:
         import transformers
 
@@ -369,8 +369,8 @@ def _text(kind: str, config: str, length: int, **options: Any) -> Callable[..., 
     return factory
 
 
-hf_opt = _text("OPTForCausalLM", "OPTConfig", 384)
-hf_qwen2 = _text(
+hf_opt = text_of("OPTForCausalLM", "OPTConfig", 384)
+hf_qwen2 = text_of(
     "Qwen2ForCausalLM",
     "Qwen2Config",
     512,
@@ -381,7 +381,7 @@ hf_qwen2 = _text(
     num_attention_heads=14,
     num_key_value_heads=2,
 )
-hf_neox = _text(
+hf_neox = text_of(
     "GPTNeoXForCausalLM",
     "GPTNeoXConfig",
     512,
@@ -391,10 +391,10 @@ hf_neox = _text(
     num_hidden_layers=8,
     num_attention_heads=10,
 )
-hf_roberta = _text(
+hf_roberta = text_of(
     "RobertaForMaskedLM", "RobertaConfig", 200, vocab_size=50265, max_position_embeddings=514
 )
-hf_bart = _text(
+hf_bart = text_of(
     "BartForConditionalGeneration",
     "BartConfig",
     160,
@@ -406,7 +406,7 @@ hf_bart = _text(
     encoder_attention_heads=12,
     decoder_attention_heads=12,
 )
-hf_mistral = _text(
+hf_mistral = text_of(
     "MistralForCausalLM",
     "MistralConfig",
     768,
