@@ -37,6 +37,8 @@ DECLARED: tuple[tuple[str, int, str, dict[str, Any]], ...] = (
     }),
     ("parallel", 4, "off", {"stage": 2, **SMALL}),
 )  # fmt: skip
+RECORDED = ("zero1-parallel-b6-bf16", "zero3-latents-b16-bf16")
+"""The cases whose allocator's history is kept."""
 
 
 def config(batch: int, kind: str, zero: dict[str, Any]) -> dict[str, Any]:
@@ -55,7 +57,8 @@ def _case(model: str, batch: int, kind: str, zero: dict[str, Any]) -> Case:
         f"bench.predict.sharded_cards:{model}", batch, deepspeed=told.text(), ranks=RANKS
     )
     name = f"zero{zero['stage']}-{model}-b{batch}-{kind}"
-    return Case(name, request, {"model": model, "kind": kind, "zero": zero})
+    options = {"model": model, "kind": kind, "zero": zero, "record": name in RECORDED}
+    return Case(name, request, options)
 
 
 CASES = [_case(*row) for row in DECLARED]

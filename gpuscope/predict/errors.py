@@ -24,7 +24,9 @@ bars are about twice as wide as these alone would need: other models may use oth
 
 Where the tracing child is uncertain (an operation without a fake kernel, a value that decides a
 shape), it reports a *doubt*, which adds its own percentage. A doubt that is upward, such as scratch
-memory that a kernel may or may not take, widens only the upper side of the bar.
+memory that a kernel may or may not take, widens only the upper side of the bar. A doubt of the code
+``fragmentation`` is about how blocks lie, not about how many there are: only what is reserved
+becomes less certain.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -70,6 +72,8 @@ Their results and workspaces are counted. A transformer that makes its patches w
 has 0.01, a ResNet 0.5.
 """
 MOST_PERCENT = 100.0
+FRAGMENTATION = "fragmentation"
+"""The code of a doubt that is only about reserved memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +185,7 @@ def _between(none: float, many: float, convolutions: float) -> float:
 
 def allocated_error(peak: int, doubtful_bytes: float, doubts: Sequence[Doubt]) -> int:
     """Return the error of the peak of allocated memory, in bytes."""
-    return int(FIXED_BYTES + doubtful_bytes + peak * _share(doubts))
+    return int(FIXED_BYTES + doubtful_bytes + peak * _share(_of_blocks(doubts)))
 
 
 def reserved_error(
@@ -191,7 +195,7 @@ def reserved_error(
 
     ``conv`` is from :func:`convolutions`.
     """
-    plain = error_of_allocated - allocated * _share(doubts)
+    plain = error_of_allocated - allocated * _share(_of_blocks(doubts))
     return int(plain + fragmentation_error(peak, conv) + peak * _share(doubts))
 
 
@@ -218,6 +222,11 @@ def device_error(error_of_reserved: int, error_of_outside: int) -> int:
 def downward(doubts: Sequence[Doubt]) -> list[Doubt]:
     """Return the doubts that count for the lower side of the bar too."""
     return [doubt for doubt in doubts if not doubt.upward]
+
+
+def _of_blocks(doubts: Sequence[Doubt]) -> list[Doubt]:
+    """Return the doubts about what is allocated."""
+    return [doubt for doubt in doubts if doubt.code != FRAGMENTATION]
 
 
 def _share(doubts: Sequence[Doubt]) -> float:

@@ -157,10 +157,10 @@ DERIVED = ("fsdp_reshard", "fsdp_reduce", "fsdp_offload", "fsdp_ahead")
 class Doubt:
     """A reason why a prediction is less certain.
 
-    ``code`` is no_fake_kernel, data_dependent, custom_kernel, compiled, unmeasured…. ``operation``
-    names the operator if one is the cause. ``percent`` is what it adds to the error bar; if
-    ``upward``, only to its upper side, because the training can take more than predicted but not
-    less.
+    ``code`` is no_fake_kernel, data_dependent, custom_kernel, compiled, unmeasured…, or
+    fragmentation, which is about reserved memory only. ``operation`` names the operator if one is
+    the cause. ``percent`` is what it adds to the error bar; if ``upward``, only to its upper side,
+    because the training can take more than predicted but not less.
     """
 
     code: str

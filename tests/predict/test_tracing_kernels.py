@@ -12,7 +12,13 @@ import pytest
 
 from gpuscope.predict.allocator import simulate
 from gpuscope.predict.child import Tracer
-from gpuscope.predict.errors import Estimate, allocated_error, downward, reserved_error
+from gpuscope.predict.errors import (
+    FRAGMENTATION,
+    Estimate,
+    allocated_error,
+    downward,
+    reserved_error,
+)
 from gpuscope.predict.request import Doubt, Request
 
 pytestmark = pytest.mark.slow
@@ -310,6 +316,14 @@ def test_what_convolutions_may_take_is_named_with_the_way_around_it(tracer: Trac
     assert searched[key].percent > 245  # as much as one of the measured trainings took
     assert not halves[key].upward
     assert halves[key].percent < 5
+
+
+def test_a_doubt_about_fragmentation_widens_reserved_memory_alone() -> None:
+    peak, doubts = 1 << 30, [Doubt(FRAGMENTATION, "", "deepspeed", 9.0)]
+    allocated = allocated_error(peak, 0.0, doubts)
+    assert allocated == allocated_error(peak, 0.0, [])
+    wider = reserved_error(peak, allocated, doubts, peak, 0.0)
+    assert wider - reserved_error(peak, allocated, [], peak, 0.0) == pytest.approx(0.09 * peak)
 
 
 def test_an_upward_doubt_widens_the_upper_side_alone() -> None:

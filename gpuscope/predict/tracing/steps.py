@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..deepspeed import CHECKPOINTING, DOUBT, PERCENT, Zero
+from ..deepspeed import Zero
 from ..fully_sharded import Policy
 from ..request import BUCKETED, CannotPredict, Doubt, Request, Traced
 from ..sharding import sharded
@@ -198,9 +198,8 @@ class _Training:
         """Return DeepSpeed's engine around the model, as its configuration asks."""
         config, ranks = Zero.of(self.request.deepspeed), self.request.ranks
         subject, fakes = self.subject, self.fakes
-        fakes.doubt(Doubt("unmeasured", DOUBT, "deepspeed", PERCENT))
-        if config.checkpointing:
-            fakes.doubt(Doubt("unmeasured", CHECKPOINTING, "activation_checkpointing"))
+        for doubt in config.doubts():
+            fakes.doubt(doubt)
         whole = set(self.recorder.live())
         zero.cast(subject.model, config.kind)
         subject.optimizer = zero.optimizer_for(config, subject.optimizer)
