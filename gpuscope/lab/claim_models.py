@@ -181,19 +181,16 @@ pinned_copies = partial(copies, pinned=True)
 
 
 class Images(IterableDataset[tuple[Tensor, int]]):  # type: ignore[misc]  # torch is not type-checked
-    """Random images, each of which takes one core about ``seconds``, as decoding would.
+    """Random images, each of which takes one core ``seconds``, as decoding would."""
 
-    The seconds can be changed while the workers of a loader read them.
-    """
-
-    def __init__(self, pixels: int):
-        self.pixels, self.seconds = pixels, torch.zeros(1).share_memory_()
+    def __init__(self, pixels: int, seconds: float):
+        self.pixels, self.seconds = pixels, seconds
 
     def __iter__(self) -> Iterator[tuple[Tensor, int]]:
         while True:
-            ends = time.perf_counter() + self.seconds.item()
+            ends = time.thread_time() + self.seconds
             image = torch.randn(3, self.pixels, self.pixels)
-            while time.perf_counter() < ends:
+            while time.thread_time() < ends:
                 image = image.flip(-1)
             yield image, 0
 
@@ -205,22 +202,18 @@ def loaded(batch: int, device: torch.device, workers: int = 0) -> Made:
     """
     cuda = device.type == "cuda"
     training = _training("conv", device, batch, amp="bf16" if cuda else "off")
-    images = Images(64 if cuda else 32)
 
     def step() -> float:
-        """Make a step, and return its seconds: by them a batch is as slow as it should be.
-
-        Each step counts anew, because other programs on the machine slow down both alike.
-        """
         begin = time.perf_counter()
         training.step()
         _wait(device)
-        seconds = time.perf_counter() - begin
-        images.seconds.fill_(LOAD_IN_STEPS * seconds / batch)
-        return seconds
+        return time.perf_counter() - begin
 
-    for _ in range(4):  # the warm-up
+    for _ in range(3):  # the warm-up
         step()
+    # A step that no worker slows down. Other programs can only make it longer: hence the shortest.
+    alone = min(step() for _ in range(10))
+    images = Images(64 if cuda else 32, LOAD_IN_STEPS * alone / batch)
     several = {"num_workers": workers, "prefetch_factor": PREFETCH, "worker_init_fn": begin_worker}
     batches = iter(DataLoader(images, batch, **(several if workers else {})))
     waited = trained = 0.0
