@@ -61,3 +61,14 @@ def test_what_a_program_reads_of_the_device_is_told_with_a_doubt():
             if one.trace.owner_table[owner].category == "parameter"
         )
         assert held == 64 * 64 * 4 + 64 * 4, owners
+
+
+@pytest.mark.parametrize(
+    ("architecture", "found"),
+    [((8, 6), (84, 1536)), ((9, 0), (132, 2048)), ((10, 0), (148, 2048)), ((12, 1), (132, 2048))],
+)
+def test_a_program_is_told_the_multiprocessors_that_kernels_count_on(architecture, found):
+    from gpuscope.predict.tracing.cuda_answers import answers
+
+    device = answers(architecture, lambda: 0, lambda doubt: None)["get_device_properties"]()
+    assert (device.multi_processor_count, device.max_threads_per_multi_processor) == found

@@ -216,8 +216,9 @@ def test_rms_normalization_of_a_part_of_each_row_is_one_kernel_beside_a_copy(
 
 
 def test_partial_sums_of_layer_normalization_are_as_large_as_on_an_h200() -> None:
+    from gpuscope.predict.tracing.multiprocessors import HOPPER
     from gpuscope.predict.tracing.normalization import partial_rows
-    from gpuscope.predict.tracing.reductions import HOPPER, buffer_bytes
+    from gpuscope.predict.tracing.reductions import buffer_bytes
 
     rows = partial_rows(150_528, 80, HOPPER[0])
     assert 4 * 80 * rows == 1_505_280

@@ -14,11 +14,12 @@ import torch
 
 from ...text.units import bytes_text
 from ..request import Doubt
-from .convolution_rules import OF_MODELS
+from . import multiprocessors
+from .convolution_rules import OF_MODELS, relaid
 from .convolution_scratch import scratch_bytes
 from .convolution_sizes import SIZES, Shape
 from .recorder import Recorder
-from .reductions import buffer_bytes, processors_of
+from .reductions import buffer_bytes
 
 if TYPE_CHECKING:
     from .fakes import Fakes
@@ -87,10 +88,10 @@ def most_bytes(shape: Shape, direction: str) -> int:
     usual = shape.plain3 and fewer >= 64
     if direction == "input":
         tiled = fewer >= _FEWEST_TILED and shape.batch * shape.side**2 > _NEVER_AREA
-        return _relaid(shape, SIZES["tiles"](shape)) if tiled else 0
+        return relaid(shape, SIZES["tiles"](shape)) if tiled else 0
     if direction == "forward":
         transformed = usual and shape.side <= _NEVER_SIDE and shape.batch > _NEVER_SAMPLES
-        return _relaid(shape, SIZES["spectra"](shape)) if transformed else 0
+        return relaid(shape, SIZES["spectra"](shape)) if transformed else 0
     # For weight gradients transforms were seen if a number of channels does not suit the other
     # kernels, and once for usual numbers; powers of two were measured widely.
     odd = (shape.channels % 16 or shape.filters % 16) and shape.side <= 2 * _NEVER_SIDE
@@ -114,17 +115,9 @@ def _is_measured(shape: Shape) -> bool:
     )
 
 
-def _relaid(shape: Shape, size: int) -> int:
-    """Add the copies of fp32 operands in channels-last layout.
-
-    cuDNN copies them into the default layout.
-    """
-    return size + SIZES["x y w"](shape) if shape.last else size
-
-
 class Convolutions:
     def __init__(self, architecture: tuple[int, int]):
-        self._processors = processors_of(architecture)
+        self._processors = multiprocessors.of_gpu(architecture)
         self._largest = 0
         self._advice: Doubt | None = None
 

@@ -53,7 +53,7 @@ def forward(shape: Shape) -> int:
             return SIZES["x w"](shape)
         return 0 if few else _copies(shape)
     taken = shape.plain3 and _transforms(shape.batch, shape.channels, shape.filters, shape.side)
-    return _relaid(shape, SIZES["spectra"](shape) if taken else 0)
+    return relaid(shape, SIZES["spectra"](shape) if taken else 0)
 
 
 def input_gradient(shape: Shape) -> int:
@@ -64,14 +64,14 @@ def input_gradient(shape: Shape) -> int:
     area, side = shape.batch * shape.side**2, shape.side
     shrinks = shape.channels >= shape.filters and shape.batch >= 4 and area >= 9216 and side >= 24
     grows = shape.channels < shape.filters and shape.batch >= 8 and area >= 65536
-    return _relaid(shape, SIZES["tiles"](shape) if shape.plain3 and (shrinks or grows) else 0)
+    return relaid(shape, SIZES["tiles"](shape) if shape.plain3 and (shrinks or grows) else 0)
 
 
 def weight_gradient(shape: Shape) -> int:
     return _weight_fp32(shape) if shape.mode == "fp32" else _weight(shape)
 
 
-def _relaid(shape: Shape, size: int) -> int:
+def relaid(shape: Shape, size: int) -> int:
     """Add the copies of fp32 operands in channels-last layout.
 
     cuDNN copies them into the default layout.

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from .reductions import HOPPER
+from .multiprocessors import HOPPER
 
 PROCESSORS = HOPPER[0]
 """The multiprocessors of an H200, on which the choices were measured."""

@@ -16,6 +16,7 @@ import torch
 
 from ...text.units import bytes_text
 from ..request import Doubt
+from . import multiprocessors
 
 ANSWERED_BYTES = 80 << 30
 """The device memory that the program sees. A program may use it in a decision, so reading it is a
@@ -60,7 +61,10 @@ def answers(
     class Properties:
         name = "NVIDIA"
         major, minor = architecture
-        multi_processor_count, warp_size, is_integrated, is_multi_gpu_board = 132, 32, 0, 0
+        multi_processor_count, max_threads_per_multi_processor = multiprocessors.of_gpu(
+            architecture
+        )
+        warp_size, is_integrated, is_multi_gpu_board = 32, 0, 0
 
         @property
         def total_memory(self) -> int:

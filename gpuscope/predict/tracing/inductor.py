@@ -24,7 +24,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _python_dispatch as torch_dispatch
 from torch.utils._pytree import tree_map
 
-from . import kernel_timing
+from . import kernel_timing, multiprocessors
 from .compiled_record import recording
 from .fakes import DEVICE
 from .replaced import Replaced
@@ -34,8 +34,6 @@ CUDA = torch.device("cuda", 0)
 _META = torch.device("meta")
 _DEVICE_OF = torch.ops.prim.device.default
 _CONVOLUTIONS = (aten.convolution.default, aten.convolution_backward.default)
-PROCESSORS = {8: 108, 9: 132, 10: 148}
-"""Multiprocessors by the major number of the compute capability."""
 Run = Callable[[list[Any]], Any]
 
 
@@ -227,14 +225,15 @@ def _as_if_cuda(architecture: tuple[int, int]) -> Iterator[None]:
     from torch._inductor.runtime.hints import DeviceProperties
     from torch._subclasses import fake_impls, fake_tensor
 
+    processors, threads = multiprocessors.of_gpu(architecture)
     properties = DeviceProperties(
         type="cuda",
         index=0,
-        multi_processor_count=PROCESSORS.get(architecture[0], 132),
+        multi_processor_count=processors,
         cc=10 * architecture[0] + architecture[1],
         major=architecture[0],
         regs_per_multiprocessor=65536,
-        max_threads_per_multi_processor=2048,
+        max_threads_per_multi_processor=threads,
         warp_size=32,
     )
     replaced = Replaced()

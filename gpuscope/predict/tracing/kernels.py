@@ -14,6 +14,7 @@ from . import (
     convolution,
     data_dependent,
     indexing,
+    multiprocessors,
     normalization,
     recurrent,
     reductions,
@@ -44,7 +45,7 @@ def around(architecture: tuple[int, int]) -> dict[Any, Around]:
 
 def instead(architecture: tuple[int, int]) -> dict[Any, Any]:
     """Return fakes that replace torch's own, by operator."""
-    processors = reductions.processors_of(architecture)
+    processors = multiprocessors.of_gpu(architecture)
     return {
         **data_dependent.INSTEAD,
         **_OWN,
@@ -110,7 +111,7 @@ def install(architecture: tuple[int, int]) -> None:
     This lasts until :func:`uninstall`; ``architecture`` is that of the next training.
     """
     global _library, _flatten
-    rows = normalization.Rows(reductions.processors_of(architecture))
+    rows = normalization.Rows(multiprocessors.of_gpu(architecture))
     _composites.update(
         {
             "scaled_dot_product_attention": attention.Attention(architecture),

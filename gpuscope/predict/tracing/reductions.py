@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from . import multiprocessors
 from .recorder import Recorder
 
 aten = torch.ops.aten
@@ -21,17 +22,6 @@ _MOST_THREADS = 512
 _LEAST_VALUES, _MOST_VALUES = 16, 256
 """The number of values that one thread sums, at least and at most."""
 _VECTOR = 4
-PROCESSORS = {
-    (7, 0): (80, 2048),
-    (7, 5): (40, 1024),
-    (8, 0): (108, 2048),
-    (8, 6): (84, 1536),
-    (8, 9): (128, 1536),
-}
-"""The multiprocessors of the largest common GPU of a compute capability, and threads on each. For
-newer ones see below.
-"""
-HOPPER = (132, 2048)
 
 
 def _last_power(value: int) -> int:
@@ -89,16 +79,11 @@ def buffer_bytes(
     return size, 4 * grid
 
 
-def processors_of(architecture: tuple[int, int]) -> tuple[int, int]:
-    """Return the number of multiprocessors of such a GPU, and of threads on each."""
-    return PROCESSORS.get(architecture, HOPPER)
-
-
 class Reductions:
     """Allocates the scratch memory of sums."""
 
     def __init__(self, architecture: tuple[int, int]):
-        self._processors = processors_of(architecture)
+        self._processors = multiprocessors.of_gpu(architecture)
 
     def around(self) -> dict[Any, Any]:
         ops = (aten.sum.default, aten.sum.dim_IntList, aten.mean.default, aten.mean.dim)
