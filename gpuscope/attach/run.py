@@ -99,8 +99,8 @@ def _python_with_torch(
     """
     own = sys.executable
     if own and not _environments_python(env):
-        found, mine = _python_on_path(env, names), find_spec("torch")
-        if found != own and mine is not None and mine.origin and not _has_torch(found):
+        found = _python_on_path(env, names)
+        if found != own and _has_torch_itself() and not _has_torch(found):
             return own
     return python(env, names)
 
@@ -108,6 +108,12 @@ def _python_with_torch(
 def _python_on_path(env: Mapping[str, str], names: Tuple[str, ...]) -> Optional[str]:
     found = (shutil.which(name, path=env.get("PATH")) for name in names)
     return next(filter(None, found), None)
+
+
+def _has_torch_itself() -> bool:
+    """Return whether gpuscope's own Python finds torch."""
+    mine = find_spec("torch")
+    return mine is not None and bool(mine.origin)
 
 
 def _has_torch(program: Optional[str]) -> bool:

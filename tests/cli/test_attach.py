@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,9 +59,13 @@ def test_without_a_terminal_it_says_what_needs_none(words):
     assert "gpuscope devices" in done.stderr
 
 
-def test_a_pid_that_is_none_is_said(capsys):
-    assert cli.main(["attach", str((1 << 22) - 1)]) == 64
-    assert f"there is no process {(1 << 22) - 1} here" in capsys.readouterr().err
+@pytest.mark.parametrize("verb", ["attach", "why", "doctor", "snapshot", "wait"])
+def test_a_pid_that_is_none_is_said_with_the_same_exit_code_by_all(verb, capsys):
+    pid = (1 << 22) - 1
+    assert cli.main([verb, str(pid)]) == 3
+    said = "".join(capsys.readouterr())
+    assert re.search(rf"there is no process {pid} here|[Nn]o process has pid {pid} here", said)
+    assert "gpuscope ps" in said
 
 
 def test_each_place_has_one_source_whatever_is_wanted_there(tmp_path):

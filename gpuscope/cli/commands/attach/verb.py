@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ....errors import UsageError
+from ....errors import UsageError, UserError
 from ....exit_status import ExitStatus
 from ....text.units import duration_text
 from ... import output, remote
 from ...args import driver_timeout
-from ...remote import BadTarget, Target
+from ...remote import Target
 from . import inject as attach_inject
 
 if TYPE_CHECKING:
@@ -104,8 +104,8 @@ def run(args: argparse.Namespace) -> int:
     """Run the verb and return its exit code.
 
     0: the user left, or the targets were listed, attached or detached. 2: refused, busy or not
-    agreed to. 3: it could not be checked. 64: a target that does not exist, or options that
-    contradict each other.
+    agreed to. 3: it could not be checked, or there is no such process. 64: options that contradict
+    each other.
     """
     if not (args.targets or args.hosts or args.selector or args.via):
         from . import listing as attach_listing
@@ -174,7 +174,10 @@ def _which(args: argparse.Namespace) -> int:
 
 
 def _places(args: argparse.Namespace) -> list[Target]:
-    """Everything that is asked for. Raises :class:`BadTarget`."""
+    """Return everything that is asked for.
+
+    Raises :class:`BadTarget`, and :class:`UserError` for a process that does not exist.
+    """
     from ....attach import clusters
     from ....attach.inject_refusal import CannotInject
     from ....attach.inject_target import process
@@ -192,7 +195,7 @@ def _places(args: argparse.Namespace) -> list[Target]:
         try:
             process(pid)
         except CannotInject as error:
-            raise BadTarget(f"{error.why} Next: {error.next}") from None
+            raise UserError(error.why, next=error.next) from None
     return found
 
 
