@@ -157,7 +157,7 @@ ANYWHERE: dict[str, tuple[Check, str]] = {
     "checkpoint-pause": (pauses("saving"), "--steps 200"),
     "validation-pause": (pauses("validating"), "--steps 400"),
     "garbage-collection": (pauses("collecting"), "--steps 400"),
-    "recompiles": (recompiles, "--steps 20 --backend aot_eager"),
+    "recompiles": (recompiles, "--steps 12 --backend eager"),
     "ddp-no-sync": (fewer_milliseconds, "--steps 100"),
     "straggler": (straggler, "--steps 24"),
 }
