@@ -64,9 +64,9 @@ class _Oom:
     Later errors with the same cause are counted for it.
     """
 
-    def __init__(self, ordinal: int, data: Dict[str, Any], first: Optional[_Oom] = None) -> None:
+    def __init__(self, ordinal: int, data: Dict[str, Any]) -> None:
         self.ordinal = ordinal
-        self.first = first  # the latest of several: the first and this one are kept
+        self.first: Optional[_Oom] = None  # of the latest of several: the first, which is kept too
         self.between: List[_Oom] = []  # records whose files are removed
         self.replaced = False
         self.data = data  # of the event

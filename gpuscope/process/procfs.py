@@ -159,7 +159,7 @@ def why_process(error: Exception, pid: int, what: Optional[str] = None) -> Unkno
     return why(error, f"/proc/{pid}/{what}" if what else f"/proc/{pid}")
 
 
-def descends(pid: int, ancestor: int, root: str = "/proc") -> bool:
+def descends(pid: int, ancestor: int) -> bool:
     """Say whether a process is a descendant of another one, or that process itself.
 
     There may be any number of processes between them, such as torchrun or a shell.
@@ -168,7 +168,7 @@ def descends(pid: int, ancestor: int, root: str = "/proc") -> bool:
         if pid == ancestor:
             return True
         try:
-            pid = parse_stat(read(os.path.join(root, str(pid), "stat"))).ppid
+            pid = parse_stat(read(f"/proc/{pid}/stat")).ppid
         except (OSError, ValueError):
             return False
         if pid <= 1:

@@ -46,9 +46,7 @@ def waterfall(
     return of_account("CPU, as far as the probe counts", _added(parts), "known", [ON_A_CPU])
 
 
-def of_account(
-    title: str, found: Account, whole: str, notes: Sequence[str], when: str = ""
-) -> Waterfall:
+def of_account(title: str, found: Account, whole: str, notes: Sequence[str]) -> Waterfall:
     """Return an account as a waterfall; ``whole`` names its total."""
     known = not isinstance(found.total, Unknown)
     scale = float(found.total) if isinstance(found.total, (int, float)) else 0.0
@@ -66,7 +64,7 @@ def of_account(
     total = BarRow(whole, text, 1.0 if known and scale else None)
     others = [f"{part.name}: {bytes_text(part.known)}" for part in found.beside]
     bars = [bar(part) for part in found.parts]
-    return Waterfall(title, bars, total, [*notes, *others], source=SOURCE, when=when)
+    return Waterfall(title, bars, total, [*notes, *others], source=SOURCE)
 
 
 def device_name(device: DeviceView) -> str:

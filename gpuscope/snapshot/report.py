@@ -197,15 +197,13 @@ def rows_of_totals(totals: Totals) -> list[tuple[str, int, str, str]]:
     return [row for row in rows if row[1] or row[0] in ("reserved", "allocated")]
 
 
-def fragmentation_lines(
-    device: SnapshotDevice, width: int, glyphs: Charset = BLOCKS, rows: int = MAP_ROWS
-) -> list[Line]:
+def fragmentation_lines(device: SnapshotDevice, width: int, glyphs: Charset = BLOCKS) -> list[Line]:
     """Draw the map of the default pool, then of the private ones, and the largest free run."""
     found = device.fragmentation
     lines: list[Line] = []
     for private, title in ((False, ""), (True, "private pools")):
         chosen = [segment for segment in device.segments if segment.private is private]
-        drawn, scale = flow_map(chosen, width, rows if not private else max(2, rows // 3), glyphs)
+        drawn, scale = flow_map(chosen, width, MAP_ROWS // 3 if private else MAP_ROWS, glyphs)
         if drawn:
             lines += ([[(title, "muted")]] if title else []) + drawn
             legend = [
@@ -290,16 +288,14 @@ def stack_lines(
     return lines
 
 
-def trace_lines(
-    trace: DeviceTrace, width: int, glyphs: Charset = BLOCKS, rows: int = AREA_ROWS
-) -> list[Line]:
+def trace_lines(trace: DeviceTrace, width: int, glyphs: Charset = BLOCKS) -> list[Line]:
     """Draw the allocated bytes as an area, marks below it, reserved bytes and the peak in words."""
     line = trace.timeline
     top = max([*line.allocated.high, 1])
     columns = max(10, min(width - LABEL_CELLS - 2, 160))
     lines: list[Line] = []
-    for number, text in enumerate(area(line.allocated, columns, rows, top, glyphs)):
-        label = bytes_text(top) if number == 0 else "0" if number == rows - 1 else ""
+    for number, text in enumerate(area(line.allocated, columns, AREA_ROWS, top, glyphs)):
+        label = bytes_text(top) if number == 0 else "0" if number == AREA_ROWS - 1 else ""
         lines.append([(f"{label:>{LABEL_CELLS}} ", "muted"), (text, "allocated")])
     marks = [" "] * columns
     signs = {"oom": glyphs.oom, "snapshot": glyphs.snapshot}

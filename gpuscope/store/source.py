@@ -138,9 +138,7 @@ class AgentSource:
 
     badge = ""
 
-    def __init__(
-        self, argv: Sequence[str], key: str, label: str, env: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, argv: Sequence[str], key: str, label: str) -> None:
         self.key = key
         self.label = label
         self.taps: list[Tap] = []
@@ -148,7 +146,6 @@ class AgentSource:
         """Frames of kinds that this version does not know, because the agent is newer."""
         self.bad_lines = 0
         self._argv = list(argv)
-        self._env = env
         self._closing = asyncio.Event()
         self._hurried = asyncio.Event()
         self._child: Child | None = None
@@ -253,7 +250,7 @@ class AgentSource:
         return reason
 
     async def _spawn(self) -> Child:
-        return await Child.spawn(self._argv, self._env)
+        return await Child.spawn(self._argv)
 
     def _arrived(self) -> None:
         """Note that the marker has come."""

@@ -43,7 +43,7 @@ def barriers(scene: Scene) -> Suspects:
     """Yield the ranks that a monitored barrier names as missing."""
     named: dict[int, Evidence] = {}
     for rank in (*scene.ranks.values(), scene.loose):
-        for one in rank.all_with("effect"):
+        for one in rank.effects():
             ranks = one.fields.get("ranks", "")
             if "monitoredBarrier" in one.text and ranks:
                 evidence = Evidence(text=short(one.text), source=one.source)
@@ -113,7 +113,7 @@ def missing(scene: Scene) -> Suspects:
     suspects = _narrowed(scene, silent)
     who = sorted(scene.waiting)
     first = scene.get(who[0])
-    effect = next(first.all_with("effect"), None)
+    effect = next(first.effects(), None)
     evidence = []
     if effect is not None:
         text = f"{names(who)} waited or lost the connection: {short(effect.text, 160)}"
@@ -278,7 +278,7 @@ def _waiters(scene: Scene, ranks: list[int]) -> str:
     limits = [
         int(match[1]) / 1e3
         for rank in scene.ranks.values()
-        for one in rank.all_with("effect")
+        for one in rank.effects()
         if (match := _LIMIT.search(one.text)) is not None
     ]
     return f"{who} waited {duration_text(max(limits))}" if limits else f"{who} waited"

@@ -46,7 +46,7 @@ def _unexplained(scene: Scene) -> list[Suspect]:
     places = waiting.waiting_places(scene)
     evidence = [found for _, (_, _, found) in sorted(places.items())]
     for number in sorted(scene.waiting - set(places)):
-        effect = next(scene.get(number).all_with("effect"), None)
+        effect = next(scene.get(number).effects(), None)
         if effect is not None:
             text = f"{names([number])}: {short(effect.text)}"
             evidence.append(Evidence(text=text, source=effect.source))

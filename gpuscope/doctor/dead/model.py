@@ -221,15 +221,15 @@ class Rank:
     gone: tuple[float, str] | None = None
     sources: list[str] = field(default_factory=list)
 
-    def all_with(self, means: Means) -> Iterator[Failure | Moment]:
-        """Yield the rank's exceptions and messages with this meaning."""
-        yield from (one for one in self.failures if one.means == means)
-        yield from (one for one in self.moments if one.means == means)
+    def effects(self) -> Iterator[Failure | Moment]:
+        """Yield the rank's exceptions and messages that others caused."""
+        yield from (one for one in self.failures if one.means == "effect")
+        yield from (one for one in self.moments if one.means == "effect")
 
     @property
     def waited(self) -> bool:
         """Return whether the rank said that it waited for others, or that others failed it."""
-        return next(self.all_with("effect"), None) is not None
+        return next(self.effects(), None) is not None
 
 
 @dataclass(slots=True)

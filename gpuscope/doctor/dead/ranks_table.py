@@ -102,7 +102,7 @@ def _how(scene: Scene, number: int, culprit: bool) -> tuple[str, str]:
             known = call.place.partition(" in ")[0] if call is not None else place
             frame, place = (None, known) if known else (frame, place)
         where = f" at {frame.place}" if frame else f" at {place}" if place else ""
-        effect = next(rank.all_with("effect"), None)
+        effect = next(rank.effects(), None)
         lost = effect is not None and not re.search("timed? ?out|timeout", effect.text, re.I)
         return "○", ("lost a connection" if lost else "waited for others") + where
     if rank.finished or (left is not None and left.code == 0):

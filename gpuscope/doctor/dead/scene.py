@@ -118,7 +118,7 @@ class Scene:
         return any(
             re.search(r"timed? ?out|timeout|monitoredBarrier", one.text, re.I)
             for rank in self.ranks.values()
-            for one in rank.all_with("effect")
+            for one in rank.effects()
         )
 
     @cached_property
@@ -127,7 +127,7 @@ class Scene:
         return any(
             re.search(r"Connection (?:closed|reset) by peer|Socket closed", one.text)
             for rank in self.ranks.values()
-            for one in rank.all_with("effect")
+            for one in rank.effects()
         )
 
     @cached_property

@@ -118,7 +118,6 @@ class SearchRunner(RunSeries):
         ledger: RunLedger,
         on_progress: OnProgress = lambda progress, entry: None,
         window_seconds: float = WINDOW_SECONDS,
-        limit_seconds: float = LIMIT_SECONDS,
         watch: Callable[[], Watcher] | None = None,
         fork: bool = True,
         environment: Mapping[str, str] | None = None,
@@ -132,7 +131,6 @@ class SearchRunner(RunSeries):
         """When the newest trial ended: what has passed since then belongs to the next one."""
         self._on_progress = on_progress
         self._window = window_seconds
-        self._limit = limit_seconds
 
     @property
     def spent_seconds(self) -> float:
@@ -238,7 +236,7 @@ class SearchRunner(RunSeries):
                 self._on_progress(progress, None)
                 window.take(record)
 
-        limit = self._limit
+        limit = LIMIT_SECONDS
         if trial.seconds is not None:  # with the time in which it ends
             limit = min(limit, max(1.0, trial.seconds - STOP_SECONDS))
         late = stopped_late("trial", trial.config, limit, "it had not made enough steps by then.")
