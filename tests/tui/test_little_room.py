@@ -46,7 +46,9 @@ def words_of(screen: str) -> str:
 async def test_what_is_wrong_with_a_job_is_told_to_its_end_on_the_smallest_terminal(count):
     app = make_app(jobs.ranks(count, stalled=True))
     async with app.run_test(size=SMALL) as pilot:
-        screen = await until(pilot, "Devices", "stalled: rank 3 is stuck at data.py:88")
+        await until(pilot, "Devices", "stalled: rank 3 is stuck at data.py:88", "Doctor ▲1")
+        app.main.refresh_all()  # as the next reading does
+        screen = await until(pilot, "Devices", "do first: Read the stacks", absent="VRAM of GPU")
         others = "0–2" if count == 4 else "0–2, 4–7"
         assert f"ranks {others} wait in all_reduce" in words_of(screen)
         assert all(f"│ {'▸' if n == 3 else ' '}   {n} " in screen for n in range(count)), (
@@ -56,19 +58,14 @@ async def test_what_is_wrong_with_a_job_is_told_to_its_end_on_the_smallest_termi
 
 @pytest.mark.slow
 @in_loop
-async def test_notes_are_cut_where_devices_need_the_rows():
-    frames = jobs.ranks(8, leaks=2)
-    app = make_app(frames)
+async def test_what_to_do_is_kept_where_devices_need_the_rows_of_what_a_forecast_rests_on():
+    app = make_app(jobs.ranks(8, leaks=2))
     async with app.run_test(size=(80, 21)) as pilot:
-        screen = await until(pilot, "Devices", "rank 2 runs out")
-        assert "…" not in next(line for line in screen.splitlines() if "iB per step" in line), (
-            "the job under the cursor is told to its end"
-        )
-        await pilot.press("tab")
-        screen = await until(pilot, "Devices ·", "rank 2 runs out")
-        assert "…" in next(line for line in screen.splitlines() if "iB per step" in line)
+        await until(pilot, "Devices", "rank 2 runs out", "Doctor ▲1")
+        app.main.refresh_all()  # as the next reading does
+        await until(pilot, "48202)", "do first: Save a checkpoint", absent="iB per step")
         await pilot.resize_terminal(80, 30)
-        await until(pilot, "48202)", "grow: empty_cache() cannot help.")
+        await until(pilot, "do first: Save a checkpoint", "grow: empty_cache() cannot help.")
 
 
 # ── keys of a line that is typed into ──

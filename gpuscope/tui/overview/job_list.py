@@ -209,6 +209,11 @@ class JobList(Painted, can_focus=True):
                 return index
         return None
 
+    @property
+    def alarmed(self) -> bool:
+        """Whether a job stands still, runs out of memory or has lost a device."""
+        return any(line.kind == "bad" and not line.over for line in self._lines)
+
     def place_of(self, key: str | None) -> int | None:
         """Return the place of the line with this key, None where there is none."""
         return next((i for i, line in enumerate(self._lines) if line.key == key), None)

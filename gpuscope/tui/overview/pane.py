@@ -35,6 +35,7 @@ from .panel_rows import (
     WIDE,
     Given,
     Needs,
+    has_few_rows,
     share_out,
 )
 from .quiet import Quiet, QuietPanels, deviceless
@@ -163,8 +164,9 @@ class OverviewPane(Pane):
             from .slurm import SlurmEnds
 
             self._slurm = SlurmEnds(self.session)
-        live = not self.session.why_not("stacks")
-        steps = first_steps(host, self.session.doctor.cases, live) if self._roomy else {}
+        live, rows = not self.session.why_not("stacks"), self._terminal[1]
+        dear = has_few_rows(len(host.devices), rows)
+        steps = first_steps(host, self.session.doctor.cases, live, only_problems=dear)
         return steps | (self._slurm.notes(host) if self._slurm is not None else {})
 
     def show_findings(self) -> None:
@@ -221,6 +223,7 @@ class OverviewPane(Pane):
             many_charts=host is not None and any(t.gone is None for t in host.trainers),
             has_host=host is not None and host.sampled_seconds is not None,
             quiet=quiet,
+            alarmed=self._jobs.alarmed,
         )
         given = share_out(wanted, width, height, charts=host is not None)
         self._jobs.tell_in_full(given.in_full)
@@ -263,8 +266,7 @@ class OverviewPane(Pane):
             self.focus_on(self._jobs)
 
     def _draw_charts(self) -> None:
-        host = self.session.host
-        if host is not None:
+        if (host := self.session.host) is not None:
             self.show_charts(host)
 
     # ── charts ──

@@ -44,7 +44,8 @@ class Needs(NamedTuple):
     ``findings`` has its frame in it. ``lanes`` is how many GPUs want a line of the first row of
     charts each. ``many_charts``: there are trainers, so that a second row has something to
     show. ``has_host``: there is a host whose own load can be shown. ``quiet`` is how many lines
-    there are to say of a host on which nothing trains.
+    there are to say of a host on which nothing trains. ``alarmed``: a job stands still, runs
+    out of memory or has lost a device, so that all its lines come before charts.
     """
 
     jobs: int
@@ -56,6 +57,16 @@ class Needs(NamedTuple):
     many_charts: bool
     has_host: bool = True
     quiet: int = 0
+    alarmed: bool = False
+
+
+def has_few_rows(devices: int, height: int) -> bool:
+    """Tell whether one more line below a job would take the charts of so many devices away.
+
+    On a roomy terminal there are charts all the same, on a small one with many devices none.
+    """
+    room = height - AROUND_ROWS - (devices + 1 + 2) - (4 + 2)
+    return height < ROOMY_ROWS and room >= CHART_ROWS
 
 
 class Given(NamedTuple):
@@ -90,6 +101,8 @@ def share_out(needs: Needs, width: int, height: int, charts: bool) -> Given:
     charts = charts and width >= CHART_COLUMNS and height >= TINY_ROWS
     if charts and room - devices - jobs < CHART_ROWS:
         charts = height >= ROOMY_ROWS and room - devices - (5 + frame) >= CHART_ROWS
+    if needs.alarmed and height < ROOMY_ROWS:
+        charts = charts and room - devices - needs.jobs_in_full - frame >= CHART_ROWS
     lanes = needs.lanes if needs.lanes < most else 0
     full, first = needs.jobs_in_full + frame, max(CHART_ROWS + 2, lanes + AXIS_ROWS + 2)
     foot, least = 0, CHART_ROWS if width >= WIDE else first

@@ -30,6 +30,10 @@ ON_JOB_LINES = frozenset((
     "live.slower",
 ))  # fmt: skip
 """Causes of findings that a job's line names too."""
+LOST = "device.lost"
+"""The cause of a finding that the line of the device's job names too."""
+GROWTH = "growth: "
+"""Begins the line on what the time until the memory runs out rests on."""
 
 
 def broken_line(states: Sequence[JobState]) -> list[Line]:
@@ -50,14 +54,18 @@ def state_lines(state: JobState | None) -> list[Line]:
     return [[(f"{state.word}: ", state.kind), (state.text, "text")]]
 
 
-def first_steps(host: HostView, cases: Sequence[Case], live: bool) -> dict[str, Line]:
+def first_steps(
+    host: HostView, cases: Sequence[Case], live: bool, only_problems: bool = False
+) -> dict[str, Line]:
     """Return what to do first about each job whose trouble its own lines name, by its key.
 
-    ``live`` says that the jobs can still be asked.
+    ``live`` says that the jobs can still be asked. With ``only_problems`` warnings are left out.
     """
     from .next_step import next_lines
 
-    told = [case for case in cases if case.grave and case.finding.cause in ON_JOB_LINES]
+    named = ON_JOB_LINES | {LOST}
+    told = [case for case in cases if case.grave and case.finding.cause in named]
+    told = [case for case in told if not only_problems or case.finding.severity == "problem"]
     found = ((job.key, next(iter(next_lines(host, job, told, live)), None)) for job in host.jobs)
     return {key: line for key, line in found if line is not None} if told else {}
 
@@ -134,7 +142,7 @@ def growth_lines(host: HostView, room: MemoryRoom, ranks: int) -> list[Line]:
             (f"{who} runs out in {ends.text}", "text"),
             (place, "muted"),
         ],
-        [("        ", "text"), (f"{pace} {live}", "muted")],
+        [(GROWTH, "faint"), (f"{pace} {live}", "muted")],
     ]
 
 

@@ -37,6 +37,7 @@ from ...wire.frames import Unknown
 from ..shell.keymap import key_of
 from ..widgets.text import DASH
 from .job_notes import (
+    GROWTH,
     broken_line,
     end_notes,
     input_token,
@@ -105,7 +106,9 @@ def job_lines(
         )
     for line in lines if more else ():
         if more and line.key in more and not line.over:
-            line.notes.append(more[line.key])
+            heads = [note[0][0] for note in line.notes]  # what a forecast rests on comes last
+            at = heads.index(GROWTH) if GROWTH in heads else len(heads)
+            line.notes.insert(at, more[line.key])
     lines = _fold_ended(lines, [job.key for job in host.jobs])
     if text:
         needle = text.casefold()
