@@ -48,7 +48,7 @@ def waits_for_input(scene: LiveScene, job: JobView) -> Findings:
     share, evidence = wait.share, list(wait.evidence)
     if len(found) > 1:
         names = ", ".join(f"{name_of(of)} {percent_text(one.share)}" for one, of in found[:8])
-        evidence.append(Evidence(text=f"waiting for input: {names}", source="probe"))
+        evidence.append(Evidence(text=f"input wait: {names}", source="probe"))
     _, step = input_wait(trainer)
     seconds = (step * (1 - wait.won), step) if step else None
     fixes, room = workers_fixes(scene, job, trainer, seconds)
@@ -65,7 +65,7 @@ def waits_for_input(scene: LiveScene, job: JobView) -> Findings:
         where=place(scene, trainer),
         rank=share,
     )
-    what = "the waiting for input" if wait.won == share else "the time in which no kernel runs"
+    what = "the input wait" if wait.won == share else "the time in which no kernel runs"
     yield effects.of_share(one, wait.won, what)
 
 

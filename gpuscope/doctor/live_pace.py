@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ..model.ranks import name_of
-from ..model.slowdown import PARTS, Slowdown, of_trainers
+from ..model.slowdown import Slowdown, of_trainers
 from ..model.stalls import find_stall
-from ..model.step_time import warmed_up
+from ..model.step_time import SPLIT_WORDS, warmed_up
 from ..store.view import JobView
 from ..text.units import duration_text
 from ..wire.clean import clean
@@ -61,4 +61,5 @@ def slower(scene: LiveScene, job: JobView) -> Findings:
 
 def _own(one: Slowdown) -> tuple[str, ...]:
     """Return what changed for a rank, besides that it waits for others."""
-    return tuple(text for text in one.then if not text.startswith(PARTS["communication"]))
+    waits = SPLIT_WORDS["communication"]
+    return tuple(text for text in one.then if not text.startswith(waits))

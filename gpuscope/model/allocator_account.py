@@ -245,7 +245,7 @@ def expandable_segments(trainer: TrainerView | None) -> bool | None:
 
 def on_cpu(allocator: AllocView) -> list[AccountRow]:
     """Return only what the probe counted, because torch has no caching allocator for the CPU."""
-    tokens = ("allocated", "outside", "cached")
+    tokens = ("allocated", "series6", "cached")
     return [
         AccountRow(n, token, size_of(allocator, c))
         for (n, c, _), token in zip(COUNTED, tokens, strict=True)

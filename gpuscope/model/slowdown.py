@@ -14,7 +14,7 @@ from ..text.clock import MINUTE, clock_text
 from ..text.units import bytes_text, duration_text, three_digits
 from ..wire.frames import TrainerDef
 from .change_point import LEAST_SECONDS, ChangePoint, Series, change_of, changed_at
-from .step_time import SLOWER, SPLIT
+from .step_time import SLOWER, SPLIT, SPLIT_WORDS
 
 PART_SHARE = 0.25
 """A part of the step is named if it explains this share of the added time."""
@@ -40,15 +40,6 @@ _HOST: Mapping[str, tuple[str, float, _Format]] = {
     "cpu_percent": ("CPU of the host", 1.3, _with(" %")),
     "swap_used_bytes": ("swap of the host", 1.2, bytes_text),
 }
-PARTS = {
-    "input": "waiting for input",
-    "h2d": "copying to the device",
-    "compute": "forward and backward",
-    "optimizer": "optimizer",
-    "communication": "waiting for other ranks",
-    "other": "other code",
-}
-"""The parts of a step in words."""
 
 
 class Coincidence(NamedTuple):
@@ -159,7 +150,9 @@ def _parts(trainer: TrainerView, history: HistoryOf, change: ChangePoint) -> lis
             continue
         longer = moved.after - moved.before
         if longer >= PART_SHARE * (change.after - change.before):
-            words = f"{PARTS[part]} {duration_text(moved.before)} → {duration_text(moved.after)}"
+            words = (
+                f"{SPLIT_WORDS[part]} {duration_text(moved.before)} → {duration_text(moved.after)}"
+            )
             found.append((-longer, words))
     return [words for _, words in sorted(found)]
 

@@ -13,7 +13,7 @@ from ..store.view import TrainerView
 SPLIT = ("input", "h2d", "compute", "optimizer", "communication", "other")
 """Where a step's time goes: columns ``*_seconds``, which add up to :func:`measured_step`."""
 SPLIT_WORDS = {**{name: name for name in SPLIT}, "h2d": "copy to GPU"}
-"""What the parts of a step are called in a legend."""
+"""What the parts of a step are called on all screens, in findings and in reports."""
 OWN = ("input", "h2d", "compute", "optimizer", "other")
 """All but waiting for other ranks."""
 MIN_STEPS = 30

@@ -25,7 +25,7 @@ FEW_LOOKS = 25
 """With fewer looks no share is shown, because its interval is wider than half the clock."""
 
 WORDS: Mapping[str, str] = {
-    "input": "waiting for input",
+    "input": "input wait",
     "forward": "forward pass",
     "backward": "backward pass",
     "optimizer": "optimizer",

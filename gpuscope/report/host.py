@@ -14,10 +14,9 @@ from ..doctor.report import summary
 from ..model.device_state import judge, mute
 from ..model.job_ends import end_of, job_end
 from ..model.ranks import name_of
-from ..model.slowdown import PARTS
 from ..model.stalls import find_stall
 from ..model.step_colours import SPLIT_TOKENS
-from ..model.step_time import SPLIT, input_share, measured_step, shares_of
+from ..model.step_time import SPLIT, SPLIT_WORDS, input_share, measured_step, shares_of
 from ..store.view import HistoryOf, HostView, JobView, TrainerView, by_key
 from ..text.clock import clock_text
 from ..text.units import DASH, amount_text, bytes_text, count_text, duration_text, percent_text
@@ -223,7 +222,10 @@ def _step(watched: Watched, when: str) -> Section:
             continue
         bars = [
             BarRow(
-                PARTS[name], duration_text(step * shares[name]), shares[name], SPLIT_TOKENS[name]
+                SPLIT_WORDS[name],
+                duration_text(step * shares[name]),
+                shares[name],
+                SPLIT_TOKENS[name],
             )
             for name in SPLIT
             if name in shares

@@ -73,7 +73,7 @@ def test_it_says_what_takes_most_and_what_a_step_would_take_without_it(ask):
     code, out, _, asked = ask(str(os.getpid()), time=gives(value))
     assert code == 1
     said = " ".join(out.split())
-    assert "50 % of the time (44 % to 56 %) goes into waiting for input" in said
+    assert "50 % of the time (44 % to 56 %) goes into input wait" in said
     assert "at data.py:12 __getitem__" in said
     assert "a step of 600 ms would take 300 ms or more" in said
     assert "num_workers" in out
@@ -275,7 +275,7 @@ def test_readings_that_are_late_are_not_waited_for_where_no_look_is_wanted(ask, 
     assert (code, given_up) == (1, [True])
     said = " ".join(out.split())
     assert "So what changed in the last minutes is left out." in said
-    assert "50 % of the time (44 % to 56 %) goes into waiting for input" in said
+    assert "50 % of the time (44 % to 56 %) goes into input wait" in said
 
 
 def test_of_a_trainer_that_answers_late_what_it_has_told_before_is_said_in_time(ask, monkeypatch):
@@ -294,7 +294,7 @@ def test_of_a_trainer_that_answers_late_what_it_has_told_before_is_said_in_time(
     code, out, _, _ = ask(str(os.getpid()), "--no-look", frames=seen, time=late, recent=late)
     assert time.monotonic() - begin < 5
     said = " ".join(out.split())
-    assert "50 % of the time (44 % to 56 %) goes into waiting for input" in said
+    assert "50 % of the time (44 % to 56 %) goes into input wait" in said
     assert (code, "Its probe answers late" in said) == (1, True)
 
 

@@ -130,7 +130,7 @@ def test_the_rank_that_is_named_is_the_odd_one_else_the_one_waited_for_else_the_
     assert key == "rank 1"
     assert odd is not None
     assert odd_sentence(odd) == (
-        "The others wait for rank 1: it spends 300 ms a step on waiting for input, the others "
+        "The others wait for rank 1: it spends 300 ms a step on input wait, the others "
         "0 s. A step could be up to 300 ms (50 %) shorter."
     )
     assert rank_to_report({"rank 0": usual, "rank 2": slow}) == ("rank 2", None)

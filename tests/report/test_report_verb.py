@@ -149,7 +149,7 @@ def test_a_job_with_its_time_is_told_as_why_tells_it(capsys):
     assert code == 0
     capsys.readouterr()
     cli.main(["why", "run.gsr"])
-    sentence = " ".join(capsys.readouterr().out.split()).partition("waiting for input")[0]
+    sentence = " ".join(capsys.readouterr().out.split()).partition("input wait")[0]
     assert sentence.partition(": ")[2] in text
     assert "data.py:12 __getitem__" in text
     assert "Every rank of train.py" in text

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
+from gpuscope.model.allocator_account import on_cpu
 from gpuscope.store.pending_requests import SourceError
 from gpuscope.store.store import Store
 from gpuscope.tui.app.app import GpuscopeApp
 from gpuscope.tui.background.view_state import ViewState
+from gpuscope.tui.charts.chart_series import allocator_layers
 from gpuscope.tui.shell.session import Session
 from gpuscope.wire import frames as f
 from tests.fakes import inside, jobs, views
@@ -309,6 +311,17 @@ async def test_on_a_cpu_enter_opens_the_job():
         await until(pilot, "gpuscope lab")
         await pilot.press("enter")
         await until(pilot, "Job  gpuscope lab", "Diagnosis")
+
+
+@in_loop
+async def test_on_a_cpu_a_category_has_one_colour_in_the_waterfall_and_in_the_timeline():
+    app = make_app(views.cpu_only(), "memory")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, "optimizer state")
+        allocator = app.session.host.trainers[0].allocators[0]
+        layers, _ = allocator_layers(app.session.history, allocator, 60.0)
+        drawn = {layer.label: layer.token for layer in layers}
+        assert {row.name: row.token for row in on_cpu(allocator)} == drawn
 
 
 @in_loop

@@ -13,6 +13,7 @@ from gpuscope.doctor.finding import Finding
 from gpuscope.doctor.live import examine
 from gpuscope.model import step_colours
 from gpuscope.model.look import read as read_look
+from gpuscope.model.step_time import SPLIT_WORDS
 from gpuscope.model.time_ledger import of_trainer, read, recent
 from gpuscope.store.replay import ReplaySource
 from gpuscope.store.time_minutes import of_event
@@ -24,6 +25,7 @@ from gpuscope.tui.theme import THEMES, Tokens
 from gpuscope.tui.time.pane import TimePane
 from gpuscope.tui.time.rows import clock_rows
 from gpuscope.tui.time.text import coverage_text, row_detail
+from gpuscope.tui.time.without_ledger import SHORT_PARTS
 from gpuscope.tui.trainer import time_history as history
 from gpuscope.wire import frames as f
 from gpuscope.wire.codec import encode
@@ -56,7 +58,7 @@ async def test_the_rank_that_the_others_wait_for_is_shown_first_with_the_answer_
     async with app.run_test(size=(120, 40)) as pilot:
         screen = await until(pilot, "goes into saving checkpoints", "◆ rank 2", "Doctor ◆2")
         assert "saving checkpoints ◆" in screen, "the doctor warns of it"
-        assert "waiting for input ◆" in screen, "the doctor warns that the others wait for it"
+        assert "input wait ◆" in screen, "the doctor warns that the others wait for it"
         assert "◆ the doctor warns" in screen, "the marks are explained"
         assert "train.py rank 2" in screen
         assert "at /data/train/train.py:91 save" in screen
@@ -139,7 +141,7 @@ async def test_the_next_rank_is_chosen_by_key_and_from_the_list_of_ranks():
 async def test_enter_tells_the_lines_of_a_row_and_its_kernels():
     app = make_app(clocks.of_ranks(), "time")
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "waiting for input")
+        await until(pilot, "input wait")
         looked_at(app)
         await until(pilot, "On the GPU, just now: busy 48 %")
         await pilot.press("enter")
@@ -155,7 +157,7 @@ async def test_enter_tells_the_lines_of_a_row_and_its_kernels():
 async def test_what_a_look_has_found_is_a_finding_of_the_tab_and_says_its_cure():
     app = make_app(clocks.of_ranks(), "time")
     async with app.run_test(size=(160, 60)) as pilot:
-        await until(pilot, "waiting for input")
+        await until(pilot, "input wait")
         idle = [["sync", 0.08, 8, "/data/train/train.py:77 log_loss", 0.08]]
         kernels: list[Any] = clocks.LOOK["kernels"]
         parts = [[0.047] * 4, [[row[3] / 4] * 4 for row in kernels], [0.0] * 4, [[0.02] * 4]]
@@ -177,7 +179,7 @@ async def test_a_look_says_its_price_first_and_what_it_has_cost_afterwards():
     source = AskedSource(clocks.of_ranks(), look=gives(clocks.LOOK))
     app = GpuscopeApp(Session(make_source=lambda hz: source), "time")
     async with app.run_test(size=(120, 45)) as pilot:
-        await until(pilot, "waiting for input", "w Work")
+        await until(pilot, "input wait", "w Work")
         await pilot.press("l")
         screen = await until(pilot, "Trace the GPU", "Enter Trace")
         assert "about 0.15 s of the training" in screen
@@ -257,7 +259,7 @@ async def test_the_clock_is_drawn_over_as_much_time_as_is_known(minutes, window)
 async def test_on_a_narrow_terminal_a_key_turns_what_stands_below_the_rows():
     app = make_app(clocks.of_ranks(), "time")
     async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, "waiting for input")
+        await until(pilot, "input wait")
         await pilot.press("tab")
         await until(pilot, "Wall clock a step over 10 min")
         await pilot.press("tab")
@@ -324,7 +326,7 @@ async def test_a_trainer_without_a_step_and_one_that_told_nothing_have_a_reason(
 async def test_a_filter_that_nobody_passes_says_so():
     app = make_app(clocks.of_ranks(), "time")
     async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, "waiting for input")
+        await until(pilot, "input wait")
         app.main.set_filter("nobody")
         await until(pilot, "no trainer contains 'nobody'")
 
@@ -367,7 +369,7 @@ def test_the_tab_looks_as_it_did(size: tuple[int, int]) -> None:
     async def run() -> None:
         app = make_app(clocks.of_ranks(), "time")
         async with app.run_test(size=size) as pilot:
-            await until(pilot, "waiting for input", "wall clock")
+            await until(pilot, "input wait", "wall clock")
             looked_at(app)
             await until(pilot, "21 % of the time", "A step could")
             if size[0] > 80:
@@ -383,7 +385,7 @@ async def test_without_colour_each_row_has_its_pattern(monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     app = make_app(clocks.of_ranks(), "time")
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "▒ waiting for input", "█ forward pass")
+        await until(pilot, "▒ input wait", "█ forward pass")
         await check(pilot, "tab-time-mono")
 
 
@@ -392,7 +394,7 @@ async def test_the_work_of_a_step_is_counted_after_its_price_and_derived_by_clas
     source = AskedSource(clocks.of_ranks(), work=gives(clocks.WORK))
     app = GpuscopeApp(Session(make_source=lambda hz: source), "time")
     async with app.run_test(size=(140, 45)) as pilot:
-        await until(pilot, "waiting for input", "w Work")
+        await until(pilot, "input wait", "w Work")
         await pilot.press("w")
         screen = await until(pilot, "Count the work of a step", "Enter Count")
         assert "one step takes longer, once" in screen
@@ -415,7 +417,7 @@ async def test_the_work_of_a_step_is_counted_after_its_price_and_derived_by_clas
 async def test_a_large_terminal_lists_the_longest_kernels_below_their_class():
     app = make_app(clocks.of_ranks(), "time")
     async with app.run_test(size=(200, 60)) as pilot:
-        await until(pilot, "waiting for input")
+        await until(pilot, "input wait")
         looked_at(app)
         screen = await until(pilot, "sm90_xmma_gemm", "busy 48 %")
         lines = screen.splitlines()
@@ -430,12 +432,22 @@ async def test_without_a_ledger_the_parts_of_the_last_steps_are_shown():
     app = make_app(jobs.ranks(1, 10.0), "time")
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await until(
-            pilot, "Not known where the rest of its time goes", "forward and backward"
+            pilot, "Not known where the rest of its time goes", "compute  forward, backward"
         )
-        row = next(line for line in screen.splitlines() if "forward and backward" in line)
+        row = next(line for line in screen.splitlines() if "forward, backward" in line)
         assert "350 ms" in row
         assert "70 %" in row
-        assert screen.index("forward and backward") < screen.index("waiting for input")
+        assert screen.index("forward, backward") < screen.index("input  waiting for data")
+
+
+@in_loop
+async def test_a_part_of_a_step_has_one_name_in_rows_legend_and_table_of_ranks():
+    app = make_app(jobs.ranks(4), "time")
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await until(pilot, "COMPUTE", "█ optimizer  █ communication  █ other")
+        for name in SPLIT_WORDS.values():
+            assert screen.count(f"█ {name}") == 2, "in a row and in the legend"
+        assert all(SPLIT_WORDS[one].startswith(name.lower()) for one, name in SHORT_PARTS.items())
 
 
 def empty_share(screen: str) -> float:
@@ -511,7 +523,7 @@ async def test_a_hang_has_a_table_of_what_it_did_meanwhile():
     source.seek(70.0)
     app = GpuscopeApp(Session(replay=source), "time")
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "During the hang: what it did", "waiting for input", "Ranks, a step")
+        await until(pilot, "During the hang: what it did", "input wait", "Ranks, a step")
 
 
 @in_loop

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ...model.odd_parts import odd_parts
-from ...model.slowdown import PARTS
 from ...model.time_ledger import TimeLedger
 from ...store.view import HostView, TrainerView
 from ...text import styled
@@ -30,7 +29,7 @@ from .panels import (
     TALL,
     TimePanels,
 )
-from .rows import GPU, split_rows, with_names
+from .rows import GPU, split_names, split_rows, with_names
 from .without_ledger import (
     basis_text,
     draw_loads,
@@ -77,7 +76,7 @@ class MeasuredPanels(TimePanels):
             self._clock.show_columns(with_names((row.words for row in hang.rows), HANG))
             set_title(self._clock, hang_title(hang))
         else:
-            self._clock.show_columns(with_names(PARTS.values(), GPU))
+            self._clock.show_columns(with_names(split_names(), GPU))
             set_title(self._clock, basis_text(trainer))
         self._clock.show(parts)
         # one rank whose parts are known has them in the table above already

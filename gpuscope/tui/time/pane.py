@@ -14,7 +14,7 @@ from ...doctor.live_scene import LiveScene
 from ...model.odd_parts import odd_parts
 from ...model.pace import pace_of
 from ...model.ranks import name_of
-from ...model.slowdown import PARTS, of_trainers
+from ...model.slowdown import of_trainers
 from ...model.stalls import worst_rank
 from ...model.standstill import stands_still
 from ...model.step_parts import MAX_RANKS, reported
@@ -295,7 +295,7 @@ class TimePane(MeasuredPanels):
             return "", []
         if key.startswith(SPLIT) and host is not None:
             name, ranks = key.removeprefix(SPLIT), self._ranks_of(host, trainer)
-            return PARTS[name].capitalize(), list(part_detail(name, ranks))
+            return part_detail(name, ranks)
         during = key.startswith(DURING)
         key = key.removeprefix(DURING)
         look = self._answers.look(trainer)[0]

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from ...model.look import Look, LookRow
 from ...model.rank_times import Odd
-from ...model.slowdown import PARTS
 from ...model.step_colours import REST, SPLIT_TOKENS
-from ...model.step_time import measured_step, shares_of
+from ...model.step_time import SPLIT_WORDS, measured_step, shares_of
 from ...model.time_ledger import Row, TimeLedger
 from ...store.view import TrainerView
 from ...text.ranges import interval_text
@@ -65,8 +64,8 @@ SHORT = {
     "backward": "BACKWARD",
     "optimizer": "OPTIM",
     "communication": "COMM",
-    "read": "READS",
-    "copy": "COPIES",
+    "read": "READING",
+    "copy": "COPYING",
     "compile": "COMPILE",
     "checkpoint": "CHECKPT",
     "validation": "VALID",
@@ -77,6 +76,13 @@ SHORT = {
     "other": "OTHER",
     "unattributed": "REST",
 }
+SPLIT_NOTES = {
+    "input": "waiting for data",
+    "compute": "forward, backward",
+    "communication": "between ranks",
+    "other": "your own code",
+}
+"""What stands behind the name of a part that does not explain itself."""
 FINE_SHARE = 0.02
 """Below this the bounds of a share are told with a decimal, else both would often read the same."""
 FILL_CELLS, MARK_CELLS = 2, 2
@@ -92,6 +98,11 @@ LOOK_TOKENS = {
     "idle": "cached",
     "rest": "other",
 }
+
+
+def split_names() -> Iterable[str]:
+    """Return the names of the parts of a step as their rows have them."""
+    return (f"{name}  {SPLIT_NOTES.get(part, '')}" for part, name in SPLIT_WORDS.items())
 
 
 def with_names(names: Iterable[str], columns: tuple[Column, ...]) -> tuple[Column, ...]:
@@ -192,7 +203,11 @@ def split_rows(trainer: TrainerView, glyphs: Glyphs) -> list[TableRow]:
     for name, share in sorted(shares.items(), key=lambda one: -one[1]):
         token = SPLIT_TOKENS[name]
         drawn: dict[str, Cell] = {
-            "row": [(glyphs.fill(token), token), (f" {PARTS[name]}", "text")],
+            "row": [
+                (glyphs.fill(token), token),
+                (f" {SPLIT_WORDS[name]}", "text"),
+                (f"  {SPLIT_NOTES[name]}" if name in SPLIT_NOTES else "", "faint"),
+            ],
             "step": [(duration_text(step * share), "text")],
             "share": [(percent_text(share), "text")],
             "bar": Bar(((share, token),), 1.0),

@@ -13,8 +13,7 @@ from typing import NamedTuple
 from ...model.odd_parts import parts_of
 from ...model.pace import PARTS_STEPS, pace_of
 from ...model.ranks import name_of
-from ...model.slowdown import PARTS
-from ...model.step_time import split_of
+from ...model.step_time import SPLIT_WORDS, split_of
 from ...store.view import DeviceView, HostView, TrainerView
 from ...text.styled import Line, Piece
 from ...text.units import DASH, duration_text, percent_text, window_text
@@ -234,9 +233,14 @@ def basis_text(trainer: TrainerView) -> str:
     return f"Parts of a step, mean of the last {PARTS_STEPS}{of}"
 
 
-def part_detail(name: str, ranks: Sequence[TrainerView]) -> Iterable[Line]:
-    """Return what a part of a step is, and what it takes on each rank."""
-    yield [(PART_MEANINGS.get(name, PARTS.get(name, name)), "text")]
+def part_detail(name: str, ranks: Sequence[TrainerView]) -> tuple[str, list[Line]]:
+    """Return the name of a part of a step, what it is, and what it takes on each rank."""
+    words = SPLIT_WORDS[name]
+    return f"{words[0].upper()}{words[1:]}", list(_part_lines(name, ranks))
+
+
+def _part_lines(name: str, ranks: Sequence[TrainerView]) -> Iterable[Line]:
+    yield [(PART_MEANINGS[name], "text")]
     yield []
     for rank in ranks:
         parts = split_of(rank)
