@@ -166,7 +166,14 @@ async def test_a_chart_can_come_first_and_show_another_time():
         await pilot.press("minus")
         await until(pilot, "over 2 min")
         await pilot.press("plus", "plus")
-        await until(pilot, "over 1 min")
+        await until(pilot, "over 30 s")
+
+
+@in_loop
+async def test_charts_show_no_more_time_than_is_known():
+    app = make_app(jobs.ranks(2, 12.0))
+    async with app.run_test(size=(160, 50)) as pilot:
+        await open_job(pilot, "Parts of a step of rank 0 over 15 s")
 
 
 @in_loop

@@ -28,6 +28,7 @@ from ...text.units import percent_text, short_age_text, window_text
 from ..charts.strips import Painted
 from ..doctor.text import SEVERITY_TOKENS, top
 from ..overview.finding_list import FindingList, go_to_finding
+from ..shared.windows import window_of_minutes
 from ..shell.clock_at import clock_at
 from ..shell.keymap import key_of
 from ..shell.selection import keys_of
@@ -55,17 +56,8 @@ from .rows import (
     with_names,
 )
 from .severities import marks_line, most_to_gain, of_ranks, of_rows, rank_marks, severities
-from .text import (
-    TIME,
-    answer,
-    coverage_text,
-    no_minutes,
-    no_trainer,
-    pace_text,
-    slow_lines,
-    who,
-)
-from .without_ledger import next_window, part_detail, window_of, window_of_minutes
+from .text import TIME, answer, coverage_text, no_minutes, no_trainer, pace_text, slow_lines, who
+from .without_ledger import next_window, part_detail, window_of
 
 if TYPE_CHECKING:
     from ...doctor.finding import Severity

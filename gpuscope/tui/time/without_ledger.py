@@ -19,17 +19,15 @@ from ...text.styled import Line, Piece
 from ...text.units import DASH, duration_text, percent_text, window_text
 from ..charts.load_lanes import HOST_LANES, LOADS, gpu_lanes, host_lanes, process_lanes
 from ..charts.load_strips import Lane, LoadStrips
+from ..shared.windows import WINDOWS, shortest_window
 from ..shell.session import Session
 from ..widgets.bars import Meter
 from ..widgets.pane import set_title
 from ..widgets.table import Cell, Column, TableRow
 from .text import LEDGER
 
-WINDOWS = (15.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 ZOOM_WINDOWS = (*WINDOWS, 3600.0, 4 * 3600.0, 12 * 3600.0)
-"""Seconds that the charts show by themselves, the shortest that has all that is known, and those
-that somebody may choose.
-"""
+"""Seconds that somebody may let the charts show."""
 STRIP_FRAME = 4
 """Of the strips besides their lanes: the frame, and the axis with its labels."""
 LEAST_STRIP_ROWS = 5
@@ -151,17 +149,7 @@ def window_of(session: Session, host: HostView, trainer: TrainerView | None) -> 
     now = host.sampled_seconds or 0.0
     entity, column = (host.id, "cpu_percent") if trainer is None else (trainer.id, "step_seconds")
     known = session.history(entity, column, WINDOWS[-1]).seconds
-    return _shortest(now - known[0] if known else 0.0)
-
-
-def window_of_minutes(trainer: TrainerView | None, now: float) -> float:
-    """Return how much time the chart of a ledger shows: the shortest that has all of it."""
-    began = [minute["m"] / 1e9 for minute in trainer.minutes] if trainer is not None else []
-    return _shortest(now - min(began)) if began else WINDOWS[-1]
-
-
-def _shortest(span: float) -> float:
-    return next((one for one in WINDOWS if one >= span), WINDOWS[-1])
+    return shortest_window(now - known[0] if known else 0.0)
 
 
 def next_window(session: Session, host: HostView, now: float, by: int) -> tuple[float, float]:

@@ -30,6 +30,8 @@ from ..memory.timeline import ticks
 from ..shared.job_rows import loss_text
 from ..shared.job_series import PEAK_SECONDS, missing, recent_peaks
 from ..shared.step_split import tokens_of
+from ..shared.windows import WINDOWS as USUAL_WINDOWS
+from ..shared.windows import window_of_minutes
 from ..shell.clock_at import clock_at
 from ..widgets.pane import set_title
 from ..widgets.text import Lines
@@ -41,9 +43,9 @@ if TYPE_CHECKING:
     from ...store.view import AllocView, HostView, JobView, TrainerView
     from ..shell.session import Session
 
-WINDOWS = (60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 4 * 3600.0)
+WINDOWS = (*USUAL_WINDOWS, 1800.0, 3600.0, 4 * 3600.0)
 """Seconds that the charts show."""
-USUAL_WINDOW = 3
+USUAL_WINDOW = len(USUAL_WINDOWS) - 1
 WIDE, WIDEST = 100, 160
 """From so many columns on there are two charts side by side, and three."""
 LEAST_ROWS, USUAL_ROWS = 6, 8
@@ -125,7 +127,7 @@ class JobCharts(Grid):
         self._arranged: list[list[str]] = [[]]
         self._drawn: object = None
         self._events_rows = 0
-        self._seconds, self._moving = WINDOWS[0], False
+        self._seconds, self._moving = WINDOWS[USUAL_WINDOW], False
 
     def compose(self) -> ComposeResult:
         for panel in self._panels.values():
@@ -317,7 +319,7 @@ class JobCharts(Grid):
     ) -> None:
         now = host.sampled_seconds or 0.0
         # a ledger comes by the minute: over a shorter time there may be nothing of it
-        long = max(window, JUDGED_SECONDS)
+        long = max(window, min(window_of_minutes(trainer, now), JUDGED_SECONDS))
         ledger = of_trainer(trainer, long)
         parts = step_parts(ranks_of(host, trainer), host, self.session.history)
         tokens = tokens_of(parts) if parts is not None and parts.of_ledger else None
