@@ -38,8 +38,9 @@ async def test_the_prediction_comes_once_the_switches_are_still(monkeypatch):
 
     app = predicting(tracer)
     async with app.run_test(size=(200, 60)) as pilot:
-        await until(pilot, "No run yet.", "predicted once you stop changing switches")
+        await until(pilot, "No run yet.", "predicted in a moment", "A first comparison")
         await pilot.press("right")
+        await until(pilot, "predicted once you stop changing switches")
         assert not asked, "nothing is computed while somebody walks through the switches"
         monkeypatch.setattr(first_run, "SETTLED_SECONDS", 0.0)
         await pilot.press("j")  # a picture is drawn, as each sample would
@@ -75,6 +76,7 @@ def test_each_width_keeps_its_lines_and_marks_the_switch_under_the_cursor():
         assert "No run yet." in shown
         assert "tracing the model" in shown
         assert ("Switches to try first" in shown) == (cells == 74)
+        assert ("A first comparison" in shown) == (cells >= 74)
         assert ("What the switches do" in shown) == (cells == 156)
     bold = [line for line in lines if line and line[0] == (f"{'amp':21}", "bold accent")]
     assert len(bold) == 1

@@ -48,6 +48,21 @@ def keys(cells: int) -> list[Line]:
     return out
 
 
+def _first_comparison(cells: int) -> list[Line]:
+    """Return how to learn what a switch is worth, step by step."""
+    run, stop, change, repeat = map(key_of, ("lab_run", "lab_stop", "lab_next", "lab_repeat"))
+    steps = (
+        f"{run} trains; after some steps {stop} ends it: run A",
+        f"{change} on amp, then {run} again: run B",
+        f"A and B stand side by side; {repeat} repeats both in turns, which shows whether a "
+        "difference is more than chance",
+    )
+    out: list[Line] = [[], [("A first comparison", "title")]]
+    for number, text in enumerate(steps, 1):
+        out += styled.hang([(f"{number:<{KEY_CELLS}}", "accent")], [(text, "muted")], cells)
+    return out
+
+
 def no_run(
     on_cpu: bool, question: Question | None, chosen: str, glyphs: Glyphs, cells: int, rows: int
 ) -> list[Line]:
@@ -77,13 +92,14 @@ def no_run(
                 head: Line = [(f"{name:{NAME_CELLS}}", "bold accent" if here else "accent")]
                 out += styled.hang(head, [(does, "text" if here else "muted")], cells)
         if len(out) <= rows:
-            return out
+            more = [] if cells >= BESIDE_CELLS else _first_comparison(cells)
+            return [*out, *more] if len(out) + len(more) <= rows else out
     return start
 
 
 def _left(question: Question | None) -> list[Line]:
-    """Return the keys, and below them the modules that own most of the predicted memory."""
-    out = keys(LEFT_CELLS)
+    """Return the keys, a first comparison, and the modules that own most of the memory."""
+    out = [*keys(LEFT_CELLS), *_first_comparison(LEFT_CELLS)]
     if question is not None and question.answer is not None:
         from ...predict.report import by_module
 

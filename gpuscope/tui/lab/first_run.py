@@ -19,7 +19,7 @@ SETTLED_SECONDS = 1.5
 """A prediction is requested once the switches have been still for so long: it starts a child with
 torch, which a walk through the values of a switch must not do at each step.
 """
-UNSETTLED = "predicted once you stop changing switches"
+AT_FIRST, UNSETTLED = "predicted in a moment", "predicted once you stop changing switches"
 
 
 class FirstRun:
@@ -29,6 +29,8 @@ class FirstRun:
         self.session = session
         self._config: LabConfig | None = None
         self._since = 0.0
+        self._touched = False
+        """Whether a switch was changed since the page was first shown."""
 
     def lines(
         self, host: HostView | None, chosen: str, glyphs: Glyphs, cells: int, rows: int
@@ -54,7 +56,9 @@ class FirstRun:
             return found
         now = time.monotonic()
         if self._config != runs.config:
+            self._touched = self._config is not None
             self._config, self._since = runs.config, now
         if now - self._since < SETTLED_SECONDS:
-            return Question(runs.config, card, doing=UNSETTLED)
+            doing = UNSETTLED if self._touched else AT_FIRST
+            return Question(runs.config, card, doing=doing)
         return predictions.want(runs.config, card, fixes=False)
