@@ -325,6 +325,14 @@ async def test_on_a_cpu_a_category_has_one_colour_in_the_waterfall_and_in_the_ti
 
 
 @in_loop
+async def test_on_a_cpu_a_wide_tab_says_how_full_the_host_is_and_what_happened():
+    app = make_app(views.cpu_only(), "memory")
+    async with app.run_test(size=(200, 60)) as pilot:
+        screen = await until(pilot, "What happened", "started", "20.0 GiB of 32.0 GiB free")
+        assert "Memory of the process" not in screen, "the line of the process says it"
+
+
+@in_loop
 async def test_on_a_cpu_the_summary_is_a_sentence_and_nothing_is_asked():
     app, source = asked(views.cpu_only(5.0))
     async with app.run_test(size=(80, 24)) as pilot:

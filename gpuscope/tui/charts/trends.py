@@ -185,6 +185,12 @@ def rows_of_trends(moving: Sequence[bool], height: int, most: int = MOST_ROWS) -
     return rows
 
 
+def wanted_rows(trends: Sequence[Trend]) -> int:
+    """Return the rows, with those of the axis, beyond which readings only stand farther apart."""
+    high = sum(ROOMY_ROWS if is_seen(trend) else 1 for trend in trends)
+    return high + MOST_APART * max(len(trends) - 1, 0) + 2
+
+
 def gaps_before(tokens: Sequence[str], free: int) -> set[int]:
     """Return before which readings a line is left free: first between those of other colours."""
     between = [(one == other, at) for at, (one, other) in enumerate(pairwise(tokens), 1)]

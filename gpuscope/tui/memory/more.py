@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ...store.view import Entity, HostView
 from ...text.styled import Line
 from ...text.units import GIB, bytes_text, window_text
-from ..charts.trends import Trends
+from ..charts.trends import Trends, wanted_rows
 from ..shared.process_trends import process_trends
 from ..shell.clock_at import clock_at
 from ..shell.keymap import key_of
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 LEAST_ROWS, FRAME, AXIS_ROWS = 5, 2, 2
 SECONDS, CHART_SECONDS = 1.0, 4.0
 """How often the counts and the chart are updated."""
-CHART_ROWS = 8
-"""With its frame: a chart is no lower."""
+CHART_ROWS, HOST_ROWS = 8, 16
+"""With its frame: a chart is no lower. With both frames: the texts about a host and its events."""
 LEAST_MODULE_ROWS, MOST_MODULE_ROWS, MODULES_SECONDS = 4, 13, 600.0
 """Lines of the largest modules, and how often a trainer is asked for them: a walk takes time."""
 LEAST_POINTS = 20
@@ -49,10 +49,13 @@ class More:
         self.counts = Lines(id="counts", classes="panel")
         self.fixes = Lines(id="fixes", classes="panel")
         self.modules = Lines(id="largest", classes="panel")
+        self.host, self.events = Lines(classes="panel"), Lines(classes="panel")
+        """Of a training on a CPU: the memory of its host, and what happened to it."""
+        self.events.styles.height = "1fr"
         self.course = Trends(id="memory-course", classes="panel")
         """What else the process does, below a timeline that needs no more rows."""
-        for panel in (self.counts, self.fixes, self.modules, self.course):
-            panel.display = False
+        self.below_waterfall = (self.counts, self.modules, self.host, self.events)
+        self._hide_panels()
         self._trees: tuple[object, Tree | None] = (None, None)
         self._chart: LineChart | None = None
         self._by_gpu: Trends | None = None
@@ -92,9 +95,15 @@ class More:
             self.modules.show(modules)
             self.modules.styles.height = len(modules) + FRAME
             rows -= len(modules) + FRAME
+        on_cpu = subject.device is None
         more = subject.allocator is not None or len(host.devices) > 1
-        self._charted = rows >= CHART_ROWS and more
-        self.counts.styles.height = len(counts) + FRAME if self._charted else "1fr"
+        self._charted = rows >= CHART_ROWS and more and not on_cpu
+        self.host.display = self.events.display = on_cpu and rows >= HOST_ROWS
+        if self.host.display:
+            self._tell_of_host(host, subject, rows, cells)
+        self.counts.styles.height = (
+            len(counts) + FRAME if self._charted or self.host.display else "1fr"
+        )
         self._display_charts()
         fixes = [] if grows or view != "waterfall" else fix_lines(host, subject, cells)
         fixes += larger_lines(host, subject, self.session.history, cells) if fixes else []
@@ -104,6 +113,25 @@ class More:
             self.fixes.show(fixes)
             self.fixes.styles.height = len(fixes) + FRAME
         return bool(counts) or self._charted
+
+    def _tell_of_host(self, host: HostView, subject: Subject, rows: int, cells: int) -> None:
+        """Say how full the host is and what happened to the training."""
+        from ..shared.event_rows import event_lines
+        from ..shared.host_text import host_lines
+
+        glyphs = self.host.tokens.glyphs
+        lines = host_lines(host, self.session.history, cells, glyphs)
+        set_title(self.host, "Host")
+        self.host.show(lines)
+        self.host.styles.height = len(lines) + FRAME
+        job = host.job_of(subject.trainer)
+        past = self.session.frozen_view.past(host.key) is not None or self.session.replay
+        until = host.wall_seconds if past else None
+        known = self.session.happened.on(host)
+        events = known.of_job(job.key, until) if job is not None else []
+        set_title(self.events, "What happened")
+        left = rows - len(lines) - 2 * FRAME
+        self.events.show(event_lines(events, glyphs, left, cells, host.wall_seconds))
 
     def _counts(self, host: HostView, subject: Subject, cells: int) -> list[Line]:
         """Return the lines about allocator and process, which are made anew once a second."""
@@ -137,10 +165,13 @@ class More:
 
     def hide(self) -> None:
         """Show none of it: the terminal is narrow, or a table is looked at."""
-        for panel in (self.counts, self.fixes, self.modules, self.course):
-            panel.display = False
+        self._hide_panels()
         self._charted = False
         self._display_charts()
+
+    def _hide_panels(self) -> None:
+        for panel in (*self.below_waterfall, self.fixes, self.course):
+            panel.display = False
 
     def share_right(
         self, chart: StackedChart, rows: int, host: HostView, subject: Subject, line: Timeline
@@ -153,7 +184,8 @@ class More:
             history = self.session.history
             trends = process_trends(host, process, line.window_seconds, history)
         shown = bool(trends) and free >= len(trends) + FRAME + AXIS_ROWS
-        chart.styles.height = chart.wanted + FRAME if shown else "1fr"
+        over = max(0, free - wanted_rows(trends) - FRAME)  # which would only part the courses
+        chart.styles.height = chart.wanted + FRAME + over if shown else "1fr"
         self.course.display = shown
         if shown:
             set_title(self.course, f"The process over {window_text(line.window_seconds)}")
@@ -209,7 +241,7 @@ class More:
             set_title(self._by_gpu, f"Memory in use by GPU{over}")
             self._by_gpu.show(self._of_each_gpu(host, subject, window), window, now, clock)
             return
-        title, series = self._over_time(host, subject, window)
+        title, series = self._over_time(subject, window)
         set_title(self._chart, title + over)
         self._chart.show(series, window, 0.0, now=now, clock=clock)
 
@@ -229,32 +261,18 @@ class More:
             if one.gone is None
         ]
 
-    def _over_time(
-        self, host: HostView, subject: Subject, window: float
-    ) -> tuple[str, Sequence[Series]]:
-        """Return a title and one curve: of the process on a CPU, else of the allocator."""
-        if subject.device is None:
-            process = process_of(host, subject)
-            rss = [self._one("RSS", process, "rss_bytes", window, GIB)] if process else []
-            return "Memory of the process, GiB", rss
+    def _over_time(self, subject: Subject, window: float) -> tuple[str, Sequence[Series]]:
+        """Return a title and one curve, of the allocator."""
         if subject.allocator is None:
             return "Live blocks", []
         blocks = self._one("live blocks", subject.allocator, "allocation_count", window)
         return "Live blocks", [blocks]
 
-    def _one(
-        self,
-        label: str,
-        entity: Entity,
-        column: str,
-        window: float,
-        unit: float = 1.0,
-    ) -> Series:
+    def _one(self, label: str, entity: Entity, column: str, window: float) -> Series:
         from ..charts.line import Series
 
         past = self.session.history(entity.id, column, window)
-        values = [None if value is None else value / unit for value in past.values]
-        return Series(label, SERIES[0], past.seconds, values)
+        return Series(label, SERIES[0], past.seconds, past.values)
 
 
 def _held(steps: Sequence[Point]) -> Series:

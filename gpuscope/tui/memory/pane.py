@@ -101,8 +101,7 @@ class MemoryPane(Pane, can_focus=True):
                 yield self._waterfall
                 yield self._advice
                 yield self._others
-                yield self._more.counts
-                yield self._more.modules
+                yield from self._more.below_waterfall
             with self._right:
                 yield self._summary.table
                 yield self._modules.table

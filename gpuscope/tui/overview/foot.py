@@ -65,7 +65,7 @@ class Foot(Horizontal):
         """Bring what is on the screen up to date."""
         if not self.display:
             return
-        from .host_text import host_lines
+        from ..shared.host_text import host_lines
 
         if self.processes is not None and self.processes.is_mounted and self.processes.display:
             self.processes.bring_up_to_date(host)

@@ -125,7 +125,7 @@ class QuietPanels(Horizontal):
             self._earlier.show(found)
 
         if self._host.display:
-            from .host_text import host_lines
+            from ..shared.host_text import host_lines
 
             width, rows = self._host.size
             glyphs, history = self._host.tokens.glyphs, self.session.history
