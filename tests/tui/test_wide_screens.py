@@ -83,8 +83,7 @@ async def test_what_is_held_after_each_step_is_a_curve_of_its_own():
         await until(pilot, "Held after each step, GiB", "after step")
 
 
-@in_loop
-async def test_the_only_gpu_has_no_chart_that_repeats_the_timeline():
+def one_gpu() -> list[f.Frame]:
     frames: list[f.Frame] = [views.hello(), views.host_def(), views.gpu(0)]
     frames += views.trainer(48213, 0, 1, "ada", True, "job-a")
     for q, at, _ in views.ticks():
@@ -93,7 +92,19 @@ async def test_the_only_gpu_has_no_chart_that_repeats_the_timeline():
         sample.a = [views.allocator_row(13, 40.0, 55.0, 5.0)]
         sample.t = [views.trainer_row(13, 100 + q, 0.5)]
         frames.append(sample)
-    app = make_app(frames, "memory")
+    return frames
+
+
+@in_loop
+async def test_a_wide_overview_has_what_the_memory_is_made_of_beside_a_loss():
+    app = make_app(one_gpu())
+    async with app.run_test(size=LARGE) as pilot:
+        await until(pilot, "Loss 4", "Memory of the training", "optimizer state 10.0 GiB")
+
+
+@in_loop
+async def test_the_only_gpu_has_no_chart_that_repeats_the_timeline():
+    app = make_app(one_gpu(), "memory")
     async with app.run_test(size=LARGE) as pilot:
         screen = await until(pilot, "─ Live blocks ─")
         assert "Memory in use by GPU" not in screen

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 
+from ...model.ranks import name_of
 from ...model.stalls import find_stall
 from ...model.step_parts import step_parts
 from ...model.valid_history import while_it_steps
+from ...store.view import by_id
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import duration_text, percent_text, window_text
@@ -41,8 +43,10 @@ if TYPE_CHECKING:
 
 RANKS_FRAME, LEAST_BELOW, MOST_RANKS = 3, 5, 16
 """Rows of the table of ranks besides these; those that the panels below it have at least."""
-LOSS_ROWS, FRAME_ROWS = 7, 2
-"""A curve of the loss has so many rows with its frame at least."""
+LOSS_ROWS, MOST_LOSS_ROWS, FRAME_ROWS = 7, 16, 2
+"""A curve of the loss has so many rows with its frame at least, and at most where others can use
+them: a higher one says no more.
+"""
 MOST_EVENTS, FEW_EVENTS = 12, 6
 """Lines of what happened at most, and above a curve."""
 BAR_CELLS = 40
@@ -61,6 +65,9 @@ class JobBrief(Vertical):
     JobBrief .right { width: 7fr; height: 1fr; }
     JobBrief .below > * { width: 1fr; height: 1fr; }
     JobBrief .events { height: 1fr; }
+    JobBrief .curve { height: 1fr; }
+    JobBrief .curve > LineChart { width: 13fr; height: 1fr; }
+    JobBrief .curve > Lines { width: 7fr; height: 1fr; }
     """
 
     def __init__(self, session: Session, **kwargs: Any) -> None:
@@ -70,7 +77,8 @@ class JobBrief(Vertical):
         self._ranks.can_focus = False
         self._ranks.add_class("panel")
         self._stack, self._split = Lines(classes="panel"), Lines(classes="panel")
-        self._loss = LineChart(classes="panel")
+        self._loss, self._memory = LineChart(classes="panel"), Lines(classes="panel")
+        self._curve = Horizontal(classes="curve")
         self._about, self._events = Lines(classes="panel"), Lines(classes="panel events")
         self._texts = Horizontal(classes="texts")
         self._courses = RankCourses()
@@ -99,13 +107,17 @@ class JobBrief(Vertical):
             with Vertical(classes="right"):
                 yield self._about
                 yield self._events
-        yield self._loss
+        with self._curve:
+            yield self._loss
+            yield self._memory
 
     @property
     def wanted(self) -> int:
-        """The rows that its texts need; 0 where a curve or a stack uses all there are."""
-        if not self._key or self._loss.display or self._stack.display:
+        """The rows that its texts and a curve need; 0 where a stack uses all there are."""
+        if not self._key or self._stack.display:
             return 0
+        if self._curve.display:
+            return self._text_rows(FEW_EVENTS) + MOST_LOSS_ROWS
         return self._text_rows(MOST_EVENTS)
 
     def _text_rows(self, events: int) -> int:
@@ -151,7 +163,7 @@ class JobBrief(Vertical):
 
         glyphs, width = self._ranks.tokens.glyphs, max(self._ranks.size.width + 4, 100)
         least = LEAST_BELOW if below else 0
-        least += LOSS_ROWS if self._loss.display else 0
+        least += LOSS_ROWS if self._curve.display else 0
         most = max(min(self.size.height - least - RANKS_FRAME, MOST_RANKS), 2)
         fold, history = len(job.trainers) > most, self.session.history
         rows = rank_rows(host, job, most, history, fold, glyphs, parts)
@@ -182,10 +194,11 @@ class JobBrief(Vertical):
             self._loss_moved.add(self._key)
         texts = self._text_rows(FEW_EVENTS)
         room = self.size.height - texts >= LOSS_ROWS
-        self._loss.display = steps and room and self._key in self._loss_moved
-        self._texts.styles.height = texts if self._loss.display else "1fr"
-        if telling is None or past is None or not self._loss.display:
+        self._curve.display = steps and room and self._key in self._loss_moved
+        self._texts.styles.height = texts if self._curve.display else "1fr"
+        if telling is None or past is None or not self._curve.display:
             return
+        self._show_memory(host, living)
         from ..shared.job_rows import loss_text
 
         low, high = loss_axis(past.values)
@@ -193,6 +206,19 @@ class JobBrief(Vertical):
         set_title(self._loss, f"Loss {loss_text(telling.number('loss') or 0.0)}")
         now = host.sampled_seconds
         self._loss.show([line], seconds, low, high, now=now, clock=clock)
+
+    def _show_memory(self, host: HostView, living: Sequence[TrainerView]) -> None:
+        """Say what the memory of the fullest rank is made of, beside the curve."""
+        from ..processes.training_text import memory_lines
+
+        fullest = max(living, key=_peak_of)
+        process = by_id(host.processes, fullest.process)
+        cells, glyphs = max(30, self._memory.size.width), self._memory.tokens.glyphs
+        lines = memory_lines(host, process, cells, glyphs) if process is not None else []
+        self._memory.display = bool(lines)
+        what = name_of(fullest) if len(living) > 1 else "the training"
+        set_title(self._memory, f"Memory of {what}")
+        self._memory.show(lines)
 
     def _loss_of(self, trainer: TrainerView, seconds: float) -> History:
         history = self.session.history
@@ -234,6 +260,11 @@ class JobBrief(Vertical):
 
     def on_live_table_highlighted(self, event: LiveTable.Highlighted) -> None:
         event.stop()
+
+
+def _peak_of(trainer: TrainerView) -> float:
+    peaks = [one.number("peak_allocated_bytes") or 0.0 for one in trainer.allocators]
+    return max(peaks, default=0.0)
 
 
 def part_lines(parts: StepParts, room: int, glyphs: Glyphs) -> list[Line]:
