@@ -10,6 +10,8 @@ from gpuscope.tui.hosts.runs import joined
 from gpuscope.tui.hosts.summary import summarise
 from gpuscope.tui.shell.session import Session
 from gpuscope.tui.trainer.job_charts import BROAD, arrange
+from gpuscope.tui.widgets.pane import set_title
+from gpuscope.tui.widgets.text import Lines
 from gpuscope.wire import frames as f
 from tests.fakes import fleet, jobs, views
 from tests.recordings import REDACTED
@@ -108,6 +110,26 @@ async def test_the_only_gpu_has_no_chart_that_repeats_the_timeline():
     async with app.run_test(size=LARGE) as pilot:
         screen = await until(pilot, "─ Live blocks ─")
         assert "Memory in use by GPU" not in screen
+
+
+# ── the doctor ──
+
+
+@in_loop
+async def test_a_finding_names_its_box_and_the_trainer_it_is_about_has_its_courses_below():
+    app = make_app(jobs.ranks(stalled=True), "doctor")
+    async with app.run_test(size=LARGE) as pilot:
+        title = (
+            "─ Hang: rank 3 is stuck at data.py:88 in __getitem__; ranks 0–2 wait in all_reduce ─"
+        )
+        screen = await until(pilot, title, "Rank 3 over 1 min", "none for 47 s")
+        assert screen.count("hang-in-loader") == 1, "the name of the pitfall stands with it only"
+
+
+def test_a_title_reads_no_markup() -> None:
+    panel = Lines()
+    set_title(panel, "targets[0] of [bold]x")
+    assert panel._border_title.plain == "targets[0] of [bold]x"
 
 
 # ── a job ──

@@ -15,6 +15,7 @@ from ...doctor.steps import copied_steps, marked_step, paste_of, steps_of
 from ...store.view import HostView, TrainerView, by_key, by_pid
 from ...text import styled
 from ...text.styled import Line
+from ...text.width import cells as text_cells
 from ..background.finding_history import all_well
 from ..background.log_entry import PROBE_LOST
 from ..shell.keymap import key_of
@@ -27,6 +28,7 @@ from ..widgets.text import Lines
 from .case_table import CaseTable
 from .checked_text import about, elsewhere, ended_page, happened, known_pitfalls, related
 from .filter_text import text_of
+from .finding_course import FindingCourse
 from .proof import Proof, proof_of
 from .text import (
     ABOUT,
@@ -56,8 +58,8 @@ CHECKED_SECONDS = 2.0
 """How old the figures of what was checked may be, on the clock of the host."""
 PAINTED_SECONDS = 0.1
 """After this long the list is looked at again, whose width decides what the finding says."""
-AROUND_ROWS = 3
-"""Status line, tabs and footer."""
+AROUND_ROWS, TITLE_EDGES = 3, 4
+"""Status line, tabs and footer; cells of a border that its title leaves free."""
 ROOMY_ROWS, COURSE_ROWS = 30, 50
 LIST_SHARE, LIST_ROWS = 0.34, 3
 """Of the rows that the list may take above a finding, and how many it has in any case."""
@@ -76,7 +78,8 @@ class DoctorPane(Pane):
     DoctorPane #examined { display: none; height: 1fr; }
     DoctorPane.wide #doctor-body { layout: horizontal; }
     DoctorPane.wide #doctor-left { width: 44%; height: 1fr; }
-    DoctorPane.wide #finding { width: 1fr; }
+    DoctorPane #doctor-right { height: 1fr; }
+    DoctorPane.wide #doctor-right { width: 1fr; }
     """
 
     def __init__(self, session: Session, **kwargs: str) -> None:
@@ -89,6 +92,7 @@ class DoctorPane(Pane):
         """For how many cells the finding, what was examined, and the list were written."""
         self._scroll = VerticalScroll(self._lines, id="finding", classes="panel", can_focus=True)
         self._examined = Lines(id="examined", classes="panel")
+        self._course = FindingCourse(classes="panel")
         self._groups: dict[str, CaseGroup] = {}
         self._shown = ""
         self._unfolded = False
@@ -108,7 +112,9 @@ class DoctorPane(Pane):
             with Vertical(id="doctor-left"):
                 yield self._table
                 yield self._examined
-            yield self._scroll
+            with Vertical(id="doctor-right"):
+                yield self._scroll
+                yield self._course
 
     @property
     def doctor(self) -> DoctorWatch:
@@ -203,11 +209,14 @@ class DoctorPane(Pane):
             tight = self._terminal[1] < ROOMY_ROWS
             stack = self._stack(group, host)
             rest = self._background(group, row, cells) if row is not None and not tight else ()
-            titled = not self._shows_title(group, host)
+            fits = text_cells(finding.title) <= cells - TITLE_EDGES
+            titled = not fits and not self._shows_title(group, host)
             self._lines.show(
                 detail(group, host, row, proof, mark, glyphs, cells, tight, stack, titled, rest)
             )
-            set_title(self._scroll, finding.pitfall)
+            set_title(self._scroll, finding.title)
+        free = self._terminal[1] - AROUND_ROWS - self._lines.rows - 2 if self._is_wide else 0
+        self._course.follow(self.session, host, group.first if group is not None else None, free)
         self._show_examined(group, host)
         keys = (self.doctor.why_no_proof, self.doctor.more_fixes)
         if keys != self._keys:  # what the footer offers has changed
@@ -217,7 +226,7 @@ class DoctorPane(Pane):
 
     def _show_examined(self, group: CaseGroup | None, host: HostView) -> None:
         """Fill the place below a list at the left: with what was checked, or with what can be."""
-        self._examined.display = self._terminal[0] >= WIDE
+        self._examined.display = self._is_wide
         if not self._examined.display:
             return
         cells = self._examined_cells()
@@ -272,7 +281,7 @@ class DoctorPane(Pane):
             cells,
             tight,
             over,
-            self._terminal[0] >= WIDE and self._terminal[1] >= COURSE_ROWS,
+            self._is_wide and self._terminal[1] >= COURSE_ROWS,
         )
 
     def _background(self, group: CaseGroup, row: Pitfall, cells: int) -> list[Line]:
@@ -341,17 +350,21 @@ class DoctorPane(Pane):
 
     # ── room ──
 
+    @property
+    def _is_wide(self) -> bool:
+        return self._terminal[0] >= WIDE
+
     def fit_to(self, width: int, height: int) -> None:
         self._terminal = (width, height)
-        self.set_class(width >= WIDE, "wide")
+        self.set_class(self._is_wide, "wide")
         self._share_out(len(self._table.rows))
 
     def _share_out(self, rows: int) -> None:
         """Stacked, the list takes what it needs up to its share."""
-        width, height = self._terminal
+        height = self._terminal[1]
         frame = 0 if height < 20 else 2
         most = max(LIST_ROWS, int((height - AROUND_ROWS) * LIST_SHARE) - frame)
-        if width >= WIDE:
+        if self._is_wide:
             most = max(most, (height - AROUND_ROWS) // 2 - frame)
         wanted = min(max(rows, 1) + 1, most) + frame
         if self._height != wanted:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
+from textual.content import Content
 from textual.message import Message
 from textual.widget import Widget
 
@@ -118,9 +119,13 @@ class Waiting(Vertical):
 
 
 def set_title(widget: Widget, title: str) -> None:
-    """A border title; the setter repaints the whole widget, so only when it changes."""
-    if str(widget.border_title or "") != title:
-        widget.border_title = title
+    """Give a widget a border title, in which no markup is read: it may quote a program.
+
+    The setter repaints the whole widget, so it is called only when the title changes.
+    """
+    wanted = Content(title)
+    if str(widget.border_title or "") != wanted.markup:
+        widget.border_title = wanted
 
 
 class ViewChanged(Message):
