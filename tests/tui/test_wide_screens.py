@@ -248,3 +248,17 @@ async def test_a_host_that_becomes_quiet_while_looked_at_waits_a_minute_before_i
             feed(app, f.Sample(900 + second, moment, h=[views.host_row()], g=idle))
             await until(pilot, wanted)
             assert ("What you can do" in text(app)) == (second > 60)
+
+
+@in_loop
+async def test_a_host_without_readings_has_what_it_needs_in_place_of_empty_boxes():
+    app = app_of(SIX)
+    async with app.run_test(size=LARGE) as pilot:
+        await settled(pilot)
+        await pilot.press("j")
+        wanted = ("echo: no reading yet", "Python 3.8", "Wrong on the other hosts")
+        screen = await until(pilot, *wanted, absent="Devices of")
+        assert "no readings yet" not in screen, "no chart of nothing"
+        assert "Hang: rank 3 is stuck" in screen.split("Wrong on the other hosts")[1]
+        await pilot.press("k")
+        await until(pilot, "Devices of bravo", "Utilisation by GPU", absent="echo: no reading yet")

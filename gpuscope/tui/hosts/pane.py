@@ -52,6 +52,7 @@ class FleetPane(Pane):
     FleetPane #fleet-totals { padding: 0 2; }
     FleetPane #fleet-hosts { height: 1fr; }
     FleetPane #fleet-detail { padding: 0 2; }
+    FleetPane #fleet-unread { height: 1fr; }
     """
 
     def __init__(self, session: Session, **kwargs: str) -> None:
@@ -69,6 +70,7 @@ class FleetPane(Pane):
         self._jobs = LiveTable(
             (), empty="no job runs", cursor=False, gap=1, id="fleet-jobs", classes="panel"
         )
+        self._unread = Lines(classes="panel", id="fleet-unread")
         self._charts: Charts | None = None
         self._chart_rows = 0
         """The rows of the charts with their frame, 0 if there are no charts."""
@@ -85,10 +87,11 @@ class FleetPane(Pane):
         yield self._totals
         yield self._hosts
         yield self._detail
-        self._devices.display = self._jobs.display = False
+        self._devices.display = self._jobs.display = self._unread.display = False
         self._jobs.border_title = "Jobs"
         yield self._jobs
         yield self._devices
+        yield self._unread
 
     # ── numbers ──
 
@@ -207,9 +210,17 @@ class FleetPane(Pane):
         rows = min(height - needed, most)
         host = self.session.host
         shown = rows >= self._least_device_rows()
-        self._devices.display = shown
+        one = self._shown.get(self._hosts.cursor_key or "")
+        unread = shown and one is not None and not one.answered
+        self._devices.display, self._unread.display = shown and not unread, unread
         self._show_jobs(height - needed - rows if shown and width >= WIDE_COLUMNS else 0)
-        if not shown or host is None:
+        if unread and one is not None:
+            from .unread_text import unread_lines
+
+            set_title(self._unread, f"{self._names[one.key]}: no reading yet")
+            others, glyphs = list(self._shown.values()), self._unread.tokens.glyphs
+            self._unread.show(unread_lines(one, others, self._names, glyphs, max(40, width - 6)))
+        if not shown or unread or host is None:
             return
         from ..overview.device_rows import columns as device_columns
         from ..overview.device_rows import device_row
@@ -254,11 +265,11 @@ class FleetPane(Pane):
             self._jobs.show_columns(job_columns(found))
             self._jobs.show(found)
         if self._charts is not None:
-            self._charts.display = self._chart_rows > 0
+            self._charts.display = self._chart_rows > 0 and not self._unread.display
 
     def show_charts(self, host: HostView) -> None:
         """Draw the same charts of the host under the cursor as its Overview does."""
-        if not self._chart_rows or not self._devices.is_attached:
+        if not self._chart_rows or self._unread.display or not self._devices.is_attached:
             return
         from ..overview.charts import Charts, kinds_for
 
