@@ -184,6 +184,10 @@ async def test_a_recording_of_a_wide_job_gives_no_room_to_a_stack_that_it_does_n
         await pilot.press("enter")
         screen = await until(pilot, "STUCK AT", "Utilisation of its GPUs", "no progress")
         assert "Stack of" not in screen
+        await pilot.resize_terminal(120, 40)
+        screen = await until(pilot, "STUCK AT", absent="Utilisation of its GPUs")
+        assert "no stack" not in screen
+        assert "Median step by rank" in screen
 
 
 # ── the log ──

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ...store.view import TrainerView
     from ..shell.session import Session
 
+NO_STACK = "no stack: "
 AGAIN_SECONDS = 10.0
 """How long an answer is shown before a rank that still hangs is asked again."""
 
@@ -32,8 +33,8 @@ def stack_title(trainer: TrainerView) -> str:
 
 def hung_lines(session: Session, trainer: TrainerView, height: int, width: int) -> list[Line]:
     """Return where this rank is stuck in ``height`` lines, or why that is not known."""
-    lines = list(_lines(session, trainer))
     cells = max(width, 30)
+    lines = list(_lines(session, trainer, cells))
     if len(lines) > height > 1:
         key = key_of("act('stacks')", "JobScreen")
         left = len(lines) - height + 1
@@ -44,7 +45,7 @@ def hung_lines(session: Session, trainer: TrainerView, height: int, width: int) 
     return [styled.cut(line, cells) for line in lines]
 
 
-def _lines(session: Session, trainer: TrainerView) -> Iterable[Line]:
+def _lines(session: Session, trainer: TrainerView, width: int) -> Iterable[Line]:
     why = "the rank has ended" if trainer.gone is not None else session.why_not("stacks")
     if not why:
         if session.paused_seconds is None:
@@ -56,7 +57,7 @@ def _lines(session: Session, trainer: TrainerView) -> Iterable[Line]:
             yield from collective_lines(answer.value)
             return
         why = answer.problem or "waiting for the answer of its probe"
-    yield from _recorded(trainer, why)
+    yield from _recorded(trainer, why, width)
 
 
 def training_of(value: Mapping[str, Any]) -> list[Any]:
@@ -66,7 +67,7 @@ def training_of(value: Mapping[str, Any]) -> list[Any]:
     return [t for t in known if t.get("training") is True] or known[:1]
 
 
-def _recorded(trainer: TrainerView, why: str) -> Iterable[Line]:
+def _recorded(trainer: TrainerView, why: str, width: int) -> Iterable[Line]:
     """Return the one line that the probe reports unasked, and why there is no more."""
     reading = trainer.reading("stall_at")
     where, function = place(trainer)
@@ -83,4 +84,4 @@ def _recorded(trainer: TrainerView, why: str) -> Iterable[Line]:
             (getattr(reading, "text", "no reading"), "muted"),
         ]
     yield []
-    yield [("no stack: ", "faint"), (why, "faint")]
+    yield from styled.hang([(NO_STACK, "faint")], [(why, "faint")], width)

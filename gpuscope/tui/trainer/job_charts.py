@@ -203,6 +203,8 @@ class JobCharts(Grid):
             self._order = [name for name in wanted if name in known or name not in optional]
         elif hangs:
             self._order = HANGS if loss else HANGS_WITHOUT_LOSS
+            if "stack" not in known:  # a recording has none
+                self._order = [name for name in self._order if name != "stack"]
         else:
             self._order = CALM if loss else CALM_WITHOUT_LOSS
         if width < WIDEST and "step" not in known and self._order in (CALM, CALM_WITHOUT_LOSS):
