@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
+LOG = logging.getLogger(__name__)
 WIDTH, WORDS, TOKENS = 128, 1000, 64
 
 
@@ -71,6 +74,43 @@ class Images(nn.Module):
         return self.head(self.layers(images).mean((2, 3))).square().mean()
 
 
+class LoggingGpt(Gpt):
+    """It logs between its logits and its loss."""
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        logits = self.head(self.norm(self.blocks(self.words(tokens))))
+        LOG.debug("the loss comes next")
+        return functional.cross_entropy(logits.flatten(0, 1), tokens.flatten())
+
+
+class Scaled(nn.Module):
+    """It reads the largest value of a layer's output, and scales with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.first(x))
+        scale = x.detach().amax().item()
+        return torch.relu(self.second(x / scale)).square().mean()
+
+
+class CompiledBlocks(nn.Module):
+    """Its blocks are compiled one by one, and recomputed in the backward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([Block(), Block()])
+        for block in self.blocks:
+            block.compile()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False)
+        return x.square().mean()
+
+
 class Breaks(nn.Module):
     """Its number of layers depends on a value of a tensor."""
 
@@ -122,6 +162,34 @@ def broken_before_the_loss(batch: int, device: Any) -> Any:
     rows = _inputs(model, batch, device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     return model, optimizer, lambda: functional.silu(model(rows)).square().mean()
+
+
+def gpt_that_logs(batch: int, device: Any) -> Any:
+    return _training(LoggingGpt(), batch, device, False)
+
+
+def scaled(batch: int, device: Any) -> Any:
+    return _training(Scaled(), batch, device, False)
+
+
+def compiled_blocks(batch: int, device: Any) -> Any:
+    model = CompiledBlocks().to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    return model, optimizer, lambda: model(torch.randn(batch, TOKENS, WIDTH, device=device))
+
+
+def compiled_function(batch: int, device: Any) -> Any:
+    """A function that calls the model is compiled, and asks for the device inside."""
+    model = Rows().to(device)
+
+    @torch.compile
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        assert torch.cuda.is_available()
+        assert x.is_cuda
+        return model(x + torch.ones(WIDTH, device=x.device))
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    return model, optimizer, lambda: loss(torch.randn(batch, WIDTH, device=device))
 
 
 def gpt_compiled_inside(batch: int, device: Any) -> Any:

@@ -6,8 +6,16 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch._subclasses import fake_tensor  # noqa: E402
+
 from gpuscope.predict.request import Request, Traced  # noqa: E402
-from gpuscope.predict.tracing import compiling, inductor, kernel_timing, steps  # noqa: E402
+from gpuscope.predict.tracing import (  # noqa: E402
+    compiling,
+    dynamo,
+    inductor,
+    kernel_timing,
+    steps,
+)
 
 from . import compiled_factories as factories  # noqa: E402
 
@@ -178,8 +186,95 @@ def test_what_cannot_be_one_graph_is_compiled_in_parts() -> None:
     """Data decides what the model calls, but the loss after it is a graph."""
     request = Request(f"{HERE}:broken_before_the_loss", batch=BATCH, compile=True)
     traced = steps.trace(request)
-    assert {doubt.operation for doubt in traced.doubts} >= {"graph break", "torch.compile"}
+    assert {doubt.operation for doubt in traced.doubts} >= {"item", "torch.compile"}
     assert "empty_strided" in {owner.operation for owner in traced.trace.owner_table}
+
+
+def as_large(traced: Traced, size: int, phase: str) -> int:
+    """Return how many blocks of a size the last step makes in a phase."""
+    trace = traced.trace
+    marks = [(mark.at, mark.name) for mark in trace.marks]
+    place = max(at for at, (_, name) in enumerate(marks) if name == phase)
+    begin = marks[place][0]
+    end = marks[place + 1][0] if place + 1 < len(marks) else len(trace.events)
+    return sum(event >= 0 and trace.sizes[event] == size for event in trace.events[begin:end])
+
+
+def test_a_call_of_a_logger_breaks_the_graph(by_switch: Traced) -> None:
+    """So the logits outlive their graph, and their gradient takes a block of its own."""
+    logits = BATCH * factories.TOKENS * factories.WORDS * 4
+    broken = steps.trace(Request(f"{HERE}:gpt_that_logs", batch=BATCH, compile=True))
+    assert as_large(broken, logits, "forward") == as_large(by_switch, logits, "forward") == 1
+    assert as_large(broken, logits, "backward") == as_large(by_switch, logits, "backward") + 1
+    assert [doubt.operation for doubt in broken.doubts] == ["torch.compile"]
+
+
+def test_a_value_that_is_read_lies_between_two_graphs() -> None:
+    """The first graph makes the largest value apart from its rows, and the second one divides."""
+    traced = steps.trace(Request(f"{HERE}:scaled", batch=1024, compile=True))
+    assert {doubt.operation for doubt in traced.doubts} == {"item", "torch.compile"}
+    assert {owner.operation for owner in traced.trace.owner_table} >= {"empty_strided"}
+    operations = {traced.trace.owner(event).operation for event in last_step(traced)}
+    assert not operations & {"amax", "relu", "div"}
+
+
+def last_step(traced: Traced) -> list[int]:
+    """Return the blocks that the last step makes until its optimizer begins."""
+    trace = traced.trace
+    begin, end = (
+        max(mark.at for mark in trace.marks if mark.name == name)
+        for name in ("forward", "optimizer")
+    )
+    return [event for event in trace.events[begin:end] if event >= 0]
+
+
+@pytest.mark.parametrize("name", ["compiled_blocks", "compiled_function"])
+def test_what_a_program_compiles_itself_is_compiled(name: str) -> None:
+    """Blocks inside of checkpoints, and a function that asks whether there is a GPU."""
+    traced = steps.trace(Request(f"{HERE}:{name}", batch=1024, steps=2))
+    assert [doubt.operation for doubt in traced.doubts] == ["torch.compile"]
+    operations = {traced.trace.owner(event).operation for event in last_step(traced)}
+    assert "empty_strided" in operations
+    assert not operations & {"native_layer_norm", "gelu", "relu", "rsqrt"}
+
+
+def test_a_part_that_dynamo_fails_at_runs_as_it_is_written(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise NotImplementedError
+
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", fails)
+    traced = steps.trace(Request(f"{HERE}:rows", batch=64, compile=True, steps=1))
+    assert "graph break" in {doubt.operation for doubt in traced.doubts}
+    assert "relu" in {owner.operation for owner in traced.trace.owner_table}
+    assert "NotImplementedError" not in "".join(capfd.readouterr())
+
+
+def test_nothing_of_a_compiled_training_is_left_behind(by_switch: Traced) -> None:
+    from torch._dynamo import convert_frame, symbolic_convert, utils
+    from torch._subclasses import FakeTensorMode
+
+    assert torch._subclasses.FakeTensorMode is FakeTensorMode is fake_tensor.FakeTensorMode
+    for owner, name in (
+        (convert_frame, "_compile"), (symbolic_convert, "SymbolicTorchFunctionState"),
+        (utils, "run_node"), (torch, "set_autocast_enabled"),
+    ):  # fmt: skip
+        assert (
+            getattr(owner, name).__module__ is None
+            or "gpuscope" not in getattr(owner, name).__module__
+        )
+    assert not dynamo.running()
+    model = factories.Rows()
+    seen: list[int] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: object) -> object:
+        seen.append(len(graph.graph.nodes))
+        return graph.forward
+
+    torch.compile(model, backend=backend)(torch.randn(4, factories.WIDTH)).backward()
+    assert len(seen) == 1
+    assert model.layers[0][1].weight.grad is not None
 
 
 def test_a_search_times_reductions_along_both_axes_with_arguments_of_their_own() -> None:

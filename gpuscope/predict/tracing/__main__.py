@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import traceback
+import warnings
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -69,6 +70,8 @@ def _load() -> None:
     """
     # these imports leave no garbage, and looking for it would take a tenth of their time
     gc.disable()
+    # nothing here needs NumPy
+    warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
     try:
         from torch._dynamo import source  # noqa: F401  # torch asks for it at the first fake tensor
 

@@ -394,10 +394,14 @@ SIZED_BY_VALUES: dict[str, Callable[..., Any]] = {
     "repeat_interleave": _repeats,
     "_pack_padded_sequence": _packed,
 }
-INSTEAD = {
+READ_VALUES = {
     aten._local_scalar_dense.default: scalar,
     aten.equal.default: equal,
     aten.allclose.default: close,
+}
+"""What returns a number or a decision to the program."""
+INSTEAD = {
+    **READ_VALUES,
     **(
         {aten._linalg_check_errors.default: passes} if hasattr(aten, "_linalg_check_errors") else {}
     ),

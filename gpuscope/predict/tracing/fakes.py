@@ -68,8 +68,9 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
         recorder: Recorder,
         around: dict[Any, Around],
         instead: dict[Any, Callable[..., Any]],
+        **options: Any,
     ):
-        super().__init__(allow_non_fake_inputs=True)
+        super().__init__(**{**options, "allow_non_fake_inputs": True})
         self.recorder = recorder
         self.around = around
         self.instead = instead
@@ -85,6 +86,8 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
         """
         self._of_guessed: dict[int, int] = {}
         self.known_numbers = KNOWN_NUMBERS
+        self.guesses = True
+        """Whether a shape that depends on values is guessed. torch refuses it otherwise."""
         self._nested = False
         self.muted = False
         """Whether nothing is recorded, as while a model is compiled or inside of a kernel."""
@@ -159,6 +162,8 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
                     ):
                         self._write(out)
         except DynamicOutputShapeException:
+            if not self.guesses:
+                raise
             out = data_dependent.guess(self, func, args, kwargs)
         finally:
             self._nested = False

@@ -17,7 +17,14 @@ from ..request import Doubt
 
 WRAPPER = "_flex_attention_hop_wrapper"
 """The function that torch itself compiles inside ``flex_attention``."""
+MODULE = "torch.nn.attention.flex_attention"
 COMPILED_PERCENT, EAGER_PERCENT = 3.0, 15.0
+COMPILED = (
+    "The compiled kernel of flex_attention chooses its own scratch memory, which was not measured."
+)
+EAGER = (
+    "flex_attention without compile creates whole score matrices; how many depends on score_mod."
+)
 FORWARD_SCORES, BACKWARD_SCORES = 4, 7
 """Matrices of scores that eager execution has at one time, besides a mask of booleans: the scores
 before and after the program's own function, their softmax and its safe copy; in the backward pass
@@ -30,7 +37,14 @@ class Flex:
 
     def __init__(self, doubt: Callable[[Doubt], None]):
         self.compiled = False
-        self._doubt = doubt
+
+        def tell(compiled: bool) -> bool:
+            text, percent = (COMPILED, COMPILED_PERCENT) if compiled else (EAGER, EAGER_PERCENT)
+            doubt(Doubt("unmeasured", text, "flex_attention", percent))
+            return True
+
+        tell._dynamo_marked_constant = True  # type: ignore[attr-defined]  # not to be traced
+        self._tell = tell
 
     def replaced(self) -> Iterator[tuple[Any, str, Any]]:
         """Return (owner, name, value) of the replacements in torch's module.
@@ -38,7 +52,7 @@ class Flex:
         Nothing before torch 2.5.
         """
         try:
-            module = importlib.import_module("torch.nn.attention.flex_attention")
+            module = importlib.import_module(MODULE)
         except ImportError:
             return
         yield module, "flex_attention_hop", self
@@ -48,22 +62,15 @@ class Flex:
         self, query: Any, key: Any, value: Any, modify: Any, mask: Any, *_: Any, **__: Any
     ) -> Any:
         """Return (output, logarithms of the rows' sums, rows' maxima)."""
-        if self.compiled:
-            text = (
-                "The compiled kernel of flex_attention chooses its own scratch memory, which was "
-                "not measured."
-            )
-            self._doubt(Doubt("unmeasured", text, "flex_attention", COMPILED_PERCENT))
-        else:
-            text = (
-                "flex_attention without compile creates whole score matrices; how many "
-                "depends on score_mod."
-            )
-            self._doubt(Doubt("unmeasured", text, "flex_attention", EAGER_PERCENT))
+        fused = self.compiled or torch.compiler.is_compiling()
+        self._tell(fused)
         if torch.is_autocast_enabled("cuda"):
             lower = torch.get_autocast_dtype("cuda")
             query, key, value = (part.to(lower) for part in (query, key, value))
-        return _Attention.apply(query, key, value, self.compiled, *_learned(modify))
+        # dynamo takes no tensor twice, and cannot look into the program's own function
+        key, value = key.view_as(key), value.view_as(value)
+        learned = [] if torch.compiler.is_compiling() else _learned(modify)
+        return _Attention.apply(query, key, value, fused, *learned)
 
 
 def _learned(modify: Any) -> list[Any]:

@@ -51,6 +51,9 @@ _IGNORED = ("generator", "pin_memory")
 class Redirect(TorchFunctionMode):  # type: ignore[misc]  # torch is not type-checked
     """A mode in which no call of torch's Python interface uses a real GPU."""
 
+    of_tracing = True
+    """It is no part of the program, for what compiles that."""
+
     def __init__(self, doubt: Callable[[Doubt], None]):
         super().__init__()
         self.doubt = doubt
@@ -135,7 +138,8 @@ def _formatted(mode: Redirect, func: Any, args: Any, kwargs: Any) -> str:
 
 def _item(mode: Redirect, func: Any, args: Any, kwargs: Any) -> Any:
     tensor = args[0]
-    if isinstance(tensor, FakeTensor) and tensor.dtype.is_floating_point and tensor.numel() == 1:
+    fraction = isinstance(tensor, FakeTensor) and tensor.dtype.is_floating_point
+    if fraction and tensor.numel() == 1 and not compiling.running():  # it takes plain numbers only
         return data_dependent.read(tensor)
     return func(*args, **kwargs)
 
@@ -368,12 +372,15 @@ def pretended(
         if getattr(model, "__name__", "") == flex.WRAPPER:
             return model
         kernels.compiled = True
+        if model is None:
+            return lambda function: compiled(function, **named)
+        if getattr(model, "__module__", "") == flex.MODULE:
+            return model  # it is traced as it runs when compiled
+        options = compiling.CompileOptions.of(named.get("mode"))
         if isinstance(model, torch.nn.Module):
-            compiling.install(model, doubt, compiling.CompileOptions.of(named.get("mode")))
+            compiling.install(model, options)
             return model
-        text = "A compiled function was traced in eager mode, which needs more."
-        doubt(Doubt("compiled", text, "torch.compile", compiling.PERCENT))
-        return model if model is not None else lambda function: function
+        return compiling.compiled(model, options)
 
     kernels = flex.Flex(doubt)
     for owner, name, value in (*kernels.replaced(), *distributed.Group(doubt, shelf).replaced()):

@@ -84,6 +84,7 @@ def trace(request: Request, emulate: bool = True) -> Traced:
         fakes = Quick(recorder, {}, data_dependent.INSTEAD)
     with contextlib.ExitStack() as stack:
         stack.enter_context(switches.restored_after())
+        stack.enter_context(compiling.forgotten_after())
         if emulate:
             autocast.install()
             kernels.install(chip)
@@ -214,12 +215,12 @@ class _Training:
         return found
 
     def _compile(self) -> None:
-        subject, request, doubt = self.subject, self.request, self.fakes.doubt
+        subject, request = self.subject, self.request
         options = compiling.CompileOptions(request.cuda_graphs, request.max_autotune)
         if ":" in request.model and not request.model.startswith("torchvision:"):
-            subject.loss = compiling.Compiled(subject.model, subject.loss, doubt, options)
+            subject.loss = compiling.compiled(subject.loss, options)
         else:
-            compiling.install(subject.model, doubt, options)
+            compiling.install(subject.model, options)
 
     def run(self) -> None:
         recorder, steps = self.recorder, max(1, self.request.steps)
@@ -253,7 +254,7 @@ class _Training:
                     self._reducer.before_forward()
                 if isinstance(self._engine, zero3.Stage3):
                     self._engine.before_forward()
-                loss = subject.loss()
+                loss = subject.checked(subject.loss())
                 if self._reducer is not None:
                     self._reducer.after_forward(loss, last)
                 if request.accumulate > 1:

@@ -38,6 +38,8 @@ class Subject:
     """
     source: str = ""
     """The file and line at which the user's factory is defined."""
+    checked: Callable[[Any], torch.Tensor] = lambda loss: loss
+    """Returns what ``loss()`` returned, if it is a loss."""
 
 
 def build(request: Request) -> Subject:
@@ -108,13 +110,13 @@ def _factory(request: Request) -> Subject:
     # so that the factory's optimizer and its tensors are freed if another one is requested
     forward = made.forward
 
-    def loss() -> torch.Tensor:
+    def checked(loss: Any) -> torch.Tensor:
         try:
-            return factory.checked(request.model, forward())
+            return factory.checked(request.model, loss)
         except factory.BadFactory as bad:
             raise CannotPredict(*bad.args) from bad
 
-    return Subject(made.model, optimizer, loss, batch, source=_source(call))
+    return Subject(made.model, optimizer, forward, batch, source=_source(call), checked=checked)
 
 
 def _source(call: Callable[..., Any]) -> str:
