@@ -43,6 +43,8 @@ class JobState:
 
 
 WELL = JobState("ok", "ok")
+Judged = Mapping[int, DeviceState]
+"""The states of all devices of a host by the device's id, as ``judge`` gives them."""
 
 
 def device_ids(entity: TrainerView | ProcView) -> set[int]:
@@ -63,8 +65,10 @@ def job_devices(job: JobView) -> set[int]:
     return set().union(*(device_ids(one) for one in living_members(job)))
 
 
-def broken_devices(host: HostView) -> dict[int, DeviceState]:
+def broken_devices(host: HostView, judged: Judged | None = None) -> dict[int, DeviceState]:
     """Return the states of the devices that no program can rely on, by the device's id."""
+    if judged is not None:
+        return {device: state for device, state in judged.items() if state.kind == "bad"}
     return {d.id: state for d in host.devices if (state := broken(d)) is not None}
 
 
@@ -84,10 +88,10 @@ def broken_below(
 
 
 def on_broken(
-    host: HostView, entities: Iterable[TrainerView | ProcView]
+    host: HostView, entities: Iterable[TrainerView | ProcView], judged: Judged | None = None
 ) -> dict[int, tuple[DeviceView, DeviceState, list[TrainerView]]]:
     """Return the broken devices below some trainers or processes, with the trainers on each."""
-    states, devices = broken_devices(host), {d.id: d for d in host.devices}
+    states, devices = broken_devices(host, judged), {d.id: d for d in host.devices}
     found: dict[int, tuple[DeviceView, DeviceState, list[TrainerView]]] = {}
     for entity in entities if states else ():
         for device in sorted(device_ids(entity) & states.keys()):
@@ -97,14 +101,14 @@ def on_broken(
     return found
 
 
-def broken_state(host: HostView, job: JobView) -> JobState | None:
+def broken_state(host: HostView, job: JobView, judged: Judged | None = None) -> JobState | None:
     """Return the state of a job that runs on a device which no program can rely on."""
-    return next(iter(broken_states(host, job)), None)
+    return next(iter(broken_states(host, job, judged)), None)
 
 
-def broken_states(host: HostView, job: JobView) -> list[JobState]:
+def broken_states(host: HostView, job: JobView, judged: Judged | None = None) -> list[JobState]:
     """Return a state for each way in which devices of a job are broken, the first device first."""
-    found = on_broken(host, living_members(job)).values()
+    found = on_broken(host, living_members(job), judged).values()
     by_word: dict[str, list[tuple[DeviceView, DeviceState, list[TrainerView]]]] = {}
     for entry in sorted(found, key=lambda one: one[0].definition.index):
         by_word.setdefault(entry[1].word, []).append(entry)
@@ -121,17 +125,22 @@ def _broken_alike(
     return JobState("bad", word, f"{where}{of}", same[0][1].reason)
 
 
-def job_state(host: HostView, job: JobView, history: HistoryOf = no_history) -> JobState:
-    """Return the state of a job: broken, stalled, or what its worst device warns of."""
+def job_state(
+    host: HostView, job: JobView, history: HistoryOf = no_history, judged: Judged | None = None
+) -> JobState:
+    """Return the state of a job: broken, stalled, or what its worst device warns of.
+
+    ``judged``: the states of all devices of the host, so that none is judged once for each job.
+    """
     if end_of(job) is not None:
         return JobState("idle", "ended")
-    lost = broken_state(host, job)
+    lost = broken_state(host, job, judged)
     if lost is not None:
         return lost
     stall = find_stall(job.trainers)
     if stall is not None:
         return WELL if stall.busy else JobState("bad", "stalled", reason=stall.text)
-    return _worst_device(judged_devices(host, job, history))
+    return _worst_device(judged_devices(host, job, history, judged))
 
 
 def worst_of_jobs(host: HostView, history: HistoryOf = no_history) -> Kind:
@@ -152,11 +161,15 @@ def worst_of_jobs(host: HostView, history: HistoryOf = no_history) -> Kind:
 
 
 def judged_devices(
-    host: HostView, job: JobView, history: HistoryOf = no_history
+    host: HostView, job: JobView, history: HistoryOf = no_history, judged: Judged | None = None
 ) -> Mapping[int, DeviceState]:
     """Return the states of the devices below a job, by the index of the device."""
     below = job_devices(job)
-    return {d.definition.index: judge(host, d, history) for d in host.devices if d.id in below}
+    return {
+        d.definition.index: judge(host, d, history) if judged is None else judged[d.id]
+        for d in host.devices
+        if d.id in below
+    }
 
 
 def _worst_device(states: Mapping[int, DeviceState]) -> JobState:

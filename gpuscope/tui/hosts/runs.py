@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...model.device_trainings import STARVED
-from ...model.job_state import JobState, job_state
+from ...model.job_state import JobState, Judged, job_state
 from ...model.pace import pace_of, seconds_left
 from ...model.step_time import input_share
 from ...store.view import HistoryOf, HostView, JobView, no_history
@@ -53,7 +53,13 @@ class HostJob(NamedTuple):
     input: float | None
 
 
-def run_of(host: HostView, job: JobView, key: str, history: HistoryOf = no_history) -> HostJob:
+def run_of(
+    host: HostView,
+    job: JobView,
+    key: str,
+    history: HistoryOf = no_history,
+    judged: Judged | None = None,
+) -> HostJob:
     """Return what a host reports about a job: its slowest rank there, and the last one."""
     living = [trainer for trainer in job.trainers if trainer.gone is None]
 
@@ -71,7 +77,7 @@ def run_of(host: HostView, job: JobView, key: str, history: HistoryOf = no_histo
         len(devices_of(host, job)),
         bytes_on_devices(job),
         bool(living),
-        job_state(host, job, history),
+        job_state(host, job, history, judged),
         min(known("step"), default=None),
         pace.seconds if pace is not None else None,
         None if pace is None or pace.stopped else max(left, default=None),

@@ -118,9 +118,8 @@ def summarise(
     words: list[Word] = [away] if away is not None else []
     current = host.link.state in ("live", "replay")
     running = [job for job in host.jobs if end_of(job) is None]
-    verdicts = [
-        (device, judge(host, device, history)) for device in host.devices if device.gone is None
-    ]
+    judged = {device.id: judge(host, device, history) for device in host.devices}
+    verdicts = [(device, judged[device.id]) for device in host.devices if device.gone is None]
     if current:
         words += [*found, *_of_devices(verdicts)]
         words += [
@@ -164,7 +163,9 @@ def summarise(
         utilization_percent=_mean(device.number("utilization_percent") for device, _ in verdicts),
         tensor_percent=_mean(device.number("tensor_active_percent") for device, _ in verdicts),
         jobs=tuple(_job_key(host, job) for job in running),
-        runs=tuple(run_of(host, job, _job_key(host, job), history) for job in running[:MOST_RUNS]),
+        runs=tuple(
+            run_of(host, job, _job_key(host, job), history, judged) for job in running[:MOST_RUNS]
+        ),
         job=main.title if main is not None else "",
         pace_seconds=_pace(main),
         mine=any(job.mine for job in running),
