@@ -47,6 +47,26 @@ def test_each_phase_takes_what_the_real_engine_takes(name: str) -> None:
     assert rows[6:] == rows[3:6]
 
 
+def test_the_engine_is_built_with_gradients_that_it_drops() -> None:
+    """On two H200s a build peaked at what it keeps and once more the float32 copies of a rank."""
+    pytest.importorskip("torch")
+    from gpuscope.predict.request import Request
+    from gpuscope.predict.tracing import steps
+
+    zero = deepspeed.zero({"bf16": {"enabled": True}, "zero_optimization": {"stage": 1}}, 2)
+    request = Request("bench.predict.deepspeed_cpu:factory", 4, deepspeed=zero.text(), ranks=2)
+    trace = steps.trace(request).trace
+    built = next(mark.at for mark in trace.marks if mark.name == "step 1")
+    live = most = 0
+    for event in trace.events[:built]:
+        live += trace.sizes[event] if event >= 0 else -trace.sizes[~event]
+        most = max(most, live)
+    copies = next(
+        size for block, size in enumerate(trace.sizes) if trace.owner(block).category == "optimizer"
+    )
+    assert most == pytest.approx(live + copies, abs=SCALARS_BYTES)
+
+
 @pytest.mark.slow
 def test_the_host_holds_what_is_offloaded() -> None:
     pytest.importorskip("torch")

@@ -70,7 +70,11 @@ class Stages12:
         self._place = self._elements = 0
         self._filled: list[nn.Parameter] = []
         self._last = False
-        if zero.offload_optimizer:
+        if not zero.offload_optimizer:
+            # the engine prepares the optimizer with gradients that it drops at once
+            gradients = [torch.zeros_like(group.master) for group in self._groups]
+            del gradients
+        else:
             largest = max(one.numel() for group in self._groups for one in group.parameters)
             self._largest = self._groups[0].flat.new_zeros(largest)
         for group in self._groups:
