@@ -83,6 +83,19 @@ class LoggingGpt(Gpt):
         return functional.cross_entropy(logits.flatten(0, 1), tokens.flatten())
 
 
+class OddWords(nn.Module):
+    """A head for words whose number is odd, with its loss."""
+
+    def __init__(self, words: int = 20_001) -> None:
+        super().__init__()
+        self.layer, self.head = nn.Linear(WIDTH * 8, WIDTH * 8), nn.Linear(WIDTH * 8, words)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits = self.head(torch.relu(self.layer(x)))
+        words = torch.zeros(len(x), dtype=torch.int64, device=x.device)
+        return functional.cross_entropy(logits, words)
+
+
 class Scaled(nn.Module):
     """It reads the largest value of a layer's output, and scales with it."""
 
@@ -166,6 +179,12 @@ def broken_before_the_loss(batch: int, device: Any) -> Any:
 
 def gpt_that_logs(batch: int, device: Any) -> Any:
     return _training(LoggingGpt(), batch, device, False)
+
+
+def odd_words(batch: int, device: Any) -> Any:
+    model = OddWords().to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    return model, optimizer, lambda: model(torch.randn(batch, WIDTH * 8, device=device))
 
 
 def scaled(batch: int, device: Any) -> Any:

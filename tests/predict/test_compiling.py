@@ -14,6 +14,7 @@ from gpuscope.predict.tracing import (  # noqa: E402
     dynamo,
     inductor,
     kernel_timing,
+    padding,
     steps,
 )
 
@@ -165,6 +166,8 @@ def test_graphs_that_are_captured_take_their_blocks_from_a_pool_of_their_own() -
     assert compiling.CAPTURED in traced.doubts
     trace = traced.trace
     assert set(trace.streams.values()) == {compiling.POOL}
+    live = trace.live(len(trace.events))  # torch frees cuBLAS's workspaces around a capture
+    assert "cublas" not in {trace.owner(block).operation for block in live}
     build = next(mark.at for mark in trace.marks if mark.name == "step 1")
     assert all(event not in trace.streams for event in trace.events[:build])
     step = next(mark.at for mark in trace.marks if mark.name == "step 3")
@@ -207,6 +210,18 @@ def test_a_call_of_a_logger_breaks_the_graph(by_switch: Traced) -> None:
     assert as_large(broken, logits, "forward") == as_large(by_switch, logits, "forward") == 1
     assert as_large(broken, logits, "backward") == as_large(by_switch, logits, "backward") + 1
     assert [doubt.operation for doubt in broken.doubts] == ["torch.compile"]
+
+
+@pytest.mark.parametrize(("amp", "pads"), [("bf16", True), ("off", False)])
+def test_products_with_odd_sides_are_padded_where_tensor_cores_multiply(
+    amp: str, pads: bool
+) -> None:
+    """A row of logits is as long as a multiple of eight words, as on an H200."""
+    rows = 4096
+    traced = steps.trace(Request(f"{HERE}:odd_words", batch=rows, amp=amp, compile=True, steps=1))
+    wide = as_large(traced, rows * 20_008 * 2, "forward")
+    assert bool(wide) == pads
+    assert (padding.TRIED in {owner.operation for owner in traced.trace.owner_table}) == pads
 
 
 def test_a_value_that_is_read_lies_between_two_graphs() -> None:

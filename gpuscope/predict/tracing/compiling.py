@@ -30,7 +30,7 @@ from torch.utils import _python_dispatch as torch_dispatch
 
 from ..measured_kernels import measured, minor_version
 from ..request import CUDA_GRAPHS, SEARCHING, Doubt
-from . import inductor
+from . import inductor, padding, workspaces
 from .compiled_record import recording, unrecorded
 from .fakes import DEVICE
 from .replaced import Replaced
@@ -140,7 +140,6 @@ def _compiled_graph(
     """Return what runs one graph of dynamo's in ``mode``, as inductor's front end makes it."""
     import torch._functorch.config as cached
     from torch._functorch import partitioners
-    from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx
 
     mode.doubt(Doubt("compiled", TRACED, "torch.compile", LOWERED_PERCENT))
@@ -152,8 +151,7 @@ def _compiled_graph(
     # the states of random numbers that recomputation needs are on the host
     replaced.change(partitioners, "has_recomputable_rng_ops", lambda _: False)
     try:
-        # whether operands of odd sizes are padded depends on a timing on the GPU
-        with config.patch(shape_padding=False), cached.patch(enable_autograd_cache=False):
+        with padding.decided(mode), cached.patch(enable_autograd_cache=False):
             made: Callable[..., Any] = compile_fx(
                 graph, inputs, inner_compile=functools.partial(_runner, mode, options)
             )
@@ -165,10 +163,15 @@ def _compiled_graph(
 @contextlib.contextmanager
 def _pooled(mode: Any, options: CompileOptions) -> Iterator[None]:
     """Take blocks from the pool of CUDA graphs, if the graphs are captured."""
-    mode.recorder.pool = POOL if options.cuda_graphs else 0
+    if not options.cuda_graphs:
+        yield
+        return
+    workspaces.clear(mode.recorder)
+    mode.recorder.pool = POOL
     try:
         yield
     finally:
+        workspaces.clear(mode.recorder)
         mode.recorder.pool = 0
 
 

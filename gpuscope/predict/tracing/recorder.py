@@ -54,6 +54,8 @@ class Recorder:
         self._made: dict[_Made, int] = {}
         self._decided: dict[int, tuple[str, str | None]] = {}
         self._once: set[str] = set()
+        self.workspaces: dict[bool, int] = {}
+        """The block of cuBLAS's workspace for each thread: False is the program's own."""
         self._forgotten: set[int] = set()
         self._ends: list[int] = []
         """For the build and each forward pass, the number of events at its end."""

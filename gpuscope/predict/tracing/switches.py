@@ -141,6 +141,7 @@ def set_as(request: Request) -> None:
         _cudnn.benchmark, _cudnn.deterministic = request.cudnn_benchmark, request.deterministic
         if request.tf32 is not None:
             _cudnn.allow_tf32 = request.tf32
+            torch.set_float32_matmul_precision("high" if request.tf32 else "highest")
 
 
 @contextlib.contextmanager

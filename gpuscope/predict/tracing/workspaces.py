@@ -31,7 +31,6 @@ class Workspaces:
 
     def __init__(self, architecture: tuple[int, int]):
         self._bytes = cublas_bytes(architecture)
-        self._handles: set[bool] = set()
         self._light: set[bool] = set()
 
     def around(self) -> dict[Any, Around]:
@@ -60,6 +59,12 @@ class Workspaces:
         if out.device.index is None:
             return
         handle = recorder.phase == BACKWARD
-        if handle not in self._handles:
-            self._handles.add(handle)
-            recorder.allocate(self._bytes, "cublas", "workspace")
+        if handle not in recorder.workspaces:
+            block = recorder.allocate(self._bytes, "cublas", "workspace")
+            recorder.workspaces[handle] = block
+
+
+def clear(recorder: Recorder) -> None:
+    """Free each handle's workspace, as torch does before and after a CUDA graph is captured."""
+    recorder.free_all(list(recorder.workspaces.values()))
+    recorder.workspaces.clear()

@@ -1,0 +1,132 @@
+"""Decide which matrix products inductor pads, as it would on a GPU.
+
+Tensor cores are slow where a side of an operand is no multiple of 16 bytes, such as a vocabulary of
+50,257 words. If a product is not bound by the memory, inductor times it with padding and without,
+and pads where that is faster. Operands that it can make padded at once cost nothing. Here the times
+are estimated. Nine products of GPT-2, Whisper and BERT in bf16, of which an H200 padded seven, fit
+this estimate. Plain fp32 uses no tensor cores, and is not padded.
+
+What the timing takes is recorded: the operands and the result, and the padded ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from ..request import Doubt
+from .kernel_timing import flushed
+from .replaced import Replaced
+
+SPEEDS = {
+    (8, 0): (312, 156, 1555),
+    (8, 6): (71, 36, 936),
+    (8, 9): (165, 83, 1008),
+    (9, 0): (989, 494, 4800),
+    (10, 0): (2250, 1125, 8000),
+}
+"""TFLOP/s in half precision and with TF32, and GB/s of the memory, by compute capability.
+
+They are those of the A100, RTX 3090, RTX 4090, H200 and B200.
+"""
+TRIED = "pad_mm"
+HALF = (torch.float16, torch.bfloat16)
+ALIGNED, MISALIGNED = 0.65, {2: 0.3, 4: 0.45, 8: 0.55}
+"""The share of the tensor cores' speed that products reach with padding, and without it where all
+sides are multiples of that many bytes.
+"""
+PASSES, TRANSPOSED = 3, 1.5
+"""How often the bytes of an operand pass through the memory to pad it: its copy is filled, it is
+read and written. A transposed one takes that many times longer.
+"""
+GAIN = 1.1
+"""What inductor pads must be faster by this factor."""
+CLOSE = 1.5
+PADDED = Doubt(
+    "compiled",
+    "The sides of a matrix product are no multiple of 16 bytes. Torch pads its operands if it "
+    "times that as faster, which is estimated.",
+    TRIED,
+    3.0,
+)
+
+
+@contextlib.contextmanager
+def decided(mode: Any) -> Iterator[None]:
+    """Let inductor's passes over a joint graph pad as on the GPU of ``mode``."""
+    from torch._inductor import config
+    from torch._inductor.fx_passes import pad_mm
+
+    speeds = SPEEDS.get(mode.architecture)
+    known = speeds is not None and hasattr(pad_mm, "_should_pad")
+    replaced = Replaced()
+
+    def should_pad(match: Any, a: Any, b: Any, op: Any, *_: Any) -> bool:
+        kind = int(a.dtype not in HALF)
+        assert speeds is not None
+        if kind and not torch.backends.cuda.matmul.allow_tf32:
+            return False
+        product = _Product(a, b, 4 if kind else 8)
+        if not pad_mm.is_mm_compute_bound(*product.sides, a.dtype):
+            return False
+        product.time(mode)
+        padded = 0.0
+        for number, operand in enumerate((a, b)):
+            name = f"mat{number + 1}"
+            if product.grows(number) and not pad_mm.should_exclude_padding_time(match, name):
+                slower = 1 if operand.is_contiguous() else TRANSPOSED
+                padded += PASSES * slower * operand.nbytes / (1e9 * speeds[2])
+        work = product.operations / (1e12 * speeds[kind])
+        gain = work / MISALIGNED[product.alignment] / (padded + work / ALIGNED) / GAIN
+        if 1 / CLOSE < gain < CLOSE:
+            mode.doubt(PADDED)
+        return bool(gain > 1)
+
+    if speeds is not None:
+        utils = pad_mm.utils
+        replaced.change(utils, "get_device_tflops", lambda kind: speeds[kind not in HALF])
+        replaced.change(utils, "get_gpu_dram_gbps", lambda: speeds[2])
+    replaced.change(pad_mm, "_should_pad", should_pad)
+    replaced.change(pad_mm, "check_device", lambda *_: True)
+    replaced.change(pad_mm, "has_triton", lambda: True)
+    try:
+        with config.patch(shape_padding=known):
+            yield
+    finally:
+        replaced.restore()
+
+
+class _Product:
+    """A matrix product, or a batch of them, whose sides are padded to a multiple."""
+
+    def __init__(self, a: Any, b: Any, multiple: int):
+        self.sides = (a.shape[-2], a.shape[-1], b.shape[-1])
+        self._many, self._dtype = math.prod(a.shape[:-2]), a.dtype
+        self.alignment = min(math.gcd(side, multiple) * a.element_size() for side in self.sides)
+        self._sizes = _sizes(self.sides)
+        self._padded = _sizes([-(-side // multiple) * multiple for side in self.sides])
+        self.operations = 2 * self._many * math.prod(self.sides)
+
+    def grows(self, number: int) -> bool:
+        """Whether padding makes an operand (0 or 1) larger."""
+        return self._padded[number] > self._sizes[number]
+
+    def time(self, mode: Any) -> None:
+        """Record what the timing takes, once for each kind of product."""
+        if not mode.recorder.once(f"pad {self._many} {self.sides} {self._dtype}"):
+            return
+        numbers = [*self._sizes[:2], self._padded[2]]
+        numbers += [size for at, size in enumerate(self._padded[:2]) if self.grows(at)]
+        scale = self._many * self._dtype.itemsize
+        sizes = [scale * number for number in numbers]
+        mode.recorder.passing([*sizes, flushed(mode.architecture)], TRIED)
+
+
+def _sizes(sides: Any) -> list[int]:
+    """Return the numbers of both operands and of the result."""
+    rows, inner, columns = sides
+    return [rows * inner, inner * columns, rows * columns]
