@@ -5,13 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from ..predict.document import figure_of
+from ..predict.document import FIGURES, PARTS, figure_of
 from ..predict.measured_kernels import measured
 from ..wire.clean import clean
 from .outcome import BaselineChange, Checked, Outcome, ScriptFinding
-
-FIGURES = ("peak_allocated", "peak_reserved", "device_peak")
-_PARTS = ("bytes", "error_percent", "low_bytes", "high_bytes")
 
 
 def document(checked: Checked, code: int) -> dict[str, Any]:
@@ -31,7 +28,7 @@ def _training(outcome: Outcome) -> dict[str, Any]:
     training, found = outcome.training, outcome.predicted
     figures: dict[str, Any] = {}
     if found is None:
-        figures = {f"{name}_{part}": None for name in FIGURES for part in _PARTS}
+        figures = {f"{name}_{part}": None for name in FIGURES for part in PARTS}
     else:
         prediction = found.answer.prediction
         for name, figure in zip(

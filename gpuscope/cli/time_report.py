@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..model.rank_times import odd_sentence
-from ..model.time_ledger import Row, TimeLedger
+from ..model.time_ledger import SOURCE, Row, TimeLedger
 from ..text import width as cells
 from ..text.ranges import interval_text
 from ..text.units import DASH, count_text, duration_text, percent_text
@@ -16,7 +16,6 @@ from .time_document import MAX_PLACES, TrainerTime, late_rank, rank_to_report
 MAX_RANKS = 64
 BAR_CELLS = 24
 WITH_PLACES = frozenset(("input", "read", "checkpoint", "validation", "other"))
-SOURCE = "samples of the training thread's stack"
 
 
 def text(ranks: Sequence[TrainerTime], width: int) -> list[str]:

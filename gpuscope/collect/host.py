@@ -12,12 +12,11 @@ import time
 from typing import Callable, Dict, List, Optional, Tuple
 
 from ..process.procfs import key_values, parse_stat, read, why
-from ..wire.frames import HOST_COLUMNS, NOT_INITIALISED, HostDef, Reading, Unknown
+from ..wire.frames import HOST_COLUMNS, HostDef, Reading, Unknown
 from .cgroup import NO_CGROUP, binding_level
 from .container import container
-from .processes import PAGE_BYTES
+from .processes import FIRST, PAGE_BYTES
 
-FIRST = Unknown(NOT_INITIALISED, "CPU use needs two samples; wait for the next one")
 SELDOM_SECONDS = 1.0
 """Seconds between two readings of memory and of the load average."""
 SHORTEST_SECONDS = 0.05

@@ -23,6 +23,8 @@ graver than ``info``.
 """
 
 Severity = Literal["problem", "warning", "info"]
+SEVERITY_TOKENS = {"problem": "bad", "warning": "warn", "info": "muted"}
+"""The colour of each severity, by its token in a theme."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

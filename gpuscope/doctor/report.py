@@ -14,7 +14,17 @@ from ..text import signs
 from ..text.units import count_text
 from ..text.width import cells, wrap
 from ..wire.clean import clean
-from .finding import Abstained, Effect, EndedTrainer, Evidence, Finding, Fix, Pitfall, Report
+from .finding import (
+    SEVERITY_TOKENS,
+    Abstained,
+    Effect,
+    EndedTrainer,
+    Evidence,
+    Finding,
+    Fix,
+    Pitfall,
+    Report,
+)
 from .order import rank
 from .steps import steps_of
 
@@ -26,7 +36,6 @@ Made = TypeVar("Made", Abstained, Effect, EndedTrainer, Evidence, Finding, Fix)
 MAX_FINDINGS, MAX_EVIDENCE, MAX_FIXES, MAX_OTHERS = 200, 20, 12, 500
 MAX_TEXT, MAX_CODE = 600, 4000
 SHOWN_EVIDENCE, SHOWN_FIXES = 6, 3
-_TOKENS = {"problem": "bad", "warning": "warn", "info": "muted"}
 _PLAIN = {
     "▲": "!!",
     "▶": ">",
@@ -215,7 +224,7 @@ def _checked(examined: Sequence[str], width: int) -> list[Line]:
 
 def _finding_lines(finding: Finding, width: int, shown: set[Evidence]) -> list[Line]:
     """Return the lines of a finding; evidence of an earlier finding (``shown``) is not repeated."""
-    sign, token = signs.BY_SEVERITY[finding.severity], _TOKENS[finding.severity]
+    sign, token = signs.BY_SEVERITY[finding.severity], SEVERITY_TOKENS[finding.severity]
     tail = f"  {finding.confidence}" + (f", {finding.where}" if finding.where else "")
     parts = wrap(finding.title, max(width - 2, 20))
     out: list[Line] = [[(f"{sign} ", token), (parts[0] if parts else finding.pitfall, "title")]]
@@ -316,7 +325,7 @@ def _ending(report: Report, code: int | None, width: int) -> list[Line]:
 def summary(report: Report) -> str:
     """Return what a settled report comes to, as a sentence."""
     now = _present(report)
-    count = dict.fromkeys(_TOKENS, 0)
+    count = dict.fromkeys(SEVERITY_TOKENS, 0)
     for finding in now:
         if finding.confidence != "prior":
             count[finding.severity] += 1

@@ -25,6 +25,14 @@ TOKENS = {
 Those of series 2, 4 and 1 stand under their names as layers of memory, which have patterns of
 their own without colour.
 """
+LOOK_TOKENS = {
+    "kernels": "allocated",
+    "communication": "series5",
+    "copies": "driver",
+    "idle": "cached",
+    "rest": REST,
+}
+"""The colour of each kind of row of a look at what the GPU does."""
 SAME = {"h2d": "copy", "compute": "forward"}
 """What the probe's marks call parts that the ledger has under another name.
 

@@ -24,6 +24,8 @@ MAX_KEPT = 1024
 FEW_LOOKS = 25
 """With fewer looks no share is shown, because its interval is wider than half the clock."""
 
+SOURCE = "samples of the training thread's stack"
+"""Where the rows come from."""
 WORDS: Mapping[str, str] = {
     "input": "input wait",
     "forward": "forward pass",

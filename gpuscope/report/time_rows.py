@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..model.look import words_of
-from ..model.step_colours import REST, tokens_of_rows
-from ..model.time_ledger import WORDS
+from ..model.step_colours import LOOK_TOKENS, REST, tokens_of_rows
+from ..model.time_ledger import SOURCE, WORDS
 from ..text.numbers import number
 from ..text.units import DASH, duration_text, percent_text
 from . import documents as read
@@ -26,13 +26,6 @@ from .content import (
 from .documents import Document
 from .findings import of_cause
 
-SOURCE = "samples of the training thread's stack"
-LOOK_TOKENS = {
-    "kernels": "allocated",
-    "communication": "series5",
-    "copies": "driver",
-    "idle": "cached",
-}
 MAX_RANKS = 64
 
 

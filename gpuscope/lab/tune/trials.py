@@ -45,9 +45,6 @@ which would take seconds.
 FIT_SHARE = 0.98
 """A run that reserved more than this share of the allowed memory does not fit safely."""
 
-Asking = Generator[Trial, Entry, Decision]
-"""Asks for runs, and returns whether the candidate is faster."""
-
 
 class Trials:
     """The runs of one search from ``baseline``, on a device of which ``facts`` are known."""

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ...doctor.finding import SEVERITY_TOKENS
 from ...model.alerts import Alerts
 from ...model.alerts_settings import AlertSettings
 from ...model.device_state import silence
@@ -32,7 +33,6 @@ OLD_SECONDS = 12 * 3600.0
 TOGETHER_SECONDS = 15.0
 MOST_RANGES = 4
 """How many ranges of a job's pids are listed; the text says if there are more."""
-TOKENS = {"problem": "bad", "warning": "warn", "info": "muted"}
 END_TOKENS = {"ok": "ok", "muted": "muted", "warn": "warn", "bad": "bad"}
 
 
@@ -174,7 +174,7 @@ class Journal:
             finding = case.finding
             if began or not case.past:
                 text = finding.title + (" (already there at the start)" if case.at_start else "")
-                token = TOKENS[finding.severity]
+                token = SEVERITY_TOKENS[finding.severity]
                 word = NOTICED if finding.severity == "info" else FOUND
                 self._add_finding(host, case, word, text, token, case.since + offset)
             if case.past and not self._end_is_obvious(host, case):

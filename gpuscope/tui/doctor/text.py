@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ...doctor.finding import SEVERITY_TOKENS as SEVERITY_TOKENS
 from ...doctor.report import evidence_lines, fix_sentences
 from ...doctor.steps import KILL, STACKS, copied_steps, marked_step, steps_of
 from ...text import styled
@@ -50,7 +51,6 @@ LABEL = 10
 """Cells of the words in front of the lines of a finding."""
 OF_A_DEVICE = frozenset(("device.lost",))
 """Causes that the row of a device says as fully, where it is on the screen."""
-SEVERITY_TOKENS = {"problem": "bad", "warning": "warn", "info": "muted"}
 
 
 def glyph_of(severity: str, glyphs: Glyphs) -> str:

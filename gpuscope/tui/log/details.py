@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ...doctor.finding import SEVERITY_TOKENS
 from ...doctor.report import evidence_lines, fix_sentences
 from ...doctor.steps import steps_of
 from ...text import styled
@@ -37,7 +38,6 @@ OPENS = {
 }
 """What Enter opens, by the kind of an entry's place."""
 _CODE = re.compile(r"(?:[^\s:;,()]+\.py|<path>):\d+")
-TOKENS = {"problem": "bad", "warning": "warn", "info": "muted"}
 KINDS = {
     "jobs": "started, paused, ended: with the reason, the last step and the last loss",
     "findings": "what the Doctor finds, and when it is over",
@@ -121,7 +121,7 @@ def _found_now(
     """Return what the doctor says now of the same job or GPU, in at most ``room`` lines."""
     out: list[Line] = []
     for case in cases:
-        grave = TOKENS[case.finding.severity]
+        grave = SEVERITY_TOKENS[case.finding.severity]
         head: Line = [(f"{sign(grave, glyphs)} ", grave)]
         out += styled.hang(head, [(case.finding.title, "text")], cells)
     if not out or room < 1:
@@ -150,7 +150,7 @@ def beside_lines(
     replayed = around.host is not None and bool(around.host.badge)
     own, others = findings_on(entry, device_of(entry, around.host), around.cases)
     for case in others[:MOST_FINDINGS]:
-        grave = TOKENS[case.finding.severity]
+        grave = SEVERITY_TOKENS[case.finding.severity]
         head: Line = [(f"{sign(grave, glyphs)} ", grave)]
         out += [[]] if out else []
         out += styled.hang(head, [(case.finding.title, "title")], cells)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ...model.look import Look, LookRow
 from ...model.rank_times import Odd
-from ...model.step_colours import REST, SPLIT_TOKENS
+from ...model.step_colours import LOOK_TOKENS, REST, SPLIT_TOKENS
 from ...model.step_time import SPLIT_WORDS, measured_step, shares_of
 from ...model.time_ledger import Row, TimeLedger
 from ...store.view import TrainerView
@@ -91,13 +91,6 @@ KERNEL_INDENT = "    "
 NAME_CELLS = 240
 LEAST_SHARE = 0.001
 """Rows of the GPU below are not listed; the bar of the whole has them."""
-LOOK_TOKENS = {
-    "kernels": "allocated",
-    "communication": "series5",
-    "copies": "driver",
-    "idle": "cached",
-    "rest": "other",
-}
 
 
 def split_names() -> Iterable[str]:
