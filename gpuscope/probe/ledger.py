@@ -65,6 +65,7 @@ class Ledger:
         self._walked = 0.0
         self._dirty = True  # the last count is no longer valid
         self._grown = False  # there is more to count than was known when the count began
+        self._between = False  # it was counted while a backward pass may have been under way
         self._lock = threading.Lock()
 
     def add_model(self, model: Any) -> None:
@@ -141,6 +142,7 @@ class Ledger:
                 else:
                     self._dirty = True
             if primary:
+                self._dirty, self._between = self._dirty or self._between, False
                 self._slice(now, slice_seconds(usual))
         finally:
             self._lock.release()
@@ -157,6 +159,7 @@ class Ledger:
         ):
             return
         try:
+            self._between = True
             self._slice(now, SLICE_SECONDS)
         finally:
             self._lock.release()

@@ -338,3 +338,19 @@ def test_a_count_between_steps_needs_neither_a_step_nor_somebody_who_watches():
     optimizer.zero_grad(set_to_none=True)
     ledger.count_now(10.0)
     assert ledger.bytes[CPU].gradients == 0
+
+
+def test_what_was_counted_before_the_first_step_is_counted_again_after_it(monkeypatch):
+    monkeypatch.setattr(ledger_module, "SLICE_SECONDS", 0.0)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64))
+    optimizer = torch.optim.AdamW(model.parameters())
+    ledger = wanted()
+    ledger.add_model(model)
+    for _ in range(2):  # the container and a layer, whose gradients are still to come
+        ledger.without_steps(time.perf_counter())
+    assert ledger.bytes is None
+    model(torch.randn(2, 64)).sum().backward()
+    optimizer.step()
+    for _ in range(3):
+        ledger.after_step(optimizer, time.perf_counter(), usual=10.0)
+    assert ledger.bytes == {CPU: brute([optimizer])}
