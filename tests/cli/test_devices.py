@@ -167,8 +167,8 @@ def test_counters_that_need_two_samples_get_them(fake, capsys):
 
 
 def test_a_limit_too_short_for_the_driver_is_said(fake, capsys):
-    fake.delay = 0.05
-    code, document = run_json(capsys, "--timeout", "0.2")
+    fake.delay = 0.02
+    code, document = run_json(capsys, "--timeout", "0.1")
     assert code == 3
     assert any(row["severity"] == "unchecked" for row in document["problems"])
 

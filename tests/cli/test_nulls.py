@@ -79,7 +79,7 @@ def test_every_null_says_why(told, verb, words, tmp_path, capsys):
     sockets = probe_process.make_directory(tmp_path / "sockets")
     parser = argparse.ArgumentParser()
     verb.add_arguments(parser)
-    args = parser.parse_args(["--json", "--timeout", "2", *words])
+    args = parser.parse_args(["--json", "--timeout", "1", *words])
     with ExitStack() as stack:
         fake = FakeNvml(gpus=2, processes=[FakeProcess(os.getpid(), used=5 << 30, gpu=1)])
         if told is plain and verb is ps_verb:
