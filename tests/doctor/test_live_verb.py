@@ -71,6 +71,7 @@ def test_growth_is_judged_at_once_by_what_the_trainer_remembers(fake, sockets):
         if one.cause == "live.memory_grows" and one.confidence == "likely"
     )
     assert "768 KiB per step" in growing.evidence[0].text
+    assert report.examined == (f"train.py (pid {trainer.pid})", "GPU 0")
 
 
 @pytest.mark.slow
@@ -85,10 +86,9 @@ def test_a_level_past_is_no_growth_and_without_one_it_is_left_open(fake, sockets
     assert [one.cause for one in report.findings if one.severity != "info"] == []
 
 
-def test_one_pid_its_launcher_and_one_that_is_none(fake, sockets):
+def test_the_pid_of_a_launcher_and_one_that_is_none(fake, sockets):
     with probe_process.start(sockets) as one:
-        assert look(sockets, one.pid).examined == (f"train.py (pid {one.pid})", "GPU 0")
-        # it started that one
+        # this process started that one
         assert look(sockets, os.getpid()).examined == (f"train.py (pid {one.pid})", "GPU 0")
         with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as stranger:
             said = look(sockets, stranger.pid)
