@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from gpuscope.lab.launch import PYTHON_VARIABLE
+from gpuscope.predict.child import Tracer
 from tests.fakes.forking import forking_python
 
 
@@ -29,3 +30,10 @@ def _own_kernels() -> Iterator[None]:
         module = sys.modules.get(f"gpuscope.predict.tracing.{name}")
         if module is not None:
             module.uninstall()
+
+
+@pytest.fixture(scope="module")
+def tracer() -> Iterator[Tracer]:
+    """The child that traces, one for each file."""
+    with Tracer() as started:
+        yield started

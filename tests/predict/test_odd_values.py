@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -25,12 +24,6 @@ pytestmark = pytest.mark.slow
 
 ODD = "tests.predict.odd_values"
 BATCH = 32
-
-
-@pytest.fixture(scope="module")
-def tracer() -> Iterator[Tracer]:
-    with Tracer() as started:
-        yield started
 
 
 class Peak(TorchDispatchMode):

@@ -5,7 +5,6 @@ They were recorded on an H200, or are what the kernels' sources say of other GPU
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -86,12 +85,6 @@ def trained(batch: int, device: Any) -> Any:
 
 def trained_and_turned(batch: int, device: Any) -> Any:
     return _by_distance(batch, device, lambda bias: bias.permute(2, 0, 1))
-
-
-@pytest.fixture(scope="module")
-def tracer() -> Iterator[Tracer]:
-    with Tracer() as started:
-        yield started
 
 
 def backward(

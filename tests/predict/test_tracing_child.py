@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,12 +14,6 @@ from gpuscope.predict.trace import CATEGORIES
 pytest.importorskip("torch")
 ODD = "tests.predict.odd_factories"
 MIB = 1 << 20
-
-
-@pytest.fixture(scope="module")
-def tracer() -> Iterator[Tracer]:
-    with Tracer() as started:
-        yield started
 
 
 def peak(traced: Traced, step: int = 0) -> int:

@@ -5,7 +5,6 @@ What a kernel that cannot be known does to the bar is tested too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -133,12 +132,6 @@ def split(batch: int, device: Any) -> Any:
     model = Split().to(device)
     x = torch.randn(batch, WIDTH, device=device)
     return model, torch.optim.SGD(model.parameters(), lr=0.1), lambda: model(x)
-
-
-@pytest.fixture(scope="module")
-def tracer() -> Iterator[Tracer]:
-    with Tracer() as started:
-        yield started
 
 
 @pytest.mark.parametrize("name", MEASURED)

@@ -5,7 +5,6 @@ The child traces many.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,12 +19,6 @@ pytestmark = pytest.mark.slow
 
 PLAIN, SWITCHING = (f"tests.predict.switching_factories:{name}" for name in ("plain", "switching"))
 NUMBERS = 64 * 64 + 64
-
-
-@pytest.fixture(scope="module")
-def tracer() -> Iterator[Tracer]:
-    with Tracer() as started:
-        yield started
 
 
 def sizes(traced: Traced, operation: str) -> set[int]:

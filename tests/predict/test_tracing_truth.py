@@ -8,7 +8,6 @@ A few small rows of the committed table; ``python -m bench.predict.score`` judge
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +48,6 @@ OPTIONS = (
 def rows() -> dict[str, dict[str, Any]]:
     lines = (json.loads(line) for line in TABLE.read_text().splitlines())
     return {row["name"]: row for row in lines if "name" in row}
-
-
-@pytest.fixture(scope="module")
-def tracer() -> Iterator[Tracer]:
-    with Tracer() as started:
-        yield started
 
 
 @pytest.mark.parametrize("name", ROWS)
