@@ -1,9 +1,9 @@
-"""Answer questions about single nodes of a syntax tree: their names, arguments, place and targets."""  # noqa: E501
+"""Answer questions about single nodes of a syntax tree: names, arguments, place and targets."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 
 def key(node: ast.AST | None) -> str:
@@ -16,6 +16,17 @@ def key(node: ast.AST | None) -> str:
         return ""
     parts.append(node.id)
     return ".".join(reversed(parts))
+
+
+def behind(node: ast.AST | None, methods: Collection[str]) -> ast.AST | None:
+    """Return what a chain of these methods is called on: ``model`` of ``model.to(0).eval()``."""
+    while (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in methods
+    ):
+        node = node.func.value
+    return node
 
 
 def receiver(call: ast.Call) -> str:

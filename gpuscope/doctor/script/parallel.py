@@ -9,8 +9,8 @@ import ast
 from collections.abc import Iterator
 
 from . import edits
-from .nodes import comes_after, is_literal, is_open_ended, key, keyword
-from .program import AUTOCASTS, DP, LOADER, PASSING, SAMPLER, Script, ScriptMatch
+from .nodes import behind, comes_after, is_literal, is_open_ended, key, keyword
+from .program import AUTOCASTS, DP, LOADER, PASSING, SAMPLER, Script, ScriptMatch, passes_on
 
 INIT = (
     "torch.distributed.init_process_group",
@@ -104,25 +104,10 @@ def _find_wrapper(s: Script, call: ast.Call) -> ast.Call | None:
     bound = [
         value for where, value in s.values(call, name) if name and not comes_after(where, call)
     ]
-    while bound and isinstance(bound[-1], ast.Call) and _passes_on(bound[-1], name):
+    while bound and passes_on(bound[-1], name):
         bound.pop()  # as in model = model.to(device)
-    made = bound[-1] if bound else None
-    while (
-        isinstance(made, ast.Call)
-        and isinstance(made.func, ast.Attribute)
-        and made.func.attr in PASSING
-    ):
-        made = made.func.value
+    made = behind(bound[-1] if bound else None, PASSING)
     return made if isinstance(made, ast.Call) and s.resolve(made) == DP else None
-
-
-def _passes_on(call: ast.Call, name: str) -> bool:
-    """Return whether the call only passes ``name`` on: ``model.to(device)``."""
-    return (
-        isinstance(call.func, ast.Attribute)
-        and call.func.attr in PASSING
-        and key(call.func.value) == name
-    )
 
 
 def _mentions_gpu(s: Script) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from ..finding import Confidence, Severity
-from .nodes import key, names, receiver
+from .nodes import behind, key, names, receiver
 from .source import Loop, SourceFile
 
 DDP = "torch.nn.parallel.DistributedDataParallel"
@@ -189,19 +189,14 @@ class Script(SourceFile):
         "" where the file does not show the kind, or shows two.
         """
         for _ in range(12):
-            while (
-                isinstance(node, ast.Call)
-                and isinstance(node.func, ast.Attribute)
-                and node.func.attr in PASSING
-            ):
-                node = node.func.value
+            node = behind(node, PASSING)
             if isinstance(node, ast.Call):
                 return self._kind_of_call(node)
             name = key(node)
             if not name:
                 return ""
             bound = self.values(at, name)
-            fresh = [(where, value) for where, value in bound if not _passes_on(value, name)]
+            fresh = [(where, value) for where, value in bound if not passes_on(value, name)]
             if not fresh or any(value is None for _, value in fresh):
                 return ""
             if len(fresh) > 1:
@@ -410,12 +405,6 @@ class Script(SourceFile):
                 yield call
 
 
-def _passes_on(value: ast.expr | None, name: str) -> bool:
+def passes_on(value: ast.expr | None, name: str) -> bool:
     """Return whether ``value`` is only ``name`` passed on: ``model = model.to(device)``."""
-    while (
-        isinstance(value, ast.Call)
-        and isinstance(value.func, ast.Attribute)
-        and value.func.attr in PASSING
-    ):
-        value = value.func.value
-    return key(value) == name and value is not None
+    return value is not None and key(behind(value, PASSING)) == name

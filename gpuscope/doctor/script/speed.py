@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 
 from . import edits
-from .nodes import comes_after, is_literal, is_open_ended, key, keyword, names
+from .nodes import behind, comes_after, is_literal, is_open_ended, key, keyword, names
 from .program import CLOCKS, LOADER, Script, ScriptMatch
 
 _SLOW_READS = {
@@ -200,13 +200,7 @@ def _name_read(call: ast.Call) -> str:
         value = call.args[0]
     else:
         return ""
-    while (
-        isinstance(value, ast.Call)
-        and isinstance(value.func, ast.Attribute)
-        and value.func.attr in _HANDING_ON
-    ):
-        value = value.func.value
-    return key(value)
+    return key(behind(value, _HANDING_ON))
 
 
 def _wait_is_wanted(s: Script, call: ast.Call, loop: ast.AST) -> bool:
