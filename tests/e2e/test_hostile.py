@@ -6,6 +6,7 @@ Every byte the program draws is looked at.
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -37,16 +38,15 @@ FORBIDDEN = (
 )
 
 
+def of_its_own(folder: Path) -> dict[str, str]:
+    """Return its own settings, and the size that pytest-xdist would set otherwise."""
+    places = dict.fromkeys(("XDG_STATE_HOME", "XDG_CONFIG_HOME"), str(folder))
+    return {**places, "PYTHONPATH": ".", "COLUMNS": "160", "LINES": "45"}
+
+
 @pytest.mark.slow
 def test_no_control_byte_of_a_hostile_name_reaches_the_terminal(tmp_path):
-    size = {"COLUMNS": "160", "LINES": "45"}  # pytest-xdist exports others
-    env = {
-        "XDG_STATE_HOME": str(tmp_path),
-        "XDG_CONFIG_HOME": str(tmp_path),
-        "PYTHONPATH": ".",
-        **size,
-    }
-    with Terminal([sys.executable, "-c", SCRIPT], 160, 45, env) as terminal:
+    with Terminal([sys.executable, "-c", SCRIPT], 160, 45, of_its_own(tmp_path)) as terminal:
         terminal.wait_for("evil")
         for key, wanted in (
             ("6", "(?s)WHAT.*evil"),
@@ -84,14 +84,7 @@ GpuscopeApp(Session(make_source=lambda hz: source)).run()
 
 @pytest.mark.slow
 def test_nor_on_the_process_screen_in_its_questions_and_answers(tmp_path):
-    size = {"COLUMNS": "160", "LINES": "45"}
-    env = {
-        "XDG_STATE_HOME": str(tmp_path),
-        "XDG_CONFIG_HOME": str(tmp_path),
-        "PYTHONPATH": ".",
-        **size,
-    }
-    with Terminal([sys.executable, "-c", PROCESSES], 160, 45, env) as terminal:
+    with Terminal([sys.executable, "-c", PROCESSES], 160, 45, of_its_own(tmp_path)) as terminal:
         terminal.wait_for("evil")
         for key, wanted in (
             ("P", "Processes"),

@@ -149,27 +149,21 @@ class Panel(LeanApp[Any], Mirrored):
         yield Lines([[("number 0", "text")]])
         yield LineChart()
 
+    def draw(self, number: int) -> None:
+        self.query_one(Lines).show([[(f"number {number}", "text")]])
+        steady = Series("x", "series1", [n / 2 for n in range(121)], [float(number)] * 121)
+        self.query_one(LineChart).show([steady], 60, 0, 100)
+
 
 def test_numbers_go_before_charts_and_what_waits_comes_as_it_is_then() -> None:
     async def body(pilot: Any) -> None:
         app, room = pilot.app, [float("inf")]
         app.link.room = lambda: room[0]
-        lines, chart = app.query_one(Lines), app.query_one(LineChart)
-
-        def draw(number: int) -> None:
-            lines.show([[(f"number {number}", "text")]])
-            chart.show(
-                [Series("x", "series1", [n / 2 for n in range(121)], [float(number)] * 121)],
-                60,
-                0,
-                100,
-            )
-
-        draw(10)
+        app.draw(10)
         await pilot.pause(0.1)
         before = app.terminal.text()
         room[0] = 1.0
-        draw(30)
+        app.draw(30)
         await pilot.pause(0.1)
         assert "number 30" in app.terminal.text()
         assert app.terminal.text().replace("number 30", "number 10") == before, (
@@ -177,7 +171,7 @@ def test_numbers_go_before_charts_and_what_waits_comes_as_it_is_then() -> None:
         )
         room[0] = 0.0
         for number in (40, 50, 60):
-            draw(number)
+            app.draw(number)
             await pilot.pause(0.05)
         assert "number 30" in app.terminal.text()
         room[0] = float("inf")
@@ -197,23 +191,12 @@ def test_what_waits_for_a_panel_that_shrinks_meanwhile_is_drawn_as_it_is_then(ro
     async def body(pilot: Any) -> None:
         app, rooms = pilot.app, [float("inf")]
         app.link.room = lambda: rooms[0]
-        lines, chart = app.query_one(Lines), app.query_one(LineChart)
-
-        def draw(number: int) -> None:
-            lines.show([[(f"number {number}", "text")]])
-            chart.show(
-                [Series("x", "series1", [n / 2 for n in range(121)], [float(number)] * 121)],
-                60,
-                0,
-                100,
-            )
-
-        draw(10)
+        app.draw(10)
         await pilot.pause()
         rooms[0] = room
-        draw(90)
+        app.draw(90)
         await pilot.pause()
-        chart.styles.height = 3
+        app.query_one(LineChart).styles.height = 3
         await pilot.pause()
         rooms[0] = float("inf")
         app.direct.send()
