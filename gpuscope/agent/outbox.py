@@ -38,7 +38,6 @@ class Outbox:
     """
 
     def __init__(self, fd: int) -> None:
-        self.dropped_samples = 0
         self._fd = fd
         self._unread = termios.FIONREAD if stat.S_ISFIFO(os.fstat(fd).st_mode) else termios.TIOCOUTQ
         self._changed = threading.Condition()
@@ -65,12 +64,11 @@ class Outbox:
     def put_sample(self, line: bytes) -> bool:
         """Queue a sample, or return False if the previous one still waits.
 
-        Then the new sample is dropped and counted, and what it would have sent only once (its
+        Then the new sample is dropped, and what it would have sent only once (its
         reasons) must go with the next one.
         """
         with self._changed:
             if self._closed or self._sample is not None:
-                self.dropped_samples += 1
                 return False
             self._sample = line
             self._changed.notify()

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ..model.allocator_settings import DEFAULT, AllocatorSettings
-from .allocator_blocks import LIVE, Block, Shelf, rounded_all, segment_size
+from .allocator_blocks import LIVE, Block, Shelf, rounded_all
 from .allocator_engine import Engine
 from .allocator_expandable import page_size
 from .allocator_memory import UNLIMITED
@@ -60,8 +60,6 @@ class OutOfMemory:
     where: Where
     block: int
     requested_bytes: int
-    segment_bytes: int
-    """The size of the segment that was requested from the driver."""
     free_bytes: int
     cached_bytes: int
     largest_cached_bytes: int
@@ -243,7 +241,6 @@ class TraceRun:
                 where=self.where(engine.at),
                 block=event,
                 requested_bytes=self.trace.sizes[event],
-                segment_bytes=segment_size(size, engine.settings),
                 free_bytes=max(0, min(engine.capacity, engine.allowed) - engine.reserved),
                 cached_bytes=engine.reserved - engine.active,
                 largest_cached_bytes=max((block.size for block in shelf), default=0),

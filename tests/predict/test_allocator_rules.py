@@ -123,7 +123,7 @@ def test_a_request_that_fails_says_what_there_was() -> None:
     (failed,) = found.ooms
     assert failed.block == 2
     assert failed.where.event == 3
-    assert failed.requested_bytes == failed.segment_bytes == 14 * MIB
+    assert failed.requested_bytes == 14 * MIB
     assert failed.free_bytes == 10 * MIB
     assert failed.cached_bytes == 15 * MIB
     assert failed.largest_cached_bytes == 10 * MIB - 512
