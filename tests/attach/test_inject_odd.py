@@ -103,7 +103,7 @@ def test_a_thread_s_number_is_no_process():
             text=True,
             timeout=60,
         )
-        assert (done.returncode, error.why in done.stderr) == (64, True), done.stderr
+        assert (done.returncode, error.why in done.stderr) == (3, True), done.stderr
 
 
 def test_a_thread_of_the_kernel_is_named_as_one():
