@@ -12,6 +12,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Dict, List, Optional
 
+from ..process.procfs import words_of
 from . import inject_pep768, inject_place
 from .inject import AUTO, PEP768, PTRACE
 from .inject_payload import IDLE_SECONDS
@@ -293,10 +294,8 @@ def _name(pid: int) -> str:
 def _command(pid: int) -> str:
     """Return the arguments as text, shortened, with control characters made visible."""
     try:
-        with open(f"/proc/{pid}/cmdline", "rb") as stream:
-            words = stream.read(8192).rstrip(b"\0").split(b"\0")
+        text = " ".join(words_of(pid, limit=8192)).strip() or f"[{_name(pid)}]"
     except OSError:
         return "?"
-    text = " ".join(word.decode("utf-8", "replace") for word in words).strip() or f"[{_name(pid)}]"
     text = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
     return text if len(text) <= MAX_COMMAND_CHARS else text[: MAX_COMMAND_CHARS - 1] + "…"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import UserError
+from ..process.procfs import words_of
 from . import remote
 
 if TYPE_CHECKING:
@@ -290,13 +291,12 @@ def has_socket(pid: int) -> bool:
 def is_started_with_us(pid: int) -> bool:
     """Whether its PYTHONPATH begins with the hook of ``gpuscope run``."""
     try:
-        with open(f"/proc/{pid}/environ", "rb") as stream:
-            variables = stream.read(1 << 20).split(b"\0")
+        variables = words_of(pid, "environ", limit=1 << 20)
     except OSError:
         return False
-    paths = next((one for one in variables if one.startswith(b"PYTHONPATH=")), b"=")
-    first = paths.partition(b"=")[2].partition(b":")[0]
-    return os.path.basename(first).startswith(b"hook-")
+    paths = next((one for one in variables if one.startswith("PYTHONPATH=")), "=")
+    first = paths.partition("=")[2].partition(":")[0]
+    return os.path.basename(first).startswith("hook-")
 
 
 def _another_user(pid: int) -> str:
@@ -338,9 +338,6 @@ def _command(pid: int) -> str:
     from ..wire.clean import clean
 
     try:
-        words = (
-            Path(f"/proc/{pid}/cmdline").read_bytes()[:2000].decode("utf-8", "replace").split("\0")
-        )
+        return clean(" ".join(word for word in words_of(pid)[:3] if word))[:80]
     except OSError:
         return ""
-    return clean(" ".join(word for word in words[:3] if word))[:80]

@@ -18,6 +18,7 @@ from ..doctor.finding import Fix, Report
 from ..errors import UsageError
 from ..lab.config import ConfigError, LabConfig
 from ..lab.toggles import FACTORY
+from ..process.procfs import words_of
 from ..store.view import TrainerView
 
 CURED = frozenset(
@@ -62,8 +63,8 @@ def offer(trainer: TrainerView) -> str:
 
 def _of_the_lab(pid: int) -> str:
     try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
-        config = LabConfig.from_json(words[words.index("--config") + 1])
+        arguments = words_of(pid)
+        config = LabConfig.from_json(arguments[arguments.index("--config") + 1])
     except (OSError, ValueError, IndexError, ConfigError):
         return ""
     if config.parallel != "none":

@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import re
 import time
+from contextlib import suppress
 from typing import Dict, Iterable, List, NamedTuple, Optional, Tuple
 
-from ..process.procfs import read, stat_of
+from ..process.procfs import read, stat_of, words_of
 from ..wire.frames import ProcDef, Unknown
 from . import processes
 
@@ -83,18 +84,19 @@ def find(
         note = f"{len(chosen)} processes have torch loaded; the first {MAX_FOUND} are shown"
         chosen = sorted(chosen, key=lambda one: (one[0] not in gpu, one[0]))[:MAX_FOUND]
     found: Dict[int, TorchProcess] = {}
-    words: Dict[int, List[str]] = {}
+    arguments: Dict[int, List[str]] = {}
     for pid, torch in chosen:
         process = processes.describe(pid, redact=redact, root=root)
         if process is None:
             if pid in gpu and processes.visible(pid, root):
                 found[pid] = TorchProcess(ProcDef(pid), {}, torch, TRAINER, {}, None)
             continue
-        words[pid] = _arguments(pid, root)
+        with suppress(OSError):
+            arguments[pid] = words_of(pid, root=root)
         found[pid] = TorchProcess(
             process[0], process[1], torch, TRAINER, _environment(pid, root), None
         )
-    return _with_roles(found, words, gpu, root), note
+    return _with_roles(found, arguments, gpu, root), note
 
 
 def has_torch(pid: int, root: str = "/") -> bool:
@@ -120,29 +122,16 @@ def _pids(root: str) -> Tuple[List[int], str]:
     return [int(name) for name in names], ""
 
 
-def _arguments(pid: int, root: str) -> List[str]:
-    try:
-        content = read(os.path.join(root, "proc", str(pid), "cmdline"))
-    except OSError:
-        return []
-    return [word.decode("utf-8", "replace") for word in content.rstrip(b"\0").split(b"\0")]
-
-
 def _environment(pid: int, root: str) -> Dict[str, str]:
     """Return the allow-listed variables that the process was started with.
 
     The result is empty where they cannot be read.
     """
     try:
-        content = read(os.path.join(root, "proc", str(pid), "environ"), ENVIRON_BYTES)
+        pairs = [line.partition("=") for line in words_of(pid, "environ", root, ENVIRON_BYTES)]
     except OSError:
         return {}
-    found = {}
-    for part in content.split(b"\0"):
-        name, equals, value = part.partition(b"=")
-        if equals and name.decode("ascii", "replace") in ALLOWED:
-            found[name.decode("ascii")] = value[:256].decode("utf-8", "replace")
-    return found
+    return {name: value[:256] for name, equals, value in pairs if equals and name in ALLOWED}
 
 
 def launched(pid: int, found: Iterable[int], root: str = "/") -> List[int]:

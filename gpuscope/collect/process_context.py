@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import Dict, NamedTuple, Optional, Tuple, Union
 
-from ..process.procfs import read, why_process
+from ..process.procfs import read, why_process, words_of
 from ..wire.frames import LOST, Unknown
 
 MAX_VARIABLES = 64
@@ -95,7 +95,7 @@ def environment_of(pid: int, root: str = "/") -> Union[Tuple[Dict[str, str], int
     Variables that it set later are not included. If they cannot be read, the reason is returned.
     """
     try:
-        content = read(os.path.join(root, "proc", str(pid), "environ"), ENVIRONMENT_BYTES)
+        lines = words_of(pid, "environ", root, ENVIRONMENT_BYTES)
     except PermissionError:
         return Unknown(
             "no_permission", f"the environment of pid {pid} can be read only by its user and root"
@@ -105,14 +105,13 @@ def environment_of(pid: int, root: str = "/") -> Union[Tuple[Dict[str, str], int
     except OSError as error:
         return why_process(error, pid, "environ")
     found: Dict[str, str] = {}
-    others: List[bytes] = []
-    for part in content.split(b"\0"):
-        name, separator, value = part.partition(b"=")
+    others = 0
+    for line in lines:
+        name, separator, value = line.partition("=")
         if not separator:
             continue
-        text = name.decode("utf-8", "replace")
-        if len(found) < MAX_VARIABLES and may_be_shown(text):
-            found[text[:MAX_VARIABLE_CHARS]] = value.decode("utf-8", "replace")[:MAX_VARIABLE_CHARS]
+        if len(found) < MAX_VARIABLES and may_be_shown(name):
+            found[name[:MAX_VARIABLE_CHARS]] = value[:MAX_VARIABLE_CHARS]
         else:
-            others.append(name)
-    return dict(sorted(found.items())), len(others)
+            others += 1
+    return dict(sorted(found.items())), others

@@ -39,6 +39,14 @@ def read(path: str, limit: int = READ_LIMIT) -> bytes:
         os.close(descriptor)
 
 
+def words_of(
+    pid: int, name: str = "cmdline", root: str = "/", limit: int = READ_LIMIT
+) -> List[str]:
+    """Return the arguments of a process, or the lines of its ``environ``. Raises OSError."""
+    content = read(os.path.join(root, "proc", str(pid), name), limit)
+    return content.decode("utf-8", "replace").rstrip("\0").split("\0")
+
+
 def key_values(path: str, separator: bytes = b" ") -> Dict[bytes, int]:
     """Return the numbers of the lines ``key<separator>number …`` of a file, by key.
 
