@@ -11,6 +11,7 @@ from ....exit_status import ExitStatus
 from ....lab import metrics, rules
 from ....lab.config import LabConfig, add_toggles
 from ....lab.launch import LabRun, run_blocking
+from ....lab.run_series import document_of
 from ....store.view import HostView
 from . import devices as lab_devices
 from .text import WorkerProgress, in_words
@@ -104,7 +105,7 @@ def _train(args: argparse.Namespace, config: LabConfig, share: lab_devices.Tenso
         progress.show(record)
 
     lab = run_blocking(config, hear)
-    document = lab_devices.with_tensor_share(_document(lab), share.finish())
+    document = lab_devices.with_tensor_share(document_of(lab), share.finish())
     if args.predict:
         from . import predicted as lab_predicted
 
@@ -141,20 +142,6 @@ def _write_down(document: dict[str, Any]) -> None:
         print(f"Warning: the run is not in the ledger. {error}", file=sys.stderr)
     else:
         print(f"Saved as run {entry.id}: gpuscope lab runs", file=sys.stderr)
-
-
-def _document(lab: LabRun) -> dict[str, Any]:
-    """Return the worker's document, or one that says why there is none."""
-    if lab.summary:
-        return lab.summary
-    reason = lab.failure.what if lab.failure else "the run was stopped before its first step"
-    return metrics.document(
-        lab.config.to_mapping(),
-        {},
-        {"": ("not_initialised", reason)},
-        started=lab.started,
-        error=lab.failure,
-    )
 
 
 def _exit_code(lab: LabRun, document: dict[str, Any]) -> int:
