@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from textual.app import App, ComposeResult
 
+from gpuscope.text import styled
 from gpuscope.text.units import GIB
-from gpuscope.tui.charts.layer_courses import STACK_ROWS, rows_of_layers, wanted_rows
+from gpuscope.tui.charts.layer_courses import (
+    STACK_ROWS,
+    between_text,
+    line_through,
+    rows_of_layers,
+    wanted_rows,
+)
 from gpuscope.tui.charts.stacked import Layer, StackedChart
+from gpuscope.tui.theme import UNICODE
 from tests.tui.snapshots import run, text
 
 SECONDS = [float(at) for at in range(60)]
@@ -44,7 +52,20 @@ def test_a_flat_stack_says_how_much_each_layer_is_and_draws_what_changes():
     assert "50.0 – 53.0 GiB" in row
     assert "steady" in next(line for line in screen.splitlines() if " kept " in line)
     course = screen.splitlines()[screen.splitlines().index(row) + 1 :][:3]
-    assert any("▁" in line for line in course), "it rises from the least to the most"
+    assert any("\u2800" < cell <= "\u28ff" for cell in "".join(course)), "it is drawn as a line"
+    assert "█" not in "".join(course), "an area on a cut scale would look like all of it"
+
+
+def test_a_line_has_gaps_where_nothing_is_known():
+    glyphs = UNICODE._replace(lines=(("*", "*"),))
+    drawn = line_through([0.0, 0.0, None, 2.0, 2.0], 3, 2.0, "allocated", glyphs)
+    assert [styled.plain(line) for line in drawn] == ["   **", "     ", "**   "]
+
+
+def test_a_narrow_timeline_says_between_what_a_course_moves_without_the_unit():
+    assert between_text("83.4 GiB", "89.4 GiB") == "83.4 – 89.4 GiB"
+    assert between_text("83.4 GiB", "89.4 GiB", brief=True) == "83.4–89.4"
+    assert between_text("900 MiB", "1.2 GiB", brief=True) == "900 MiB – 1.2 GiB"
 
 
 def test_a_stack_that_moves_has_the_whole_chart():

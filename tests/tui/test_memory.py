@@ -102,7 +102,7 @@ async def test_what_kind_of_process_it_is_stands_below():
 @in_loop
 async def test_of_more_gpus_than_fit_those_with_the_least_headroom_are_listed():
     app = make_app(views.training(60.0), "memory")
-    async with app.run_test(size=(120, 39)) as pilot:
+    async with app.run_test(size=(120, 37)) as pilot:
         screen = await until(pilot, "GPUs, 7 of 8: the least headroom", "▸ GPU 3 rank 3")
         assert "27.7 GiB" in line_with(screen, "GPU 3 rank 3 train.py")
         assert "GPU 7" not in screen, "it is free"
@@ -146,11 +146,11 @@ async def test_the_timeline_zooms_as_far_as_there_is_history():
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "Timeline, GiB", "-60s")
         await pilot.press("z")
-        await until(pilot, "Timeline 5 min, GiB", "-4m")
+        await until(pilot, "Timeline 5 min, GiB", "-5m")
         await pilot.press("z")
-        await until(pilot, "Timeline 15 min, GiB", "-15m")
+        await until(pilot, "Timeline 15 min, GiB", "-10m")
         await pilot.press("z")
-        await until(pilot, "-60s", absent="-15m")
+        await until(pilot, "-60s", absent="-10m")
         await pilot.press("Z")
         await until(pilot, "Timeline 15 min, GiB")
 
@@ -187,7 +187,7 @@ async def test_a_replay_moves_its_marks_and_zooms_over_what_was_recorded(tmp_pat
     replay.pause()
     replay.seek(200.0)
     app = GpuscopeApp(Session(replay=replay, state=ViewState(tab="memory")), "memory")
-    async with app.run_test(size=(120, 40)) as pilot:
+    async with app.run_test(size=(160, 40)) as pilot:
         screen = await until(pilot, "│eval", "│train", "step")
         assert line_with(screen, "│eval").count("▲") == 1
         replay.seek(175.0)

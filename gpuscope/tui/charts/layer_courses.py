@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from ...store.view import History
@@ -17,8 +18,9 @@ from ...text.width import cells as text_cells
 from ..cells import fit
 from ..theme import Glyphs
 from .bins import Bins, first_at
+from .canvas import Canvas
 from .load_strips import binned
-from .trends import Trend, drawn_course, rows_of_trends
+from .trends import rows_of_trends
 
 FLAT_SHARE, FLAT_AGAIN = 0.1, 0.07
 """Of the axis: a stack none of whose edges moves by more is flat; one that moved has to become so
@@ -112,10 +114,15 @@ def wanted_rows(moving: Sequence[bool]) -> int:
     return len(moving) + 1 + sum(moving) * COURSE_ROWS + USUAL_STACK_ROWS
 
 
-def between_text(least: str, most: str) -> str:
-    """Return two amounts as a range, with the unit once where both have the same."""
+def between_text(least: str, most: str, brief: bool = False) -> str:
+    """Return two amounts as a range, with the unit once where both have the same.
+
+    A ``brief`` one stands behind an amount of that unit, and does without it.
+    """
     amount, _, unit = least.partition(" ")
-    return f"{amount} – {most}" if most.endswith(f" {unit}") else f"{least} – {most}"
+    if not most.endswith(f" {unit}"):
+        return f"{least} – {most}"
+    return f"{amount}–{most.partition(' ')[0]}" if brief else f"{amount} – {most}"
 
 
 def course_lines(
@@ -137,14 +144,33 @@ def course_lines(
         head: Line = [blank, (f"{glyphs.fill(one.token)} ", one.token)]
         head.append((fit(one.label, names), "muted"))
         head.append((fit(say(one.now), sizes + 2, "right"), "text"))
-        if styled.cells(head) + 3 + text_cells(between) <= margin + bins.count:
-            head.append((f"   {between}", "faint"))
+        room = margin + bins.count - styled.cells(head)
+        brief = between_text(say(one.least), say(one.most), brief=True) if one.moves else ""
+        fitting = (text for text in (f"   {between}", f"  {brief}") if text_cells(text) <= room)
+        head.append((next(fitting, ""), "faint"))
         out.append(head)
         if lines > 1:
             values = [
                 None if value is None else value - one.least
                 for value in binned(one.history, bins, now, hold_last=False)
             ]
-            trend = Trend(one.label, one.token, one.history, say, one.most - one.least)
-            out += [[blank, *line] for line in drawn_course(trend, values, lines - 1, glyphs)]
+            drawn = line_through(values, lines - 1, one.most - one.least, one.token, glyphs)
+            out += [[blank, *line] for line in drawn]
     return [*out, []]
+
+
+def line_through(
+    values: Sequence[float | None], rows: int, top: float, token: str, glyphs: Glyphs
+) -> list[Line]:
+    """Return a line through values from 0 to ``top`` in ``rows`` lines, the top one first.
+
+    It is no area: the scale begins at the least value, and an area would look like all of it.
+    """
+    canvas, across = Canvas(len(values), rows), max(len(values) - 1, 1)
+    canvas.begin(token, glyphs.lines[0][0])
+    for known, stretch in groupby(enumerate(values), lambda one: one[1] is not None):
+        points = [(float(at), value) for at, value in stretch if value is not None]
+        if known:
+            xs, ys = [at for at, _ in points], [value for _, value in points]
+            canvas.add(*canvas.placed(xs, ys, 0.0, float(across), 0.0, top))
+    return canvas.pieces("text")

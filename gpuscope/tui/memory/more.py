@@ -34,6 +34,8 @@ CHART_ROWS, HOST_ROWS = 8, 16
 """With its frame: a chart is no lower. With both frames: the texts about a host and its events."""
 LEAST_MODULE_ROWS, MOST_MODULE_ROWS, MODULES_SECONDS = 4, 13, 600.0
 """Lines of the largest modules, and how often a trainer is asked for them: a walk takes time."""
+TITLE_CELLS = 52
+"""From so many cells on the title says what the sizes of fixes rest on."""
 LEAST_POINTS = 20
 """The fewest steps of which a curve is drawn."""
 
@@ -67,11 +69,18 @@ class More:
         self._drawn: object = None
 
     def show(
-        self, host: HostView, subject: Subject, cells: int, rows: int, view: str, grows: bool
+        self,
+        host: HostView,
+        subject: Subject,
+        sides: tuple[int, int],
+        rows: int,
+        view: str,
+        grows: bool,
     ) -> bool:
         """Fill what there is room for; return whether anything stands below the waterfall.
 
-        ``rows`` are left below the waterfall, 0 where the terminal is not wide. Fixes are beside
+        ``sides`` are the cells of a line below the waterfall and beside it. ``rows`` are left
+        below the waterfall, 0 where the terminal is not wide. Fixes are beside
         the waterfall only, and modules not beside the ``view`` of all of them. Where memory
         ``grows`` by what the doctor found, no fix is shown: each of them only puts off the end.
         """
@@ -81,6 +90,7 @@ class More:
             return False
         from .more_text import fix_lines, larger_lines
 
+        cells, beside = sides
         counts = self._counts(host, subject, cells)[: rows - FRAME]
         self.counts.display = bool(counts)
         if counts:
@@ -105,11 +115,12 @@ class More:
             len(counts) + FRAME if self._charted or self.host.display else "1fr"
         )
         self._display_charts()
-        fixes = [] if grows or view != "waterfall" else fix_lines(host, subject, cells)
-        fixes += larger_lines(host, subject, self.session.history, cells) if fixes else []
+        fixes = [] if grows or view != "waterfall" else fix_lines(host, subject, beside)
+        fixes += larger_lines(host, subject, self.session.history, beside) if fixes else []
         self.fixes.display = bool(fixes)
         if fixes:
-            set_title(self.fixes, "What would free memory, from what was measured")
+            measured = ", from what was measured" if beside >= TITLE_CELLS else ""
+            set_title(self.fixes, f"What would free memory{measured}")
             self.fixes.show(fixes)
             self.fixes.styles.height = len(fixes) + FRAME
         return bool(counts) or self._charted

@@ -26,7 +26,8 @@ from .subjects import Subject, process_of
 
 SECONDS = 60.0
 NAME, SIZE, MOST_SPARK = 20, 11, 48
-FREES = 12
+FREES, NARROW_FREES, FIX_CELLS = 12, 10, 24
+"""Of a column of what a fix frees, and of its name at least."""
 WORTH_TELLING = 1.1
 """A larger micro-batch is suggested only if it is at least this many times the present one."""
 
@@ -148,18 +149,21 @@ def fix_lines(host: HostView, subject: Subject, cells: int) -> list[Line]:
     if not found or subject.allocator is None:
         return []
     peak = peak_sizes(subject.allocator)[0]
-    titles = "".join(fit(title, FREES, "right") for title in ("FREES", "±", "PEAK THEN"))
+    wide = cells >= 3 * FREES + FIX_CELLS  # else the name of the fix has the room of the peak
+    each, shown = (FREES, 3) if wide else (NARROW_FREES, 2)
+    titles = "".join(fit(title, each, "right") for title in ("FREES", "±", "PEAK THEN")[:shown])
     lines: list[Line] = [[(f"{titles}  FIX, AND HOW", "muted")]]
     for one in found:
         error = f"±{bytes_text(one.error)}" if one.error >= MIB else ""
+        then = fit(bytes_text((peak or 0) - one.middle), each, "right") if wide else ""
         lines += [
             [
-                (fit(bytes_text(one.middle), FREES, "right"), "ok"),
-                (fit(error, FREES, "right"), "muted"),
-                (fit(bytes_text((peak or 0) - one.middle), FREES, "right"), "text"),
+                (fit(bytes_text(one.middle), each, "right"), "ok"),
+                (fit(error, each, "right"), "muted"),
+                (then, "text"),
                 (f"  {one.title}", "text"),
             ],
-            [(" " * FREES, "text"), (one.change, "accent")],
+            [(" " * (FREES if wide else 2), "text"), (one.change, "accent")],
         ]
     return [styled.cut(line, cells) for line in lines]
 

@@ -27,9 +27,9 @@ from .first_subject import found_wrong, keys_of, least_headroom, room_of_subject
 from .more import More
 from .side_by_side import FRAME_ROWS as FRAME
 from .side_by_side import rows_of, side_by_side, title_of
-from .subjects import Subject, nothing_lines, page_of, process_of, subjects
+from .subjects import Subject, kind_of, nothing_lines, page_of, subjects
 from .views import ModulesView, SummaryView, show_account
-from .waterfall import WaterfallChart
+from .waterfall import FRAME_ROWS, WaterfallChart
 from .what_if import WhatIfView
 
 if TYPE_CHECKING:
@@ -37,15 +37,16 @@ if TYPE_CHECKING:
     from ..charts.stacked import StackedChart
 
 WIDE, WIDEST = 100, 160
-"""Columns from which on the timeline stands beside the waterfall, and tables beside it, too."""
+"""Columns from which on the timeline stands beside the waterfall, and tables beside it, too.
+
+Between them the waterfall is the wider one: its bars say where every byte is.
+"""
+LEFT_SHARE = 0.6
 TALL, CHART_ROWS = 20, 7
 AROUND_ROWS = 4
 """Of the terminal: status line, tabs, the subject's line, footer."""
-FRAME_ROWS = 5
-"""Of the waterfall besides its parts: border, rule, total and what it is a part of."""
 ROWS_FOR_A_CURE = 3
 """What to do about a lost device is worth the free rows of the waterfall, and its smallest part."""
-COURSE_SECONDS = 600.0
 TAB = "memory"
 
 
@@ -59,12 +60,13 @@ class MemoryPane(Pane, can_focus=True):
     DEFAULT_CSS = """
     MemoryPane #subject { height: auto; padding: 0 2; }
     MemoryPane #memory-body, MemoryPane #waterfall, MemoryPane #timeline { height: 1fr; }
-    MemoryPane #left, MemoryPane #right { width: 1fr; }
     MemoryPane #advice, MemoryPane #about-fix { padding: 0 2; }
     MemoryPane #modules, MemoryPane #what-if, MemoryPane #others,
     MemoryPane #counts, MemoryPane #more-chart { height: 1fr; }
     MemoryPane.narrow #memory-body { layout: vertical; }
-    MemoryPane #left, MemoryPane #right { height: 1fr; }
+    MemoryPane #left, MemoryPane #right { width: 1fr; height: 1fr; }
+    MemoryPane.uneven #left { width: 3fr; }
+    MemoryPane.uneven #right { width: 2fr; }
     """
 
     def __init__(self, session: Session, **kwargs: str) -> None:
@@ -190,7 +192,8 @@ class MemoryPane(Pane, can_focus=True):
         cases = self.session.doctor.cases if any(self.session.found) else ()
         diagnosis = worst_of(subject, cases)
         lines = advice(host, subject, found, finding, diagnosis, self._said[1], seen)
-        width = max(30, (columns if columns < WIDE else columns // 2) - 4)
+        share = 1.0 if columns < WIDE else LEFT_SHARE if columns < WIDEST else 0.5
+        width, beside = max(30, int(columns * share) - 4), int(columns * (1 - share)) - 4
         spare = rows - AROUND_ROWS - needed - len(found.beside) - 1
         if columns < WIDE and alarm_of(subject, self._waterfall.tokens.glyphs):
             spare += ROWS_FOR_A_CURE
@@ -200,7 +203,7 @@ class MemoryPane(Pane, can_focus=True):
         high = rows_of(everything, left) if columns >= WIDE else 0
         self._others.display = high > 0
         room, grows = (left - high if columns >= WIDE else 0), is_growth(diagnosis)
-        more = self._more.show(host, subject, width - 2, room, self._view, grows)
+        more = self._more.show(host, subject, (width - 2, beside), room, self._view, grows)
         self._others.styles.height = high if more else "1fr"
         self._waterfall.styles.height = needed + len(found.beside) if high or more else "1fr"
         if high:
@@ -261,27 +264,10 @@ class MemoryPane(Pane, can_focus=True):
         self._more.share_right(self._chart, self._terminal[1] - AROUND_ROWS, host, subject, line)
 
     def _recognise(self, host: HostView, subject: Subject) -> None:
-        """What kind of process it is: seldom, as it looks at minutes."""
-        from ...model.process_kind import recognise
-
-        process = process_of(host, subject)
-        held, column = subject.allocator, "allocated_bytes"
-        use = None
-        if held is None and subject.device is not None and process is not None:
-            use, column = (
-                next((u for u in subject.device.uses if u.process == process.id), None),
-                "used_bytes",
-            )
-        entity = held or use
-        if entity is None:
-            self._found = (subject.key, None)
-            return
-        history = self.session.history(entity.id, column, COURSE_SECONDS)
-        finding = recognise(
-            host, subject.device, subject.trainer, subject.allocator, process, history
-        )
-        if (subject.key, finding) != self._found:
-            self._found = (subject.key, finding)
+        """Say what kind of process it is: seldom, as it looks at minutes."""
+        found = subject.key, kind_of(host, subject, self.session.history)
+        if found != self._found:
+            self._found = found
             self.show(host)
 
     # ── room and keys ──
@@ -321,6 +307,7 @@ class MemoryPane(Pane, can_focus=True):
         plain = self._view == "waterfall"
         below = plain and not wide and self._has_chart
         self.set_class(not wide, "narrow")
+        self.set_class(plain and WIDE <= self._terminal[0] < WIDEST, "uneven")
         self._right.display = wide or not plain or below
         left.display = self._has_left_side
         left.styles.height = self._wanted if below else None

@@ -6,6 +6,7 @@ That is a device with a trainer's memory on it, or a trainer's memory on the CPU
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ...model.memory_layers import living, trainer_of
 from ...store.view import AllocView, DeviceView, HostView, ProcView, TrainerView, by_id
@@ -14,6 +15,13 @@ from ...text.styled import Line
 from ..shell.keymap import key_of
 from ..widgets.pane import WAITING, ways_to_a_probe
 from ..widgets.status import short_model
+
+if TYPE_CHECKING:
+    from ...model.process_kind import ProcessKind
+    from ...store.view import HistoryOf, UseView
+
+COURSE_SECONDS = 600.0
+"""Of a process's memory: it is recognised by how that changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +99,21 @@ def process_of(host: HostView, subject: Subject) -> ProcView | None:
     uses = [u for u in subject.device.uses if u.gone is None and u.number("used_bytes") is not None]
     largest = max(uses, key=lambda use: use.number("used_bytes") or 0.0, default=None)
     return by_id(host.processes, largest.process) if largest is not None else None
+
+
+def kind_of(host: HostView, subject: Subject, history: HistoryOf) -> ProcessKind | None:
+    """Return what kind of process is looked at by its last minutes, None where there is none."""
+    from ...model.process_kind import recognise
+
+    process, device = process_of(host, subject), subject.device
+    held: AllocView | UseView | None = subject.allocator
+    column = "allocated_bytes" if held is not None else "used_bytes"
+    if held is None and device is not None and process is not None:
+        held = next((use for use in device.uses if use.process == process.id), None)
+    if held is None:
+        return None
+    past = history(held.id, column, COURSE_SECONDS)
+    return recognise(host, device, subject.trainer, subject.allocator, process, past)
 
 
 def nothing_lines(host: HostView | None, filtered: str) -> list[Line]:

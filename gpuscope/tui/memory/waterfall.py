@@ -21,6 +21,9 @@ from ..charts.strips import Painted, strip_of
 from ..theme import Tokens
 from ..widgets.bars import stacked_bar
 
+FRAME_ROWS = 5
+"""Of the panel besides its parts: border, rule, total and what it is a part of."""
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
