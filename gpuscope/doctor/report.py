@@ -201,7 +201,7 @@ def lines(report: Report, code: int | None, width: int) -> list[Line]:
             out += _item(text, width)
         out.append([])
     if report.ended:
-        out.append([("Ended earlier", "accent")])
+        out.append([("Jobs that ended", "accent")])
         for ended in report.ended:
             out += [*_item(ended.text, width), [("    ", ""), (ended.command, "faint")]]
         out.append([])

@@ -55,7 +55,7 @@ def section(report: Report, when: str = "") -> Section:
         parts.append(Findings(found[:MAX_FINDINGS], notes, source="gpuscope doctor", when=when))
     if report.ended:
         rows = [(one.text, one.command) for one in report.ended]
-        parts.append(Table("Ended earlier", ("What", "More"), rows))
+        parts.append(Table("Jobs that ended", ("What", "More"), rows))
     if report.abstained:
         title = "Inconclusive, and what would decide it"
         open_rows = [(one.pitfall, one.missing) for one in report.abstained]

@@ -258,7 +258,7 @@ def test_first_stands_what_was_looked_at_and_last_what_has_ended():
         "  · no torch in /usr",
         "It is so.",
         "Also possible",
-        "Ended earlier",
+        "Jobs that ended",
         ended.text,
         ended.command,
     ]

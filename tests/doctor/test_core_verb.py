@@ -180,6 +180,20 @@ def test_plain_slowness_names_its_usual_causes_and_how_to_measure_it(words):
     assert [one for one in found.abstained if "Measure it: gpuscope why" in one.missing]
 
 
+@each(
+    "words, pitfall",
+    (
+        ("hung", "hang-in-collective"),
+        ("it is frozen", "hang-in-collective"),
+        ("grows", "detach-loss-accumulation"),
+        ("it keeps growing", "detach-loss-accumulation"),
+    ),
+)
+def test_a_word_or_two_are_enough(words, pitfall):
+    found = messages.of_symptom(words)
+    assert reports.finish(found, table.load()).findings[0].pitfall == pitfall
+
+
 def test_plain_slowness_is_asked_last():
     told = messages.of_symptom("slow, and the loss is nan")
     assert "bf16-instead-of-fp16" in {one.pitfall for one in told.findings}

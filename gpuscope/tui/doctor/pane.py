@@ -195,7 +195,7 @@ class DoctorPane(Pane):
         elif group.key == FOLDED:
             self.doctor.why_no_proof, self.doctor.more_fixes = "several trainers in one row", False
             self._lines.show(ended_page(group, host, glyphs, cells))
-            set_title(self._scroll, "Ended earlier")
+            set_title(self._scroll, "Jobs that ended")
         else:
             proof = self._proof(group)
             if self.session.replay is not None and isinstance(proof, Proof):
