@@ -307,6 +307,13 @@ def test_a_column_that_is_empty_gives_its_cells_away():
     assert "where" not in {one.key for one in columns(rows_of("w" * 60, title="x" * 90), 84)}
 
 
+def test_where_has_the_cells_that_a_title_does_not_fill_with_a_whole_part():
+    place, what = "train.py, rank 3, GPU 3, pid 48203", "Hang: rank 3 is stuck at data.py:88"
+    rows = rows_of(place, title=f"{what} in __getitem__; {'x' * 80}")
+    wide = {one.key: one.width for one in columns(rows, 116)}
+    assert wide["where"] == len(place)
+
+
 def test_findings_on_several_gpus_name_all_of_them_in_one_row():
     (row,) = rows_of("GPU 0", "GPU 1", "GPU 2", "GPU 5")
     assert row.cells["where"] == "GPU 0-2, 5"

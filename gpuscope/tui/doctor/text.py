@@ -151,15 +151,25 @@ def columns(rows: Sequence[TableRow], cells: int) -> list[Column]:
         others = sum(size for key, size in wide.items() if key != "where")
         left = cells - GUTTER - TABLE_GAP * (len(kept) - 1) - others
         least = min(WHERE_CELLS, wide["where"])
-        wide["where"] = max(least, min(left - longest["what"], wide["where"]))
+        shown = max((styled.cells(_what_in(row, left - least)) for row in rows), default=0)
+        wide["where"] = max(least, min(left - shown, wide["where"]))
         if left - least < min(longest["what"], WHAT_CELLS):
             kept = [one for one in kept if one.key != "where"]
     return [one._replace(width=wide.get(one.key, one.width)) for one in kept]
 
 
 def _cells_of(row: TableRow, key: str) -> int:
+    return styled.cells(_line_of(row, key))
+
+
+def _line_of(row: TableRow, key: str) -> Line:
     cell = row.cells.get(key, "")
-    return styled.cells(cell if isinstance(cell, list) else [(str(cell), "")])
+    return cell if isinstance(cell, list) else [(str(cell), "")]
+
+
+def _what_in(row: TableRow, cells: int) -> Line:
+    """Return what of WHAT is shown in so many cells: it ends with a whole part."""
+    return styled.cut_whole(_line_of(row, "what"), cells)
 
 
 def confidence_of(finding: Finding) -> str:
