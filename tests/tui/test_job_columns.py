@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpuscope.text import styled
 from gpuscope.tui.overview.job_list import HEADINGS, JobList, columns_in, narrowed
-from gpuscope.tui.shared.job_rows import JobLine
+from gpuscope.tui.shared.job_rows import JobLine, _fold_ended
 
 CELLS = {
     "gpu": "0, 1",
@@ -31,11 +31,25 @@ def test_columns_give_a_long_name_what_their_own_words_do_not_need():
         assert cells >= max(len(HEADINGS[name]), len(CELLS.get(name, "")))
 
 
-def test_why_a_job_ended_goes_on_in_a_second_line():
+class Chosen(JobList):
+    """A list of jobs with the keyboard."""
+
+    has_focus = True
+
+
+def test_why_a_job_ended_goes_on_in_a_second_line_under_the_cursor_only():
     why = [("killed 14:14:20: SIGKILL; often the kernel's OOM killer", "bad")]
     ended = line("train.py", span=why, over=True)
-    jobs = JobList()
-    jobs.show([ended])
-    assert jobs.wanted(76, full=True) == jobs.wanted(76, full=False) + 1
-    (below,) = jobs._below(ended, 76, full=True)
+    jobs, chosen = JobList(), Chosen()
+    for one in (jobs, chosen):
+        one.show([ended])
+    assert jobs.wanted(76, full=True) == jobs.wanted(76, full=False)
+    (below,) = chosen._below(ended, 76, full=True)
     assert styled.plain(below).strip() == "OOM killer"
+
+
+def test_the_job_with_a_problem_is_first_and_what_ended_is_last():
+    ended = line("ended.py", notes=[[("killed", "bad")]], over=True)
+    lines = [ended, line("well.py"), line("stuck.py", kind="bad")]
+    order = [one.cells["job"][0] for one in _fold_ended(lines, ["k"])]
+    assert order == ["stuck.py", "well.py", "ended.py"]

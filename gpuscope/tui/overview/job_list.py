@@ -257,7 +257,7 @@ class JobList(Painted, can_focus=True):
         if told_whole if full is None else full:
             below = styled.hang_lines(below, width - NOTE_INDENT)
         if line.over and line.span:
-            return self._rest_of(line, width) if full or (full is None and told_whole) else []
+            return self._rest_of(line, width) if here else []
         notes = below
         if self.roomy:  # what is wrong comes first
             split = self._split(line, width)

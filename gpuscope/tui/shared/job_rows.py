@@ -117,7 +117,10 @@ def job_lines(
 
 
 def _fold_ended(lines: list[JobLine], order: Sequence[str]) -> list[JobLine]:
-    """Return the lines with what ended last, in one line each and in the order of these keys."""
+    """Return the lines with what is wrong first and what ended last.
+
+    What ended has one line each, in the order of these keys.
+    """
     ended = sorted((line for line in lines if line.over), key=lambda line: order.index(line.key))
     short = [
         replace(
@@ -128,7 +131,8 @@ def _fold_ended(lines: list[JobLine], order: Sequence[str]) -> list[JobLine]:
         )
         for line in ended[:ENDED_SHOWN]
     ]
-    return [*(line for line in lines if not line.over), *short]
+    running = (line for line in lines if not line.over)
+    return [*sorted(running, key=lambda line: line.kind != "bad"), *short]
 
 
 def _text(line: JobLine) -> str:
