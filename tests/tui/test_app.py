@@ -33,6 +33,7 @@ from gpuscope.tui.charts.load_strips import LoadStrips
 from gpuscope.tui.charts.stacked import StackedChart
 from gpuscope.tui.shell import session as session_module
 from gpuscope.tui.shell.session import Session
+from gpuscope.tui.terminal.soon import once_after_refresh
 from gpuscope.wire import frames as f
 from tests.fakes import views
 from tests.recordings import REDACTED, SHIPPED
@@ -689,3 +690,21 @@ async def test_after_jumps_to_the_end_of_a_replay_the_doctor_finds_what_holds_th
             await pilot.pause(0.1)
         shown = await until(pilot, "end of the recording", "Tensor cores idle on GPU 0, 1")
         assert "when gpuscope started" not in shown
+
+
+@in_loop
+async def test_what_waits_for_the_next_layout_is_called_once_however_often_it_is_asked_for():
+    app, calls = make_app(views.cpu_only()), []
+
+    def draw() -> None:
+        calls.append(1)
+
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, "gpuscope lab")
+        for _ in range(3):
+            once_after_refresh(app.main, draw)
+        await pilot.pause()
+        assert calls == [1]
+        once_after_refresh(app.main, draw)
+        await pilot.pause()
+        assert calls == [1, 1]

@@ -22,7 +22,7 @@ from ..shell.actions import ACTIONS, BY_NAME
 from ..shell.footer import tab_ends, tab_hints
 from ..shell.keymap import bindings, key_of
 from ..shell.session import FAR_SECONDS, SEEK_SECONDS, Session
-from ..terminal.soon import Silence, soon
+from ..terminal.soon import Silence, once_after_refresh, soon
 from ..widgets.key_line import KeyLine
 from ..widgets.pane import Pane, ViewChanged, Waiting
 from ..widgets.program import program
@@ -286,7 +286,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self.set_class(height < 20, "tiny")
         for pane in self._panes.values():
             pane.fit_to(width, height)
-        self.call_after_refresh(self.refresh_all)
+        once_after_refresh(self, self.refresh_all)
 
     # ── actions ──
 
@@ -334,7 +334,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         """Go to a tab, and remember it: all hosts are there only where there are several."""
         self.session.state.tab = name if name != "fleet" else self.session.state.tab
         await self._reveal(name)
-        self.call_after_refresh(self.refresh_all)
+        once_after_refresh(self, self.refresh_all)
 
     async def on_tab_line_chosen(self, event: TabLine.Chosen) -> None:
         await self.show_tab(event.name)

@@ -274,7 +274,7 @@ class FleetPane(Pane):
         from ..overview.charts import Charts, kinds_for
 
         if self._charts is None:
-            self._charts = Charts(self.session, id="fleet-charts")
+            self._charts = Charts(self.session, self._draw_charts, id="fleet-charts")
             self.mount(self._charts, after=self._devices)
         due = (host.key, int((host.sampled_seconds or 0.0) / CHART_SECONDS), self._chart_rows)
         if due == self._drawn and self._charts.is_attached:
@@ -283,6 +283,12 @@ class FleetPane(Pane):
         self._charts.rows = self._chart_rows - 2
         self._charts.choose(kinds_for(host, self._chart_rows - 2, False, 3))
         self._charts.show(host, host.devices[0] if host.devices else None)
+
+    def _draw_charts(self) -> None:
+        """Draw them again, whose size is another."""
+        self._drawn = None
+        if (host := self.session.host) is not None:
+            self.show_charts(host)
 
     # ── room ──
 

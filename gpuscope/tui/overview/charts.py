@@ -5,7 +5,7 @@ plotext costs its import only where a chart of lines has room.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from textual.containers import Horizontal, Vertical
@@ -19,6 +19,7 @@ from ...text.units import GIB, window_text
 from ..charts.axes import loss_axis, nominal
 from ..charts.strips import Painted
 from ..shell.clock_at import clock_at
+from ..terminal.soon import once_after_refresh
 from ..theme import SERIES
 from ..widgets.pane import set_title
 
@@ -98,9 +99,11 @@ class Charts(Vertical):
     Charts > Horizontal > Trends { width: 3fr; }
     """
 
-    def __init__(self, session: Session, **kwargs: Any) -> None:
+    def __init__(self, session: Session, draw: Callable[[], None], **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.session = session
+        self._draw = draw
+        """Draws them all, with what is known by then."""
         self.window = self._span = WINDOW_SECONDS
         self.rows = 0
         """Lines inside the first row."""
@@ -115,6 +118,10 @@ class Charts(Vertical):
         self._later = False
         """Whether what changes slowly waits for the next drawing."""
         self._height_set: tuple[object, int] = ("1fr", 0)
+
+    def on_mount(self) -> None:
+        """Draw what came before the charts were here."""
+        once_after_refresh(self, self._draw)
 
     def give(self, rows: int, second: bool, least: int) -> None:
         """Take ``rows`` inside the first row, which has ``least`` at least above a second one."""
@@ -134,7 +141,7 @@ class Charts(Vertical):
             for kind in row:
                 self._made[kind] = _make(kind, self.session)
             self.mount(Horizontal(*(self._made[kind] for kind in row)))
-        self.call_after_refresh(self._set_heights)
+        once_after_refresh(self, self._draw)  # their sizes are known then
 
     def _set_heights(self) -> None:
         rows = self.query("Charts > Horizontal")
@@ -146,6 +153,7 @@ class Charts(Vertical):
         if rows and self._height_set != (wanted, len(rows)):
             self._height_set = (wanted, len(rows))
             rows.first().styles.height = wanted
+            once_after_refresh(self, self._draw)
 
     def show(self, host: HostView, device: DeviceView | None) -> None:
         """Draw what time has brought; over a long time, only what has moved by a column."""
@@ -157,7 +165,7 @@ class Charts(Vertical):
             self.window,
             device.key if device is not None else None,
             tuple(self._kinds),
-            self.size,
+            [chart.size for chart in self._made.values()],
             self.app.theme,
         )
         if self.window > WINDOW_SECONDS and key == self._drawn:

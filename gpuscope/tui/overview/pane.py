@@ -251,7 +251,7 @@ class OverviewPane(Pane):
         if kinds and self._charts is None and self._foot.is_attached:
             from .charts import Charts
 
-            self._charts = Charts(self.session, id="charts")
+            self._charts = Charts(self.session, self._draw_charts, id="charts")
             self.mount(self._charts, before=self._foot)
         if self._charts is not None:
             self._charts.display = given.charts

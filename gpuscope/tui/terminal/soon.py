@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from textual.app import App
+from textual.widget import Widget
 
 
 def soon(app: App[Any], call: Callable[[], object]) -> None:
@@ -19,6 +20,21 @@ def soon(app: App[Any], call: Callable[[], object]) -> None:
     An error in it ends the app, as one in the handler of a message does.
     """
     asyncio.get_running_loop().call_soon(_guarded, app, call)
+
+
+def once_after_refresh(widget: Widget, call: Callable[[], object]) -> None:
+    """Call this after the next layout: once, however often it is asked for until then.
+
+    A start and a drag of a window's edge change sizes several times before anything is drawn.
+    """
+    waiting: set[Callable[[], object]] = vars(widget).setdefault("_once_after_refresh", set())
+
+    def run() -> None:
+        waiting.discard(call)
+        call()
+
+    if call not in waiting and widget.call_after_refresh(run):
+        waiting.add(call)
 
 
 class Silence:
