@@ -364,7 +364,9 @@ async def test_a_hung_device_says_first_what_to_do_who_is_hit_and_how_it_is_call
         await pilot.press("y")
         assert copied[0].endswith("CUDA_VISIBLE_DEVICES=0,1,2,4,6\n"), "as in the Doctor"
         await pilot.press("d")
-        await until(pilot, "▸ ▲ GPU 3 does not answer", "gpu-health")
+        await until(
+            pilot, "▸ ▲ GPU 3 does not answer", "─ GPU 3 does not answer: no program can use it ─"
+        )
 
 
 @in_loop
