@@ -164,6 +164,8 @@ def top_and_ticks(strips: list[Strip]) -> tuple[float, dict[float, float]]:
         if top is None and last.text[-1] in UP[1:]:
             both = last.style is not None and last.style.bgcolor is not None
             top = below + (1 if both else UP.index(last.text[-1]) / 8)
+        elif top is None and last.text[-1] == UNICODE.bar:  # in the middle of its cell
+            top = below + 0.5
     return top or float(0 in ticks), ticks
 
 
@@ -401,3 +403,16 @@ def test_a_full_card_is_a_warning_beyond_95_percent() -> None:
             assert lines[top + 2][30][1].color != warn, "only what is beyond"
 
     run(One, body, 60, 20)
+
+
+def test_layers_that_do_not_move_are_lines_where_each_has_a_cell_of_its_own() -> None:
+    stack = ((60.0, "allocated"), (6.0, "cached"))
+    (column,) = _draw([stack], 16, 80.0, UNICODE, still=True)
+    lines = {row: token for row, (glyph, token) in enumerate(column) if glyph == UNICODE.bar}
+    assert lines == {11: "allocated", 13: "cached"}
+    assert {glyph for glyph, _ in column} == {UNICODE.bar, " "}, "no wall of colour"
+    many = ((70.0, "allocated"), (1.2, "cached"), (1.2, "other"))
+    (close,) = _draw([many], 16, 80.0, UNICODE, still=True)
+    assert UNICODE.bar not in {glyph for glyph, _ in close}, "two lines in one cell"
+    (mono,) = _draw([stack], 16, 80.0, MONOCHROME, still=True)
+    assert MONOCHROME.fill("allocated") in {glyph for glyph, _ in mono}, "patterns need an area"

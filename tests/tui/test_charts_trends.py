@@ -7,9 +7,10 @@ from textual.app import App, ComposeResult
 from gpuscope.store.view import History
 from gpuscope.text.styled import plain
 from gpuscope.tui.charts.legend import legend_lines
-from gpuscope.tui.charts.load_strips import Lane, LoadStrips
+from gpuscope.tui.charts.load_strips import LOW_EIGHTHS, Lane, LoadStrips, lane_rows
 from gpuscope.tui.charts.stacked import as_one
 from gpuscope.tui.charts.trends import Trend, Trends, moves, rows_of_trends
+from gpuscope.tui.theme import UNICODE
 from tests.tui.snapshots import run, text
 
 
@@ -78,3 +79,10 @@ def test_what_has_stopped_is_not_steady_and_its_hatch_is_explained():
     assert "steady" in lines["host"]
     assert "steady" in lines["gap"]
     assert found[1] == "bar height = load  ░ no progress"
+
+
+def test_a_hatch_is_seen_in_a_low_lane() -> None:
+    (row,) = lane_rows([95.0, 52.0, 20.0], 1, UNICODE, wasted=0, most=LOW_EIGHTHS)
+    assert "".join(part for part, _ in row) == UNICODE.hatch * 2 + " "
+    (row,) = lane_rows([95.0, 40.0], 1, UNICODE, most=LOW_EIGHTHS)
+    assert "".join(part for part, _ in row) == "▅▂", "three eighths stay free above it"

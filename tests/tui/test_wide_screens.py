@@ -167,7 +167,7 @@ async def test_the_row_of_a_rank_that_hangs_shows_when_its_steps_ended():
         await open_the_job(pilot)
         screen = await until(pilot, "STEP TIME, 1 min", "STUCK AT", "Utilisation of its GPUs")
         row = next(line for line in screen.splitlines() if " 48203 " in line)
-        assert "▂┄┄┄" in row, "steps, and since then none"
+        assert "─┄┄┄" in row, "steps, and since then none"
         assert "Median step by rank" not in screen, "the rows have it"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from textual.strip import Strip
 
@@ -26,6 +26,10 @@ MEAN_CELLS = 6
 """The cells at the right of a lane for the mean of what it shows."""
 IDLE_PERCENT = 1.0
 BLANK: Piece = (" ", "text")
+LOW_EIGHTHS = 5
+"""Of a cell: the height of a full load where lanes have no line between them. Higher ones would be
+one wall of colour.
+"""
 MOST_ROWS, LONG_CELLS, MOST_APART = 2, 90, 3
 """A higher lane says no more: only its wall of colour grows. A long one has one line. So many
 lines are left free between two lanes at most.
@@ -48,6 +52,20 @@ class Lane:
     first: bool = False
     wasted_since: float | None = None
     alarm: str = ""
+
+
+class Shares(NamedTuple):
+    """Rows of the axis, of a lane, left over, and between two lanes.
+
+    ``free`` says that there is a row before each group, ``low`` that lanes touch and are drawn low.
+    """
+
+    axis: int
+    rows: int
+    over: int
+    apart: int
+    free: bool
+    low: bool
 
 
 class LoadStrips(TimedChart):
@@ -90,17 +108,37 @@ class LoadStrips(TimedChart):
         if any(lane.wasted_since is not None for lane in lanes):
             entries.append((glyphs.hatch, WASTED, "no progress"))
         self.legend(entries)
+        self._fit_legend()  # other lanes may have another height
         self.repaint()
 
     def _legend_lines(self, width: int, height: int) -> tuple[Line, Line]:
         """Return the legend, which keeps the hatch also where it has no room for the colours."""
         above, border = super()._legend_lines(width, height)
+        if self._shares(width, height).low:
+            heights = dict(zip(self.tokens.glyphs.up[2::2], (1, 2, 4, LOW_EIGHTHS), strict=False))
+            border = [
+                (self.tokens.glyphs.up[heights[text]], token) if token in LOADS else (text, token)
+                for text, token in border
+            ]
         glyph, token, label = self._legend[-1] if self._legend else ("", "", "")
         if token != WASTED or styled.plain(border) not in ("", self.legend_elsewhere):
             return above, border
         hatch: Line = [(glyph, token), (f" {label}", "muted")]
         both: Line = [*border, ("  ", "muted"), *hatch] if border else hatch
         return above, both if styled.cells(both) <= width - 2 else hatch
+
+    def _shares(self, width: int, height: int) -> Shares:
+        """Return how the rows are shared among the lanes and what is between them."""
+        lanes = self._lanes
+        count = max(len(lanes), 1)
+        inner = width - max((len(lane.label) for lane in lanes), default=0) - 1 - MEAN_CELLS
+        axis = min(max(height - count, 0), 2)
+        most = MOST_ROWS if inner < LONG_CELLS else 1
+        rows = min(max((height - axis) // count, 1), most)
+        over = height - axis - rows * count
+        apart = min(over // max(count - 1, 1), MOST_APART)
+        free = 0 < sum(lane.first for lane in lanes[1:]) <= over
+        return Shares(axis, rows, over, apart, free, rows == 1 and apart < 1 and count > 1)
 
     def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
         lanes = self._lanes
@@ -110,28 +148,24 @@ class LoadStrips(TimedChart):
         if not known or inner < 8 or height < 1:
             line = strip_of([(fit(self._empty, width, "centre"), "muted")], width, tokens)
             return [strip_of((), width, tokens)] * (max(height - 1, 0) // 2) + [line]
-        axis = min(max(height - len(lanes), 0), 2)
-        most = MOST_ROWS if inner < LONG_CELLS else 1
-        rows = min(max((height - axis) // len(lanes), 1), most)
+        axis, rows, over, apart, free, low = self._shares(width, height)
         bins = Bins.ending(self._now, self._window, inner)
         courses = [
             (lane.label, binned(lane.history, bins, self._now, hold_last=not lane.alarm))
             for lane in lanes
         ]
-        over = height - axis - rows * len(lanes)
         out: list[Line] = []
-        apart = min(over // max(len(lanes) - 1, 1), MOST_APART)
-        groups = sum(lane.first for lane in lanes[1:])
-        free = 0 < groups <= over
+        groups = any(lane.first for lane in lanes[1:])
         if over > 0 and rows == 1 and not groups and not apart:  # lines that no lane can have alone
             sound = [c for lane, (_, c) in zip(lanes, courses, strict=True) if not lane.alarm]
             means = [mean_of(values) for values in zip(*sound, strict=True)]
-            out += _lane("mean", means, 1, names + 1, tokens.glyphs)
+            out += _lane("mean", means, 1, names + 1, tokens.glyphs, most=LOW_EIGHTHS)
             out += [[]] if over > 1 else []
         for lane, (label, values) in list(zip(lanes, courses, strict=True))[: height - axis]:
             out += [[]] * max(apart, lane.first and free) if out else []
             begin = bins.count if lane.wasted_since is None else bins.index(lane.wasted_since)
-            out += _lane(label, values, rows, names + 1, tokens.glyphs, begin, lane.alarm)
+            most = LOW_EIGHTHS if low else rows * 8 - 1
+            out += _lane(label, values, rows, names + 1, tokens.glyphs, begin, lane.alarm, most)
         out = [[]] * (height - axis - len(out)) + out
         if axis:
             out += time_axis(self._window, names, inner, self._clock)[2 - axis :]
@@ -185,13 +219,14 @@ def _lane(
     glyphs: Glyphs,
     wasted: int | None = None,
     alarm: str = "",
+    most: int | None = None,
 ) -> list[Line]:
     """Return a lane between its name and its mean or alarm, both on its lowest line."""
     mean = mean_of(values)
     text = percent_text(mean / 100, whole=True) if mean is not None else ""
     ends_wasted = wasted is not None and wasted < len(values)
     text, token = (alarm, "bad") if alarm else (text, "muted" if ends_wasted else "text")
-    drawn = lane_rows(values, rows, glyphs, wasted)
+    drawn = lane_rows(values, rows, glyphs, wasted, most)
     return [
         [
             (fit(label if row == rows - 1 else "", names), "muted"),
@@ -203,15 +238,22 @@ def _lane(
 
 
 def lane_rows(
-    values: Sequence[float | None], rows: int, glyphs: Glyphs, wasted: int | None = None
+    values: Sequence[float | None],
+    rows: int,
+    glyphs: Glyphs,
+    wasted: int | None = None,
+    most: int | None = None,
 ) -> list[Line]:
     """Return a lane as ``rows`` lines, the top one first. From the bin ``wasted`` on it is hatched.
 
-    The top of the lane is an eighth below its upper edge, so that busy neighbours stay apart.
+    A full load has ``most`` eighths, by default one less than the lines have, so that busy
+    neighbours stay apart.
     What lies before the first known value is blank, a gap after it is drawn as unknown.
     """
     first = next((at for at, value in enumerate(values) if value is not None), len(values))
-    bars = [_bar(value, rows * 8 - 1) for value in values[first:]]
+    full = most or rows * 8 - 1
+    half = full // 2 if rows == 1 else 3  # of a cell: what is lower has no room for a hatch
+    bars = [_bar(value, full) for value in values[first:]]
     if wasted is not None:
         for at in range(max(wasted - first, 0), len(bars)):
             eighths, token = bars[at]
@@ -220,7 +262,7 @@ def lane_rows(
     for row in range(rows - 1, -1, -1):
         cells: Line = [(" " * first, "text")]
         for eighths, token in bars:
-            if token == WASTED and eighths > row * 8 + 3:  # half a cell or more of it
+            if token == WASTED and eighths > row * 8 + half:
                 cells.append((glyphs.hatch, token))
             elif token == WASTED and eighths > 0:
                 cells.append(BLANK)

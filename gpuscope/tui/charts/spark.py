@@ -26,8 +26,13 @@ def own_top(values: Sequence[float | None]) -> float:
     known = [value for value in values if value is not None and math.isfinite(value)]
     if not known:
         return 0.0
-    steady = max(known) - min(known) <= STEADY * max(map(abs, known))
-    return max(known) * (LOW if steady else BELOW_THE_LINE)
+    return max(known) * (LOW if is_steady(known) else BELOW_THE_LINE)
+
+
+def is_steady(values: Sequence[float | None], share: float = STEADY) -> bool:
+    """Return whether values differ by no more than a ``share`` of the largest."""
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    return not known or max(known) - min(known) <= share * max(map(abs, known))
 
 
 def spark(

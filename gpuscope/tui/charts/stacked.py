@@ -213,7 +213,8 @@ class StackedChart(TimedChart):
         marks = {round(value * unit / top * rows) - 1: label for value, label in ticks}
         warned = self._top * NEARLY_FULL if self._warns else math.inf
         if axis:
-            columns = _draw(stacks, rows, top, tokens.glyphs, warned, HALF)
+            still = bool(courses) and not any(one.moves for one in self._courses)
+            columns = _draw(stacks, rows, top, tokens.glyphs, warned, HALF, still)
         else:  # 0 is the lower edge, and the tick of the top is in the middle of the highest row
             columns = _draw(stacks, rows, top * rows / (rows - 0.5), tokens.glyphs, warned)
         if self._peak is not None and 0 < self._peak.value <= top:
@@ -388,11 +389,13 @@ def _draw(
     glyphs: Glyphs,
     warned: float = math.inf,
     hidden: int = 0,
+    still: bool = False,
 ) -> list[Line]:
     """Return the cells of each column, bottom up.
 
     Equal columns are drawn once; what lies before the first one stays blank. What a column has
-    beyond ``warned`` has the colour of a warning. 0 lies ``hidden`` eighths below the cells.
+    beyond ``warned`` has the colour of a warning. 0 lies ``hidden`` eighths below the cells. Where
+    all is ``still``, only the top of each layer is drawn, as far as that tells them apart.
     """
     whole = in_whole_cells(glyphs)
     drawn: dict[Edges | None, Line] = {
@@ -406,7 +409,8 @@ def _draw(
         edges = None if stack is None else _edges(stack, rows * 8 / top, rows * 8, hidden)
         if edges not in drawn:
             fitted = fit_cells(edges or (), whole, WARNING)
-            drawn[edges] = [_cell(fitted, row * 8, glyphs) for row in range(rows)]
+            lines = _tops(fitted, rows, glyphs) if still and not whole else None
+            drawn[edges] = lines or [_cell(fitted, row * 8, glyphs) for row in range(rows)]
         columns.append(drawn[edges])
     return columns
 
@@ -434,7 +438,9 @@ def _draw_line(columns: list[Line], row: int, glyphs: Glyphs) -> None:
             drawn = (glyphs.dashes, "faint")
         elif glyph == full and " on " in spec:
             drawn = (glyphs.dashes, f"selected on {spec.rsplit(' ', 1)[-1]}")
-        elif glyph in glyphs.patterns.values() and place % PATTERN_CELLS == 0:
+        elif (
+            glyph == glyphs.bar or glyph in glyphs.patterns.values()
+        ) and place % PATTERN_CELLS == 0:
             drawn = (glyphs.dashes, "text")  # between two of these the layer is still seen
         else:
             continue
@@ -457,6 +463,14 @@ def _edges(stack: Stack, scale: float, most: int, hidden: int = 0) -> Edges:
         end = max(min(total, most) - hidden, seen, end)
         edges.append((end, stack[at][1]))
     return tuple(edges)
+
+
+def _tops(edges: Edges, rows: int, glyphs: Glyphs) -> Line | None:
+    """Return a column with a line at the top of each layer; None where two share a cell."""
+    tops = {max(end - 1, 0) // 8: token for end, token in edges if end > 0}
+    if len(tops) < len(edges) or WARNING in tops.values():
+        return None
+    return [(glyphs.bar, tops[row]) if row in tops else (" ", "text") for row in range(rows)]
 
 
 def _cell(edges: Edges, bottom: int, glyphs: Glyphs) -> Piece:

@@ -24,7 +24,7 @@ from ..theme import Glyphs, Tokens
 from .axes import time_axis
 from .bins import Bins
 from .load_strips import binned
-from .spark import BELOW_THE_LINE
+from .spark import BELOW_THE_LINE, is_steady
 from .strips import TimedChart, empty_strips, strip_of
 
 STEADY = 0.02
@@ -65,15 +65,9 @@ class Trend:
     step_age: float | None = None
 
 
-def is_steady(values: Sequence[float | None]) -> bool:
-    """Return whether values hardly differ."""
-    known = [value for value in values if value is not None and math.isfinite(value)]
-    return not known or max(known) - min(known) <= STEADY * max(map(abs, known))
-
-
 def moves(history: History) -> bool:
     """Return whether a reading changes by so much that its course is worth several lines."""
-    return not is_steady(history.values)
+    return not is_steady(history.values, STEADY)
 
 
 def is_seen(trend: Trend) -> bool:
@@ -232,7 +226,7 @@ def drawn_course(
     """Return a course in ``rows`` lines, the top one first."""
     known = [value for value in values if value is not None]
     first = next((at for at, value in enumerate(values) if value is not None), len(values))
-    flat = is_steady(values) and trend.top is None
+    flat = is_steady(values, STEADY) and trend.top is None
     low = trend.floor if trend.floor is not None else min(known, default=0.0)
     high = trend.top or (max(known, default=0.0) - low) * BELOW_THE_LINE + low
     out: list[Line] = []

@@ -11,7 +11,7 @@ from ...text.styled import Line, merged
 from ..charts.bins import Bins
 from ..charts.chart_series import thin
 from ..charts.load_strips import binned
-from ..charts.spark import LOAD_TOP, load_line, own_top, spark
+from ..charts.spark import LOAD_TOP, is_steady, load_line, own_top, spark
 from ..shared.device_bar import memory_bar
 from ..theme import Glyphs
 from ..widgets.table import Cell, TableRow
@@ -76,7 +76,8 @@ def _courses(
 ) -> dict[str, dict[str, Cell]]:
     """Return the course of the step time and of the load for each rank.
 
-    All step times have one scale: the slowest rank is the highest.
+    All step times have one scale, on which the slowest rank is the highest. Those that hardly
+    change, and are alike, are a line without a height.
     """
     asked, end = bins.width * (bins.count + 2), bins.end
     out: dict[str, dict[str, Cell]] = {}
@@ -95,17 +96,20 @@ def _courses(
             wasted = bins.count if since is None else bins.index(since)
             if any(value is not None for value in values):
                 out[rank.key]["busy"] = load_line(values, bins.count, LOAD_TOP, wasted, glyphs)
-    top = own_top([value for values in paces.values() for value in values])
+    every = [value for values in paces.values() for value in values]
+    flat, top = is_steady(every), own_top(every)
     for key, values in paces.items():
         if any(value is not None for value in values):
-            out[key]["course"] = _pace_line(values, top, glyphs)
+            out[key]["course"] = _pace_line(values, top, flat, glyphs)
     return out
 
 
-def _pace_line(values: Sequence[float | None], top: float, glyphs: Glyphs) -> Line:
+def _pace_line(values: Sequence[float | None], top: float, flat: bool, glyphs: Glyphs) -> Line:
     """Return step times as a line of columns; where no step ended there is a dotted line."""
     first = next((at for at, value in enumerate(values) if value is not None), 0)
     drawn = spark(values[first:], len(values), top, glyphs)
+    if flat:
+        drawn = "".join(char if char in (" ", glyphs.unknown) else glyphs.groove for char in drawn)
     return merged(
         [
             (char, "faint" if value is None else "series1")
