@@ -83,7 +83,7 @@ async def test_the_first_frame_needs_no_source():
     app = GpuscopeApp(Session())
     async with app.run_test(size=(120, 40)):
         screen = text(app)
-        for part in ("1 Overview", "Jobs", "Devices", "waiting for the first reading", ":  q"):
+        for part in ("1 Overview", "Jobs", "Devices", "waiting for the first reading", "q Quit"):
             assert part in screen
 
 

@@ -36,8 +36,8 @@ BESIDE = ("fleet", "next_host", "previous_host", "connect_again", "next_fix")
 OWN = {
     "overview": ["Enter", "Tab", "P", "a"],
     "memory": ["n N", "m", "c", "W", "w"],
-    "time": ["n N", "l", "w", "Enter", "Tab"],
-    "doctor": ["n", "r", "S", "K", "y", "Enter"],
+    "time": ["n N", "l", "w", "Enter"],
+    "doctor": ["n", "r", "S", "K", "y"],
     "lab": ["r", "x", "← →", "v", "i", "p"],
     "log": ["n N", "Enter", "/"],
     "fleet": ["Enter", "F5", "/", "a"],
@@ -83,8 +83,10 @@ def test_every_screen_names_help_palette_and_the_key_that_leaves_at_any_width(na
 def test_an_action_has_one_word_at_any_width_and_the_help_says_how_many_were_left_out():
     whole = sum(styled.cells(hint_pieces(hint)) for hint in [*LONG, *ENDS])
     assert line_of(LONG, ENDS, whole).endswith(" e does eeee  ? Help  q Quit ")
-    assert line_of(LONG, ENDS, whole - 1).endswith(" d does dddd  e does eeee  ?  q ")
+    assert line_of(LONG, ENDS, whole - 1).endswith(" e does eeee  ?  q Quit ")
     assert line_of(LONG, ENDS, 55) == " a does aaaa  b does bbbb  c does cccc  ? 2 more  q "
+    assert line_of(LONG * 2, ENDS, 103).endswith(" a does aaaa  ? 4 more  q Quit ")
+    assert line_of(LONG * 2, ENDS, 75).endswith(" d does dddd  ? 6 more  q Quit "), "no mute key"
     assert line_of(LONG, ENDS, 30) == " a does aaaa  ? 4 more  q "
     assert line_of(LONG, ENDS, 15) == " ? 5 more  q "
 

@@ -51,6 +51,10 @@ FIRST = {
 """Tab → what one comes there for, which stands before all else; elsewhere it is what the order of
 the registry puts first.
 """
+FIRST_KEYS, FEWEST_KEYS = 6, 4
+"""Of the keys at the left: so many are named before the words of those at the right, and so many
+before the word of the one that leaves.
+"""
 STANDING = {"pause": "Now", "replay_back": "10 s", "far_back": "5 min"}
 """What leads back to now and through time, which comes first where the screen stands still."""
 
@@ -142,16 +146,22 @@ def _of_key(key: Key) -> Hint:
 def fitted(own: Sequence[Hint], ends: Sequence[Hint], width: int) -> tuple[list[Hint], list[Hint]]:
     """Return what stands at the left and at the right of a line, with the labels to show.
 
-    First the right loses its labels, then the last keys of the left go.
+    The last keys of the left go before the words of the right, which are those of all screens, but
+    not the first keys: before these the right loses its words, that of the key that leaves last.
     """
-    left, right = list(own), list(ends)
-    if _cells(left) + _cells(right) > width:
-        right = [hint._replace(label="") for hint in ends]
-    while left and _cells(left) + _cells(right) > width:
-        del left[-1]
-        right = _with_count(right, ends, len(own) - len(left))
-    roomy = _with_count(ends, ends, len(own) - len(left))
-    return left, (roomy if _cells(left) + _cells(roomy) <= width else right)
+    short = [hint._replace(label="") for hint in ends]
+    for right, least in (
+        (list(ends), FIRST_KEYS),
+        ([*short[:-1], *ends[-1:]], FEWEST_KEYS),
+        (short, 0),
+    ):
+        left, shown = list(own), right
+        while len(left) > least and _cells(left) + _cells(shown) > width:
+            del left[-1]
+            shown = _with_count(right, ends, len(own) - len(left))
+        if _cells(left) + _cells(shown) <= width:
+            break
+    return left, shown
 
 
 def ends_beside(taken: int, ends: Sequence[Hint], width: int) -> list[Hint]:
