@@ -10,7 +10,7 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
-from rich.color import Color
+from rich.color import Color, ColorSystem
 from textual.app import App
 from textual.theme import BUILTIN_THEMES, Theme
 
@@ -117,17 +117,29 @@ CHARTS = {
     "memory by module": tuple(token for _, token in tables.TOKENS),
 }
 """The tokens that stand together in one chart."""
+LEAST_APART = {theme.COLOUR_BLIND: 28, theme.LIGHT: 20}
 
 
 @pytest.mark.parametrize("eyes", _BLIND)
 @pytest.mark.parametrize("one", OURS)
 def test_all_that_stands_in_one_chart_differs_for_all_eyes(one: Theme, eyes: str) -> None:
-    tokens, least = Tokens(one), 28 if one.name == theme.COLOUR_BLIND else 12
+    tokens, least = Tokens(one), LEAST_APART.get(one.name, 12)
     for chart, parts in CHARTS.items():
         assert len(set(parts)) == len(parts), f"a colour stands twice in {chart}"
         for first, second in combinations(parts, 2):
             gap = distance(rgb(tokens.colour(first)), rgb(tokens.colour(second)), eyes)
             assert gap >= least, f"{first} and {second} in {chart}: {gap:.1f}"
+
+
+@pytest.mark.parametrize("one", OURS)
+def test_with_256_colours_all_that_stands_in_one_chart_still_differs(one: Theme) -> None:
+    tokens = Tokens(one)
+    for chart, parts in CHARTS.items():
+        colours = [tokens.colour(part).downgrade(ColorSystem.EIGHT_BIT) for part in parts]
+        for first, second in combinations(colours, 2):
+            pair = [Color.from_triplet(colour.get_truecolor()) for colour in (first, second)]
+            gap = distance(rgb(pair[0]), rgb(pair[1]), "normal")
+            assert gap >= 12, f"{chart}: {first.number} and {second.number}"
 
 
 @pytest.mark.parametrize("name", ["ansi-dark", "ansi-light"])
