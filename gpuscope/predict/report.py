@@ -12,7 +12,7 @@ from ..lab.toggles import BY_NAME, fsdp_given
 from ..snapshot.drawing import BLOCKS, Charset, bar
 from ..text import width as width_of
 from ..text.styled import Line, hang, wrap
-from ..text.units import MIB, amount_text, bytes_text
+from ..text.units import GIB, MIB, amount_text, bytes_text
 from .answer import REFERENCE, Answer, Card, Tried
 from .context_memory import ContextMemory
 from .deepspeed import Zero
@@ -163,6 +163,15 @@ def _fsdp(request: Request) -> list[str]:
     ]
 
 
+def table_unit(answer: Answer) -> tuple[str, int]:
+    """Return the unit of the tables: of a small model GiB would leave one digit."""
+    return _unit(answer.prediction.allocated.bytes)
+
+
+def _unit(largest: int) -> tuple[str, int]:
+    return ("GiB", GIB) if largest >= GIB else ("MiB", MIB)
+
+
 def _peaks(answer: Answer, width: int) -> list[Line]:
     found, outside = answer.prediction, answer.outside
     card = answer.room.card if answer.room else REFERENCE
@@ -171,13 +180,16 @@ def _peaks(answer: Answer, width: int) -> list[Line]:
         ("reserved", found.reserved, "by torch's allocator, as max_memory_reserved()"),
         ("whole card", found.device, outside_words(outside, card)),
     ]
+    name_of_unit, unit = table_unit(answer)
     cells = [
-        sides(figure) if figure.lopsided else percent(figure.error_percent) for _, figure, _ in rows
+        sides(figure, unit) if figure.lopsided else percent(figure.error_percent)
+        for _, figure, _ in rows
     ]
     room = max(6, *map(len, cells))
-    out: list[Line] = [[(f"peak           GiB  {'+ / −' if room > 8 else '±':>{room}}", "muted")]]
+    error = "+ / −" if room > 8 else "±"
+    out: list[Line] = [[(f"peak           {name_of_unit}  {error:>{room}}", "muted")]]
     for (name, figure, note), error in zip(rows, cells, strict=True):
-        line = f"{name:11} {amount_text(figure.bytes):>6}  {error:>{room}}   "
+        line = f"{name:11} {amount_text(figure.bytes, unit):>6}  {error:>{room}}   "
         for number, part in enumerate(
             width_of.wrap(note, width - len(line)) if width >= 80 else [""]
         ):
@@ -196,14 +208,14 @@ def _owners(answer: Answer, width: int, glyphs: Charset) -> list[Line]:
 
 
 def _categories(answer: Answer, glyphs: Charset) -> list[Line]:
-    whole = max(1, answer.prediction.allocated.bytes)
+    whole, unit = max(1, answer.prediction.allocated.bytes), table_unit(answer)[1]
     out: list[Line] = [[("at the peak", "muted")]]
     for name, size in answer.prediction.categories.items():
         share = size / whole
         out.append(
             [
                 (f"{NAMES.get(name, name):19}", "text"),
-                (f"{amount_text(size):>6} {100 * share:3.0f} % ", "text"),
+                (f"{amount_text(size, unit):>6} {100 * share:3.0f} % ", "text"),
                 (bar(share, BAR_CELLS, glyphs).rstrip(), "allocated"),
             ]
         )
@@ -212,21 +224,21 @@ def _categories(answer: Answer, glyphs: Charset) -> list[Line]:
 
 def by_module(answer: Answer, width: int) -> list[Line]:
     """Return the modules that own most of what is live at the peak, ``width`` cells wide."""
-    whole = max(1, answer.prediction.allocated.bytes)
+    whole, unit = max(1, answer.prediction.allocated.bytes), table_unit(answer)[1]
     named = alike(answer.modules)
     room = max(20, width - 22)
     out: list[Line] = [[("by module", "muted")]]
     for name, size in named[:MOST_MODULES]:
         text = width_of.cut_start(name or "outside modules", room)
-        out.append([_share(size, whole), (text, "text" if name else "muted")])
+        out.append([_share(size, whole, unit), (text, "text" if name else "muted")])
     rest = sum(size for _, size in named[MOST_MODULES:])
     if rest:
-        out.append([_share(rest, whole), (f"{len(named) - MOST_MODULES} others", "muted")])
+        out.append([_share(rest, whole, unit), (f"{len(named) - MOST_MODULES} others", "muted")])
     return out
 
 
-def _share(size: int, whole: int) -> tuple[str, str]:
-    return f"{amount_text(size):>6} {100 * size / whole:3.0f} %  ", "text"
+def _share(size: int, whole: int, unit: int) -> tuple[str, str]:
+    return f"{amount_text(size, unit):>6} {100 * size / whole:3.0f} %  ", "text"
 
 
 def alike(modules: Mapping[str, int]) -> list[tuple[str, int]]:
@@ -290,7 +302,8 @@ def fix_lines(tried: Sequence[Tried], width: int) -> list[Line]:
     if not tried:
         return [[("What would help: none of the fixes tried here frees memory", "muted")]]
     wide = width >= 100
-    out: list[Line] = [[("frees GiB  card then  ", "muted"), ("what would help", "muted")]]
+    name, unit = _unit(max(one.freed for one in tried))
+    out: list[Line] = [[(f"frees {name}  card then  ", "muted"), ("what would help", "muted")]]
     for one in tried:
         freed = one.freed
         verdict = (
@@ -298,7 +311,7 @@ def fix_lines(tried: Sequence[Tried], width: int) -> list[Line]:
             if one.verdict
             else []
         )
-        lead = f"{_signed(freed):>9} {amount_text(one.prediction.device.bytes):>9}  "
+        lead = f"{_signed(freed, unit):>9} {amount_text(one.prediction.device.bytes, unit):>9}  "
         out += wrap([(lead, "text"), (one.fix.title, "title"), *verdict], width, len(lead))
         if freed > 0:
             indent = " " * (21 if width >= 80 else 4)
@@ -334,16 +347,16 @@ def with_error(figure: Estimate) -> str:
     return f"{bytes_text(figure.bytes)} {error}"
 
 
-def sides(figure: Estimate) -> str:
-    """Return how much more and how much less it may be, in GiB."""
-    return f"+{amount_text(figure.error_bytes)} / −{amount_text(figure.less_bytes)}"
+def sides(figure: Estimate, unit: int) -> str:
+    """Return how much more and how much less it may be, without the unit."""
+    return f"+{amount_text(figure.error_bytes, unit)} / −{amount_text(figure.less_bytes, unit)}"
 
 
-def _signed(size: int) -> str:
-    """Return the GiB that a fix frees, with a minus sign for what it costs; a dash for nothing."""
+def _signed(size: int, unit: int) -> str:
+    """Return what a fix frees, with a minus sign for what it costs; a dash for nothing."""
     if size <= 0 and abs(size) < MIB:
         return "–"
-    return amount_text(size).replace("-", "−")
+    return amount_text(size, unit).replace("-", "−")
 
 
 def percent(value: float) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 
 from gpuscope.model.allocator_settings import DEFAULT, read
-from gpuscope.predict import errors, largest, verdict, whatif
+from gpuscope.predict import errors, largest, report, verdict, whatif
 from gpuscope.predict.allocator import simulate
 from gpuscope.predict.answer import Card, TracedRequest
 from gpuscope.predict.batch_scaling import family
@@ -16,6 +17,7 @@ from gpuscope.predict.document import document
 from gpuscope.predict.prediction import LIVE_PARTS
 from gpuscope.predict.request import CannotPredict, Doubt, Request, Traced
 from gpuscope.predict.trace import Trace
+from gpuscope.text.styled import plain
 from tests.predict.hand_made import (
     LAYERS,
     LOSS_PER_SAMPLE,
@@ -455,3 +457,14 @@ def test_an_empty_trace_is_an_answer_too():
     asking = TracedRequest(REQUEST, lambda request: Traced(Trace(), 1, 0, "2.11.0"), card(16))
     assert asking.finish().prediction.allocated.bytes == 0
     assert document(asking.answer)["verdict"] == "fits"
+
+
+def test_the_tables_of_a_small_model_are_in_mib() -> None:
+    answer = asked().answer
+    shown = "\n".join(map(plain, report.lines(answer, 100)))
+    assert "peak           GiB" in shown
+    small = replace(answer.prediction.allocated, bytes=24 * MIB)
+    prediction = replace(answer.prediction, allocated=small)
+    shown = "\n".join(map(plain, report.lines(replace(answer, prediction=prediction), 100)))
+    assert re.search(r"peak           MiB +±\nallocated +24\.0 ", shown)
+    assert re.search(r"parameters +\d\d\d ", shown), "three digits"

@@ -101,10 +101,11 @@ def _left(question: Question | None) -> list[Line]:
     """Return the keys, a first comparison, and the modules that own most of the memory."""
     out = [*keys(LEFT_CELLS), *_first_comparison(LEFT_CELLS)]
     if question is not None and question.answer is not None:
-        from ...predict.report import by_module
+        from ...predict.report import by_module, table_unit
 
         modules = by_module(question.answer, LEFT_CELLS)[1:]
-        out += [[], [("Predicted at the peak, by module, GiB", "title")], *modules]
+        unit = table_unit(question.answer)[0]
+        out += [[], [(f"Predicted at the peak, by module, {unit}", "title")], *modules]
     return out
 
 
