@@ -129,7 +129,7 @@ def use_lines(host: HostView, process: ProcView, cells: int) -> list[Line]:
             else why(size)
         )
         if isinstance(share, (Unknown, str)):
-            words += [("  SM ", "muted"), why(share)]
+            words += [("  its SM share ", "muted"), why(share)]
         else:
             words.append((f"  SM {percent_text(share / 100)}", "text"))
             total = device.number("utilization_percent")
