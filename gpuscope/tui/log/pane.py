@@ -76,7 +76,9 @@ class LogPane(Pane):
     LogPane.wide #log-lower { width: 1fr; height: 1fr; }
     LogPane #log-lower { height: 1fr; }
     LogPane #event, LogPane #event-beside { width: 1fr; height: 1fr; }
-    LogPane #log-trends { height: 12; }
+    LogPane #log-now { height: 12; }
+    LogPane #log-trends { width: 11fr; height: 1fr; }
+    LogPane #log-open { width: 9fr; height: 1fr; }
     """
 
     def __init__(self, session: Session, **kwargs: str) -> None:
@@ -88,6 +90,8 @@ class LogPane(Pane):
         self._event = Lines(id="event", classes="panel")
         self._beside = Lines(id="event-beside", classes="panel")
         self._trends = Trends(id="log-trends", classes="panel")
+        self._open = Lines(id="log-open", classes="panel")
+        self._now = Horizontal(self._trends, self._open, id="log-now")
         self._activity = Lines(id="activity", classes="panel")
         self._terminal = (120, 40)
         self._text_rows = 0
@@ -105,7 +109,8 @@ class LogPane(Pane):
         self._event.border_title = "Event"
         self._activity.border_title = "Events over time"
         self._beside.border_title = "The Doctor now, and what else happened"
-        self._beside.display = self._trends.display = False
+        self._open.border_title = "Now"
+        self._beside.display = self._now.display = False
         yield self._groups
         with Container(id="log-body"):
             with Vertical(id="log-left"):
@@ -114,7 +119,7 @@ class LogPane(Pane):
             with Horizontal(id="log-lower") as self._lower:
                 yield self._event
                 yield self._beside
-            yield self._trends
+            yield self._now
 
     def fit_to(self, width: int, height: int) -> None:
         if self._terminal != (width, height):
@@ -137,18 +142,18 @@ class LogPane(Pane):
         self.set_class(beside, "wide")
         # a few events on a large terminal leave room for what surrounds the chosen one
         surrounded = width >= WIDE and few and bool(found)
-        if surrounded and not self._trends.display and self.session.host is not None:
+        if surrounded and not self._now.display and self.session.host is not None:
             self.call_after_refresh(self.show_charts, self.session.host)
-        self._beside.display = self._trends.display = surrounded
+        self._beside.display = self._now.display = surrounded
         if beside:
             self._lower.styles.height = "1fr"
             return
         room = height - AROUND_ROWS
         spare = room - below - max(LIST_ROWS, len(found)) - HEADED_ROWS
-        if self._trends.display:
+        if self._now.display:
             rows = max(EVENT_ROWS, min(self._text_rows + FRAME_ROWS, spare - TREND_ROWS))
             self._lower.styles.height = rows
-            self._trends.styles.height = spare - rows
+            self._now.styles.height = spare - rows
             return
         rows = max(EVENT_ROWS, int(EVENT_SHARE * room), min(spare, int(EVENT_MOST * room)))
         self._lower.styles.height = rows if height >= FRAMED_ROWS else 2
@@ -284,8 +289,9 @@ class LogPane(Pane):
 
     def show_charts(self, host: HostView) -> None:
         """Draw the readings of the job of the chosen event, or of all trainings of the host."""
-        if not self._trends.display:
+        if not self._now.display:
             return
+        self._show_open(host)
         from ..shared.host_trends import host_trends
 
         entry = self._entries.get(self._table.cursor_key or "")
@@ -302,6 +308,18 @@ class LogPane(Pane):
         whose = job.title if own and job is not None else "The host"
         set_title(self._trends, f"{whose} over {window_text(window)}")
         self._trends.show(trends, window, host.sampled_seconds, clock_at(self.session, host))
+
+    def _show_open(self, host: HostView) -> None:
+        """Show the findings that hold and the ends of jobs until the moment that is shown."""
+        from .open_now import open_lines
+
+        jobs, until = self.session.happened.on(host).of_group("jobs"), self._until
+        ends = [one for one in jobs if one.serial.endswith("/end")]
+        if until is not None:
+            ends = [one for one in ends if one.wall_seconds <= until + 0.5]
+        cells, rows = self._open.size
+        glyphs, cases = self._open.tokens.glyphs, self.session.doctor.cases
+        self._open.show(open_lines(cases, ends, host, glyphs, max(cells, 30), max(rows, 4)))
 
     def _show_activity(self, chosen: LogEntry | None) -> None:
         """Show how many of the events in the list there were of each kind over time."""
