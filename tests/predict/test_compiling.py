@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -22,6 +25,7 @@ from . import compiled_factories as factories  # noqa: E402
 
 pytestmark = pytest.mark.slow
 HERE = "tests.predict.compiled_factories"
+DATA = Path(__file__).parents[1] / "data"
 BATCH = 4
 
 
@@ -222,6 +226,25 @@ def test_products_with_odd_sides_are_padded_where_tensor_cores_multiply(
     wide = as_large(traced, rows * 20_008 * 2, "forward")
     assert bool(wide) == pads
     assert (padding.TRIED in {owner.operation for owner in traced.trace.owner_table}) == pads
+
+
+@pytest.mark.parametrize(("kind", "agrees"), [("bfloat16", 1.0), ("float16", 1.0), ("tf32", 0.88)])
+def test_the_estimate_pads_what_an_h200_padded(kind: str, agrees: float) -> None:
+    """The copies are those of ``bench/predict/measure_padding.py``."""
+    known = json.loads((DATA / "padding-h200.json").read_text())
+    dtype = torch.float32 if kind == "tf32" else getattr(torch, kind)
+    rows = known["float32 tf32" if kind == "tf32" else kind]
+    right = []
+    for name, copied in (
+        ("outputs", {1: False}),
+        ("of weights", {0: False}),
+        ("of inputs", {1: True} if kind == "tf32" else {}),
+    ):
+        for *sides, pads in rows[name]:
+            gain = padding.Product(tuple(sides), 1, dtype).gain(copied, padding.SPEEDS[(9, 0)])
+            right.append((gain > padding.GAIN) == bool(pads))
+    assert sum(right) >= agrees * len(right)
+    assert {bool(row[-1]) for part in rows.values() for row in part} == {False, True}
 
 
 def test_a_value_that_is_read_lies_between_two_graphs() -> None:
