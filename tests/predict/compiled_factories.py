@@ -211,6 +211,14 @@ def compiled_function(batch: int, device: Any) -> Any:
     return model, optimizer, lambda: loss(torch.randn(batch, WIDTH, device=device))
 
 
+def compiled_around_ddp(batch: int, device: Any) -> Any:
+    torch.distributed.init_process_group("nccl")
+    model = nn.parallel.DistributedDataParallel(Rows().to(device))
+    called = torch.compile(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    return model, optimizer, lambda: called(torch.randn(batch, WIDTH, device=device))
+
+
 def gpt_compiled_inside(batch: int, device: Any) -> Any:
     return _training(Gpt(), batch, device, True)
 

@@ -162,6 +162,9 @@ def _forward(model: Any, *inputs: Any, **named: Any) -> Any:
     return model.reducer.after_forward(model.module(*inputs, **named), synchronised)
 
 
+_forward._torchdynamo_disable = True  # type: ignore[attr-defined]  # a graph holds what it wraps
+
+
 @contextlib.contextmanager
 def _no_sync(model: Any) -> Iterator[None]:
     before, model.require_backward_grad_sync = model.require_backward_grad_sync, False

@@ -17,7 +17,7 @@ import functools
 import logging
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -54,11 +54,15 @@ _LIMITS = ("recompile_limit", "cache_size_limit")
 _KERNELS = (
     ("op_cache.py", "__torch_dispatch__"), ("redirect.py", "__torch_function__"),
     ("redirect.py", "_seen_device"), ("kernels.py", "<lambda>"), ("autocast.py", "__call__"),
+    ("ddp.py", ""),
 )  # fmt: skip
-"""The functions through which torch reaches the tracing."""
+"""The functions through which torch reaches the tracing: nothing below them is the program's."""
+_WRAPPERS = (("distributed.py", "_forward"),)
+"""Functions that are no part of the program, but call it."""
 _LEFT_ALONE = ConvertFrameReturn(
     frame_exec_strategy=FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP)
 )
+_SKIPPED = ConvertFrameReturn()
 _NONE: dict[int, Any] = {}
 Backend = Callable[[Any, Any, Any], Callable[..., Any]]
 """Takes the mode in which the program runs, a graph of dynamo's, and its inputs."""
@@ -142,7 +146,10 @@ def _front_end(mode: Any, failed: Failed) -> Iterator[None]:
             return compile_frame(*args, **named)
 
     def call(self: Any, frame: Any, *args: Any, **named: Any) -> Any:
-        return _LEFT_ALONE if _is_own(frame.f_code) else called(self, frame, *args, **named)
+        code = frame.f_code
+        if _is_in(code, _KERNELS):
+            return _LEFT_ALONE
+        return _SKIPPED if _is_in(code, _WRAPPERS) else called(self, frame, *args, **named)
 
     replaced = Replaced()
     replaced.change(convert_frame, "_compile", compile_as_on_gpu)
@@ -232,10 +239,11 @@ def _on_cpu(plain: Callable[..., Any]) -> Callable[..., Any]:
     return change
 
 
-def _is_own(code: Any) -> bool:
-    """Whether this code stands for a kernel, so that nothing that it calls is the program's."""
+def _is_in(code: Any, functions: Sequence[tuple[str, str]]) -> bool:
+    """Whether the code is that of a function, or of any in a file."""
     name: str = code.co_filename
-    return name.startswith(_HERE) and (name[len(_HERE) :], code.co_name) in _KERNELS
+    file, own = name[len(_HERE) :], name.startswith(_HERE)
+    return own and ((file, code.co_name) in functions or (file, "") in functions)
 
 
 class _Failures(logging.Filter):
