@@ -6,6 +6,11 @@ Scripts rely on these numbers, so none is ever given another meaning.
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Iterable, Literal, Tuple
+
+FailOn = Literal["warning", "problem", "never"]
+FAIL_ON: Tuple[FailOn, ...] = ("warning", "problem", "never")
+"""The lowest severity that makes the exit code other than 0, as ``--fail-on`` takes it."""
 
 
 class ExitStatus(IntEnum):
@@ -49,3 +54,16 @@ class ExitStatus(IntEnum):
     def __format__(self, form: str) -> str:
         """Return the number in the form that was asked for."""
         return format(self.value, form)
+
+
+def of_severities(severities: Iterable[str], fail_on: FailOn = "warning") -> ExitStatus:
+    """Return the exit code for everything that was found.
+
+    A problem outweighs what could not be checked ("unchecked"), and that outweighs a warning.
+    """
+    found = set(severities)
+    if "problem" in found and fail_on != "never":
+        return ExitStatus.PROBLEMS
+    if "unchecked" in found:
+        return ExitStatus.UNCHECKED
+    return ExitStatus.WARNINGS if "warning" in found and fail_on == "warning" else ExitStatus.OK

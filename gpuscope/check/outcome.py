@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ..doctor.finding import Finding
-from ..exit_status import ExitStatus
 from .cause import CostlyLine, ModuleChange
 from .predicted import Predicted
 from .settings import CheckedTraining, Configuration
@@ -16,8 +15,6 @@ Severity = Literal["ok", "info", "warning", "problem", "unchecked"]
 Kind = Literal[
     "predicted", "fits", "peak", "allocated", "regression", "baseline", "step_time", "slower"
 ]
-FailOn = Literal["warning", "problem", "never"]
-FAIL_ON: tuple[FailOn, ...] = ("warning", "problem", "never")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +91,3 @@ class Checked:
         yield from (one.finding.severity for one in self.findings)
         if self.problems:
             yield "unchecked"
-
-
-def exit_code(checked: Checked, fail_on: FailOn = "warning") -> ExitStatus:
-    """Return the exit code: problems outweigh what could not be checked, and that warnings."""
-    found = set(checked.severities())
-    if "problem" in found and fail_on != "never":
-        return ExitStatus.PROBLEMS
-    if "unchecked" in found:
-        return ExitStatus.UNCHECKED
-    return ExitStatus.WARNINGS if "warning" in found and fail_on == "warning" else ExitStatus.OK

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from ..exit_status import ExitStatus
+from ..exit_status import of_severities
 from ..text import width
 from ..text.units import DASH, amount_text, duration_text, percent_text
 from ..wire.clean import clean
@@ -203,12 +203,7 @@ def unanswered(problems: Sequence[Mapping[str, Any]], timeout: float) -> list[di
 
 def exit_code(problems: Sequence[Mapping[str, Any]]) -> int:
     """Return the exit code: a finding outweighs what could not be checked, and that a warning."""
-    found = {row["severity"] for row in problems}
-    if "problem" in found:
-        return ExitStatus.PROBLEMS
-    if "unchecked" in found:
-        return ExitStatus.UNCHECKED
-    return ExitStatus.WARNINGS if found else ExitStatus.OK
+    return of_severities(row["severity"] for row in problems)
 
 
 def dump(document: Mapping[str, Any]) -> str:

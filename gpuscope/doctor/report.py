@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..exit_status import ExitStatus
+from ..exit_status import FailOn, of_severities
 from ..text import signs
 from ..text.units import count_text
 from ..text.width import cells, wrap
@@ -31,7 +31,6 @@ from .steps import steps_of
 if TYPE_CHECKING:
     from ..text.styled import Line
 
-FailOn = Literal["warning", "problem", "never"]
 Made = TypeVar("Made", Abstained, Effect, EndedTrainer, Evidence, Finding, Fix)
 MAX_FINDINGS, MAX_EVIDENCE, MAX_FIXES, MAX_OTHERS = 200, 20, 12, 500
 MAX_TEXT, MAX_CODE = 600, 4000
@@ -66,12 +65,8 @@ def exit_code(report: Report, fail_on: FailOn = "warning") -> int:
     0 means fine, 1 warnings, 2 problems, and 3 that something could not be checked and no problem
     was found. Findings below ``fail_on`` do not count.
     """
-    found = {finding.severity for finding in report.findings}
-    if "problem" in found and fail_on != "never":
-        return ExitStatus.PROBLEMS
-    if report.problems:
-        return ExitStatus.UNCHECKED
-    return ExitStatus.WARNINGS if "warning" in found and fail_on == "warning" else ExitStatus.OK
+    found = [str(finding.severity) for finding in report.findings]
+    return of_severities(found + ["unchecked"] * len(report.problems), fail_on)
 
 
 def finish(report: Report, table: Mapping[str, Pitfall]) -> Report:

@@ -20,10 +20,10 @@ from gpuscope.check.outcome import (
     Checked,
     Outcome,
     ScriptFinding,
-    exit_code,
 )
 from gpuscope.cli import main as cli
 from gpuscope.doctor.finding import Evidence, Finding
+from gpuscope.exit_status import FAIL_ON, of_severities
 from gpuscope.text.styled import plain
 from tests.check.projects import ROOT
 from tests.fakes.documented import keys
@@ -137,11 +137,14 @@ def test_the_text_and_the_document_hold_the_same(checked):
 
 
 def test_the_worst_decides_the_exit_code(checked):
-    assert [exit_code(checked, fail_on) for fail_on in ("warning", "problem", "never")] == [2, 2, 3]
+    def codes() -> list[int]:
+        return [of_severities(checked.severities(), fail_on) for fail_on in FAIL_ON]
+
+    assert codes() == [2, 2, 3]
     checked.outcomes[0].verdicts[0] = replace(checked.outcomes[0].verdicts[0], severity="ok")
-    assert exit_code(checked) == 3
+    assert codes() == [3, 3, 3]
     checked.problems.clear()
-    assert [exit_code(checked, fail_on) for fail_on in ("warning", "problem")] == [1, 0]
+    assert codes() == [1, 0, 0]
 
 
 def options_of_check() -> set[str]:

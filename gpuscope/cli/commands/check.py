@@ -15,6 +15,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 from ...errors import UserError
+from ...exit_status import FAIL_ON, of_severities
 from .. import output
 from ..args import seconds_between, whole_between
 from ..progress_line import ProgressLine
@@ -27,8 +28,6 @@ MIN_WIDTH, MAX_WIDTH = 60, 140
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from ...check.outcome import FAIL_ON
-
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help="the trainings to check (default: all)"
     )
@@ -85,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     0: all budgets hold. 1: warnings. 2: a budget is broken. 3: something could not be checked. 64:
     wrong usage, also in the configuration.
     """
-    from ...check import outcome, run
+    from ...check import run
     from ...check.document import document
     from ...check.text import lines
     from .doctor.verb import print_lines
@@ -100,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
         checked = run.run(Path.cwd(), request)
     finally:
         progress.clear()
-    code = outcome.exit_code(checked, args.fail_on)
+    code = of_severities(checked.severities(), args.fail_on)
     _write(args, checked)
     if args.json:
         print(output.dump(document(checked, code)))

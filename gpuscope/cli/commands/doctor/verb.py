@@ -13,7 +13,7 @@ from ....doctor import report as reports
 from ....doctor import table
 from ....doctor.finding import Pitfall, Report
 from ....errors import UsageError
-from ....exit_status import ExitStatus
+from ....exit_status import FAIL_ON, ExitStatus
 from ....wire.clean import clean
 from ... import output, remote
 from . import targets as doctor_targets
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     remote.add_arguments(parser)
     parser.add_argument(
         "--fail-on",
-        choices=("warning", "problem", "never"),
+        choices=FAIL_ON,
         default="warning",
         help="the lowest severity that sets the exit code: 1 for warnings, 2 for problems "
         "(default: warning)",
