@@ -133,8 +133,8 @@ class JobBrief(Vertical):
         job = next((one for one in host.jobs if one.key == key), None)
         if job is None or not job.trainers:
             job = next((one for one in host.jobs if one.trainers), job)
-        if job is None or not self.is_mounted:
-            return
+        if job is None or not self.is_mounted or not self.size.height:
+            return  # without its size it would leave out the curve, and then need no more rows
         self._key = job.key
         living = [t for t in job.trainers if t.gone is None]
         stall = find_stall(living)
