@@ -133,9 +133,12 @@ class Ladder:
             "the last viewer has left. Nothing stays but its compiled code, unused.",
         )
 
+    @property
+    def _who(self) -> str:
+        return f"pid {self.pid} ({self.command}, {self.user})"
+
     def text(self) -> str:
         """Return the text for people: what can be seen, why not more, and the next command."""
-        who = f"pid {self.pid} ({self.command}, {self.user})"
         best = self.best
         if self.uid is None:
             return (
@@ -143,27 +146,27 @@ class Ladder:
                 f"Next:  {self.rungs[-1].next}"
             )
         if best.name == PROBE:
-            return f"{who} has a probe.\nNext:  gpuscope"
+            return f"{self._who} has a probe.\nNext:  gpuscope"
         if best.name in (PEP768, PTRACE):
             return (
-                f"{who} has no probe; one can be attached while it runs ({best.name}).\n"
+                f"{self._who} has no probe; one can be attached while it runs ({best.name}).\n"
                 f"Now:  gpuscope attach {self.pid} --inject={best.name}     (asks first, and names "
                 "the overhead)\n"
                 f"{NEXT_RUN}"
             )
         closed = self._closed_way()
-        following = (
-            closed.next
-            if closed.next.startswith("Next") or not closed.next
-            else f"Next:  {closed.next}"
-        )
+        return self.refusal(closed.why, closed.next or NEXT_RUN)
+
+    def refusal(self, why: str, following: str) -> str:
+        """Say that nobody can look inside, what is shown all the same, and what to do next."""
+        if following and not following.startswith("Next"):
+            following = f"Next:  {following}"
         return (
-            f"Cannot look inside {who}. Training not touched.\n"
-            f"Why: {closed.why}\n"
+            f"Cannot look inside {self._who}. Training not touched.\n"
+            f"Why: {why}\n"
             "Still shown: GPU memory and load, step and loss from its log if that is readable.  "
-            "Unknown: allocated, cached, cause of growth.\n"
-            f"{following or NEXT_RUN}"
-        )
+            f"Unknown: allocated, cached, cause of growth.\n{following}"
+        ).rstrip()
 
     def _consent(self) -> Optional[Dict[str, object]]:
         try:

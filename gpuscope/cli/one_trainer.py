@@ -98,17 +98,18 @@ async def at(
     ``verb`` is the command that the error texts advise to retry. ``stack`` keeps the connection to
     another host open.
     """
-    pid = place.pid or 0
-    if not place.is_remote and is_gone(pid):
-        raise error(f"no process has pid {pid} here.\nWhich trainers run: gpuscope ps")
+    check_exists(place, error)
     async with host_at(args, place, stack) as there:
         trainer = await _find(there.store, there.running, place, verb, error)
         yield there.reach(trainer)
 
 
-def is_gone(pid: int) -> bool:
-    """Whether it is known that no process here has this pid."""
-    return sys.platform == "linux" and not Path(f"/proc/{pid}").exists()
+def check_exists(place: remote.Target, error: type[UserError]) -> None:
+    """Raise ``error`` if it is known that no process here has the pid of a place."""
+    if place.pid is None or place.is_remote or sys.platform != "linux":
+        return
+    if not Path(f"/proc/{place.pid}").exists():
+        raise error(f"no process has pid {place.pid} here.\nWhich trainers run: gpuscope ps")
 
 
 @dataclass(frozen=True)

@@ -151,9 +151,7 @@ async def _ask(
     from ..trainers_of import trainers_of
 
     until = monotonic() + WHOLE_SECONDS
-    pid = place.pid
-    if pid is not None and not place.is_remote and one_trainer.is_gone(pid):
-        raise NoAnswer(f"no process has pid {pid} here.\nWhich trainers run: gpuscope ps")
+    one_trainer.check_exists(place, NoAnswer)
     async with one_trainer.host_at(args, place, stack) as there:
         loading = asyncio.create_task(asyncio.to_thread(_load))  # while the agent starts
         trainers = await trainers_of(there, place, "why", job, NoAnswer)

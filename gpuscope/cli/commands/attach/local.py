@@ -68,7 +68,7 @@ def attach_pid(
     try:
         consent = ladder.consent(inject_method)
     except CannotInject as error:
-        return AttachOutcome(False, "outside", error.code, _refused(ladder, error))
+        return AttachOutcome(False, "outside", error.code, ladder.refusal(error.why, error.next))
     audit(
         f"inject {consent.method} into pid {pid} (start {consent.start}, {consent.user}): "
         f"{consent.command}"
@@ -77,7 +77,7 @@ def attach_pid(
         done = inject(pid, ladder.start, consent.method, patience, progress)
     except CannotInject as error:
         audit(f"inject pid {pid}: {error.code}: {error.why}")
-        return AttachOutcome(False, "outside", error.code, _refused(ladder, error))
+        return AttachOutcome(False, "outside", error.code, ladder.refusal(error.why, error.next))
     audit(f"inject pid {pid}: done, {done.ready_seconds:.2f} s")
     stopped_text = (
         f"Its main thread paused {duration_text(done.stop_seconds)}. "
@@ -115,17 +115,3 @@ def audit(line: str) -> None:
             )
     except OSError:
         pass
-
-
-def _refused(ladder: Ladder, error: CannotInject) -> str:
-    following = (
-        error.next if error.next.startswith("Next") or not error.next else f"Next:  {error.next}"
-    )
-    return (
-        f"Cannot look inside pid {ladder.pid} ({ladder.command}, {ladder.user}). Training not "
-        "touched.\n"
-        f"Why: {error.why}\n"
-        "Still shown: GPU memory and load, step and loss from its log if that is readable.  "
-        "Unknown: allocated, cached, cause of growth.\n"
-        f"{following}"
-    ).rstrip()
