@@ -191,7 +191,7 @@ async def test_enter_on_a_job_opens_its_ranks_and_on_a_rank_its_trainer():
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "train.py ×7")
         await pilot.press("tab", "tab", "enter")
-        await until(pilot, "Diagnosis", "Ranks")
+        await until(pilot, "Findings", "Ranks")
         await pilot.press("home", "enter")
         await until(pilot, "Trainer 48218, rank 5", "torch version", "2.13.0")
 

@@ -345,7 +345,7 @@ async def test_a_hung_device_says_first_what_to_do_who_is_hit_and_how_it_is_call
         app.copy_to_clipboard = copied.append  # type: ignore[method-assign]
         await until(pilot, "train.py", "Doctor ▲2")
         app.open("device", app.session.host.devices[3].key)
-        shown = await until(pilot, "What to do")
+        shown = await until(pilot, "Findings: what to do")
         top = shown.splitlines()[1:18]
         for number, told in enumerate((
             "▲ GPU 3 does not answer: no program can use it",
@@ -375,7 +375,7 @@ async def test_the_device_of_a_waiting_rank_names_the_rank_that_hangs():
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "train.py", "Doctor ▲1")
         app.open("device", app.session.host.devices[0].key)
-        shown = await until(pilot, "What to do", "spinning for rank 3")
+        shown = await until(pilot, "Findings: what to do", "spinning for rank 3")
         assert "rank 3 (pid 48203) is stuck, ranks 0–2 wait for it" in shown
         assert "S: the stacks of pid 48203   K: end it, asks first" in shown
         assert "hang-in-loader: The training waits for data that never arrives" in shown
@@ -388,7 +388,7 @@ async def test_a_healthy_device_has_its_training_and_its_peers_where_there_is_ro
         await until(pilot, "train.py")
         app.open("device", app.session.host.devices[1].key)
         shown = await until(pilot, "The training here", "Compared with the other GPUs")
-        assert "What to do" not in shown
+        assert "Findings: what to do" not in shown
         assert "compute 70 % · optimizer 12 % · communication 9 %" in " ".join(shown.split())
         peers = [line for line in shown.splitlines() if "622 W  70 °C  ● ok" in line]
         assert len(peers) == 4
@@ -405,7 +405,7 @@ async def test_in_a_recording_the_cure_names_no_key_for_what_ran_then():
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "Doctor ▲1")
         app.open("device", app.session.host.devices[1].key)
-        shown = await until(pilot, "What to do", "fix       1 Find what it waits for")
+        shown = await until(pilot, "Findings: what to do", "fix       1 Find what it waits for")
         assert "rank 1 (pid 781) is stuck, rank 0 waits for it" in shown
         assert "S: the stacks" not in shown
         assert "back then" not in shown

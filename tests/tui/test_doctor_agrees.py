@@ -111,7 +111,7 @@ def test_what_cannot_help_against_growth_is_not_advised_beside_it():
     grows = found["live.memory_grows"]
     assert "empty_cache() cannot help" in " ".join(line.text for line in grows.evidence)
     before, after = advised(host, None), advised(host, grows)
-    assert after.splitlines()[0] == f"doctor: {grows.title}   4: why and what helps"
+    assert after.splitlines()[0] == f"finding: {grows.title}   4: why and what helps"
     assert "empty_cache" in before, "else this proves nothing"
     assert "biggest saving" in before
     assert "saving" not in after, "what is freed fills up again"

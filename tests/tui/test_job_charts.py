@@ -46,7 +46,7 @@ async def open_job(pilot, *wanted: str) -> str:
     await until(pilot, "live", "train.py")
     await at_the_jobs(pilot)
     await pilot.press("enter")
-    return await until(pilot, "Diagnosis", *wanted)
+    return await until(pilot, "Findings", *wanted)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ async def test_what_is_missing_has_its_reason():
     async with app.run_test(size=(160, 50)) as pilot:
         await until(pilot, "gpuscope lab")
         await pilot.press("enter")
-        await until(pilot, "Diagnosis", "Loss", "Memory of the process", "input wait")
+        await until(pilot, "Findings", "Loss", "Memory of the process", "input wait")
 
 
 @pytest.mark.slow

@@ -45,7 +45,7 @@ async def job_screen(frames: list[f.Frame], size: tuple[int, int], *wanted: str)
     app = make_app(frames)
     async with app.run_test(size=size) as pilot:
         await open_the_job(pilot)
-        shown = await until(pilot, "Diagnosis", *wanted)
+        shown = await until(pilot, "Findings", *wanted)
         assert isinstance(app.screen, JobScreen)
         for row in grid(app):
             assert sum(cell_len(char) for char, _ in row) == size[0]
@@ -199,7 +199,7 @@ async def test_enter_among_the_jobs_before_there_is_one_opens_no_gpu():
         await until(pilot, "train.py")
         assert app.screen is overview, "a key that was pressed too early acts later"
         await pilot.press("enter")
-        await until(pilot, "Diagnosis")
+        await until(pilot, "Findings")
         assert isinstance(app.screen, JobScreen)
 
 
@@ -211,7 +211,7 @@ async def test_all_ranks_can_be_asked_for():
         await open_the_job(pilot)
         await until(pilot, "×63: 0-62")
         await pilot.press("j", "enter")
-        await until(pilot, "Diagnosis", absent="×63")
+        await until(pilot, "Findings", absent="×63")
         await pilot.press("a")
         await until(pilot, "×63: 0-62")
 
@@ -222,7 +222,7 @@ async def test_a_single_process_has_the_same_screen():
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, "gpuscope lab")
         await pilot.press("enter")
-        await until(pilot, "Diagnosis", "healthy: stepping", "Its process", "cpu")
+        await until(pilot, "Findings", "healthy: stepping", "Its process", "cpu")
 
 
 @in_loop
@@ -230,14 +230,14 @@ async def test_enter_shows_the_readings_of_a_rank_and_escape_leads_back():
     app = make_app(jobs.ranks(stalled=True))
     async with app.run_test(size=(120, 40)) as pilot:
         await open_the_job(pilot)
-        await until(pilot, "Diagnosis")
+        await until(pilot, "Findings")
         await pilot.press("enter")
         await until(pilot, "Trainer 48203, rank 3")
         assert isinstance(app.screen, DetailScreen)
         await pilot.press("escape")
-        await until(pilot, "Diagnosis")
+        await until(pilot, "Findings")
         await pilot.press("escape")
-        await until(pilot, "Devices", absent="Diagnosis")
+        await until(pilot, "Devices", absent="Ranks ─")
 
 
 @in_loop
@@ -246,7 +246,7 @@ async def test_it_follows_what_happens():
     app = make_app(frames[:30])
     async with app.run_test(size=(120, 30)) as pilot:
         await open_the_job(pilot)
-        await until(pilot, "Diagnosis", absent="stalled")
+        await until(pilot, "Findings", absent="stalled")
         feed(app, *frames[30:])
         await until(pilot, STALLED)
         feed(
@@ -262,7 +262,7 @@ async def test_without_a_source_an_act_says_why_not():
     app = make_app(jobs.ranks())
     async with app.run_test(size=(120, 30)) as pilot:
         await open_the_job(pilot)
-        await until(pilot, "Diagnosis")
+        await until(pilot, "Findings")
         await pilot.press("s")
         await until(pilot, "Snapshot: no host is connected yet")
 

@@ -107,7 +107,7 @@ async def test_no_key_is_promised_that_a_session_cannot_carry_out():
         async with app.run_test(size=SMALL) as pilot:
             await until(pilot, "Devices")
             await pilot.press("enter")  # the keyboard begins at the job that stands still
-            screen = await until(pilot, "Diagnosis", "Enter Details", "do first")
+            screen = await until(pilot, "Findings", "Enter Details", "do first")
             assert [key in screen for key in promised] == [can] * 4
             await pilot.press("escape", "P")
             screen = await until(pilot, "Processes", "Filter")

@@ -65,7 +65,7 @@ async def test_all_ranks_stand_below_the_waterfall_where_there_is_room():
     app = make_app(jobs.ranks(leaks=2), "memory")
     async with app.run_test(size=(160, 50)) as pilot:
         screen = await until(
-            pilot, "All GPUs", "doctor: Rank 2 runs out of memory", "do first: Save a checkpoint"
+            pilot, "All GPUs", "finding: Rank 2 runs out of memory", "do first: Save a checkpoint"
         )
         assert "3.40 GiB" in line_with(screen, "▸ GPU 2 rank 2 train.py"), "the one that runs out"
         await pilot.press("n")
@@ -310,7 +310,7 @@ async def test_on_a_cpu_enter_opens_the_job():
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, "gpuscope lab")
         await pilot.press("enter")
-        await until(pilot, "Job  gpuscope lab", "Diagnosis")
+        await until(pilot, "Job  gpuscope lab", "Findings")
 
 
 @in_loop

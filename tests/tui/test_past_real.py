@@ -61,7 +61,7 @@ async def charts_begin_before(session: Session, pid: int) -> None:
             await asyncio.sleep(0.05)
         await at_the_jobs(pilot)
         await pilot.press("enter")
-        await until(pilot, "Diagnosis", "Step")
+        await until(pilot, "Findings", "Step")
         app.leave()
 
 

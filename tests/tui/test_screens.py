@@ -277,7 +277,7 @@ async def test_the_log_tells_events_and_notices_and_filters_them():
         await pilot.press("N")
         await until(pilot, "[program] 1", "a notice of ours", absent="SIGKILL")
         await pilot.press("n", "end", "enter")
-        assert "killed" in await until(pilot, "Its process", "Diagnosis")
+        assert "killed" in await until(pilot, "Its process", "Findings")
 
 
 @in_loop

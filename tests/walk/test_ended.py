@@ -17,7 +17,7 @@ async def test_the_screen_of_a_job_that_ended_says_when_and_why_not_that_nothing
         await until(pilot, "live", "train.py")
         await at_the_jobs(pilot)
         await pilot.press("enter")
-        await until(pilot, "Diagnosis")
+        await until(pilot, "Findings")
         feed(
             app,
             *(

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from ..shell.session import Session
 
 TALL = 32
-WHAT_TO_DO = "What to do"
+WHAT_TO_DO = "Findings: what to do"
 BROAD, STRIP_ROWS = 160, 8
 """From so many columns on the charts stand in two columns. Where the texts leave so many rows, the
 strip of the load has room as well.

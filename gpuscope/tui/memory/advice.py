@@ -145,7 +145,7 @@ def advice(
     lines = (
         [
             [
-                ("doctor: ", "bad" if said.severity == "problem" else "warn"),
+                ("finding: ", "bad" if said.severity == "problem" else "warn"),
                 (said.title, "text"),
                 (f"   {key_of('doctor')}: why and what helps", "muted"),
             ]

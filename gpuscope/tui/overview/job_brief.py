@@ -234,11 +234,11 @@ class JobBrief(Vertical):
         cells = max(30, self._about.size.width)
         case = case_of_job(host, job, doctor.cases)
         if case is not None:  # what is wrong stands in its row above: here is what to do about it
-            set_title(self._about, "What to do")
+            set_title(self._about, "Findings: what to do")
             row = (doctor.table or {}).get(case.finding.pitfall)
             self._about.show(list(steps_lines(case.finding, row, bool(host.badge), cells)))
         else:
-            set_title(self._about, "Diagnosis")
+            set_title(self._about, "Findings")
             stopped = session.happened.stopped
             found = standing_out(host, job, session.history, (), stopped, False, cells)
             self._about.show(styled.hang_lines(found, cells))

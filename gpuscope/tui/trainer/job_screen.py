@@ -87,7 +87,7 @@ class JobScreen(FullScreen):
         return ("ranks",) if self._several else ()
 
     def compose(self) -> ComposeResult:
-        self._notes.border_title, self._ranks.border_title = "Diagnosis", "Ranks"
+        self._notes.border_title, self._ranks.border_title = "Findings", "Ranks"
         yield self.head
         yield self._notes
         yield self._ranks
@@ -190,7 +190,7 @@ class JobScreen(FullScreen):
             stack.show(hung_lines(self.session, trainer, *room))
         if "cure" in self._charts.shown and self._case is not None:
             cure = self._charts.cure
-            set_title(cure, "What to do")
+            set_title(cure, "Findings: what to do")
             row = (self.session.doctor.table or {}).get(self._case.finding.pitfall)
             cells = max(30, cure.size.width)
             cure.show(list(steps_lines(self._case.finding, row, bool(host.badge), cells)))
