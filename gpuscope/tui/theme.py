@@ -277,6 +277,7 @@ class Glyphs(NamedTuple):
     idling: str = "╍"  # a slim bar of a load that is no progress
     tight: str = "╋"  # what of a slim bar lies beyond the limit of a warning
     groove: str = "─"
+    high: str = "▔"  # the same at the upper edge of a cell
     unknown: str = "┄"  # a reading that is not there
     dash: str = "–"
     ellipsis: str = "…"
@@ -343,6 +344,10 @@ ASCII: Final = Glyphs(
     across="    -####",
     up=" ..--==##",
     track=".",
+    bar="=",
+    half="-",
+    groove="-",
+    high="=",
     tight="!",
     unknown="?",
     dash="-",

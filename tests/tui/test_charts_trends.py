@@ -9,7 +9,7 @@ from gpuscope.text.styled import plain
 from gpuscope.tui.charts.legend import legend_lines
 from gpuscope.tui.charts.load_strips import LOW_EIGHTHS, Lane, LoadStrips, lane_rows
 from gpuscope.tui.charts.stacked import as_one
-from gpuscope.tui.charts.trends import Trend, Trends, moves, rows_of_trends
+from gpuscope.tui.charts.trends import Trend, Trends, drawn_course, moves, rows_of_trends
 from gpuscope.tui.theme import UNICODE
 from tests.tui.snapshots import run, text
 
@@ -86,3 +86,15 @@ def test_a_hatch_is_seen_in_a_low_lane() -> None:
     assert "".join(part for part, _ in row) == UNICODE.hatch * 2 + " "
     (row,) = lane_rows([95.0, 40.0], 1, UNICODE, most=LOW_EIGHTHS)
     assert "".join(part for part, _ in row) == "▅▂", "three eighths stay free above it"
+
+
+def test_a_load_that_hardly_moves_is_a_line_at_about_its_height():
+    def drawn(*values: float, top: float | None = 100.0) -> str:
+        trend = Trend("load", "load1", history(*values), str, top)
+        return plain(drawn_course(trend, values, 1, UNICODE)[0])
+
+    assert drawn(90.0, 96.0, 92.0) == "▔▔▔", "no wall of colour"
+    assert drawn(50.0, 52.0, 55.0) == "───"
+    assert drawn(4.0, 4.0, 4.0) == "▁▁▁"
+    assert drawn(20.0, 60.0, 90.0) == "▂▅▇", "what moves has a course"
+    assert drawn(5.0, 5.0, top=None) == "──"

@@ -176,7 +176,7 @@ def test_without_colour_every_layer_has_its_own_glyph(glyphs: theme.Glyphs) -> N
 def test_ascii_glyphs_are_ascii() -> None:
     glyphs = theme.ASCII
     texts = [
-        getattr(glyphs, name) for name in glyphs.__slots__ if isinstance(getattr(glyphs, name), str)
+        getattr(glyphs, name) for name in glyphs._fields if isinstance(getattr(glyphs, name), str)
     ]
     assert all(
         text.isascii()

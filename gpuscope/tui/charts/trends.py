@@ -31,6 +31,8 @@ STEADY = 0.02
 """A reading that changes by no more of its largest value is steady: a line without a height."""
 SEEN = 0.15
 """Of its scale: what changes by less is seen as well in one line."""
+LOW_SHARE, HIGH_SHARE = 0.35, 0.65
+"""Of its top: a line below or above is drawn at the bottom or the top of its row."""
 ROOMY, ROOMY_ROWS = 5, 7
 """Lines that there are for each reading, from which on one that moves has so many."""
 MOST_APART = 3
@@ -223,10 +225,17 @@ def _silence(trend: Trend, end: float) -> float:
 def drawn_course(
     trend: Trend, values: Sequence[float | None], rows: int, glyphs: Glyphs
 ) -> list[Line]:
-    """Return a course in ``rows`` lines, the top one first."""
+    """Return a course in ``rows`` lines, the top one first.
+
+    One that hardly moves is a line: of a reading with a top it is low, high or in between.
+    """
     known = [value for value in values if value is not None]
     first = next((at for at, value in enumerate(values) if value is not None), len(values))
-    flat = is_steady(values, STEADY) and trend.top is None
+    flat = is_steady(values, STEADY) if trend.top is None else not is_seen(trend)
+    level = glyphs.groove
+    if trend.top is not None and known:
+        share = sum(known) / len(known) / trend.top
+        level = glyphs.up[1] if share < LOW_SHARE else glyphs.high if share > HIGH_SHARE else level
     low = trend.floor if trend.floor is not None else min(known, default=0.0)
     high = trend.top or (max(known, default=0.0) - low) * BELOW_THE_LINE + low
     out: list[Line] = []
@@ -236,7 +245,7 @@ def drawn_course(
             if value is None:
                 cells.append((" " if row else glyphs.unknown, "faint"))
             elif flat:
-                cells.append((" " if row else glyphs.groove, trend.token))
+                cells.append((" " if row else level, trend.token))
             else:
                 share = (value - low) / (high - low) if high > low else 0.0
                 eighths = max(round(min(max(share, 0.0), 1.0) * rows * 8), 1) - row * 8

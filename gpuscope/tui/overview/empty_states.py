@@ -18,6 +18,8 @@ from ..widgets.pane import WAITING
 HEAD = "No NVIDIA driver here: "
 BRIEF_HEAD = "No GPU here: "
 RECENT_SECONDS = 3.0
+WRAPPED_CELLS = 90
+"""From so many cells on the reason for no GPU may take a second line."""
 AT_ONCE = 16
 """More devices than this do not fit on a usual terminal."""
 
@@ -82,7 +84,10 @@ def no_devices(
     if any(trainer.gone is None for trainer in host.trainers):
         why = f"no NVIDIA driver, {reason}" if reason != host.nvml.text else reason
         about = [[(BRIEF_HEAD, "text"), (why, "muted")], [(facts(host, load), "muted")]]
-        return [styled.cut(line, width) for line in about if line[0][0]]
+        known = [line for line in about if line[0][0]]
+        if width < WRAPPED_CELLS:
+            return [styled.cut(line, width) for line in known]
+        return [part for line in known for part in styled.wrap(line, width)]
     lines: list[Line] = [
         *styled.wrap([(HEAD, "text"), (reason, "warn")], width),
         *styled.wrap([(facts(host, load), "muted")], width),
