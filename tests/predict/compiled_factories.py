@@ -124,6 +124,17 @@ class CompiledBlocks(nn.Module):
         return x.square().mean()
 
 
+class Numbered(nn.Module):
+    """A layer that needs a graph of its own, because its number is a constant of the graph."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.layer, self.number = nn.Linear(WIDTH, WIDTH), number
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.layer(x)) * (1 + self.number)
+
+
 class Breaks(nn.Module):
     """Its number of layers depends on a value of a tensor."""
 
@@ -195,6 +206,14 @@ def compiled_blocks(batch: int, device: Any) -> Any:
     model = CompiledBlocks().to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     return model, optimizer, lambda: model(torch.randn(batch, TOKENS, WIDTH, device=device))
+
+
+def numbered_layers(batch: int, device: Any) -> Any:
+    model = nn.Sequential(*(Numbered(number) for number in range(10))).to(device)
+    for layer in model:
+        layer.compile()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    return model, optimizer, lambda: model(torch.randn(batch, WIDTH, device=device)).mean()
 
 
 def compiled_function(batch: int, device: Any) -> Any:

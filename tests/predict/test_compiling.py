@@ -277,6 +277,12 @@ def test_what_a_program_compiles_itself_is_compiled(name: str) -> None:
     assert not operations & {"native_layer_norm", "gelu", "relu", "rsqrt"}
 
 
+def test_layers_beyond_torch_s_limit_of_graphs_run_as_they_are_written() -> None:
+    traced = steps.trace(Request(f"{HERE}:numbered_layers", batch=1024, steps=1))
+    operations = [traced.trace.owner(event).operation for event in last_step(traced)]
+    assert operations.count("relu") == 10 - torch._dynamo.config.recompile_limit
+
+
 def test_a_part_that_dynamo_fails_at_runs_as_it_is_written(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

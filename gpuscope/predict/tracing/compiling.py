@@ -117,7 +117,7 @@ def compiled(call: Callable[..., Any], options: CompileOptions = PLAIN) -> Calla
             _break(mode, "no dynamo")
         return call(*args, **kwargs)
 
-    return eager if dynamo is None else dynamo.compiled(call, backend, _break)
+    return eager if dynamo is None else dynamo.compiled(call, options, backend, _break)
 
 
 def _break(mode: Any, why: str) -> None:

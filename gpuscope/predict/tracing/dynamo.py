@@ -18,6 +18,7 @@ import logging
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -40,17 +41,10 @@ from .replaced import Replaced
 
 TorchInGraphFunctionVariable._get_handlers()  # they are kept, and must be those of torch itself
 CUDA = torch.device("cuda", 0)
-MOST_KINDS = 64
-"""How many kinds of calls of one function are compiled; its other calls run as they are written.
-
-Each shape is a kind of its own: the graph that torch makes for all sizes, when it meets a second
-one, takes the same for each size.
-"""
 _HERE = os.path.dirname(__file__) + os.sep
 _HOOKS = (
     "_global_forward_pre_hooks", "_global_forward_hooks", "_global_forward_hooks_always_called",
 )  # fmt: skip
-_LIMITS = ("recompile_limit", "cache_size_limit")
 _KERNELS = (
     ("op_cache.py", "__torch_dispatch__"), ("redirect.py", "__torch_function__"),
     ("redirect.py", "_seen_device"), ("kernels.py", "<lambda>"), ("autocast.py", "__call__"),
@@ -90,10 +84,17 @@ class _Captured(Quick):
         self.architecture, self.doubts = outer.architecture, outer.doubts
 
 
-def compiled(call: Callable[..., Any], backend: Backend, failed: Failed) -> Callable[..., Any]:
-    """Return ``call`` as ``torch.compile`` does, with its graphs compiled by ``backend``."""
+@dataclass(frozen=True)
+class _Backend:
+    """Compiles dynamo's graphs.
 
-    def make(graph: Any, inputs: Any) -> Callable[..., Any]:
+    Calls whose backends are equal share their graphs, as layers do that are compiled one by one.
+    """
+
+    key: Any
+    backend: Backend = field(compare=False)
+
+    def __call__(self, graph: Any, inputs: Any) -> Callable[..., Any]:
         context = TracingContext.get()
         with torch_dispatch._disable_current_modes():
             inside = [
@@ -102,8 +103,16 @@ def compiled(call: Callable[..., Any], backend: Backend, failed: Failed) -> Call
             ]
         mode, redirect = _outer[-1]
         with redirect:
-            return backend(mode, graph, inside)
+            return self.backend(mode, graph, inside)
 
+
+def compiled(
+    call: Callable[..., Any], key: Any, backend: Backend, failed: Failed
+) -> Callable[..., Any]:
+    """Return ``call`` as ``torch.compile`` does, with its graphs compiled by ``backend``.
+
+    Backends with the same key do the same.
+    """
     optimized: Any = None
 
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -113,7 +122,7 @@ def compiled(call: Callable[..., Any], backend: Backend, failed: Failed) -> Call
             return call(*args, **kwargs)
         if optimized is None:
             try:
-                optimized = torch._dynamo.optimize(make)(call)
+                optimized = torch._dynamo.optimize(_Backend(key, backend))(call)
             except Exception as error:  # as where Python is newer than this torch
                 failed(mode, type(error).__name__)
                 optimized = call
@@ -156,16 +165,14 @@ def _front_end(mode: Any, failed: Failed) -> Iterator[None]:
     replaced.change(convert_frame.CatchErrorsWrapper, "__call__", call)
     for name in _HOOKS:
         replaced.change(hooks, name, _NONE)
-    limits = {name: MOST_KINDS for name in _LIMITS if hasattr(config, name)}
     quiet = _Failures(functools.partial(failed, mode))
     convert_frame.log.addFilter(quiet)
     _outer.append((mode, redirect))
     try:
+        # each shape is compiled by itself: the graph that torch makes for all sizes, when it meets
+        # a second one, takes the same for each size
         with config.patch(
-            suppress_errors=True,
-            automatic_dynamic_shapes=False,
-            assume_static_by_default=True,
-            **limits,
+            suppress_errors=True, automatic_dynamic_shapes=False, assume_static_by_default=True
         ):
             yield
     finally:
