@@ -27,6 +27,7 @@ from gpuscope.tui.widgets.dialog import Dialog
 from gpuscope.tui.widgets.full_screen import FullScreen
 from tests.fakes import jobs
 from tests.recordings import REDACTED
+from tests.tui import test_trainer_actions
 from tests.tui.pilot import in_loop, make_app, until
 from tests.tui.snapshots import text
 from tests.tui.test_keys import classes
@@ -68,6 +69,21 @@ def test_at_80_columns_a_tab_names_its_own_keys_and_the_three_of_all_screens(tab
     assert sum(styled.cells(hint_pieces(hint)) for hint in [*left, *right]) <= 80
     left_out = len(tab_hints(tab, anything)) - len(left)
     assert right[0].label == (f"{left_out} more" if left_out else "Help")
+
+
+def test_while_a_job_hangs_the_overview_names_the_keys_that_help_right_after_enter():
+    left, _ = fitted(tab_hints("overview", anything, hangs=True), tab_ends(), 80)
+    assert [hint.keys for hint in left][:3] == ["Enter", "S", "K"]
+    assert tab_hints("memory", anything, hangs=True) == tab_hints("memory", anything)
+
+
+@in_loop
+async def test_a_hang_on_the_screen_puts_its_keys_into_the_line():
+    app = test_trainer_actions.make(jobs.ranks(stalled=True))[0]
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, "Doctor ▲1", "stalled: ")
+        app.main._footer()  # as every second
+        await until(pilot, "Enter Details  S Stacks  K Signal")
 
 
 @pytest.mark.parametrize("name", [n for n in KEYS if n.endswith(("Screen", "Dialog"))])

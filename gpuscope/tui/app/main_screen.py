@@ -247,7 +247,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
     def _footer(self) -> None:
         session, self._foot_drawn = self.session, time.monotonic()
         frozen = session.paused_seconds is not None
-        self.query_one(KeyLine).show(tab_hints(self.tab, session.why_not, frozen), tab_ends())
+        hints = tab_hints(self.tab, session.why_not, frozen, session.hangs)
+        self.query_one(KeyLine).show(hints, tab_ends())
 
     def _top(self) -> None:
         """Status line and tabs."""

@@ -291,6 +291,11 @@ class DoctorWatch:
         """How many trainers of this user died on this machine in the last day, "" for none."""
         return self._died if self._local() else ""
 
+    @property
+    def sees_a_hang(self) -> bool:
+        """Whether a job stands still now."""
+        return any(one.grave and one.finding.cause.startswith("stall.") for one in self.cases)
+
     def counts(self) -> tuple[int, int, int]:
         """Return the problems and warnings that hold, and how many deaths nobody has seen.
 

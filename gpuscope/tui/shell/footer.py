@@ -55,6 +55,8 @@ FIRST_KEYS, FEWEST_KEYS = 6, 4
 """Of the keys at the left: so many are named before the words of those at the right, and so many
 before the word of the one that leaves.
 """
+IN_A_HANG = ("open", "stacks", "signal")
+"""What one needs first on the Overview while a job hangs."""
 STANDING = {"pause": "Now", "replay_back": "10 s", "far_back": "5 min"}
 """What leads back to now and through time, which comes first where the screen stands still."""
 
@@ -70,12 +72,16 @@ def tab_actions(tab: str) -> list[Action]:
     return here
 
 
-def tab_hints(tab: str, why_not: Callable[[str], str], frozen: bool = False) -> list[Hint]:
+def tab_hints(
+    tab: str, why_not: Callable[[str], str], frozen: bool = False, hangs: bool = False
+) -> list[Hint]:
     """Return the keys of a tab that can act now, the most important first.
 
-    ``frozen`` says that the screen stands still in a live session.
+    ``frozen`` says that the screen stands still in a live session, ``hangs`` that a job does.
     """
     here = [a for a in tab_actions(tab) if not (frozen and a.name in STANDING)]
+    if hangs and tab == "overview":
+        here.sort(key=lambda a: IN_A_HANG.index(a.name) if a.name in IN_A_HANG else len(IN_A_HANG))
     out = [_of_action(a.name) for a in here if not why_not(a.name)]
     if frozen:
         out[:0] = [_of_action(name)._replace(label=label) for name, label in STANDING.items()]

@@ -269,6 +269,11 @@ class Session:
         return (0, 0, 0) if self._doctor is None else self._doctor.counts()
 
     @property
+    def hangs(self) -> bool:
+        """Whether the doctor sees a job that stands still."""
+        return self._doctor is not None and self._doctor.sees_a_hang
+
+    @property
     def local(self) -> bool:
         """Whether this machine is looked at, as it is now."""
         return self.replay is None and self._source is not None and self._source.key == LOCAL
