@@ -26,6 +26,8 @@ from tests.tui.pilot import in_loop, until
 from tests.tui.snapshots import text
 
 SIZE = (120, 40)
+READY = ("train.py", "● live")
+"""What stands on the Overview once a trainer can be asked."""
 SNAPSHOT_RESULT = {
     "bytes": 5,
     "entries": 120_000,
@@ -97,7 +99,7 @@ def make(frames: list[f.Frame] | None = None, **answers: Answer) -> tuple[Gpusco
 async def test_a_snapshot_names_effect_and_price_and_asks_nobody_before_enter():
     app, source = make(snapshot=gives(SNAPSHOT_RESULT, b"12345"))
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, "live", "s Snap")
+        await until(pilot, *READY)
         await pilot.press("s")
         screen = await until(pilot, "Take an allocator snapshot", "Enter Take it")
         assert "rank 0, pid 48200, train.py" in screen
@@ -112,7 +114,7 @@ async def test_a_snapshot_names_effect_and_price_and_asks_nobody_before_enter():
 async def test_a_snapshot_is_kept_under_a_name_that_tells_what_it_is():
     app, source = make(snapshot=gives(SNAPSHOT_RESULT, b"12345"))
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, "s Snap")
+        await until(pilot, *READY)
         await pilot.press("s", "enter")
         screen = await until(pilot, "path copied")
         assert "310 ms in the allocator, 34.0 ms to write it" in screen
@@ -130,7 +132,7 @@ async def test_a_snapshot_is_kept_under_a_name_that_tells_what_it_is():
 async def test_a_snapshot_without_history_leads_to_it():
     app, _ = make(snapshot=gives({**SNAPSHOT_RESULT, "history": False}, b"x"))
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, "s Snap")
+        await until(pilot, *READY)
         await pilot.press("s", "enter")
         await until(pilot, "history was off, so there are sizes without stacks")
         await pilot.press("h")
@@ -155,7 +157,7 @@ async def test_history_is_measured_first_and_turned_on_only_after_a_second_enter
 
     app, source = make(history=answer)
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, "s Snap")
+        await until(pilot, *READY)
         await pilot.press("H", "enter")
         screen = await until(pilot, "+3.1 % (+1.0 to +5.2) per step")
         assert "500 ms a step without, 516 ms with it" in screen
@@ -172,7 +174,7 @@ async def test_history_is_measured_first_and_turned_on_only_after_a_second_enter
 async def test_history_that_is_declined_stays_off():
     app, source = make(history=gives({"cost_percent": 19.0, "steps": 20}))
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, "s Snap")
+        await until(pilot, *READY)
         await pilot.press("H", "enter")
         await until(pilot, "+19.0 % per step")
         await pilot.press("escape")
@@ -187,7 +189,7 @@ async def test_history_that_is_declined_stays_off():
 async def test_progress_is_shown_and_escape_cancels_at_the_other_end():
     app, source = make(profile=never(0.4, "2 of 5 steps recorded"))
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, "s Snap")
+        await until(pilot, *READY)
         await pilot.press("p", "enter")
         await until(pilot, "40 %  2 of 5 steps recorded", "Esc Cancel")
         await pilot.press("escape")
@@ -224,7 +226,7 @@ def test_errors_are_said_in_words_and_may_be_tried_again(code, reason, wanted):
     async def body():
         app, source = make(profile=fails(code, reason))
         async with app.run_test(size=SIZE) as pilot:
-            await until(pilot, "s Snap")
+            await until(pilot, *READY)
             await pilot.press("p", "enter")
             await until(pilot, wanted, "Enter Ask again")
             await pilot.press("enter")
@@ -238,7 +240,7 @@ def test_errors_are_said_in_words_and_may_be_tried_again(code, reason, wanted):
 async def test_leaving_the_program_cancels_what_runs():
     app, source = make(profile=never())
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, "s Snap")
+        await until(pilot, *READY)
         await pilot.press("p", "enter")
         await until(pilot, "Esc Cancel")
         assert isinstance(app.screen, ActDialog)
@@ -254,7 +256,7 @@ async def test_leaving_the_program_cancels_what_runs():
 async def test_where_there_is_no_cuda_it_says_so_and_asks_nobody():
     app, source = make(views.cpu_only(6.0), snapshot=gives({}))
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, "s Snap")
+        await until(pilot, "gpuscope lab", "● live")
         await pilot.press("s")
         await until(pilot, "Not possible: not for pid 7021: it has not initialised CUDA")
         await pilot.press("enter")
@@ -294,7 +296,7 @@ async def test_the_number_of_steps_and_the_trainer_can_be_chosen():
         profile=gives({"steps": 10, "seconds": 1.0, "bytes": 3}, json.dumps(TRACE).encode())
     )
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, "s Snap")
+        await until(pilot, *READY)
         await pilot.press("p")
         await until(pilot, "Steps    5, about 2.50 s at its usual step time")
         await pilot.press("right", "tab", "tab")
@@ -317,7 +319,7 @@ async def test_the_number_of_steps_and_the_trainer_can_be_chosen():
 async def test_a_trace_that_is_none_is_refused_in_the_profile_screen():
     app, _ = make(profile=gives({"steps": 5}, b"not a trace"))
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, "s Snap")
+        await until(pilot, *READY)
         await pilot.press("p", "enter")
         await until(pilot, "path copied")
         await pilot.press("enter")
@@ -329,7 +331,7 @@ async def test_a_snapshot_opens_in_its_screen(tmp_path):
     content = synthetic.dumped(synthetic.training(400))
     app, _ = make(snapshot=gives({**SNAPSHOT_RESULT, "bytes": len(content)}, content))
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, "s Snap")
+        await until(pilot, *READY)
         await pilot.press("s", "enter")
         await until(pilot, "path copied")
         await pilot.press("enter")
@@ -343,7 +345,7 @@ async def test_a_snapshot_opens_in_its_screen(tmp_path):
 async def test_stacks_come_without_a_question_the_training_thread_first():
     app, source = make(stacks=gives(STACKS))
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, "s Snap")
+        await until(pilot, *READY)
         await pilot.press("S")
         screen = await until(pilot, "Stacks of rank 0, pid 48200", "data.py:88")
         assert screen.index("MainThread") < screen.index("loader")
@@ -360,7 +362,7 @@ async def test_stacks_come_without_a_question_the_training_thread_first():
 async def test_stacks_that_fail_say_why():
     app, _ = make(stacks=fails("busy", "busy with profile for pid 12"))
     async with app.run_test(size=SIZE) as pilot:
-        await until(pilot, "s Snap")
+        await until(pilot, *READY)
         await pilot.press("i")
         await until(pilot, "Busy: busy with profile for pid 12")
 
@@ -383,7 +385,7 @@ def test_any_answer_to_stacks_is_drawn(value):
     async def body():
         app, _ = make(stacks=gives(value))
         async with app.run_test(size=SIZE) as pilot:
-            await until(pilot, "s Snap")
+            await until(pilot, *READY)
             await pilot.press("S")
             await until(pilot, "innermost frame first")
             assert "\x1b" not in text(app)
