@@ -76,7 +76,7 @@ def test_stacks_and_a_profile_of_a_running_training(tmp_path, training):
         terminal.keys("/")  # the trainers of other tests are on this machine too
         terminal.wait("filter: text")
         terminal.keys(*"acted_upon", "Enter")
-        terminal.wait(r"(?s)▸ acted_upon\.py .*s Snap", absent="no job matches")
+        terminal.wait(r"(?s)▸ acted_upon\.py .*step", absent="no job matches")
         terminal.keys("S")
         stacks = terminal.wait(r"(?s)Stacks of pid \d+, acted_upon\.py.*training, main")
         assert "one_step" in stacks or "acted_upon.py:" in stacks

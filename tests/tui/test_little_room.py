@@ -101,16 +101,16 @@ async def test_the_same_on_the_screen_of_processes():
 @pytest.mark.slow
 @in_loop
 async def test_no_key_is_promised_that_a_session_cannot_carry_out():
-    promised = ("s Snapshot", "p Profile", "S Stacks", "S shows the stacks")
+    promised = ("s Snapshot", "S Stacks", "S shows the stacks")
     stalled = jobs.ranks(stalled=True)
     for app, can in ((make_app(stalled), False), (test_trainer_actions.make(stalled)[0], True)):
         async with app.run_test(size=SMALL) as pilot:
             await until(pilot, "Devices")
             await pilot.press("enter")  # the keyboard begins at the job that stands still
             screen = await until(pilot, "Findings", "Enter Details", "do first")
-            assert [key in screen for key in promised] == [can] * 4
+            assert [key in screen for key in promised] == [can] * 3
             await pilot.press("escape", "P")
-            screen = await until(pilot, "Processes", "Filter")
+            screen = await until(pilot, "Processes", "q Back")
             assert ("K Signal" in screen) == can
 
 
