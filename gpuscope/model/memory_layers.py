@@ -28,7 +28,8 @@ def layers(host: HostView, device: DeviceView) -> dict[str, float]:
 
     They add up to the card; empty while its use is unknown.
 
-    What nobody can attribute (other users' bytes hidden by a container, say) counts as ``other``.
+    What nobody can attribute counts as ``other``: other users' bytes hidden by a container, say, or
+    those of a training whose allocator was not read yet.
     """
     used, total = device.number("used_bytes"), device.definition.total_bytes
     if used is None:
@@ -38,7 +39,8 @@ def layers(host: HostView, device: DeviceView) -> dict[str, float]:
     allocated = sum(a.number("allocated_bytes") or 0.0 for a in allocators)
     reserved = min(reserved, used)
     allocated = min(allocated, reserved)
-    inside = {t.process for a in allocators if (t := trainer_of(host, a)) is not None}
+    read = [a for a in allocators if a.number("reserved_bytes") is not None]
+    inside = {t.process for a in read if (t := trainer_of(host, a)) is not None}
     own = sum(
         u.number("used_bytes") or 0.0 for u in device.uses if u.process in inside and u.gone is None
     )

@@ -98,6 +98,11 @@ def test_a_label_gives_way_to_the_next_mark():
     assert drawn[29:33] == "│  ▲"
 
 
+def test_a_label_without_room_behind_its_mark_stands_in_front_of_it():
+    row = event_row([Tick(98.0, "begin", "accent", "train.py begins")], BINS, UNICODE)
+    assert text(row).rstrip().endswith(" train.py begins▸")
+
+
 @pytest.mark.slow
 @given(
     st.lists(

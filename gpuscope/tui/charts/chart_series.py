@@ -8,8 +8,18 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from math import inf
+from typing import NamedTuple
 
-from ...store.view import AllocView, DeviceView, Entity, Gone, History, HistoryOf, HostView
+from ...store.view import (
+    AllocView,
+    DeviceView,
+    Entity,
+    Gone,
+    History,
+    HistoryOf,
+    HostView,
+    TrainerView,
+)
 from .stacked import Layer
 
 HOLD_SECONDS = 6.0
@@ -22,8 +32,13 @@ LABELS = {
     "allocated": "allocated",
     "cached": "cached",
     "outside": "outside torch",
+    "driver": "not read",
     "other": "other",
 }
+"""The layers by token, bottom up. The driver's own reserve is no part of what is in use over time,
+so its grey is free for what a training held while its allocator was not read.
+"""
+Column = list[float | None]
 
 
 def at_moments(
@@ -56,57 +71,87 @@ def thin(history: History) -> History:
     return History(history.seconds[first::every], history.values[first::every])
 
 
-def _sum(columns: Sequence[Sequence[float | None]], count: int) -> list[float | None]:
-    """Return the sums for each moment.
-
-    A part that is unknown counts as 0.
-    """
-    return [sum(column[i] or 0.0 for column in columns) for i in range(count)]
-
-
 def device_layers(
     history: HistoryOf, host: HostView, device: DeviceView, seconds: float
 ) -> tuple[list[Layer], Sequence[float]]:
     """Return the layers of a device's memory over the last ``seconds``, bottom first.
 
-    They add up to what nvidia-smi showed.
+    They add up to what nvidia-smi showed. What a training held while its allocator was not read is
+    in none of torch's layers: from its start to the first reading, and in gaps.
     """
     used = history(device.id, "used_bytes", seconds)
-    moments, count = used.seconds, len(used)
+    moments = used.seconds
     # those that ended, too
     trainers = [t for t in host.trainers if any(a.gpu == device.id for a in t.allocators)]
-    allocators = [a for t in trainers for a in t.allocators if a.gpu == device.id]
-
-    def held_by(entities: Sequence[Entity], column: str) -> list[float | None]:
-        return _sum(
-            [at_moments(history(e.id, column, seconds), moments, e.gone) for e in entities],
-            count,
-        )
-
-    allocated, reserved = (
-        held_by(allocators, "allocated_bytes"),
-        held_by(allocators, "reserved_bytes"),
-    )
-    inside = {t.process for t in trainers}
-    uses = [u for p in host.processes if p.id in inside for u in p.uses if u.gpu == device.id]
-    if not allocators and not uses:
+    if not trainers:
         return [Layer("other", LABELS["other"], used.values)], moments
-    own = held_by(uses, "used_bytes")
-    parts: dict[str, list[float | None]] = {name: [] for name in LABELS}
+    held = [_held_by(history, host, one, device, moments, seconds) for one in trainers]
+    parts: dict[str, Column] = {name: [] for name in LABELS}
     for i, total in enumerate(used.values):
         if total is None:
             for values in parts.values():
                 values.append(None)
             continue
-        held = min(reserved[i] or 0.0, total)
-        live = min(allocated[i] or 0.0, held)
-        outside = min(max(0.0, (own[i] or 0.0) - held), total - held)
-        for name, value in zip(
-            LABELS, (live, held - live, outside, total - held - outside), strict=True
-        ):
+        reserved = allocated = own = unread = 0.0
+        for one in held:
+            if (read := one.reserved[i]) is not None:
+                reserved += read
+                allocated += one.allocated[i] or 0.0
+                own += max(one.own[i] or 0.0, read)
+            elif one.first <= moments[i] <= one.end:
+                process = one.own[i]  # where it is unknown, all that is left may be torch's
+                unread += total if process is None else process
+            else:
+                unread += one.own[i] or 0.0
+        inside = min(reserved, total)
+        live = min(allocated, inside)
+        outside = min(max(0.0, own - inside), total - inside)
+        unread = min(unread, total - inside - outside)
+        sizes = (live, inside - live, outside, unread, total - inside - outside - unread)
+        for name, value in zip(LABELS, sizes, strict=True):
             parts[name].append(value)
     kept = {name: values for name, values in parts.items() if name == "other" or any(values)}
     return [Layer(name, LABELS[name], values) for name, values in kept.items()], moments
+
+
+class _Held(NamedTuple):
+    """What a training held on a device at each moment, None where it was not read."""
+
+    reserved: Column
+    allocated: Column
+    own: Column
+    """What the driver says of its process."""
+    first: float
+    """The moment of the first reading of its allocator, and below that of its end."""
+    end: float
+
+
+def _held_by(
+    history: HistoryOf,
+    host: HostView,
+    trainer: TrainerView,
+    device: DeviceView,
+    moments: Sequence[float],
+    seconds: float,
+) -> _Held:
+    allocators = [a for a in trainer.allocators if a.gpu == device.id]
+    process = [p for p in host.processes if p.id == trainer.process]
+    uses = [u for p in process for u in p.uses if u.gpu == device.id]
+
+    def sums(entities: Sequence[Entity], column: str) -> Column:
+        columns = [at_moments(history(e.id, column, seconds), moments, e.gone) for e in entities]
+        known = [[v for column in columns if (v := column[i]) is not None] for i in at]
+        return [sum(values) if values else None for values in known]
+
+    at = range(len(moments))
+    read = [history(a.id, "reserved_bytes", seconds).seconds for a in allocators]
+    return _Held(
+        sums(allocators, "reserved_bytes"),
+        sums(allocators, "allocated_bytes"),
+        sums(uses, "used_bytes"),
+        min((one[0] for one in read if one), default=inf),
+        max(inf if a.gone is None else a.gone.monotonic_seconds for a in allocators),
+    )
 
 
 def allocator_layers(

@@ -26,7 +26,7 @@ class Tick(NamedTuple):
 
     ``kind`` is the glyph's name: oom, spared (an OOM that was survived), retry, stall,
     phase, or begin where a training begins.
-    ``label`` is written behind the glyph where there is room.
+    ``label`` is written behind the glyph where there is room, else in front of it.
     """
 
     seconds: float
@@ -48,11 +48,14 @@ def event_row(ticks: Sequence[Tick], bins: Bins, glyphs: Glyphs) -> Line:
         return []
     cells: Line = [(" ", "text")] * bins.count
     for at, tick in placed.items():
-        room = min((other for other in placed if other > at), default=bins.count) - at - 1
         cells[at] = (getattr(glyphs, tick.kind), tick.token)
-        if tick.label and len(tick.label) + 1 <= room:
-            for place, char in enumerate(tick.label, at + 1):
-                cells[place] = (char, "muted")
+    for at, tick in placed.items():
+        size = len(tick.label)
+        for first, last in ((at + 1, at + 1 + size), (at - size, at)):
+            around = cells[max(first - (first < at), 0) : last + (first > at)]
+            if size and first >= 0 and last <= bins.count and {text for text, _ in around} == {" "}:
+                cells[first:last] = [(char, "muted") for char in tick.label]
+                break
     return merged(cells)
 
 

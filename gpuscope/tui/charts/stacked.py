@@ -59,8 +59,8 @@ LEGEND = (
     ("retry", "warn", "retry"),
     ("stall", "bad", "stall"),
     ("phase", "accent", "phase"),
-    ("begin", "accent", "begins"),
 )
+"""The events that have no label of their own."""
 WARNING = "warn"
 PATTERN_CELLS = 4
 """A dotted line across a layer is drawn in one cell of this many."""

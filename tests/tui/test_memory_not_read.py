@@ -1,0 +1,65 @@
+"""What a training holds while its allocator is not read is in none of torch's layers."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuscope.model.memory_layers import layers
+from gpuscope.text.units import GIB
+from gpuscope.tui.charts.chart_series import device_layers
+from gpuscope.wire import frames as f
+from tests.fakes import views
+
+ALLOCATOR, USE = 413, 213  # of rank 0 on GPU 0
+USED, OWN, RESERVED = 69.7, 69.68, 67.7
+
+
+def silent(*stretches: tuple[float, float], use: bool = True) -> list[f.Frame]:
+    """A training whose rank 0 has no reading of its allocator in these seconds of its 20."""
+    frames = views.training()
+    samples = [frame for frame in frames if isinstance(frame, f.Sample)]
+    for number, sample in enumerate(samples):
+        if any(first <= number / 2 < last for first, last in stretches):
+            sample.a = [one for one in sample.a if one[0] != ALLOCATOR]
+        if not use:
+            sample.u = [one for one in sample.u if one[0] != USE]
+    return frames
+
+
+def over_time(frames: list[f.Frame]) -> dict[str, list[float | None]]:
+    """The layers of GPU 0 every half a second, in GiB."""
+    host, history = views.seen(frames)
+    found, moments = device_layers(history, host, host.devices[0], 60.0)
+    sums = [sum(values) for values in zip(*(one.values for one in found), strict=True)]
+    assert sums == pytest.approx([USED * GIB] * len(moments))
+    return {one.label: [v if v is None else v / GIB for v in one.values] for one in found}
+
+
+def test_before_the_first_reading_and_in_a_gap_the_process_is_not_read():
+    seen = over_time(silent((0, 5), (8, 17)))
+    for moment in (1.0, 4.5, 14.5, 16.5):  # a reading counts for 6 s, until 13.5
+        at = int(moment * 2)
+        assert seen["not read"][at] == pytest.approx(OWN, abs=0.01)
+        assert (seen["outside torch"][at], seen["allocated"][at]) == (0, 0)
+    for moment in (5.5, 10.0, 18.0):
+        at = int(moment * 2)
+        assert seen["not read"][at] == 0
+        assert seen["outside torch"][at] == pytest.approx(OWN - RESERVED, abs=0.01)
+
+
+def test_where_the_driver_names_no_process_a_gap_is_not_read_and_the_time_before_is_other():
+    seen = over_time(silent((0, 5), (8, 17), use=False))
+    assert (seen["not read"][2], seen["other"][2]) == (0, pytest.approx(USED))
+    assert (seen["not read"][30], seen["other"][30]) == (pytest.approx(USED), 0)
+    assert seen["other"][36] == pytest.approx(USED - RESERVED)
+
+
+def test_a_training_that_was_always_read_has_no_such_layer():
+    assert "not read" not in over_time(views.training())
+
+
+def test_the_bar_counts_what_was_not_read_yet_as_other():
+    host, _ = views.seen(silent((0, 20)))
+    split = layers(host, host.devices[0])
+    assert (split["outside"], split["allocated"]) == (0, 0)
+    assert split["other"] == pytest.approx(USED * GIB)
