@@ -14,6 +14,7 @@ from ..model.device_trainings import STARVED
 from ..model.look import Look
 from ..model.rank_times import Odd, evened_out, odd_rank
 from ..model.ranks import name_of
+from ..model.stalls import find_stall
 from ..model.step_time import input_share
 from ..model.time_cause import PAUSES, SETTINGS, Cause, Known
 from ..model.time_causes import ranked
@@ -67,10 +68,12 @@ class Judged:
 
 
 def rows(scene: LiveScene, job: JobView) -> Findings:
-    """Yields a finding for each cause in a job that is worth curing.
+    """Yields a finding for each cause in a job that is worth curing, none while the job hangs.
 
     If several ranks have the cause, the finding is about the one that loses most.
     """
+    if find_stall(job.trainers) is not None:
+        return  # its last minutes are of the hang, which is no habit of its steps
     best: dict[str, Finding] = {}
     ledgers = {trainer.key: recent(trainer) for trainer in living(job)}
     odd = odd_rank(ledgers)

@@ -13,6 +13,7 @@ from ..wire.frames import TrainerDef
 from .device_trainings import STARVED, recent_mean
 from .rank_pace import MOST, Slower, slower_rank
 from .ranks import median, name_of
+from .stalls import find_stall
 from .step_time import OWN, SPLIT, split_of
 
 STRAGGLES = 1.15
@@ -94,6 +95,8 @@ def straggler(
 ) -> Straggler | None:
     """Return the rank whose own work takes longer than that of the others, None without one.
 
+    There is none while the job hangs: the one that holds it up then is in :mod:`.stalls`.
+
     It does where it works much longer now and in each earlier window, or a little longer than the
     noise of some minutes explains. ``host`` has the wall clock.
 
@@ -102,6 +105,8 @@ def straggler(
     of them have to be known.
     """
     living = [trainer for trainer in ranks if trainer.gone is None]
+    if find_stall(living) is not None:
+        return None
     on_cpu = not any(trainer.definition.cuda for trainer in living)
     parts = [split_of(trainer) for trainer in living]
     own = _own_seconds(parts)

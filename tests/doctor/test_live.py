@@ -16,7 +16,7 @@ from gpuscope.doctor.finding import Finding, Report
 from gpuscope.doctor.order import rank
 from gpuscope.store.store import Store
 from gpuscope.wire import frames as f
-from tests.fakes import jobs, memories, views
+from tests.fakes import clocks, jobs, memories, views
 from tests.fakes.cases import each
 from tests.fakes.views import (
     GIB,
@@ -341,6 +341,19 @@ def test_a_stall_names_rank_line_and_collective():
     )
     assert finding.where.startswith("rank 3, GPU 3")
     assert "rank 3: last step 47" in text(finding)
+
+
+def test_a_hang_is_no_habit_of_the_rank_that_hangs():
+    def causes(stalled: bool) -> set[str]:
+        frames = jobs.ranks(stalled=stalled)
+        ids = [one.id for one in frames if isinstance(one, f.Def) and one.trainer is not None]
+        for entity in ids:
+            more = {"input": 9.0} if entity == ids[3] else {}
+            frames += [clocks.minute(entity, number, 5, **more) for number in range(5)]
+        return {finding.cause for finding in found(frames)}
+
+    assert "ranks.slow_input" in causes(False)
+    assert {one.partition(".")[0] for one in causes(True)} == {"stall"}
 
 
 @pytest.mark.parametrize(
