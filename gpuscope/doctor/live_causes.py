@@ -226,6 +226,7 @@ def _finding(
     return WORDINGS.finding(
         name,
         figures,
+        _own_fixes(ledger, cause) or None,
         severity="warning" if cause.warns and name != "look.small_batch" else "info",
         confidence=confidence,
         evidence=tuple(evidence),
@@ -233,6 +234,21 @@ def _finding(
         rank=cause.share,
         effect=gain(cause.share, (cause.low, cause.high), step, _what_a_cure_wins(cause, what)),
     )
+
+
+def _own_fixes(ledger: TimeLedger, cause: Cause) -> list[Fix]:
+    """Return the fixes of own code where its line is known: first to look at that line."""
+    from . import table
+
+    clock = cause.clock
+    if cause.name != "other" or clock is None or not clock.places or not ledger.seconds:
+        return []
+    (line, spent), name = clock.places[0], FINDINGS[cause.name][0]
+    path, space, function = clean(line, 160).partition(" ")
+    part = percent_text(spent / ledger.seconds)
+    figures = {"line": path.rpartition("/")[2] + space + function, "part": part}
+    usual = table.load()[WORDINGS.findings[name].pitfall].fixes_for(name)
+    return [*WORDINGS.fixes(["own-line"], figures), *usual]
 
 
 def _what_a_cure_wins(cause: Cause, what: str) -> str:

@@ -324,6 +324,18 @@ async def test_a_process_alone_is_no_rank():
     assert "all ranks" not in shown
 
 
+@in_loop
+async def test_a_job_with_a_finding_is_not_called_healthy_and_own_code_is_shown_by_its_line():
+    out = views.cpu_only()
+    data = {"m": 1, "seconds": 60.0, "steps": 100, "looks": 300}
+    data |= {"rows": "other 40.0 200|forward 20.0 100", "places": "other 36.0 /x/train.py:72 main"}
+    ids = [one.id for one in out if isinstance(one, f.Def) and one.trainer is not None]
+    out += [f.Event(one, "time", 2, "", data) for one in ids]
+    holds_up = "◆ Other code of the script holds up the training for 67 % of the last 1 min"
+    shown = await job_screen(out, (150, 40), holds_up, "Look at train.py:72 main: 60 % of the time")
+    assert "healthy" not in shown
+
+
 def test_what_to_do_first_about_a_hang_are_keys_where_the_job_can_be_asked():
     fixes = (Fix(title="Read them", command="gpuscope attach 7", now=True), Fix(title="Find it."))
     finding = Finding(

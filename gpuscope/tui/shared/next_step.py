@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from ...doctor.finding import SEVERITY_TOKENS
 from ...doctor.steps import KILL, STACKS, steps_of
 from ...model.job_state import device_ids, living_members
 from ...text.styled import Line
 from ..shell.keymap import key_of
+from ..theme import Glyphs
 
 if TYPE_CHECKING:
     from ...store.view import HostView, JobView
@@ -59,6 +61,15 @@ def first_step(
 def case_of_job(host: HostView, job: JobView, cases: Sequence[Case]) -> Case | None:
     """Return the gravest finding about a job, None where all is well."""
     return next((one for one in cases if one.grave and _is_of(one, host, job)), None)
+
+
+def finding_line(case: Case | None, glyphs: Glyphs) -> Line:
+    """Return a finding in a line with the sign of its severity; nothing without one."""
+    if case is None:
+        return []
+    found = case.finding
+    sign = glyphs.bad if found.severity == "problem" else glyphs.warn
+    return [(f"{sign} ", SEVERITY_TOKENS[found.severity]), (found.title, "text")]
 
 
 def _is_of(case: Case, host: HostView, job: JobView) -> bool:

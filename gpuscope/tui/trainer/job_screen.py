@@ -20,7 +20,7 @@ from ...text.styled import Line
 from ...text.units import window_text
 from ..doctor.cure import steps_lines
 from ..shared.event_rows import event_lines
-from ..shared.next_step import case_of_job, next_lines
+from ..shared.next_step import case_of_job, finding_line, next_lines
 from ..shared.step_split import tokens_of
 from ..shared.trainer_actions import open_act
 from ..shell.keymap import bindings_of
@@ -122,9 +122,12 @@ class JobScreen(FullScreen):
         sent = self.session.happened.stopped
         live = not self.session.why_not("stacks")
         told = "cure" in self._charts.shown  # a panel of its own says it with the code
-        first = () if told else next_lines(host, job, self.session.doctor.cases, live)
+        cases = self.session.doctor.cases
+        first = () if told else next_lines(host, job, cases, live)
         brief = self.size.height < BRIEF_ROWS
-        found = standing_out(host, job, self.session.history, first, sent, brief, cells)
+        finding = finding_line(case_of_job(host, job, cases), self._glyphs)
+        history = self.session.history
+        found = standing_out(host, job, history, first, sent, brief, cells, finding)
         notes = styled.hang_lines(found, cells)
         self._notes.show(notes)
         # the lines at the top and at the bottom; panels have frames, the table a header

@@ -72,11 +72,13 @@ def standing_out(
     sent: Mapping[int, str] = NOTHING_SENT,
     brief: bool = False,
     cells: int = MANY_CELLS,
+    finding: Line | None = None,
 ) -> Iterable[Line]:
     """Return what stands out of a job in sentences, the worst first.
 
     With ``brief`` figures that the ranks and the charts show too are left out of a job that is not
-    well. One line says so where nothing does. ``first`` says what to do about the worst.
+    well. One line says so where nothing does: ``finding`` where the Doctor has one, else that the
+    job is healthy. ``first`` says what to do about the worst.
     """
     if end_of(job) is not None:
         yield from end_notes(job, sent)
@@ -98,7 +100,7 @@ def standing_out(
     well: Line = [("healthy: ", "text"), (calm, "muted")] if steps else [("no step yet", "muted")]
     if pace.stopped and not lines:
         lines = [[("no step: ", "warn"), (pace.text or "none has ended yet", "text")]]
-    yield from lines or [[("● ", "ok"), *well]]
+    yield from lines or [finding or [("● ", "ok"), *well]]
     yield from first
     brief = bool(lines) and (brief or bool(broken))
     if not brief and find_stall(living) is None:
