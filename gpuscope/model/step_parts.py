@@ -21,6 +21,8 @@ from .stragglers import Straggler, straggler
 from .time_ledger import WORDS, TimeLedger, recent
 
 MAX_RANKS = 64
+LEAST_SECONDS = 5.0
+"""Of a wall clock that is shown: a shorter one is of its first look or two."""
 
 
 class Reported(NamedTuple):
@@ -49,9 +51,10 @@ class StepParts:
 def reported(ranks: Sequence[TrainerView], slow: Straggler | None) -> Reported | None:
     """Return the rank whose ledger is shown first, None where no rank has one.
 
-    ``slow`` is the straggler among them.
+    ``slow`` is the straggler among them. A ledger that has only just begun is left out.
     """
-    known = {name_of(t): t for t in ranks[:MAX_RANKS] if t.minutes and recent(t).steps}
+    told = [(t, recent(t)) for t in ranks[:MAX_RANKS] if t.minutes]
+    known = {name_of(t): t for t, seen in told if seen.steps and seen.seconds >= LEAST_SECONDS}
     if not known:
         return None
     waited_for = name_of(slow.trainer) if slow is not None else None

@@ -123,11 +123,12 @@ def brief_duration_text(seconds: float) -> str:
 
 
 def window_text(seconds: float) -> str:
-    """Return a length of time that somebody chose, a round one: ``30 s``, ``1.5 h``."""
+    """Return the length of a window: ``30 s``, ``1.5 h``; ``4m 01s`` where it is no round one."""
     for unit, name in ((3600, "h"), (60, "min"), (1, "s")):
         if seconds >= unit and 2 * seconds % unit == 0:
-            return f"{seconds / unit:g} {name}"
-    return duration_text(seconds)
+            short = unit > 1 or seconds < 60
+            return f"{seconds / unit:g} {name}" if short else age_text(seconds)
+    return brief_duration_text(seconds)
 
 
 def age_text(seconds: float) -> str:

@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from gpuscope.model.rank_times import odd_sentence, rank_to_report
+from gpuscope.model.step_parts import step_parts
 from gpuscope.model.time_causes import ranked
 from gpuscope.model.time_ledger import FEW_LOOKS, interval, read
+from gpuscope.wire.frames import Def, Event
+from tests.fakes import views
 
 
 def minute(rows: dict[str, tuple[float, int]], **more: Any) -> dict[str, Any]:
@@ -120,6 +123,21 @@ def test_what_is_not_attributed_is_a_row_even_where_it_is_nothing():
         ("unattributed", 0.0),
     ]
     assert read(answer()).whole == ()
+
+
+def test_a_wall_clock_that_has_only_just_begun_is_not_shown():
+    def basis(seconds: float) -> str | None:
+        frames = views.cpu_only()
+        (entity,) = (one.id for one in frames if isinstance(one, Def) and one.trainer is not None)
+        data: dict[str, Any] = {"m": 1, "seconds": seconds, "steps": 9, "looks": 30}
+        data |= {"rows": f"other {seconds} 30", "places": ""}
+        frames.append(Event(entity, "time", 2, "", data))
+        parts = step_parts(views.host_in(views.store_of(frames)).trainers)
+        return parts.basis if parts is not None else None
+
+    assert basis(2.0) is None
+    assert basis(41.0) == "last 41 s"
+    assert basis(241.0) == "last 4m 01s"
 
 
 def test_the_rank_that_is_named_is_the_odd_one_else_the_one_waited_for_else_the_slowest():

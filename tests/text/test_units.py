@@ -170,7 +170,7 @@ def test_ages_in_one_unit():
     ]
 
 
-def test_a_chosen_length_of_time_is_a_round_one():
+def test_a_window_that_is_no_round_one_is_written_like_an_age():
     assert [window_text(seconds) for seconds in (30, 60, 90, 600, 3600, 5400)] == [
         "30 s",
         "1 min",
@@ -179,7 +179,7 @@ def test_a_chosen_length_of_time_is_a_round_one():
         "1 h",
         "1.5 h",
     ]
-    assert window_text(437) == "437 s"
+    assert [window_text(seconds) for seconds in (46, 158, 241.2)] == ["46 s", "2m 38s", "4m 01s"]
 
 
 def test_two_sides_of_a_figure_have_one_unit():

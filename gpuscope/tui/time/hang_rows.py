@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ...model.time_ledger import TimeLedger
-from ...text.units import duration_text, percent_text, window_text
+from ...text.units import brief_duration_text, percent_text, window_text
 from ..theme import Glyphs
 from ..widgets.bars import Bar
 from ..widgets.table import Cell, Column, TableRow
@@ -35,7 +35,7 @@ def hang_rows(ledger: TimeLedger, tokens: Mapping[str, str], glyphs: Glyphs) -> 
         token = tokens.get(row.name, "other")
         cells: dict[str, Cell] = {
             "row": [(glyphs.fill(token), token), (f" {row.words}", "text")],
-            "step": [(duration_text(row.seconds), "text")],
+            "step": [(brief_duration_text(row.seconds), "text")],
             "share": [(percent_text(row.share), "text")],
             "bar": Bar(((row.share, token),), 1.0),
         }
