@@ -5,6 +5,8 @@ from __future__ import annotations
 from gpuscope.text import styled
 from gpuscope.tui.overview.job_list import HEADINGS, JobList, columns_in, narrowed
 from gpuscope.tui.shared.job_rows import JobLine, _fold_ended
+from tests.fakes import views
+from tests.tui.pilot import at_the_jobs, in_loop, make_app, until
 
 CELLS = {
     "gpu": "0, 1",
@@ -53,3 +55,28 @@ def test_the_job_with_a_problem_is_first_and_what_ended_is_last():
     lines = [ended, line("well.py"), line("stuck.py", kind="bad")]
     order = [one.cells["job"][0] for one in _fold_ended(lines, ["k"])]
     assert order == ["stuck.py", "well.py", "ended.py"]
+
+
+@in_loop
+async def test_the_cursor_goes_to_the_ends_of_the_list_of_jobs_and_by_pages():
+    frames = views.training(4.0)
+    for i in range(9):
+        frames += views.trainer(50000 + i, i % 3, 1, "ada", True, f"job-{i}", f"other{i}.py")
+    app = make_app(frames)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, "Jobs")
+        await at_the_jobs(pilot)
+        jobs = app.screen.query_one("#jobs", JobList)
+        last = len(jobs._lines) - 1
+        assert last >= 9
+        for to_end, to_start in (("end", "home"), ("G", "g")):
+            await pilot.press(to_end)
+            assert jobs._cursor == last
+            await pilot.press(to_start)
+            assert jobs._cursor == 0
+        await pilot.press("pagedown")
+        page = jobs._cursor
+        assert 1 <= page < last
+        await pilot.press("pageup")
+        assert jobs._cursor == 0
+        assert app.session.notices.current is None

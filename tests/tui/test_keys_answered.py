@@ -86,6 +86,7 @@ async def test_what_is_said_about_a_key_goes_with_the_next_key():
         await until(pilot, "Devices")
         await pilot.press("c")
         await until(pilot, "Counters on Memory (2)")
+        assert "Enter Details" in text(app).splitlines()[-1], "a notice leaves keys their room"
         await pilot.press("2")
         await until(pilot, "Where the bytes are", absent="Counters on Memory (2)")
         assert not any("Counters" in notice.text for notice in app.session.notices.all)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import events
+from textual.binding import BindingType
 from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
@@ -14,6 +15,7 @@ from ...text import styled
 from ...text.styled import Line
 from ..cells import visible_line
 from ..charts.strips import strip_of
+from ..shell.keymap import bindings_of
 from ..theme import Tokens
 from ..widgets.program import program
 from ..widgets.text import Lines
@@ -47,6 +49,8 @@ async def go_to_finding(widget: Widget, key: str) -> None:
 class FindingList(Lines, can_focus=True):
     """A line for each finding, with a cursor while the list has the keyboard."""
 
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("FindingList")]
+
     class Opened(Message):
         """The finding with this key is to be looked at."""
 
@@ -78,6 +82,12 @@ class FindingList(Lines, can_focus=True):
             at = places.index(self._cursor) + by
             self._cursor = places[max(0, min(len(places) - 1, at))]
         self.repaint()
+
+    def action_edge(self, direction: int) -> None:
+        """Move the cursor to the first (-1) or last (1) finding."""
+        self.move(direction * len(self._keys))
+
+    action_page = action_edge  # the list has no more lines than there is room for
 
     def open(self) -> None:
         """Ask for the finding under the cursor."""

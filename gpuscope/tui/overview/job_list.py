@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import events
+from textual.binding import BindingType
 from textual.geometry import Size
 from textual.message import Message
 from textual.strip import Strip
@@ -21,6 +22,7 @@ from ...text.styled import Line, Piece
 from ...text.width import cells as text_cells
 from ..cells import fit
 from ..charts.strips import Painted, strip_of
+from ..shell.keymap import bindings_of
 from ..terminal.natural_height import height_changed
 from ..theme import Tokens
 from ..widgets.table import THUMB, thumb
@@ -118,6 +120,7 @@ class JobList(Painted, can_focus=True):
     """
 
     DEFAULT_CSS = "JobList { height: auto; }"
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("JobList")]
 
     class Moved(Message):
         """The user has put the cursor on a job."""
@@ -199,6 +202,21 @@ class JobList(Painted, can_focus=True):
             self._cursor = max(0, min(len(self._lines) - 1, self._cursor + by))
             self.post_message(self.Moved())
             self.repaint()
+
+    def action_page(self, direction: int) -> None:
+        """Move the cursor by as many jobs as have room beside the one it is on."""
+        room, by = self.size.height - self._fixed, 0
+        ahead = self._lines[self._cursor :] if direction > 0 else self._lines[self._cursor :: -1]
+        for line in ahead:
+            room -= 1 + len(self._below(line, self._inner))
+            if room < 0:
+                break
+            by += 1
+        self.move(direction * max(by - 1, 1))
+
+    def action_edge(self, direction: int) -> None:
+        """Move the cursor to the first (-1) or last (1) job."""
+        self.move(direction * len(self._lines))
 
     def worst(self) -> int | None:
         """Return the place of the first job that stands still, None where none does."""

@@ -182,6 +182,14 @@ def ends_beside(taken: int, ends: Sequence[Hint], width: int) -> list[Hint]:
     return short if taken + _cells(short) <= width or taken > width else []
 
 
+def beside(taken: int, own: Sequence[Hint], ends: Sequence[Hint], width: int) -> list[Hint]:
+    """Return the first keys of the left that have room between a sentence and the right end."""
+    left = list(own)
+    while left and taken + _cells(left) + _cells(ends) > width:
+        del left[-1]
+    return left
+
+
 def _with_count(right: Sequence[Hint], ends: Sequence[Hint], left_out: int) -> list[Hint]:
     """Return the right end whose help says how many keys are not named."""
     if not left_out:

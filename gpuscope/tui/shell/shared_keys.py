@@ -34,6 +34,11 @@ at the bottom.
 MOVE_ROWS = Key(
     (("j,down", "move(1)"), ("k,up", "move(-1)")), "Move", "to the next row, or the one before"
 )
+PAGE_ROWS = Key(
+    (("pagedown,ctrl+f", "page(1)"), ("pageup,ctrl+b", "page(-1)")),
+    "Page",
+    "a page further, or back",
+)
 ENDS = Key((("home,g", "edge(-1)"), ("end,G", "edge(1)")), "Ends", "to the first row, or the last")
 ZOOM = Key(
     (("z,minus", "zoom(1)"), ("Z,plus,equals_sign", "zoom(-1)")),

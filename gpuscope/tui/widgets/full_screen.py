@@ -166,7 +166,7 @@ class FullScreen(ClosesOnce, ModalScreen[None]):
     def say_keys(self, keys: Sequence[Hint], session: Session | None = None) -> None:
         """Show these keys in the line at the bottom, and those that every screen has.
 
-        While it is new, what ``session`` has to say takes their place.
+        While it is new, what ``session`` has to say comes before them.
         """
         notice = session.notices.current if session is not None else None
         token = "text" if notice is None or notice.severity == "ok" else notice.severity

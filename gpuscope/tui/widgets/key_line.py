@@ -15,7 +15,7 @@ from ...text import styled
 from ...text.styled import Line, Piece
 from ..charts.strips import Painted, strip_of
 from ..shell.entries import Hint
-from ..shell.footer import ends_beside, fitted, hint_pieces
+from ..shell.footer import beside, ends_beside, fitted, hint_pieces
 from ..shell.notices import SHOWN_SECONDS, shortened
 from ..theme import Tokens
 
@@ -23,7 +23,8 @@ from ..theme import Tokens
 class KeyLine(Painted):
     """The keys that do something here and now, the most important first.
 
-    The keys at the right end stay at any width, and beside a notice.
+    The keys at the right end stay at any width, and beside a notice, which takes the cells that
+    it needs from the others.
     """
 
     DEFAULT_CSS = "KeyLine { height: 1; dock: bottom; background: $background; }"
@@ -50,9 +51,10 @@ class KeyLine(Painted):
             self.repaint()
 
     def say(self, notice: Sequence[Piece]) -> None:
-        """Show a notice in the place of the keys, or with no pieces the keys again.
+        """Show a notice before the keys, or with no pieces the keys alone.
 
-        It is shortened where it is too long; the keys at the right end stay.
+        It is shortened where it is too long; the keys at the right end stay, and of the others
+        those that have room.
         """
         if tuple(notice) != self._notice:
             self._notice = tuple(notice)
@@ -76,7 +78,9 @@ class KeyLine(Painted):
     def _fitted(self, width: int) -> tuple[list[Hint], list[Hint]]:
         """Return the keys that the line has at a width, at the left and at the right."""
         if notice := self._told or self._notice:
-            return [], ends_beside(styled.cells(notice) + 2, self._ends, width)
+            taken = styled.cells(notice) + 2
+            ends = ends_beside(taken, self._ends, width)
+            return beside(taken, self._typing or self._own, ends, width), ends
         if self._typing:
             return fitted(self._typing, (), width)
         return fitted(self._own, self._ends, width)
@@ -84,11 +88,13 @@ class KeyLine(Painted):
     def paint(self, width: int, height: int, tokens: Tokens) -> list[Strip]:
         left, right = self._fitted(width)
         ends = [piece for hint in right for piece in hint_pieces(hint)]
+        keys = [piece for hint in left for piece in hint_pieces(hint)]
         if notice := self._told or self._notice:
             room = width - styled.cells(ends) - 2
             line: Line = [(" ", "text"), *_cut(notice, room, tokens.glyphs.ellipsis)]
+            line += [(" ", "text"), *keys] if keys else []
         else:
-            line = [piece for hint in left for piece in hint_pieces(hint)]
+            line = keys
         gap = max(0, width - styled.cells(line) - styled.cells(ends))
         return [strip_of([*line, (" " * gap, "text"), *ends], width, tokens)]
 
@@ -96,7 +102,9 @@ class KeyLine(Painted):
         """A click on a key does what the key does."""
         left, right = self._fitted(self.size.width)
         start_right = self.size.width - sum(styled.cells(hint_pieces(hint)) for hint in right)
-        for hints, start in ((left, 0), (right, start_right)):
+        notice = self._told or self._notice
+        start_left = styled.cells(notice) + 2 if notice else 0
+        for hints, start in ((left, start_left), (right, start_right)):
             for hint in hints:
                 end = start + styled.cells(hint_pieces(hint))
                 if start <= event.x < end:
