@@ -32,5 +32,5 @@ def link_state(host: HostView) -> LinkState:
     if link.failed:
         return LinkState("bad", "unreachable", why or "the connection ended")
     if link.state == "stale":  # for how long stands beside the state, and grows there
-        return LinkState("warn", "stale", "connected, but no data comes")
+        return LinkState("warn", "stale", "connected, but no data")
     return LinkState("idle", "queued" if "queued" in why else "connecting", why)

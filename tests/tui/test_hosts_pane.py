@@ -27,6 +27,7 @@ from gpuscope.tui.hosts.rows import without_domain
 from gpuscope.tui.shell.session import Session
 from gpuscope.tui.theme import Tokens
 from tests.fakes import fleet, views
+from tests.fakes.cases import each
 from tests.store.test_many_hosts import pid_of, remote_source
 from tests.tui.pilot import in_loop, make_app, until
 from tests.tui.snapshots import grid, text
@@ -90,6 +91,19 @@ async def test_several_hosts_begin_with_all_of_them_the_worst_first():
         assert "Hang: rank 3 is stuck at data.py:88 in __getitem__" in shown, (
             "in full below the table"
         )
+
+
+@each("size", [(80, 24), (120, 40), (200, 60)])
+@in_loop
+async def test_the_host_that_hangs_has_its_sentence_and_its_first_step(size):
+    app = app_of(SIX)
+    async with app.run_test(size=size) as pilot:
+        await settled(pilot)
+        shown = await until(pilot, "do first: Enter, S shows the stacks of its threads, K ends")
+        box = shown[: shown.index("do first:")].splitlines()[-3:]
+        told = " ".join(line.strip("│ ") for line in box)
+        assert "▲ Hang: rank 3 is stuck at data.py:88 in __getitem__; ranks 0–2" in told
+        assert "STEP TIME" in shown
 
 
 @in_loop
@@ -293,7 +307,7 @@ def test_real_agents_one_hung_one_killed_one_shut(tmp_path: Path, monkeypatch: p
             await until(pilot, "5 hosts: ▲ 1 unreachable · 4 ok", "denied · no retry")
             os.kill(pid_of(agents[0]), signal.SIGSTOP)
             os.killpg(pid_of(agents[1]), signal.SIGKILL)
-            await until(pilot, "◆ 1 stale", "connected, but no data comes")
+            await until(pilot, "◆ 1 stale", "connected, but no data")
             assert any("h0" in notice.text for notice in session.notices.all), "the log has it"
             said = session.notices.current  # of a link that ended before the hosts were on screen
             assert said is None or said.text.startswith("ended: shut"), (
@@ -411,7 +425,7 @@ async def test_why_a_host_cannot_be_reached_is_told_in_full_in_its_row(size):
         assert "no gpuscope there · gpuscope deploy juliett" in row
         (stale,) = (line for line in shown.splitlines() if "◆ delta" in line)
         assert "stale 4" in stale
-        assert "connected, but no data comes" in stale
+        assert "connected, but no data" in stale
         assert ("LINK" in shown) == (size[0] >= 100)
 
 
@@ -419,5 +433,5 @@ async def test_why_a_host_cannot_be_reached_is_told_in_full_in_its_row(size):
 async def test_a_small_terminal_has_the_devices_of_a_host_below_a_few_hosts():
     app = app_of(SIX, "fleet")
     async with app.run_test(size=(80, 24)) as pilot:
-        screen = await until(pilot, "6 hosts", "Devices of bravo, 5 of 8", "stalled at data.py:88")
+        screen = await until(pilot, "6 hosts", "Devices of bravo, 4 of 8", "stalled at data.py:88")
         assert screen.index("alpha") < screen.index("Devices of bravo")

@@ -127,7 +127,7 @@ def test_a_host_that_never_answered_says_why(link, state, grade, said):
 def test_what_is_stale_keeps_its_figures_and_loses_its_troubles():
     found = summarise(host("stalled", link=Link("stale", "no data for 12 s", 12.0)))
     assert (found.grade, found.state, found.devices) == (Grade.STALE, "stale", 8)
-    assert found.words == ((Grade.STALE, "connected, but no data comes"),)
+    assert found.words == ((Grade.STALE, "connected, but no data"),)
     row = host_row(found, TOKENS, missing=Missing(12.0))
     assert row.cells["state"] == [("stale 12s", "warn")]
     assert row.cells["load"][0][1] == "faint"  # type: ignore[index]
@@ -427,7 +427,7 @@ def test_the_columns_that_matter_stay(terminal):
     placed = {column.key: cells for column, cells in lay_out(columns("worst", terminal), inner, 1)}
     assert {"mark", "host", "state", "busy", "free", "load", "pace", "worst"} <= set(placed)
     assert sum(placed.values()) + len(placed) - 1 <= max(inner, 68)
-    if terminal >= 80:
+    if terminal >= 100:
         assert "tensor" in placed
     if terminal >= 120:
         assert {"memory", "meter", "job"} <= set(placed)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .summary import HostSummary
 
 TINY_ROWS, ROOMY_ROWS, CHART_ROWS = 20, 32, 9
-DETAIL_ROWS, BARE_DETAIL_ROWS = 4, 2
+DETAIL_ROWS, BARE_DETAIL_ROWS = 4, 3
 MORE_CELLS = "  (+1)"
 """What follows the worst in the row of a host with which more is wrong."""
 CHART_SECONDS = 4.0
@@ -178,7 +178,8 @@ class FleetPane(Pane):
         missing = HERE if one.current else self._fleet.missing(one)
         cells = max(20, self._terminal[0] - 6)
         said = self._terminal[1] >= ROOMY_ROWS and self._row_has_first(one)
-        return list(detail_lines(one, missing, cells, rows, self._hosts.tokens, said))
+        steps = self._fleet.steps(one)
+        return list(detail_lines(one, missing, cells, rows, self._hosts.tokens, said, steps))
 
     def _row_has_first(self, one: HostSummary) -> bool:
         """Return whether the row of a host has the first thing that is wrong with it in full."""
@@ -189,7 +190,9 @@ class FleetPane(Pane):
     def _row_says_all(self, one: HostSummary) -> bool:
         """Return whether there is nothing to say of a host that its row does not say."""
         known = not one.words or (len(one.words) == 1 and self._row_has_first(one))
-        return known and one.state not in AWAY
+        steps = self._fleet.steps(one)
+        told = not any(text in steps for _, text in one.words)
+        return known and told and one.state not in AWAY
 
     def _most_device_rows(self) -> int:
         """Return the rows of a table with the devices of the largest host, including its frame."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
+from ...doctor.steps import STACKS
 from ...model.device_state import NEARLY_FULL
 from ...text import styled
 from ...text.clock import clock_text
@@ -27,6 +30,10 @@ from ..widgets.bars import Meter
 from ..widgets.table import Cell, Column, TableRow
 from .summary import HERE, Grade, HostSummary, HostTotals, Missing
 
+if TYPE_CHECKING:
+    from ...doctor.finding import Fix
+
+NO_STEPS: Mapping[str, Fix] = MappingProxyType({})
 COLUMNS = (
     Column("mark", "", 1),
     Column("host", "HOST", 12, flex=2, most=28),
@@ -49,7 +56,7 @@ WIDE_COLUMNS, WIDE_WORST, WORST = 100, 29, 24
 """The width from which a terminal counts as wide, and the least cells of the column of the worst
 finding on a wide and on a narrow one.
 """
-NARROW_CELLS = 35
+NARROW_CELLS = 37
 """The cells that frame, gaps and the four figures take in a narrow table."""
 SORT_TITLES = {
     "worst": ("worst", "WORST"),
@@ -95,8 +102,6 @@ def columns(
     share = width // 3 - 2 if wide else width - NARROW_CELLS - max(host, len("HOST"))
     widths = {"host": host, "worst": max(least, min(worst, share))}
     out = [c._replace(width=max(c.width, widths.get(c.key, 0))) for c in COLUMNS]
-    if not wide:
-        out = [c._replace(width=7, title="A STEP") if c.key == "pace" else c for c in out]
     if longest:
         cells = max(host, len("HOST"))
         out = [
@@ -319,19 +324,28 @@ def room_pieces(now: HostTotals, cells: int) -> Line:
 
 
 def detail_lines(
-    one: HostSummary, missing: Missing, cells: int, rows: int, tokens: Tokens, said: bool = False
+    one: HostSummary,
+    missing: Missing,
+    cells: int,
+    rows: int,
+    tokens: Tokens,
+    said: bool = False,
+    steps: Mapping[str, Fix] = NO_STEPS,
 ) -> list[Line]:
     """Return all that is wrong with a host, in full as far as ``rows`` reach.
 
-    Where its row has ``said`` the first of it, that is left out. Where nothing is wrong besides, it
+    ``steps`` are what to do first, by the words they are for. Where its row has ``said`` the first
+    of it, and there is nothing to do about it, that is left out. Where nothing is wrong besides, it
     names the host's job.
     """
     lines: list[Line] = []
     if one.state in AWAY:
         lines += missing_lines(one, missing, cells)
-    for grade, text in one.words[said:]:
+    for grade, text in one.words[said and not _first_step(one, steps) :]:
         glyph, token = mark_of(grade, tokens.glyphs)
         lines += styled.hang([(f"{glyph} ", token)], [(text, "text")], cells)
+        if text in steps:
+            lines.append(styled.cut([("  do first: ", "accent"), *_step(steps[text])], cells))
     if not lines:
         what = one.job or ("nothing runs here" if one.answered else "no reading so far")
         where = f" · {one.free} of {one.devices} GPUs free" if one.free and one.devices else ""
@@ -344,6 +358,22 @@ def detail_lines(
             ]
         ]
     return lines[:rows]
+
+
+def _first_step(one: HostSummary, steps: Mapping[str, Fix]) -> bool:
+    return bool(one.words) and one.words[0][1] in steps
+
+
+def _step(fix: Fix) -> Line:
+    """Return a first step in words, with the keys that lead to it from the list of hosts."""
+    opens: Piece = (key_of("open"), "bold accent")
+    if STACKS.fullmatch(fix.command):
+        stacks: Piece = (key_of("stacks"), "bold accent")
+        ends: Piece = (key_of("signal"), "bold accent")
+        shows: Piece = (" shows the stacks of its threads, ", "text")
+        return [opens, (", ", "text"), stacks, shows, ends, (" ends the job", "text")]
+    how: Line = [(" · ", "faint"), opens, (f" {key_of('doctor')}: how", "muted")]
+    return [(fix.title.rstrip("."), "text"), *how]
 
 
 def missing_lines(one: HostSummary, missing: Missing, cells: int) -> list[Line]:

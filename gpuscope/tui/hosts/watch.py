@@ -19,7 +19,7 @@ from .order import SORTS, Order
 from .summary import Grade, HostSummary, HostTotals, Missing, Word, summarise, totals
 
 if TYPE_CHECKING:
-    from ...doctor.finding import Finding, Pitfall
+    from ...doctor.finding import Finding, Fix, Pitfall
     from ...store.store import Store
     from ...store.view import HistoryOf, HostView, View
 
@@ -57,6 +57,8 @@ class Fleet:
         self._summed: dict[str, float] = {}
         self._across: dict[str, list[Word]] = {}
         self._found: dict[str, tuple[float, tuple[Word, ...]]] = {}
+        self._steps: dict[str, dict[str, Fix]] = {}
+        """For each host, what to do first about a finding, by the words of the finding."""
         self._away: dict[str, float] = {}
         """For each host, when the viewer saw it become unreachable."""
         self._stopped: float | None = None
@@ -81,6 +83,10 @@ class Fleet:
         if age is None:
             age = now - self._away.get(one.key, now)
         return Missing(age, None if one.retry_at is None else max(0.0, one.retry_at - now))
+
+    def steps(self, one: HostSummary) -> Mapping[str, Fix]:
+        """Return what to do first about what is wrong with a host, by the words for it."""
+        return self._steps.get(one.key, {})
 
     @property
     def all(self) -> tuple[HostSummary, ...]:
@@ -184,6 +190,7 @@ class Fleet:
     def _examine(self, host: HostView, table: Mapping[str, Pitfall]) -> tuple[Word, ...]:
         from ...doctor import live, postmortem_end, report
         from ...doctor.live_states import OF_A_STATE
+        from ...doctor.steps import steps_of
 
         if self._store() is None:
             return ()
@@ -193,11 +200,10 @@ class Fleet:
         except Exception:  # a rule that fails must not end the screen
             log.exception("a rule failed")
             return ()
-        words = [
-            word
-            for one in (*runs.findings, *ends.findings)
-            if one.cause not in OF_A_STATE and (word := _word(one)) is not None
-        ]
+        told = [one for one in (*runs.findings, *ends.findings) if one.cause not in OF_A_STATE]
+        words = [word for one in told if (word := _word(one)) is not None]
+        steps = {one.title: steps_of(one, host.link.state == "replay")[:1] for one in told}
+        self._steps[host.key] = {title: first for title, some in steps.items() for first in some}
         return tuple(sorted(words, key=lambda word: word[0]))
 
 
