@@ -17,17 +17,19 @@ pytest.importorskip("torch")
 NO_DRIVER = """
 import torch
 
-def no_device(*_, **__):
-    raise RuntimeError("CUDA error: no CUDA-capable device is detected")
+def no_device():  # one for each name, since torch's compiler tells functions apart
+    def asked(*_, **__):
+        raise RuntimeError("CUDA error: no CUDA-capable device is detected")
+    return asked
 
 # As a build with CUDA is on a machine without a device: built, and every question reaches a driver that is not there.
 torch.backends.cuda.is_built = lambda: True
 for name in dir(torch._C):
     if name.startswith("_cuda_"):
-        setattr(torch._C, name, no_device)
+        setattr(torch._C, name, no_device())
 for name in ("is_current_stream_capturing", "mem_get_info", "get_device_properties", "synchronize", "current_stream",
              "initial_seed", "memory_stats", "Stream", "Event"):
-    setattr(torch.cuda, name, no_device)
+    setattr(torch.cuda, name, no_device())
 from gpuscope.predict.request import Request
 from gpuscope.predict.tracing import steps
 
