@@ -16,7 +16,15 @@ from gpuscope.text.styled import Piece
 from gpuscope.text.units import GIB
 from gpuscope.tui.charts.marks import Tick
 from gpuscope.tui.charts.stack_axis import axis_top, unit_of
-from gpuscope.tui.charts.stacked import Layer, Peak, StackedChart, _draw, _edges, stack_columns
+from gpuscope.tui.charts.stacked import (
+    Layer,
+    Peak,
+    StackedChart,
+    _draw,
+    _draw_line,
+    _edges,
+    stack_columns,
+)
 from gpuscope.tui.theme import MONOCHROME, UNICODE, Glyphs, Tokens
 from tests.tui.snapshots import grid, run, text
 
@@ -328,7 +336,8 @@ def test_events_steps_and_a_peak_are_drawn_where_there_is_room() -> None:
 
     for height in (20, 8, 5):
         run(One, body, 60, height)
-    assert "▲" in found[20][-4]
+    assert "▲" in found[20][-2]
+    assert "┬" in found[20][-4], "no row stands between the areas and their axis"
     assert found[20][-1].startswith("step")
     assert "╵120" in found[20][-1]
     line = next(row for row, text_ in enumerate(found[20]) if "╌╌╌" in text_)
@@ -371,6 +380,21 @@ def test_a_peak_above_the_data_is_inside_the_axis() -> None:
         assert "╌╌╌" in text(pilot.app)  # type: ignore[attr-defined]
 
     run(One, body, 60, 20)
+
+
+@pytest.mark.parametrize("glyphs", [UNICODE, MONOCHROME], ids=["colour", "monochrome"])
+def test_the_line_of_a_peak_runs_through_every_column_of_the_areas(glyphs: Glyphs) -> None:
+    layers = ("allocated", "cached")
+    tops = [*range(40), 72]  # of allocated, in eighths of a cell; the cache ends at 48
+    stacks = [tuple(zip((top, max(48 - top, 0)), layers, strict=True)) for top in tops]
+    for row in range(10):
+        drawn = _draw(stacks, 10, 10 * 8, glyphs)
+        _draw_line(drawn, row, glyphs)
+        assert {column[row][0] for column in drawn} == {glyphs.dashes}
+    drawn = _draw(stacks, 10, 10 * 8, UNICODE)
+    _draw_line(drawn, 2, UNICODE)  # from 16 to 24
+    grounds = [column[2][1].rsplit(" ", 1)[-1] for column in drawn]
+    assert (grounds[17], grounds[22], grounds[40]) == ("cached", "allocated", "allocated")
 
 
 def test_the_line_of_a_peak_says_nothing_of_the_time_for_which_nothing_is_known() -> None:

@@ -62,8 +62,8 @@ LEGEND = (
 )
 """The events that have no label of their own."""
 WARNING = "warn"
-PATTERN_CELLS = 4
-"""A dotted line across a layer is drawn in one cell of this many."""
+BAR_CELLS = 4
+"""A line along the top of a layer that is itself a line is drawn in one cell of this many."""
 HALF = 4
 """Half a cell in eighths, which is the distance from the axis to the cells above it."""
 Stack = tuple[tuple[float, str], ...]
@@ -251,7 +251,7 @@ class StackedChart(TimedChart):
             lost = {margin + 1 + at for at, cells in enumerate(columns) if cells[0][0] == unknown}
             below[0] = mark_unknown(below[0], lost, unknown)
         if "events" in bottom:
-            below.insert(0, [(" " * (margin + 1), "text"), *bottom["events"]])
+            below.append([(" " * (margin + 1), "text"), *bottom["events"]])
         if "steps" in bottom:
             below.append(_named_row("step", margin + 1, bottom["steps"]))
         return lines + [strip_of(line, width, tokens) for line in below]
@@ -425,26 +425,21 @@ def _warn_beyond(stack: Stack, limit: float) -> Stack:
 
 
 def _draw_line(columns: list[Line], row: int, glyphs: Glyphs) -> None:
-    """A line across whole cells: on what fills them, and where they are blank.
+    """A line across all columns of which something is known.
 
-    It says nothing of the time for which nothing is known.
+    In a cell with two layers it stands on the one that has more of the cell.
     """
-    full = glyphs.up[8]
     for place, column in enumerate(columns):
         glyph, spec = column[row]
         if column[0][0] == glyphs.unknown:
             continue
-        if glyph == " ":
-            drawn = (glyphs.dashes, "faint")
-        elif glyph == full and " on " in spec:
-            drawn = (glyphs.dashes, f"selected on {spec.rsplit(' ', 1)[-1]}")
-        elif (
-            glyph == glyphs.bar or glyph in glyphs.patterns.values()
-        ) and place % PATTERN_CELLS == 0:
-            drawn = (glyphs.dashes, "text")  # between two of these the layer is still seen
-        else:
-            continue
-        columns[place] = [*column[:row], drawn, *column[row + 1 :]]
+        if glyph == glyphs.bar and place % BAR_CELLS:
+            continue  # between two of these the top of the layer is still seen
+        style = "text"
+        if glyph in glyphs.up and glyph not in glyphs.patterns.values():
+            ground = spec.split(" on ")[glyphs.up.index(glyph) < HALF :][:1]
+            style = f"selected on {ground[0]}" if ground and glyph != " " else "faint"
+        columns[place] = [*column[:row], (glyphs.dashes, style), *column[row + 1 :]]
 
 
 def _edges(stack: Stack, scale: float, most: int, hidden: int = 0) -> Edges:
