@@ -56,6 +56,13 @@ def test_a_flat_stack_says_how_much_each_layer_is_and_draws_what_changes():
     assert "█" not in "".join(course), "an area on a cut scale would look like all of it"
 
 
+def test_a_course_does_not_run_into_the_name_and_figures_of_the_next_layer():
+    rows = draw(3.0).splitlines()
+    (name,) = (at for at, line in enumerate(rows) if " kept " in line)
+    assert not rows[name - 1].strip(" │")
+    assert any("\u2800" < cell <= "\u28ff" for cell in rows[name - 2])
+
+
 def test_a_line_has_gaps_where_nothing_is_known():
     glyphs = UNICODE._replace(lines=(("*", "*"),))
     drawn = line_through([0.0, 0.0, None, 2.0, 2.0], 3, 2.0, "allocated", glyphs)

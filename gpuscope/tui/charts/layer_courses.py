@@ -33,6 +33,8 @@ LEAST_CHANGE, LEAST_SHARE = 0.001, 0.0002
 STACK_ROWS, USUAL_STACK_ROWS = 10, 14
 """Of the stack below the courses, with its axis: at least, and before courses are higher."""
 COURSE_ROWS, MOST_COURSE_ROWS = 3, 5
+PARTED_FROM = 4
+"""Rows of a layer from which on the last is blank: else its course runs into the next name."""
 STEADY = "steady"
 
 
@@ -149,13 +151,15 @@ def course_lines(
         fitting = (text for text in (f"   {between}", f"  {brief}") if text_cells(text) <= room)
         head.append((next(fitting, ""), "faint"))
         out.append(head)
+        parted = lines >= PARTED_FROM and one is not courses[-1]
         if lines > 1:
             values = [
                 None if value is None else value - one.least
                 for value in binned(one.history, bins, now, hold_last=False)
             ]
-            drawn = line_through(values, lines - 1, one.most - one.least, one.token, glyphs)
-            out += [[blank, *line] for line in drawn]
+            high = lines - 1 - parted
+            drawn = line_through(values, high, one.most - one.least, one.token, glyphs)
+            out += [[blank, *line] for line in drawn] + [[]] * parted
     return [*out, []]
 
 
