@@ -57,6 +57,8 @@ class TrainerTime:
     """Settings for debugging and the like that are on in it."""
     standstill: Standstill | None = None
     """Since when no step has ended, and why; None while steps end."""
+    long_steps: tuple[tuple[float | None, float], ...] = ()
+    """When steps that are left out of the ledger began, by the wall clock, and their seconds."""
     unshown: str = ""
     """Why no ledger is shown of one that stands still, "" where one is, or none is known."""
     median_step_seconds: float | None = None
@@ -164,6 +166,7 @@ def _trainer(one: TrainerTime) -> dict[str, Any]:
         "enough_looks": ledger.sure,
         "sentence": one.sentence,
         "rows": [_row_document(row) for row in ledger.rows],
+        "left_out": [{"since": since, "seconds": seconds} for since, seconds in one.long_steps],
         "causes": _causes(one.judged, one.again, ledger.step_seconds),
         "slower": None
         if slowdown is None

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from ..model.rank_times import odd_sentence
 from ..model.time_ledger import SOURCE, Row, TimeLedger
 from ..text import width as cells
+from ..text.clock import clock_text
 from ..text.ranges import interval_text
-from ..text.units import DASH, count_text, duration_text, percent_text
+from ..text.units import DASH, brief_duration_text, count_text, duration_text, percent_text
 from ..wire.clean import clean
 from . import look, work
 from .time_document import MAX_PLACES, TrainerTime, late_rank, rank_to_report
@@ -23,6 +24,7 @@ def text(ranks: Sequence[TrainerTime], width: int) -> list[str]:
     one, odd = rank_to_report(ranks)
     ledger = one.ledger
     lines = [f"{clean(one.name, 120)}: {one.sentence}"]
+    lines += [_long_step(*each) for each in one.long_steps]
     if odd is not None:
         lines.append(odd_sentence(odd))
     lines += [each.straggler.sentence for each in ranks if each.straggler is not None]
@@ -49,6 +51,11 @@ def text(ranks: Sequence[TrainerTime], width: int) -> list[str]:
     if one.tune:
         lines += ["", f"Search: {clean(one.tune, 512)}    tries settings, and proves the fastest"]
     return [part for line in lines for part in _wrapped(line.rstrip(), width)]
+
+
+def _long_step(since: float | None, seconds: float) -> str:
+    at = f" ({clock_text(since)})" if since is not None else ""
+    return f"One step of {brief_duration_text(seconds)}{at} is left out: it says nothing of others."
 
 
 def _ranks(ranks: Sequence[TrainerTime], one: TrainerTime) -> list[str]:

@@ -92,6 +92,7 @@ def of_trainer(
         slowdown=slowdown.of_trainer(trainer, host, history) if still is None else None,
         again=again,
         note=note or _of_its_gpu(trainer),
+        long_steps=tuple((_wall(host, one.began), one.seconds) for one in ledger.without),
         standstill=still,
         unshown=NO_LEDGER if trainer.minutes and not ledger.rows else "",
         on_gpu=definition.cuda,
@@ -99,6 +100,12 @@ def of_trainer(
         settings=settings_of(trainer.minutes[-1] if trainer.minutes else {}),
         judged=tuple(judged),
     )
+
+
+def _wall(host: HostView, moment: float) -> float | None:
+    if host.wall_seconds is None or host.sampled_seconds is None:
+        return None
+    return host.wall_seconds - (host.sampled_seconds - moment)
 
 
 def of_job(

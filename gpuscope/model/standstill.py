@@ -40,9 +40,8 @@ class Standstill:
 
     @property
     def beside_hang(self) -> str:
-        """Return the same where the times of the hang itself are shown first."""
-        took = f" Before it a median step took {self._usual}." if self.usual_seconds else ""
-        return f"The first table is of the hang itself.{took}"
+        """Return the same where a table of the hang itself is shown, "" where it is not known."""
+        return f"Before it a median step took {self._usual}." if self.usual_seconds else ""
 
     @property
     def sentences(self) -> str:

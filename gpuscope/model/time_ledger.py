@@ -7,7 +7,7 @@ Here the minutes are added up, and each row gets the interval that its number of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
 from typing import Any
@@ -45,6 +45,11 @@ WORDS: Mapping[str, str] = {
     "unattributed": "not attributed",
 }
 """What the rows are called. A name that is not here is shown as ``not attributed``."""
+KNOWN_PAUSES = frozenset(("checkpoint", "validation", "logging", "compile", "collection"))
+"""Rows that stay in the ledger however long a step takes for them: a training does them now and
+again."""
+RARE_STEPS = 2
+"""So many long steps in a window are left out of it, as single events; more are a habit."""
 OUTSIDE = frozenset(("checkpoint", "validation", "logging"))
 """Rows that are no part of a training step, wherever the script does them."""
 ANYWHERE = frozenset(("other", "unattributed", "collection"))
@@ -83,13 +88,25 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
+class LongStep:
+    """A step that took very long: ``began`` is on the clock of samples, in seconds."""
+
+    began: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class TimeLedger:
-    """The wall clock of one training thread over a window; ``rows`` add up to ``seconds``."""
+    """The wall clock of one training thread over a window; ``rows`` add up to ``seconds``.
+
+    ``without`` are single steps that took very long and are left out of all of it.
+    """
 
     seconds: float
     steps: int
     looks: int
     rows: tuple[Row, ...]
+    without: tuple[LongStep, ...] = ()
 
     @property
     def step_seconds(self) -> float | None:
@@ -119,6 +136,7 @@ class TimeLedger:
 def read(answer: Mapping[str, Any], window_seconds: float | None = None) -> TimeLedger:
     """Return the ledger of a probe's answer to ``time``: of minutes that began in the window.
 
+    A step or two that took very long are left out, because they say nothing of the others.
     What a probe sends is not trusted: rows that are no numbers are left out. A ledger without
     looks has no rows.
     """
@@ -127,12 +145,13 @@ def read(answer: Mapping[str, Any], window_seconds: float | None = None) -> Time
     counts: dict[str, int] = {}
     places: dict[str, dict[str, float]] = {}
     minutes = answer.get("minutes")
-    for minute in minutes[-MAX_MINUTES:] if isinstance(minutes, list) else ():
-        if not isinstance(minute, Mapping):
-            continue
-        age = amount(minute.get("age_seconds"))
-        if window_seconds is not None and (age is None or age > window_seconds):
-            continue
+    chosen = [
+        minute
+        for minute in (minutes[-MAX_MINUTES:] if isinstance(minutes, list) else ())
+        if isinstance(minute, Mapping) and _is_in(minute, window_seconds)
+    ]
+    minutes, without = _without_long_steps(chosen)
+    for minute in minutes:
         steps += int(amount(minute.get("steps")) or 0)
         seen = int(amount(minute.get("looks")) or 0)
         looks += seen
@@ -156,7 +175,91 @@ def read(answer: Mapping[str, Any], window_seconds: float | None = None) -> Time
         low, high = (share, share) if name == "collection" else interval(share, even)
         where = sorted(places.get(name, {}).items(), key=lambda item: -item[1])
         rows.append(Row(name, took, counts[name], share, low, high, tuple(where)))
-    return TimeLedger(total, steps, looks, tuple(rows))
+    return TimeLedger(total, steps, looks, tuple(rows), without)
+
+
+def _is_in(minute: Mapping[str, Any], window_seconds: float | None) -> bool:
+    age = amount(minute.get("age_seconds"))
+    return window_seconds is None or (age is not None and age <= window_seconds)
+
+
+def _without_long_steps(
+    minutes: Sequence[Mapping[str, Any]],
+) -> tuple[Sequence[Mapping[str, Any]], tuple[LongStep, ...]]:
+    """Return minutes without the single steps that took very long, and those steps that ended."""
+    ended = [int(amount(minute.get("long_steps")) or 0) for minute in minutes]
+    hangs = bool(minutes) and bool(minutes[-1].get("hang"))
+    if not 0 < sum(ended) + hangs <= RARE_STEPS:
+        return minutes, ()
+    steps = [
+        LongStep((amount(minute.get("long_m")) or 0.0) / 1e9, amount(minute["long_seconds"]) or 0.0)
+        for minute, count in zip(minutes, ended, strict=True)
+        if count and "long_seconds" in minute
+    ]
+    return [_without(one, n) for one, n in zip(minutes, ended, strict=True)], tuple(steps)
+
+
+def _without(minute: Mapping[str, Any], ended: int) -> Mapping[str, Any]:
+    """Return a minute without what was booked during its long steps."""
+    rows: dict[str, tuple[float, float]] = {}
+    places: dict[tuple[str, str], float] = {}
+    for name, spent, count, place in _of_long_steps(minute, "hang", "long"):
+        if name not in KNOWN_PAUSES:
+            before = rows.get(name, (0.0, 0.0))
+            rows[name] = before[0] + spent, before[1] + count
+            places[name, place] = places.get((name, place), 0.0) + spent
+    if not rows:
+        return minute
+    left = []
+    for name, spent, count in _triples(minute.get("rows"), MAX_ROWS):
+        off = rows.get(name, (0.0, 0.0))
+        took, seen = (amount(spent) or 0.0) - off[0], (amount(count) or 0.0) - off[1]
+        if took > 0:
+            left.append([name, took, max(int(seen), 0)])
+    there = [
+        [name, place, took]
+        for name, place, spent in _triples(minute.get("places"), MAX_PLACES)
+        if (took := (amount(spent) or 0.0) - places.get((name, place), 0.0)) > 0.01
+    ]
+    looks = int(amount(minute.get("looks")) or 0)
+    fewer = max(looks - int(sum(count for _, count in rows.values())), 0)
+    even = (amount(minute.get("even_looks")) or looks) * fewer / looks if looks else 0.0
+    steps = max(int(amount(minute.get("steps")) or 0) - ended, 0)
+    return {
+        **minute, "rows": left, "places": there, "looks": fewer, "even_looks": even, "steps": steps,
+    }  # fmt: skip
+
+
+def _of_long_steps(
+    minute: Mapping[str, Any], *parts: str
+) -> Iterable[tuple[str, float, float, str]]:
+    """Return what was booked during long steps: row, seconds, looks and line of code."""
+    for part in parts:
+        lines = minute.get(part)
+        for one in lines[:MAX_ROWS] if isinstance(lines, list) else ():
+            if isinstance(one, list) and len(one) == 4 and isinstance(one[0], str):
+                name, spent, count, place = one
+                known = name if name in WORDS else "unattributed"
+                seen = amount(count) or 0.0
+                yield known, amount(spent) or 0.0, seen, place if isinstance(place, str) else ""
+
+
+def during_hang(trainer: TrainerView) -> TimeLedger:
+    """Return what a trainer that hangs has done since its last step, as far as it is told.
+
+    It has no rows where its probe does not tell what belongs to the hang.
+    """
+    now, age = trainer.sampled_seconds, trainer.number("step_age_seconds")
+    if now is None or age is None:
+        return read({})
+    minutes = []
+    for minute in trainer.minutes:
+        booked = list(_of_long_steps(minute, "hang")) if _end(minute) > now - age else []
+        rows = [[name, spent, count] for name, spent, count, _ in booked]
+        places = [[name, place, spent] for name, spent, _, place in booked]
+        looks = int(sum(count for _, _, count, _ in booked))
+        minutes.append({"rows": rows, "places": places, "looks": looks, "steps": 0})
+    return read({"minutes": minutes})
 
 
 def of_trainer(trainer: TrainerView, window_seconds: float | None = None) -> TimeLedger:

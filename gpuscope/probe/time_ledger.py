@@ -17,6 +17,7 @@ from threading import get_ident
 from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 
 from ..wire.frames import Scalar
+from .long_steps import Apart, LongSteps
 from .steps import Steps
 from .thread_frames import current_frames
 from .time_rows import RowPlace, row_of
@@ -60,8 +61,10 @@ class Minute:
         self.places: Dict[Tuple[str, str], float] = {}
         self.collection_seconds = 0.0
         self.collections = 0
+        self.apart = Apart()
 
-    def book(self, row: str, place: str, seconds: float) -> None:
+    def book(self, row: str, place: str, seconds: float) -> Tuple[str, str]:
+        """Book a look, and return the row and the line that it was booked under."""
         self.looks += 1
         self.seconds += seconds
         self.squares += seconds * seconds
@@ -72,6 +75,7 @@ class Minute:
         if key not in self.places and len(self.places) >= MAX_PLACES:
             key = (row, _REST)
         self.places[key] = self.places.get(key, 0.0) + seconds
+        return key
 
 
 class TimeLedger:
@@ -88,6 +92,7 @@ class TimeLedger:
         self.wants_path = False
         """Whether the next step shall report the functions that it is called from."""
         self._steps = steps
+        self._long = LongSteps(steps)
         self._phase = phase
         self._minutes: Deque[Minute] = deque(maxlen=MINUTES)
         self._path: Dict[int, Any] = {}
@@ -147,7 +152,10 @@ class TimeLedger:
         collected, ended = self._collected_between(last, now)
         minute.collections += ended
         minute.collection_seconds += collected
-        minute.book(row, place, now - last - collected)
+        key = minute.book(row, place, now - last - collected)
+        new = self._steps_at_last - before
+        if self._long.look(self._minutes, key, now - last - collected, now, new):
+            self._tell()
         if self._early and now - minute.began >= self._early[0]:
             self._early.pop(0)
             self._tell()
@@ -297,7 +305,18 @@ def event_data(minute: Minute) -> Dict[str, Scalar]:
             for (row, place), seconds in places
             if place
         ),
+        **{
+            name: _text(value) if isinstance(value, list) else value
+            for name, value in minute.apart.data().items()
+        },
     }
+
+
+def _text(lines: List[List[Any]]) -> str:
+    return "|".join(
+        f"{row} {seconds:.3f} {looks} {place[-EVENT_PLACE_CHARS:].replace('|', '/')}"
+        for row, seconds, looks, place in lines
+    )
 
 
 def _rows(minute: Minute) -> List[List[Any]]:
@@ -319,6 +338,7 @@ def _minute_answer(minute: Minute, now: float) -> Dict[str, Any]:
         "rows": _rows(minute),
         "places": [[row, place, _round(seconds)] for (row, place), seconds in places],
         "collections": minute.collections,
+        **minute.apart.data(),
     }
 
 

@@ -21,6 +21,9 @@ FACTS = (
 )  # fmt: skip
 """What the newest minute has besides its rows."""
 
+APART, LONG = ("hang", "long"), ("long_steps", "long_m", "long_seconds")
+"""What a minute has of steps that take very long: their rows, and how many ended in it."""
+
 Minute = Mapping[str, Any]
 """A minute as in the answer to the request ``time``: see docs/protocol.md."""
 
@@ -64,6 +67,15 @@ def of_event(data: Mapping[str, Any]) -> Minute:
         "places": [
             [name, place, _number(seconds)] for name, seconds, place in _lines(data.get("places"))
         ],
+        **{name: data[name] for name in LONG if name in data},
+        **{
+            part: [
+                [row, _number(seconds), _number(looks), place]
+                for row, seconds, looks, place in _lines(data[part], 3)
+            ]
+            for part in APART
+            if part in data
+        },
     }
 
 
@@ -74,9 +86,9 @@ def of_answer(value: Mapping[str, Any]) -> list[Minute]:
     return [minute for minute in found if isinstance(minute, Mapping)]
 
 
-def _lines(text: Any) -> list[list[str]]:
+def _lines(text: Any, spaces: int = 2) -> list[list[str]]:
     lines = text.split("|", MAX_LINES)[:MAX_LINES] if isinstance(text, str) else ()
-    return [words for line in lines if len(words := line.split(" ", 2)) == 3]
+    return [words for line in lines if len(words := line.split(" ", spaces)) == spaces + 1]
 
 
 def _number(text: str) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -553,6 +554,35 @@ def test_a_recorded_hang_is_the_answer_and_nothing_is_promised_of_faster_steps(c
     assert f"gpuscope doctor {path}" in out
     for word in ("goes into", "shorter", "could be", "The others wait", "Gain", "wall clock"):
         assert word not in out, word
+
+
+def test_a_hang_that_is_over_is_a_line_of_its_own_and_no_habit(capsys, tmp_path):
+    path = tmp_path / "after.gsr"
+    told = jobs.ranks()
+    ids = [one.id for one in told if isinstance(one, frames.Def) and one.trainer is not None]
+    for rank, entity in enumerate(ids):
+        for number in range(5):
+            row = "input" if rank == 3 else "communication"
+            event = clocks.minute(entity, number, 5, 64, **({row: 9.0} if number == 3 else {}))
+            if number == 3:
+                assert event.data is not None
+                event.data |= {"long": f"{row} 54.0 261 data.py:31 __getitem__", "long_steps": 1}
+                event.data |= {"long_m": event.data["m"], "long_seconds": 400.0}
+            told.append(event)
+    with RecordingWriter(path) as writer:
+        for number, frame in enumerate(told):
+            writer.write("node", number / 100, encode(frame))
+    cli.main(["why", "--json", str(path)])
+    (last,) = (one for one in json.loads(capsys.readouterr().out)["trainers"] if one["rank"] == 3)
+    assert [one["seconds"] for one in last["left_out"]] == [400.0]
+    assert last["steps"] == 5 * 64 - 1
+    assert last["window_seconds"] == pytest.approx(246.0, abs=0.1)
+    shares = {row["row"]: row["share"] for row in last["rows"]}
+    assert shares["input"] < 0.15
+    cli.main(["why", str(path)])
+    out = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"One step of 6m 40s \(\S+\) is left out: it says nothing of others\.", out)
+    assert "The others wait" not in out
 
 
 def test_the_times_before_a_hang_are_of_the_steps_before(capsys, tmp_path):

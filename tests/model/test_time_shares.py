@@ -10,7 +10,7 @@ import pytest
 from gpuscope.model.rank_times import odd_sentence, rank_to_report
 from gpuscope.model.step_parts import step_parts
 from gpuscope.model.time_causes import ranked
-from gpuscope.model.time_ledger import FEW_LOOKS, interval, read
+from gpuscope.model.time_ledger import FEW_LOOKS, LongStep, interval, read
 from gpuscope.wire.frames import Def, Event
 from tests.fakes import views
 
@@ -123,6 +123,21 @@ def test_what_is_not_attributed_is_a_row_even_where_it_is_nothing():
         ("unattributed", 0.0),
     ]
     assert read(answer()).whole == ()
+
+
+def test_a_step_that_took_very_long_is_left_out_but_what_happens_often_is_not():
+    usual = minute({"forward": (40.0, 200), "input": (20.0, 100)})
+    hung = minute({"input": (50.0, 250), "forward": (10.0, 50)}, steps=21, long_steps=1)
+    hung |= {"long_m": 7_000_000_000, "long_seconds": 45.0}
+    hung["long"] = [["input", 45.0, 225, "data.py:34 __getitem__"]]
+    ledger = read(answer(usual, hung))
+    assert (ledger.seconds, ledger.steps, ledger.looks) == (75.0, 120, 375)
+    assert {row.name: row.seconds for row in ledger.rows} == {"forward": 50.0, "input": 25.0}
+    assert ledger.without == (LongStep(7.0, 45.0),)
+    often = read(answer(hung, hung, hung))
+    assert (often.seconds, often.steps, often.without) == (180.0, 63, ())
+    hung["long"] = [["checkpoint", 45.0, 225, ""]]
+    assert read(answer(usual, hung)).seconds == 120.0, "a pause with a name of its own"
 
 
 def test_a_wall_clock_that_has_only_just_begun_is_not_shown():

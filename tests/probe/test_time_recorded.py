@@ -201,6 +201,39 @@ def test_an_announced_minute_is_what_an_answer_tells(ledger):
     assert ["input", "data.py:7 __getitem__", 20.0] in again["places"]
 
 
+def test_what_a_very_long_step_did_is_told_apart_while_it_lasts_and_after_it(ledger):
+    steps = ledger._steps
+    steps.durations.extend([0.02] * 20)
+
+    def step(took, total):
+        steps.durations.append(took)
+        steps.total, steps.last = total, time.perf_counter()
+
+    step(0.02, 20)
+    ledger._look()
+    ledger._look()
+    steps.last -= 7.0
+    ledger._long._began = steps.last
+    ledger._look()
+    (minute,) = ledger.answer({})["minutes"]
+    assert sum(looks for _, _, looks, _ in minute["hang"]) == 1
+    assert "long" not in minute
+    told = of_event(time_ledger.event_data(ledger._minutes[-1]))
+    assert told["hang"] == minute["hang"]
+    began = steps.last
+    step(7.1, 21)
+    ledger._look()
+    (minute,) = ledger.answer({})["minutes"]
+    assert "hang" not in minute
+    assert sum(looks for _, _, looks, _ in minute["long"]) == 1
+    assert (minute["long_steps"], minute["long_seconds"]) == (1, 7.1)
+    assert minute["long_m"] == int(began * 1e9)
+    assert of_event(time_ledger.event_data(ledger._minutes[-1]))["long_m"] == minute["long_m"]
+    step(0.02, 22)
+    ledger._look()
+    assert ledger.answer({})["minutes"][0]["long_steps"] == 1, "a usual step is none"
+
+
 def test_somebody_who_asks_is_looked_for_closely_and_not_for_ever(ledger):
     ledger.tick()
     usual = ledger.due - time.monotonic()

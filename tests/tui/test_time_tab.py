@@ -523,7 +523,24 @@ async def test_a_hang_has_a_table_of_what_it_did_meanwhile():
     source.seek(70.0)
     app = GpuscopeApp(Session(replay=source), "time")
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "During the hang: what it did", "input wait", "Ranks, a step")
+        told = "What it did for the last 10 s, partly before the hang"
+        await until(pilot, told, "input wait", "Ranks, a step")
+
+
+@in_loop
+async def test_the_table_of_a_hang_is_of_the_samples_since_the_last_step():
+    frames = jobs.ranks(stalled=True)
+    ids = [one.id for one in frames if isinstance(one, f.Def) and one.trainer is not None]
+    for entity in ids:
+        event = clocks.minute(entity, 0, 1, 40, input=3.0)
+        assert event.data is not None
+        event.data["hang"] = "input 38.0 190 data.py:88 __getitem__"
+        frames.append(event)
+    app = make_app(frames, "time")
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = await until(pilot, "During the hang, 38 s", "input wait", "100 %")
+        rows = screen[screen.index("During the hang") : screen.index("Ranks, a step")]
+        assert "backward" not in rows
 
 
 @in_loop

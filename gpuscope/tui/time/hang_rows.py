@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...model.time_ledger import TimeLedger
-from ...text.units import brief_duration_text, percent_text, window_text
+from ...model.time_ledger import TimeLedger, during_hang, recent
+from ...store.view import TrainerView
+from ...text.units import age_text, brief_duration_text, percent_text, window_text
 from ..theme import Glyphs
 from ..widgets.bars import Bar
 from ..widgets.table import Cell, Column, TableRow
@@ -21,9 +22,17 @@ DURING = "hang "
 """What the keys of these rows begin with."""
 
 
-def hang_title(ledger: TimeLedger) -> str:
-    """Return the heading of the table."""
-    return f"During the hang: what it did for the last {window_text(round(ledger.seconds))}"
+def hang_ledger(trainer: TrainerView) -> tuple[TimeLedger, str]:
+    """Return what a trainer that hangs did, and the heading of the table.
+
+    A probe of an older version does not tell the hang from the steps before it.
+    """
+    hang = during_hang(trainer)
+    if hang.rows:
+        return hang, f"During the hang, {age_text(hang.seconds)}"
+    lately = recent(trainer)
+    window = window_text(round(lately.seconds))
+    return lately, f"What it did for the last {window}, partly before the hang"
 
 
 def hang_rows(ledger: TimeLedger, tokens: Mapping[str, str], glyphs: Glyphs) -> list[TableRow]:

@@ -20,7 +20,7 @@ from ..trainer.job_load import devices_of
 from ..trainer.step_layers import StepLayers, measured
 from ..trainer.time_history import tokens_of
 from ..widgets.pane import set_title, ways_to_a_probe
-from .hang_rows import HANG, hang_rows, hang_title
+from .hang_rows import HANG, hang_ledger, hang_rows
 from .panels import (
     CHART_ROWS,
     FRAME_ROWS,
@@ -74,7 +74,7 @@ class MeasuredPanels(TimePanels):
         if hang is not None:
             parts = hang_rows(hang, tokens_of(hang), glyphs)
             self._clock.show_columns(with_names((row.words for row in hang.rows), HANG))
-            set_title(self._clock, hang_title(hang))
+            set_title(self._clock, hang_ledger(trainer)[1])
         else:
             self._clock.show_columns(with_names(split_names(), GPU))
             set_title(self._clock, basis_text(trainer))

@@ -41,7 +41,7 @@ from ..widgets.program import program
 from ..widgets.table import LiveTable
 from .about_rows import about_clock_row, about_gpu_row, why_it_stands
 from .answers import Answers
-from .hang_rows import DURING
+from .hang_rows import DURING, hang_ledger
 from .measured_panels import MeasuredPanels
 from .panels import HEAD_EDGES, WIDE
 from .rows import (
@@ -254,7 +254,7 @@ class TimePane(MeasuredPanels):
     ) -> None:
         """Show what is measured of a job that has no ledger."""
         job = host.job_of(trainer)
-        hang = recent(trainer) if stands_still(trainer) else None
+        hang = hang_ledger(trainer)[0] if stands_still(trainer) else None
         hang = hang if hang is not None and hang.rows else None
         stopped = why_it_stands(self.session, host, trainer, hang is not None)
         slow = self._straggler(ranks) if not stopped else None
@@ -291,7 +291,7 @@ class TimePane(MeasuredPanels):
         during = key.startswith(DURING)
         key = key.removeprefix(DURING)
         look = self._answers.look(trainer)[0]
-        ledger = recent(trainer) if during else _ledger(trainer)
+        ledger = hang_ledger(trainer)[0] if during else _ledger(trainer)
         if table is self._gpu:
             return about_gpu_row(key, look)
         return about_clock_row(

@@ -18,7 +18,7 @@ from ...store.view import HostView, TrainerView
 from ...text.process_name import short_script
 from ...text.ranges import interval_text
 from ...text.styled import Line
-from ...text.units import count_text, duration_text, percent_text, window_text
+from ...text.units import brief_duration_text, count_text, duration_text, percent_text, window_text
 from ...text.width import cells
 from ...wire.clean import clean
 from ..shell.keymap import key_of
@@ -99,7 +99,10 @@ def coverage_text(ledger: TimeLedger, room: int = 1024) -> str:
     each = f", mean {duration_text(step)}" if step is not None else ""
     steps = f"{count_text(ledger.steps, 'step')}{each}"
     window = f"last {window_text(round(ledger.seconds))}: {steps}"
-    words = (f"{window} · {ledger.looks:,} samples", window, steps)
+    of = f"{window} · {ledger.looks:,} samples"
+    long = max((one.seconds for one in ledger.without), default=None)
+    without = f", without a step of {brief_duration_text(long)}" if long is not None else ""
+    words = (f"{of}{without}", f"{window}{without}", of, window, steps)
     return next((one for one in words if cells(one) <= room), "")
 
 
@@ -194,13 +197,13 @@ def pace_text(pace: Pace, room: int) -> str:
 def stopped_lines(still: Standstill | None, hang_shown: bool = False) -> list[Line]:
     """Return since when a trainer that still runs has ended no step, and why; else none.
 
-    ``hang_shown``: the first table is of the hang itself.
+    ``hang_shown``: a table is of the hang itself.
     """
     if still is None:
         return []
     head: Line = [(f"{still.since}: ", "bad" if still.stalled else "warn")]
     before = still.beside_hang if hang_shown else still.before
-    return [[*head, (f"{still.why}.", "text")], [(before, "muted")]]
+    return [[*head, (f"{still.why}.", "text")], *([[(before, "muted")]] if before else [])]
 
 
 def no_minutes(
