@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import random
+import re
 import signal
 import subprocess
 
@@ -83,6 +84,14 @@ def test_totals_per_user_mine_first():
     assert [words(row)["user"] for row in listed(views.training(4.0), mine=True).rows].count(
         "lin"
     ) == 0
+
+
+def test_the_total_of_processes_that_hold_nothing_that_is_counted_is_no_zero():
+    found = listed(views.cpu_only())
+    assert found.rows
+    told = "".join(piece for piece, _ in found.totals)
+    assert re.search(r": \d+ process", told), told
+    assert "0 B" not in told
 
 
 def test_the_state_tells_who_hangs_and_who_waits_and_what_has_no_probe():

@@ -373,22 +373,26 @@ def belongs(entry: ProcessEntry) -> str:
 
 
 def _totals(kept: Sequence[ProcessEntry]) -> Line:
-    held: dict[str, list[float]] = {}
-    unknown: set[str] = set()
-    mine = set()
+    """Return what each user holds in how many processes.
+
+    A process that holds nothing that is counted adds no 0 to it.
+    """
+    held: dict[str, list[ProcessEntry]] = {}
     for entry in kept:
-        user = entry.process.definition.user or "unknown owner"
-        held.setdefault(user, []).append(entry.memory or 0.0)
-        if entry.uses and entry.memory is None:
-            unknown.add(user)
-        if entry.process.definition.mine:
-            mine.add(user)
+        held.setdefault(entry.process.definition.user or "unknown owner", []).append(entry)
+    mine = {user for user, own in held.items() if any(e.process.definition.mine for e in own)}
+    known = {user: [e.memory for e in own if e.memory is not None] for user, own in held.items()}
     out: Line = []
-    for user, sizes in sorted(held.items(), key=lambda part: (part[0] not in mine, -sum(part[1]))):
+    for user in sorted(held, key=lambda user: (user not in mine, -sum(known[user]))):
         out += [("   ", "muted")] if out else []
-        more = " + unknown" if user in unknown else ""
-        amount = f": {bytes_text(sum(sizes))}{more} in {count_text(len(sizes), 'process')}"
-        out += [(user, "title" if user in mine else "text"), (amount, "muted")]
+        parts = [bytes_text(sum(known[user]))] if known[user] else []
+        parts += ["unknown"] if any(e.uses and e.memory is None for e in held[user]) else []
+        amount = f"{' + '.join(parts)} in " if parts else ""
+        count = count_text(len(held[user]), "process")
+        out += [
+            (user, "title" if user in mine else "text"),
+            (f": {amount}{count}", "muted"),
+        ]
     return out
 
 
