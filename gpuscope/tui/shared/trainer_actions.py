@@ -32,7 +32,7 @@ STEPS = (1, 2, 5, 10, 20, 50)
 DEFAULT_STEPS = 5
 MAX_TRACE_BYTES = GIB
 MAX_SNAPSHOT_BYTES = 4 * GIB
-NO_CUDA = "it has not initialised CUDA, and only there torch has an allocator to look into"
+NO_CUDA = "runs without CUDA so far, and only there torch has an allocator to look into"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class TrainerAction:
         if trainer.gone is not None:
             return f"pid {trainer.definition.pid} has ended: {trainer.gone.reason}"
         return (
-            f"not for pid {trainer.definition.pid}: {self.no_cuda}"
+            f"pid {trainer.definition.pid} {self.no_cuda}"
             if self.cuda and not trainer.definition.cuda
             else ""
         )
@@ -95,7 +95,7 @@ ACTS = {
             f"{look.PRICE}; what it was is shown afterwards.",
             "trace",
             cuda=True,
-            no_cuda="it has not initialised CUDA, so there is no GPU to trace",
+            no_cuda="runs without CUDA so far: there is no GPU to trace",
         ),
         TrainerAction(
             "work",
