@@ -325,6 +325,9 @@ async def test_help_on_a_tab_begins_with_the_keys_of_its_list_that_no_action_has
         order += [lines.index(title) for title in ("Not possible now", "On other tabs", "States")]
         assert order == sorted(order)
         assert "PgDn PgUp" in lines[order[1] + 1]
+        explained = [line.split(maxsplit=1) for line in lines[lines.index("In a bar") + 1 :][:3]]
+        assert explained[0] == ["╋", "memory beyond 95 % of the GPU"]
+        assert [sign for sign, _ in explained[1:]] == ["╍", "┄"]
         # what can be done here stands on one page
         shown = await until(pilot, "On this row", absent="more lines")
         assert "Not possible now" not in shown

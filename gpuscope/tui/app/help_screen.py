@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.binding import BindingType
 
+from ...model.device_state import NEARLY_FULL
 from ...text import styled
 from ...text.styled import Line
+from ...text.units import percent_text
 from ...text.width import cut
 from ..cells import fit
 from ..overview.job_list import JobList
@@ -106,7 +108,11 @@ GLYPHS = (
     ("shared", "shared by several processes"),
 )
 
-
+IN_BARS = (
+    ("tight", "warn", f"memory beyond {percent_text(NEARLY_FULL, whole=True)} of the GPU"),
+    ("idling", "text", "a load that is no progress, in a chart {hatch}"),
+    ("unknown", "muted", "a reading that is not there"),
+)
 MARKS = (
     ("oom", "bad", "out of memory"),
     ("spared", "warn", "out of memory, but the training went on"),
@@ -271,13 +277,17 @@ class HelpScreen(TextDialog):
             [("Column heads", "title")],
             *([(f"  {fit(head, 15)}", "title"), (text, "muted")] for head, text in COLUMNS),
         ]
-        yield [
-            [("On the timeline", "title")],
-            *(
-                [(f"  {fit(getattr(glyphs, mark), GLYPH_CELLS)}", token), (text, "muted")]
-                for mark, token, text in MARKS
-            ),
-        ]
+        for title, marks in (("In a bar", IN_BARS), ("On the timeline", MARKS)):
+            yield [
+                [(title, "title")],
+                *(
+                    [
+                        (f"  {fit(getattr(glyphs, mark), GLYPH_CELLS)}", token),
+                        (text.format(hatch=glyphs.hatch), "muted"),
+                    ]
+                    for mark, token, text in marks
+                ),
+            ]
         yield [
             [("States", "title")],
             *(
