@@ -109,10 +109,11 @@ def test_an_action_has_one_word_at_any_width_and_the_help_says_how_many_were_lef
 
 def test_what_would_only_say_why_not_is_left_out_and_time_leads_where_the_screen_stands_still():
     keys = keys_of(classes()["JobScreen"])
-    going = [hint.label for hint in screen_hints(keys, ("ranks",), lambda name: "")]
+    states = ("ranks", "answering", "living")
+    going = [hint.label for hint in screen_hints(keys, states, lambda name: "")]
     assert going[:4] == ["Details", "Stacks", "All ranks", "Snapshot"]
     still = screen_hints(
-        keys, ("ranks",), lambda name: "no probe" if name == "profile" else "", still=True
+        keys, states, lambda name: "no probe" if name == "profile" else "", still=True
     )
     assert [(hint.keys, hint.label) for hint in still[:3]] == [
         ("space", "Now"),

@@ -22,7 +22,7 @@ from gpuscope.wire import frames as f
 from tests.fakes import jobs, views
 from tests.fakes.asked import Answer, AskedSource, fails, gives, never
 from tests.snapshot import synthetic
-from tests.tui.pilot import in_loop, until
+from tests.tui.pilot import at_the_jobs, in_loop, until
 from tests.tui.snapshots import text
 
 SIZE = (120, 40)
@@ -409,3 +409,44 @@ def test_names_of_files_hold_nothing_that_a_shell_or_a_file_system_minds(tmp_pat
     assert path.name.startswith("e_vil-train.py-rank0-48200-")
     path.write_text("x")
     assert result_files.file_for("profile", "../../e vil\n", host.trainers[0], tmp_path) != path
+
+
+# ── a trainer that has ended ──
+
+
+KEYS_ON_A_TRAINER = {
+    "s": "Snapshot", "p": "Profile", "S": "Stacks", "H": "History", "K": "Signal"
+}  # fmt: skip
+
+
+def one_dead_one_alive() -> list[f.Frame]:
+    """A job whose only rank was killed, beside another user's program that lives on."""
+    frames = jobs.ranks(2, seconds=6.0)
+    for frame in frames:
+        if isinstance(frame, f.Def) and frame.trainer is not None:
+            frame.trainer.job, frame.trainer.world_size = f"job-{frame.trainer.rank}", 1
+    end = int((views.END + 1) * 1e9)
+    return [*frames, *(f.Event(one, "gone", end, "killed by signal 9") for one in (100, 300))]
+
+
+@in_loop
+async def test_no_key_on_a_job_that_ended_acts_on_another_that_lives():
+    everything = dict.fromkeys(("snapshot", "profile", "history", "stacks"), gives({}))
+    app, source = make(one_dead_one_alive(), **everything)
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, "killed")
+        await at_the_jobs(pilot)
+        await pilot.press("end", "down", "down", "down")
+        assert app.main.pane.chosen(app.session.host).gone is not None  # type: ignore[attr-defined]
+        for place in ("the list", "its page"):
+            for key, label in KEYS_ON_A_TRAINER.items():
+                if (place, key) == ("the list", "H"):
+                    continue  # a key of the page only
+                await pilot.press(key)
+                await until(pilot, f"{label}: pid 48200 has ended")
+                assert len(app.screen_stack) == (1 if place == "the list" else 2), (place, key)
+            await pilot.press("enter")
+            shown = await until(pilot, "Its process")
+        footer = shown.splitlines()[-1]
+        assert not any(word in footer for word in ("Stacks", "Snapshot", "Profile", "Signal"))
+        assert source.asked == []

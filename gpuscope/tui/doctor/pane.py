@@ -395,7 +395,7 @@ class DoctorPane(Pane):
         """Return the trainer that the finding is about."""
         group = self._group()
         pid = group.first.pid if group is not None else None
-        found = next((t for t in host.trainers if t.definition.pid == pid and t.gone is None), None)
+        found = by_pid(sorted(host.trainers, key=lambda t: t.gone is not None), pid)
         return found or super().chosen(host)
 
     def chosen_pid(self) -> int | None:

@@ -24,7 +24,7 @@ from ..shell.screen_keys import SIGNAL_KEYS
 from ..widgets.text_dialog import TextDialog
 
 if TYPE_CHECKING:
-    from ...store.view import HostView, ProcView
+    from ...store.view import HostView, ProcView, TrainerView
     from ..shell.session import Session
 
 log = logging.getLogger("gpuscope.tui")
@@ -75,12 +75,20 @@ def signal_dialog_to(session: Session, pid: int | None) -> SignalDialog | None:
     process = by_pid(living, pid)
     if process is not None:
         return signal_dialog(session, process)
-    session.notices.say(
-        "Signal: put the cursor on a job with one process, or choose it with "
-        f"{key_of('processes')}",
-        "warn",
-    )
+    reason = f"put the cursor on a job with one process, or choose it with {key_of('processes')}"
+    if pid is not None:
+        reason = f"pid {pid} has ended, or is out of sight here"
+    if by_pid(_ended(session.host), pid) is not None:
+        reason = f"pid {pid} has ended"
+    session.notices.say(f"Signal: {reason}", "warn")
     return None
+
+
+def _ended(host: HostView | None) -> list[ProcView | TrainerView]:
+    """Return the processes and the trainers of a host that are known to be gone."""
+    if host is None:
+        return []
+    return [one for one in (*host.processes, *host.trainers) if one.gone is not None]
 
 
 def _never(process: ProcView) -> str:

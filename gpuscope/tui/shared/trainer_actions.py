@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...model import look, useful_work
+from ...model.job_ends import is_out_of_sight
 from ...model.ranks import name_of
 from ...model.stalls import is_overdue
 from ...store.view import HostView, TrainerView
@@ -320,6 +321,10 @@ def failure(code: str, reason: str) -> Iterable[Line]:
 
 def open_act(app: Program, name: str, chosen: TrainerView | None) -> None:
     """Open what an action on a trainer opens; ``chosen`` is the trainer under the cursor."""
+    reason = why_not_ask(chosen)
+    if reason:
+        app.session.notices.hint(f"{name.capitalize()}: {reason}")
+        return
     host = app.session.host
     found = candidates(host, chosen) if host is not None else []
     if not found:
@@ -329,6 +334,19 @@ def open_act(app: Program, name: str, chosen: TrainerView | None) -> None:
         app.open("stacks", found[0].key)
     else:
         app.open("act", ACTS[name], found[0].key)
+
+
+def why_not_ask(chosen: TrainerView | None) -> str:
+    """Return why the trainer under the cursor answers nothing, "" where it does.
+
+    No other trainer is asked in its place.
+    """
+    if chosen is None or chosen.gone is None:
+        return ""
+    pid = chosen.definition.pid
+    if is_out_of_sight(chosen.gone):
+        return f"no probe in pid {pid} any more; {key_of('attach')} puts one into it"
+    return f"pid {pid} has ended: nobody answers there any more"
 
 
 def candidates(host: HostView, first: TrainerView | None) -> list[TrainerView]:

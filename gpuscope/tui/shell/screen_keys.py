@@ -215,7 +215,7 @@ KEYS: dict[str, tuple[Key, ...]] = {
             20,
             via="LiveTable",
         ),
-        *ON_A_TRAINER,
+        *(key._replace(when="answering") for key in ON_A_TRAINER),
         one(
             "K,f9",
             "signal",
@@ -223,6 +223,7 @@ KEYS: dict[str, tuple[Key, ...]] = {
             "end or stop the rank; asks first",
             32,
             "signal",
+            when="living",
         ),
         one(
             "H",
@@ -231,6 +232,7 @@ KEYS: dict[str, tuple[Key, ...]] = {
             "stacks of allocations; asks first",
             40,
             "history",
+            when="answering",
         ),
         one(
             "v,c",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.app import ComposeResult
 from textual.binding import BindingType
 
+from ...model.job_state import living_members
 from ...model.ranks import running
 from ...model.stalls import find_stall
 from ...model.step_parts import StepParts, step_parts
@@ -80,11 +81,12 @@ class JobScreen(FullScreen):
         self._charts = JobCharts(session)
         self._courses = RankCourses()
         self._hangs = False
-        self._several = False
+        self._states: list[str] = []
         self._case: Case | None = None
 
     def key_states(self) -> Collection[str]:
-        return ("ranks",) if self._several else ()
+        """Whether there are several ranks, one that can be asked, and one that can be ended."""
+        return self._states
 
     def compose(self) -> ComposeResult:
         self._notes.border_title, self._ranks.border_title = "Findings", "Ranks"
@@ -110,7 +112,7 @@ class JobScreen(FullScreen):
             return
         host = self.session.host
         job = by_key(host.jobs, self._key) if host is not None else None
-        self._several = job is not None and len(job.trainers) > 1
+        self._states = _states_of(job) if job is not None else []
         self.say_own_keys(self.session)
         if host is None or job is None:
             self.say_head([("Job  ", "bold accent"), (absent(self.session), "muted")], self.session)
@@ -240,12 +242,14 @@ class JobScreen(FullScreen):
         """Ask the rank under the cursor."""
         if not self.refused(self.session, f"act('{name}')"):
             open_act(program(self.app), name, self._chosen())
+            self._show()
 
     def action_signal(self) -> None:
         """Ask which signal the rank under the cursor is to get."""
         trainer = self._chosen()
         if trainer is not None and not self.refused(self.session, "signal"):
             program(self.app).open("signal_to", trainer.definition.pid)
+            self._show()
 
     def on_live_table_highlighted(self, event: LiveTable.Highlighted) -> None:
         event.stop()
@@ -261,3 +265,10 @@ class JobScreen(FullScreen):
             self.action_all()
         else:
             program(self.app).open("readings", event.key)
+
+
+def _states_of(job: JobView) -> list[str]:
+    """Return the states of the page's keys: who can be asked or ended, and what can be folded."""
+    out = ["ranks"] if len(job.trainers) > 1 else []
+    out += ["answering"] if any(one.gone is None for one in job.trainers) else []
+    return [*out, "living"] if living_members(job) else out
