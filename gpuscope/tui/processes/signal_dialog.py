@@ -78,17 +78,16 @@ def signal_dialog_to(session: Session, pid: int | None) -> SignalDialog | None:
     reason = f"put the cursor on a job with one process, or choose it with {key_of('processes')}"
     if pid is not None:
         reason = f"pid {pid} has ended, or is out of sight here"
-    if by_pid(_ended(session.host), pid) is not None:
+    if session.host is not None and _has_ended(session.host, pid):
         reason = f"pid {pid} has ended"
     session.notices.say(f"Signal: {reason}", "warn")
     return None
 
 
-def _ended(host: HostView | None) -> list[ProcView | TrainerView]:
-    """Return the processes and the trainers of a host that are known to be gone."""
-    if host is None:
-        return []
-    return [one for one in (*host.processes, *host.trainers) if one.gone is not None]
+def _has_ended(host: HostView, pid: int | None) -> bool:
+    """Return whether a process or a trainer with this pid is known to be gone."""
+    known: list[ProcView | TrainerView] = [*host.processes, *host.trainers]
+    return any(one.definition.pid == pid and one.gone is not None for one in known)
 
 
 def _never(process: ProcView) -> str:
