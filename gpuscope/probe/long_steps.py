@@ -8,6 +8,8 @@ from .steps import Steps
 
 LONG_SECONDS, LONG_STEPS = 5.0, 20.0
 """A step is long from so many seconds and so many median steps on."""
+TOLD_SECONDS = 10.0
+"""While a step is long, what is known of it is told again so often."""
 FEW_STEPS = 3
 """Before so many steps there is no usual time."""
 MAX_SENT = 8
@@ -52,15 +54,16 @@ class LongSteps:
         self._steps = steps
         self._began: Optional[float] = None
         self._long = False
+        self._told = 0.0
 
     def look(self, minutes: Sequence[Any], key: Key, seconds: float, now: float, new: int) -> bool:
         """Take a look in that was booked in the last of ``minutes``.
 
-        ``new`` steps have ended since the look before. Return whether a step has turned out to be
-        long now, or a long one has ended.
+        ``new`` steps have ended since the look before. Return whether to tell of it now: a step has
+        turned out to be long, lasts, or has ended.
         """
-        before = self._long
         if new or self._began is None:
+            before = self._long
             self._ended(minutes, now, new)
             return before
         last: Apart = minutes[-1].apart
@@ -69,7 +72,10 @@ class LongSteps:
             self._long = True
             for minute in minutes:
                 _move(minute.apart.since, minute.apart.hang)
-        return self._long and not before
+        if not self._long or now - self._told < TOLD_SECONDS:
+            return False
+        self._told = now
+        return True
 
     def _limit(self) -> float:
         durations = sorted(self._steps.durations)

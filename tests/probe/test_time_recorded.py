@@ -209,23 +209,32 @@ def test_what_a_very_long_step_did_is_told_apart_while_it_lasts_and_after_it(led
         steps.durations.append(took)
         steps.total, steps.last = total, time.perf_counter()
 
+    told = []
+    ledger.announce = lambda e, text="", data=None: told.append(data)
     step(0.02, 20)
     ledger._look()
     ledger._look()
     steps.last -= 7.0
     ledger._long._began = steps.last
     ledger._look()
+    assert len(told) == 1
+    ledger._look()
+    assert len(told) == 1, "not at each look"
+    ledger._long._told -= 10.0
+    ledger._look()
+    assert len(told) == 2, "again while it lasts"
     (minute,) = ledger.answer({})["minutes"]
-    assert sum(looks for _, _, looks, _ in minute["hang"]) == 1
+    assert sum(looks for _, _, looks, _ in minute["hang"]) == 3
     assert "long" not in minute
-    told = of_event(time_ledger.event_data(ledger._minutes[-1]))
-    assert told["hang"] == minute["hang"]
+    again = of_event(time_ledger.event_data(ledger._minutes[-1]))
+    assert again["hang"] == minute["hang"]
     began = steps.last
     step(7.1, 21)
     ledger._look()
     (minute,) = ledger.answer({})["minutes"]
     assert "hang" not in minute
-    assert sum(looks for _, _, looks, _ in minute["long"]) == 1
+    assert len(told) == 3
+    assert sum(looks for _, _, looks, _ in minute["long"]) == 3
     assert (minute["long_steps"], minute["long_seconds"]) == (1, 7.1)
     assert minute["long_m"] == int(began * 1e9)
     assert of_event(time_ledger.event_data(ledger._minutes[-1]))["long_m"] == minute["long_m"]

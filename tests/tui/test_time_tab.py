@@ -538,7 +538,7 @@ async def test_the_table_of_a_hang_is_of_the_samples_since_the_last_step():
         frames.append(event)
     app = make_app(frames, "time")
     async with app.run_test(size=(120, 40)) as pilot:
-        screen = await until(pilot, "During the hang, 38 s", "input wait", "100 %")
+        screen = await until(pilot, "During the hang, its first 38 s", "input wait", "100 %")
         rows = screen[screen.index("During the hang") : screen.index("Ranks, a step")]
         assert "backward" not in rows
 

@@ -29,7 +29,7 @@ def hang_ledger(trainer: TrainerView) -> tuple[TimeLedger, str]:
     """
     hang = during_hang(trainer)
     if hang.rows:
-        return hang, f"During the hang, {age_text(hang.seconds)}"
+        return hang, f"During the hang, its first {age_text(hang.seconds)}"
     lately = recent(trainer)
     window = window_text(round(lately.seconds))
     return lately, f"What it did for the last {window}, partly before the hang"
