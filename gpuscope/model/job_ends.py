@@ -139,9 +139,13 @@ def how_it_ended(gone: Gone, sent: str = "") -> End:
         return End("failed", "bad", text) if failed else End("ended", "muted", text)
     if (killed := _SIGNAL.fullmatch(reason)) is not None:
         return End("killed", "bad", _signal_text(int(killed[1])))
-    if any(words in reason for words in _SILENT):
-        return End("killed", "bad", reason)
-    return End("ended", "muted", UNKNOWN_HOW if reason == _SEEN_GONE else reason)
+    unknown = reason == _SEEN_GONE or ended_silently(gone)
+    return End("ended", "muted", UNKNOWN_HOW if unknown else reason)
+
+
+def ended_silently(gone: Gone) -> bool:
+    """Return whether nobody saw how it ended: a signal, a crash and os._exit(0) look alike."""
+    return any(words in gone.reason for words in _SILENT)
 
 
 def _is_of_the_program(text: str) -> bool:

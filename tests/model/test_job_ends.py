@@ -14,6 +14,10 @@ from gpuscope.store.view import Gone
         ("killed by signal 9", End("killed", "bad", "SIGKILL; often the kernel's OOM killer")),
         ("killed by signal 15", End("killed", "bad", "SIGTERM")),
         ("killed by signal 99", End("killed", "bad", "signal 99")),
+        (
+            "died without cleanup (SIGTERM, SIGKILL, crash or os._exit)",
+            End("ended", "muted", "how is not known"),
+        ),
         ("not seen any more", End("ended", "muted", "not seen any more")),
     ],
 )

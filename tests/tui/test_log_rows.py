@@ -86,7 +86,8 @@ def test_a_job_starts_and_ends_once_with_its_reason_and_last_loss():
     [
         ("exited: interrupted with Ctrl-C (KeyboardInterrupt)", {}, "stopped", "by Ctrl-C"),
         ("died without cleanup (SIGKILL …)", {48201: "SIGTERM"}, "stopped", "by you, SIGTERM"),
-        ("died without cleanup (SIGKILL …)", {}, "killed", "died without cleanup"),
+        ("died without cleanup (SIGKILL …)", {}, "ended", "how is not known"),
+        ("killed by signal 9", {}, "killed", "SIGKILL"),
         ("exited: the program has ended", {}, "ended", "step"),
         ("exited: the program has come to its end", {}, "ended", "step"),
         (
@@ -388,7 +389,7 @@ def recorded(name: str) -> Journal:
         ("h200-lab.gsr", ["started script-1", "ended script-1", "started script-2"]),
         (
             "h200x2-stall.gsr",
-            ["started script-1 ×2", "killed script-1 ×2", "started script-2 ×2"],
+            ["started script-1 ×2", "ended script-1 ×2", "started script-2 ×2"],
         ),
     ],
 )
