@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
+from gpuscope.model.step_parts import StepParts
+from gpuscope.model.step_time import SPLIT_WORDS
 from gpuscope.text import styled
 from gpuscope.tui.overview.job_list import HEADINGS, JobList, columns_in, narrowed
 from gpuscope.tui.shared.job_rows import JobLine, _fold_ended
+from gpuscope.tui.shared.step_split import all_named, split_bar, split_pieces
+from gpuscope.tui.theme import UNICODE
 from tests.fakes import views
 from tests.tui.pilot import at_the_jobs, in_loop, make_app, until
 
@@ -80,3 +86,19 @@ async def test_the_cursor_goes_to_the_ends_of_the_list_of_jobs_and_by_pages():
         await pilot.press("pageup")
         assert jobs._cursor == 0
         assert app.session.notices.current is None
+
+
+def test_each_colour_of_the_bar_of_a_step_has_its_name_beside_it():
+    shares = {"compute": 0.7, "optimizer": 0.12, "communication": 0.09, "input": 0.06, "h2d": 0.03}
+    parts = StepParts(shares, SPLIT_WORDS, 0.5, "last 32 steps", False)
+    names = "compute 70 % · optimizer 12 % · communication 9 % · input 6 % · copy to GPU 3 %"
+    for cells, said in (
+        (100, names),
+        (60, "compute 70 % · optimizer 12 % · 3 others 18 %"),
+        (30, "compute 70 % · 4 others 30 %"),
+    ):
+        shown = all_named(parts, cells)
+        assert styled.plain(split_pieces(shown, cells)) == said
+        drawn = split_bar(shown).draw(80, UNICODE)
+        assert len({token for _, token in drawn}) == said.count("·") + 1
+        assert sum(shown.shares.values()) == pytest.approx(1.0)

@@ -69,7 +69,7 @@ WIDE_ONLY = ("p95", "done", "peak")
 """Columns that a narrower panel does without, also below the job."""
 MIN_TITLE, MOST_TITLE = 14, 44
 SPAN_TITLE, SIGN_CELLS = 18, 2
-SPLIT_BAR = 36
+SPLIT_BAR, LEAST_BAR = 36, 8
 NOTE_INDENT = 4
 ALARMS = ("warn", "bad")
 """Kinds of a job's state that have a sign before its name."""
@@ -308,22 +308,20 @@ class JobList(Painted, can_focus=True):
 
     def _split(self, line: JobLine, width: int) -> list[Line]:
         """Return what a step is made of: a bar, and the shares in words."""
-        from ..shared.step_split import split_bar, split_pieces
+        from ..shared.step_split import all_named, split_bar, split_pieces
 
         if line.split is None:
             return []
-        cells = min(SPLIT_BAR, max(8, (width - 60) // 3))
-        bar = split_bar(line.split).draw(cells, self.tokens.glyphs)
+        glyphs = self.tokens.glyphs
         what = "wall clock" if line.split.of_ledger else "parts of a step"
         head = f"{what}, {line.split.basis}: "
-        return [
-            [
-                (head, "faint"),
-                *bar,
-                ("  ", "text"),
-                *split_pieces(line.split, width - cells - len(head) - 8, self.tokens.glyphs),
-            ]
-        ]
+        room = width - NOTE_INDENT - len(head) - 2
+        parts = all_named(line.split, room - LEAST_BAR, glyphs)
+        named = split_pieces(parts, room - LEAST_BAR, glyphs)
+        most = min(SPLIT_BAR, max(LEAST_BAR, (width - 60) // 3))
+        spare = max(LEAST_BAR, room - styled.cells(named))
+        bar = split_bar(parts).draw(min(most, spare), glyphs)
+        return [[(head, "faint"), *bar, ("  ", "text"), *named]]
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         return max(1, self.wanted(width))

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
+from dataclasses import replace
 
-from ...model.step_colours import SPLIT_TOKENS, tokens_of_rows
+from ...model.step_colours import REST, SPLIT_TOKENS, tokens_of_rows
 from ...model.step_parts import StepParts
 from ...text import styled
 from ...text.styled import Line
 from ...text.units import percent_text
 from ..theme import Glyphs
 from ..widgets.bars import Bar
+
+LEAST_SHARE = 0.005
+"""The least share of a step that is named."""
+OTHERS = "others"
+"""The parts that are drawn and named as one."""
 
 
 def tokens_of(parts: StepParts) -> Mapping[str, str]:
@@ -28,6 +35,27 @@ def split_bar(parts: StepParts, tokens: Mapping[str, str] | None = None) -> Bar:
     return Bar(drawn, 1.0)
 
 
+def all_named(parts: StepParts, cells: int, glyphs: Glyphs | None = None) -> StepParts:
+    """Return the parts so that :func:`split_pieces` names each of them in ``cells``.
+
+    The smallest are one part where there is no room for all.
+    """
+    told = {name: share for name, share in parts.shares.items() if share >= LEAST_SHARE}
+    for count in range(len(told), 0, -1):
+        first = dict(list(told.items())[:count])
+        more = len(told) - count
+        words = {**parts.words, OTHERS: f"{more} others"}
+        shares = {**first, OTHERS: 1.0 - sum(first.values())} if more else first
+        found = replace(parts, shares=shares, words=words)
+        if more != 1 and styled.cells(_pieces(found, glyphs)) <= cells:
+            return found
+    return parts
+
+
+def _pieces(parts: StepParts, glyphs: Glyphs | None) -> Line:
+    return split_pieces(parts, sys.maxsize, glyphs)
+
+
 def split_pieces(parts: StepParts, cells: int, glyphs: Glyphs | None = None) -> Line:
     """Return the shares of a step in words, the largest first, as many as fit into ``cells``.
 
@@ -37,11 +65,11 @@ def split_pieces(parts: StepParts, cells: int, glyphs: Glyphs | None = None) -> 
     out: Line = []
     tokens = tokens_of(parts)
     for name, share in parts.shares.items():
-        token = tokens[name]
+        token = tokens.get(name, REST)
         part: Line = [(" · ", "faint")] if out else []
         part += [(f"{glyphs.fill(token)} ", token)] if glyphs is not None else []
         part.append((f"{parts.words[name]} {percent_text(share)}", "muted"))
-        if share < 0.005 or styled.cells(out) + styled.cells(part) > cells:
+        if share < LEAST_SHARE or styled.cells(out) + styled.cells(part) > cells:
             break
         out += part
     return out
