@@ -343,6 +343,8 @@ def test_rows_keep_their_colours_and_the_layers_add_up_to_the_step():
         assert step_colours.SPLIT_TOKENS[measured] == tokens.get(row, step_colours.TOKENS[row])
     layers, moments = history.layers(minutes, tokens)
     assert moments == sorted(moments)
+    small = [name for name, token in tokens.items() if token == history.REST]
+    assert layers[-1].label == f"{len(small)} others"
     for at in range(len(moments)):
         whole = sum(layer.values[at] or 0.0 for layer in layers)
         assert whole == pytest.approx(60e9 / 64, rel=1e-3)
@@ -351,7 +353,15 @@ def test_rows_keep_their_colours_and_the_layers_add_up_to_the_step():
 def test_a_minute_without_a_step_is_unknown():
     minutes = [of_event(clocks.minute(1, n, 2, steps=0).data or {}) for n in range(2)]
     layers, _ = history.layers(minutes, {"forward": "allocated", "other": history.REST})
+    assert layers[-1].label == "other code"
     assert {value for layer in layers for value in layer.values} == {None}
+
+
+def test_the_layer_of_small_rows_is_other_code_where_that_is_most_of_it():
+    rows = {"other code": [20.0, 20.0], "collecting garbage": [0.0, None]}
+    assert history._together(rows) == "other code"
+    assert history._together({**rows, "logging": [5.0, 5.0]}) == "other code +1"
+    assert history._together({"other code": [2.0], "logging": [3.0], "read": [2.0]}) == "3 others"
 
 
 def test_the_made_up_look_is_one():

@@ -41,14 +41,15 @@ def layers(minutes: Sequence[Minute], tokens: Mapping[str, str]) -> tuple[list[L
             value = each.get(name, 0.0) * NANOSECONDS if ledger.steps else None
             values += [value] * (points + 1)
     out: list[Layer] = []
-    rest: list[list[float | None]] = []
+    rest: dict[str, list[float | None]] = {}
     for name, values in spent.items():
         if tokens[name] == REST:
-            rest.append(values)
+            rest[WORDS.get(name, name)] = values
         else:
             out.append(Layer(tokens[name], WORDS.get(name, name), values))
     if rest:
-        out.append(Layer(REST, "the rest", [_sum(one) for one in zip(*rest, strict=True)]))
+        summed = [_sum(one) for one in zip(*rest.values(), strict=True)]
+        out.append(Layer(REST, _together(rest), summed))
     return out, moments
 
 
@@ -69,6 +70,17 @@ def courses(minutes: Sequence[Minute], count: int) -> dict[str, list[float | Non
         for name, values in out.items():
             values[length - 1 - age] = each.get(name, 0.0) if ledger.steps else None
     return out
+
+
+def _together(rest: Mapping[str, Sequence[float | None]]) -> str:
+    """Return the name of rows that are one layer: that of other code where it is most of it."""
+    sums = {words: sum(value or 0.0 for value in values) for words, values in rest.items()}
+    known = [words for words, spent in sums.items() if spent] or list(sums)
+    other = WORDS["other"]
+    if len(known) == 1:
+        return known[0]
+    most = other in known and sums[other] * 2 > sum(sums.values())
+    return f"{other} +{len(known) - 1}" if most else f"{len(known)} others"
 
 
 def _sum(values: Sequence[float | None]) -> float | None:
