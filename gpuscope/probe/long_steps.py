@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+from .sampler import quantile
 from .steps import Steps
 
 LONG_SECONDS, LONG_STEPS = 5.0, 20.0
@@ -81,7 +82,7 @@ class LongSteps:
         durations = sorted(self._steps.durations)
         if len(durations) < FEW_STEPS:
             return float("inf")
-        return max(LONG_SECONDS, LONG_STEPS * durations[len(durations) // 2])
+        return max(LONG_SECONDS, LONG_STEPS * quantile(durations, 0.5))
 
     def _ended(self, minutes: Sequence[Any], now: float, new: int) -> None:
         began, self._began = self._began, self._steps.last
