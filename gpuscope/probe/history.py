@@ -12,8 +12,7 @@ from typing import Any, Dict, List, Optional, Tuple
 from . import blob_file, snapshots
 from .long_requests import Answer, LongRequest, Refusal
 from .on_import import debug
-from .sampler import quantile
-from .steps import Steps
+from .steps import Steps, quantile
 
 MAX_ENTRIES = 5_000_000
 TRIAL_ENTRIES = 100_000

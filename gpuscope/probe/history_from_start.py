@@ -15,8 +15,7 @@ from . import cuda, oom, symbols
 from .history import HistorySwitch, NewSteps, cost
 from .long_requests import Refusal
 from .on_import import debug
-from .sampler import quantile
-from .steps import Steps
+from .steps import Steps, quantile
 
 STEPS = 30
 WARM_STEPS = 10

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from .sampler import quantile
-from .steps import Steps
+from .steps import Steps, quantile
 
 LONG_SECONDS, LONG_STEPS = 5.0, 20.0
 """A step is long from so many seconds and so many median steps on."""

@@ -27,8 +27,7 @@ from .look_rows import HostSpans, Stand, summary
 from .look_trace import LONGEST_WAIT_SECONDS, MAX_STEPS, Trace
 from .on_import import debug
 from .profiling import Alone, refuse_beside_another, used_device
-from .sampler import quantile
-from .steps import Steps
+from .steps import Steps, quantile
 from .time_ledger import TimeLedger
 
 LEAST_STEPS = 3

@@ -29,7 +29,7 @@ from . import cuda, identity
 from .gauges import NO_LOADER, NO_STEP, Gauges
 from .ledger import CPU, Bytes, Ledger
 from .rendezvous import start_ticks
-from .steps import Steps
+from .steps import Steps, quantile
 
 TRAINER_ID = 1
 ALWAYS = ("rate", "environment", "detach", "cancel")
@@ -351,16 +351,6 @@ def _largest(sizes: Dict[str, int]) -> List[Tuple[str, int]]:
     return ordered[:MAX_OTHERS] + (
         [(f"{len(rest)} more", sum(size for _, size in rest))] if rest else []
     )
-
-
-def quantile(ordered: List[float], share: float) -> float:
-    """Return the nearest rank of a sorted list.
-
-    For a median with an even count, the mean of the two in the middle.
-    """
-    if share == 0.5 and len(ordered) % 2 == 0:
-        return (ordered[len(ordered) // 2 - 1] + ordered[len(ordered) // 2]) / 2
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 def changes(sent: Reasons, now: Reasons) -> List[List[Union[int, str]]]:

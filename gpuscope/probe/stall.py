@@ -16,8 +16,7 @@ from typing import Any, Callable, Dict, Optional, Union
 
 from ..wire.frames import NOT_INITIALISED, NOT_SUPPORTED, Unknown
 from . import code_place
-from .sampler import quantile
-from .steps import Steps
+from .steps import Steps, quantile
 from .thread_frames import current_frames
 
 STILL_SECONDS = 3.0

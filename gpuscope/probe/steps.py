@@ -5,6 +5,7 @@ It is cheap enough to run whether or not somebody watches.
 
 from __future__ import annotations
 
+import math
 import threading
 import weakref
 from collections import deque
@@ -226,3 +227,13 @@ def own_count(optimizer: Any) -> int:
     except Exception:
         pass  # a state of another kind
     return 1
+
+
+def quantile(ordered: List[float], share: float) -> float:
+    """Return the nearest rank of a sorted list.
+
+    For a median with an even count, the mean of the two in the middle.
+    """
+    if share == 0.5 and len(ordered) % 2 == 0:
+        return (ordered[len(ordered) // 2 - 1] + ordered[len(ordered) // 2]) / 2
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]

@@ -22,8 +22,7 @@ from .look import added_seconds
 from .look_events import Breath
 from .marks import capturing
 from .on_import import debug
-from .sampler import quantile
-from .steps import Steps
+from .steps import Steps, quantile
 from .work_rows import Noted, add_tensors, added_up, bytes_of, plan_of, shapes_of
 
 MAX_OPERATORS = 200_000

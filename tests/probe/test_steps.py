@@ -7,8 +7,7 @@ import threading
 
 import pytest
 
-from gpuscope.probe.sampler import quantile
-from gpuscope.probe.steps import TAKEOVER, WINDOW, Steps
+from gpuscope.probe.steps import TAKEOVER, WINDOW, Steps, quantile
 
 
 class Optimizer:
