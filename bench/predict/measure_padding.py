@@ -9,7 +9,6 @@ ms, and the decision.
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import itertools
 import json
@@ -69,22 +68,21 @@ def measured(name: str, sizes: tuple[int, int, int], kind: torch.dtype) -> dict[
     }  # fmt: skip
 
 
-@contextlib.contextmanager
-def _without_caches() -> Iterator[None]:
+def _forget_times() -> None:
     """Let each product be timed, whatever was timed before."""
     for name in ("get_cached_should_pad", "get_cached_base_mm_benchmark_time"):
         setattr(pad_mm, name, lambda *_: None)
     for name in ("set_cached_should_pad", "set_cached_base_mm_benchmark_time"):
         setattr(pad_mm, name, lambda *_: None)
     pad_mm.should_pad_bench_key = lambda *_, **__: ""
-    yield
 
 
 _decide: Any = inspect.unwrap(pad_mm._should_pad)
 
 
 def main(out: Path) -> None:
-    with _without_caches(), out.open("a") as file:
+    _forget_times()
+    with out.open("a") as file:
         for kind, tf32 in (
             (TYPES[0], False),
             (TYPES[2], False),
