@@ -1,40 +1,26 @@
 """What the arithmetic of a step needs: FLOPs, model FLOPs utilization, and the roofline floor.
 
 A probe has counted one step (``probe/work.py``), :mod:`.operator_work` knows what each operator
-comes to, ``card_peaks.toml`` what the card can do. The floor is the sum over the operators of the
+comes to, :mod:`.card_peaks` what the card can do. The floor is the sum over the operators of the
 longer of two times: its FLOPs at the peak of its type, its bytes at the memory's bandwidth.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
 from typing import Any
 
-from .. import checked_rows
-from ..checked_rows import checked
 from ..store.view import HostView, TrainerView
 from ..text.numbers import amount
 from ..text.units import duration_text, percent_text
 from ..wire.clean import clean
+from .card_peaks import TYPES, CardPeaks, card_named
 from .operator_work import NoFormula, bytes_of, flops_of, kind_of
 
-FILE = Path(__file__).with_name("card_peaks.toml")
 MAX_ROWS = 8192
 CONVENTION = "PaLM"
 """Model FLOPs / (step time × dense peak of the type in use); Chowdhery et al. 2022, appendix B."""
-TYPES: Mapping[str, str] = {
-    "float64": "fp64",
-    "float32": "fp32",
-    "float16": "fp16",
-    "bfloat16": "bf16",
-    "float8_e4m3fn": "fp8",
-    "float8_e5m2": "fp8",
-}
-"""Names of torch's types as people say them."""
 KINDS: Mapping[str, str] = {
     "products": "matrix products",
     "convolutions": "convolutions",
@@ -48,45 +34,6 @@ ON_THE_CPU = "it computes on the CPU, whose peak is not known here"
 NO_GPU = "which GPU it computes on is not known"
 SEVERAL = "it computes on several GPUs at once, whose peaks do not add up to one"
 MIG = "the GPU is split by MIG, and no data sheet has the peak of an instance"
-
-
-@dataclass(frozen=True, slots=True)
-class CardPeaks:
-    """A row of the table: ``peaks`` in TFLOPS by type, ``bandwidth`` in GB/s."""
-
-    id: str
-    names: tuple[str, ...]
-    bandwidth: float
-    peaks: Mapping[str, float]
-    source: str
-
-    def peak(self, kind: str) -> float | None:
-        """Return FLOPs per second of a type, None where the card has no such peak."""
-        found = self.peaks.get(kind)
-        return found * 1e12 if found is not None else None
-
-
-@cache
-def cards() -> dict[str, CardPeaks]:
-    """All cards by their id. Raises TableError."""
-    return checked_rows.load(FILE, "card", _card)
-
-
-def _card(row: Any) -> CardPeaks:
-    found = CardPeaks(**checked(row, CardPeaks))
-    for pattern in found.names:
-        re.compile(pattern)
-    for kind, peak in found.peaks.items():
-        if kind not in {*TYPES.values(), "tf32"} or not isinstance(peak, (int, float)) or peak <= 0:
-            raise ValueError(f"peaks cannot have {kind} = {peak!r}")
-    return found
-
-
-def card_named(name: str) -> CardPeaks | None:
-    """Return the card that the driver calls so, None where the table does not know it."""
-    return next(
-        (one for one in cards().values() if any(re.search(part, name) for part in one.names)), None
-    )
 
 
 @dataclass(frozen=True, slots=True)

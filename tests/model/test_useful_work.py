@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from gpuscope.model import useful_work
-from gpuscope.model.useful_work import card_named, cards, cost, read, sentence, unknown_text
+from gpuscope.model.card_peaks import card_named, cards
+from gpuscope.model.useful_work import cost, read, sentence, unknown_text
 from tests.fakes.cases import each
 from tests.model.test_operator_work import text
 

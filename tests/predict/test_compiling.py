@@ -241,7 +241,7 @@ def test_the_estimate_pads_what_an_h200_padded(kind: str, agrees: float) -> None
         ("of inputs", {1: True} if kind == "tf32" else {}),
     ):
         for *sides, pads in rows[name]:
-            gain = padding.Product(tuple(sides), 1, dtype).gain(copied, padding.SPEEDS[(9, 0)])
+            gain = padding.Product(tuple(sides), 1, dtype).gain(copied, padding.speeds_of((9, 0)))
             right.append((gain > padding.GAIN) == bool(pads))
     assert sum(right) >= agrees * len(right)
     assert {bool(row[-1]) for part in rows.values() for row in part} == {False, True}

@@ -9,7 +9,8 @@ import time
 
 import pytest
 
-from gpuscope.model.useful_work import UsefulWork, cards, read
+from gpuscope.model.card_peaks import cards
+from gpuscope.model.useful_work import UsefulWork, read
 from gpuscope.probe import work, work_rows
 from gpuscope.probe.long_requests import LongRequest, Stopped
 from gpuscope.probe.steps import Steps

@@ -8,7 +8,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from gpuscope.model.useful_work import UsefulWork, card_named, read
+from gpuscope.model.card_peaks import card_named
+from gpuscope.model.useful_work import UsefulWork, read
 from gpuscope.wire.frames import Error, Result
 from tests.fakes.asking import KEYBOARD, ask, tell
 from tests.fakes.probe_client import PLACE_APART, Reader, sockets, trainer, wait_for

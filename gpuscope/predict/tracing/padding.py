@@ -19,21 +19,19 @@ from typing import Any
 
 import torch
 
+from ...model.card_peaks import card_named
 from ..request import Doubt
 from .kernel_timing import flushed
 from .replaced import Replaced
 
-SPEEDS = {
-    (8, 0): (312, 156, 1555),
-    (8, 6): (71, 36, 936),
-    (8, 9): (165, 83, 1008),
-    (9, 0): (989, 494, 4800),
-    (10, 0): (2250, 1125, 8000),
+CARDS = {
+    (8, 0): "NVIDIA A100-SXM4-40GB",
+    (8, 6): "NVIDIA GeForce RTX 3090",
+    (8, 9): "NVIDIA GeForce RTX 4090",
+    (9, 0): "NVIDIA H200",
+    (10, 0): "NVIDIA B200",
 }
-"""TFLOP/s in half precision and with TF32, and GB/s of the memory, by compute capability.
-
-They are those of the A100, RTX 3090, RTX 4090, H200 and B200.
-"""
+"""The card that stands for each compute capability."""
 TRIED = "pad_mm"
 HALF = (torch.float16, torch.bfloat16)
 ALIGNED, MISALIGNED = (0.75, 0.6), ({2: 0.14, 4: 0.25, 8: 0.25}, {4: 0.18, 8: 0.15})
@@ -57,13 +55,19 @@ PADDED = Doubt(
 )
 
 
+def speeds_of(architecture: Any) -> tuple[float, float, float] | None:
+    """Return TFLOP/s in half precision and with TF32, and GB/s of the memory; None if unknown."""
+    card = card_named(CARDS.get(architecture, ""))
+    return None if card is None else (card.peaks["fp16"], card.peaks["tf32"], card.bandwidth)
+
+
 @contextlib.contextmanager
 def decided(mode: Any) -> Iterator[None]:
     """Let inductor's passes over a joint graph pad as on the GPU of ``mode``."""
     from torch._inductor import config
     from torch._inductor.fx_passes import pad_mm
 
-    speeds = SPEEDS.get(mode.architecture)
+    speeds = speeds_of(mode.architecture)
     known = speeds is not None and hasattr(pad_mm, "_should_pad")
     replaced = Replaced()
 
@@ -111,7 +115,7 @@ class Product:
         self._sizes = _sizes(sides)
         self._padded = _sizes([-(-side // multiple) * multiple for side in sides])
 
-    def gain(self, copied: Mapping[int, bool], speeds: tuple[int, int, int]) -> float:
+    def gain(self, copied: Mapping[int, bool], speeds: tuple[float, float, float]) -> float:
         """Return by what factor it is faster with padding.
 
         ``copied``: the operands (0, 1) that are copied for it, and whether each is contiguous.
