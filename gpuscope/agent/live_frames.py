@@ -60,6 +60,12 @@ class LiveFrames:
         """Whether a trainer may still be found."""
         return self._search.pending
 
+    @property
+    def connecting(self) -> bool:
+        """Whether a probe was found whose trainer has not sent a row yet."""
+        probes = self._started.probes
+        return probes is not None and probes.connecting
+
     def link_of(self, trainer: int) -> Optional[int]:
         """Return the name of the link to the probe of the trainer with this id in the frames."""
         return self._assembler.trainers.get(trainer)

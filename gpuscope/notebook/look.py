@@ -46,7 +46,7 @@ def main(words: Sequence[str]) -> None:
     parent = os.getppid()
     watched = doctor_live.LocalWatch(ask=True)
     try:
-        complete = watched.first(TIMEOUT_SECONDS)
+        complete = watched.first(TIMEOUT_SECONDS, pid)
         began, last, judged = time.monotonic(), None, None
         report = Report()
         while os.getppid() == parent:

@@ -80,7 +80,10 @@ class Answer:
         if not self.document:
             return f"no answer: {self.output[-600:]}"
         if self.kind == "live" and not self.document.get("examined"):
-            return f"nothing was examined: {self.document.get('problems')}"
+            return (
+                f"nothing was examined in {self.looks} looks of {self.seconds:.0f} s: "
+                f"{self.document.get('problems')}; the training {self.output[-600:]}"
+            )
         if self.subject.named:
             said = [
                 f"{f['severity']} {f['confidence']} {f['pitfall']} ({f['cause']})"

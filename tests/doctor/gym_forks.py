@@ -49,15 +49,15 @@ def examined(scripts: Scripts, subject: Subject) -> list[Answer]:
             until = time.monotonic() + SECONDS
             while run.alive() and not run.text and time.monotonic() < until:
                 time.sleep(0.05)
-            answers.append(
-                by_live(
-                    replace(subject, after=0.0),
-                    run.processes[0].pid,
-                    run.alive,
-                    limit=LIVE_SECONDS,
-                    asking=ask_here,
-                )
+            answer = by_live(
+                replace(subject, after=0.0),
+                run.processes[0].pid,
+                run.alive,
+                limit=LIVE_SECONDS,
+                asking=ask_here,
             )
+            answer.output = f"{'running' if run.alive() else 'ended'}: {run.text}"
+            answers.append(answer)
         finally:
             run.end()
     if "message" in subject.kinds:

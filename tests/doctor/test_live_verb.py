@@ -16,6 +16,7 @@ from gpuscope.agent.live_frames import LiveFrames
 from gpuscope.agent.picture import Collector
 from gpuscope.cli.commands.doctor import live as doctor_live
 from gpuscope.cli.main import main
+from gpuscope.probe import rendezvous
 from tests.fakes import probe_process
 from tests.fakes.nvml import FakeNvml, FakeProcess
 from tests.recordings import SHIPPED
@@ -100,6 +101,18 @@ def test_the_pid_of_a_launcher_and_one_that_is_none(fake, sockets):
         .problems[0]
         .startswith(f"No process has pid {stranger.pid} here")
     )
+
+
+@pytest.mark.slow
+def test_a_probe_that_answers_later_than_those_of_others_is_waited_for(
+    fake, sockets, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(rendezvous, "directory", lambda: str(sockets))
+    with probe_process.start(sockets), probe_process.start(sockets, "late") as late:
+        assert look(sockets, late.pid, timeout=30.0).examined[0] == f"train.py (pid {late.pid})"
+        early = look(sockets, late.pid, timeout=1.0)
+    assert early.examined == ()
+    assert early.problems[0].startswith(f"The probe in pid {late.pid} has not answered within 1 s")
 
 
 @pytest.mark.slow

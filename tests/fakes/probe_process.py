@@ -3,11 +3,11 @@
 It is started by ``python -m tests.fakes.probe_process DIR MODE``.
 
 ``start(directory, mode)`` runs one and waits until it listens. Modes: good, endless (a line without
-end), garbage (random bytes), mute (accepts, says nothing), flood (samples as fast as the socket
-takes them), freeze (stops itself after some samples), misnamed (under another pid's name), huge
-(definitions without number), lies (claims to be pid 1), leaves (says good-bye after some samples),
-leaks (remembers 60 steps of growing memory), level (the same of memory that does not grow), babbles
-(answers that with nonsense).
+end), garbage (random bytes), mute (accepts, says nothing), late (is good, but greets after four
+seconds), flood (samples as fast as the socket takes them), freeze (stops itself after some
+samples), misnamed (under another pid's name), huge (definitions without number), lies (claims to be
+pid 1), leaves (says good-bye after some samples), leaks (remembers 60 steps of growing memory),
+level (the same of memory that does not grow), babbles (answers that with nonsense).
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ UUID = "00000001-0000-4000-8000-000000000000"  # of the first card of FakeNvml, 
 TRAINER, ALLOC = 1, 2
 MINUTES_BEFORE = 5
 """What it remembers of its readings begins so long before it is asked."""
+LATE_SECONDS = 4.0
 COLS = {"t": ["step", "step_seconds", "loss"], "a": ["reserved_bytes", "allocated_bytes"]}
 
 
@@ -73,6 +74,8 @@ class _Server:
     def greet(self) -> None:
         if self.mode == "mute":
             return
+        if self.mode == "late":
+            time.sleep(LATE_SECONDS)
         if self.mode == "garbage":
             self.client.sendall(random.Random(7).randbytes(20000) + b"\n")
             return

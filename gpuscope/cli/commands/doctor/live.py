@@ -48,7 +48,7 @@ def examine(
     """
     if pid is not None and not Path(f"/proc/{pid}").exists() and Path("/proc/self").exists():
         return Report(problems=(f"No process has pid {pid} here. Which trainers run: gpuscope ps",))
-    store, complete = watch(timeout, agent, ask=True)
+    store, complete = watch(timeout, agent, ask=True, pid=pid)
     host = store.view().host
     if host is None:
         return Report(problems=("Nothing on this machine answered. Try: gpuscope ps",))
@@ -59,7 +59,7 @@ def examine(
         else {t.definition.pid for t in trainers if descends(t.definition.pid, pid)}
     )
     if chosen is not None and not chosen:
-        return Report(problems=(_no_probe(host, pid or 0),))
+        return Report(problems=(_not_seen(host, pid or 0, timeout),))
     if not trainers:
         from ....doctor import live
 
@@ -104,7 +104,15 @@ def _unanswered(complete: bool, timeout: float) -> tuple[str, ...]:
     )
 
 
-def _no_probe(host: HostView, pid: int) -> str:
+def _not_seen(host: HostView, pid: int, timeout: float) -> str:
+    from ...one_trainer import has_socket
+
+    if has_socket(pid):
+        return (
+            f"The probe in pid {pid} has not answered within {timeout:g} s: this machine is busy, "
+            "or the training is stopped or holds Python's lock for long. Next: gpuscope doctor "
+            f"{pid} again, or with --timeout {2 * timeout:g}"
+        )
     held = [
         use
         for one in host.processes
@@ -125,15 +133,17 @@ def _no_probe(host: HostView, pid: int) -> str:
 # ── looking ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def watch(timeout: float, agent: LiveFrames | None = None, ask: bool = False) -> tuple[Store, bool]:
+def watch(
+    timeout: float, agent: LiveFrames | None = None, ask: bool = False, pid: int | None = None
+) -> tuple[Store, bool]:
     """Return the store after a look, and whether everything has answered.
 
-    The look is short where no trainer is running. With ``ask``, the trainers' probes are asked for
-    their history.
+    The look is short where no trainer is running, or none of the process ``pid``. With ``ask``, the
+    trainers' probes are asked for their history.
     """
     watched = LocalWatch(agent, ask)
     try:
-        return watched.store, watched.first(timeout)
+        return watched.store, watched.first(timeout, pid)
     finally:
         watched.stop()
 
@@ -158,14 +168,20 @@ class LocalWatch:
             self._agent.start(self._memories.hear if self._memories is not None else None),
         )
 
-    def first(self, timeout: float) -> bool:
-        """Look until enough was seen, or for ``timeout``. Return whether everybody has answered."""
+    def first(self, timeout: float, pid: int | None = None) -> bool:
+        """Look until enough was seen, or for ``timeout``. Return whether everybody has answered.
+
+        With ``pid`` the trainers of other jobs are not enough: their probes may answer long before
+        the one that is asked for.
+        """
+        agent = self._agent
         while True:
-            trainers = self.tick()
-            waited, complete = time.monotonic() - self._began, self._agent.complete
-            enough = complete and (
-                waited >= WATCH_SECONDS if trainers else not self._agent.searching
-            )
+            trainers = [
+                one for one in self.tick() if pid is None or descends(one.definition.pid, pid)
+            ]
+            waited, complete = time.monotonic() - self._began, agent.complete
+            searching = agent.searching or (pid is not None and agent.connecting)
+            enough = complete and (waited >= WATCH_SECONDS if trainers else not searching)
             if enough or waited >= max(timeout, 0.2):
                 if self._memories is not None:
                     self._memories.tell(self.store)
@@ -173,7 +189,7 @@ class LocalWatch:
             if trainers:
                 time.sleep(TICK_SECONDS)
             else:
-                self._agent.wait(TICK_SECONDS / 2)
+                agent.wait(TICK_SECONDS / 2)
 
     def tick(self) -> list[TrainerView]:
         """Take what is new, and return the trainers that live."""

@@ -124,7 +124,7 @@ def live(pid: int) -> MeasuredTrainer:
     """A trainer of this host with a probe in it. Raises :class:`TrainerNotMeasured`."""
     from ..doctor import live as doctor_live
 
-    store, _ = doctor_live.watch(WATCH_SECONDS)
+    store, _ = doctor_live.watch(WATCH_SECONDS, pid=pid)
     host = store.view().host
     trainers = [one for one in host.trainers if one.gone is None] if host is not None else []
     chosen = [one for one in trainers if descends(one.definition.pid, pid)]
