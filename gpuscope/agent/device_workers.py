@@ -28,6 +28,10 @@ INVENTORY_SECONDS = 60.0
 SLOWEST_ROUND_SECONDS = 5.0
 SECOND_SECONDS = 0.12
 """Seconds from the first reading to the second; some counters give nothing before that."""
+RIPENING_ROUNDS = 4
+"""So many rounds follow at once while such a counter gives nothing. Two are enough, unless another
+device has the turn for as long, as only one may be asked at a time.
+"""
 
 
 class DeviceWorker(Worker):
@@ -125,7 +129,7 @@ class DeviceWorker(Worker):
                 self.fast = (time.monotonic(), self.device.fast())
                 self._rounds += 1
                 self._watch_idle(*self.fast)
-                if self._rounds == 1 and self._unripe:
+                if self._rounds < RIPENING_ROUNDS and _unripe(self.fast[1]):
                     fast.next = min(fast.next, time.monotonic() + SECOND_SECONDS)
             if processes.due(now):
                 began = time.monotonic()
@@ -140,14 +144,13 @@ class DeviceWorker(Worker):
             if first:
                 self.on_answer()
             if slow.due(now):
-                first = self.slow is None
                 self.slow = (
                     time.monotonic(),
                     self.device.slow(seldom=self._slow_rounds % SELDOM == 0),
                 )
-                if first and _unripe(self.slow[1]):
-                    slow.next = min(slow.next, time.monotonic() + SECOND_SECONDS)
                 self._slow_rounds += 1
+                if self._slow_rounds < RIPENING_ROUNDS and _unripe(self.slow[1]):
+                    slow.next = min(slow.next, time.monotonic() + SECOND_SECONDS)
             if load.due(now):
                 self.load = (time.monotonic(), self.device.process_load())
             if inventory.due(now):
@@ -198,7 +201,7 @@ class DeviceWorker(Worker):
     def answered(self) -> bool:
         """Tell whether every kind of question has been answered at least once.
 
-        Readings that need two samples must have had two.
+        Readings that need two samples must have had two, or :data:`RIPENING_ROUNDS` chances.
         """
         if (
             self.static is None
@@ -208,15 +211,10 @@ class DeviceWorker(Worker):
             or self.load is None
         ):
             return False
-        ripe = (self._rounds > 1 or not self._unripe) and (
-            self._slow_rounds > 1 or not _unripe(self.slow[1])
+        ripe = (self._rounds >= RIPENING_ROUNDS or not _unripe(self.fast[1])) and (
+            self._slow_rounds >= RIPENING_ROUNDS or not _unripe(self.slow[1])
         )
         return self.inventory is not None and ripe
-
-    @property
-    def _unripe(self) -> bool:
-        """Tell whether a reading is missing only because it needs two samples."""
-        return self.fast is not None and _unripe(self.fast[1])
 
 
 def lists_seconds(took: float) -> float:

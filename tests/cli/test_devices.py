@@ -290,6 +290,14 @@ def test_the_document_has_the_whole_card(fake, capsys):
     ] == ["no XID error since gpuscope started"]
 
 
+def test_a_device_that_must_wait_for_its_turn_has_its_counters_too(fake, capsys):
+    """Only one device may be asked for them at a time, and each asks for two kinds of them."""
+    fake.delay = {"nvmlGpmMetricsGet": 0.1}
+    _, document = run_json(capsys)
+    assert [one["nvlink_rx_bytes_per_second"] for one in document["devices"]] == [9340 << 20] * 2
+    assert None not in [one["sm_active_percent"] for one in document["devices"]]
+
+
 def test_what_waits_for_a_reset_is_a_warning(fake, capsys):
     fake.set(1, remapped=(0, 2, 1, 0))
     code, document = run_json(capsys)
