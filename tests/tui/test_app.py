@@ -205,6 +205,8 @@ async def test_the_filter_narrows_devices_and_jobs_and_escape_clears_it():
         screen = await until(pilot, "filter: jupyter", absent="train.py ×7")
         assert "▸   2 H200" in screen
         assert screen.count("H200 ") <= 3
+        await pilot.press(*"zz")
+        await until(pilot, "no device contains 'jupyterzz'", "no process matches")
         await pilot.press("enter", "j", "escape")
         await until(pilot, "train.py ×7")
         assert app.session.state.filter == ""

@@ -1,4 +1,4 @@
-"""This module keeps the state of looking: which tab, filter, sort and rate were on.
+"""This module keeps the state of looking: which tab, sort, theme and rate were on.
 
 It lies in ``$XDG_STATE_HOME/gpuscope/state.json`` and is written atomically; a file that cannot
 be read is ignored with a notice, and replaced only when the app ends well.
@@ -27,8 +27,8 @@ class ViewState:
     is of the process screen; ``process_hidden`` names the columns that are left out, with
     commas between them; ``recent`` has the names of what was last chosen in the palette, a line
     each; ``deaths_seen`` is when the last of the deaths happened that the Doctor has shown.
-    ``mine`` is of this session alone: a list that leaves out most of a machine without having been
-    asked to would mislead.
+    ``mine`` and the filters are of this session alone: a list that leaves out most of a machine
+    without having been asked to would mislead.
     """
 
     tab: str = "overview"
@@ -45,7 +45,8 @@ class ViewState:
     deaths_seen: float = 0.0
 
 
-_KEPT = tuple(field.name for field in fields(ViewState) if field.name != "mine")
+_NOT_KEPT = ("mine", "filter", "process_filter")
+_KEPT = tuple(field.name for field in fields(ViewState) if field.name not in _NOT_KEPT)
 _CHOICES = {"tab": TABS, "sort": SORTS, "process_sort": PROCESS_SORTS}
 
 

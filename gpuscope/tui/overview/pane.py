@@ -103,8 +103,7 @@ class OverviewPane(Pane):
             from .empty_states import about_room, no_devices, problems, why_empty
 
             history, stopped = self.session.history, self.session.happened.stopped
-            notes = self._notes(host)
-            lines = job_lines(host, state.mine, state.filter, notes, history, stopped)
+            lines = job_lines(host, state.mine, state.filter, self._notes(host), history, stopped)
             more = self._given is not None and self._given.quiet > 0
             extra = about_room(host, history, more) or ([] if lines else why_empty(host, state))
             room = self._room()
@@ -114,7 +113,8 @@ class OverviewPane(Pane):
                 wide = self._terminal[0] >= WIDE
                 told = wide and self._given is not None and (more or self._given.foot > 0)
                 self._nothing = no_devices(host, self._room(), not (more or told), not told)
-            self._devices.show_empty(self._nothing or f"no device contains {state.filter!r}")
+            none = f"no device contains {state.filter!r}"
+            self._devices.show_empty(none if host.devices else self._nothing)
             self._show_devices(host, room)
             self._shown = True
             if not self._settled and not self.typing:

@@ -49,7 +49,7 @@ class ProcessPanel(LiveTable):
         found = listing(host, history, choice, idleness=self._idleness, glyphs=glyphs, room=room)
         self.count = len(found.rows)
         none = "reported by the driver" if host.devices else "trains with a probe"
-        self.show_empty(f"none {none}")
+        self.show_empty("no process matches" if found.all else f"none {none}")
         self.show_columns(columns(choice, found.rows, room))
         self.show(found.rows)
 
