@@ -53,6 +53,8 @@ class TrainerTime:
     """What a step of it computes, or None and why that is not known; None where nobody asked."""
     judged: tuple[Judged, ...] = ()
     """The causes that make it slow, the one whose cure brings most first."""
+    readings: tuple[Finding, ...] = ()
+    """What the readings of its job's cards show besides; none where a look has shown more."""
     settings: tuple[str, ...] = ()
     """Settings for debugging and the like that are on in it."""
     standstill: Standstill | None = None
@@ -168,6 +170,7 @@ def _trainer(one: TrainerTime) -> dict[str, Any]:
         "rows": [_row_document(row) for row in ledger.rows],
         "left_out": [{"since": since, "seconds": seconds} for since, seconds in one.long_steps],
         "causes": _causes(one.judged, one.again, ledger.step_seconds),
+        "readings": [_finding(each, one.again) for each in one.readings],
         "slower": None
         if slowdown is None
         else {
@@ -240,7 +243,7 @@ def proof(one: Finding, again: str) -> list[str]:
     from ..doctor import table
 
     known = one.verify or table.load()[one.pitfall].verify
-    after = f"{again}    again with the fix: the row is smaller, and steps are shorter"
+    after = f"{again}    again with the fix: steps are shorter"
     return [known, after] if known else [after]
 
 
@@ -251,21 +254,29 @@ def _causes(
     return [
         {
             "row": cause.name,
-            "pitfall": one.pitfall,
-            "cause": one.cause,
-            "title": clean(one.title, 200),
-            "severity": one.severity,
+            **_finding(one, again),
             "saves_share_at_most": cause.share,
             "saves_share_at_most_low": cause.low,
             "saves_share_at_most_high": cause.high,
             "step_seconds_at_least": step_seconds * (1 - cause.share) if step_seconds else None,
             "place": clean(cause.place, 512) or None,
-            "evidence": [clean(part.text, 600) for part in one.evidence],
-            "advice": fix.title if (fix := fix_of(one)) is not None else None,
-            "proof": proof(one, again),
         }
         for cause, one in ((each.cause, each.finding) for each in judged)
     ]
+
+
+def _finding(one: Finding, again: str) -> dict[str, Any]:
+    """Return what ``--json`` prints of what makes a training slow, however it is known."""
+    fix = fix_of(one)
+    return {
+        "pitfall": one.pitfall,
+        "cause": one.cause,
+        "title": clean(one.title, 200),
+        "severity": one.severity,
+        "evidence": [clean(part.text, 600) for part in one.evidence],
+        "advice": fix.title if fix is not None else None,
+        "proof": proof(one, again),
+    }
 
 
 def _work(work: UsefulWork | None, problem: str, step_seconds: float | None) -> dict[str, Any]:

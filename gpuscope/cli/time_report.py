@@ -46,8 +46,9 @@ def text(ranks: Sequence[TrainerTime], width: int) -> list[str]:
         lines += ["", f"Source: {ledger.looks:,} {SOURCE}.{unasked}"]
     if one.look is not None:
         lines += ["", *look.lines(*one.look, width)]
-    for number, each in enumerate(one.judged, 1):
-        lines += look.finding_lines(number, each.finding, one.again)
+    causes = [*(each.finding for each in one.judged), *one.readings]
+    for number, each in enumerate(causes, 1):
+        lines += look.finding_lines(number, each, one.again)
     if one.tune:
         lines += ["", f"Search: {clean(one.tune, 512)}    tries settings, and proves the fastest"]
     return [part for line in lines for part in _wrapped(line.rstrip(), width)]

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ..doctor import live_states, live_time
+from ..doctor.finding import Finding
 from ..doctor.live_causes import Judged, of_ledger
 from ..doctor.live_scene import LiveScene
 from ..model import slowdown, time_ledger
@@ -56,6 +58,18 @@ def _of_its_gpu(trainer: TrainerView) -> str:
     )
 
 
+def _by_readings(
+    scene: LiveScene, trainer: TrainerView, judged: Sequence[Judged]
+) -> tuple[Finding, ...]:
+    """Return what the readings of the job's cards show, where nobody has looked inside a step."""
+    job = scene.host.job_of(trainer)
+    if job is None or scene.look(trainer) is not None:
+        return ()
+    told = {one.finding.pitfall for one in judged}
+    found = [*live_states.idle_tensor_cores(scene, job), *live_time.launch_bound(scene, job)]
+    return tuple(one for one in found if isinstance(one, Finding) and one.pitfall not in told)
+
+
 def of_trainer(
     trainer: TrainerView,
     host: HostView,
@@ -71,14 +85,16 @@ def of_trainer(
     wait for.
     """
     definition, still = trainer.definition, standstill_of(trainer, host.job_of(trainer))
+    judged: list[Judged] = []
+    readings: tuple[Finding, ...] = ()
     # a faster step is no answer to a hang, so nothing is judged of it
     if still is not None:
         ledger = time_ledger.until_last_step(trainer, window)
-        judged: list[Judged] = []
     else:
-        ledger = time_ledger.of_trainer(trainer, window)
+        ledger, scene = time_ledger.of_trainer(trainer, window), LiveScene(host, history)
         own = odd if odd is not None and odd.key == trainer.key else None
-        judged = of_ledger(LiveScene(host, history), trainer, ledger, odd=own)
+        judged = of_ledger(scene, trainer, ledger, odd=own)
+        readings = _by_readings(scene, trainer, judged)
     script = (definition.script or "").rsplit("/", 1)[-1]
     parts = [script or "a trainer"]
     parts += [f"rank {definition.rank}"] if definition.rank is not None else []
@@ -99,6 +115,7 @@ def of_trainer(
         median_step_seconds=trainer.number("step_seconds"),
         settings=settings_of(trainer.minutes[-1] if trainer.minutes else {}),
         judged=tuple(judged),
+        readings=readings,
     )
 
 

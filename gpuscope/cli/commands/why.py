@@ -115,7 +115,8 @@ def run(args: argparse.Namespace) -> int:
     if not one.ledger.sure and not one.judged:
         return ExitStatus.UNCHECKED
     slow = any(each.straggler is not None for each in ranks)
-    curable = one.judged or odd is not None or slow
+    shown = any(each.severity != "info" for each in one.readings)
+    curable = one.judged or shown or odd is not None or slow
     return ExitStatus.WARNINGS if curable else ExitStatus.OK
 
 
