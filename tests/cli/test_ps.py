@@ -129,7 +129,7 @@ def test_processes_and_trainers_ranks_of_one_job_together(fake, sockets, capsys)
         code, out = run(capsys, sockets)
         assert code == 0
         lines = out.splitlines()
-        job = lines.index("job job-1")
+        job = lines.index("train.py ×2, job job-1")
         assert all("0/2" in line for line in lines[job + 1 : job + 3])
         assert lines[job + 3] == "no job"
 

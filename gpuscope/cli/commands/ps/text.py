@@ -12,7 +12,7 @@ from ....model.pace import PARTS_STEPS
 from ....model.stalls import is_late
 from ....model.step_time import SPLIT
 from ....text import width
-from ....text.process_name import shown_command
+from ....text.process_name import short_script, shown_command
 from ....text.units import DASH, age_text, bytes_text, percent_text
 from ....wire.columns import rewrite_sizes
 from ... import output
@@ -80,11 +80,17 @@ def _table(processes: list[dict[str, Any]]) -> list[str]:
     lines, job = [first], None
     for line, own, process in zip(others, jobs, processes, strict=True):
         if own != job:
-            lines.append(f"job {own}" if own else "no job")
+            lines.append(_heading(own, jobs.count(own), process["trainer"]) if own else "no job")
             job = own
         notes = [*_states(process["devices"]), *_notes(process["trainer"] or {})]
         lines += [line, *(f"{' ' * 10}{note}" for note in notes if process["trainer"])]
     return lines
+
+
+def _heading(job: str, count: int, trainer: Mapping[str, Any]) -> str:
+    """Return the line above a job's processes: the script that people know it by, then its key."""
+    name = short_script(trainer.get("script"))
+    return f"{name} ×{count}, job {job}" if count > 1 else f"{name}, job {job}"
 
 
 def has_stopped(trainer: Mapping[str, Any]) -> bool:
