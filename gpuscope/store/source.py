@@ -41,10 +41,7 @@ from .decode import decode
 from .pending_requests import OnProgress, PendingRequests, SourceError
 from .view import AGAIN, Capabilities, Link, LinkState
 
-__all__ = ["LOCAL", "AgentSource", "OnLink", "Sink", "Source", "SourceError", "Tap"]
-
-LOCAL = "local"
-"""The key of the source that is this machine."""
+__all__ = ["AgentSource", "OnLink", "Sink", "Source", "SourceError", "Tap"]
 
 Sink = Callable[[Frame, float], None]
 """A function that takes a frame and the time it came, in seconds of the viewer's monotonic clock.

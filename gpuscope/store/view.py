@@ -28,6 +28,8 @@ from ..wire.frames import (
 from .step_points import StepPoints
 from .time_minutes import Minute
 
+LOCAL = "local"
+"""The key of this machine: of its source, and of its host."""
 NOT_SENT = Unknown("not_sent", "no reading yet")
 """The code for a column that no sample has carried so far. The viewer sets it; it is never sent."""
 

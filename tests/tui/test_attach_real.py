@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpuscope.config import Settings
-from gpuscope.store.source import LOCAL
+from gpuscope.store.view import LOCAL
 from gpuscope.tui.app.app import GpuscopeApp
 from gpuscope.tui.app.launch import local_source
 from gpuscope.tui.shell.session import Session

@@ -79,16 +79,14 @@ async def test_what_a_screen_returns_is_passed_on():
         assert closed == [None]
 
 
-def test_no_screen_is_loaded_before_it_is_opened():
-    code = (
-        "import sys, gpuscope.tui.app.app; print(*(m for m in sys.modules if "
-        "m.startswith('gpuscope.tui.')))"
-    )
+def test_neither_a_screen_nor_a_source_is_loaded_before_it_is_opened():
+    code = "import sys, gpuscope.tui.app.app; print(*sys.modules)"
     loaded = subprocess.run(
         [sys.executable, "-c", code], check=True, capture_output=True, text=True
     ).stdout.split()
     assert "gpuscope.tui.app.main_screen" in loaded
     assert not {f"gpuscope.tui.{place.module}" for place in PLACES.values()} & set(loaded)
+    assert not {"gpuscope.store.source", "msgspec"} & set(loaded)
 
 
 @in_loop

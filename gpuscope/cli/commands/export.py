@@ -132,5 +132,6 @@ def _source(hz: float) -> AgentSource:
     """The agent on this machine. Names of others' jobs are cut by it as everywhere."""
     from ...attach.bundle import local_agent_argv
     from ...store.source import AgentSource
+    from ...store.view import LOCAL
 
-    return AgentSource(local_agent_argv(hz), "local", socket.gethostname())
+    return AgentSource(local_agent_argv(hz), LOCAL, socket.gethostname())

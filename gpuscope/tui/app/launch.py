@@ -144,7 +144,8 @@ def local_source(hz: float, settings: Settings) -> Source:
     import socket
 
     from ...attach.bundle import local_agent_argv
-    from ...store.source import LOCAL, AgentSource
+    from ...store.source import AgentSource
+    from ...store.view import LOCAL
 
     argv = local_agent_argv(hz)
     return AgentSource(

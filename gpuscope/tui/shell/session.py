@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...config import Settings
-from ...store.source import LOCAL
+from ...store.view import LOCAL
 from ...wire.frames import Sample
 from ..background.happened import Happened
 from ..background.view_state import ViewState

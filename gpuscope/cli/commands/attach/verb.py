@@ -292,7 +292,7 @@ def hosts_of(
     """
     from ....attach import bootstrap
     from ....config import load
-    from ....store.source import LOCAL
+    from ....store.view import LOCAL
     from ....tui.app.launch import local_source
     from ....tui.background.sources import Hosts
     from ....tui.shell.session import USUAL_HZ
