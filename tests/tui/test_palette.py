@@ -116,6 +116,21 @@ async def test_what_is_not_possible_says_why_and_the_palette_stays():
 
 
 @in_loop
+async def test_a_small_terminal_says_in_each_line_why_an_entry_is_not_possible():
+    app = make_app(views.training(4.0))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, "Devices")
+        await pilot.press("colon")
+        await type_in(pilot, "rec")
+        lines = (await until(pilot, "Reconnect")).splitlines()
+        reconnect = next(line for line in lines if "Reconnect" in line)
+        assert "not now: no host is connected" in reconnect
+        assert "▸ Reconnect" not in reconnect, "the cursor is elsewhere: the line itself says why"
+        dead = next(line for line in lines if " A dead job" in line)
+        assert "which rank failed first" in dead
+
+
+@in_loop
 async def test_things_are_found_by_their_names():
     app = make_app(views.training(4.0))
     async with app.run_test(size=(120, 40)) as pilot:

@@ -540,6 +540,17 @@ async def test_the_row_of_a_stalled_job_shows_the_rank_that_keeps_the_others():
         await until(pilot, "▸  4 ranks", "Process 48203")
 
 
+def test_a_wide_list_shows_where_a_rank_hangs_to_its_end():
+    state = "▲ stalled 3m 47s preprocess_shards.py:1034 in __getitem__"
+    line = [rows.TableRow("1", {"state": [(state, "bad")], "command": [("train.py", "text")]})]
+
+    def cells_of_the_state(room: int) -> int:
+        return next(c.width for c in rows.columns(rows.Choice(), line, room) if c.key == "state")
+
+    assert cells_of_the_state(196) >= len(state)
+    assert cells_of_the_state(116) == 40, "a narrower list needs its cells for the command"
+
+
 @in_loop
 async def test_what_a_trainer_is_asked_goes_to_the_rank_that_is_shown():
     source = AskedSource(jobs.ranks(stalled=True), stacks=gives({}), snapshot=gives({}))

@@ -36,6 +36,8 @@ NOTHING = "nothing is found: try a shorter word, gpu 0, or user@host"
 LEAST_ROWS, MOST_ROWS, AROUND_ROWS = 4, 24, 9
 """Rows of the list, and those of the palette and the margins that are not the list."""
 ABOUT_ROWS = 2
+LEAST_ABOUT_CELLS = 26
+"""Of what an entry does, or why it is not possible now, beside its title: ``not now: a replay…``."""
 FEW_WORDS = ("", "here", "recent")
 """Kinds that say less than what an entry does."""
 WIDTHS = ("title", "keys", "kind")
@@ -168,17 +170,24 @@ class Palette(ClosesOnce, ModalScreen[None]):
 class TitleAndAbout:
     """The title of an entry and what it does in one cell.
 
-    What it does is left out where it has no room as a whole: it stands below the list.
+    What it does is cut, and left out where hardly a word of it has room: all of it stands below the
+    list for the entry under the cursor. The reason why an entry is not possible now always begins
+    in its line: without it the entry would look as if it did nothing.
     """
 
     title: str
     about: str
-    token: str
+    possible: bool
 
     def draw(self, room: int, glyphs: Glyphs) -> Line:
-        title: Line = [(self.title, self.token)]
-        whole: Line = [*title, (f"  {self.about}", "faint" if self.token == "faint" else "muted")]
-        return whole if styled.cells(whole) <= room else title
+        title: Line = [(self.title, "text" if self.possible else "faint")]
+        whole: Line = [*title, (f"  {self.about}", "muted" if self.possible else "faint")]
+        if styled.cells(whole) <= room:
+            return whole
+        if self.possible and styled.cells(title) + LEAST_ABOUT_CELLS > room:
+            return styled.cut(title, room, glyphs.ellipsis)
+        named = styled.cut(title, max(room - LEAST_ABOUT_CELLS, room // 2), glyphs.ellipsis)
+        return styled.cut([*named, *whole[1:]], room, glyphs.ellipsis)
 
 
 def _columns(entries: Sequence[PaletteEntry], terminal: int) -> tuple[Column, ...]:
@@ -208,7 +217,7 @@ def _row(key: str, entry: PaletteEntry, one: bool) -> TableRow:
     return TableRow(
         key,
         {
-            "title": TitleAndAbout(entry.title, about, token) if one else [(entry.title, token)],
+            "title": TitleAndAbout(entry.title, about, not entry.reason) if one else [(entry.title, token)],
             "keys": [(entry.keys, "faint" if entry.reason else "accent")],
             "about": [(about, "faint" if entry.reason else "muted")],
             "kind": [(entry.kind, "faint")],

@@ -60,6 +60,10 @@ WORDS_CELLS, MOST_WORDS, MOST_STATE, WORDS_STEP = 100, 40, 16, 4
 """The width from which on a table shows the reason behind the state; the most cells of both, and of
 the state alone; and the step by which both grow, so that other columns seldom move.
 """
+ROOMY_CELLS, ROOMY_SHARE = 130, 0.4
+"""From this width on the state with its reason may have such a share of the table: where a rank
+hangs is read to its end.
+"""
 NARROW_CELLS = 80
 NARROW = {"memory": ("MEM GiB", 7), "command": ("COMMAND", 18)}
 """In a narrower table: the title and the cells of columns that leave room for the state."""
@@ -110,6 +114,7 @@ def columns(choice: Choice, rows: Sequence[TableRow] | None = None, room: int = 
         if column.key == "state" and room and rows is not None:
             longest = max((styled.cells(row.cells.get("state", [])) for row in rows), default=0)  # type: ignore[arg-type]
             most, step = (MOST_WORDS, WORDS_STEP) if room >= WORDS_CELLS else (MOST_STATE, 1)
+            most = max(most, int(ROOMY_SHARE * room)) if room >= ROOMY_CELLS else most
             width = min(max(column.width, -(-longest // step) * step), most)
             column = column._replace(width=width, most=width)
         if column.key in NARROW and 0 < room < NARROW_CELLS:
