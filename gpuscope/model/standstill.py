@@ -39,11 +39,6 @@ class Standstill:
         return f"{TIMES_BEFORE}{took}."
 
     @property
-    def beside_hang(self) -> str:
-        """Return the same where a table of the hang itself is shown, "" where it is not known."""
-        return f"Before it a median step took {self._usual}." if self.usual_seconds else ""
-
-    @property
     def sentences(self) -> str:
         """Return all that there is to say where no times are shown."""
         took = f" A median step took {self._usual} before." if self.usual_seconds else ""

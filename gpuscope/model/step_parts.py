@@ -16,9 +16,10 @@ from ..text.units import window_text
 from .pace import PARTS_STEPS
 from .rank_times import Odd, rank_to_report
 from .ranks import name_of
+from .standstill import stands_still
 from .step_time import SPLIT_WORDS, measured_step, shares_of
 from .stragglers import Straggler, straggler
-from .time_ledger import WORDS, TimeLedger, recent
+from .time_ledger import WORDS, TimeLedger, recent, until_last_step
 
 MAX_RANKS = 64
 LEAST_SECONDS = 5.0
@@ -48,17 +49,26 @@ class StepParts:
     of_ledger: bool
 
 
+def ledger_of_steps(trainer: TrainerView) -> TimeLedger:
+    """Return the ledger that all screens show: of a trainer that hangs, that of the steps before.
+
+    Else they would divide a step in one way here and in another there.
+    """
+    return until_last_step(trainer) if stands_still(trainer) else recent(trainer)
+
+
 def reported(ranks: Sequence[TrainerView], slow: Straggler | None) -> Reported | None:
     """Return the rank whose ledger is shown first, None where no rank has one.
 
     ``slow`` is the straggler among them. A ledger that has only just begun is left out.
     """
-    told = [(t, recent(t)) for t in ranks[:MAX_RANKS] if t.minutes]
-    known = {name_of(t): t for t, seen in told if seen.steps and seen.seconds >= LEAST_SECONDS}
-    if not known:
+    told = [(t, ledger_of_steps(t)) for t in ranks[:MAX_RANKS] if t.minutes]
+    told = [(t, seen) for t, seen in told if seen.steps and seen.seconds >= LEAST_SECONDS]
+    if not told:
         return None
+    known = {name_of(trainer): trainer for trainer, _ in told}
     waited_for = name_of(slow.trainer) if slow is not None else None
-    ledgers = {name: recent(trainer) for name, trainer in known.items()}
+    ledgers = {name_of(trainer): ledger for trainer, ledger in told}
     name, odd = rank_to_report(ledgers, waited_for if waited_for in known else None)
     return Reported(known[name], ledgers[name], odd)
 

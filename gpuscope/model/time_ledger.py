@@ -199,12 +199,17 @@ def _without_long_steps(
     return [_without(one, n) for one, n in zip(minutes, ended, strict=True)], tuple(steps)
 
 
-def _without(minute: Mapping[str, Any], ended: int) -> Mapping[str, Any]:
-    """Return a minute without what was booked during its long steps."""
+def _without(
+    minute: Mapping[str, Any],
+    ended: int,
+    parts: Sequence[str] = ("hang", "long"),
+    kept: frozenset[str] = KNOWN_PAUSES,
+) -> Mapping[str, Any]:
+    """Return a minute without what was booked during its long steps, but for the ``kept`` rows."""
     rows: dict[str, tuple[float, float]] = {}
     places: dict[tuple[str, str], float] = {}
-    for name, spent, count, place in _of_long_steps(minute, "hang", "long"):
-        if name not in KNOWN_PAUSES:
+    for name, spent, count, place in _of_long_steps(minute, *parts):
+        if name not in kept:
             before = rows.get(name, (0.0, 0.0))
             rows[name] = before[0] + spent, before[1] + count
             places[name, place] = places.get((name, place), 0.0) + spent
@@ -290,15 +295,30 @@ def recent(trainer: TrainerView) -> TimeLedger:
 def until_last_step(
     trainer: TrainerView, window_seconds: float | None = JUDGED_SECONDS
 ) -> TimeLedger:
-    """Return the same of a trainer that hangs: of the minutes that had ended before its last step.
+    """Return the same of a trainer that hangs: of the time before its last step.
 
-    A minute of the hang is no part of any step. The ledger has no rows where there is none before.
+    The ledger has no rows where nothing is known of that time.
+    """
+    minutes = tuple(minutes_of_steps(trainer))
+    return of_trainer(replace(trainer, minutes=minutes), window_seconds)
+
+
+def minutes_of_steps(trainer: TrainerView) -> Sequence[Mapping[str, Any]]:
+    """Return the minutes of a trainer that hangs, without the hang: it is no part of any step.
+
+    Where its probe does not tell what belongs to the hang, these are the minutes that had ended
+    before.
     """
     now, age = trainer.sampled_seconds, trainer.number("step_age_seconds")
     if now is None or age is None:
-        return of_trainer(trainer, window_seconds)
-    minutes = tuple(minute for minute in trainer.minutes if _end(minute) <= now - age + 1.0)
-    return of_trainer(replace(trainer, minutes=minutes), window_seconds)
+        return trainer.minutes
+    last, out = now - age, []
+    for minute in trainer.minutes:
+        if _end(minute) <= last + 1.0:
+            out.append(minute)
+        elif minute["m"] / 1e9 < last and minute.get("hang"):
+            out.append({**_without(minute, 0, ("hang",), frozenset()), "hang": []})
+    return out
 
 
 def _end(minute: Mapping[str, Any]) -> float:

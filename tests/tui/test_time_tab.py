@@ -527,30 +527,64 @@ async def test_the_odd_rank_comes_first_is_marked_and_its_finding_stands_on_a_sm
 
 
 @in_loop
-async def test_a_hang_has_a_table_of_what_it_did_meanwhile():
+async def test_what_an_older_probe_did_in_a_hang_stands_beside_the_parts_of_the_steps_before():
     source = ReplaySource(SHIPPED / "h200x2-stall.gsr")
     source.pause()
     source.seek(70.0)
     app = GpuscopeApp(Session(replay=source), "time")
     async with app.run_test(size=(120, 40)) as pilot:
-        told = "What it did for the last 10 s, partly before the hang"
-        await until(pilot, told, "input wait", "Ranks, a step")
+        screen = await until(pilot, "Parts of a step, mean of the last 32 of rank 1", "LAST 10 s")
+        table = screen[screen.index("WHAT") : screen.index("Ranks, a step")].splitlines()
+        first = next(line for line in table if "▸" in line)
+        assert "input" in first, "what it does now stands first"
+        assert "483 µs" in first
+        assert "9.82 s" in first
+        step = next(line for line in table if "│   step " in line)
+        assert "24.4 ms" in step
+        assert "10.0 s" in step
+        for name in ("input", "compute", "optimizer", "other"):
+            assert any(f"█ {name} " in line for line in table), "as in the legend of the chart"
 
 
-@in_loop
-async def test_the_table_of_a_hang_is_of_the_samples_since_the_last_step():
+def with_the_hang(minutes: int, steps: int, **rows: float) -> list[f.Frame]:
+    """Return ranks that hang, of which each minute before and the hang itself were sampled."""
     frames = jobs.ranks(stalled=True)
     ids = [one.id for one in frames if isinstance(one, f.Def) and one.trainer is not None]
     for entity in ids:
-        event = clocks.minute(entity, 0, 1, 40, input=3.0)
-        assert event.data is not None
-        event.data["hang"] = "input 38.0 190 data.py:88 __getitem__"
-        frames.append(event)
-    app = make_app(frames, "time")
+        for number in range(minutes):
+            event = clocks.minute(entity, number, minutes, steps, **rows)
+            assert event.data is not None
+            if number == minutes - 1:
+                event.data["hang"] = "input 38.0 190 data.py:88 __getitem__"
+            frames.append(event)
+    return frames
+
+
+@in_loop
+async def test_the_steps_before_a_hang_and_the_hang_itself_are_one_table():
+    app = make_app(with_the_hang(1, 40, input=3.0), "time")
     async with app.run_test(size=(120, 40)) as pilot:
-        screen = await until(pilot, "During the hang, its first 38 s", "input wait", "100 %")
-        rows = screen[screen.index("During the hang") : screen.index("Ranks, a step")]
-        assert "backward" not in rows
+        screen = await until(pilot, "Where the time went before", "IN HANG")
+        rows = [line for line in screen[screen.index("IN HANG") :].splitlines() if "█ " in line]
+        hung = next(line for line in rows if "input wait" in line)
+        assert "210 ms" in hung, "a step before the hang"
+        assert "38.0 s" in hung, "the hang"
+        other = next(line for line in rows if "backward pass" in line)
+        assert "147 ms" in other
+        assert " – " in other
+        assert "In hang  38.0 s, 100 % of it at data.py:88 __getitem__" in screen
+
+
+@in_loop
+async def test_a_long_hang_still_shows_the_steps_before_it_on_all_surfaces():
+    app = make_app(with_the_hang(1, 40, input=3.0), "time")
+    async with app.run_test(size=(200, 60)) as pilot:
+        screen = await until(pilot, "Where the time went before", "Wall clock a step over 2 min")
+        assert "last 22 s: 40 steps, mean 550 ms" in screen
+        await pilot.press("1")
+        overview = await until(pilot, "Where a step went before, last 22 s")
+        row = next(line for line in overview.splitlines() if "█ input wait" in line)
+        assert "210 ms" in row, "the Overview divides the same steps in the same way"
 
 
 @in_loop

@@ -37,7 +37,7 @@ LEAST_ROWS, MOST_ROWS, AROUND_ROWS = 4, 24, 9
 """Rows of the list, and those of the palette and the margins that are not the list."""
 ABOUT_ROWS = 2
 LEAST_ABOUT_CELLS = 26
-"""Of what an entry does, or why it is not possible now, beside its title: ``not now: a replay…``."""
+"""Of what an entry does, or why it is not possible now, beside its title."""
 FEW_WORDS = ("", "here", "recent")
 """Kinds that say less than what an entry does."""
 WIDTHS = ("title", "keys", "kind")
@@ -212,12 +212,13 @@ def _columns(entries: Sequence[PaletteEntry], terminal: int) -> tuple[Column, ..
 
 def _row(key: str, entry: PaletteEntry, one: bool) -> TableRow:
     """Return the row of an entry; with ``one`` its title and what it does share a cell."""
-    token = "faint" if entry.reason else "text"
-    about = f"not now: {entry.reason}" if entry.reason else entry.about
+    possible = not entry.reason
+    about = entry.about if possible else f"not now: {entry.reason}"
+    title = [(entry.title, "text" if possible else "faint")]
     return TableRow(
         key,
         {
-            "title": TitleAndAbout(entry.title, about, not entry.reason) if one else [(entry.title, token)],
+            "title": TitleAndAbout(entry.title, about, possible) if one else title,
             "keys": [(entry.keys, "faint" if entry.reason else "accent")],
             "about": [(about, "faint" if entry.reason else "muted")],
             "kind": [(entry.kind, "faint")],

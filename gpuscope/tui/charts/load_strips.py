@@ -30,9 +30,9 @@ LOW_EIGHTHS = 5
 """Of a cell: the height of a full load where lanes have no line between them. Higher ones would be
 one wall of colour.
 """
-MOST_ROWS, LONG_CELLS, MOST_APART = 2, 90, 3
-"""A higher lane says no more: only its wall of colour grows. A long one has one line. So many
-lines are left free between two lanes at most.
+MOST_ROWS, LONG_CELLS, FEW_LANES, MOST_APART = 2, 90, 4, 3
+"""A higher lane says no more: only its wall of colour grows. A long one has one line where there
+are more than a few. So many lines are left free between two lanes at most.
 """
 WASTED = "faint"
 """The token of a load without progress. It is no alarm, because words say what is wrong."""
@@ -133,7 +133,7 @@ class LoadStrips(TimedChart):
         count = max(len(lanes), 1)
         inner = width - max((len(lane.label) for lane in lanes), default=0) - 1 - MEAN_CELLS
         axis = min(max(height - count, 0), 2)
-        most = MOST_ROWS if inner < LONG_CELLS else 1
+        most = MOST_ROWS if inner < LONG_CELLS or count <= FEW_LANES else 1
         rows = min(max((height - axis) // count, 1), most)
         over = height - axis - rows * count
         apart = min(over // max(count - 1, 1), MOST_APART)
@@ -156,7 +156,9 @@ class LoadStrips(TimedChart):
         ]
         out: list[Line] = []
         groups = any(lane.first for lane in lanes[1:])
-        if over > 0 and rows == 1 and not groups and not apart:  # lines that no lane can have alone
+        kinds = {lane.label.partition(" ")[0] for lane in lanes}
+        # lines that no lane can have alone; the mean of CPU and memory would say nothing
+        if over > 0 and rows == 1 and not groups and not apart and len(kinds) == 1:
             sound = [c for lane, (_, c) in zip(lanes, courses, strict=True) if not lane.alarm]
             means = [mean_of(values) for values in zip(*sound, strict=True)]
             out += _lane("mean", means, 1, names + 1, tokens.glyphs, most=LOW_EIGHTHS)

@@ -37,10 +37,8 @@ def about_clock_row(
     return "Wall clock", [[(f"{coverage_text(ledger).capitalize()}.", "text")]]
 
 
-def why_it_stands(
-    session: Session, host: HostView, trainer: TrainerView, hang_shown: bool = False
-) -> list[Line]:
+def why_it_stands(session: Session, host: HostView, trainer: TrainerView) -> list[Line]:
     """Return since when its job stands still and what to do first; nothing while it steps."""
     job, live = host.job_of(trainer), not session.why_not("stacks")
-    lines = stopped_lines(standstill_of(trainer, job), hang_shown)
+    lines = stopped_lines(standstill_of(trainer, job))
     return [*lines, *first_step(host, job, session.doctor.cases, live)] if lines else []

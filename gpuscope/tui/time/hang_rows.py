@@ -1,52 +1,125 @@
-"""Where the time goes while a job hangs: a table of the samples of the hang itself."""
+"""What a trainer that hangs has done since its last step, beside the parts of the steps before.
+
+It is one more column of their table, so that a step is divided in one way only, under one set of
+names and colours: those of the chart beside it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from ...model.time_ledger import TimeLedger, during_hang, recent
+from ...model.step_colours import token_of
+from ...model.step_time import SPLIT_WORDS
+from ...model.time_ledger import WORDS, TimeLedger, during_hang, recent
 from ...store.view import TrainerView
-from ...text.units import age_text, brief_duration_text, percent_text, window_text
+from ...text.styled import Line
+from ...text.units import DASH, brief_duration_text, percent_text, window_text
+from ...wire.clean import clean
 from ..theme import Glyphs
 from ..widgets.bars import Bar
 from ..widgets.table import Cell, Column, TableRow
+from .rows import SPLIT, TOTAL
 
-HANG = (
-    Column("step", "TIME", 8, align="right"),
-    Column("share", "SHARE", 6, align="right"),
-    Column("bar", "", 5, flex=1, priority=1),
-)
-"""The columns beside the names of the rows. No step ends, so no time is that of a step."""
+IN_HANG, COLUMN_CELLS = "IN HANG", 9
+AFTER_COLUMN = "share"
+"""The column that the one of the hang stands behind."""
 LEAST_SHARE = 0.005
-DURING = "hang "
-"""What the keys of these rows begin with."""
+FOLDED = {
+    "input": "input",
+    "forward": "compute",
+    "backward": "compute",
+    "optimizer": "optimizer",
+    "communication": "communication",
+    "copy": "h2d",
+}
+"""Under which part of a step, as the probe's marks divide it, a row of the ledger comes."""
+REST = "other"
+PLACE_CELLS = 160
 
 
-def hang_ledger(trainer: TrainerView) -> tuple[TimeLedger, str]:
-    """Return what a trainer that hangs did, and the heading of the table.
+class Hang(NamedTuple):
+    """What was sampled of a hang, and the title of its column."""
 
-    A probe of an older version does not tell the hang from the steps before it.
+    ledger: TimeLedger
+    title: str
+
+
+def hang_of(trainer: TrainerView) -> Hang | None:
+    """Return what a trainer that hangs did since its last step, None where nothing is known.
+
+    A probe of an older version does not tell the hang from the steps before it: then it is what
+    the trainer did lately, and its column says so.
     """
     hang = during_hang(trainer)
     if hang.rows:
-        return hang, f"During the hang, its first {age_text(hang.seconds)}"
+        return Hang(hang, IN_HANG)
     lately = recent(trainer)
-    window = window_text(round(lately.seconds))
-    return lately, f"What it did for the last {window}, partly before the hang"
+    return Hang(lately, f"LAST {window_text(round(lately.seconds))}") if lately.rows else None
 
 
-def hang_rows(ledger: TimeLedger, tokens: Mapping[str, str], glyphs: Glyphs) -> list[TableRow]:
-    """Return what the training thread did during a hang, the longest first."""
+def with_hang(columns: Sequence[Column], hang: Hang | None) -> tuple[Column, ...]:
+    """Return the columns of a table of parts with one for the time that they took in the hang."""
+    if hang is None:
+        return tuple(columns)
+    column = Column("hang", hang.title, max(COLUMN_CELLS, len(hang.title)), align="right")
+    at = next(place for place, one in enumerate(columns, 1) if one.key == AFTER_COLUMN)
+    return (*columns[:at], column, *columns[at:])
+
+
+def add_hang(rows: Sequence[TableRow], hang: Hang | None, glyphs: Glyphs) -> list[TableRow]:
+    """Return the rows of a table of parts with what each took in the hang.
+
+    What it does now stands first. What the steps before did not do has a row of its own.
+    """
+    if hang is None:
+        return list(rows)
+    marks = all(row.key.startswith(SPLIT) or row.key == TOTAL for row in rows)
+    spent: dict[str, float] = {}
+    for one in hang.ledger.rows:
+        name = SPLIT + FOLDED.get(one.name, REST) if marks else one.name
+        if one.share >= LEAST_SHARE:
+            spent[name] = spent.get(name, 0.0) + one.seconds
+    known = {row.key for row in rows}
+    new = [_new_row(name, glyphs) for name in spent if name not in known]
+    total = [row for row in rows if row.key == TOTAL]
+    parts = [*(row for row in rows if row.key != TOTAL), *new]
+    parts.sort(key=lambda row: -spent.get(row.key, 0.0))
+    most = max(spent.values(), default=0.0)
     out = []
-    for row in ledger.rows:
-        if row.share < LEAST_SHARE:
-            continue
-        token = tokens.get(row.name, "other")
-        cells: dict[str, Cell] = {
-            "row": [(glyphs.fill(token), token), (f" {row.words}", "text")],
-            "step": [(brief_duration_text(row.seconds), "text")],
-            "share": [(percent_text(row.share), "text")],
-            "bar": Bar(((row.share, token),), 1.0),
-        }
-        out.append(TableRow(DURING + row.name, cells))
+    for row in (*parts, *total):
+        took = sum(spent.values()) if row.key == TOTAL else spent.get(row.key)
+        token = "title" if took == most or row.key == TOTAL else "text"
+        cell: Line = [(brief_duration_text(took), token) if took else (DASH, "faint")]
+        out.append(row._replace(cells={**row.cells, "hang": cell}))
+    return out
+
+
+def _new_row(name: str, glyphs: Glyphs) -> TableRow:
+    """Return a row for what was only done in the hang."""
+    part = name.removeprefix(SPLIT)
+    words = SPLIT_WORDS[part] if part != name else WORDS.get(part, part)
+    token = token_of(part)
+    cells: dict[str, Cell] = {
+        "row": [(glyphs.fill(token), token), (f" {words}", "text")],
+        "step": [(DASH, "faint")],
+        "share": [(DASH, "faint")],
+        "bar": Bar((), 1.0),
+    }
+    return TableRow(name, cells)
+
+
+def hang_lines(key: str, hang: Hang | None) -> list[Line]:
+    """Return what the details of a row say about the hang: how long, and at which line of code."""
+    if hang is None:
+        return []
+    marks, name = key.startswith(SPLIT), key.removeprefix(SPLIT)
+    own = [r for r in hang.ledger.rows if (FOLDED.get(r.name, REST) if marks else r.name) == name]
+    out: list[Line] = []
+    for row in own:
+        if row.share >= LEAST_SHARE:
+            at = f" at {clean(row.places[0][0], PLACE_CELLS)}" if row.places else ""
+            text = f"{brief_duration_text(row.seconds)}, {percent_text(row.share)} of it{at}"
+            label = "In hang  " if hang.title == IN_HANG else f"{hang.title.capitalize()} "
+            out.append([(label, "muted"), (text, "title")])
     return out

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ...model.odd_parts import odd_parts
-from ...model.time_ledger import TimeLedger
 from ...store.view import HostView, TrainerView
 from ...text import styled
 from ...text.styled import Line, Piece
@@ -18,9 +17,8 @@ from ..shared.host_trends import power_trends, trainer_trends
 from ..shell.clock_at import clock_at
 from ..trainer.job_load import devices_of
 from ..trainer.step_layers import StepLayers, measured
-from ..trainer.time_history import tokens_of
 from ..widgets.pane import set_title, ways_to_a_probe
-from .hang_rows import HANG, hang_ledger, hang_rows
+from .hang_rows import Hang, add_hang, with_hang
 from .panels import (
     CHART_ROWS,
     FRAME_ROWS,
@@ -41,6 +39,8 @@ from .without_ledger import (
 )
 
 PROBE_TITLE = "How to see where the time goes"
+LEAST_ASIDE_ROWS = 6
+"""Lines of a longer stack that have room at least where it is shown."""
 LEAST_CHART_ROWS, HIGH_CHART_ROWS = 10, 18
 """Of the history beside tables that are lower, at least and at most."""
 
@@ -60,7 +60,7 @@ class MeasuredPanels(TimePanels):
         ranks: Sequence[TrainerView],
         head: Sequence[Line],
         marks: Mapping[str, Piece],
-        hang: TimeLedger | None = None,
+        hang: Hang | None = None,
     ) -> None:
         """Show what the probe times of a job whose wall clock is not divided.
 
@@ -70,14 +70,9 @@ class MeasuredPanels(TimePanels):
         glyphs = self._clock.tokens.glyphs
         self._clear()
         self._head.show(styled.hang_lines(head, max(40, self._terminal[0] - HEAD_EDGES)))
-        parts = split_rows(trainer, glyphs) if hang is None else []
-        if hang is not None:
-            parts = hang_rows(hang, tokens_of(hang), glyphs)
-            self._clock.show_columns(with_names((row.words for row in hang.rows), HANG))
-            set_title(self._clock, hang_ledger(trainer)[1])
-        else:
-            self._clock.show_columns(with_names(split_names(), GPU))
-            set_title(self._clock, basis_text(trainer))
+        parts = add_hang(split_rows(trainer, glyphs), hang, glyphs)
+        self._clock.show_columns(with_names(split_names(), with_hang(GPU, hang)))
+        set_title(self._clock, basis_text(trainer))
         self._clock.show(parts)
         # one rank whose parts are known has them in the table above already
         rows = (
@@ -117,6 +112,8 @@ class MeasuredPanels(TimePanels):
         if self._has_ledger:
             super()._show_detail()
             return
+        set_title(self._code, self._aside[0])
+        self._code.show(self._aside[1])
         for panel, cells in self._detail_panels():
             if panel.display:
                 set_title(panel, PROBE_TITLE)
@@ -205,10 +202,13 @@ class MeasuredPanels(TimePanels):
         self._left.styles.height = self._right.styles.height = "1fr"
         self._left.styles.width = self._left_cells() if chart else "1fr"
         self._place(self._clock, parts)
-        fills = steps and (not below_tables or not self._more)
+        aside = len(self._aside[1]) if not self._more and chart else 0
+        aside = aside if body - tables >= min(aside, LEAST_ASIDE_ROWS) + 2 else 0
+        fills = steps and not aside and (not below_tables or not self._more)
         self._place(self._steps, "1fr" if fills else steps)
         self._place(self._findings, findings)
         self._place(self._detail, "1fr" if below_tables and self._more else 0)
+        self._place(self._code, "1fr" if aside else 0)
         self._place(self._beside, 0 if below_tables or not self._more else "1fr")
         self._place(self._chart, (min(chart, body) if not below_tables else "1fr") if chart else 0)
         self._place(self._load, load)
@@ -217,7 +217,7 @@ class MeasuredPanels(TimePanels):
 
     def _share_measured_narrow(self, room: int, parts: int, steps: int) -> None:
         """Stand one table above, and below it the chart, the load or what a key has chosen."""
-        for one in (self._beside, self._processes, self._events):
+        for one in (self._beside, self._code, self._processes, self._events):
             self._place(one, 0)
         first = parts or steps
         more = len(self._wrapped(self._terminal[0])) + 2 if self._more and not first else 0

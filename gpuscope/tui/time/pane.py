@@ -17,9 +17,9 @@ from ...model.ranks import name_of
 from ...model.slowdown import of_trainers
 from ...model.stalls import worst_rank
 from ...model.standstill import stands_still
-from ...model.step_parts import MAX_RANKS, reported
+from ...model.step_parts import LEAST_SECONDS, MAX_RANKS, ledger_of_steps, reported
 from ...model.stragglers import Straggler, straggler
-from ...model.time_ledger import TimeLedger, recent, until_last_step
+from ...model.time_ledger import TimeLedger, recent
 from ...model.useful_work import sentence as work_sentence
 from ...store.view import HostView, TrainerView, by_key
 from ...text import styled
@@ -41,7 +41,8 @@ from ..widgets.program import program
 from ..widgets.table import LiveTable
 from .about_rows import about_clock_row, about_gpu_row, why_it_stands
 from .answers import Answers
-from .hang_rows import DURING, hang_ledger
+from .aside import aside_lines
+from .hang_rows import add_hang, hang_lines, hang_of, with_hang
 from .measured_panels import MeasuredPanels
 from .panels import HEAD_EDGES, WIDE
 from .rows import (
@@ -65,11 +66,6 @@ if TYPE_CHECKING:
 
 MOST_FINDINGS = 4
 TAB = "time"
-
-
-def _ledger(trainer: TrainerView) -> TimeLedger:
-    """Return the ledger to show: where no step ends, that of the steps before."""
-    return until_last_step(trainer) if stands_still(trainer) else recent(trainer)
 
 
 class TimePane(MeasuredPanels):
@@ -179,7 +175,7 @@ class TimePane(MeasuredPanels):
         if drawn == self._drawn:
             return
         self._drawn = drawn
-        ledger = _ledger(trainer)
+        ledger = ledger_of_steps(trainer)
         hint = f"   {place + 1} of {len(everything)}, {key_of('next_trainer')}: next"
         ended = "   ended" if trainer.gone is not None else ""
         subject: Line = [
@@ -188,13 +184,15 @@ class TimePane(MeasuredPanels):
             (hint if len(everything) > 1 else "", "faint"),
         ]
         room = self._terminal[0] - HEAD_EDGES - styled.cells(subject) - 3
-        if ledger.rows and (ledger.sure or stands_still(trainer)):
+        stands = stands_still(trainer)
+        if ledger.sure or (stands and ledger.seconds >= LEAST_SECONDS):
             subject.append((f"   {coverage_text(ledger, room)}", "muted"))
         else:
             self._drawn = ()
             self._without_ledger(host, trainer, ranks, subject)
             return
-        set_title(self._clock, "Where the time goes")
+        hang = hang_of(trainer) if stands else None
+        set_title(self._clock, "Where the time went before" if stands else "Where the time goes")
         self._steps.show([])
         first = reported(ranks, slow) if not stopped else None
         key, odd = (first.trainer.key, first.odd) if first is not None else (trainer.key, None)
@@ -222,14 +220,15 @@ class TimePane(MeasuredPanels):
         width = max(40, self._terminal[0] - HEAD_EDGES)
         self._head.show([subject, *styled.hang_lines([*stopped, *sentence], width)])
         glyphs = self._clock.tokens.glyphs
-        columns = NARROW_CLOCK if narrow else CLOCK
+        columns = with_hang(NARROW_CLOCK if narrow else CLOCK, hang)
         self._clock.show_columns(with_names((row.words for row in ledger.whole), columns))
         curable = of_rows(self._judged, told)
         self._clock.subtitle(marks_line(curable.values(), glyphs))
         course = courses(trainer.minutes, COURSE_CELLS) if narrow else {}
-        self._clock.show(clock_rows(ledger, tokens_of(ledger), glyphs, curable, course))
+        rows = clock_rows(ledger, tokens_of(ledger), glyphs, curable, course)
+        self._clock.show(add_hang(rows, hang, glyphs))
         if len(ranks) > 1:
-            by_key = {t.key: _ledger(t) for t in ranks}
+            by_key = {t.key: ledger_of_steps(t) for t in ranks}
             names = {t.key: name_of(t) for t in ranks}
             self._ranks.show_columns(rank_columns(by_key, odd))
             marks = rank_marks(job, key if not stopped else "", weight, glyphs)
@@ -241,6 +240,7 @@ class TimePane(MeasuredPanels):
             self._ranks.show([])
         self._look, self._devices = look, devices_of(host, ranks)
         self._drawn_ranks = ranks
+        self._set_aside(trainer, ranks, ledger)
         self._show_gpu()
         if look is not None:
             ago = f"{short_age_text(age)} ago" if age is not None and age >= 60 else "just now"
@@ -249,14 +249,19 @@ class TimePane(MeasuredPanels):
         self._list_findings(self._cases(ranks))
         self._share_out()
 
+    def _set_aside(
+        self, trainer: TrainerView, ranks: Sequence[TrainerView], ledger: TimeLedger | None
+    ) -> None:
+        cells, glyphs = self._left_cells() - HEAD_EDGES, self._detail.tokens.glyphs
+        self._aside = aside_lines(self.session, trainer, ranks, ledger, cells, glyphs)
+
     def _without_ledger(
         self, host: HostView, trainer: TrainerView, ranks: Sequence[TrainerView], subject: Line
     ) -> None:
         """Show what is measured of a job that has no ledger."""
         job = host.job_of(trainer)
-        hang = hang_ledger(trainer)[0] if stands_still(trainer) else None
-        hang = hang if hang is not None and hang.rows else None
-        stopped = why_it_stands(self.session, host, trainer, hang is not None)
+        hang = hang_of(trainer) if stands_still(trainer) else None
+        stopped = why_it_stands(self.session, host, trainer)
         slow = self._straggler(ranks) if not stopped else None
         slower = of_trainers(ranks, host, self.session.history) if not stopped else None
         weight = of_ranks(self._told)
@@ -275,6 +280,7 @@ class TimePane(MeasuredPanels):
         lines += [line for _, line in told]  # there is no room for the panel
         ledger = recent(trainer)
         head = [subject, *lines, *no_minutes(host, trainer, narrow, ledger)]
+        self._set_aside(trainer, ranks, None)
         self._show_measured(host, trainer, ranks, head, marks, hang)
         self._list_findings(cases)
         self._share_out()
@@ -285,18 +291,18 @@ class TimePane(MeasuredPanels):
         trainer = self.chosen(host) if host is not None else None
         if trainer is None:
             return "", []
+        stands = stands_still(trainer)
+        in_hang = hang_lines(key, hang_of(trainer) if stands else None)
         if key.startswith(SPLIT) and host is not None:
             name, ranks = key.removeprefix(SPLIT), self._ranks_of(host, trainer)
-            return part_detail(name, ranks)
-        during = key.startswith(DURING)
-        key = key.removeprefix(DURING)
+            heading, lines = part_detail(name, ranks)
+            return heading, [*in_hang, *lines]
         look = self._answers.look(trainer)[0]
-        ledger = hang_ledger(trainer)[0] if during else _ledger(trainer)
         if table is self._gpu:
             return about_gpu_row(key, look)
-        return about_clock_row(
-            key, ledger, look, self._judged if not stands_still(trainer) else None
-        )
+        judged = self._judged if not stands else None
+        heading, lines = about_clock_row(key, ledger_of_steps(trainer), look, judged)
+        return heading, [*in_hang, *lines]
 
     def show_findings(self) -> None:
         host = self.session.host
@@ -351,7 +357,7 @@ class TimePane(MeasuredPanels):
             self._draw_measured(host, trainer)
             return
         if shown[0]:
-            found = of_ledger_layers(self.session, trainer, recent(trainer), window, now)
+            found = of_ledger_layers(self.session, trainer, ledger_of_steps(trainer), window, now)
             self._draw_steps(found, window, now, clock)
         window = self._zoomed or window_of(self.session, host, trainer)
         self._draw_load(host, window, now, clock)

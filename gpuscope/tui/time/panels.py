@@ -24,9 +24,8 @@ from ..widgets.pane import WAITING, Pane, set_title
 from ..widgets.row_shares import Want, share_rows
 from ..widgets.table import LiveTable
 from ..widgets.text import Lines
-from .hang_rows import DURING
 from .rows import GPU, KERNELS, SPLIT, gpu_rows, with_names
-from .text import in_brief, look_lines, work_lines
+from .text import in_brief
 from .without_ledger import LEAST_STRIP_ROWS, STRIP_FRAME, lanes_of, strip_rows
 
 if TYPE_CHECKING:
@@ -44,12 +43,12 @@ HEAD_EDGES = 4
 FRAME_ROWS = 3
 """Of a table besides its rows: its border and its headings."""
 CHART_ROWS, MOST_CHART_ROWS = 7, 14
-"""The least and the most rows of the history with its frame: a higher one shows no more."""
+"""The least and the most rows of the history with its frame, where others can use them: a higher
+one shows no more.
+"""
 DETAIL_ROWS, BRIEF_DETAIL_ROWS = 9, 4
 """The least rows of all that is known of a row, and of its fix and its gain alone."""
-GPU_TITLE, WORK_TITLE = "On the GPU", "Work of a step"
-MOST_DETAIL_ROWS, USUAL_DETAIL_ROWS = 18, 14
-"""With and without what a look has seen of the row under the cursor."""
+MOST_DETAIL_ROWS = 18
 EVENT_ROWS = 8
 LEAST_PROCESS_ROWS, PROCESS_ROWS = 6, 8
 """The least rows of the list of processes with its frame, and those that are kept for it."""
@@ -77,6 +76,7 @@ class TimePanels(Pane):
         self._steps = LiveTable((), id="time-steps", classes="panel")
         self._detail = Lines(id="time-detail", classes="panel")
         self._beside = Lines(id="time-beside", classes="panel")
+        self._code = Lines(id="time-code", classes="panel")
         self._look: Look | None = None
         self._gpu = LiveTable((), id="time-gpu", classes="panel")
         self._findings = FindingList(id="time-findings", classes="panel")
@@ -92,6 +92,8 @@ class TimePanels(Pane):
         self._processes = ProcessPanel(session)
         self._events = Lines(id="time-events", classes="panel")
         self._devices: Sequence[DeviceView] = ()
+        self._aside: tuple[str, Sequence[Line]] = ("", ())
+        """The title and the lines of what a large terminal shows below the details of a row."""
         self._brief = False
         """Whether the details are only those that say what to do."""
         self._drawn_ranks: Sequence[TrainerView] = ()
@@ -110,6 +112,7 @@ class TimePanels(Pane):
                 yield self._clock
                 yield self._steps
                 yield self._detail
+                yield self._code
                 yield self._gpu
                 yield self._findings
             with self._right:
@@ -122,7 +125,7 @@ class TimePanels(Pane):
         yield self._events
         hidden: tuple[Widget, ...] = (
             *(self._detail, self._beside, self._gpu, self._findings, self._ranks, self._steps),
-            *(self._load, self._processes, self._events, self._lines),
+            *(self._load, self._processes, self._events, self._lines, self._code),
         )
         for panel in hidden:
             panel.display = False
@@ -154,18 +157,12 @@ class TimePanels(Pane):
         self._gpu.show(rows)
 
     def _show_detail(self) -> None:
-        """Show what is known of the row under the cursor.
-
-        Where there is room for it twice, one panel says what a look at the GPU, or a
-        count of a step's work, would add.
-        """
+        """Show what is known of the row under the cursor; where there is room, more below it."""
+        set_title(self._code, self._aside[0])
+        self._code.show(self._aside[1])
         for panel, cells in self._detail_panels():
             if panel.display:
                 heading, lines = self._about(self._clock, self._clock.cursor_key or "")
-                if panel is self._detail and self._beside.display:
-                    on_gpu = any(one.definition.cuda for one in self._drawn_ranks)
-                    heading = GPU_TITLE if on_gpu else WORK_TITLE
-                    lines = look_lines() if on_gpu else work_lines()
                 set_title(panel, heading)
                 if self._brief and panel is self._detail:
                     panel.show([styled.cut(line, cells - 4) for line in in_brief(lines)])
@@ -204,7 +201,7 @@ class TimePanels(Pane):
 
     @property
     def _has_ledger(self) -> bool:
-        return bool(self._clock.rows) and not self._clock.rows[0].key.startswith((SPLIT, DURING))
+        return bool(self._clock.rows) and not self._clock.rows[0].key.startswith(SPLIT)
 
     def _share_without_ledger(self, room: int, wide: bool) -> None:
         """Give each panel its place where there is no ledger."""
@@ -237,8 +234,11 @@ class TimePanels(Pane):
         findings, ranks = lists[self._findings], lists[self._ranks]
         if not large and self._spare_for_detail(room, needed, lists[self._gpu]):
             findings = 0  # the sentences above say the same: the chosen row says what to do
-        details = (MOST_DETAIL_ROWS if self._look is not None else USUAL_DETAIL_ROWS) * large
+        traced = large and bool(lists[self._gpu])  # then the details stand at the right
+        details = self._detail_rows() if traced else 0
         left = needed + findings + max(lists[self._gpu], DETAIL_ROWS)
+        if large and not traced:
+            left = needed + findings + self._detail_rows() + len(self._aside[1]) + 2
         chart = min(max(left - ranks - details, CHART_ROWS + 4), MOST_CHART_ROWS)
         body = min(max(left, chart + ranks + details), room)
         lanes, least = (
@@ -267,11 +267,20 @@ class TimePanels(Pane):
             detail, gpu = True, gpu if gpu + BRIEF_DETAIL_ROWS <= left else left - BRIEF_DETAIL_ROWS
             gpu = gpu if gpu > FRAME_ROWS else 0
         self._place(self._clock, needed if detail or gpu else "1fr")
-        self._place(self._detail, "1fr" if detail else 0)
+        below = bool(large and detail and self._aside[1]) and left > self._detail_rows() + 2
+        self._place(self._detail, (self._detail_rows() if below else "1fr") if detail else 0)
+        self._place(self._code, "1fr" if below else 0)
         self._place(self._gpu, gpu if detail else "1fr" if gpu else 0)
-        self._place(self._chart, chart if large else "1fr")
+        self._place(self._chart, "1fr")
         self._place(self._ranks, min(ranks, body // 3 if large else max(body - CHART_ROWS, 0)))
-        self._place(self._beside, "1fr" if large else 0)
+        self._place(self._beside, details)
+
+    def _detail_rows(self) -> int:
+        """Return the rows in which the details of any row are whole: they stay when it moves."""
+        longest = max(
+            (len(self._about(self._clock, r.key)[1]) for r in self._clock.rows), default=0
+        )
+        return min(max(longest + 2, DETAIL_ROWS), MOST_DETAIL_ROWS)
 
     def _spare_for_detail(self, room: int, needed: int, gpu: int) -> bool:
         """Return whether there is room for the details of a row once no findings are listed.
@@ -310,7 +319,7 @@ class TimePanels(Pane):
 
     def _share_narrow(self, room: int, needed: int, lists: dict[Painted, int]) -> None:
         self._show_gpu()
-        for one in (self._beside, self._detail, self._processes):
+        for one in (self._beside, self._detail, self._code, self._processes):
             self._place(one, 0)
         below, rest = self._below, max(room - needed, 0)
         high = lists.get(below, 0) if below is not None else 0

@@ -194,16 +194,12 @@ def pace_text(pace: Pace, room: int) -> str:
     return next((one for one in known if len(one) <= room), "")
 
 
-def stopped_lines(still: Standstill | None, hang_shown: bool = False) -> list[Line]:
-    """Return since when a trainer that still runs has ended no step, and why; else none.
-
-    ``hang_shown``: a table is of the hang itself.
-    """
+def stopped_lines(still: Standstill | None) -> list[Line]:
+    """Return since when a trainer that still runs has ended no step, and why; else none."""
     if still is None:
         return []
     head: Line = [(f"{still.since}: ", "bad" if still.stalled else "warn")]
-    before = still.beside_hang if hang_shown else still.before
-    return [[*head, (f"{still.why}.", "text")], *([[(before, "muted")]] if before else [])]
+    return [[*head, (f"{still.why}.", "text")], [(still.before, "muted")]]
 
 
 def no_minutes(

@@ -18,16 +18,14 @@ from ...store.view import DeviceView, HostView, TrainerView
 from ...text.styled import Line, Piece
 from ...text.units import DASH, duration_text, percent_text, window_text
 from ..charts.load_lanes import HOST_LANES, LOADS, gpu_lanes, host_lanes, process_lanes
-from ..charts.load_strips import Lane, LoadStrips
-from ..shared.windows import WINDOWS, shortest_window
+from ..charts.load_strips import FEW_LANES, MOST_ROWS, Lane, LoadStrips
+from ..shared.windows import LONG_WINDOWS, WINDOWS, shortest_window, window_of_steps
 from ..shell.session import Session
 from ..widgets.bars import Meter
 from ..widgets.pane import set_title
 from ..widgets.table import Cell, Column, TableRow
 from .text import LEDGER
 
-ZOOM_WINDOWS = (*WINDOWS, 3600.0, 4 * 3600.0, 12 * 3600.0)
-"""Seconds that somebody may let the charts show."""
 STRIP_FRAME = 4
 """Of the strips besides their lanes: the frame, and the axis with its labels."""
 LEAST_STRIP_ROWS = 5
@@ -62,7 +60,7 @@ class Charted(NamedTuple):
 
 def strip_rows(lanes: int) -> int:
     """Return the rows of a panel in which a line is free between any two of so many long lanes."""
-    return 2 * lanes - 1 + STRIP_FRAME
+    return lanes * (MOST_ROWS if lanes <= FEW_LANES else 1) + lanes - 1 + STRIP_FRAME
 
 
 # ── the ranks ──
@@ -149,7 +147,8 @@ def window_of(session: Session, host: HostView, trainer: TrainerView | None) -> 
     now = host.sampled_seconds or 0.0
     entity, column = (host.id, "cpu_percent") if trainer is None else (trainer.id, "step_seconds")
     known = session.history(entity, column, WINDOWS[-1]).seconds
-    return shortest_window(now - known[0] if known else 0.0)
+    span = now - known[0] if known else 0.0
+    return window_of_steps(trainer, span) if trainer is not None else shortest_window(span)
 
 
 def next_window(session: Session, host: HostView, now: float, by: int) -> tuple[float, float]:
@@ -159,8 +158,8 @@ def next_window(session: Session, host: HostView, now: float, by: int) -> tuple[
     """
     known = session.history(host.id, "cpu_percent").seconds
     span = (host.sampled_seconds or 0.0) - known[0] if known else 0.0
-    longest = next((one for one in ZOOM_WINDOWS if one >= span), ZOOM_WINDOWS[-1])
-    allowed = [one for one in ZOOM_WINDOWS if one <= longest]
+    longest = next((one for one in LONG_WINDOWS if one >= span), LONG_WINDOWS[-1])
+    allowed = [one for one in LONG_WINDOWS if one <= longest]
     beyond = [one for one in allowed if (one > now if by > 0 else one < now)]
     return ((min if by > 0 else max)(beyond) if beyond else now), longest
 

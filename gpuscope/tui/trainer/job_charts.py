@@ -322,14 +322,12 @@ class JobCharts(Grid):
         now = host.sampled_seconds or 0.0
         # a ledger comes by the minute: over a shorter time there may be nothing of it
         long = max(window, min(window_of_minutes(trainer, now), JUDGED_SECONDS))
-        ledger = of_trainer(trainer, long)
         parts = step_parts(ranks_of(host, trainer), host, self.session.history)
-        tokens = tokens_of(parts) if parts is not None and parts.of_ledger else None
-        found = of_ledger(self.session, trainer, ledger, long, now, tokens)
-        if found.known:
-            window = long
-        else:
-            found = measured(self.session, trainer, window)
+        found = measured(self.session, trainer, window)
+        if parts is not None and parts.of_ledger:  # else the chart would divide a step otherwise
+            ledger, tokens = of_trainer(trainer, long), tokens_of(parts)
+            layers = of_ledger(self.session, trainer, ledger, long, now, tokens)
+            found, window = (layers, long) if layers.known else (found, window)
         self._step.show_empty(missing(trainer, "step_seconds", "no step has ended yet"))
         self._step.show(
             found.layers,

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from ...model.standstill import stands_still
 from ...model.step_colours import REST, SPLIT_TOKENS
 from ...model.step_time import SPLIT, SPLIT_WORDS
-from ...model.time_ledger import TimeLedger
+from ...model.time_ledger import TimeLedger, minutes_of_steps
 from ...model.valid_history import while_it_steps
 from ...store.view import History, TrainerView
 from ..charts.chart_series import thin
@@ -49,7 +50,8 @@ def of_ledger(
 
     ``tokens`` are the colours that rows have elsewhere on the page.
     """
-    recent = [m for m in trainer.minutes if m["m"] / 1e9 > now - window - 60.0]
+    minutes = minutes_of_steps(trainer) if stands_still(trainer) else trainer.minutes
+    recent = [m for m in minutes if m["m"] / 1e9 > now - window - 60.0]
     own = tokens_of(ledger)
     if tokens is not None:
         own = {name: tokens.get(name, REST) for name in own}
