@@ -1,4 +1,4 @@
-"""Find what this user's trainers left behind here when they died unobserved.
+"""Find what this user's trainers left behind here when they ended badly, unobserved.
 
 The result is one line for ``gpuscope ps``.
 """
@@ -18,21 +18,12 @@ from ..probe import blackbox, rendezvous
 from ..wire import boxes as format_of_boxes
 
 RECENT_SECONDS = 86400.0
-BY_ITS_USER = frozenset(("KeyboardInterrupt", "SignalException", "SIGTERMException"))
-"""Exceptions that mean that somebody deliberately sent a signal.
-
-They are Python's own for Ctrl-C, that of torch's launcher, and that of Lightning. A user who ended
-a trainer need not be told about its end.
-"""
 _SENT = re.compile(r" signal (?!STOP|CONT)[A-Z0-9]+ to pid (\d+) \(start (\d+), .*: sent$", re.M)
-_NOTEBOOK = re.compile(r"ipykernel|colab_kernel|papermill|jupyter")
-_LAB = re.compile(r"\bgpuscope[./]lab[./](worker|rank)\b|^gpuscope lab$")
-"""The Lab's own processes. Stopping a run ends them, and the Lab itself says how a run failed."""
 _LOG_BYTES = 64 << 10
 
 
 def boxes(directory: str | Path | None = None) -> list[tuple[float, Path]]:
-    """Return the black boxes of the last day whose trainers died, the newest first.
+    """Return the black boxes of the last day whose trainers are gone, the newest first.
 
     Each is (wall-clock time of the last write, path). Trainers that their user ended are left out.
     Never raises.
@@ -79,23 +70,29 @@ def _signalled() -> set[str]:
 def was_ended_by_its_user(path: Path) -> bool:
     """Tell whether the trainer's own user ended it.
 
-    Either an exception of :data:`BY_ITS_USER` ended it, or it was a notebook kernel that ended
-    without an error, or a run of the Lab: restarting a kernel or stopping a run is no failure. Only
-    the part of the box that is needed for this is read.
+    Either a signal did that Python or a launcher turned into an exception, or it is of those that
+    are ended without a failure (:func:`~gpuscope.model.job_ends.may_end_silently`) and had none.
+    Only the part of the box that is needed for this is read.
     """
+    from ..model.job_ends import end_of_box, may_end_silently
+    from ..store.blackbox import trainer_of
+
+    ended = last_words(path)
+    if ended is not None:
+        return end_of_box(ended).word == "stopped"
+    trainer = trainer_of(path)
+    return trainer is not None and may_end_silently(trainer.script)
+
+
+def last_words(path: Path) -> dict[str, Any] | None:
+    """Return what the trainer of a box wrote down of its end; None for nothing. Never raises."""
     try:
         with open(path, "rb") as file:
             payload = format_of_boxes.read_header(file.read(format_of_boxes.SLOTS_OFFSET))
         ended: Any = json.loads(payload).get("ended") if payload is not None else None
     except (OSError, ValueError, AttributeError, RecursionError):
-        return False
-    if isinstance(ended, dict):
-        return str(ended.get("type", "")).rpartition(".")[2] in BY_ITS_USER
-    from ..store.blackbox import trainer_of
-
-    trainer = trainer_of(path)
-    script = (trainer.script or "") if trainer is not None else ""
-    return any(one.search(script) is not None for one in (_NOTEBOOK, _LAB))
+        return None
+    return ended if isinstance(ended, dict) else None
 
 
 def line(directory: str | Path | None = None) -> str:
@@ -110,12 +107,19 @@ def line(directory: str | Path | None = None) -> str:
     return f"{_count(found)}. The last minutes of the newest:  gpuscope replay {newest}"
 
 
-def died(directory: str | Path | None = None) -> str:
-    """Return how many trainers of this user died here in the last day; "" without one."""
+def ended(directory: str | Path | None = None) -> str:
+    """Return how many trainers of this user ended here badly in the last day, and how.
+
+    "" stands for none.
+    """
     found = boxes(directory)
     return _count(found) if found else ""
 
 
-def _count(found: Sequence[object]) -> str:
-    count = f"{len(found)} trainers of yours" if len(found) > 1 else "A trainer of yours"
-    return f"{count} died here in the last day"
+def _count(found: Sequence[tuple[float, Path]]) -> str:
+    from ..model.job_ends import counts_text, end_of_box
+
+    how = counts_text([end_of_box(last_words(path)) for _, path in found])
+    if len(found) == 1:
+        return f"A trainer of yours ended here in the last day: {how.removeprefix('1 ')}"
+    return f"{len(found)} trainers of yours ended here in the last day: {how}"

@@ -51,7 +51,8 @@ def read(path: str | Path, last_seconds: float = LAST_SECONDS) -> Past:
 
     Nothing raises: ``problem`` says what is wrong.
     """
-    from ..store.blackbox import BoxReader, how_it_ended, is_box
+    from ..model.job_ends import end_of_box
+    from ..store.blackbox import BoxReader, is_box
     from ..store.decode import decode
     from ..wire.codec import WireError
     from ..wire.recording import RecordingReader
@@ -74,4 +75,4 @@ def read(path: str | Path, last_seconds: float = LAST_SECONDS) -> Past:
             break
     ended = getattr(reader, "ended", None)
     problem = reader.problem.text if reader.problem is not None else ""
-    return Past(store, clean(how_it_ended(ended), 300) if ended else "", problem)
+    return Past(store, clean(end_of_box(ended).sentence, 300) if ended else "", problem)

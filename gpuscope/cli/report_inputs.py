@@ -157,7 +157,7 @@ def _recorded(path: Path, name: str, kind: str, redactor: DocumentRedactor) -> l
             redactor.hide(what, word)
     found = _judged(str(path))
     words = "Black box of a trainer" if kind == "box" else "Recording"
-    words += f" that {past.ended}" if past.ended else ""
+    words += f". Its end: {past.ended}" if past.ended else ""
     problems = [f"Only a part of the file could be read: {past.problem}"] if past.problem else []
     if len(hosts) > MAX_HOSTS:
         problems.append(f"{len(hosts) - MAX_HOSTS} of its {len(hosts)} hosts are left out.")

@@ -65,7 +65,7 @@ EXAMPLES: Dict[str, Tuple[Tuple[str, str], ...]] = {
         ("", "where the time of the training here goes"),
         ("4242 --no-look", "of one trainer, or of all ranks below torchrun, at once"),
         ("user@host:4242 --json", "on another host, as JSON"),
-        ("/tmp/gpuscope-1000/4242-81230.box", "of one that has died"),
+        ("/tmp/gpuscope-1000/4242-81230.box", "of one that has ended"),
     ),
     "lab": (
         ("--model gpt --amp bf16", "train on the screen"),

@@ -444,8 +444,8 @@ def _how_it_ended(link: ProbeLink) -> str:
     if not _is_gone(link):
         return f"the probe is gone ({link.closed}); the process continues"
     if link.sent_bye:
-        return f"exited: {link.closed}"
-    return "died without cleanup (SIGTERM, SIGKILL, crash or os._exit)"
+        return f"{frames.EXITED}{link.closed}"
+    return frames.NO_LAST_WORDS
 
 
 def _is_gone(link: ProbeLink) -> bool:

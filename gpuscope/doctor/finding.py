@@ -181,8 +181,8 @@ class Report:
     """What one or several examiners found.
 
     ``problems`` are whole sentences on what could not be checked, and why. ``examined`` names in a
-    few words each thing that was examined. ``ended`` lists trainers that died earlier, the newest
-    of them; ``died`` says how many died here in the last day, "" where none did.
+    few words each thing that was examined. ``ended`` lists the newest trainers that ended badly
+    before; ``ended_here`` says how many ended here in the last day, and how, "" where none did.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -191,7 +191,7 @@ class Report:
     examined: tuple[str, ...] = ()
     ended: tuple[EndedTrainer, ...] = ()
     exhibits: tuple[Exhibit, ...] = ()
-    died: str = ""
+    ended_here: str = ""
 
     def __add__(self, other: Report) -> Report:
         """Return both reports as one, in this order."""
@@ -202,5 +202,5 @@ class Report:
             examined=self.examined + other.examined,
             ended=self.ended + other.ended,
             exhibits=self.exhibits + other.exhibits,
-            died=self.died or other.died,
+            ended_here=self.ended_here or other.ended_here,
         )

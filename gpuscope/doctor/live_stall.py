@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from ..model.job_ends import end_text
 from ..model.ranks import name_of, names_of
 from ..model.stalls import Stall, find_stall, is_ending, is_stalled, waits_in_collective
 from ..model.stalls import place as stands_at
@@ -141,7 +142,7 @@ def lost_ranks(scene: LiveScene, job: JobView) -> Findings:
     if not all(is_stalled(trainer) for trainer in here):
         return
     evidence = [
-        Evidence(text=f"{name_of(t)}: {t.gone.reason}", source="agent")
+        Evidence(text=f"{name_of(t)}: {end_text(t.gone)}", source="agent")
         for t in gone[:8]
         if t.gone is not None
     ]

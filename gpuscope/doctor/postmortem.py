@@ -45,7 +45,8 @@ def examine(path: str | Path, kind: str) -> Report:
 
 def _replay(path: Path, box: bool) -> Report:
     """Returns what the live rules say of each job's last moment, and how it ended."""
-    from ..store.blackbox import BoxReader, how_it_ended
+    from ..model.job_ends import end_of_box
+    from ..store.blackbox import BoxReader
     from ..wire.recording import RecordingReader
 
     name = clean(path.name, 100)
@@ -71,7 +72,7 @@ def _replay(path: Path, box: bool) -> Report:
             break
     ended = getattr(reader, "ended", None)  # only a black box has this attribute
     report = Report(
-        examined=(f"{name}, whose trainer {clean(how_it_ended(ended), 400)}" if ended else name,)
+        examined=(f"{name}: {clean(end_of_box(ended).sentence, 400)}" if ended else name,)
     )
     for watcher in watchers.values():
         report += watcher.report()

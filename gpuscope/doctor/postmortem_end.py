@@ -1,4 +1,4 @@
-"""Judge how trainers ended: out of memory, by an exception, or without cleanup.
+"""Judge how trainers ended: out of memory, by an exception, or without a message.
 
 The events of a recording or of a black box show this.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from ..model.job_ends import end_text, ended_silently
 from ..store.view import HostView, JobView, Mark, TrainerView
 from ..text.units import bytes_text
 from ..wire.frames import Event
@@ -15,8 +16,6 @@ from . import postmortem_oom
 from .finding import Abstained, Evidence, Finding, Report
 from .live_scene import LiveScene, place
 
-WITHOUT_CLEANUP = "without cleanup"
-"""How the black box and the agent report that a trainer's end was not seen."""
 RAN_ON_SECONDS = 5.0
 """Readings of the host that were taken more seconds than this after an end do not explain it."""
 
@@ -38,7 +37,7 @@ def examine(host: HostView, jobs: Sequence[JobView]) -> Report:
             ended = _exception_event(host, trainer)
             if ended is not None:
                 findings += _exception_findings(ended, place(LiveScene(host), trainer))
-            elif WITHOUT_CLEANUP in trainer.gone.reason:
+            elif ended_silently(trainer.gone):
                 killed = _judge_silent_end(host, trainer)
                 if isinstance(killed, Finding):
                     findings.append(killed)
@@ -133,7 +132,7 @@ def _judge_silent_end(host: HostView, trainer: TrainerView) -> Finding | Abstain
             where=where,
             evidence=(
                 Evidence(text=text, source="recording"),
-                Evidence(text=trainer.gone.reason if trainer.gone else ""),
+                Evidence(text=end_text(trainer.gone) if trainer.gone else ""),
             ),
         )
     if total and free is not None and not short:

@@ -91,7 +91,7 @@ def finish(report: Report, table: Mapping[str, Pitfall]) -> Report:
         examined=examined,
         ended=tuple(_strings(one, {}) for one in report.ended[:MAX_OTHERS]),
         exhibits=report.exhibits,
-        died=report.died,
+        ended_here=report.ended_here,
     )
 
 
@@ -333,10 +333,10 @@ def summary(report: Report) -> str:
         nothing if report.examined else "nothing was examined"
     )
     looked = f" in {report.examined[0]}" if len(report.examined) == 1 else ""
-    if report.died and text == "nothing wrong was found" and not looked:
+    if report.ended_here and text == "nothing wrong was found" and not looked:
         text += " in what runs now"
-    died = f". {report.died}" if report.died else ""
-    return f"{text[:1].upper()}{text[1:]}{looked}{died}."
+    before = f". {report.ended_here}" if report.ended_here else ""
+    return f"{text[:1].upper()}{text[1:]}{looked}{before}."
 
 
 def _present(report: Report) -> list[Finding]:

@@ -27,7 +27,7 @@ from . import slowdown
 from .alerts_settings import AlertSettings
 from .change_point import ChangePoint
 from .device_state import faults_of, judge, slowed
-from .job_ends import is_out_of_sight, last_end
+from .job_ends import has_ended, is_out_of_sight, last_end
 from .ranks import name_of
 from .stalls import is_stalled
 from .step_time import SLOWER
@@ -447,7 +447,7 @@ def _ended_alert(entity: TrainerView | ProcView, name: str, gone: Gone, over: bo
         "gone",
         entity.key,
         who,
-        f"{who} has ended: {gone.reason}",
+        f"{who} {has_ended(gone)}",
         not over,
         over,
         None,

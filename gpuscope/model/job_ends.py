@@ -4,42 +4,79 @@ from __future__ import annotations
 
 import re
 import signal
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 from ..store.view import Gone, JobView, ProcView, TrainerView
-from ..wire.frames import DETACHED, INTERRUPTED, PROBE_REMOVED, PROGRAM_ENDED, UNWATCHED
+from ..wire.frames import (
+    AFTER_OUT_OF_MEMORY,
+    DETACHED,
+    EXITED,
+    INTERRUPTED,
+    NO_LAST_WORDS,
+    PROBE_REMOVED,
+    PROGRAM_ENDED,
+    UNWATCHED,
+)
 from .ranks import names_of
 
-CAUSES = ("stopped", "failed", "killed", "left", "ended")
+Word = Literal["ended", "stopped", "failed", "out of memory", "killed", "left"]
+CAUSES: tuple[Word, ...] = ("stopped", "out of memory", "failed", "killed", "left", "ended")
 """Words for an end; the first of these explains the other ends of the same job."""
 NOTHING_SENT: Mapping[int, str] = MappingProxyType({})
-_EXITED, _PROBE_GONE, _SEEN_GONE = "exited: ", "the probe is gone (", "exited"
+_PROBE_GONE, _SEEN_GONE = "the probe is gone (", "exited"
 _WELL = (PROGRAM_ENDED, "the program has come to its end", "finished")
 _REMOVED = (PROBE_REMOVED, DETACHED, UNWATCHED, "it was taken out")
 """The words of today's probe, then those of older ones, which recordings hold."""
 _FAILED = re.compile(r"exit code .+|[\w.<>]+(: .*)?", re.DOTALL)
 """The last words of a probe whose program failed: the exit code, or the exception's type."""
-_SILENT = ("without cleanup", "killed (signal")
+_OUT_OF_MEMORY = re.compile(
+    r"([\w.<>]*\.)?(OutOfMemoryError|MemoryError)\b"
+    r"|[\w.<>]+: .*(CUDA|HIP|XPU) out of memory|.*DefaultCPUAllocator: can't allocate memory"
+)
+_STOPPED = re.compile(r"([\w.<>]*\.)?(SignalException|SIGTERMException)\b")
+"""Exceptions by which torch's launcher and Lightning end after a signal from their user."""
+_SILENT = (NO_LAST_WORDS, "without cleanup", "killed (signal")
 RUNS_ON = "runs on"
 """How the reason begins if a process is out of sight and has not ended."""
 UNKNOWN_HOW = "how is not known"
+WITHOUT_MESSAGE = "without a message"
+"""How a trainer ended whose probe was there to the end and had no last words to send."""
+NOBODY_SAW = "a signal, a crash or os._exit"
+"""What an end without a message may have been: nobody saw which of them it was."""
+_UNASKED = re.compile(
+    r"ipykernel|colab_kernel|papermill|jupyter"
+    r"|\bgpuscope[./]lab[./](worker|rank)\b|^gpuscope lab$"
+)
 _SIGNAL = re.compile(r"killed by signal (\d+)")
+_GRAVITY = ("bad", "warn", "muted", "ok")
 
 
 @dataclass(frozen=True, slots=True)
 class End:
     """How a job ended.
 
-    ``word`` is one of ended, stopped, failed, killed and left; ``kind`` says how grave that is,
-    ``text`` what is known besides, "" for nothing.
+    ``kind`` says how grave that is, ``how`` completes the word ("by SIGKILL"), and ``text`` says
+    what is known besides; "" stands for nothing.
     """
 
-    word: str
+    word: Word
     kind: Literal["ok", "muted", "warn", "bad"]
     text: str = ""
+    how: str = ""
+
+    @property
+    def phrase(self) -> str:
+        """The word with what completes it, such as ``killed by SIGKILL``."""
+        return f"{self.word} {self.how}" if self.how else self.word
+
+    @property
+    def sentence(self) -> str:
+        """All that is known, such as ``failed: ValueError: no labels``."""
+        return f"{self.phrase}: {self.text}" if self.text else self.phrase
 
 
 def end_of(job: JobView) -> Gone | None:
@@ -62,7 +99,7 @@ def job_end(job: JobView, sent: Mapping[int, str] = NOTHING_SENT) -> End | None:
         for one, gone in _ends(job)
         if gone is not None
     ]
-    return min(ends, key=lambda end: CAUSES.index(end.word))
+    return min(ends, key=lambda end: (CAUSES.index(end.word), not end.how))
 
 
 def ending_text(trainers: Sequence[TrainerView]) -> str:
@@ -75,8 +112,49 @@ def ending_text(trainers: Sequence[TrainerView]) -> str:
 
 def end_text(gone: Gone) -> str:
     """Return how one process or rank ended, in a few words."""
+    return how_it_ended(gone).sentence
+
+
+def has_ended(gone: Gone) -> str:
+    """Return the same after a name: ``has ended: killed by SIGKILL``."""
     end = how_it_ended(gone)
-    return f"{end.word}: {end.text}" if end.text else end.word
+    return f"has {end.sentence}" if end.word == "ended" else f"has ended: {end.sentence}"
+
+
+def end_of_box(last_words: Mapping[str, Any] | None) -> End:
+    """Say how the trainer of a black box ended, by what it wrote down of that itself.
+
+    ``last_words`` is None for a trainer that is gone and wrote nothing.
+    """
+    from ..store.blackbox import end_reason  # only those who read boxes load it
+
+    return how_it_ended(Gone(0.0, None, end_reason(last_words)))
+
+
+def may_end_silently(script: str | None) -> bool:
+    """Return whether a script ends without a message though nothing is wrong.
+
+    Restarting a notebook's kernel or stopping a run of the Lab is no failure, and the Lab itself
+    says how a run failed.
+    """
+    return _UNASKED.search(script or "") is not None
+
+
+def counts_text(ends: Sequence[End], brief: bool = False) -> str:
+    """Return how many jobs ended in which way, the gravest first: ``1 killed by SIGKILL, 2 …``.
+
+    With ``brief`` it is not said by which signal.
+    """
+    ranked = sorted(ends, key=lambda end: (_GRAVITY.index(end.kind), CAUSES.index(end.word)))
+    names = (
+        (end.how or ("without an error" if end.kind == "ok" else "in an unknown way"))
+        if end.word == "ended"
+        else end.word
+        if brief
+        else end.phrase
+        for end in ranked
+    )
+    return ", ".join(f"{count} {name}" for name, count in Counter(names).items())
 
 
 def _ends(job: JobView) -> list[tuple[TrainerView | ProcView, Gone | None]]:
@@ -101,7 +179,7 @@ def last_end(gone: Gone | None, process: ProcView | None) -> Gone | None:
         return gone
     why = gone.reason.removeprefix(_PROBE_GONE).partition("); the process ")[0]
     known = gone.reason.startswith(_PROBE_GONE) and _is_of_the_program(why)
-    reason = f"{_EXITED}{why}" if known else UNKNOWN_HOW
+    reason = f"{EXITED}{why}" if known else UNKNOWN_HOW
     return Gone(process.gone.monotonic_seconds, process.gone.wall_seconds, reason)
 
 
@@ -120,31 +198,41 @@ def how_it_ended(gone: Gone, sent: str = "") -> End:
     if reason.startswith(RUNS_ON):
         return End("left", "muted", reason)
     if sent:
-        return End("stopped", "muted", f"by you, {sent}")
-    text, goes_on = reason.removeprefix(_EXITED), reason.startswith(_PROBE_GONE)
+        return End("stopped", "muted", how=f"by you, {sent}")
+    text, goes_on = reason.removeprefix(EXITED), reason.startswith(_PROBE_GONE)
     if goes_on:
         text = text.removeprefix(_PROBE_GONE).partition("); the process ")[0]
     if text == INTERRUPTED:
-        return End("stopped", "muted", "by Ctrl-C")
+        return End("stopped", "muted", how="by Ctrl-C")
     if goes_on and text in _WELL:
         return End("ended", "muted", "its process has not exited yet")
     if goes_on and text in _REMOVED:
         return End("left", "muted", "its probe was taken out, the process continues")
     if goes_on and not _is_of_the_program(text):
         return End("left", "muted", f"its probe is gone ({text}), the process continues")
-    if goes_on or reason.startswith(_EXITED):
-        if text in (*_WELL, *_REMOVED):
-            return End("ended", "ok")
-        failed = _FAILED.fullmatch(text) is not None
-        return End("failed", "bad", text) if failed else End("ended", "muted", text)
+    if goes_on or reason.startswith(EXITED):
+        return _by_last_words(text)
     if (killed := _SIGNAL.fullmatch(reason)) is not None:
-        return End("killed", "bad", _signal_text(int(killed[1])))
-    unknown = reason == _SEEN_GONE or ended_silently(gone)
-    return End("ended", "muted", UNKNOWN_HOW if unknown else reason)
+        return killed_by(int(killed[1]))
+    if ended_silently(gone):
+        return End("ended", "warn", NOBODY_SAW, WITHOUT_MESSAGE)
+    return End("ended", "muted", UNKNOWN_HOW if reason == _SEEN_GONE else reason)
+
+
+def _by_last_words(text: str) -> End:
+    """Judge an end by what the program said last."""
+    if text in (*_WELL, *_REMOVED):
+        return End("ended", "ok")
+    if text == AFTER_OUT_OF_MEMORY or _OUT_OF_MEMORY.match(text):
+        return End("out of memory", "bad", text)
+    if _STOPPED.match(text):
+        return End("stopped", "muted", text, "by a signal")
+    failed = _FAILED.fullmatch(text) is not None
+    return End("failed", "bad", text) if failed else End("ended", "muted", text)
 
 
 def ended_silently(gone: Gone) -> bool:
-    """Return whether nobody saw how it ended: a signal, a crash and os._exit(0) look alike."""
+    """Return whether nobody saw how it ended: a signal, a crash and os._exit look alike."""
     return any(words in gone.reason for words in _SILENT)
 
 
@@ -153,14 +241,13 @@ def _is_of_the_program(text: str) -> bool:
     return text in (*_WELL, INTERRUPTED) or _FAILED.fullmatch(text) is not None
 
 
-def _signal_text(number: int) -> str:
-    """Name a signal that ended a process."""
-    if number == signal.SIGKILL:
-        return "SIGKILL; often the kernel's OOM killer"
+def killed_by(number: int) -> End:
+    """Say that a signal ended a process, and name the signal."""
+    text = "often the kernel's OOM killer" if number == signal.SIGKILL else ""
     try:
-        return signal.Signals(number).name
+        return End("killed", "bad", text, f"by {signal.Signals(number).name}")
     except ValueError:
-        return f"signal {number}"
+        return End("killed", "bad", text, f"by signal {number}")
 
 
 def last_state(job: JobView) -> list[str]:

@@ -160,7 +160,7 @@ def _ends(jobs: Sequence[JobView]) -> list[str]:
     for job in jobs:
         end = job_end(job)
         if end is not None and end.text:
-            found.append(f"{job.title}: {end.word}. {end.text.rstrip('.')}.")
+            found.append(f"{job.title}: {end.phrase}. {end.text.rstrip('.')}.")
     return found
 
 
@@ -182,7 +182,7 @@ def _jobs(jobs: Sequence[JobView], span: Span) -> Table:
 def _job_row(job: JobView, span: Span) -> tuple[str, ...]:
     over, end = end_of(job), job_end(job)
     living = "stalled" if find_stall(job.trainers) is not None else "runs"
-    state = living if over is None else end.word if end is not None else "ended"
+    state = living if over is None else end.phrase if end is not None else "ended"
     if over is not None:
         state += f" at {span.text_at(over.monotonic_seconds)}"
     steps = [value for one in job.trainers if (value := one.number("step")) is not None]

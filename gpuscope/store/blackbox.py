@@ -1,6 +1,6 @@
 """Read the black box of a trainer.
 
-`gpuscope replay` plays it, for a trainer that died while nobody watched it.
+`gpuscope replay` plays it, for a trainer that ended while nobody watched it.
 
 A box holds the lines that a probe sends, but a viewer knows the streams of agents. So this module
 defines the process and the devices around the trainer, and turns how it ended into its last events.
@@ -14,7 +14,7 @@ import contextlib
 import gzip
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,13 @@ from ..wire.clean import clean
 from ..wire.code_owner import is_own
 from ..wire.files import open_regular
 from ..wire.frames import (
+    AFTER_OUT_OF_MEMORY,
+    EXITED,
     HOST_ID,
+    INTERRUPTED,
+    NO_LAST_WORDS,
     NOT_SUPPORTED,
+    PROGRAM_ENDED,
     Def,
     Event,
     Frame,
@@ -130,15 +135,12 @@ class BoxReader:
 
     def _words(self, hello: Hello) -> str:
         if self.ended is not None:
-            return f"The trainer {how_it_ended(self.ended)}."
+            return end_reason(self.ended)
         name = self.path.name.partition(".")[0].split("-")
         pid, start = (name[0], name[1]) if len(name) == 2 else ("", "")
         if hello.boot and hello.boot == boot_id() and _start_of(pid) == start:
             return ""
-        return (
-            "The trainer died without cleanup: killed (SIGKILL, SIGTERM, out of host memory), "
-            "crashed in native code, or ended by os._exit."
-        )
+        return end_reason(None)
 
 
 class _Stream:
@@ -188,7 +190,8 @@ class _Stream:
         for name in ("type", "message", "thread"):
             if isinstance(ended.get(name), str):
                 data[name] = ended[name][:2000]
-        self._put(Event(self._trainer_id, "note", self._last, words, dict(data)))
+        last_words = words.removeprefix(EXITED)
+        self._put(Event(self._trainer_id, "note", self._last, last_words, dict(data)))
         for number, row in enumerate(_stack(ended)):
             self._clock(self._last + 1_000_000)  # in the order in which a reader lists them
             self._put(
@@ -326,28 +329,34 @@ def is_box(path: str | Path) -> bool:
     return boxes.MAGIC in (begin[:8], begin[boxes.HEADER_BYTES : boxes.HEADER_BYTES + 8])
 
 
-def how_it_ended(ended: dict[str, Any]) -> str:
-    """Describe in words how a trainer ended, from its own description.
+def end_reason(ended: Mapping[str, Any] | None) -> str:
+    """Return why a trainer ended, as an agent would report it, from its own description.
 
-    The text follows the trainer's name: ``ended by ValueError: the message (at train.py:12 main)``.
-    Of the stack, the innermost line of the user's own code is named.
+    Of the stack, the innermost line of the user's own code is named: ``exited: ValueError: the
+    message (at train.py:12 main)``. Without a description nobody saw how it ended.
     """
+    if ended is None:
+        return NO_LAST_WORDS
     if ended.get("how") == "exception":
-        rows = _stack(ended)
-        own = [row for row in rows if is_own(row.rpartition(":")[0])]
-        where = next(iter(own or rows), "")
-        message = str(ended.get("message", "")).partition("\n")[0]
-        text = f"ended by {ended.get('type', 'an exception')}: {message}"[:1500]
-        return f"{text} (at {where})" if where else text
-    code = ended.get("code")
-    if code:
-        return f"exited by itself with exit code {code}"
-    if ended.get("oom"):
-        return "ended right after an out-of-memory error"
-    return "exited by itself; its exit code is unknown"
+        kind = str(ended.get("type", "Exception"))[:256]
+        if kind == "KeyboardInterrupt":
+            return f"{EXITED}{INTERRUPTED}"
+        place = own_place(ended)
+        message = str(ended.get("message", "")).partition("\n")[0][:1200]
+        text = f"{kind}: {message}" if message else kind
+        return f"{EXITED}{text}{f' (at {place})' if place else ''}"
+    if ended.get("code"):
+        return f"{EXITED}exit code {str(ended['code'])[:64]}"
+    return f"{EXITED}{AFTER_OUT_OF_MEMORY if ended.get('oom') else PROGRAM_ENDED}"
 
 
-def _stack(ended: dict[str, Any]) -> list[str]:
+def own_place(ended: Mapping[str, Any]) -> str:
+    """Return the innermost line of the user's own code in the stack of an end, "" for none."""
+    rows = _stack(ended)
+    return next((row for row in rows if is_own(row.rpartition(":")[0])), next(iter(rows), ""))
+
+
+def _stack(ended: Mapping[str, Any]) -> list[str]:
     rows = ended.get("stack")
     out = []
     for row in rows[:16] if isinstance(rows, list) else []:

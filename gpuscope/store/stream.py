@@ -19,6 +19,7 @@ from types import MappingProxyType
 from ..wire.frames import (
     COLUMNS,
     HOST_ID,
+    NO_LAST_WORDS,
     TEXT_COLUMNS,
     Def,
     Event,
@@ -59,9 +60,8 @@ REWIND_NS = 1_000_000_000
 """
 _RECOUNT_CELLS = 250_000
 _SHRINK_TO = 0.8
-_EARLIER_WORDS = ("without a word", "without a good-bye")
+_EARLIER_WORDS = ("without a word", "without a good-bye", "without cleanup")
 """How older versions, whose recordings still play, said that a trainer's end was not seen."""
-_WITHOUT_CLEANUP = "died without cleanup (signal, crash or os._exit)"
 _NUMBERS = frozenset((int, float))
 MAX_CELL_CHARS = 240
 """Limit of a text in a row: the name of a state, or a few names with their sizes."""
@@ -251,7 +251,7 @@ class Stream:
 
     def _gone_at(self, m: int, reason: str) -> Gone:
         if any(words in reason for words in _EARLIER_WORDS):
-            reason = _WITHOUT_CLEANUP
+            reason = NO_LAST_WORDS
         return Gone(self.seconds(m), self.wall(m), reason)
 
     # ── samples ───────────────────────────────────────────────────────────────────────────────────

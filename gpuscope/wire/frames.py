@@ -327,6 +327,11 @@ PROGRAM_ENDED, INTERRUPTED = "the program has ended", "interrupted with Ctrl-C (
 PROBE_REMOVED, DETACHED = "it was removed", "detached on request"
 UNWATCHED = "no viewer has been connected for long"
 """Why a probe ends: with its program, or, by the last three, while the program continues."""
+EXITED = "exited: "
+"""Begins the reason of an end if the program's last words are known; they follow."""
+NO_LAST_WORDS = "ended without a message (a signal, a crash or os._exit)"
+"""The reason of an end if a trainer vanished and its probe had sent no last words."""
+AFTER_OUT_OF_MEMORY = "it ended right after an out-of-memory error"
 
 
 # ── requests and their answers ────────────────────────────────────────────────────────────────────

@@ -277,10 +277,10 @@ def test_first_stands_what_was_looked_at_and_last_what_has_ended():
     assert (
         text(replace(report, findings=(), ended=()))[-1] == "Nothing wrong was found. Exit code 0."
     )
-    died = replace(report, findings=(), died="2 trainers of yours died here in the last day")
-    assert " ".join(text(died)[-2:]).endswith(
-        "Nothing wrong was found in what runs now. 2 trainers of yours died here in the last day. "
-        "Exit code 0."
+    before = "2 trainers of yours ended here in the last day: 2 failed"
+    ended = replace(report, findings=(), ended_here=before)
+    assert " ".join(text(ended)[-2:]).endswith(
+        f"Nothing wrong was found in what runs now. {before}. Exit code 0."
     )
 
 

@@ -75,9 +75,9 @@ def test_each_is_named_with_its_end_and_none_sets_the_exit_code(place, tmp_path)
     newest, other = report.ended
     assert newest.text.startswith(f"python -c (pid {known}), ")
     assert newest.command.startswith("gpuscope doctor ")
-    assert re.search(r"ago, ended by AssertionError: Torch not compiled .* \[\S+\]$", newest.text)
+    assert re.search(r"ago, failed: AssertionError: Torch not compiled .* \[\S+\]$", newest.text)
     assert other.text.startswith(f"python -c (pid {unknown}), ")
-    assert "s ago, ended by ValueError: my own \\x1b[1mcheck (at <string>:" in other.text
+    assert "s ago, failed: ValueError: my own \\x1b[1mcheck (at <string>:" in other.text
     assert {one.severity for one in report.findings} == {"info"}
     (told,) = {one.where for one in report.findings}
     assert f"pid {known}" in told
@@ -89,7 +89,7 @@ def test_what_the_kernel_killed_and_what_crashed_is_told_by_its_log(place, tmp_p
     killed, crashed = died(place, "killed", "crashed")
     (bare, _) = doctor_left.examine(kernel_log=str(tmp_path / "none")).findings
     assert (bare.confidence, bare.past) == ("prior", True)
-    assert "was killed (signal, or out of host memory), crashed, or ended by os._exit" in bare.title
+    assert "ended without a message: a signal, a crash or os._exit" in bare.title
     log = tmp_path / "kmsg"
     log.write_text(
         f"3,1,9,-;Out of memory: Killed process {killed} (python3) total-vm:9999999kB, "
@@ -98,16 +98,18 @@ def test_what_the_kernel_killed_and_what_crashed_is_told_by_its_log(place, tmp_p
         "libtorch_cpu.so\n"
     )
     report = doctor_left.examine(kernel_log=str(log))
-    assert report.ended[1].text.endswith(" ago, was killed by the kernel: out of host memory")
+    assert report.ended[1].text.endswith(
+        " ago, out of memory: the kernel killed it for the host's memory"
+    )
     first, second = report.findings
     assert (
         first.title
-        == f"python -c (pid {crashed}) crashed: the kernel logged a fault in its code or a "
-        "library's"
+        == f"python -c (pid {crashed}) was killed by a crash: the kernel logged a fault in its "
+        "code or a library's"
     )
     assert first.severity == "info"
     assert "libtorch_cpu.so" in first.evidence[0].text
-    assert second.title == f"python -c (pid {killed}) was killed by the kernel: out of host memory"
+    assert second.title == f"python -c (pid {killed}) ran out of host memory: the kernel killed it"
     assert (second.cause, second.confidence) == ("end.host_memory", "definite")
     assert "anon-rss:8888888kB" in second.evidence[0].text
 
@@ -200,7 +202,7 @@ def test_of_the_ranks_of_a_job_the_first_that_raised_stands_for_all(place, monke
         box(place, "job", how=how, pid=4_000_010 + rank)
     (text,) = told()
     assert text.startswith("train.py (pid 4000012), ")
-    assert text.endswith("ended by ValueError: bad row (at /home/a/train.py:7 f)")
+    assert text.endswith("failed: ValueError: bad row (at /home/a/train.py:7 f)")
 
 
 # ── in a job script ───────────────────────────────────────────────────────────────────────────────

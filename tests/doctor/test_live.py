@@ -386,7 +386,7 @@ def test_a_hang_is_a_pitfall_of_its_own_and_shows_the_stacks(scene, pitfall):
     assert "S on" in row.now
 
 
-def test_a_rank_that_died_while_the_others_wait():
+def test_a_rank_that_was_killed_while_the_others_wait():
     frames = jobs.ranks(stalled=True)
     frames += [
         f.Event(i, "gone", int((views.END - 20.0) * 1e9), "killed by signal 9")
@@ -394,7 +394,7 @@ def test_a_rank_that_died_while_the_others_wait():
     ]
     finding = next(one for one in found(frames) if one.cause == "stall.rank_gone")
     assert finding.severity == "problem"
-    assert "rank 3: killed by signal 9" in text(finding)
+    assert "rank 3: killed by SIGKILL" in text(finding)
 
 
 # ── who is where ──────────────────────────────────────────────────────────────────────────────────

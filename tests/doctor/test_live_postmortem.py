@@ -112,7 +112,7 @@ def test_a_black_box_tells_how_it_ended(tmp_path, end, pitfall):
     else:
         assert rank(report.findings)[0].severity == "problem"
         assert (
-            "ended by AssertionError: Torch not compiled with CUDA enabled (at "
+            "failed: AssertionError: Torch not compiled with CUDA enabled (at "
             in report.examined[0]
         )
 

@@ -73,4 +73,4 @@ def test_an_end_in_the_words_of_an_older_version_is_told_in_those_of_today():
     """The recording says "exited without a good-bye"."""
     *_, host = moments()
     reasons = {trainer.gone.reason for trainer in host.trainers if trainer.gone is not None}
-    assert reasons == {"died without cleanup (signal, crash or os._exit)"}
+    assert reasons == {"ended without a message (a signal, a crash or os._exit)"}

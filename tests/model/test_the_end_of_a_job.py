@@ -118,7 +118,7 @@ def test_how_a_process_ended_whose_probe_was_taken_out_is_not_known(reason: str)
     [
         ("exited: its owner went home", "ended", "muted"),
         ("the probe is gone (it failed: KeyError); the process continues", "left", "muted"),
-        ("exited: torch.OutOfMemoryError: CUDA out\nof memory", "failed", "bad"),
+        ("exited: torch.OutOfMemoryError: CUDA out\nof memory", "out of memory", "bad"),
         ("exited: main.<locals>.Wrong", "failed", "bad"),
         ("the probe is gone (exit code 3); the process continues", "failed", "bad"),
     ],

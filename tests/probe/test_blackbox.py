@@ -110,7 +110,7 @@ def test_what_kills_it_leaves_a_box_without_a_word(place, end, code):
     assert is_box(path)
     reader = BoxReader(path)
     assert reader.ended is None
-    assert "without cleanup" in last_words(path)
+    assert "without a message" in last_words(path)
     assert any(isinstance(frame, frames.Sample) for frame in decoded(reader))
 
 
@@ -476,7 +476,9 @@ def test_ps_names_the_newest_box_of_the_dead_and_the_command(place):
         / f"{os.getpid()}-{Path('/proc/self/stat').read_text().rpartition(')')[2].split()[19]}.box"
     ).touch()
     (directory / "notes.txt").touch()
-    assert dead_trainers.line(directory).startswith("A trainer of yours died here")
+    assert dead_trainers.line(directory).startswith(
+        "A trainer of yours ended here in the last day: "
+    )
     assert dead_trainers.line(directory).endswith(f"gpuscope replay {path}")
 
 

@@ -138,7 +138,7 @@ def test_a_trainer_of_mine_that_ended_and_one_that_runs_again():
         world.tell(f.Event(number, "gone", int(world.now * 1e9), "killed by signal 9"))
     world.look()
     assert world.told == [("gone", "fired")]
-    assert "killed by signal 9" in world.alerts.active[0].text
+    assert "has ended: killed by SIGKILL" in world.alerts.active[0].text
     world.tell(*views.trainer(48214, 0, 1, "ada", True, "job-a"))
     assert world.tick(3) == [("gone", "cleared")]
 

@@ -1,6 +1,6 @@
 """What is examined aside does not weigh on the viewer.
 
-A child, which loads what the viewer must not, looks at the environment and at what died here.
+A child, which loads what the viewer must not, looks at the environment and at trainers that ended.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +21,19 @@ from gpuscope.cli.commands.doctor import left as doctor_left
 from gpuscope.doctor import report as reports
 from gpuscope.doctor import table
 from gpuscope.doctor.finding import Abstained, Evidence, Finding, Fix, Report
+from gpuscope.model.job_ends import End, end_of_box
 from gpuscope.tui.background.checks import SCRIPT, Aside, report_of
 from gpuscope.tui.background.doctor_watch import DoctorWatch
 from gpuscope.tui.background.unseen_deaths import UnseenDeaths
 from gpuscope.tui.background.view_state import ViewState
+from gpuscope.wire import frames as f
 from tests.fakes import views
 from tests.fakes.probe_client import environment
 from tests.fakes.watched import WATCHED
 from tests.tui.doctor_home import Told, at_home
 from tests.tui.pilot import in_loop, make_app, until
 
+FAILED = End("failed", "bad", "ValueError: no labels")
 NO_HISTORY = views.store_of([]).history
 
 
@@ -101,7 +104,7 @@ def test_the_child_examines_the_environment_and_what_died_here(tmp_path):
     )
     assert done.returncode == 0, done.stderr.decode()
     said = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [one["part"] for one in said] == ["environment", "died", "left", "left", "end"]
+    assert [one["part"] for one in said] == ["environment", "ended", "left", "left", "end"]
     assert any("torch" in one for one in said[0]["report"]["examined"])
     left = said[2:4]
     assert all(one["name"] == f"python -c (pid {one['pid']})" for one in left)
@@ -182,7 +185,10 @@ def test_a_child_that_cannot_be_started_or_does_not_end(monkeypatch):
     from gpuscope.tui.background import checks as aside
 
     ((_, report, _),) = heard_by(["/nowhere/python"], ("left",))
-    assert "What died here: not checked, it cannot be started: No such file" in report.problems[0]
+    assert (
+        "Trainers that ended here: not checked, it cannot be started: No such file"
+        in report.problems[0]
+    )
     monkeypatch.setattr(aside, "LIMIT_SECONDS", 0.3)
     ((_, report, _),) = heard_by([sys.executable, "-c", "import time; time.sleep(600)"])
     assert "it has not ended within" in report.problems[0]
@@ -213,6 +219,11 @@ def test_a_session_that_ends_leaves_no_child(tmp_path):
 
 
 # ── what becomes of it ──
+
+
+def left(pid: int, ended: float, end: End = FAILED) -> dict[str, object]:
+    """What is told of a trainer that ended, besides its report."""
+    return {"pid": pid, "ended": ended, "name": "a.py", "end": asdict(end), "path": "/tmp/a.box"}
 
 
 def watch_of(local: bool) -> tuple[DoctorWatch, Told]:
@@ -251,15 +262,13 @@ def test_a_death_is_marked_until_it_was_seen_whatever_ended_the_trainer():
     )
     killed = replace(end, severity="info", title="it was killed", where="pid 10")
     for pid, found in ((9, end), (10, killed)):
-        watch._take_report(
-            "left", Report(findings=(found,)), {"pid": pid, "ended": time.time() - pid}
-        )
+        watch._take_report("left", Report(findings=(found,)), left(pid, time.time() - pid))
     assert [case.kind for case in watch.cases] == ["left", "left"]
-    assert watch.counts() == (1, 1, 2)
+    assert watch.counts() == (1, 1, "2 failed")
     watch.see_deaths()
-    assert watch.counts() == (0, 0, 0)
-    watch._take_report("left", Report(), {"pid": 11, "ended": time.time()})
-    assert watch.counts() == (0, 1, 1), "it died after that"
+    assert watch.counts() == (0, 0, "")
+    watch._take_report("left", Report(), left(11, time.time(), end_of_box(None)))
+    assert watch.counts() == (0, 1, "1 without a message"), "it ended after that"
 
 
 def test_a_job_that_is_killed_while_it_is_watched_is_marked_and_one_that_was_stopped_is_not():
@@ -267,11 +276,26 @@ def test_a_job_that_is_killed_while_it_is_watched_is_marked_and_one_that_was_sto
     unseen = UnseenDeaths(ViewState(), stopped)
     host = views.store_of(views.ended()).view().host
     unseen.look(host)
-    pids = unseen.pids(())
-    assert pids
-    stopped.update(dict.fromkeys(pids, "SIGTERM"))
+    ends = unseen.ends(())
+    assert {end.phrase for end in ends.values()} == {"killed by SIGKILL"}
+    stopped.update(dict.fromkeys(ends, "SIGTERM"))
     unseen.look(host)
-    assert not pids & unseen.pids(())
+    assert not ends.keys() & unseen.ends(()).keys()
+
+
+@pytest.mark.parametrize(
+    ("script", "counted"),
+    [("train.py", 1), ("gpuscope lab", 0), ("/lib/ipykernel_launcher.py", 0)],
+)
+def test_a_silent_end_is_counted_unless_it_is_of_a_notebook_or_of_the_lab(script, counted):
+    frames = views.trainer(48213, 0, 1, "ada", True, "job", script)
+    sample = f.Sample(1, int(views.END * 1e9), h=[views.host_row()])
+    ended = f.Event(313, "gone", int((views.END + 1) * 1e9), f.NO_LAST_WORDS)
+    later = replace(sample, q=2, m=sample.m + 2 * 10**9)
+    frames = [views.hello(), views.host_def(), *frames, sample, ended, later]
+    unseen = UnseenDeaths(ViewState())
+    unseen.look(views.host_of(frames))
+    assert len(unseen.ends(())) == counted
 
 
 @in_loop

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import count, pairwise
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +16,7 @@ import pytest
 
 from gpuscope.doctor.finding import Abstained, Evidence, Finding, Fix, Report
 from gpuscope.doctor.table import load
+from gpuscope.model.job_ends import End
 from gpuscope.store.replay import ReplaySource
 from gpuscope.store.source import AgentSource
 from gpuscope.text.units import age_text
@@ -175,7 +176,8 @@ async def test_trainers_that_have_ended_are_one_row_below_all_that_is_true_now()
             "pid": pid,
             "ended": time.time() - age,
             "name": f"train.py (pid {pid})",
-            "how": "ended by KeyError: 7",
+            "end": asdict(End("failed", "bad", "KeyError: 7")),
+            "path": "/tmp/a.box",
         }
         watch._take_report("left", Report(findings=found), more)
 
@@ -198,7 +200,7 @@ async def test_trainers_that_have_ended_are_one_row_below_all_that_is_true_now()
         await until(pilot, "▸ ▲ it ran out of memory", "How sure")
         await pilot.press("k", "k", "enter", "j")
         await pilot.press("ctrl+d", "ctrl+d")
-        await until(pilot, "Ended with an error", "train.py (pid 9) ended by KeyError: 7")
+        await until(pilot, "Ended with an error", "train.py (pid 9) failed: KeyError: 7")
 
 
 @in_loop
@@ -208,7 +210,8 @@ async def test_a_healthy_machine_says_first_that_what_runs_is_well_and_last_what
     watch = app.session.doctor
     for pid in (7, 8):
         died = replace(many(1)[0], severity="problem", title="it died", where=f"a.py (pid {pid})")
-        more = {"pid": pid, "ended": time.time() - 3600.0, "name": "a.py", "how": "by a signal"}
+        more = {"pid": pid, "ended": time.time() - 3600.0, "name": "a.py"}
+        more |= {"end": asdict(End("killed", "bad", how="by SIGKILL")), "path": "/tmp/a.box"}
         watch._take_report("left", Report(findings=(died,)), more)
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await until(pilot, "▸ ● Nothing wrong: gpuscope lab, step", "What was ch")
@@ -424,7 +427,7 @@ async def test_while_the_screen_is_paused_nothing_is_judged():
         feed(app, *growing())
         await pilot.pause(0.1)
         assert "Nothing wrong was found." in text(app)
-        assert app.session.found == (0, 0, 0)
+        assert app.session.found == (0, 0, "")
 
 
 # ── keys ──────────────────────────────────────────────────────────────────────────────────────────
@@ -655,12 +658,14 @@ def test_what_was_found_on_one_host_is_not_told_of_another(monkeypatch):
 
     async def run() -> None:
         full(watch)
-        watch._left[7, 0.0] = DeadTrainer(7, 0.0, Report(findings=(finding("dead"),)))
+        watch._left[7, 0.0] = DeadTrainer(
+            7, 0.0, Report(findings=(finding("dead"),)), "a.py", End("failed", "bad")
+        )
         assert f"of {first.key}" in look(first)
         assert "dead" in look(first)
         here[0] = False
         assert look(silent) == []
-        assert watch.counts() == (0, 0, 0)
+        assert watch.counts() == (0, 0, "")
         assert watch.report.examined == ()
         assert look(second) == ["of second"]
         assert look(None) == []

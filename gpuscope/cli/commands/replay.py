@@ -10,7 +10,7 @@ from ..args import number_between
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    what = "a recording made by `gpuscope record`, or the black box of a trainer that died"
+    what = "a recording made by `gpuscope record`, or the black box of a trainer that ended"
     parser.add_argument("file", metavar="FILE", help=what)
     parser.add_argument(
         "--speed",
@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
         print(
             f"gpuscope replay: {source.problem or 'the recording is empty'}\n"
             "Next: gpuscope record FILE    makes one;    gpuscope ps    names the black boxes of "
-            "trainers that died",
+            "trainers that ended",
             file=sys.stderr,
         )
         return ExitStatus.UNCHECKED

@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "After a traceback a diagnosis follows on standard error; the exit code is still the "
         "trainer's. Of several ranks, only the first to fail gets one. A trainer that is killed, "
-        "or catches its own error, gets none: gpuscope doctor then says why it died. The probe "
+        "or catches its own error, gets none: gpuscope doctor then says how it ended. The probe "
         "only reads. GPUSCOPE=0 leaves it out. GPUSCOPE_DEBUG=1 shows on stderr why it does not "
         "work."
     )

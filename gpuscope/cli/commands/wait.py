@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from ...exit_status import ExitStatus
+from ...model.job_ends import has_ended, is_out_of_sight
 from ...text.units import MIB, age_text, bytes_text, duration_text
 from ...wire.clean import clean
 from .. import remote
@@ -301,12 +302,11 @@ class ProcessWait:
                 ),
                 None,
             )
-            if gone is not None and gone.reason.startswith("runs on"):
+            if gone is not None and is_out_of_sight(gone):
                 return None
             if self._seen or gone is not None:
-                return WaitResult(
-                    ExitStatus.OK, f"pid {pid} has ended{f': {gone.reason}' if gone else ''}."
-                )
+                how = has_ended(gone) if gone else "has ended"
+                return WaitResult(ExitStatus.OK, f"pid {pid} {how}.")
             if seconds > SEEN_SECONDS:
                 why = "either it has ended, or it uses no GPU and has no probe"
                 return WaitResult(

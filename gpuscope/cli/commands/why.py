@@ -293,11 +293,12 @@ def _time_reports(
         note = problem if trainer.minutes else ""
         tune = "" if place.is_remote else tune_offer.offer(trainer)
         if trainer.gone is not None:
-            reason = trainer.gone.reason
+            from ...model.job_ends import has_ended, is_out_of_sight
+
             # A process that is taking itself down is still there when its probe has gone.
             note = "It has ended meanwhile, or its probe was detached."
-            if not reason.startswith("runs on"):
-                note = f"It has ended meanwhile: {reason}."
+            if not is_out_of_sight(trainer.gone):
+                note = f"It {has_ended(trainer.gone)}."
         told = trainer_times.of_trainer(trainer, host, history, args.window, again, note, odd)
         if told.standstill is not None:
             tune, wanted = "", f"gpuscope doctor {args.target or trainer.definition.pid}"
@@ -356,7 +357,7 @@ def _of_file(args: argparse.Namespace) -> list[TrainerTime]:
     if not jobs:
         raise NoAnswer(
             past.problem or f"{name} contains no trainer.",
-            next="gpuscope ps    names the black boxes of trainers that died here",
+            next="gpuscope ps    names the black boxes of trainers that ended here",
         )
     found: list[list[TrainerTime]] = []
     for key, host, job in jobs:
@@ -379,7 +380,7 @@ def _of_file(args: argparse.Namespace) -> list[TrainerTime]:
         )
     hang = [ranks for ranks in known if any(one.standstill is not None for one in ranks)]
     told = max(hang or known, key=lambda ranks: sum(one.ledger.seconds for one in ranks))
-    notes = [f"It {past.ended}."] if past.ended else []
+    notes = [f"Its end: {past.ended}."] if past.ended else []
     notes += [past.problem] if past.problem else []
     if hang:
         notes.append(f"What to do about the hang: gpuscope doctor {quote(args.target)}")

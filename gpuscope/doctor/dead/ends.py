@@ -211,7 +211,7 @@ def recorded_ends(scene: Scene) -> Suspects:
             Evidence(text=text, source=lead.recorded[1] if lead.recorded else ""),
             *recorded_words(lead),
         ),
-        figures={"who": names(first).capitalize(), "ended": "ended first and without cleanup"},
+        figures={"who": names(first).capitalize(), "ended": "ended first and without a message"},
         time=ends[0][0],
     )
 

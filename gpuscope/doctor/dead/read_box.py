@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from ...model.job_ends import end_of_box
 from ...snapshot.model import Frame
-from ...store.blackbox import BoxReader, how_it_ended
+from ...store.blackbox import BoxReader
 from .find import FoundFile
 from .model import Exit, Failure
 from .read_log import LogPart
@@ -49,7 +50,7 @@ def read(found: FoundFile) -> LogPart | None:
         code = ended.get("code")
         if isinstance(code, int):
             about.exit = Exit(code, found.name, trainer.definition.pid, last)
-        about.last_line = how_it_ended(ended)
+        about.last_line = end_of_box(ended).sentence
     return LogPart(found, about, trainer.definition.rank, None)
 
 

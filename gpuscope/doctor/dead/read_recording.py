@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ...model.job_ends import ended_silently, how_it_ended
+from ...model.job_ends import how_it_ended
 from ...snapshot.model import Frame
 from ...text.ranges import ranges_text
 from ...text.units import bytes_text, duration_text
@@ -152,9 +152,10 @@ def about_trainer(host: HostView, trainer: TrainerView, name: str) -> Rank:
     about.recorded = (_words(trainer, age), name)
     if trainer.gone is not None:
         about.last = trainer.gone.wall_seconds or last
-        about.gone = (about.last or 0.0, trainer.gone.reason)
-        if how_it_ended(trainer.gone).word == "ended" and not ended_silently(trainer.gone):
-            about.finished, about.last_line = name, trainer.gone.reason
+        about.gone = (about.last or 0.0, how_it_ended(trainer.gone).sentence)
+        end = how_it_ended(trainer.gone)
+        if end.word == "ended" and not end.how:
+            about.finished, about.last_line = name, end.sentence
     return about
 
 

@@ -90,7 +90,7 @@ class Aside:
             self._kill()
         if why:
             what = " and ".join(
-                {"environment": "the environment", "left": "what died here"}.get(p, p)
+                {"environment": "the environment", "left": "trainers that ended here"}.get(p, p)
                 for p in parts
             )
             text = f"{what[:1].upper()}{what[1:]}: not checked, {why}. {_NEXT}"

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...doctor.finding import Finding, Report
-from ...model.job_ends import NOTHING_SENT
+from ...model.job_ends import NOTHING_SENT, End, counts_text
 from .checks import Aside
 from .finding_history import Case, FindingHistory, Kind, pid_of, sort_cases
 from .unseen_deaths import DeadTrainer, UnseenDeaths
@@ -80,7 +80,7 @@ class DoctorWatch:
         self._changed = changed
         self._course = FindingHistory()
         self._left: dict[tuple[int, float], DeadTrainer] = {}
-        self._died = ""
+        self._ended_here = ""
         self._aside = aside or Aside(self._take_report)
         self._asked = False
         self._gone: set[str] | None = None
@@ -218,12 +218,14 @@ class DoctorWatch:
         self._gone = gone
 
     def _take_report(self, part: str, report: Report, more: Mapping[str, Any]) -> None:
-        if part == "died":
-            self._died = str(more["died"])
+        if part == "ended":
+            self._ended_here = str(more["ended"])
         elif part == "left":
             pid, ended = int(more["pid"]), float(more["ended"])
-            words = " ".join(str(more.get(part, "")) for part in ("name", "how")).strip()
-            self._left[pid, ended] = DeadTrainer(pid, ended, report, words)
+            found = DeadTrainer(
+                pid, ended, report, str(more.get("name", "")), End(**more["end"]), str(more["path"])
+            )
+            self._left[pid, ended] = found
         elif part == "environment":
             self.environment = report
         else:
@@ -247,9 +249,9 @@ class DoctorWatch:
         if self._cases is None:
             here = self._local()
             left = self._local_deaths()
-            died = {one.pid for one in left}
+            known = {one.pid for one in left}
             out = [
-                case for case in self._course.cases if case.kind != "end" or case.pid not in died
+                case for case in self._course.cases if case.kind != "end" or case.pid not in known
             ]
             number = -1
             if self.environment is not None and here:
@@ -269,17 +271,17 @@ class DoctorWatch:
         return self._cases
 
     def _local_deaths(self) -> list[DeadTrainer]:
-        """Trainers that died on this machine, the oldest first."""
+        """Trainers that ended badly on this machine, the oldest first."""
         return sorted(self._left.values(), key=lambda one: one.ended) if self._local() else []
 
     @property
     def deaths(self) -> list[DeadTrainer]:
-        """Trainers that died on this machine in the last day, the newest first."""
+        """Trainers that ended badly on this machine in the last day, the newest first."""
         return self._local_deaths()[::-1]
 
     @property
     def unexplained(self) -> tuple[str, ...]:
-        """Trainers that died of something no rule knows: which and how, the newest first."""
+        """Trainers that ended of something no rule knows: which and how, the newest first."""
         return tuple(
             one.words
             for one in reversed(self._local_deaths())
@@ -287,27 +289,29 @@ class DoctorWatch:
         )
 
     @property
-    def died(self) -> str:
-        """How many trainers of this user died on this machine in the last day, "" for none."""
-        return self._died if self._local() else ""
+    def ended_here(self) -> str:
+        """How many trainers of this user ended badly here in the last day, "" for none."""
+        return self._ended_here if self._local() else ""
 
     @property
     def sees_a_hang(self) -> bool:
         """Whether a job stands still now."""
         return any(one.grave and one.finding.cause.startswith("stall.") for one in self.cases)
 
-    def counts(self) -> tuple[int, int, int]:
-        """Return the problems and warnings that hold, and how many deaths nobody has seen.
+    def counts(self) -> tuple[int, int, str]:
+        """Return the problems and warnings that hold, and of unseen deaths how many ended how.
 
         An unseen death is also a problem where that is known to have ended the trainer, else a
         warning.
         """
         graves = [case.finding.severity for case in self.cases if case.grave and not case.dead]
         grave_ends = (c for c in self.cases if c.dead and c.finding.severity == "problem")
-        unseen = self._unseen.pids(self._local_deaths())
+        ends = self._unseen.ends(self._local_deaths())
+        unseen = ends.keys()
         problems = len(unseen & {case.pid for case in grave_ends})
         warnings = graves.count("warning") + len(unseen) - problems
-        return graves.count("problem") + problems, warnings, len(unseen)
+        told = counts_text([*ends.values()], brief=True)
+        return graves.count("problem") + problems, warnings, told
 
     def see_deaths(self) -> None:
         """The screen has shown how trainers ended: they are no news any more."""

@@ -125,7 +125,8 @@ class Journal:
             return
         when = over.wall_seconds if over.wall_seconds is not None else now
         lived = f"after {age_text(when - started)}" if started is not None else ""
-        text = " · ".join(part for part in (end.text, *last_state(job), lived) if part)
+        how = ": ".join(part for part in (end.how, end.text) if part)
+        text = " · ".join(part for part in (how, *last_state(job), lived) if part)
         token = END_TOKENS[end.kind]
         word = PROBE_LOST if end.word == "left" else end.word
         self.add(LogEntry(when, "jobs", word, who, text, token, serial, place, job.key))

@@ -41,7 +41,7 @@ ELSEWHERE = (
     ("gpuscope doctor FOLDER", "what a dead job left: which rank failed first"),
 )
 """What the doctor examines that does not run here."""
-DIED = "Died in the last day, from their black boxes"
+ENDED = "Ended in the last day, from their black boxes"
 AREA_CELLS = 13
 HISTORY_LINES, PAST_LINES = 10, 24
 MOST_RELATED = 5
@@ -210,15 +210,15 @@ def happened(
     glyphs: Glyphs,
     cells: int,
     now: float | None = None,
-    died: str = "",
+    ended_here: str = "",
 ) -> list[Line]:
-    """Return the newest trainers that died here, and what happened while this ran.
+    """Return the newest trainers that ended badly here, and what happened while this ran.
 
-    ``died`` says how many there were in the last day.
+    ``ended_here`` says how many there were in the last day.
     """
     out: list[Line] = []
     if deaths:
-        heading = f"{died}; the newest, from their black boxes" if died else DIED
+        heading = f"{ended_here}; the newest, from their black boxes" if ended_here else ENDED
         out += [[], *styled.wrap([(heading, "accent")], cells)]
         today = clock_text(now, DAY) if now is not None else ""
         for one in deaths[:HISTORY_LINES]:

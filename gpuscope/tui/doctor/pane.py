@@ -235,8 +235,8 @@ class DoctorPane(Pane):
             events = self.session.happened.on(host).newest(KINDS_OF_PAST)
             lines = elsewhere(cells)
             glyphs, now = self._table.tokens.glyphs, host.wall_seconds
-            died = self.doctor.died
-            lines += happened(self.doctor.deaths, events, glyphs, cells, now, died)
+            before = self.doctor.ended_here
+            lines += happened(self.doctor.deaths, events, glyphs, cells, now, before)
             rows = self._examined.size.height - len(lines)
             lines += known_pitfalls(self.doctor.table or {}, cells, rows)
             self._examined.show(lines)

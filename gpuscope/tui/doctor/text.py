@@ -329,7 +329,7 @@ def _course(case: Case, host: HostView) -> str:
     if case.kind == "environment":
         parts.append("checked at the start")
     elif case.kind == "left":
-        parts.append(f"it died {age}")
+        parts.append(f"it ended {age}")
     elif case.kind == "end":
         parts.append(f"seen {age}")
     elif case.past:

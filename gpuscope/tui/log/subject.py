@@ -21,7 +21,7 @@ Fact = tuple[str, str]
 """A label and its text."""
 MEANS = {
     ("jobs", RUNNING): "it ran before gpuscope looked: when it was started is not known",
-    ("jobs", "killed"): "a signal or the kernel ended it (out of host memory: see dmesg)",
+    ("jobs", "killed"): "a signal ended it; of the kernel's OOM killer dmesg tells",
     ("jobs", PROBE_LOST): "its process goes on; its steps are no longer known",
     ("memory", "OOM"): "an allocation failed; on a full card any further one will",
     ("memory", "survived"): "an allocation failed, and the training went on",

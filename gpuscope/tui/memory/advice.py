@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ...model.allocator_account import AccountRow
 from ...model.device_state import mute
+from ...model.job_ends import end_text
 from ...model.memory_account import Account, largest_freeable
 from ...store.view import HostView, by_id
 from ...text import styled
@@ -124,8 +125,8 @@ def advice(
     if subject.trainer is not None and subject.trainer.gone:
         return [
             [
-                ("ended: ", "warn"),
-                (f"{subject.trainer.gone.reason}; the last state is shown", "muted"),
+                (end_text(subject.trainer.gone), "warn"),
+                ("; the last state is shown", "muted"),
             ]
         ]
     if subject.device is None:

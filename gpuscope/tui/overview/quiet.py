@@ -121,7 +121,7 @@ class QuietPanels(Horizontal):
             width, rows = self._earlier.size
             doctor = self.session.doctor
             deaths = doctor.deaths if doctor.environment is not None else None
-            found = earlier_lines(deaths, self._runs(), max(width, 30), rows, doctor.died)
+            found = earlier_lines(deaths, self._runs(), max(width, 30), rows, doctor.ended_here)
             self._earlier.show(found)
 
         if self._host.display:

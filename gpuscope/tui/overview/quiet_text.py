@@ -23,7 +23,7 @@ AGE_CELLS, LEAST_CELLS = 4, 24
 MOST_NAMES = 12
 """Hosts of the ssh configuration that are named; the dialog for another host lists more."""
 USUAL_MODEL = "gpt-small"
-NO_DEATHS = "no trainer of yours died here in the last day"
+NO_DEATHS = "no trainer of yours failed or was killed here in the last day"
 
 
 class Idea(NamedTuple):
@@ -122,11 +122,11 @@ def earlier_lines(
     runs: Sequence[Entry] | None,
     width: int,
     rows: int,
-    died: str = "",
+    ended_here: str = "",
 ) -> list[Line]:
     """Return what ran on this machine before, the newest first, as ``rows`` lines at most.
 
-    ``deaths`` are the newest trainers that died, and ``died`` says how many there were in all;
+    ``deaths`` are the newest trainers that ended badly; ``ended_here`` says how many in all;
     ``runs`` are those of the Lab. None means that they are not read yet.
     """
     dated: list[tuple[float, Line]] = []
@@ -140,9 +140,9 @@ def earlier_lines(
     for at, line in dated:
         age = fit(short_age_text(max(now - at, 0.0)), AGE_CELLS, "right")
         lines.append([(f"{age} ago  ", "faint"), *line])
-    if died and rows > len(dated):
-        lines.insert(0, [(f"{died}:" if deaths else died, "muted")])
-    if deaths is not None and not deaths and not died:
+    if ended_here and rows > len(dated):
+        lines.insert(0, [(ended_here, "muted")])
+    if deaths is not None and not deaths and not ended_here:
         lines += styled.wrap([(NO_DEATHS, "muted")], width)
     if runs is not None and not runs:
         lines.append([("no run of the Lab yet", "muted")])

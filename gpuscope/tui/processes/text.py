@@ -52,7 +52,8 @@ def about_lines(
     lines: list[Line] = []
     if process.gone is not None:
         end = how_it_ended(process.gone)
-        lines.append(fact(end.word, [(end.text or "without an error", "warn")]))
+        how = ": ".join(part for part in (end.how, end.text) if part)
+        lines.append(fact(end.word, [(how or "without an error", "warn")]))
     short = shown_command(d.command) if d.command and not whole else ""
     command = short if short.startswith(LAB) else d.command
     lines.append(

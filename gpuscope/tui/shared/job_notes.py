@@ -81,7 +81,7 @@ def end_notes(job: JobView, sent: Mapping[int, str] = NOTHING_SENT) -> list[Line
     at = "" if gone.wall_seconds is None else f" {clock_text(gone.wall_seconds)}"
     return [
         [
-            (end.word, end.kind),
+            (end.phrase, end.kind),
             (f"{at}{f': {end.text}' if end.text else ''}", "muted"),
             ("".join(f" · {part}" for part in last_state(job)), "faint"),
         ]

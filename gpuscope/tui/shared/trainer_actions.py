@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...model import look, useful_work
-from ...model.job_ends import is_out_of_sight
+from ...model.job_ends import has_ended, is_out_of_sight
 from ...model.ranks import name_of
 from ...model.stalls import is_overdue
 from ...store.view import HostView, TrainerView
@@ -57,7 +57,7 @@ class TrainerAction:
     def why_not(self, trainer: TrainerView) -> str:
         """Return why this trainer cannot be asked, "" when it can."""
         if trainer.gone is not None:
-            return f"pid {trainer.definition.pid} has ended: {trainer.gone.reason}"
+            return f"pid {trainer.definition.pid} {has_ended(trainer.gone)}"
         return (
             f"pid {trainer.definition.pid} {self.no_cuda}"
             if self.cuda and not trainer.definition.cuda

@@ -264,9 +264,9 @@ class Session:
         return self._alerts
 
     @property
-    def found(self) -> tuple[int, int, int]:
-        """Problems and warnings that the doctor has found, and how many deaths are unseen."""
-        return (0, 0, 0) if self._doctor is None else self._doctor.counts()
+    def found(self) -> tuple[int, int, str]:
+        """Problems and warnings that the doctor has found, and how many ended how, unseen."""
+        return (0, 0, "") if self._doctor is None else self._doctor.counts()
 
     @property
     def hangs(self) -> bool:

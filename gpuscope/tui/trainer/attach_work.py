@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ...model.job_ends import is_out_of_sight
 from ...store.pending_requests import SourceError
 from ...text.numbers import amount
 from ...text.units import duration_text
@@ -220,7 +221,7 @@ def _has_ended(session: Session, item: Item) -> bool:
     host = session.host_of(item.source.key)
     for process in host.processes if host is not None else ():
         if process.definition.pid == item.pid and process.definition.start == item.start:
-            return process.gone is not None and not process.gone.reason.startswith("runs on")
+            return process.gone is not None and not is_out_of_sight(process.gone)
     return False
 
 

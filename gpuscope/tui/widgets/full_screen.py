@@ -56,7 +56,7 @@ def where_and_when(session: Session | None, line: Lines) -> Line:
     if session is None or host is None:
         return []
     name = host.name if cells(host.name) <= HOST_CELLS else fit(host.name, HOST_CELLS)
-    out: Line = [(f"  {name}", "title"), *found_pieces(session.found, line.tokens.glyphs)]
+    out: Line = [(f"  {name}", "title"), *found_pieces(session.found[:2], line.tokens.glyphs)]
     if host.wall_seconds is not None:
         out.append((f"  {clock_text(host.wall_seconds)}", "text"))
     return [*out, (" ", "text")]

@@ -29,8 +29,8 @@ class Situation(NamedTuple):
     """What the status line tells besides the host.
 
     It has the pause and the position in words, the viewer's own load in percent of a core,
-    which of several hosts is shown, whether the way to the terminal is slow, and how many jobs died
-    that nobody has looked at.
+    which of several hosts is shown, whether the way to the terminal is slow, and how jobs ended
+    badly that nobody has looked at.
     """
 
     paused: str = ""
@@ -38,7 +38,7 @@ class Situation(NamedTuple):
     viewer_percent: float | None = None
     place: str = ""
     slow: str = ""
-    died: int = 0
+    ended: str = ""
 
 
 class StatusLine(Painted):
@@ -72,8 +72,8 @@ class StatusLine(Painted):
             left.append((1, (" starting", "muted")))
         else:
             left += self._subject(host, now.place)
-            if now.died:
-                left.append((3, (f"  {tokens.glyphs.warn} {now.died} died", "warn")))
+            if now.ended:
+                left.append((3, (f"  {tokens.glyphs.warn} {now.ended}", "warn")))
             kept = [piece for weight, piece in left if not weight]
             right += self._state(host, tokens, width - styled.cells(kept))
         if now.slow:

@@ -1,13 +1,13 @@
 """Run the checks that a viewer's Doctor tab needs besides the live view.
 
-They examine the environment, and what trainers that died here left behind. They run in a child
+They examine the environment, and what trainers that ended here left behind. They run in a child
 process, so that the viewer loads no driver and waits for nothing.
 
 ``python …/doctor/background_checks.py environment left`` prints one JSON object per line as each
 part is done: ``{"part": "environment", "report": …}``, ``{"part": "left", "pid": …, "ended": …,
-"name": …, "how": …, "report": …}``, and at the end ``{"part": "end"}``. A report is the document of
-``gpuscope doctor --json``. ``ended`` is in seconds since 1970. ``name`` and ``how`` (the trainer
-ended) are texts for people.
+"name": …, "end": …, "path": …, "report": …}``, and at the end ``{"part": "end"}``. A report is the
+document of ``gpuscope doctor --json``. ``ended`` is in seconds since 1970, ``name`` a text for
+people, ``end`` has the fields of an End of ``model/job_ends.py``, and ``path`` is the file it left.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ def main(parts: list[str]) -> int:
     if "environment" in parts:
         _say("environment", _environment(), known)
     if "left" in parts:
-        _say("died", Report(), known, died=dead_trainers.died())
+        _say("ended", Report(), known, ended=dead_trainers.ended())
         for death in doctor_left.deaths(most=MOST):
             _say(
                 "left",
@@ -58,7 +59,8 @@ def main(parts: list[str]) -> int:
                 pid=death.pid,
                 ended=death.ended,
                 name=death.name,
-                how=death.how,
+                end=asdict(death.end),
+                path=str(death.path),
             )
     print(json.dumps({"part": "end"}), flush=True)
     return 0

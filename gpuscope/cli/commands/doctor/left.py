@@ -1,4 +1,4 @@
-"""Find this user's trainers that died here lately, and why they died.
+"""Find this user's trainers that ended badly here lately, and why.
 
 A trainer that is killed, or that catches its own error and ends, has no other process that could
 report it. What remains is its black box and the record of its out-of-memory error. Past failures
@@ -23,8 +23,9 @@ from typing import Any
 
 from ....doctor.finding import EndedTrainer, Evidence, Finding, Report
 from ....doctor.postmortem_oom import WORDINGS
+from ....model.job_ends import End, end_of_box
 from ....probe import blackbox, records
-from ....store.blackbox import BoxReader, how_it_ended
+from ....store.blackbox import BoxReader
 from ....text.clock import SECOND, clock_text
 from ....text.process_name import short_script
 from ....text.units import age_text
@@ -50,24 +51,24 @@ _RECORD = re.compile(r"oom-[\w.-]+-([1-9][0-9]*)-([0-9]+)-\d+\.(\w+)\.pickle\.gz
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """A trainer that died.
+    """A trainer that ended badly.
 
     ``name`` is its script and pid. ``ended`` is the wall-clock time of its last message, and
-    ``how`` says in a few words how it ended. ``path`` is the file that it left, and ``report`` is
+    ``end`` says how it ended. ``path`` is the file that it left, and ``report`` is
     what the rules find in it; every finding is marked as ``past``.
     """
 
     pid: int
     name: str
     ended: float
-    how: str
+    end: End
     path: Path
     report: Report
 
 
 def examine(seconds: float = SECONDS, kernel_log: str = KERNEL_LOG) -> Report:
-    """Returns a line and the findings, as info, on each trainer that died in ``seconds``."""
-    report = Report(died=dead_trainers.died())
+    """Returns a line and the findings, as info, on each trainer that ended badly in ``seconds``."""
+    report = Report(ended_here=dead_trainers.ended())
     for death in deaths(seconds, MOST, kernel_log):
         findings = tuple(replace(one, severity="info") for one in death.report.findings)
         report += Report(findings=findings, ended=(_line(death),))
@@ -75,7 +76,9 @@ def examine(seconds: float = SECONDS, kernel_log: str = KERNEL_LOG) -> Report:
 
 
 def _line(death: Death) -> EndedTrainer:
-    text = f"{death.name}, {age_text(max(time.time() - death.ended, 1.0))} ago, {death.how}"
+    text = (
+        f"{death.name}, {age_text(max(time.time() - death.ended, 1.0))} ago, {death.end.sentence}"
+    )
     known = next(
         (
             one
@@ -93,7 +96,7 @@ def _line(death: Death) -> EndedTrainer:
 def deaths(
     seconds: float = dead_trainers.RECENT_SECONDS, most: int = MOST, kernel_log: str = KERNEL_LOG
 ) -> Iterator[Death]:
-    """Yield the trainers that died in the last ``seconds``, the newest first.
+    """Yield the trainers that ended badly in the last ``seconds``, the newest first.
 
     These are up to ``most`` trainers that left a record of an out-of-memory error, and up to
     ``most`` jobs that left black boxes. A record replaces the box of the same process, because it
@@ -106,7 +109,7 @@ def deaths(
         found = _examined(path)
         if found.findings and (pid, start) not in reported:
             reported.add((pid, start))
-            how = "ran out of memory on its device"
+            how = End("out of memory", "bad", "on its device")
             name = f"pid {pid}"
             yield Death(
                 pid,
@@ -124,10 +127,11 @@ def deaths(
         name = f"{script} (pid {pid})"
         if last_words is None:
             log = _kernel_lines(kernel_log) if log is None else log
-            finding = _unexplained(name, pid, log)
-            how, found = finding.title.removeprefix(name).strip(), Report(findings=(finding,))
+            how, finding = _unexplained(name, pid, log)
+            found = Report(findings=(finding,))
         else:
-            how, found = clean(how_it_ended(last_words), 400), _examined(path)
+            how, found = end_of_box(last_words), _examined(path)
+            how = replace(how, text=clean(how.text, 400))
             # The speed of a trainer that has ended no longer matters.
             found = replace(
                 found, findings=tuple(one for one in found.findings if one.severity == "problem")
@@ -240,14 +244,15 @@ def _kernel_lines(path: str) -> dict[int, tuple[str, str]]:
 # ── findings on the dead ──
 
 
-def _unexplained(name: str, pid: int, log: Mapping[int, tuple[str, str]]) -> Finding:
-    """Return the finding on a trainer that died without cleanup, judged by the kernel's log.
-
-    Every title begins with the trainer's name and says how it ended.
-    """
+def _unexplained(name: str, pid: int, log: Mapping[int, tuple[str, str]]) -> tuple[End, Finding]:
+    """Return how a trainer without last words ended by the kernel's log, and the finding on it."""
     what, line = log.get(pid, ("", ""))
+    end = {
+        "killed": End("out of memory", "bad", "the kernel killed it for the host's memory"),
+        "crashed": End("killed", "bad", "the kernel logged a fault in its code", "by a crash"),
+    }.get(what, end_of_box(None))
     silent = Evidence(text="its black box has no exception and no GPU out-of-memory error")
-    return WORDINGS.finding(
+    found = WORDINGS.finding(
         {"killed": "end.host_memory.killed", "crashed": "end.unseen.crashed"}.get(
             what, "end.unseen"
         ),
@@ -256,6 +261,7 @@ def _unexplained(name: str, pid: int, log: Mapping[int, tuple[str, str]]) -> Fin
         confidence="definite" if what == "killed" else "prior",
         evidence=(Evidence(text=line, source="kernel log"), silent) if line else (silent,),
     )
+    return end, found
 
 
 def _of_the_dead(found: Report, pid: int, name: str, ended: float, path: Path, look: str) -> Report:

@@ -52,7 +52,7 @@ def examine(
     """Examine everything that was asked for, in this order.
 
     Without targets and without a symptom, these are the environment, every trainer here, and the
-    trainers that died in the last hour.
+    trainers that ended badly in the last hour.
 
     ``ways`` are the verb's arguments, needed for targets on other hosts. ``symptom`` is the user's
     description of the failure: it is combined with a log, and judged separately from any other
