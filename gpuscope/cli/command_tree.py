@@ -121,7 +121,8 @@ def _is_listed(action: argparse.Action) -> bool:
 def _word(action: argparse.Action, words: tuple[str, ...]) -> Word:
     takes = action.nargs != 0 and not isinstance(action, argparse.BooleanOptionalAction)
     choices = tuple(map(str, action.choices or ()))
-    toggle = BY_NAME.get(action.dest)
+    # An option with a type of its own only shares the name with a setting of the Lab.
+    toggle = BY_NAME.get(action.dest) if action.type is None else None
     if not choices and toggle is not None and toggle.flag in action.option_strings:
         choices = toggle.choices if takes else ()
     if words == ("predict",) and "--gpu" in action.option_strings:

@@ -23,34 +23,35 @@ from ..exit_status import ExitStatus
 VERBS = {
     "doctor": "check the environment, trainers, a log or traceback, a script, a snapshot or a "
     "recording",
-    "devices": "list this machine's GPUs and their readings once",
+    "devices": "list the GPUs of this machine with their readings, once",
     "ps": "list GPU processes and trainers, grouped by job",
     "attach": "open the TUI on a running trainer or on other hosts (PID, user@host, slurm:JOB, "
     "k8s:NS/POD), or list what can be attached to",
-    "run": "start a trainer with the probe in it, no code change",
-    "enable": "put the probe into a Python environment for good: one .pth and one zip",
-    "disable": "remove from an environment what `enable` put there",
+    "run": "start a trainer with gpuscope's probe in it, without a code change",
+    "enable": "install the probe into a Python environment, for every PyTorch training there",
+    "disable": "remove the probe from a Python environment",
     "wait": "wait until a process ends or stalls, its loss is NaN, or GPUs have enough free "
     "memory; the exit code says which",
-    "snapshot": "read an allocator snapshot, compare two, or take one",
-    "why": "say where a training's time goes, and what would make it faster",
-    "lab": "start the demo trainer, in the TUI or headless, with sweep, claims, runs and pitfall",
-    "tune": "search for the fastest settings of a training that fit, and prove them",
-    "predict": "predict a model's peak memory without a GPU: does it fit, the largest batch, "
+    "snapshot": "read a snapshot of torch's CUDA memory, compare two, or take one",
+    "why": "show where a training's time goes, and what would make it faster",
+    "lab": "train a demo model or your own with any settings, in the TUI or headless",
+    "tune": "find the fastest settings of a training that fit in memory, and prove them",
+    "predict": "predict a model's peak memory without a GPU: whether it fits, the largest batch, "
     "what would help",
-    "check": "check trainings against their memory budgets, and name the change that broke one",
+    "check": "check trainings against their memory budgets in CI, and name the change that broke "
+    "one",
     "record": "record a session to a file",
-    "replay": "play a recording",
-    "report": "write one HTML page of a recording, a snapshot or a result, to send or print",
+    "replay": "play a recording in the TUI",
+    "report": "turn a recording, a snapshot or a result into one HTML page, to send or print",
     "export": "serve this machine's Prometheus metrics, on a port or in a file",
     "completion": "print the completion script for bash, zsh or fish",
 }
 SUBVERBS = {
     "lab": {
-        "sweep": "run a matrix of toggles, interleaved, and print the table",
+        "sweep": "run every combination of some settings, interleaved, and print the table",
         "claims": "measure common claims about GPU training on this machine",
         "runs": "the ledger of runs: list, compare, export, remove",
-        "pitfall": "start a script with a known mistake in it, or the same with the fix",
+        "pitfall": "run a script with a known mistake in it, or the same script with the fix",
     }
 }
 """Subcommands, each in ``commands/VERB/WORD.py``."""

@@ -16,7 +16,7 @@ from .verb_help import EXAMPLES, RUN_TEXT, exit_codes
 
 NAME = "see inside PyTorch trainings from the terminal"
 _SAME_AS_LAB = ("lab", "sweep")
-"""Its toggles are those of the lab and are described there."""
+"""Its settings are those of the lab and are described there."""
 
 
 def page() -> str:
@@ -81,7 +81,7 @@ def _listed_options(command: Command) -> list[tuple[str, tuple[Word, ...]]]:
     """Return the options under their headings, without --help and those that other pages list."""
     listed = []
     for title, options in command.groups:
-        if command.words == _SAME_AS_LAB and title == "toggles":
+        if command.words == _SAME_AS_LAB and title == "settings":
             continue
         left = tuple(
             one
@@ -110,7 +110,7 @@ def _options(command: Command) -> Iterator[str]:
             yield from _paragraphs(text)
     if command.words == _SAME_AS_LAB:
         yield ".PP"
-        yield "And the toggles of \\fBgpuscope lab\\fR."
+        yield "And the settings of \\fBgpuscope lab\\fR."
     if command.words != ("attach",) and any(
         remote.NAMES & {*option.names} for option in command.options
     ):

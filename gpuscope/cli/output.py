@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=driver_timeout,
         default=5.0,
         metavar="SECONDS",
-        help="how long to wait for the driver at most (default 5)",
+        help="the longest wait for the driver (default 5)",
     )
 
 

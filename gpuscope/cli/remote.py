@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["BadTarget", "Target", "Ways", "add_arguments", "is_remote", "one_place", "places"]
 
 VIA = (
-    "put these words in front of the agent's command, such as 'docker exec -i NAME', 'sudo -n -u "
+    "reach the host or container by this command, such as 'docker exec -i NAME', 'sudo -n -u "
     "USER', 'srun --overlap --jobid J -w NODE', 'ssh LOGIN srun …'"
 )
 
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser, explained: bool = False) -> N
         "'WORDS'",
         "the command to use as ssh, such as 'ssh -F FILE' (default ssh)",
     )
-    add("--remote-python", "", "PATH", "the Python there (default: the first)")
+    add("--remote-python", "", "PATH", "the Python to use there (default: the first in PATH)")
 
 
 def is_remote(args: argparse.Namespace, text: str | None) -> bool:

@@ -36,13 +36,13 @@ EXAMPLES: Dict[str, Tuple[Tuple[str, str], ...]] = {
     ),
     "attach": (
         ("", "what runs here, and how to attach to each"),
-        ("4242 --inject", "put a probe into a running trainer and look at it"),
+        ("4242 --inject", "attach a probe to a running trainer, and open it"),
         ("user@node-1 user@node-2", "two hosts on one screen"),
     ),
     "run": (
-        ("train.py --epochs 3", "the script, with the environment's Python"),
-        ("-- torchrun --nproc-per-node 2 train.py", "any command, run unchanged"),
-        ("--on-call -- torchrun train.py", "ready for a post-mortem, should it die"),
+        ("train.py --epochs 3", "a script, with the active environment's Python"),
+        ("-- torchrun --nproc-per-node 2 train.py", "any command, with a probe in each rank"),
+        ("--on-call -- torchrun train.py", "the same, ready for a post-mortem"),
     ),
     "enable": (
         ("--dry-run", "show what would be written, and where"),
@@ -57,23 +57,23 @@ EXAMPLES: Dict[str, Tuple[Tuple[str, str], ...]] = {
         ("--free 40GiB --gpus 2", "until two GPUs have this much free; prints which"),
     ),
     "snapshot": (
-        ("oom.pickle --at peak", "what was live at the peak"),
+        ("oom.pickle --at peak", "what was allocated at the peak"),
         ("before.pickle after.pickle", "what grew between the two"),
         ("4242 -o now.pickle", "take one of a running trainer"),
     ),
     "why": (
         ("", "where the time of the training here goes"),
-        ("4242 --no-look", "of one trainer, or of all ranks below torchrun, at once"),
+        ("4242 --no-look", "of one trainer (or torchrun's ranks), at once"),
         ("user@host:4242 --json", "on another host, as JSON"),
-        ("/tmp/gpuscope-1000/4242-81230.box", "of one that has ended"),
+        ("/tmp/gpuscope-1000/4242-81230.box", "of a trainer that has ended"),
     ),
     "lab": (
-        ("--model gpt --amp bf16", "train on the screen"),
-        ("--steps 100 --json", "train without a screen, and print a JSON document"),
+        ("--model gpt --amp bf16", "train in the TUI"),
+        ("--steps 100 --json", "train headless, and print a JSON document"),
     ),
     "lab sweep": (
         ("--vary batch=8,16 --vary amp=off,bf16 --steps 50", "four configurations"),
-        ("--vary compile=off,default --dry-run", "what would run, and what is refused"),
+        ("--vary compile=off,default --dry-run", "what would run, and what cannot run"),
     ),
     "lab claims": (
         ("--list", "the claims, without measuring"),
@@ -110,29 +110,35 @@ EXAMPLES: Dict[str, Tuple[Tuple[str, str], ...]] = {
     ),
     "tune": (
         ("mine:factory --budget 10m", "your own model, ten minutes of trials"),
-        ("gpt-small --vary amp=off,bf16 --vary compile=off,default", "only these two toggles"),
-        ("mine:factory --free-batch --price 2.5 -o tune.json", "with the batch, and what it costs"),
+        (
+            "gpt-small --vary amp=off,bf16 --vary compile=off,default",
+            "vary only these two settings",
+        ),
+        (
+            "mine:factory --free-batch --price 2.5 -o tune.json",
+            "with any batch size, and what it costs",
+        ),
     ),
     "predict": (
         ("--model gpt-small --gpu 4090 --what-if", "does it fit, and what would help"),
         ("models:make --batch 32 --capacity 24GiB", "your own model"),
     ),
     "check": (
-        ("--base origin/main", "every training, and which changed line added bytes"),
-        ("gpt --update", "make the baseline of one, to be committed"),
+        ("--base origin/main", "all trainings, and which change added memory"),
+        ("gpt --update", "write the baseline of one training"),
     ),
     "record": (
         ("night.gsr --duration 28800", "eight hours of this machine"),
         ("node.gsr --from user@host --redact", "another host, without names"),
     ),
     "replay": (
-        ("night.gsr", "play it from its start"),
+        ("night.gsr", "play it from the start"),
         ("night.gsr --speed 10", "ten times as fast"),
     ),
     "report": (
         ("night.gsr", "what happened, as night.html"),
         ("oom.pickle why.json -o page.html", "several results on one page"),
-        ("- < doctor.json", "the document of a verb, as report.html"),
+        ("- < doctor.json", "the JSON of a verb, as report.html"),
         ("sweep-1126-0930-5f1c --redact", "a sweep of the ledger, without names"),
     ),
     "export": (
@@ -140,9 +146,9 @@ EXAMPLES: Dict[str, Tuple[Tuple[str, str], ...]] = {
         ("--textfile /var/lib/node_exporter/gpuscope.prom", "write a file instead"),
     ),
     "completion": (
-        ("bash > ~/.local/share/bash-completion/completions/gpuscope", "where bash looks"),
-        ("zsh > ~/.zfunc/_gpuscope", "with ~/.zfunc in fpath, before compinit"),
-        ("fish > ~/.config/fish/completions/gpuscope.fish", "where fish looks"),
+        ("bash > ~/.local/share/bash-completion/completions/gpuscope", "for bash"),
+        ("zsh > ~/.zfunc/_gpuscope", "for zsh: ~/.zfunc must be in fpath, before compinit"),
+        ("fish > ~/.config/fish/completions/gpuscope.fish", "for fish"),
     ),
 }
 """For each command, its arguments in the examples and what each example does."""
@@ -150,8 +156,8 @@ EXAMPLES: Dict[str, Tuple[Tuple[str, str], ...]] = {
 EXIT_CODES: Dict[str, Dict[int, str]] = {
     "": {
         OK: "quit by the user, or printed",
-        PROBLEMS: "without a usable terminal, and with --oneline: a GPU is faulty or lost",
-        UNCHECKED: "in the same two cases: the driver did not answer",
+        PROBLEMS: "a GPU is faulty or lost (with --oneline, or without a usable terminal)",
+        UNCHECKED: "the driver did not answer (in the same two cases)",
     },
     "doctor": {
         OK: "nothing is wrong, or nothing as severe as --fail-on",
@@ -167,11 +173,11 @@ EXIT_CODES: Dict[str, Dict[int, str]] = {
     },
     "ps": {
         OK: "everything is listed",
-        UNCHECKED: "the driver, a device or a host could not be asked, as on a machine without an "
-        "NVIDIA driver; what is known is listed",
+        UNCHECKED: "the driver, a GPU or a host did not answer, or there is no NVIDIA driver; the "
+        "rest is listed",
     },
     "attach": {
-        OK: "quit by the user, listed, attached or detached",
+        OK: "attached, detached or listed, or the TUI was quit",
         PROBLEMS: "refused, busy or not confirmed",
         UNCHECKED: "it could not be checked",
     },
@@ -179,7 +185,7 @@ EXIT_CODES: Dict[str, Dict[int, str]] = {
         OK: "enabled",
         WARNINGS: "with --status: not enabled, or by another version",
         PROBLEMS: "refused or failed; with --status: changed or incomplete",
-        UNCHECKED: "with --status: could not look",
+        UNCHECKED: "with --status: it could not be checked",
     },
     "disable": {OK: "not enabled any more", PROBLEMS: "refused or failed"},
     "wait": {
@@ -192,22 +198,22 @@ EXIT_CODES: Dict[str, Dict[int, str]] = {
     },
     "snapshot": {
         OK: "read or taken",
-        WARNINGS: "partly read; it says what is missing",
+        WARNINGS: "read in part; the output says what is missing",
         PROBLEMS: "with --what-if: it would not have fit",
         UNCHECKED: "could not be read or taken",
     },
     "why": {
-        OK: "nothing but forward, backward and optimizer takes much time",
+        OK: "forward, backward and optimizer take nearly all the time",
         WARNINGS: "something is worth fixing",
-        UNCHECKED: "it is not known",
+        UNCHECKED: "the time is not known",
     },
     "lab": {
-        OK: "all steps done, or stopped when no number was given",
+        OK: "all steps are done, or it was stopped and had no --steps",
         PROBLEMS: "the training failed, was cut short or refused",
         UNCHECKED: "no Python with torch",
     },
     "lab sweep": {
-        OK: "every run ended well",
+        OK: "every run succeeded",
         WARNINGS: "some failed or were refused",
         PROBLEMS: "all failed, or it was stopped",
         UNCHECKED: "no Python with torch, or the ledger cannot be used",
@@ -249,22 +255,22 @@ EXIT_CODES: Dict[str, Dict[int, str]] = {
         UNCHECKED: "no scripts, no Python with torch, or too few GPUs",
     },
     "tune": {
-        OK: "something faster was found and proved",
+        OK: "faster settings were found and proved",
         WARNINGS: "the baseline is the best, or the budget ended the search early",
         PROBLEMS: "it was stopped; the same command continues",
         UNCHECKED: "nothing runs, there is no Python with torch, or the ledger cannot be used",
     },
     "predict": {
-        OK: "it fits, or no card was given",
+        OK: "it fits, or no GPU was given",
         WARNINGS: "too close to call",
         PROBLEMS: "it does not fit",
         UNCHECKED: "it could not be predicted",
     },
     "check": {
         OK: "all budgets hold, or nothing is as severe as --fail-on",
-        WARNINGS: "warnings: too close to tell, or no baseline to compare with",
+        WARNINGS: "warnings: too close to call, or no baseline to compare with",
         PROBLEMS: "a budget is broken",
-        UNCHECKED: "a training could not be predicted, or the baseline not read",
+        UNCHECKED: "a training could not be predicted, or the baseline could not be read",
     },
     "record": {
         OK: "recorded as requested",

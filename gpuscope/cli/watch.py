@@ -15,15 +15,15 @@ from .args import seconds_between
 WATCH_SECONDS = 2.0
 
 
-def add_argument(parser: argparse.ArgumentParser, what: str) -> None:
-    """The option. ``what``: what a line is about, and what ends it."""
+def add_argument(parser: argparse.ArgumentParser, what: str, or_until: str = "") -> None:
+    """The option. ``what`` is what a line is about; ``or_until`` says what else ends it."""
     parser.add_argument(
         "--watch",
         nargs="?",
         type=seconds_between(0.1, 600),
         const=WATCH_SECONDS,
         metavar="SECONDS",
-        help=f"print a line per {what} every {WATCH_SECONDS:g} s, or SECONDS, until Ctrl-C",
+        help=f"print a line per {what} every SECONDS ({WATCH_SECONDS:g}) until Ctrl-C{or_until}",
     )
 
 

@@ -88,7 +88,7 @@ class LabConfig:
         unknown = sorted(set(values) - set(BY_NAME))
         if unknown:
             raise ConfigError(
-                f"There is no lab toggle {short_repr(unknown[0])}. Toggles: {', '.join(BY_NAME)}."
+                f"There is no lab setting {short_repr(unknown[0])}. Settings: {', '.join(BY_NAME)}."
             )
         return cls(**dict(values))  # type: ignore[arg-type]  # __post_init__ checks and converts every value
 
@@ -106,7 +106,7 @@ class LabConfig:
         except ValueError as error:
             raise ConfigError(f"The lab's configuration is not JSON: {error}.") from None
         if not isinstance(values, dict):
-            raise ConfigError("The lab's configuration must be a JSON object of toggles.")
+            raise ConfigError("The lab's configuration must be a JSON object of settings.")
         return cls.from_mapping(values)
 
     def to_mapping(self) -> dict[str, Any]:
@@ -162,7 +162,7 @@ def add_toggles(parser: argparse.ArgumentParser) -> None:
     Values stay text until :meth:`LabConfig.from_arguments` checks them, so that a wrong one is
     answered by the same message everywhere.
     """
-    group = parser.add_argument_group("toggles")
+    group = parser.add_argument_group("settings")
     for toggle in (*TOGGLES, STEPS):
         unset = toggle.text(toggle.default)
         note = f"; on a CPU: {toggle.on_cpu}" if toggle.on_cpu else ""

@@ -125,7 +125,7 @@ def test_show(ledger: RunLedger, swept: SweepPlan, capsys) -> None:
 def test_compare(ledger: RunLedger, swept: SweepPlan, capsys) -> None:
     code, out, _ = call(capsys, "compare", f"{swept.group}:1", f"{swept.group}:2")
     assert code == 0
-    assert "differing toggles: amp off → bf16" in out
+    assert "differing settings: amp off → bf16" in out
     pace = next(line for line in out.splitlines() if line.startswith("samples/s"))
     assert (
         " ".join(pace.split())

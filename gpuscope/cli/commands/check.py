@@ -34,35 +34,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--base",
         metavar="REVISION",
-        help="predict at this git revision as well, and find the changed lines that added bytes",
+        help="compare with this git revision, and name the changed lines that added memory",
     )
     parser.add_argument(
-        "--update", action="store_true", help="write the baseline, gpuscope-check.lock"
+        "--update", action="store_true", help="write the baseline to gpuscope-check.lock"
     )
     parser.add_argument(
         "--config",
         type=Path,
         metavar="FILE",
-        help="default: gpuscope.toml or pyproject.toml, here or above",
+        help="the budgets (default: gpuscope.toml or pyproject.toml, here or in a folder above)",
     )
     parser.add_argument(
         "--fail-on",
         choices=FAIL_ON,
         default="warning",
-        help="what makes the exit code other than 0 (default: warning)",
+        help="the lowest severity that sets the exit code: warning (exit code 1) or problem (2) "
+        "(default: warning)",
     )
     parser.add_argument(
         "--timeout",
         type=seconds_between(1, 86400),
         default=SECONDS,
         metavar="SECONDS",
-        help=f"begin nothing more after this long in total (default {SECONDS:g})",
+        help=f"start no further training after this long (default {SECONDS:g})",
     )
     parser.add_argument(
         "--steps",
         type=whole_between(1, 1_000_000),
         metavar="N",
-        help="also run each training here for N steps, three times, and check its time budgets",
+        help="also run each training here three times for N steps, to check its time budgets",
     )
     printed = parser.add_argument_group("output")
     printed.add_argument("--json", action="store_true", help="a JSON document instead of text")

@@ -15,9 +15,9 @@ from .enable import add_target, describe, failed
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Take the probe out of a Python environment: exactly the two files that `gpuscope enable` "
-        "wrote. A file that was changed since is reported and kept. Running trainings keep the "
-        "probe until they end."
+        "Remove the probe from a Python environment: exactly the two files that `gpuscope enable` "
+        "wrote. A file that was changed since then is reported and kept. Running trainings keep "
+        "the probe until they end."
     )
     add_target(parser)
     parser.add_argument(

@@ -20,8 +20,8 @@ from ...wire.clean import clean
 from ..output import dump
 
 PRICE = (
-    "--allow-attach: after the first step any process of the same user may trace such a "
-    "training, and read and change its memory, even if ptrace_scope (Yama) forbids it."
+    "--allow-attach: any process of the same user may attach to such a training after its first "
+    "step, and read and change its memory, even if the system forbids it (Yama's ptrace_scope)."
 )
 _STATES = {
     enable.INTACT: (ExitStatus.OK, "enabled"),
@@ -37,15 +37,15 @@ _STATES = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Put the probe into a Python environment for good: two files in its site-packages, no "
-        "package, no dependency. Each PyTorch training started there is then seen by gpuscope from "
-        "its first optimizer step; other programs are not affected. Undo it with: gpuscope disable."
+        "Install the probe into a Python environment: two files in its site-packages, without a "
+        "package or a dependency. gpuscope then sees every PyTorch training that is started there, "
+        "from its first optimizer step on; other programs are not affected. Undo it with: gpuscope "
+        "disable."
     )
     parser.epilog = (
-        "The environment is $VIRTUAL_ENV's, $CONDA_PREFIX, else of python3 in PATH. "
-        "GPUSCOPE=0 leaves the probe out of one program; so does python -S. -I and -E do not "
-        "(but -I ignores what --user enabled). GPUSCOPE_DEBUG=1 shows on stderr why it does not "
-        "work."
+        "The environment is that of $VIRTUAL_ENV, else of $CONDA_PREFIX, else of python3 in PATH. "
+        "GPUSCOPE=0 and python -S start a program without the probe; python -E does not, and "
+        "python -I only with --user. GPUSCOPE_DEBUG=1 prints on stderr why the probe does not work."
     )
     add_target(parser)
     parser.add_argument(
@@ -63,17 +63,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--break-system-packages",
         action="store_true",
-        help="also if the system's package manager owns the environment",
+        help="do it even if the environment belongs to the system's package manager, as with pip",
     )
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
     """Which environment: for both verbs."""
-    parser.add_argument("--python", metavar="PATH", help="a Python, or an environment's directory")
+    parser.add_argument(
+        "--python", metavar="PATH", help="the environment: its directory or its Python"
+    )
     parser.add_argument(
         "--user",
         action="store_true",
-        help="your own site-packages (~/.local), not the environment's",
+        help="use your own site-packages (~/.local) instead of the environment's",
     )
 
 

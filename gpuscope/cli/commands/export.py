@@ -23,9 +23,9 @@ LISTEN = "127.0.0.1:9400"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Serve this machine's state as Prometheus metrics: devices, torch's "
-        "allocator, steps, stalls, out-of-memory errors. On loopback by default; needs one more "
-        "library: pip install prometheus-client. For a cluster see demos/fleet."
+        "Serve this machine's state as Prometheus metrics: GPUs, torch's allocator, steps, stalls, "
+        "out-of-memory errors. By default only to this machine. It needs one more library: pip "
+        "install prometheus-client. For a cluster see demos/fleet."
     )
     parser.add_argument("--listen", metavar="HOST:PORT", help=f"where to serve (default {LISTEN})")
     parser.add_argument(
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--textfile",
         type=Path,
         metavar="FILE.prom",
-        help="write a file for node_exporter; no port, unless --listen",
+        help="write a file for node_exporter instead of listening on a port",
     )
     parser.add_argument(
         "--interval",
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=whole_between(1, 4096),
         default=256,
         metavar="N",
-        help="how many trainers get series at most (default 256)",
+        help="export at most this many trainers (default 256)",
     )
     parser.add_argument(
         "--hz",

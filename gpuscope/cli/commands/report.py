@@ -14,15 +14,15 @@ from ...text.units import bytes_text
 from ...wire.clean import clean
 
 TAKES = (
-    "a recording, a black box, a snapshot, a ledger of runs or the name of a sweep in yours, the "
-    "JSON document of why, doctor, predict, tune, lab, lab sweep or lab runs (also on -), or what "
-    "gpuscope doctor examines: a log, a script, a folder; several make one page"
+    "a recording, a black box, a snapshot, a ledger of runs, the name of a sweep, or a log, script "
+    "or folder that gpuscope doctor examines; or the JSON document of why, doctor, predict, tune, "
+    "lab, lab sweep or lab runs (- for standard input). Several targets make one page"
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Write one HTML page that loads nothing: what happened, where bytes and time went, the "
+        "Write one self-contained HTML page: what happened, where memory and time went, the "
         "findings with their evidence, and charts over time that zoom. It can be sent, printed and "
         "read without gpuscope."
     )

@@ -25,37 +25,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "script",
         metavar="SCRIPT",
-        help="runs under the Python of $VIRTUAL_ENV, $CONDA_PREFIX or PATH, or gpuscope's own "
-        "where only that has torch; so do -m MODULE and python SCRIPT. A command after -- is run "
+        help="the training script. It runs under the Python of $VIRTUAL_ENV, else of $CONDA_PREFIX, "
+        "else of PATH (or gpuscope's own, if only that has torch). A command after -- is run "
         "unchanged",
     )
     parser.add_argument(
-        "arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="belong to the trainer"
+        "arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="arguments of the script"
     )
     parser.add_argument("-m", metavar="MODULE", help="a module instead of a script")
     parser.add_argument(
         "--history",
         metavar="N",
-        help="keep the last N CUDA allocations with their stacks (50000 at most), for the record "
-        "of an out-of-memory error. It slows steps down; the viewer shows by how much",
+        help="let torch record the last N CUDA allocations with their stacks (50000 at most): an "
+        "out-of-memory error is then saved with the lines of code that hold the memory. Steps "
+        "become slower; the TUI shows by how much",
     )
     parser.add_argument(
         "--track",
         action="store_true",
-        help="add memory, input share, step time and stalls every 10 s to the run that the "
-        "trainer has open in W&B, TensorBoard or MLflow. It opens none. GPUSCOPE_TRACK=1 "
-        "does the same without gpuscope run",
+        help="log memory, input wait, step time and stalls every 10 s to the W&B, TensorBoard or "
+        "MLflow run that the script has opened itself. GPUSCOPE_TRACK=1 does the same without "
+        "gpuscope run",
     )
     parser.add_argument(
         "--on-call",
         nargs="?",
         const="",
         metavar="FOLDER",
-        help="set what gpuscope doctor FOLDER needs if this run dies, where you have not set it: "
-        "torch's flight recorder and where it is written, torchrun's error files, Python's fault "
-        "handler. It costs next to nothing. All is printed first. The folder is by default "
-        "gpuscope-on-call/ and Slurm's job or the time; all ranks may share it. on_call = true in "
-        "config.toml does the same for each run, and --no-on-call leaves it out once",
+        help="write what gpuscope doctor FOLDER needs to explain a crash or hang of this run: "
+        "dumps of torch's flight recorder, torchrun's error files, stacks of Python's fault "
+        "handler. The environment variables that this sets are printed; those that you have set "
+        "stay. It costs next to nothing, and all ranks may share the folder (default: "
+        "gpuscope-on-call/ with Slurm's job id or the time). on_call = true in config.toml does "
+        "this for every run; --no-on-call switches it off for one",
     )
     parser.add_argument("--no-on-call", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument(
@@ -64,11 +66,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="print no diagnosis after a failed trainer's traceback",
     )
     parser.epilog = (
-        "After a traceback a diagnosis follows on standard error; the exit code is still the "
-        "trainer's. Of several ranks, only the first to fail gets one. A trainer that is killed, "
-        "or catches its own error, gets none: gpuscope doctor then says how it ended. The probe "
-        "only reads. GPUSCOPE=0 leaves it out. GPUSCOPE_DEBUG=1 shows on stderr why it does not "
-        "work."
+        "If the trainer ends with a traceback, gpuscope prints a diagnosis below it, on standard "
+        "error; of several ranks, only for the first that fails. After a kill, or an error that "
+        "the script catches, there is none: gpuscope doctor then says how it ended. The probe only "
+        "reads. GPUSCOPE=0 starts the trainer without it. GPUSCOPE_DEBUG=1 prints why the probe "
+        "does not work."
     )
 
 

@@ -12,7 +12,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--lab",
         action="store_true",
-        help="also start the Lab's trainer, so that there is a training to watch",
+        help="also start the Lab's demo training, so that there is something to watch",
     )
     parser.add_argument(
         "--oneline", action="store_true", help="print one line for a status bar (tmux), then exit"
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=seconds_between(0.5, 3600),
         const=WATCH_SECONDS,
         metavar="SECONDS",
-        help=f"with --oneline: print it every {WATCH_SECONDS:g} s, or SECONDS, until Ctrl-C",
+        help=f"with --oneline: print it every SECONDS ({WATCH_SECONDS:g}) until Ctrl-C",
     )
     former_names(parser, again, "--every")
     parser.add_argument(

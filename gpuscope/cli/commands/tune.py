@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--task",
         choices=tuple(TASKS),
         metavar="TASK",
-        help=f"for --hf-config: the task: {', '.join(TASKS)}",
+        help=f"for --hf-config: the task to train for: {', '.join(TASKS)}",
     )
     parser.add_argument(
         "--sequence",
@@ -74,30 +74,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=types.duration_between(10, 7 * 86400),
         default=BUDGET_SECONDS,
         metavar="TIME",
-        help="how long to run trainings, such as 90s, 10m or 2h (default 10m)",
+        help="how long to search, such as 90s, 10m or 2h (default 10m)",
     )
     search.add_argument(
         "--vary",
         action="append",
         default=[],
-        metavar="TOGGLE=A,B,…",
-        help="try only these values of these toggles; repeat it for others (default: all that can "
-        "make a training faster)",
+        metavar="SETTING=A,B,…",
+        help="try only these values of this setting; repeat it for others (default: all settings "
+        "that can make a training faster)",
     )
     search.add_argument(
         "--free-batch",
         action="store_true",
-        help="allow another effective batch; otherwise micro-batch times accumulation stays",
+        help="allow another effective batch size; otherwise micro-batch × accumulation stays",
     )
     search.add_argument(
         "--keep-loss",
         type=types.share_between(0, 1),
         default=KEEP_LOSS,
         metavar="SHARE",
-        help="how much higher the loss may be after the same samples (default 1%%)",
+        help="how much higher than the baseline's the loss may be, after the same samples "
+        "(default 1%%)",
     )
     search.add_argument(
-        "--new", action="store_true", help="start over, also if this search was stopped before"
+        "--new", action="store_true", help="start over, even if this search can be continued"
     )
     card = parser.add_argument_group("the device")
     card.add_argument(
@@ -118,20 +119,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--price",
         type=types.number_between(0, 1e6),
         metavar="MONEY",
-        help="price of an hour of this machine: the result says what a number of samples costs",
+        help="the price of an hour of this machine: the result then says what training costs",
     )
     cost.add_argument(
         "--samples",
         type=types.whole_between(1, 10**15),
         default=COST_SAMPLES,
         metavar="N",
-        help=f"the number of samples that costs are given for (default {COST_SAMPLES:,})",
+        help=f"give the cost of this many samples (default {COST_SAMPLES:,})",
     )
     out = parser.add_argument_group("output")
     out.add_argument("--json", action="store_true", help="a JSON document instead of text")
     out.add_argument("--events", action="store_true", help=argparse.SUPPRESS)  # for the TUI
     out.add_argument(
-        "-o", "--output", type=Path, metavar="FILE", help="also write the JSON document there"
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="also write the JSON document to this file",
     )
     add_toggles(parser)
 

@@ -39,8 +39,8 @@ _NOT_FINITE = re.compile(r"(?:.{1,160} shows loss|its log says) ([-+]?(?:nan|inf
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Returns when a process ends or stalls, when its loss is NaN, or when a GPU has "
-        "enough free memory. The exit code says which."
+        "Wait until a process ends or stalls, its loss is NaN, or GPUs have enough free memory. "
+        "The exit code says which."
     )
     where = (
         "PID, [USER@]HOST:PID; with --free [USER@]HOST, slurm:JOB, k8s:NAMESPACE/POD "
@@ -58,22 +58,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=whole_between(1, 1024),
         default=1,
         metavar="N",
-        help="with --free: that many GPUs (default 1)",
+        help="with --free: how many GPUs must have it (default 1)",
     )
     parser.add_argument(
         "--slower",
         action="store_true",
-        help="also return when its steps stay slower than before (exit code 12); this takes "
-        "90 s of steps at least",
+        help="also return when its steps become slower and stay so (exit code 12); to know this "
+        "takes 90 s of steps at least",
     )
     parser.add_argument(
         "--timeout",
         type=seconds_between(0.1, 365 * 86400.0),
         metavar="SECONDS",
-        help="give up after this (exit code 124)",
+        help="give up after this long (exit code 124)",
     )
     parser.add_argument(
-        "--quiet", action="store_true", help="print nothing but errors, and with --free the indices"
+        "--quiet", action="store_true", help="print only errors, and with --free the GPU indices"
     )
     remote.add_arguments(parser)
 

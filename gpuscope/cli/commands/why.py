@@ -60,25 +60,23 @@ class NoAnswer(UserError):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Say where the wall clock of a training goes, in rows that add up to it, and how much "
-        "faster a step could be at most. The probe samples the training thread's stack from a "
-        "thread of its own and traces the GPU for a few steps. It also counts the operators of one "
-        "step: the shortest time that they need on this card (floor), and the model FLOPs "
-        "utilization (MFU)."
+        "Show where the wall clock of a training goes, in rows that add up to it, and how much "
+        "faster a step could be at most. The probe samples the stack of the training thread, "
+        "traces the GPU for a few steps, and counts the FLOPs of one step: these give the MFU and "
+        "the shortest time in which this GPU could compute the step (roofline floor)."
     )
     where = (
-        "a PID (a trainer's, or torchrun's for all ranks), the name of a job or its script, "
-        "[USER@]HOST:PID, USER@HOST, a black box, a recording; default: the only job here"
+        "a trainer's PID, torchrun's PID for all ranks, the name of a job or its script, "
+        "[USER@]HOST:PID, USER@HOST, a black box or a recording. Default: the only job here"
     )
     parser.add_argument("target", nargs="?", metavar="TARGET", help=where)
     parser.add_argument("--json", action="store_true", help="a JSON document instead of text")
     parser.add_argument(
         "--no-look",
         action="store_true",
-        help="answer at once from what is known: without "
-        f"{LOOK_SECONDS:g} s of faster sampling, without a trace of the GPU (it costs the training "
-        "up to about 0.15 s, once), and without counting the FLOPs of a step (one step takes "
-        "longer)",
+        help="answer at once from what is known. Otherwise the probe samples faster for "
+        f"{LOOK_SECONDS:g} s, traces the GPU (which costs the training up to about 0.15 s, once) "
+        "and counts the FLOPs of a step (which makes one step longer)",
     )
     parser.add_argument(
         "--window",

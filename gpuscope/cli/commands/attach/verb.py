@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     from ....tui.background.sources import Hosts
 
 TARGETS = (
-    "PID · [USER@]HOST · either with :PID · slurm:JOB[@LOGIN-NODE] · "
-    "k8s:NAMESPACE/POD[/CONTAINER]; or several. Without one: what runs here, and how to attach "
-    "to each"
+    "one or several of PID, [USER@]HOST, [USER@]HOST:PID, slurm:JOB[@LOGIN-NODE] and "
+    "k8s:NAMESPACE/POD[/CONTAINER]. Default: list what runs here, and how to attach to each"
 )
 
 
@@ -69,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=driver_timeout,
         default=5.0,
         metavar="SECONDS",
-        help="without a target: how long to wait for the driver at most",
+        help="without a target: the longest wait for the driver (default 5)",
     )
     parser.add_argument(
         "--inject",
@@ -77,14 +76,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         const="auto",
         choices=("auto", "pep768", "ptrace"),
         metavar="METHOD",
-        help="put a probe into each PID that has none: auto (default), pep768 or ptrace. Asks "
-        "first, and names the overhead",
+        help="attach a probe to each PID that has none, by auto (default), pep768 or ptrace. Asks "
+        "first, and shows the overhead",
     )
     parser.add_argument(
         "--this-pid",
         action="store_true",
-        help="with --inject or --detach: the launcher (torchrun, accelerate) itself, not the "
-        "ranks it started",
+        help="with --inject or --detach: exactly this process, even if it is a launcher (torchrun, "
+        "accelerate), instead of the ranks that it started",
     )
     parser.add_argument(
         "--detach",
@@ -93,7 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--yes", action="store_true", help="with --inject or --detach: do not ask")
     parser.add_argument(
-        "--readonly", action="store_true", help="send no signal to any process, and attach to none"
+        "--readonly", action="store_true", help="read only: no signal, attach or snapshot"
     )
     # The error belongs to gpuscope itself, whose help describes the target.
     parser.add_argument("--debug", action="store_true", help=argparse.SUPPRESS)

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also list which processes have each device open (/proc/*/fd)",
     )
-    cli_watch.add_argument(parser, "device, until one is lost,")
+    cli_watch.add_argument(parser, "GPU", " or until a GPU is lost")
     output.add_arguments(parser)
     remote.add_arguments(parser)
 

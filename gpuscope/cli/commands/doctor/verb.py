@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     targets = (
-        "-, a log, a script or a folder of scripts, a PID, a snapshot, an out-of-memory record, a "
-        "black box, a recording: the kind is detected. A folder of a dead job's logs and dumps, or "
-        "several of them: which rank failed first; also USER@HOST:DIR, and slurm:JOB after its "
-        "end. USER@HOST[:PID] for another host's environment and trainers. Without one: the "
-        "environment, and every trainer here"
+        "what to examine: a PID, a script or a folder of scripts, a log (- for standard input), a "
+        "snapshot, an out-of-memory record, a black box or a recording; the kind is detected. For "
+        "a dead job: one or several folders with its logs and dumps, USER@HOST:DIR, or slurm:JOB; "
+        "the answer names the rank that failed first. For another host: USER@HOST or "
+        "USER@HOST:PID. Default: this machine's environment and every trainer on it"
     )
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=targets)
     output.add_arguments(parser)
@@ -37,23 +37,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--fail-on",
         choices=FAIL_ON,
         default="warning",
-        help="the lowest severity that sets the exit code: 1 for warnings, 2 for problems "
+        help="the lowest severity that sets the exit code: warning (exit code 1) or problem (2) "
         "(default: warning)",
     )
     parser.add_argument(
-        "--torch", action="store_true", help="ask torch itself, in a child process (10 s at most)"
+        "--torch",
+        action="store_true",
+        help="also import torch in a child process, and ask it (10 s at most)",
     )
     parser.add_argument(
         "--predict",
         metavar="'WORDS'",
-        help="for memory findings: what each fix would free for this model, named as for "
-        "gpuscope predict",
+        help="for findings about memory: predict what each fix would free for this model, which "
+        "is named as for gpuscope predict",
     )
     parser.add_argument(
         "--symptom",
         metavar="'WORDS'",
-        help="what goes wrong, in your own words: 'loss is nan after 200 steps in fp16'. Alone, "
-        "or to help interpret other targets",
+        help="what goes wrong, in your own words: 'loss is nan after 200 steps in fp16'. With or "
+        "without a TARGET",
     )
     parser.add_argument(
         "--bundle", metavar="FILE", help="also write a redacted .zip to share when you ask for help"
@@ -62,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--explain",
         metavar="ID",
-        help="explain one pitfall: how it shows, its fixes, when not to apply them",
+        help="explain one pitfall: its symptoms, its fixes, and when not to apply them",
     )
 
 

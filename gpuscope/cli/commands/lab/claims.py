@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"repeats of each figure, 2 to 100 (default {REPEATS})",
     )
     parser.add_argument(
-        "--quick", action="store_true", help=f"{QUICK_REPEATS} repeats: wider intervals"
+        "--quick", action="store_true", help=f"only {QUICK_REPEATS} repeats, so wider intervals"
     )
     limit = parser.add_argument(
         "--timeout",
@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output",
         type=Path,
         metavar="FILE",
-        help="also write the results there, after each claim",
+        help="also write the results to this file, after each claim",
     )
 
 

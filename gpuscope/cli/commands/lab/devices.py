@@ -37,7 +37,7 @@ def add_share(where: Taker) -> None:
     again = where.add_argument(
         "--share-gpus",
         action="store_true",
-        help="train also on GPUs that other jobs use (the TUI asks)",
+        help="train even on GPUs that other jobs use (the TUI asks)",
     )
     former_names(where, again, "--force")
 

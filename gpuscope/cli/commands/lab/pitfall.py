@@ -22,12 +22,10 @@ ASK_SECONDS = 60.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    name = "the pitfall to start, by its name here or in the doctor; without it, the list"
+    name = "the pitfall to run, by its name here or in the doctor (default: list all)"
     parser.add_argument("name", nargs="?", metavar="NAME", help=name)
-    parser.add_argument(
-        "--cured", action="store_true", help="the same training without the mistake"
-    )
-    parser.add_argument("--json", action="store_true", help="the list as one JSON document")
+    parser.add_argument("--cured", action="store_true", help="run the same training with the fix")
+    parser.add_argument("--json", action="store_true", help="print the list as one JSON document")
     what = (
         "everything after it goes to the script:  NAME --args --steps 100     (NAME --args "
         "--help: its options)"

@@ -25,6 +25,7 @@ from ....text.units import DASH
 from ....wire.clean import clean
 from ... import args as types
 from ... import output
+from ...main import sentence
 from .sweep import rendered
 
 LISTED = 30
@@ -44,10 +45,10 @@ class NoSuchRun(UserError):
 
 
 ACTIONS = {
-    "list": "the newest runs (the default action)",
-    "show": "everything about a run, or the table of a sweep",
-    "compare": "ratios with their 95 % intervals, and what differs",
-    "export": "runs, or a sweep's table, as Markdown, CSV or JSON",
+    "list": "list the newest runs (the default action)",
+    "show": "show everything about a run, or the table of a sweep",
+    "compare": "show ratios with their 95 % intervals, and what differs",
+    "export": "write runs, or a sweep's table, as Markdown, CSV or JSON",
     "remove": "remove runs from the ledger",
     "set-aside": "rename an unusable ledger; the next run starts a new one",
 }
@@ -58,8 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION")
 
     def add(action: str, **more: Any) -> argparse.ArgumentParser:
-        text = ACTIONS[action].replace("%", "%%")
-        return actions.add_parser(action, help=text, description=text, **more)
+        text = ACTIONS[action]
+        listed = text.replace("%", "%%")  # a description is printed as it is
+        return actions.add_parser(action, help=listed, description=sentence(text), **more)
 
     listing = add("list")
     showing = add("show")
@@ -71,28 +73,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         epilog=COMPARANDS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    comparing.add_argument("sides", nargs="+", metavar="A B", help="each B against A")
+    comparing.add_argument("sides", nargs="+", metavar="A B", help="compare each B with A")
     comparing.add_argument(
         "--samples-per-step",
         type=types.whole_between(1, MAX_NUMBER),
         metavar="N",
-        help="for recordings: gives samples/s and loss at equal samples",
+        help="for recordings, so that samples/s and the loss at equal samples can be compared",
     )
     exporting = add("export")
     an_id = types.whole_between(1, MAX_NUMBER)
     exporting.add_argument(
-        "ids", nargs="*", type=an_id, metavar="ID", help="these runs (default: all)"
+        "ids", nargs="*", type=an_id, metavar="ID", help="only these runs (default: all)"
     )
-    exporting.add_argument("--group", help="the table of this sweep")
+    exporting.add_argument("--group", help="write the table of this sweep")
     exporting.add_argument(
-        "--format", choices=tables.FORMATS, help="default: by -o's ending, else md"
+        "--format", choices=tables.FORMATS, help="default: by the name of FILE, else md"
     )
     exporting.add_argument(
-        "-o", "--output", type=Path, metavar="FILE", help="default: standard output"
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="the file to write (default: standard output)",
     )
     removing = add("remove")
-    removing.add_argument("ids", nargs="*", type=an_id, metavar="ID", help="these runs")
-    removing.add_argument("--group", help="all runs of this sweep")
+    removing.add_argument("ids", nargs="*", type=an_id, metavar="ID", help="remove these runs")
+    removing.add_argument("--group", help="remove all runs of this sweep")
     add("set-aside")
     # Options before the action must not be overwritten by the defaults of the action's parser.
     many = types.whole_between(1, MAX_NUMBER)
@@ -294,7 +300,7 @@ def comparison_lines(one: Comparison) -> list[str]:
     others = [f"{c.name} {c.a} → {c.b}" for c in one.changes if not c.toggle]
     configs_known = all(entries[0].config for entries in (one.a, one.b))
     if toggles or configs_known:
-        lines.append(f"differing toggles: {', '.join(toggles) or 'none'}")
+        lines.append(f"differing settings: {', '.join(toggles) or 'none'}")
     lines += [f"other differences: {', '.join(others)}"] if others else []
     rows = [["", "A", "B", "B / A", "95 %", "", "from"]]
     for row in one.rows:

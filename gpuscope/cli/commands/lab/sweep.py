@@ -63,11 +63,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--vary",
         action="append",
         default=[],
-        metavar="TOGGLE=A,B,…",
-        help="try each of these values; repeat it for other toggles: every combination is run",
+        metavar="SETTING=A,B,…",
+        help="try each of these values; repeat it for other settings: every combination is run",
     )
     matrix.add_argument(
-        "--matrix", type=Path, metavar="FILE", help="a TOML file: [base], [vary], [[cell]], repeats"
+        "--matrix",
+        type=Path,
+        metavar="FILE",
+        help="read the settings from a TOML file with [base], [vary], [[cell]], repeats",
     )
     matrix.add_argument(
         "--repeats",
@@ -100,13 +103,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output",
         type=Path,
         metavar="FILE",
-        help="also write the table there, as .md, .csv or .json",
+        help="also write the table to this file: .md, .csv or .json",
     )
     output.add_argument("--json", action="store_true", help="a JSON document instead of text")
     output.add_argument(
         "--dry-run",
         action="store_true",
-        help="list what would run and what is refused; run nothing",
+        help="list what would run and what cannot run; run nothing",
     )
     add_toggles(parser)
 

@@ -27,10 +27,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--headless", action="store_true", help="train without the TUI; progress goes to stderr"
     )
     output.add_argument(
-        "--json", action="store_true", help="headless, with one JSON document on stdout at the end"
+        "--json", action="store_true", help="headless; print one JSON document at the end"
     )
     output.add_argument(
-        "--predict", action="store_true", help="headless: also predict its memory on a GPU"
+        "--predict", action="store_true", help="headless: also predict the peak memory on a GPU"
     )
     output.add_argument(
         "--no-ledger",

@@ -43,8 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "target",
         nargs="*",
         metavar="TARGET",
-        help="MODULE:FACTORY; torchvision NAME; a trainer's PID or a RECORDING, whose measured "
-        "peaks are used",
+        help="your own model as MODULE:FACTORY, or torchvision NAME; or a trainer's PID or a "
+        "recording, whose measured peaks are then used",
     )
     model = parser.add_argument_group("what to predict")
     model.add_argument(
@@ -55,9 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="a transformers config.json, or the folder that contains it",
     )
-    model.add_argument(
-        "--task", metavar="TASK", help=f"the task it is trained for: {', '.join(TASKS)}"
-    )
+    model.add_argument("--task", metavar="TASK", help=f"the task to train for: {', '.join(TASKS)}")
     model.add_argument(
         "--sequence",
         type=whole_between(1, (1 << 24) - 1),
@@ -73,39 +71,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     model.add_argument(
         "--lora",
         metavar="r=N,…",
-        help="train adapters of this rank on top of the frozen layers of a transformers config: "
+        help="with --hf-config: train LoRA adapters of rank r, the other weights frozen: "
         "r=16,dropout=0.05,targets=q_proj+v_proj (default: targets=all, every linear layer)",
     )
     model.add_argument(
         "--quantize",
         choices=LAYOUTS,
-        help="with --lora: the layout of the frozen weights, as bitsandbytes has it",
+        help="with --lora or --serve: quantize the frozen weights, as bitsandbytes does",
     )
     model.add_argument(
         "--serve",
         metavar="batch=N,…",
-        help="generate text with a transformers config instead of training it: sequences at a "
-        "time, tokens of each (prompt and answer), and of these the answer: "
+        help="with --hf-config: generate text instead of training. batch sequences at a time, "
+        "context tokens in each (prompt and answer), new of them generated: "
         f"batch=8,context=4096,new=256 (default: batch=1,context={CONTEXT},new={NEW_TOKENS})",
     )
-    card = parser.add_argument_group("the card it must fit on")
+    card = parser.add_argument_group("the GPU it must fit on")
     card.add_argument(
         "--gpu",
         metavar="NAME|INDEX",
-        help="h200, a100-80, 4090 …, or an index on this host (default: the first)",
+        help="h200, a100-80, 4090 …, or the index of a GPU here (default: the first here)",
     )
     card.add_argument(
         "--capacity",
         type=size_of_at_least(64 * MIB),
         metavar="SIZE",
-        help="the card's total memory, such as 24GiB",
+        help="instead of --gpu: the GPU's total memory, such as 24GiB",
     )
     computed = parser.add_argument_group("what to compute")
     computed.add_argument(
         "--what-if",
         action=argparse.BooleanOptionalAction,
         default=False,
-        help="simulate every fix that applies",
+        help="predict what each fix that applies would free",
     )
     computed.add_argument(
         "--largest-batch", action="store_true", help="find the largest batch that fits"
@@ -121,15 +119,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=seconds_between(1, 86400),
         default=SECONDS,
         metavar="SECONDS",
-        help=f"give up after this long in total (default {SECONDS:g})",
+        help=f"give up after this long (default {SECONDS:g})",
     )
     former_names(computed, limit, "--seconds")
     computed.add_argument(
         "--measure",
         action="store_true",
-        help="measure on this host's GPU what torch uses besides its tensors",
+        help="instead of a prediction: measure the CUDA context on this host's GPU, for more exact "
+        "predictions",
     )
-    toggles = parser.add_argument_group("toggles, as in gpuscope lab")
+    toggles = parser.add_argument_group("settings, as in gpuscope lab")
     for name in TOGGLES:
         toggle = BY_NAME[name]
         default = toggle.text(toggle.default) + (
@@ -152,7 +151,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--checkpoint-every",
         type=whole_between(1, (1 << 24) - 1),
         metavar="K",
-        help="keep the activations of one block in K",
+        help="with --checkpoint: keep the activations of every Kth block",
     )
     toggles.add_argument(
         "--parallel", choices=SHARDINGS, default="none", help="how --nproc ranks share the model"
@@ -160,7 +159,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     toggles.add_argument(
         "--deepspeed",
         metavar="FILE",
-        help="instead of --parallel: DeepSpeed's JSON file, for one of --nproc ranks",
+        help="instead of --parallel: a DeepSpeed config (JSON), for one of --nproc ranks",
     )
 
 

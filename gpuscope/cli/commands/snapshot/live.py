@@ -50,12 +50,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--history",
         type=whole_between(0, 10_000_000),
         metavar="N",
-        help="no snapshot: record the stacks of the last N allocations from now on; 0 stops it",
+        help="instead of a snapshot: let torch record the last N allocations with their stacks "
+        "from now on; 0 stops it",
     )
     group.add_argument(
         "--trial",
         action="store_true",
-        help=f"with --history: only measure its overhead, {TRIAL_STEPS} steps without and "
+        help=f"with --history: only measure its overhead, over {TRIAL_STEPS} steps without it and "
         f"{TRIAL_STEPS} with it",
     )
 

@@ -40,24 +40,24 @@ NO_HISTORY = Unknown(
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "target", metavar="PID|USER@HOST:PID|FILE", help="a trainer to ask, or a snapshot to read"
+        "target",
+        metavar="PID|USER@HOST:PID|FILE",
+        help="a trainer to take a snapshot of, or a snapshot to read",
     )
     parser.add_argument(
         "second",
         nargs="?",
         metavar="FILE2",
-        help="a later snapshot: what grew since FILE, by stack",
+        help="a later snapshot: show what grew since FILE, by stack",
     )
     parser.add_argument("--json", action="store_true", help="a JSON document instead of text")
-    parser.add_argument(
-        "--text", action="store_true", help="the report as text, also on a terminal"
-    )
+    parser.add_argument("--text", action="store_true", help="print text, on a terminal too")
     group = parser.add_argument_group("for a FILE")
     group.add_argument(
         "--device",
         type=whole_between(0, 9999),
         metavar="N",
-        help="this device only, by torch's number",
+        help="only cuda:N",
     )
     group.add_argument(
         "--top",
@@ -67,22 +67,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"stacks in each list (default {TOP})",
     )
     moment = (
-        "what was live then: peak, oom, start, end, 50%%, 12.5s or an entry's number; A..B: "
-        "allocated between and kept"
+        "show what was allocated at this moment: peak, oom, start, end, 50%%, 12.5s or the number "
+        "of an entry; A..B: what was allocated after A and is still allocated at B"
     )
     group.add_argument("--at", metavar="MOMENT", help=moment)
     group.add_argument(
         "--memory-limit",
         type=size_of_at_least(FLOOR_BYTES),
         metavar="SIZE",
-        help="memory limit of the reading process, such as 4GiB (default: by the file's size, at "
-        "most half of free memory)",
+        help="how much memory reading the file may take, such as 4GiB (default: depends on the "
+        "file's size, at most half of the free memory)",
     )
     group.add_argument(
         "--timeout",
         type=seconds_between(1, MAX_SECONDS),
         metavar="SECONDS",
-        help="stop reading after this long (default: by the size)",
+        help="stop reading after this long (default: depends on the file's size)",
     )
     snapshot_what_if.add_arguments(group)
     snapshot_live.add_arguments(parser)

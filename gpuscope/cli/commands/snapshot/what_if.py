@@ -32,16 +32,16 @@ def add_arguments(group: argparse._ArgumentGroup) -> None:
         "--what-if",
         metavar="SETTINGS",
         type=_settings,
-        help="replay the trace under other settings, such as expandable_segments:True (as in "
-        "PYTORCH_ALLOC_CONF; '' for torch's defaults): what it would reserve, and whether it "
-        "would fit",
+        help="replay the recorded allocations with other allocator settings, such as "
+        "expandable_segments:True (as in PYTORCH_ALLOC_CONF; '' for torch's defaults): how much "
+        "torch would reserve, and whether it would fit",
     )
     group.add_argument(
         "--capacity",
         type=size_of_at_least(MIB),
         metavar="SIZE",
-        help="with --what-if: what torch may reserve, such as 24GiB (default: from the recorded "
-        "error)",
+        help="with --what-if: how much torch may reserve, such as 24GiB (default: as much as at "
+        "the recorded out-of-memory error)",
     )
 
 
