@@ -83,7 +83,7 @@ class PeakCheck:
     def _predicted(self, name: str, switches: Mapping[str, Any]) -> Predicted:
         for key in switches:
             if key not in SWITCHES:
-                raise TypeError(f"gpuscope_peak has no switch {key!r}.{suggestion(key, SWITCHES)}")
+                raise TypeError(f"gpuscope_peak has no setting {key!r}.{suggestion(key, SWITCHES)}")
         training = CheckedTraining(
             name, name, switches, None, False, None, None, None, None, None, {"": 1}
         )

@@ -124,7 +124,7 @@ def _one(
         judged = judge.regression(training, found, known.allocated_bytes, lock.NAME)
         outcome.verdicts += [judged] if judged else []
         now = lock.baseline(training, found)
-        notes = (f"its switches were: {known.training}",) if known.training != now.training else ()
+        notes = (f"its settings were: {known.training}",) if known.training != now.training else ()
         rows = tuple(cause.parts_of_modules(known.modules, now.modules))
         outcome.change = BaselineChange(
             lock.NAME, False, known.allocated_bytes, now.allocated_bytes, rows, notes=notes

@@ -89,7 +89,7 @@ def _config(training: CheckedTraining, steps: int) -> LabConfig:
     if other:
         raise CannotTime(
             f"{training.name} cannot be timed.",
-            f"a run of the Lab has no switch {other[0]}.",
+            f"a run of the Lab has no setting {other[0]}.",
             "leave --steps out",
         )
     try:

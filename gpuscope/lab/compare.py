@@ -435,11 +435,11 @@ def _notes(
             notes.append(f"{letter}: its runs used different torch versions")
         if side[0].source == "recording":
             notes.append(
-                f"{letter} is a recording: its switches are unknown, so differences are not listed"
+                f"{letter} is a recording: its settings are unknown, so differences are not listed"
             )
         elif any(entry.config is None for entry in side):
             notes.append(
-                f"{letter}: this gpuscope does not know its switches, so the differences are "
+                f"{letter}: this gpuscope does not know its settings, so the differences are "
                 f"unknown"
             )
     if _different_samples(*used):

@@ -59,7 +59,7 @@ def _values(name: str, values: Sequence[object]) -> tuple[str, list[Value]]:
     toggle = BY_NAME.get(plain)
     if toggle is None:
         raise ConfigError(
-            f"There is no lab toggle {short_repr(name)} to vary. Toggles: "
+            f"There is no lab setting {short_repr(name)} to vary. Settings: "
             f"{', '.join(t.name for t in TOGGLES)}."
         )
     parsed: list[Value] = []
@@ -136,7 +136,7 @@ def _matrix(table: Mapping[str, Any], base: LabConfig) -> Matrix:
     start = LabConfig.from_mapping({**base.to_mapping(), **common})
     named = table.get("vary", {})
     if not isinstance(named, dict):
-        raise ConfigError("[vary] must be a table of toggles and lists of values.")
+        raise ConfigError("[vary] must be a table of settings and lists of values.")
     vary: Vary = {}
     for name, values in named.items():
         plain, parsed = _values(name, values if isinstance(values, list) else [values])
@@ -144,7 +144,7 @@ def _matrix(table: Mapping[str, Any], base: LabConfig) -> Matrix:
     cells = combinations(start, vary) if vary else []
     alone = table.get("cell", [])
     if not isinstance(alone, list):
-        raise ConfigError("Cells are written as [[cell]], each with its toggles.")
+        raise ConfigError("Cells are written as [[cell]], each with its settings.")
     _not_too_many(len(cells) + len(alone))
     cells += [
         LabConfig.from_mapping({**start.to_mapping(), **_toggles(cell, "[[cell]]")})
@@ -155,7 +155,7 @@ def _matrix(table: Mapping[str, Any], base: LabConfig) -> Matrix:
 
 def _toggles(table: object, where: str) -> dict[str, object]:
     if not isinstance(table, dict):
-        raise ConfigError(f"{where} must be a table of toggles.")
+        raise ConfigError(f"{where} must be a table of settings.")
     return {
         str(name).replace("-", "_"): None if value == UNSET else value
         for name, value in table.items()

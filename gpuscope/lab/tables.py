@@ -335,7 +335,7 @@ def described(entry: Entry) -> str:
     if entry.label:
         return entry.label
     if entry.config is None:
-        return "toggles unknown"
+        return "settings unknown"
     steps = {"--steps", str(entry.config.steps)}
     return " ".join(word for word in entry.config.flags() if word not in steps) or "defaults"
 

@@ -85,7 +85,7 @@ def main(argv: list[str] | None = None) -> int:
         "--config",
         default="{}",
         metavar="JSON",
-        help="toggles by name; the others have their defaults",
+        help="settings by name; the others have their defaults",
     )
     parser.add_argument("--stop-on-eof", action="store_true", help="stop when stdin ends")
     parser.add_argument(

@@ -51,10 +51,10 @@ def config_with(config: LabConfig, fix: MemoryFix) -> LabConfig | str:
         return config.changed("expandable_segments", fix.settings.expandable)
     request = fix.request
     if request is None or request.checkpoint > 1 or request.sharding in ("zero1", "zero2"):
-        return "the Lab has no toggle for it"
+        return "the Lab has no setting for it"
     before = request_of(config, request.architecture, request.ranks)
     if request.sequence != before.sequence or request.resolution != before.resolution:
-        return "the Lab has no toggle for it"
+        return "the Lab has no setting for it"
     try:
         for name in _SHARED:
             if getattr(request, name) != getattr(before, name):

@@ -61,7 +61,7 @@ def request_of(model: str, switches: Mapping[str, Any], architecture: str) -> Re
         ):
             raise UsageError(
                 "--serve is for a transformers config that generates text: --hf-config DIR, "
-                "without the switches of a training"
+                "without the settings of a training"
             )
     elif quantize and not lora:
         raise UsageError(

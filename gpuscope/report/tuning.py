@@ -44,7 +44,7 @@ def chapter(document: Document, name: str) -> Chapter:
     best += [Code("To paste into a training", lines)] if lines else []
     sections = [
         Section("What was found", best, read.text(document.get("sentence"))),
-        Section("Gain of each switch", _switches(document, source, when)),
+        Section("Gain of each setting", _switches(document, source, when)),
         Section("Everything that was tried", _candidates(document, source, when)),
     ]
     facts = [("Search", group)] if group else []
@@ -87,7 +87,7 @@ def _switches(document: Document, source: str, when: str) -> list[Part]:
         rows.append(_interval(change, speed_of(one.get("brings")), read.text(one.get("reason"))))
     if not rows:
         return []
-    note = "How many times as fast it is with the switch, as with all others; the line is at 1."
+    note = "How many times as fast it is with the setting, as with all others; the line is at 1."
     return [Intervals("", rows, [note], source=source, when=when)]
 
 

@@ -78,7 +78,7 @@ def test_a_baseline_is_made_kept_and_broken(tmp_path):
     found = document(folder)
     ((severity, said),) = verdicts(found, "regression")
     assert (severity, "2 % may be added" in said) == ("problem", True)
-    assert found["trainings"][0]["change"]["notes"] == ["its switches were: train:make, batch 4096"]
+    assert found["trainings"][0]["change"]["notes"] == ["its settings were: train:make, batch 4096"]
     assert found["trainings"][0]["change"]["lines"] is None
     # Its line in the configuration is named where a revision is compared.
     commit(folder, "lock")

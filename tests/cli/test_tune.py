@@ -29,7 +29,7 @@ from gpuscope.lab.tune.runner import SearchProgress
         (["gpt", "--model", "mlp"], "name the model once"),
         (["gpt", "--steps", "5"], "--steps has no meaning here"),
         (["gpt", "--vary", "amp"], "has no values"),
-        (["gpt", "--vary", "colour=red"], "There is no lab toggle"),
+        (["gpt", "--vary", "colour=red"], "There is no lab setting"),
         (["gpt", "--task", "causal-lm"], "are for a transformers config"),
         (["gpt", "--hf-config", "/etc"], "one model at a time"),
         (["--hf-config", "/no/such/folder"], "there is no /no/such/folder"),

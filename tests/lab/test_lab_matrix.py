@@ -59,11 +59,11 @@ def test_the_same_toggle_twice_adds_values() -> None:
         ("amp", "has no values"),
         ("amp=", "cannot be ''"),
         ("amp=fp8", "cannot be 'fp8'"),
-        ("nope=1", "no lab toggle 'nope'"),
+        ("nope=1", "no lab setting 'nope'"),
         ("batch=0", "cannot be '0'"),
         ("batch=1e3", "cannot be '1e3'"),
         ("seed=unset", "cannot be unset"),
-        ("=", "no lab toggle"),
+        ("=", "no lab setting"),
     ],
 )
 def test_bad_words_are_answered(word: str, message: str) -> None:
@@ -112,7 +112,7 @@ def test_a_file(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("repeats = 'x'", "repeats cannot be"),
-        ("[base]\nnope = 1", "no lab toggle 'nope'"),
+        ("[base]\nnope = 1", "no lab setting 'nope'"),
         ("[vary]\namp = ['fp8']", "cannot be 'fp8'"),
         ("[vary]\namp = []", "has no values"),
         ("[vary]\namp = [[1]]", "cannot be"),

@@ -40,11 +40,11 @@ async def test_the_prediction_comes_once_the_switches_are_still(monkeypatch):
     async with app.run_test(size=(200, 60)) as pilot:
         await until(pilot, "No run yet.", "predicted in a moment", "A first comparison")
         await pilot.press("right")
-        await until(pilot, "predicted once you stop changing switches")
+        await until(pilot, "predicted once you stop changing settings")
         assert not asked, "nothing is computed while somebody walks through the switches"
         monkeypatch.setattr(first_run, "SETTLED_SECONDS", 0.0)
         await pilot.press("j")  # a picture is drawn, as each sample would
-        screen = await until(pilot, "Predicted for these switches", "whole card", "at the peak")
+        screen = await until(pilot, "Predicted for these settings", "whole card", "at the peak")
         assert "on NVIDIA H200: " in screen
         assert "± " in screen, "a predicted figure has its error"
         assert len(asked) == 1
@@ -55,7 +55,7 @@ async def test_a_narrow_lab_has_the_verdict_and_why_there_is_none(monkeypatch):
     monkeypatch.setattr(first_run, "SETTLED_SECONDS", 0.0)
     app = predicting()
     async with app.run_test(size=(80, 24)) as pilot:
-        screen = await until(pilot, "Predicted for these switches", "on NVIDIA H200")
+        screen = await until(pilot, "Predicted for these settings", "on NVIDIA H200")
         assert "whole card" not in screen
 
     def no_torch(request):
@@ -63,7 +63,7 @@ async def test_a_narrow_lab_has_the_verdict_and_why_there_is_none(monkeypatch):
 
     app = predicting(no_torch)
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "No torch here.", "pip install torch", "Switches to try first")
+        await until(pilot, "No torch here.", "pip install torch", "Settings to try first")
 
 
 def test_each_width_keeps_its_lines_and_marks_the_switch_under_the_cursor():
@@ -75,9 +75,9 @@ def test_each_width_keeps_its_lines_and_marks_the_switch_under_the_cursor():
         shown = "\n".join(map(styled.plain, lines))
         assert "No run yet." in shown
         assert "tracing the model" in shown
-        assert ("Switches to try first" in shown) == (cells == 74)
+        assert ("Settings to try first" in shown) == (cells == 74)
         assert ("A first comparison" in shown) == (cells >= 74)
-        assert ("What the switches do" in shown) == (cells == 156)
+        assert ("What the settings do" in shown) == (cells == 156)
     bold = [line for line in lines if line and line[0] == (f"{'amp':21}", "bold accent")]
     assert len(bold) == 1
     on_cpu = "\n".join(map(styled.plain, no_run(True, None, "amp", GLYPHS, 74, 31)))

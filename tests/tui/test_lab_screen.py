@@ -378,7 +378,7 @@ async def test_a_recording_of_a_trainer_stands_beside_a_run(path):
         await until(pilot, "script-1", "script-2", "STEPS")
         await pilot.press("down", "enter")
         screen = await until(
-            pilot, "A #1 · B ~1", "the switches of one are unknown", "Loss over steps"
+            pilot, "A #1 · B ~1", "the settings of one are unknown", "Loss over steps"
         )
         assert "peak allocated" in screen
 
@@ -486,7 +486,7 @@ async def test_what_a_run_does_now_is_shown_and_ends_in_the_ledger(path):
                 screen,
             )
         await pilot.press("j", "j", "j", "l")
-        await until(pilot, "r restarts with these switches")
+        await until(pilot, "r restarts with these settings")
         end(runs, lab_data.document(config, 310.0, device="cuda"))
         await runs.filed()
         await until(pilot, "Run #1 · stopped")

@@ -123,7 +123,7 @@ async def test_a_fix_becomes_the_labs_switches(labs):
         await until(pilot, "r: try it in the Lab")
         table.move_to("zero1")
         await pilot.press("enter")
-        await until(pilot, "the Lab has no toggle for it")
+        await until(pilot, "the Lab has no setting for it")
         assert app.session.labs.config == config
 
 

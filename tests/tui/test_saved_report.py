@@ -52,7 +52,7 @@ async def test_on_the_labs_tab_the_report_has_its_runs(tmp_path):
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "Devices")
         await pilot.press("5")
-        await until(pilot, "unknown switches")
+        await until(pilot, "unknown settings")
         await pilot.press("R")
         await until(pilot, "report saved: ")
         text = saved(tmp_path)

@@ -90,7 +90,7 @@ async def test_a_search_is_followed_and_its_best_is_taken(events, monkeypatch, s
         await until(pilot, "Demo trainer", "as fast")
         assert app.session.labs.config.amp == "bf16"
         await pilot.press("T")
-        await until(pilot, "Gain of each switch" if size[0] > 80 else "To paste")
+        await until(pilot, "Gain of each setting" if size[0] > 80 else "To paste")
         await pilot.press("enter")
         await until(pilot, "Candidate", "samples/s")
 

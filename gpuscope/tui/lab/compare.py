@@ -132,7 +132,7 @@ def changes_lines(comparison: Comparison, cells: int, rows: int) -> list[Line]:
     toggles = [change for change in comparison.changes if change.toggle]
     if not toggles:
         known = all(side and side[0].config is not None for side in (comparison.a, comparison.b))
-        text = "no switch differs" if known else "the switches of one are unknown"
+        text = "no setting differs" if known else "the settings of one are unknown"
         return [[("≠ ", "faint"), (text, "muted")]]
     lines: list[Line] = [[("≠ ", "accent")]]
     used = 2

@@ -243,15 +243,15 @@ class RepeatDialog(TextDialog):
         turns = " ".join("A B" if n % 2 == 0 else "B A" for n in range(min(self.repeats, 4)))
         yield [
             ("A        ", "bold series1"),
-            (" ".join(self.a.flags()) or "all switches at their defaults", "text"),
+            (" ".join(self.a.flags()) or "all settings at their defaults", "text"),
         ]
         yield [
             ("B        ", "bold series4"),
-            (" ".join(self.b.flags()) or "all switches at their defaults", "text"),
+            (" ".join(self.b.flags()) or "all settings at their defaults", "text"),
         ]
         yield [
             ("differ   ", "muted"),
-            (change_text(self.a, self.b) or "no switch: any difference is noise", "text"),
+            (change_text(self.a, self.b) or "no setting: any difference is noise", "text"),
         ]
         yield []
         yield [("repeats  ", "muted"), (f"{self.repeats}", "title")]

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from ..theme import Glyphs
 
 KEYS = (
-    ("lab_run", "train with these switches", "; speed, loss and memory appear here"),
+    ("lab_run", "train with these settings", "; speed, loss and memory appear here"),
     ("lab_repeat", "compare: repeat A and B in turns", "; the last two runs are A, B"),
     ("lab_tune", "tune: the fastest settings that fit", ", searched from these on"),
     ("lab_pitfalls", "pitfalls: run a known mistake", ", then its fix"),
-    ("lab_next", "change this switch", f"; {key_of('open')}: type a value"),
+    ("lab_next", "change this setting", f"; {key_of('open')}: type a value"),
 )
 """The keys of the Lab: what each does, and the rest of the sentence where there is room."""
 KEY_CELLS = 3
@@ -82,7 +82,7 @@ def no_run(
         start = next((one for one in (whole, short) if len(one) <= rows), start)
     if cells < LEAST_CELLS:
         return start
-    for title, names in (("What the switches do", None), ("Switches to try first", FIRST)):
+    for title, names in (("What the settings do", None), ("Settings to try first", FIRST)):
         out: list[Line] = [*start, [], [(title, "title")]]
         for toggle in TOGGLES:
             if names is None or toggle.name in names:
@@ -113,7 +113,7 @@ def _predicted(
     on_cpu: bool, question: Question | None, glyphs: Glyphs, cells: int, brief: bool = False
 ) -> list[Line]:
     """Return what a run with these switches would take, or why that is not known."""
-    title: Line = [("Predicted for these switches", "title")]
+    title: Line = [("Predicted for these settings", "title")]
     if on_cpu:
         return [title, *styled.wrap([(ON_CPU, "muted")], cells)]
     if question is None:

@@ -19,7 +19,7 @@ SETTLED_SECONDS = 1.5
 """A prediction is requested once the switches have been still for so long: it starts a child with
 torch, which a walk through the values of a switch must not do at each step.
 """
-AT_FIRST, UNSETTLED = "predicted in a moment", "predicted once you stop changing switches"
+AT_FIRST, UNSETTLED = "predicted in a moment", "predicted once you stop changing settings"
 
 
 class FirstRun:

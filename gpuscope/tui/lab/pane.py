@@ -390,7 +390,7 @@ class LabPane(Pane):
             self.runs.take(nearest)
         else:
             self._warn(
-                "these switches work together"
+                "these settings work together"
                 if not self.runs.verdicts()
                 else "no similar combination works"
             )
@@ -427,7 +427,7 @@ class LabPane(Pane):
         """Choose how often, then measure A and B in turns."""
         a, b = self._pair.configs(self.runs)
         if a is None or b is None:
-            self._warn("first mark a run as A; B is another run, or the current switches")
+            self._warn("first mark a run as A; B is another run, or the current settings")
         elif self.runs.repeats is not None and not self.runs.repeats.over:
             self._warn(f"repeats are running: {key_of('lab_stop')} stops it")
         else:
@@ -438,7 +438,7 @@ class LabPane(Pane):
         if self.runs.tuning is not None:
             program(self.app).open("lab_tune")
         elif self.runs.refusal is not None:
-            self._warn(f"the switches cannot be trained: {self.runs.refusal.what}")
+            self._warn(f"the settings cannot be trained: {self.runs.refusal.what}")
         else:
             program(self.app).open("lab_tune_new", self.runs)
 

@@ -128,7 +128,7 @@ def setting(entry: Entry, against: LabConfig | None, device: str = "") -> Line:
     """
     config = entry.config
     if config is None:
-        return [(entry.label or entry.name, "text"), ("  unknown switches", "faint")]
+        return [(entry.label or entry.name, "text"), ("  unknown settings", "faint")]
     return setting_of(config, preset_of(config, entry.document), against, entry.label, device)
 
 

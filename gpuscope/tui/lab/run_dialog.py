@@ -83,7 +83,7 @@ def live_lines(run: RunView | None) -> Iterable[Line]:
     """Return what is known of a run in progress."""
     if run is None:
         return
-    yield _fact("switches", " ".join(run.config.flags()) or "all at their defaults")
+    yield _fact("settings", " ".join(run.config.flags()) or "all at their defaults")
     for name, value, token in facts_of(run):
         yield _fact(name, value, token)
     if run.started is not None:
@@ -106,7 +106,7 @@ def entry_lines(entry: Entry) -> Iterable[Line]:
     if entry.problem:
         yield [("▲ ", "warn"), (entry.problem, "warn")]
     switches = " ".join(entry.config.flags()) if entry.config is not None else "unknown"
-    yield _fact("switches", switches or "all at their defaults")
+    yield _fact("settings", switches or "all at their defaults")
     yield _fact("when", clock_text(entry.at, DATE_AND_SECOND))
     yield _fact(
         "where", ", ".join(part for part in (entry.device, entry.device_name) if part) or "unknown"

@@ -83,7 +83,7 @@ def notes_of(runs: LabRuns, toggle: Toggle, cells: int, least: int, most: int) -
                 ("* ", "warn"),
                 ("changed: ", "text"),
                 (key_of("lab_run"), "accent"),
-                (" restarts with these switches", "muted"),
+                (" restarts with these settings", "muted"),
             ]
         )
     if runs.held:

@@ -50,7 +50,7 @@ class TuneDialog(TextDialog):
         device = self.runs.device.kind
         yield [
             ("baseline ", "muted"),
-            (" ".join(self.runs.config.flags()) or "all switches at their defaults", "text"),
+            (" ".join(self.runs.config.flags()) or "all settings at their defaults", "text"),
         ]
         where = "the GPU" if device == "cuda" else "the CPU"
         yield [("trains   ", "muted"), (f"on {where} of this machine, run after run", "text")]

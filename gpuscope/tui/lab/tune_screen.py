@@ -88,7 +88,7 @@ class TuneScreen(FullScreen):
 
     def compose(self) -> ComposeResult:
         self._about.border_title, self._rows.border_title = "Search", "Tried"
-        self._gains.border_title, self._paste.border_title = "Gain of each switch", "To paste"
+        self._gains.border_title, self._paste.border_title = "Gain of each setting", "To paste"
         self._chosen.border_title = self._below.border_title = "Candidate"
         self._all.border_title = "All candidates"
         yield self.head
@@ -121,7 +121,7 @@ class TuneScreen(FullScreen):
             return
         tuning, document = self.tuning, self.tuning.document
         width = self.size.width or 80
-        model = " ".join(tuning.config.flags()) or "default switches"
+        model = " ".join(tuning.config.flags()) or "default settings"
         self.say_head(
             [("Search  ", "bold accent"), (f"{spent_text(tuning)}  ", "text"), (model, "muted")],
             self.session,
@@ -236,7 +236,7 @@ class TuneScreen(FullScreen):
         best = self.tuning.best
         if best is not None:
             self.session.labs.take(best)
-            self.session.notices.say("the Lab has the switches of the best configuration")
+            self.session.notices.say("the Lab has the settings of the best configuration")
             self.dismiss()
 
     def action_copy(self) -> None:

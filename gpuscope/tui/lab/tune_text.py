@@ -80,7 +80,7 @@ def ended_text(tuning: Tuning) -> Piece:
     if tuning.found:
         return str(tuning.document.get("sentence") or ""), "title"
     if tuning.code == 2:
-        return "stopped; begun again with the same switches it continues", "warn"
+        return "stopped; the same search continues from here", "warn"
     return " ".join(tuning.failure) or "ended without a result", "bad"
 
 
@@ -126,14 +126,14 @@ def _what_next(tuning: Tuning) -> Iterable[Line]:
         yield [("left out  ", "muted"), (str(document["left_out"]), "text")]
     line: Line = [("next      ", "muted")]
     if tuning.best is not None:
-        line += [(key_of("take", "TuneScreen"), "accent"), (" set the Lab's switches so, ", "text")]
+        line += [(key_of("take", "TuneScreen"), "accent"), (" set the Lab's settings so, ", "text")]
         line += [(key_of("copy", "TuneScreen"), "accent"), (" copy the lines", "text")]
         line += [(", ", "text")] if enough is not None else []
     if enough is not None:
         again = f" search again for {window_text(enough)}"
         line += [(key_of("new", "TuneScreen"), "accent"), (again, "text")]
     if len(line) == 1:
-        other = " search with other switches as the baseline: set them in the Lab"
+        other = " search with other settings as the baseline: set them in the Lab"
         line += [(key_of("new", "TuneScreen"), "accent"), (other, "text")]
     yield line
 

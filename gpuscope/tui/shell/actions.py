@@ -48,7 +48,7 @@ ACTIONS: tuple[Action, ...] = (
             "memory": "the page of this GPU, or of the job; in a list what is under the cursor",
             "time": "what is in this row; this rank; the finding",
             "doctor": "the pitfall in full",
-            "lab": "choose among the values of the switch",
+            "lab": "choose among the values of the setting",
             "log": "go to the job, GPU, finding or file of this line",
         },
     ),

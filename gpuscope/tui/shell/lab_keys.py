@@ -15,8 +15,8 @@ LAB_KEYS: dict[str, tuple[Key, ...]] = {
         one(
             "enter",
             "take",
-            "Use these switches",
-            "the Lab's switches become those of this run",
+            "Use these settings",
+            "the Lab's settings become those of this run",
             10,
             when="switches",
         ),
@@ -105,9 +105,9 @@ LAB_KEYS: dict[str, tuple[Key, ...]] = {
             30,
             when="running",
         ),
-        one("t", "take", "Take", "the Lab's switches become the best ones", 40, when="better"),
+        one("t", "take", "Take", "the Lab's settings become the best ones", 40, when="better"),
         one("y", "copy", "Copy", "the lines that make a training as fast", 50, when="better"),
-        one("n", "new", "New search", "another search, with the Lab's switches", 60, when="over"),
+        one("n", "new", "New search", "another search, with the Lab's settings", 60, when="over"),
         FORCE._replace(footer=70, when="failed"),
     ),
     "RepeatDialog": (
