@@ -22,9 +22,9 @@ NEXT: tuple[tuple[str, str], ...] = (
     ("CUPTI", "python -c 'import torch; print(torch.profiler.supported_activities())' has CUDA "
      "where torch can trace it; no other profiler may run on the GPU"),
     ("another thread", "import torch in the thread that trains"),
-    (OLDER, "gpuscope run train.py    starts it with this gpuscope's probe"),
-    ("in time", "gpuscope    its tab Time waits for slow steps: l there"),
-    ("was not done within", "gpuscope    its tab Time waits for slow steps: l there"),
+    (OLDER, "gpuscope run train.py    starts it with the probe of this gpuscope"),
+    ("in time", "gpuscope    then 3 and l: the Time tab waits for slow steps"),
+    ("was not done within", "gpuscope    then 3 and l: the Time tab waits for slow steps"),
     ("no step", "the same again, after the first steps"),
 )  # fmt: skip
 """Words of a reason why a look was not possible, and what to do next."""
@@ -60,7 +60,7 @@ def lines(look: Look | None, problem: str, width: int) -> list[str]:
     each = duration_text(look.step_seconds)
     steps = count_text(look.steps, "step")
     out = [
-        f"On the GPU, {steps} of {each}: busy for {percent_text(look.busy_share)} of the time.",
+        f"GPU trace of {steps} of {each}: busy for {percent_text(look.busy_share)} of the time.",
         "",
         "ROW".ljust(46) + "SHARE".rjust(8) + "PER STEP".rjust(11),
     ]

@@ -228,7 +228,7 @@ def _not_found_there(host: HostView | None, place: remote.Target) -> str:
             f"there is no probe in pid {place.pid} on {host.name}. It was not touched.",
             "Trainers with a probe there:" if there else "No trainer there has a probe.",
             *there,
-            f"Now: gpuscope attach {place.text} --inject    (asks first, and names the overhead)",
+            f"Now: gpuscope attach {place.text} --inject    (asks first, and shows the overhead)",
             "Next run, there: gpuscope run train.py",
         ]
     )
@@ -263,7 +263,7 @@ def _not_found_here(host: HostView | None, pid: int, verb: str) -> str:
     if has_socket(pid):
         return (
             f"the probe in pid {pid} has not answered within {FIND_SECONDS:g} s: its training "
-            "holds Python's lock for long, is stopped, or is stuck in C code.\n"
+            "holds the GIL for long, is stopped, or is stuck in C code.\n"
             f"Next: gpuscope {verb} {pid}    again; gpuscope ps    says whether it uses its GPU"
         )
     if is_started_with_us(pid):
@@ -276,7 +276,7 @@ def _not_found_here(host: HostView | None, pid: int, verb: str) -> str:
     return (
         f"there is no probe in pid {pid}{f' ({command})' if command else ''}. It was not touched.\n"
         "Only a probe inside the process can see this.\n"
-        f"Now: gpuscope attach {pid} --inject    (asks first, and names the overhead)\n"
+        f"Now: gpuscope attach {pid} --inject    (asks first, and shows the overhead)\n"
         "Next run: gpuscope run train.py    or, in the script, import gpuscope; "
         "gpuscope.watch()"
     )

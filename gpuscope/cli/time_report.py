@@ -31,7 +31,7 @@ def text(ranks: Sequence[TrainerTime], width: int) -> list[str]:
     late = late_rank(ranks)
     if late is not None:
         waits = duration_text(late[1])
-        lines.append(f"On their GPUs the others wait {waits} a step for {ranks[late[0]].short}.")
+        lines.append(f"GPU trace: the others wait {waits} a step for {ranks[late[0]].short}.")
     if one.slowdown is not None:
         lines.append(f"{clean(one.slowdown.text, 300)}.")
     if one.work is not None:
@@ -50,13 +50,13 @@ def text(ranks: Sequence[TrainerTime], width: int) -> list[str]:
     for number, each in enumerate(causes, 1):
         lines += look.finding_lines(number, each, one.again)
     if one.tune:
-        lines += ["", f"Search: {clean(one.tune, 512)}    tries settings, and proves the fastest"]
+        lines += ["", f"Tune: {clean(one.tune, 512)}    finds the fastest settings"]
     return [part for line in lines for part in _wrapped(line.rstrip(), width)]
 
 
 def _long_step(since: float | None, seconds: float) -> str:
     at = f" ({clock_text(since)})" if since is not None else ""
-    return f"One step of {brief_duration_text(seconds)}{at} is left out: it says nothing of others."
+    return f"One step of {brief_duration_text(seconds)}{at} is left out: it is not typical."
 
 
 def _ranks(ranks: Sequence[TrainerTime], one: TrainerTime) -> list[str]:

@@ -203,7 +203,7 @@ EXIT_CODES: Dict[str, Dict[int, str]] = {
         UNCHECKED: "could not be read or taken",
     },
     "why": {
-        OK: "forward, backward and optimizer take nearly all the time",
+        OK: "nothing outside forward, backward and optimizer is worth fixing",
         WARNINGS: "something is worth fixing",
         UNCHECKED: "the time is not known",
     },

@@ -17,7 +17,7 @@ from .one_trainer import ProbedTrainer, answer_of
 
 STEPS = 2
 """Counting waits for the end of a step, and is done at the end of the next one."""
-WAITS = "The Time tab waits for slow steps: gpuscope, then 3 and w"
+WAITS = "Next: gpuscope, then 3 and w: the Time tab waits for slow steps"
 SLACK = 1.25
 """The counted step takes longer than the others: so many times the usual time must be left."""
 PRICE = (
@@ -52,12 +52,12 @@ async def take(found: ProbedTrainer, seconds: float) -> tuple[UsefulWork | None,
 def lines(work: UsefulWork | None, problem: str, step_seconds: float | None) -> list[str]:
     """Return the line of the report, the operators without FLOPs, and what counting has cost."""
     if work is None:
-        return [f"Useful work: not known: {problem}."]
+        return [f"Useful work: unknown: {problem}."]
     out = [f"Useful work: {sentence(work, step_seconds)}"]
     if work.recomputed_flops:
         again = work.recomputed_flops / work.hardware_flops
         out.append(
-            f"Checkpoints compute {100 * again:.0f} % of the hardware's FLOPs a second time."
+            f"{100 * again:.0f} % of the hardware FLOPs are recomputed by activation checkpointing."
         )
     out += [unknown_text(work)] if not work.complete else []
     return [*out, cost(work)]

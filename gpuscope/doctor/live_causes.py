@@ -274,7 +274,7 @@ def _evidence(
         yield from look_evidence.of_cause(scene, trainer, look, cause)
     if cause.late >= 0.01:
         text = f"{percent_text(cause.late)} of the time launches come late after it"
-        yield Evidence(text=text, source="look")
+        yield Evidence(text=text, source="GPU trace")
     if clock is not None and clock.seconds:
         yield Evidence(text=_share_text(trainer, ledger, cause), source="probe")
         for line, spent in clock.places[:3]:
@@ -296,7 +296,7 @@ def _while_idle(scene: LiveScene, trainer: TrainerView, look: Look | None) -> It
     if look is not None:
         idle = percent_text(1 - look.busy_share)
         text = f"the GPU ran neither kernels nor copies for {idle} of the traced steps"
-        yield Evidence(text=text, source="look")
+        yield Evidence(text=text, source="GPU trace")
         return
     devices = scene.devices(trainer)
     load = scene.mean(devices[0], "utilization_percent") if devices else None

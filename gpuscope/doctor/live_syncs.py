@@ -53,7 +53,7 @@ def _communication(
     look = scene.look(trainer)
     row = look.row("communication") if look is not None else None
     if look is not None and row is not None:
-        return row.seconds / look.steps, look.step_seconds, "look"
+        return row.seconds / look.steps, look.step_seconds, "GPU trace"
     return trainer.number("communication_seconds"), ledger.step_seconds, "probe"
 
 

@@ -43,7 +43,7 @@ def told(scene: LiveScene, trainer: TrainerView, look: Look, row: LookRow) -> Ev
         text=f"{who}{duration_text(row.seconds / look.steps)} of a step of "
         f"{duration_text(look.step_seconds)} in the {look.steps} traced steps{when}: "
         f"{percent_text(row.share)}",
-        source="look",
+        source="GPU trace",
     )
 
 
@@ -58,13 +58,13 @@ def of_cause(
             name, seconds = row.kernels[0]
             each = duration_text(seconds / look.steps)
             text = f"the longest kernel, {each} a step: {clean(name, 100)}"
-            yield Evidence(text=text, source="look")
+            yield Evidence(text=text, source="GPU trace")
     elif cause.name == "launch" and look.kernel_seconds is not None:
         text = (
             f"{look.kernels_a_step:,.0f} kernels a step of {duration_text(look.kernel_seconds)} on "
             f"average; the GPU is busy {percent_text(look.busy_share)} of the time"
         )
-        yield Evidence(text=text, source="look")
+        yield Evidence(text=text, source="GPU trace")
         if is_small_batch(scene, trainer, look, cause):
             card = scene.devices(trainer)[0].definition.index
             free = percent_text(_free(scene, trainer) or 0.0)

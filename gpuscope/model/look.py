@@ -32,24 +32,24 @@ FEW_STEPS = 3
 MANY_KERNELS = 1000
 """From this many kernels in a step on, they are the reason if a look has few steps."""
 PRICE = (
-    "up to about 0.15 s of the training, once, or 0.05 s for each 1,000 kernels of a step if it "
-    "has more than 3,000; a first look 0.1 s more"
+    "up to about 0.15 s of training time, once (0.05 s for each 1,000 kernels of a step if it has "
+    "more than 3,000), and 0.1 s more the first time"
 )
 Kind = Literal["kernels", "communication", "copies", "idle", "rest"]
 
 IDLE_WORDS: Mapping[str, str] = {
     "input": "idle: waits for input",
-    "launch": "idle: the host launches too slowly",
-    "queue": "idle: between kernels in the queue",
-    "sync": "idle: the host has read a value",
+    "launch": "idle: slow kernel launches",
+    "queue": "idle: gaps between queued kernels",
+    "sync": "idle: after a sync such as .item()",
     "copy": "idle: copies that block the host",
-    "allocate": "idle: allocates device memory",
-    "compile": "idle: compiles or loads kernels",
-    "collection": "idle: collects garbage",
-    "checkpoint": "idle: saves a checkpoint",
+    "allocate": "idle: allocating device memory",
+    "compile": "idle: compiling or loading kernels",
+    "collection": "idle: garbage collection",
+    "checkpoint": "idle: saving a checkpoint",
     "validation": "idle: validation",
     "logging": "idle: logging",
-    "other": "idle: other code of the script",
+    "other": "idle: other code in the script",
 }
 """The words for each cause. One that is not here is shown as ``not attributed``."""
 LEAST_PARTS = 3
@@ -357,9 +357,9 @@ def cost(look: Look) -> str:
     """Say what a look has cost the training."""
     pause = f"the training paused for {duration_text(look.stood_seconds)}"
     if look.lost_seconds is None:
-        return f"For this look {pause}; what its steps lost in all is unknown."
+        return f"During the GPU trace {pause}; how much its steps lost in all is unknown."
     lost = duration_text(max(look.lost_seconds, look.stood_seconds))
-    return f"This look cost the training {lost}: {pause}."
+    return f"The GPU trace cost {lost} of training time: {pause}."
 
 
 def notes(look: Look) -> list[str]:
@@ -368,14 +368,14 @@ def notes(look: Look) -> list[str]:
     if look.steps < FEW_STEPS:
         many = look.kernels_a_step >= MANY_KERNELS
         found.append(
-            f"It is of {count_text(look.steps, 'step')} only"
+            f"Only {count_text(look.steps, 'step')} traced"
             + (f", as each of the {look.kernels_a_step:,.0f} kernels costs time" if many else "")
             + ": the shares have no interval."
         )
     if look.slowed_seconds >= LEAST_SHARE * look.step_seconds:
         found.append(
             f"The trace made each step {duration_text(look.slowed_seconds)} longer; "
-            "that is taken off the idle time."
+            "this is subtracted from the idle time."
         )
     return found
 

@@ -171,7 +171,7 @@ def _collections(trainer: TrainerView, change: ChangePoint) -> list[str]:
     if moved is None or moved.after - moved.before < PART_SHARE * (change.after - change.before):
         return []
     return [
-        f"collecting garbage {duration_text(moved.before)} → {duration_text(moved.after)} a step"
+        f"garbage collection {duration_text(moved.before)} → {duration_text(moved.after)} a step"
     ]
 
 

@@ -13,9 +13,7 @@ if TYPE_CHECKING:
     from ..store.view import JobView, TrainerView
 
 TIMES_BEFORE = "The times below are of the steps before"
-NO_LEDGER = (
-    "Every minute that was sampled has a part of the hang in it: no table of the steps before."
-)
+NO_LEDGER = "There is no table of the steps before the hang: each sampled minute has a part of it."
 
 
 @dataclass(frozen=True)

@@ -60,13 +60,13 @@ WORDS: Mapping[str, str] = {
     "copies-out": "copies to the host",
     "copies-in": "copies from the host",
     "allocate": "allocating device memory",
-    "launch": "kernels that the host launches too slowly",
-    "products-plain": "products in fp32 without tensor cores",
-    "products-double": "products in float64",
+    "launch": "slow kernel launches (host-bound)",
+    "products-plain": "FP32 matmuls without tensor cores",
+    "products-double": "FP64 matmuls",
     "launch-blocking": "CUDA_LAUNCH_BLOCKING=1",
-    "anomaly-detection": "autograd's search for anomalies",
+    "anomaly-detection": "autograd's anomaly detection",
     "uncached-memory": "PYTORCH_NO_CUDA_MEMORY_CACHING=1",
-    "optimizer-on-host": "an optimizer in host memory",
+    "optimizer-on-host": "an optimizer on the CPU",
 }
 """What causes are called after ``goes into``."""
 SETTINGS = ("launch-blocking", "anomaly-detection", "uncached-memory")

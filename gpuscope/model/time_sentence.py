@@ -17,12 +17,17 @@ def sentence(ledger: TimeLedger, found: tuple[Cause, ...], brief: bool = False) 
     A ``brief`` one leaves out what a table of the ledger has too, and the folder of a file.
     """
     step = ledger.step_seconds
-    seen = f"{duration_text(ledger.seconds)} and {count_text(ledger.steps, 'step')}"
+    steps, seconds = count_text(ledger.steps, "step"), duration_text(ledger.seconds)
     if not found and not ledger.sure:
-        return f"Too few samples to tell where the time goes: {ledger.looks} over {seen}."
+        return (
+            f"Too few samples to tell where the time goes: {ledger.looks} in {seconds} ({steps})."
+        )
     if not found:
-        each = f" of {duration_text(step)} on average" if step is not None else ""
-        return f"Nothing but forward, backward and optimizer takes much time: {seen}{each}."
+        each = f", {duration_text(step)} each on average" if step is not None else ""
+        return (
+            "Nothing outside forward, backward and optimizer is worth fixing: "
+            f"{steps} in {seconds}{each}."
+        )
     worst = found[0]
     row = worst.clock
     # A share that comes from the clock is shown with the clock's interval, as in its row. The
@@ -44,6 +49,6 @@ def sentence(ledger: TimeLedger, found: tuple[Cause, ...], brief: bool = False) 
             else f"{duration_text(step * (1 - worst.share))} or more"
         )
         each = "" if brief else f" of {duration_text(step)}"
-        cured = "Without what the other ranks do not spend on it" if evened else "Without it"
+        cured = "At the other ranks' pace" if evened else "Without it"
         rest = f" {cured} a step{each} would take {left}."
     return f"{percent_text(about.share)} of the time{between} goes into {worst.words}{place}.{rest}"

@@ -22,17 +22,17 @@ MAX_ROWS = 8192
 CONVENTION = "PaLM"
 """Model FLOPs / (step time × dense peak of the type in use); Chowdhery et al. 2022, appendix B."""
 KINDS: Mapping[str, str] = {
-    "products": "matrix products",
+    "products": "matmuls",
     "convolutions": "convolutions",
     "attention": "attention",
     "recurrent": "recurrent layers",
-    "optimizer": "optimizer, foreach",
+    "optimizer": "optimizer (foreach)",
     "memory": "elementwise, norms, copies",
     "unknown": "operators of unknown FLOPs",
 }
-ON_THE_CPU = "it computes on the CPU, whose peak is not known here"
-NO_GPU = "which GPU it computes on is not known"
-SEVERAL = "it computes on several GPUs at once, whose peaks do not add up to one"
+ON_THE_CPU = "the training runs on the CPU, whose peak is not known here"
+NO_GPU = "the GPU on which it runs is not known"
+SEVERAL = "the process runs on several GPUs, and MFU is defined for one"
 MIG = "the GPU is split by MIG, and no data sheet has the peak of an instance"
 
 
@@ -254,15 +254,15 @@ def sentence(work: UsefulWork, step_seconds: float | None) -> str:
     floor, mfu = work.floor_seconds, work.mfu(step_seconds)
     parts = [step]
     if floor is not None:
-        what = "it" if work.complete else "what is known of it"
-        parts.append(f"this card could do {what} in {duration_text(floor)} (floor)")
+        what = "it" if work.complete else "the part with known FLOPs"
+        parts.append(f"this GPU could do {what} in {duration_text(floor)} (roofline floor)")
     if mfu is not None and work.card is not None and work.peak is not None:
         peak = f"{work.peak / 1e12:g} TFLOPS, dense {work.type} of {work.card.id}"
         model = f"{flops_text(work.model_flops)} of the model"
         how = f"{CONVENTION} convention: {model} / (step × {peak})"
         parts.append(f"MFU {least}{percent_text(mfu)} ({how})")
     else:
-        parts.append(f"{flops}; MFU is not known: {work.problem}")
+        parts.append(f"{flops}; MFU unknown: {work.problem}")
     return "; ".join(parts) + "."
 
 
@@ -277,7 +277,7 @@ def unknown_text(work: UsefulWork) -> str:
 def cost(work: UsefulWork) -> str:
     """Say what counting has cost the training."""
     if work.lost_seconds is None:
-        usual = f", usually {duration_text(work.usual_seconds)}" if work.usual_seconds else ""
+        usual = f"; usual: {duration_text(work.usual_seconds)}" if work.usual_seconds else ""
         took = duration_text(work.counted_seconds)
         return f"The step whose FLOPs were counted took {took}{usual}."
     return f"Counting the step cost the training {duration_text(work.lost_seconds)}."

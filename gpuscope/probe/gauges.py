@@ -235,7 +235,7 @@ class Gauges:
         means = split.means()
         if self._steps.counted_by:
             text = (
-                f"steps are counted by {self._steps.counted_by}. The step split needs torch's "
+                f"steps are counted by {self._steps.counted_by}. The step breakdown needs torch's "
                 f"optimizer steps"
             )
             return dict.fromkeys(SPLIT_COLUMNS, Unknown(NOT_SUPPORTED, text))

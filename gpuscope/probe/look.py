@@ -76,7 +76,7 @@ def serve(act: LongRequest, steps: Steps, ledger: TimeLedger) -> Answer:
     if not cuda.initialised():
         raise Refusal("unsupported", NO_CUDA)
     refuse_thread(steps)
-    refuse_without_memory(NEEDED_BYTES, "a look")
+    refuse_without_memory(NEEDED_BYTES, "a GPU trace")
     activity = torch.profiler.ProfilerActivity.CUDA
     if activity not in torch.profiler.supported_activities():
         raise Refusal("unsupported", "this torch cannot trace CUDA: it was built without CUPTI")
@@ -101,7 +101,7 @@ def serve(act: LongRequest, steps: Steps, ledger: TimeLedger) -> Answer:
 def refuse_thread(steps: Steps) -> None:
     """Raise :class:`Refusal` where a start in the training thread would make torch print."""
     if steps.thread is None:
-        raise Refusal("unsupported", "no step was seen yet: a look begins at the end of one")
+        raise Refusal("unsupported", "no step was seen yet, and the trace begins at the end of one")
     if steps.thread not in (threading.main_thread().ident, steps.importer):
         raise Refusal(
             "refused",

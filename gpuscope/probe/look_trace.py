@@ -277,7 +277,7 @@ class _Entries:
         self._disable = core._disable_profiler
         self._activities = activities
         if not hasattr(core._KinetoEvent, "start_ns"):
-            raise Refusal("unsupported", f"torch {torch.__version__} is too old for a look")
+            raise Refusal("unsupported", f"torch {torch.__version__} is too old for a GPU trace")
         self.anywhere = True
         config = getattr(torch._C._profiler, "_ExperimentalConfig", None)
         more: Dict[str, Any] = {}

@@ -292,7 +292,7 @@ class Split:
             self._pending.clear()
             self._failures += 1
             if self._failures >= MAX_FAILURES:
-                self.problem = f"measuring the step split failed: {type(error).__name__}"
+                self.problem = f"measuring the step breakdown failed: {type(error).__name__}"
 
 
 def parts(clock: Any, begin: Any, spans: List[Span], end: Any) -> Parts:

@@ -201,7 +201,7 @@ def test_what_the_trace_made_longer_is_taken_off_the_idle_time():
         assert before is not None
         factor = 0.5 if row.kind in ("idle", "rest") else 1.0
         assert row.seconds == pytest.approx(factor * before.seconds)
-    assert "longer; that is taken off" in notes(look)[-1]
+    assert "longer; this is subtracted" in notes(look)[-1]
 
 
 @pytest.mark.parametrize("usual", [None, 0.0, "slow", 1e3])
@@ -240,8 +240,8 @@ def test_a_look_of_few_steps_says_why():
     assert other is not None
     assert three is not None
     assert notes(look) == [
-        "It is of 1 step only, as each of the 5,006 kernels costs time: the shares have no "
+        "Only 1 step traced, as each of the 5,006 kernels costs time: the shares have no "
         "interval."
     ]
-    assert notes(other) == ["It is of 1 step only: the shares have no interval."]
+    assert notes(other) == ["Only 1 step traced: the shares have no interval."]
     assert notes(three) == []

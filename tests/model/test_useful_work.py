@@ -89,7 +89,9 @@ def test_the_sentence_has_the_step_the_floor_and_the_convention():
     work = read(answer(row("aten::mm", 100, call=MM)), CARD, "")
     assert work is not None
     said = sentence(work, 0.05)
-    assert said.startswith("50.0 ms a step; this card could do it in 13.9 ms (floor); MFU 28 %")
+    assert said.startswith(
+        "50.0 ms a step; this GPU could do it in 13.9 ms (roofline floor); MFU 28 %"
+    )
     assert "PaLM convention: 13.7 TFLOP of the model" in said
     assert "989.5 TFLOPS, dense bf16 of H100 SXM" in said
     nobody = replace(work, card=None, problem=useful_work.MIG)
@@ -109,7 +111,7 @@ def test_the_price_is_what_the_steps_lost_or_what_the_counted_one_took():
     assert work is not None
     assert cost(work) == "Counting the step cost the training 40.0 ms."
     unsure = replace(work, lost_seconds=None, usual_seconds=0.06)
-    assert cost(unsure) == "The step whose FLOPs were counted took 100 ms, usually 60.0 ms."
+    assert cost(unsure) == "The step whose FLOPs were counted took 100 ms; usual: 60.0 ms."
 
 
 @each(

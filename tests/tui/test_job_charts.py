@@ -112,7 +112,7 @@ async def test_a_rank_that_hangs_is_asked_for_its_stack_and_one_that_steps_is_no
     assert {name for name, _ in source.asked} == {"stacks"}
     calm, quiet = asked_app(jobs.ranks(), stacks=gives(STACK))
     async with calm.run_test(size=(160, 50)) as pilot:
-        await open_job(pilot, "step, 4 ranks", "loss", "Parts of a step")
+        await open_job(pilot, "step, 4 ranks", "loss", "Step breakdown")
     assert quiet.asked == []
 
 
@@ -160,9 +160,9 @@ async def test_what_is_missing_has_its_reason():
 async def test_a_chart_can_come_first_and_show_another_time():
     app = make_app(jobs.ranks())
     async with app.run_test(size=(80, 26)) as pilot:
-        await open_job(pilot, "Parts of a step of rank")
+        await open_job(pilot, "Step breakdown of rank")
         await pilot.press("c")
-        await until(pilot, "Loss 2", absent="Parts of a step of rank")
+        await until(pilot, "Loss 2", absent="Step breakdown of rank")
         await pilot.press("minus")
         await until(pilot, "over 2 min")
         await pilot.press("plus", "plus")
@@ -173,16 +173,16 @@ async def test_a_chart_can_come_first_and_show_another_time():
 async def test_charts_show_no_more_time_than_is_known():
     app = make_app(jobs.ranks(2, 12.0))
     async with app.run_test(size=(160, 50)) as pilot:
-        await open_job(pilot, "Parts of a step of rank 0 over 15 s")
+        await open_job(pilot, "Step breakdown of rank 0 over 15 s")
 
 
 @in_loop
 async def test_the_charts_are_of_the_rank_under_the_cursor():
     app = make_app(jobs.ranks())
     async with app.run_test(size=(160, 50)) as pilot:
-        await open_job(pilot, "Parts of a step of rank 0")
+        await open_job(pilot, "Step breakdown of rank 0")
         await pilot.press("j")
-        await until(pilot, "Parts of a step of rank 1")
+        await until(pilot, "Step breakdown of rank 1")
 
 
 @pytest.mark.slow
@@ -221,6 +221,6 @@ async def test_a_job_without_a_loss_has_no_panel_for_it():
         frames = put(jobs.ranks(stalled=stalled), "loss", lambda _: None)  # type: ignore[arg-type, return-value]
         app = make_app(frames)
         async with app.run_test(size=(200, 60)) as pilot:
-            panels = ("Parts of a step", "Highest memory", "STEP TIME, 1 min")
+            panels = ("Step breakdown", "Highest memory", "STEP TIME, 1 min")
             shown = await open_job(pilot, wanted, *panels)
             assert "Loss" not in shown

@@ -288,7 +288,7 @@ async def test_what_acts_on_another_tab_stands_below_what_acts_here():
     app = make_app(views.training(4.0))
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "Devices")
-        for query in ("", "switch", "trainer"):
+        for query in ("", "setting", "trainer"):
             possible = [
                 entry for entry in matching_entries(app, app.main, query) if not entry.reason
             ]

@@ -182,13 +182,13 @@ async def test_a_look_says_its_price_first_and_what_it_has_cost_afterwards():
         await until(pilot, "input wait", "w Work")
         await pilot.press("l")
         screen = await until(pilot, "Trace the GPU", "Enter Trace")
-        assert "about 0.15 s of the training" in screen
+        assert "about 0.15 s of training time" in screen
         assert source.asked == []
         await pilot.press("enter")
-        await until(pilot, "48 % of the time", "This look cost")
+        await until(pilot, "48 % of the time", "The GPU trace cost")
         assert source.asked == [("look", {"trainer": 302})]
         await pilot.press("escape")
-        await until(pilot, "On the GPU, just now: busy 48 %", "idle: the host")
+        await until(pilot, "On the GPU, just now: busy 48 %", "idle: slow kernel")
 
 
 @in_loop
@@ -358,7 +358,7 @@ def test_a_minute_without_a_step_is_unknown():
 
 
 def test_the_layer_of_small_rows_is_other_code_where_that_is_most_of_it():
-    rows = {"other code": [20.0, 20.0], "collecting garbage": [0.0, None]}
+    rows = {"other code": [20.0, 20.0], "garbage collection": [0.0, None]}
     assert history._together(rows) == "other code"
     assert history._together({**rows, "logging": [5.0, 5.0]}) == "other code +1"
     assert history._together({"other code": [2.0], "logging": [3.0], "read": [2.0]}) == "3 others"
@@ -415,7 +415,7 @@ async def test_the_work_of_a_step_is_counted_after_its_price_and_derived_by_clas
         await pilot.press("escape")
         await until(pilot, "useful work:", "MFU at least", "dense bf16 of H200 SXM")
         await pilot.press("w")
-        screen = await until(pilot, "Useful work of a step", "matrix products, bf16")
+        screen = await until(pilot, "Useful work of a step", "matmuls, bf16")
         assert "13.2 TFLOP of them computed again by checkpoints" in screen
         assert "aten::_fft_c2c (2)" in screen
         assert "H200 SXM, 4800 GB/s; dense peaks of the NVIDIA H200" in screen
@@ -431,10 +431,10 @@ async def test_a_large_terminal_lists_the_longest_kernels_below_their_class():
         looked_at(app)
         screen = await until(pilot, "sm90_xmma_gemm", "busy 48 %")
         lines = screen.splitlines()
-        place = next(i for i, line in enumerate(lines) if "products on tensor cores" in line)
+        place = next(i for i, line in enumerate(lines) if "matmuls on tensor cores" in line)
         assert "    sm90_xmma_gemm_bf16bf16" in lines[place + 1]
         await pilot.resize_terminal(120, 40)
-        await until(pilot, "products on tensor cores", absent="sm90_xmma_gemm")
+        await until(pilot, "matmuls on tensor cores", absent="sm90_xmma_gemm")
 
 
 @in_loop
@@ -471,8 +471,8 @@ async def test_without_a_ledger_the_page_has_all_that_is_measured():
     app = make_app(jobs.ranks(4), "time")
     async with app.run_test(size=(200, 60)) as pilot:
         screen = await until(
-            pilot, "Parts of a step, mean of the last 32 of rank 0", "Ranks, a step", "tensor",
-            "Start it again with", "Parts of a step over", "Load of its GPUs", "Processes",
+            pilot, "Step breakdown, mean of the last 32 of rank 0", "Ranks, a step", "tensor",
+            "Start it again with", "Step breakdown over", "Load of its GPUs", "Processes",
         )  # fmt: skip
         assert empty_share(screen) < 0.25
         rank = next(line for line in screen.splitlines() if "rank 3" in line)

@@ -25,9 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "script",
         metavar="SCRIPT",
-        help="the training script. It runs under the Python of $VIRTUAL_ENV, else of $CONDA_PREFIX, "
-        "else of PATH (or gpuscope's own, if only that has torch). A command after -- is run "
-        "unchanged",
+        help="the training script. It runs under the Python of $VIRTUAL_ENV, else of "
+        "$CONDA_PREFIX, else of PATH (or gpuscope's own, if only that has torch). A command after "
+        "-- is run unchanged",
     )
     parser.add_argument(
         "arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="arguments of the script"

@@ -49,8 +49,8 @@ MAX_REQUESTS = 60
 
 
 LATE_READINGS = (
-    "Its probe answers late, as the training holds Python's lock for long. So what changed in the "
-    "last minutes is left out. An earlier look may be left out too."
+    "The probe answers late, because the training holds the GIL. What changed in the last minutes "
+    "is left out, and an earlier GPU trace may be."
 )
 
 

@@ -70,7 +70,7 @@ OPENS = {
     "top-processes": "all that is known of {row}",
     "fleet-hosts": "the tabs of {row}",
     "time-rows": "what is in this row",
-    "time-steps": "the parts of a step of this rank",
+    "time-steps": "the step breakdown of this rank",
     "time-ranks": "the ledger of this rank",
     "time-findings": "the finding in full",
 }

@@ -313,7 +313,7 @@ class JobList(Painted, can_focus=True):
         if line.split is None:
             return []
         glyphs = self.tokens.glyphs
-        what = "wall clock" if line.split.of_ledger else "parts of a step"
+        what = "wall clock" if line.split.of_ledger else "step breakdown"
         head = f"{what}, {line.split.basis}: "
         room = width - NOTE_INDENT - len(head) - 2
         parts = all_named(line.split, room - LEAST_BAR, glyphs)

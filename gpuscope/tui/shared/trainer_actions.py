@@ -91,9 +91,9 @@ ACTS = {
         TrainerAction(
             "look",
             "Trace the GPU",
-            "a CUDA trace of a few steps, without files: kernels by class, communication and "
-            "copies that nothing hides, why the GPU was idle.",
-            f"{look.PRICE}; what it was is shown afterwards.",
+            "a CUDA trace of a few steps, without files: kernels by class, exposed communication "
+            "and copies, and why the GPU was idle.",
+            f"{look.PRICE}; the real cost is shown afterwards.",
             "trace",
             cuda=True,
             no_cuda="runs without CUDA so far: there is no GPU to trace",

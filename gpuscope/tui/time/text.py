@@ -245,7 +245,7 @@ def _is_overdue(trainer: TrainerView) -> bool:
 def look_lines() -> list[Line]:
     """Return what a trace of the GPU and a count of its work would add, with their keys."""
     trace = (
-        "traces the GPU over some steps: kernels by class, communication that nothing hides, and "
+        "traces the GPU over some steps: kernels by class, exposed communication, and "
         "why the GPU is idle"
     )
     return [

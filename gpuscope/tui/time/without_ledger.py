@@ -217,7 +217,7 @@ def draw_loads(
 def basis_text(trainer: TrainerView) -> str:
     """Return of which steps the parts are: ``mean of the last 32 steps of rank 0``."""
     of = f" of {name_of(trainer)}" if trainer.definition.rank is not None else ""
-    return f"Parts of a step, mean of the last {PARTS_STEPS}{of}"
+    return f"Step breakdown, mean of the last {PARTS_STEPS}{of}"
 
 
 def part_detail(name: str, ranks: Sequence[TrainerView]) -> tuple[str, list[Line]]:

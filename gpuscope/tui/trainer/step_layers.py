@@ -71,7 +71,7 @@ def measured(session: Session, trainer: TrainerView, window: float) -> StepLayer
     steps = history("step")
     compute = while_it_steps(parts["compute"], steps).values
     found = StepLayers(
-        "Parts of a step",
+        "Step breakdown",
         [
             Layer(SPLIT_TOKENS[name], SPLIT_WORDS[name], values)
             for name, one in parts.items()
@@ -85,6 +85,4 @@ def measured(session: Session, trainer: TrainerView, window: float) -> StepLayer
     # an older recording, or a step that is not taken apart: how long it takes is known
     whole = history("step_seconds")
     values = nanoseconds(while_it_steps(whole, steps))
-    return StepLayers(
-        "Step time", [Layer("driver", "not broken down", values)], whole.seconds, steps
-    )
+    return StepLayers("Step time", [Layer("driver", "no breakdown", values)], whole.seconds, steps)

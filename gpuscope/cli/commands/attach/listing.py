@@ -114,7 +114,7 @@ def text(
             "",
             *_wrapped(
                 "Look inside: ",
-                "gpuscope attach PID --inject    (asks first, and names the overhead)",
+                "gpuscope attach PID --inject    (asks first, and shows the overhead)",
                 columns,
             ),
         ]
@@ -122,7 +122,7 @@ def text(
         lines.append("No process here uses a GPU, has torch loaded, or has a probe.")
     lines += _wrapped(
         "Other hosts: ",
-        "gpuscope attach USER@HOST    (it needs Python 3.8 there, nothing else)",
+        "gpuscope attach USER@HOST    (needs only Python 3.8 or newer there)",
         columns,
     )
     for row in problems:
