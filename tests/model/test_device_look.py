@@ -240,8 +240,7 @@ def test_a_look_of_few_steps_says_why():
     assert other is not None
     assert three is not None
     assert notes(look) == [
-        "Only 1 step traced, as each of the 5,006 kernels costs time: the shares have no "
-        "interval."
+        "Only 1 step traced, as each of the 5,006 kernels costs time: the shares have no interval."
     ]
     assert notes(other) == ["Only 1 step traced: the shares have no interval."]
     assert notes(three) == []
