@@ -541,7 +541,7 @@ def test_where_nobody_looked_the_readings_of_the_cards_have_a_say(capsys):
     assert cli.main(["why", path]) == 1
     out = capsys.readouterr().out
     assert out.startswith("ddp_train.py, rank ")
-    assert "Nothing but forward, backward and optimizer takes much time" in out
+    assert "Nothing outside forward, backward and optimizer is worth fixing" in out
     assert "1. Tensor cores idle on GPU 0, 1: matrix products likely in FP32" in out
     assert "Fix: Compute forward and loss in bf16" in out
     assert cli.main(["why", "--json", path]) == 1

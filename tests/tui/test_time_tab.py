@@ -533,7 +533,7 @@ async def test_what_an_older_probe_did_in_a_hang_stands_beside_the_parts_of_the_
     source.seek(70.0)
     app = GpuscopeApp(Session(replay=source), "time")
     async with app.run_test(size=(120, 40)) as pilot:
-        screen = await until(pilot, "Parts of a step, mean of the last 32 of rank 1", "LAST 10 s")
+        screen = await until(pilot, "Step breakdown, mean of the last 32 of rank 1", "LAST 10 s")
         table = screen[screen.index("WHAT") : screen.index("Ranks, a step")].splitlines()
         first = next(line for line in table if "▸" in line)
         assert "input" in first, "what it does now stands first"
