@@ -90,7 +90,9 @@ def room_of(
     """
     fullest = at_the_fullest(allocator, history, seconds_of(trainer)).allocator
     left = _left(devices, fullest) if trainer.gone is None else None
-    ends = forecast(trend_of(allocator), left, pace_of([trainer]).seconds)
+    trend, ends = trend_of(allocator), None
+    if trend is not None and trend.grows:  # of few it does, and their pace takes time to judge
+        ends = forecast(trend, left, pace_of([trainer]).seconds)
     return MemoryRoom(trainer, allocator, fullest, left, ends)
 
 

@@ -483,7 +483,7 @@ def test_all_say_the_same_of_a_device_whose_training_is_not_well(trained: Traine
     of_job = job_state(host, job, history)
     assert of_job.word == ("stalled" if trained.word == "spinning" else trained.word)
     assert of_job.kind == ("bad" if trained.urgent or trained.word == "spinning" else "warn")
-    assert summary.runs[0].state == of_job
+    assert summary.runs()[0].state == of_job
     (line,) = job_lines(host, history=history)
     assert line.kind == of_job.kind
     (process, *_) = entries(host, history, Idleness())

@@ -331,7 +331,7 @@ def test_a_job_on_two_hosts_names_the_host_that_keeps_it():
 def test_the_fleet_says_of_a_job_what_the_job_itself_says(frames, state, eta):
     store, _ = fleet.store_of({"h1": (frames, LIVE)})
     (host,) = store.view().hosts
-    (one,) = joined([("h1", summarise(host).runs)])
+    (one,) = joined([("h1", summarise(host).runs())])
     cells = row_of(one, TOKENS.glyphs).cells
     assert flat([cells["state"]]) == state
     assert (cells["eta"] != NOTHING) == eta

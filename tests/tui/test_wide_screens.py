@@ -226,8 +226,8 @@ def test_ranks_of_one_job_on_two_hosts_are_one_line() -> None:
         return summarise(host)
 
     one, other = host_of("alpha", 0), host_of("bravo", 1)
-    assert len(joined([("alpha", one.runs), ("bravo", other.runs)])) == 2, "two jobs"
-    same = tuple(run._replace(key="job-x") for run in one.runs)
+    assert len(joined([("alpha", one.runs()), ("bravo", other.runs())])) == 2, "two jobs"
+    same = tuple(run._replace(key="job-x") for run in one.runs())
     (job,) = joined([("alpha", same), ("bravo", same)])
     assert [name for name, _ in job.parts] == ["alpha", "bravo"]
 

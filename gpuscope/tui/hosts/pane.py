@@ -253,8 +253,8 @@ class FleetPane(Pane):
         from .runs import columns as job_columns
         from .runs import joined, row_of
 
-        parts = [(self._names[one.key], one.runs) for one in self._shown.values() if one.current]
-        jobs = joined(parts) if rows >= LEAST_DEVICE_ROWS else []
+        listed = self._shown.values() if rows >= LEAST_DEVICE_ROWS else ()
+        jobs = joined([(self._names[one.key], one.runs()) for one in listed if one.current])
         most = rows - CHART_ROWS if rows - CHART_ROWS >= LEAST_DEVICE_ROWS else rows
         high = min(len(jobs) + 3, most) if jobs else 0
         self._jobs.display = high > 0

@@ -7,9 +7,10 @@ floats, times seconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import cache
 from statistics import fmean
 from typing import NamedTuple
 
@@ -88,8 +89,8 @@ class HostSummary:
     """The title of the job that uses most devices; the user's own jobs come first."""
     pace_seconds: float | None = None
     """Its seconds per step, None while none ends."""
-    runs: tuple[HostJob, ...] = ()
-    """What runs, a line for each job."""
+    runs: Callable[[], tuple[HostJob, ...]] = field(default=tuple, compare=False)
+    """What runs, a line for each job, worked out when it is first asked: few screens list it."""
     mine: bool = False
     text: str = ""
     """The text in which a filter searches, in lower case."""
@@ -143,6 +144,12 @@ def summarise(
     else:
         grade = Grade.FINE if busy or (running and not verdicts) else Grade.IDLE
     main = _main_job(host, running)
+
+    @cache
+    def runs() -> tuple[HostJob, ...]:
+        shown = running[:MOST_RUNS]
+        return tuple(run_of(host, job, _job_key(host, job), history, judged) for job in shown)
+
     return HostSummary(
         key=host.key,
         name=host.name,
@@ -163,9 +170,7 @@ def summarise(
         utilization_percent=_mean(device.number("utilization_percent") for device, _ in verdicts),
         tensor_percent=_mean(device.number("tensor_active_percent") for device, _ in verdicts),
         jobs=tuple(_job_key(host, job) for job in running),
-        runs=tuple(
-            run_of(host, job, _job_key(host, job), history, judged) for job in running[:MOST_RUNS]
-        ),
+        runs=runs,
         job=main.title if main is not None else "",
         pace_seconds=_pace(main),
         mine=any(job.mine for job in running),
