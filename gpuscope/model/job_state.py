@@ -44,7 +44,7 @@ class JobState:
 
 WELL = JobState("ok", "ok")
 Judged = Mapping[int, DeviceState]
-"""The states of all devices of a host by the device's id, as ``judge`` gives them."""
+"""The states of all devices of a host by the device's id, as ``judge_devices`` gives them."""
 
 
 def device_ids(entity: TrainerView | ProcView) -> set[int]:
@@ -65,6 +65,11 @@ def job_devices(job: JobView) -> set[int]:
     return set().union(*(device_ids(one) for one in living_members(job)))
 
 
+def judge_devices(host: HostView, history: HistoryOf = no_history) -> Judged:
+    """Return the states of all devices of a host, so that none is judged once for each job."""
+    return {device.id: judge(host, device, history) for device in host.devices}
+
+
 def broken_devices(host: HostView, judged: Judged | None = None) -> dict[int, DeviceState]:
     """Return the states of the devices that no program can rely on, by the device's id."""
     if judged is not None:
@@ -72,9 +77,11 @@ def broken_devices(host: HostView, judged: Judged | None = None) -> dict[int, De
     return {d.id: state for d in host.devices if (state := broken(d)) is not None}
 
 
-def on_sound_devices(host: HostView, trainers: Sequence[TrainerView]) -> list[TrainerView]:
+def on_sound_devices(
+    host: HostView, trainers: Sequence[TrainerView], judged: Judged | None = None
+) -> list[TrainerView]:
     """Return the trainers on no broken device: what the others last reported is not of now."""
-    states = broken_devices(host).keys()
+    states = broken_devices(host, judged).keys()
     return [trainer for trainer in trainers if not device_ids(trainer) & states]
 
 
@@ -130,7 +137,7 @@ def job_state(
 ) -> JobState:
     """Return the state of a job: broken, stalled, or what its worst device warns of.
 
-    ``judged``: the states of all devices of the host, so that none is judged once for each job.
+    ``judged``: the states of all devices of the host, where these are known already.
     """
     if end_of(job) is not None:
         return JobState("idle", "ended")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from gpuscope.doctor import live
+from gpuscope.model import job_state as rules
 from gpuscope.model.job_state import job_state, worst_of_jobs
 from gpuscope.model.valid_history import while_it_answers
 from gpuscope.tui.hosts.summary import Grade, summarise
@@ -22,7 +23,7 @@ from gpuscope.tui.trainer.job_text import standing_out
 from gpuscope.tui.trainer.rank_rows import rank_rows
 from gpuscope.tui.widgets.text import DASH
 from gpuscope.wire import frames as f
-from tests.fakes import jobs, views
+from tests.fakes import fleet, jobs, views
 from tests.fakes.views import flat, seen
 
 TOKENS = Tokens(THEMES[0])
@@ -163,3 +164,21 @@ def test_a_job_that_runs_out_of_memory_first_has_no_eta() -> None:
         (line,) = job_lines(host, history=history)
         assert (line.cells["eta"] != DASH) == known
         assert line.cells["pace"] != DASH, "it steps"
+
+
+def test_the_devices_of_a_host_are_judged_once_however_many_jobs_it_has(monkeypatch) -> None:
+    judged: list[int] = []
+
+    def judge(host, device, history):
+        judged.append(device.definition.index)
+        return was(host, device, history)
+
+    was = rules.judge
+    monkeypatch.setattr(rules, "judge", judge)
+    monkeypatch.setattr(rules, "broken", lambda device: pytest.fail("judged again"))
+    host, history = seen(fleet.node(0, "busy", 4.0, processes=8))
+    assert len(job_lines(host, history=history)) == 2, "my training, and what others run"
+    assert judged == [*range(8)], "the list of jobs"
+    judged.clear()
+    assert len(summarise(host, (), history).runs()) == 8
+    assert judged == [*range(8)], "the Fleet"

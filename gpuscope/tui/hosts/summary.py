@@ -14,8 +14,9 @@ from functools import cache
 from statistics import fmean
 from typing import NamedTuple
 
-from ...model.device_state import HANGS, DeviceState, is_idle, judge
+from ...model.device_state import HANGS, DeviceState, is_idle
 from ...model.job_ends import end_of
+from ...model.job_state import judge_devices
 from ...model.link_state import LinkState, link_state
 from ...model.memory_room import TIGHT_BYTES, rooms
 from ...model.pace import pace_of
@@ -119,7 +120,7 @@ def summarise(
     words: list[Word] = [away] if away is not None else []
     current = host.link.state in ("live", "replay")
     running = [job for job in host.jobs if end_of(job) is None]
-    judged = {device.id: judge(host, device, history) for device in host.devices}
+    judged = judge_devices(host, history)
     verdicts = [(device, judged[device.id]) for device in host.devices if device.gone is None]
     if current:
         words += [*found, *_of_devices(verdicts)]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ...model.device_trainings import starving, starving_warns
 from ...model.growth import trend_of
 from ...model.job_ends import NOTHING_SENT, end_of, ending_text, job_end, last_state
-from ...model.job_state import WELL, JobState, on_sound_devices
+from ...model.job_state import WELL, JobState
 from ...model.memory_room import MemoryRoom, alarm
 from ...model.ranks import name_of
 from ...model.slowdown import of_trainers
@@ -92,12 +92,14 @@ def running_notes(
     host: HostView,
     job: JobView,
     trainers: list[TrainerView],
+    sound: list[TrainerView],
     found: Sequence[MemoryRoom],
     history: HistoryOf,
 ) -> list[Line]:
     """Return what a user should know of a running job, the worst first.
 
-    ``trainers`` are those of its ranks that live. What is only slow waits for what is wrong.
+    ``trainers`` are those of its ranks that live, and ``sound`` those of them on no broken device.
+    What is only slow waits for what is wrong.
     """
     notes: list[Line] = []
     if is_ending(job.trainers):
@@ -112,7 +114,7 @@ def running_notes(
         if worst is not None:
             notes.append([("worst: ", "muted"), (reason, "muted")])
     notes += [line for room in found[:1] for line in growth_lines(host, room, len(trainers))]
-    return notes or _slow(host, on_sound_devices(host, trainers), history)
+    return notes or _slow(host, sound, history)
 
 
 def ending_note(job: JobView) -> Line:

@@ -11,7 +11,14 @@ from dataclasses import dataclass, field, replace
 
 from ...model.device_state import Kind
 from ...model.job_ends import NOTHING_SENT, end_of
-from ...model.job_state import JobState, broken_states, job_state, on_sound_devices
+from ...model.job_state import (
+    JobState,
+    Judged,
+    broken_states,
+    job_state,
+    judge_devices,
+    on_sound_devices,
+)
 from ...model.memory_room import TIGHT_BYTES, MemoryRoom, rooms
 from ...model.pace import Pace, pace_of, seconds_left
 from ...model.ranks import running
@@ -96,11 +103,12 @@ def job_lines(
     """
     mine = [job for job in host.jobs if job.mine]
     others = [job for job in host.jobs if not job.mine]
-    lines = [_line(host, job, history, sent) for job in mine]
+    judged = judge_devices(host, history)
+    lines = [_line(host, job, history, sent, judged) for job in mine]
     if not mine_only:
         alone = len(others) <= 1
         lines += (
-            [_line(host, job, history, sent) for job in others]
+            [_line(host, job, history, sent, judged) for job in others]
             if alone
             else list(_by_user(host, others))
         )
@@ -166,8 +174,11 @@ def _by_user(host: HostView, jobs: Iterable[JobView]) -> Iterable[JobLine]:
         )
 
 
-def _line(host: HostView, job: JobView, history: HistoryOf, sent: Mapping[int, str]) -> JobLine:
-    gone, state, broken = end_of(job), job_state(host, job, history), broken_states(host, job)
+def _line(
+    host: HostView, job: JobView, history: HistoryOf, sent: Mapping[int, str], judged: Judged
+) -> JobLine:
+    gone, state = end_of(job), job_state(host, job, history, judged)
+    broken = broken_states(host, job, judged)
     trainers = running(job.trainers)
     indices = devices_of(host, job)
     where = (
@@ -198,13 +209,13 @@ def _line(host: HostView, job: JobView, history: HistoryOf, sent: Mapping[int, s
             broken=bool(broken),
         )
     found = rooms(host.devices, trainers, history, ended=True)
-    pace = pace_of(trainers)
-    cells |= _trainer_cells(host, trainers, pace, state, history) | _memory(found)
+    pace, sound = pace_of(trainers), on_sound_devices(host, trainers, judged)
+    cells |= _trainer_cells(host, trainers, sound, pace, state, history) | _memory(found)
     if gone:
         cells = {name: (text, "faint") for name, (text, _) in cells.items()}
     notes = end_notes(job, sent)
     if not notes:
-        notes = [*broken_line(broken), *running_notes(host, job, trainers, found, history)]
+        notes = [*broken_line(broken), *running_notes(host, job, trainers, sound, found, history)]
     worst, _ = worst_rank(job.trainers)
     line = JobLine(
         job.key,
@@ -215,11 +226,7 @@ def _line(host: HostView, job: JobView, history: HistoryOf, sent: Mapping[int, s
         kind=_gravest(state.kind, notes),
         broken=bool(broken),
     )
-    return (
-        line
-        if pace.stopped
-        else replace(line, split=step_parts(on_sound_devices(host, trainers), host, history))
-    )
+    return line if pace.stopped else replace(line, split=step_parts(sound, host, history))
 
 
 def _gravest(kind: Kind, notes: Sequence[Line]) -> Kind:
@@ -231,18 +238,19 @@ def _gravest(kind: Kind, notes: Sequence[Line]) -> Kind:
 def _trainer_cells(
     host: HostView,
     trainers: list[TrainerView],
+    sound: list[TrainerView],
     pace: Pace,
     state: JobState,
     history: HistoryOf,
 ) -> dict[str, Piece]:
     """Return what the columns say of the steps.
 
-    There is no rate while no step ends, and no ETA for a job that will not get there as it is.
+    ``sound`` are the trainers on no broken device. There is no rate while no step ends, and no ETA
+    for a job that will not get there as it is.
     """
     etas = [n for t in trainers if (n := seconds_left(t)) is not None and _is_sure(t, n)]
     of_epoch = any(t.readings.get("progress_of") == "epoch" for t in trainers)
     losses = [n for t in trainers if (n := t.number("loss")) is not None]
-    sound = on_sound_devices(host, trainers)
     shares = [s for t in sound if (s := input_share(t)) is not None]
     late = pace.stopped or any(is_overdue(t) for t in trainers)
     step, age = pace.seconds, pace.age_seconds
