@@ -39,7 +39,7 @@ from gpuscope import probe  # noqa: E402
 from gpuscope.lab.intervals import t_quantile  # noqa: E402
 from gpuscope.probe import rendezvous  # noqa: E402
 from gpuscope.probe.core import GUARD  # noqa: E402
-from gpuscope.probe.history import median_interval  # noqa: E402
+from gpuscope.probe.steps import median_interval  # noqa: E402
 
 SETTLE = 20
 """Steps at the start of each half that are not counted, because the thread starts and the client
@@ -165,15 +165,15 @@ def interval(differences: list[float], base: float) -> dict[str, object]:
     count = len(differences)
     mean = statistics.fmean(differences)
     half = t_quantile(count - 1) * statistics.stdev(differences) / count**0.5
-    low, high = median_interval(sorted(differences), 0.95)
+    low, high = median_interval(differences) or (None, None)
     middle = statistics.median(differences)
     return {
         "mean": mean / base,
         "low": (mean - half) / base,
         "high": (mean + half) / base,
         "median": middle / base,
-        "median_low": low / base,
-        "median_high": high / base,
+        "median_low": None if low is None else low / base,
+        "median_high": None if high is None else high / base,
         "all": [round(difference / base, 6) for difference in differences],
     }
 

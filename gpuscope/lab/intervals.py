@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from ..probe.steps import CONFIDENCE
 from ..text.units import DASH
 
-CONFIDENCE = 0.95
 _WIDER = 1.1412
 """The quotient of two quantiles of the normal distribution, for √0.95 and for 0.95. Two 95 %
 intervals that are widened by it both hold at once with 95 % (Šidák).
@@ -182,27 +182,3 @@ def _fraction(x: float, a: float, b: float) -> float:
             d = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
         value = 1.0 + d / value
     return value
-
-
-# ── order statistics ──────────────────────────────────────────────────────────────────────────────
-
-
-def median_interval(
-    values: Sequence[float], confidence: float = CONFIDENCE
-) -> tuple[float, float] | None:
-    """Return an interval that holds the median with at least ``confidence``.
-
-    None for too few values (under 6 for 95 %). Between the r-th smallest and the r-th largest value
-    lies the median of any continuous distribution with probability 1 − 2·P(Binomial(n, ½) < r).
-    Values are assumed to be independent of each other.
-    """
-    ordered, n = sorted(values), len(values)
-    tail, rank = 0.0, 0
-    while rank < n // 2:
-        tail += math.exp(
-            math.lgamma(n + 1) - math.lgamma(rank + 1) - math.lgamma(n - rank + 1) - n * math.log(2)
-        )
-        if 1 - 2 * tail < confidence:
-            break
-        rank += 1
-    return (ordered[rank - 1], ordered[n - rank]) if rank else None

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..probe.steps import median_interval
 from . import metrics
 from .config import LabConfig
-from .intervals import median_interval
 
 WARMUP_STEPS = 5
 """The first steps are not counted for the speed, because kernels are loaded and workspaces and

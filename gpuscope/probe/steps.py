@@ -9,7 +9,7 @@ import math
 import threading
 import weakref
 from collections import deque
-from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
+from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Tuple
 
 from .step_minutes import Minutes
 
@@ -22,6 +22,8 @@ because a new phase began.
 MAX_LOADS = 1024
 """Limit of the batches of one step whose loading times are kept."""
 MAX_OPTIMIZERS = 4096
+CONFIDENCE = 0.95
+"""How surely an interval holds what it is told of, in what the probe and the Lab measure."""
 
 
 class _Seen:
@@ -237,3 +239,25 @@ def quantile(ordered: List[float], share: float) -> float:
     if share == 0.5 and len(ordered) % 2 == 0:
         return (ordered[len(ordered) // 2 - 1] + ordered[len(ordered) // 2]) / 2
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def median_interval(
+    values: Sequence[float], confidence: float = CONFIDENCE
+) -> Optional[Tuple[float, float]]:
+    """Return an interval that holds the median with at least ``confidence``.
+
+    None for too few values: it takes 6 for 95 %. Between the r-th smallest and the r-th largest
+    value lies the median of any continuous distribution with probability 1 − 2·P(Binomial(n, ½) <
+    r). Values are assumed to be independent of each other.
+    """
+    ordered, n = sorted(values), len(values)
+    tail, rank = 0.0, 0
+    while rank < n // 2:
+        # by logarithms, because of many values the power is larger than any float
+        tail += math.exp(
+            math.lgamma(n + 1) - math.lgamma(rank + 1) - math.lgamma(n - rank + 1) - n * math.log(2)
+        )
+        if 1 - 2 * tail < confidence:
+            break
+        rank += 1
+    return (ordered[rank - 1], ordered[n - rank]) if rank else None

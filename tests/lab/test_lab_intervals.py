@@ -8,6 +8,7 @@ import random
 import pytest
 
 from gpuscope.lab import intervals
+from gpuscope.probe.steps import median_interval
 
 
 @pytest.mark.parametrize(
@@ -47,18 +48,6 @@ def test_a_single_pair_has_no_spread() -> None:
     assert intervals.separate([1.0, 2.0], [3.0])[1:] == (None, None)
 
 
-def test_medians_interval_by_hand() -> None:
-    # of six values the smallest and the largest hold the median with 1 − 2/64 = 96.9 %; five cannot
-    # reach 95 %
-    assert intervals.median_interval([3, 1, 2, 6, 5, 4]) == (1, 6)
-    assert intervals.median_interval([1, 2, 3, 4, 5]) is None
-    assert intervals.median_interval([]) is None
-    # n = 100: ranks 40 and 61, the usual table's
-    assert intervals.median_interval(list(range(1, 101))) == (40, 61)
-    low, high = intervals.median_interval(list(range(100_000)))  # type: ignore[misc]
-    assert 49_600 < low < 50_000 < high < 50_400
-
-
 def share(trials: int, hit: object) -> float:
     return sum(hit() for _ in range(trials)) / trials  # type: ignore[operator]
 
@@ -88,7 +77,7 @@ def test_intervals_hold_what_they_promise() -> None:
         sides = []
         for scale in (1.0, 1.5):
             steps = sorted(scale * math.exp(source.gauss(0, 0.2)) for _ in range(40))
-            sides.append(((steps[19] + steps[20]) / 2, *intervals.median_interval(steps)))
+            sides.append(((steps[19] + steps[20]) / 2, *median_interval(steps)))
         _, low, high = intervals.of_medians(*sides)
         return low <= 1.5 <= high
 

@@ -14,6 +14,7 @@ import pytest
 
 from gpuscope.probe import blob_file, history, rendezvous
 from gpuscope.probe.long_requests import Refusal
+from gpuscope.probe.steps import median_interval
 
 
 @pytest.fixture
@@ -100,7 +101,7 @@ def test_the_interval_of_a_median_is_the_narrowest_of_its_kind(n, rank):
         return sum(math.comb(n, k) for k in range(r, n - r + 1)) / 2**n
 
     assert holds(rank) >= confidence > holds(rank + 1)
-    assert history.median_interval(list(range(1, n + 1)), confidence) == (rank, n + 1 - rank)
+    assert median_interval(list(range(1, n + 1)), confidence) == (rank, n + 1 - rank)
 
 
 def test_the_price_holds_in_95_of_100_trials():

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from gpuscope.probe.steps import TAKEOVER, WINDOW, Steps, quantile
+from gpuscope.probe.steps import TAKEOVER, WINDOW, Steps, median_interval, quantile
 
 
 class Optimizer:
@@ -110,6 +110,18 @@ def test_a_dead_optimizer_is_not_kept_alive():
 )
 def test_quantiles(values, share, expected):
     assert quantile(values, share) == expected
+
+
+def test_medians_interval_by_hand():
+    # of six values the smallest and the largest hold the median with 1 − 2/64 = 96.9 %; five cannot
+    # reach 95 %
+    assert median_interval([3, 1, 2, 6, 5, 4]) == (1, 6)
+    assert median_interval([1, 2, 3, 4, 5]) is None
+    assert median_interval([]) is None
+    # n = 100: ranks 40 and 61, the usual table's
+    assert median_interval(list(range(1, 101))) == (40, 61)
+    low, high = median_interval(list(range(100_000)))  # type: ignore[misc]
+    assert 49_600 < low < 50_000 < high < 50_400
 
 
 def test_the_count_of_a_process_that_has_trained_before_goes_on_from_the_optimizers_own():

@@ -9,8 +9,8 @@ from statistics import fmean, median
 from typing import Any
 
 from ....errors import UserError
-from ....lab.intervals import median_interval
 from ....lab.ledger import Entry, entry_of
+from ....probe.steps import median_interval
 from ....store.blackbox import BoxReader, is_box
 from ....store.decode import decode
 from ....store.records import Record
