@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .fakes import DEVICE
+from .fakes import DEVICE, HALVES
 from .recorder import Recorder
 
 if TYPE_CHECKING:
     from .fakes import Fakes
 
 aten = torch.ops.aten
-_HALVES = (torch.float16, torch.bfloat16)
 FLASH_MAX_HEAD = 256
 CUDNN_FIRST = {(9, 0): 256, (10, 0): 128}
 """The compute capabilities for which torch 2.11 prefers cuDNN's kernel to flash attention, each
@@ -90,7 +89,7 @@ class Attention:
             return "math"
         if mask is not None and mask.stride(-1) != 1:
             return "math"
-        half = query.dtype in _HALVES and key.dtype == query.dtype == value.dtype
+        half = query.dtype in HALVES and key.dtype == query.dtype == value.dtype
         same = query.shape[-1] == key.shape[-1] == value.shape[-1]
         square = not causal or query.shape[-2] == key.shape[-2]
         heads = grouped or query.shape[:2] == key.shape[:2] == value.shape[:2]
@@ -174,7 +173,7 @@ def _plain(
     dtype = query.dtype
     if mask is not None and mask.dtype == torch.bool:
         mask = _added(mask, dtype)
-    if dtype in _HALVES and not _halves_allowed():
+    if dtype in HALVES and not _halves_allowed():
         query, key, value = query.float(), key.float(), value.float()
     root = (scale if scale is not None else query.shape[-1] ** -0.5) ** 0.5
     scaled = query * root  # torch's kernel holds it until its end
@@ -283,7 +282,7 @@ class Backward:
         grad, query, key, value = args[:4]
         recorder = fakes.recorder
         rows = query.numel() // max(1, query.shape[-1])
-        half = query.dtype in _HALVES
+        half = query.dtype in HALVES
 
         def scratch(name: str) -> None:
             sums = [] if half else [rows * value.shape[-1] * query.element_size(), 4 * rows]

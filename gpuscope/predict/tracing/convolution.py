@@ -18,6 +18,7 @@ from . import multiprocessors
 from .convolution_rules import OF_MODELS, relaid
 from .convolution_scratch import scratch_bytes
 from .convolution_sizes import SIZES, Shape
+from .fakes import HALVES
 from .recorder import Recorder
 from .reductions import buffer_bytes
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from .fakes import Fakes
 
 aten = torch.ops.aten
-_HALVES = (torch.float16, torch.bfloat16)
 _NEAR = 1.5
 """By what factor the number of samples may differ from a measured convolution."""
 _NEVER_SAMPLES, _NEVER_SIDE, _NEVER_AREA, _FEWEST_TILED = 3, 64, 4608, 16
@@ -152,7 +152,7 @@ class Convolutions:
         if grad.device.index is None or x.numel() == 0:
             return out
         if torch.backends.cudnn.benchmark:
-            fakes.doubt(BENCHMARK[x.dtype in _HALVES])
+            fakes.doubt(BENCHMARK[x.dtype in HALVES])
         if x.dim() == 5:
             fakes.doubt(VOLUMES)
         wide, narrow, direction = (grad, x, "forward") if transposed else (x, grad, "input")

@@ -24,6 +24,8 @@ from .recorder import BACKWARD, Recorder
 DEVICE = torch.device("cpu", 0)
 """The device that takes the GPU's place."""
 HOST = torch.device("cpu")
+HALVES = (torch.float16, torch.bfloat16)
+"""The types of half precision."""
 _META = torch.device("meta")
 SPARSE = ("Sparse tensors are counted as the dense tensors they were made from.", 3.0)
 SPARSE_MOVED = (

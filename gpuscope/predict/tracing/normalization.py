@@ -13,7 +13,7 @@ import torch
 from torch._guards import TracingContext
 from torch._prims_common import suggest_memory_format
 
-from .fakes import DEVICE
+from .fakes import DEVICE, HALVES
 from .recorder import Recorder
 from .reductions import buffer_bytes
 
@@ -21,14 +21,13 @@ if TYPE_CHECKING:
     from .fakes import Fakes
 
 aten = torch.ops.aten
-_HALVES = (torch.float16, torch.bfloat16)
 
 
 def with_statistics(fakes: Fakes, func: Any, args: Any, kwargs: Any) -> Any:
     """Apply torch's own fake, with statistics in fp32 where the CPU's are in half precision."""
     out, *statistics = fakes.dispatch(func, (), args, kwargs)
     return out, *[
-        torch.empty_like(kept, dtype=torch.float32) if kept.dtype in _HALVES else kept
+        torch.empty_like(kept, dtype=torch.float32) if kept.dtype in HALVES else kept
         for kept in statistics
     ]
 

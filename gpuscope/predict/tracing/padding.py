@@ -21,6 +21,7 @@ import torch
 
 from ...model.card_peaks import card_named
 from ..request import Doubt
+from .fakes import HALVES
 from .kernel_timing import flushed
 from .replaced import Replaced
 
@@ -33,7 +34,6 @@ CARDS = {
 }
 """The card that stands for each compute capability."""
 TRIED = "pad_mm"
-HALF = (torch.float16, torch.bfloat16)
 ALIGNED, MISALIGNED = (0.75, 0.6), ({2: 0.14, 4: 0.25, 8: 0.25}, {4: 0.18, 8: 0.15})
 """The share of the tensor cores' speed that products reach in half precision and with TF32.
 
@@ -72,7 +72,7 @@ def decided(mode: Any) -> Iterator[None]:
     replaced = Replaced()
 
     def should_pad(match: Any, a: Any, b: Any, op: Any, *_: Any) -> bool:
-        kind = int(a.dtype not in HALF)
+        kind = int(a.dtype not in HALVES)
         assert speeds is not None
         if kind and not torch.backends.cuda.matmul.allow_tf32:
             return False
@@ -92,7 +92,7 @@ def decided(mode: Any) -> Iterator[None]:
 
     if speeds is not None:
         utils = pad_mm.utils
-        replaced.change(utils, "get_device_tflops", lambda kind: speeds[kind not in HALF])
+        replaced.change(utils, "get_device_tflops", lambda kind: speeds[kind not in HALVES])
         replaced.change(utils, "get_gpu_dram_gbps", lambda: speeds[2])
     replaced.change(pad_mm, "_should_pad", should_pad)
     replaced.change(pad_mm, "check_device", lambda *_: True)
@@ -109,7 +109,7 @@ class Product:
 
     def __init__(self, sides: tuple[int, int, int], many: int, dtype: torch.dtype):
         self.sides, self._many, self._dtype = sides, many, dtype
-        self._kind = int(dtype not in HALF)
+        self._kind = int(dtype not in HALVES)
         multiple = (8, 4)[self._kind]
         self._alignment = min(math.gcd(side, multiple) * dtype.itemsize for side in sides)
         self._sizes = _sizes(sides)

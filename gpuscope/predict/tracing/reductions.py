@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from . import multiprocessors
+from .fakes import HALVES
 from .recorder import Recorder
 
 aten = torch.ops.aten
@@ -143,6 +144,6 @@ def _cast_bytes(x: Any, out: Any) -> int:
 
     Half-precision inputs are summed in fp32 without a copy.
     """
-    if x.dtype == out.dtype or x.dtype in (torch.float16, torch.bfloat16):
+    if x.dtype == out.dtype or x.dtype in HALVES:
         return 0
     return int(x.numel() * out.element_size())
