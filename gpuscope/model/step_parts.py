@@ -39,7 +39,8 @@ class StepParts:
     """The shares of a step, which add up to 1, the largest first.
 
     ``seconds`` are those of the step that they are shares of. ``words`` name them. ``basis`` says
-    of which time and of which ranks they are. ``of_ledger``: pauses between steps are among them.
+    of which time and of which ranks they are. ``of_ledger``: pauses between steps are among them,
+    and ``ledger`` has their lines of code.
     """
 
     shares: Mapping[str, float]
@@ -47,6 +48,7 @@ class StepParts:
     seconds: float | None
     basis: str
     of_ledger: bool
+    ledger: TimeLedger | None = None
 
 
 def ledger_of_steps(trainer: TrainerView) -> TimeLedger:
@@ -88,6 +90,7 @@ def step_parts(
             ledger.step_seconds,
             f"last {window_text(round(ledger.seconds))}{of}",
             True,
+            ledger,
         )
     shares = shares_of(ranks)
     if not shares:

@@ -538,10 +538,9 @@ async def test_what_an_older_probe_did_in_a_hang_stands_beside_the_parts_of_the_
         first = next(line for line in table if "▸" in line)
         assert "input" in first, "what it does now stands first"
         assert "483 µs" in first
-        assert "9.82 s" in first
+        assert " 98 % " in first
         step = next(line for line in table if "│   step " in line)
         assert "24.4 ms" in step
-        assert "10.0 s" in step
         for name in ("input", "compute", "optimizer", "other"):
             assert any(f"█ {name} " in line for line in table), "as in the legend of the chart"
 
@@ -568,11 +567,11 @@ async def test_the_steps_before_a_hang_and_the_hang_itself_are_one_table():
         rows = [line for line in screen[screen.index("IN HANG") :].splitlines() if "█ " in line]
         hung = next(line for line in rows if "input wait" in line)
         assert "210 ms" in hung, "a step before the hang"
-        assert "38.0 s" in hung, "the hang"
+        assert " 100 % " in hung, "the hang"
         other = next(line for line in rows if "backward pass" in line)
         assert "147 ms" in other
         assert " – " in other
-        assert "In hang  38.0 s, 100 % of it at data.py:88 __getitem__" in screen
+        assert "In hang  100 % of it at data.py:88 __getitem__" in screen
 
 
 @in_loop

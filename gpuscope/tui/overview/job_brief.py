@@ -1,8 +1,8 @@
 """The job under the cursor on a wide Overview: its ranks, where its steps go, what to do about it.
 
-It is the Job page in brief. In a hang the stack of the stuck rank stands beside the parts of the
-steps before; a recording has no stack. The texts are as high as they are long: below them the curve
-of a loss that moves has the rest.
+It is the Job page in brief. Beside the parts of a step stand the lines of code that take the time,
+and in a hang the stack of the stuck rank; a recording has no stack. The texts are as high as they
+are long: below them the curve of a loss that moves has the rest.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from ..cells import fit
 from ..charts.axes import loss_axis
 from ..charts.line import LineChart, Series
 from ..charts.trends import moves
+from ..shared.code_lines import CODE_TITLE, code_lines
 from ..shared.event_rows import event_lines
 from ..shared.step_split import tokens_of
 from ..theme import Glyphs
@@ -50,6 +51,8 @@ them: a higher one says no more.
 MOST_EVENTS, FEW_EVENTS = 12, 6
 """Lines of what happened at most, and above a curve."""
 BAR_CELLS = 40
+MOST_CODE, LEAST_CODE_CELLS = 8, 40
+"""Lines of code at most, and the cells of one while its panel has no size yet."""
 
 
 class JobBrief(Vertical):
@@ -77,6 +80,8 @@ class JobBrief(Vertical):
         self._ranks.can_focus = False
         self._ranks.add_class("panel")
         self._stack, self._split = Lines(classes="panel"), Lines(classes="panel")
+        self._asked = False
+        """Whether the stack of a rank is asked for; else its panel has the lines of code."""
         self._loss, self._memory = LineChart(classes="panel"), Lines(classes="panel")
         self._curve = Horizontal(classes="curve")
         self._about, self._events = Lines(classes="panel"), Lines(classes="panel events")
@@ -102,8 +107,8 @@ class JobBrief(Vertical):
             with Vertical(classes="left"):
                 yield self._ranks
                 with Horizontal(classes="below"):
-                    yield self._stack
                     yield self._split
+                    yield self._stack
             with Vertical(classes="right"):
                 yield self._about
                 yield self._events
@@ -114,7 +119,7 @@ class JobBrief(Vertical):
     @property
     def wanted(self) -> int:
         """The rows that its texts and a curve need; 0 where a stack uses all there are."""
-        if not self._key or self._stack.display:
+        if not self._key or self._asked:
             return 0
         if self._curve.display:
             return self._text_rows(FEW_EVENTS) + MOST_LOSS_ROWS
@@ -122,7 +127,8 @@ class JobBrief(Vertical):
 
     def _text_rows(self, events: int) -> int:
         """Return the rows in which all texts are whole, with so many lines of events at most."""
-        below = max(self._split.rows + FRAME_ROWS, LEAST_BELOW) if self._split.display else 0
+        told = max(self._split.rows, self._stack.rows * self._stack.display)
+        below = max(told + FRAME_ROWS, LEAST_BELOW) if self._split.display else 0
         left = len(self._ranks.rows) + RANKS_FRAME + below
         right = self._about.rows + min(self._event_rows, events) + 2 * FRAME_ROWS
         return max(left, right)
@@ -139,9 +145,10 @@ class JobBrief(Vertical):
         living = [t for t in job.trainers if t.gone is None]
         stall = find_stall(living)
         stuck = stall.behind[0] if stall is not None and stall.behind else None
-        asked = stuck is not None and self.session.replay is None
+        asked = self._asked = stuck is not None and self.session.replay is None
         parts = step_parts(living, host, self.session.history)
-        self._split.display, self._stack.display = parts is not None, asked
+        code = self._code_of(parts) if not asked else []
+        self._split.display, self._stack.display = parts is not None, asked or bool(code)
         below = self.query_one(".below")
         below.display = self._split.display or self._stack.display
         self._show_ranks(host, job, seconds, below.display, parts)
@@ -151,6 +158,9 @@ class JobBrief(Vertical):
             set_title(self._stack, f"{stack_title(stuck)}, which holds up the others")
             height, width = self._stack.size.height, self._stack.size.width
             self._stack.show(hung_lines(self.session, stuck, height, width))
+        elif code:
+            set_title(self._stack, CODE_TITLE)
+            self._stack.show(code)
         if parts is not None:
             self._show_parts(parts, stuck is not None)
         self._show_about(host, job)
@@ -173,6 +183,13 @@ class JobBrief(Vertical):
         self._ranks.styles.height = len(rows) + RANKS_FRAME if below else "1fr"
         many = len(job.trainers) > 1
         set_title(self._ranks, f"{job.title}: ranks" if many else f"{job.title}: its process")
+
+    def _code_of(self, parts: StepParts | None) -> list[Line]:
+        """Return the lines of code that take the time of a step, where they are known."""
+        if parts is None or parts.ledger is None:
+            return []
+        cells = max(self._stack.size.width, LEAST_CODE_CELLS)
+        return code_lines(parts.ledger, cells, self._stack.tokens.glyphs, MOST_CODE)
 
     def _show_parts(self, parts: StepParts, before: bool) -> None:
         what = "Where a step went before" if before else "Where a step goes"

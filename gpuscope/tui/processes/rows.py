@@ -60,7 +60,7 @@ WORDS_CELLS, MOST_WORDS, MOST_STATE, WORDS_STEP = 100, 40, 16, 4
 """The width from which on a table shows the reason behind the state; the most cells of both, and of
 the state alone; and the step by which both grow, so that other columns seldom move.
 """
-ROOMY_CELLS, ROOMY_SHARE = 130, 0.4
+ROOMY_CELLS, ROOMY_SHARE = 130, 0.45
 """From this width on the state with its reason may have such a share of the table: where a rank
 hangs is read to its end.
 """

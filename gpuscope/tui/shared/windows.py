@@ -14,7 +14,7 @@ WINDOWS = (15.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 
 LONG_WINDOWS = (*WINDOWS, 1800.0, 3600.0, 4 * 3600.0, 12 * 3600.0)
 """Those that somebody may choose, and that reach back to the last steps before a long hang."""
-STEPS_SHARE, LEAST_STEPS_SECONDS = 0.25, 15.0
+STEPS_SHARE, LEAST_STEPS_SECONDS = 0.1, 15.0
 """How much of the time of a hang is shown before it: its share of that, and at least so long."""
 
 

@@ -9,24 +9,19 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ...model.standstill import stands_still
-from ...model.step_colours import token_of
 from ...model.time_ledger import TimeLedger
 from ...text import styled
 from ...text.styled import Line
-from ...text.units import duration_text, percent_text
-from ...wire.clean import clean
-from ..cells import fit
+from ..shared.code_lines import CODE_TITLE, code_lines
 from ..theme import Glyphs
-from .text import PLACE_CELLS, look_lines, work_lines
+from .text import look_lines, work_lines
 
 if TYPE_CHECKING:
     from ...store.view import TrainerView
     from ..shell.session import Session
 
-GPU_TITLE, WORK_TITLE, CODE_TITLE = "On the GPU", "Work of a step", "Lines of code"
-MOST_LINES, LEAST_SHARE = 14, 0.005
-STACK_ROWS = 24
-STEP_CELLS, SHARE_CELLS = 9, 6
+GPU_TITLE, WORK_TITLE = "On the GPU", "Work of a step"
+MOST_LINES, STACK_ROWS = 14, 24
 
 
 def aside_lines(
@@ -49,35 +44,10 @@ def aside_lines(
     if ledger is None:
         return "", []
     on_gpu = any(one.definition.cuda for one in ranks)
-    hint = styled.hang_lines(look_lines() if on_gpu else work_lines(), cells)
-    code = code_lines(ledger, cells, glyphs)
+    hint: list[Line] = []
+    if not session.why_not("look"):
+        hint = styled.hang_lines(look_lines() if on_gpu else work_lines(), cells)
+    code = code_lines(ledger, cells, glyphs, MOST_LINES)
     if not code:
         return GPU_TITLE if on_gpu else WORK_TITLE, hint
-    return CODE_TITLE, [*code, [], *hint]
-
-
-def code_lines(ledger: TimeLedger, cells: int, glyphs: Glyphs) -> list[Line]:
-    """Return the lines of code that take the time, the longest first, with their row of the clock.
-
-    A line has the mark of its row, its time a step, its share of the clock and its place.
-    """
-    found = sorted(
-        ((seconds, place, row) for row in ledger.rows for place, seconds in row.places),
-        key=lambda one: -one[0],
-    )
-    out: list[Line] = []
-    for seconds, place, row in found[:MOST_LINES]:
-        share = seconds / ledger.seconds if ledger.seconds else 0.0
-        if share < LEAST_SHARE:
-            break
-        token = token_of(row.name)
-        each = duration_text(share * ledger.step_seconds) if ledger.step_seconds else ""
-        line: Line = [
-            (glyphs.fill(token), token),
-            (fit(each, STEP_CELLS, "right"), "text"),
-            (fit(percent_text(share), SHARE_CELLS, "right"), "text"),
-            (f"  {clean(place, PLACE_CELLS)}", "title"),
-            (f"  {row.words}", "muted"),
-        ]
-        out.append(styled.cut(line, cells, glyphs.ellipsis))
-    return out
+    return CODE_TITLE, [*code, *([[], *hint] if hint else [])]

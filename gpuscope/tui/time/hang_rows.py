@@ -14,14 +14,14 @@ from ...model.step_time import SPLIT_WORDS
 from ...model.time_ledger import WORDS, TimeLedger, during_hang, recent
 from ...store.view import TrainerView
 from ...text.styled import Line
-from ...text.units import DASH, brief_duration_text, percent_text, window_text
+from ...text.units import DASH, percent_text, window_text
 from ...wire.clean import clean
 from ..theme import Glyphs
 from ..widgets.bars import Bar
 from ..widgets.table import Cell, Column, TableRow
 from .rows import SPLIT, TOTAL
 
-IN_HANG, COLUMN_CELLS = "IN HANG", 9
+IN_HANG, COLUMN_CELLS = "IN HANG", 8
 AFTER_COLUMN = "share"
 """The column that the one of the hang stands behind."""
 LEAST_SHARE = 0.005
@@ -59,7 +59,7 @@ def hang_of(trainer: TrainerView) -> Hang | None:
 
 
 def with_hang(columns: Sequence[Column], hang: Hang | None) -> tuple[Column, ...]:
-    """Return the columns of a table of parts with one for the time that they took in the hang."""
+    """Return the columns of a table of parts with one for their shares of the hang."""
     if hang is None:
         return tuple(columns)
     column = Column("hang", hang.title, max(COLUMN_CELLS, len(hang.title)), align="right")
@@ -68,8 +68,9 @@ def with_hang(columns: Sequence[Column], hang: Hang | None) -> tuple[Column, ...
 
 
 def add_hang(rows: Sequence[TableRow], hang: Hang | None, glyphs: Glyphs) -> list[TableRow]:
-    """Return the rows of a table of parts with what each took in the hang.
+    """Return the rows of a table of parts with the share that each has of the hang.
 
+    Of a long hang the probe has only the last minutes: their seconds would not be those of it all.
     What it does now stands first. What the steps before did not do has a row of its own.
     """
     if hang is None:
@@ -79,7 +80,7 @@ def add_hang(rows: Sequence[TableRow], hang: Hang | None, glyphs: Glyphs) -> lis
     for one in hang.ledger.rows:
         name = SPLIT + FOLDED.get(one.name, REST) if marks else one.name
         if one.share >= LEAST_SHARE:
-            spent[name] = spent.get(name, 0.0) + one.seconds
+            spent[name] = spent.get(name, 0.0) + one.share
     known = {row.key for row in rows}
     new = [_new_row(name, glyphs) for name in spent if name not in known]
     total = [row for row in rows if row.key == TOTAL]
@@ -88,9 +89,9 @@ def add_hang(rows: Sequence[TableRow], hang: Hang | None, glyphs: Glyphs) -> lis
     most = max(spent.values(), default=0.0)
     out = []
     for row in (*parts, *total):
-        took = sum(spent.values()) if row.key == TOTAL else spent.get(row.key)
-        token = "title" if took == most or row.key == TOTAL else "text"
-        cell: Line = [(brief_duration_text(took), token) if took else (DASH, "faint")]
+        share = 1.0 if row.key == TOTAL else spent.get(row.key)
+        token = "title" if share == most or row.key == TOTAL else "text"
+        cell: Line = [(percent_text(share), token) if share else (DASH, "faint")]
         out.append(row._replace(cells={**row.cells, "hang": cell}))
     return out
 
@@ -110,7 +111,7 @@ def _new_row(name: str, glyphs: Glyphs) -> TableRow:
 
 
 def hang_lines(key: str, hang: Hang | None) -> list[Line]:
-    """Return what the details of a row say about the hang: how long, and at which line of code."""
+    """Return what the details of a row say about the hang: its share, and its line of code."""
     if hang is None:
         return []
     marks, name = key.startswith(SPLIT), key.removeprefix(SPLIT)
@@ -119,7 +120,7 @@ def hang_lines(key: str, hang: Hang | None) -> list[Line]:
     for row in own:
         if row.share >= LEAST_SHARE:
             at = f" at {clean(row.places[0][0], PLACE_CELLS)}" if row.places else ""
-            text = f"{brief_duration_text(row.seconds)}, {percent_text(row.share)} of it{at}"
+            text = f"{percent_text(row.share)} of it{at}"
             label = "In hang  " if hang.title == IN_HANG else f"{hang.title.capitalize()} "
             out.append([(label, "muted"), (text, "title")])
     return out

@@ -162,6 +162,8 @@ class MeasuredPanels(TimePanels):
         self, host: HostView, window: float, now: float | None, clock: float | None
     ) -> None:
         if self._load.display:
+            if not self._zoomed:  # the host may be looked at for a shorter time than its training
+                window = min(window, window_of(self.session, host, None))
             rows, ranks = self._load_rows, self._drawn_ranks
             found = loads(self.session, host, self._devices, ranks, window, rows)
             draw_loads(self._load, found, window, now, clock)
