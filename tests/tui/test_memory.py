@@ -15,7 +15,7 @@ from gpuscope.store.pending_requests import SourceError
 from gpuscope.store.store import Store
 from gpuscope.tui.app.app import GpuscopeApp
 from gpuscope.tui.background.view_state import ViewState
-from gpuscope.tui.charts.chart_series import allocator_layers
+from gpuscope.tui.charts.chart_series import process_layers
 from gpuscope.tui.shell.session import Session
 from gpuscope.wire import frames as f
 from tests.fakes import inside, jobs, views
@@ -318,10 +318,13 @@ async def test_on_a_cpu_a_category_has_one_colour_in_the_waterfall_and_in_the_ti
     app = make_app(views.cpu_only(), "memory")
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, "optimizer state")
-        allocator = app.session.host.trainers[0].allocators[0]
-        layers, _ = allocator_layers(app.session.history, allocator, 60.0)
+        trainer = app.session.host.trainers[0]
+        allocator = trainer.allocators[0]
+        layers, _ = process_layers(app.session.history, trainer.process, allocator, 60.0)
         drawn = {layer.label: layer.token for layer in layers}
-        assert {row.name: row.token for row in on_cpu(allocator)} == drawn
+        rows = {row.name: row.token for row in on_cpu(allocator)}
+        assert rows.items() <= drawn.items()
+        assert drawn.keys() - rows.keys() == {"rest of the process"}
 
 
 @in_loop
@@ -330,6 +333,12 @@ async def test_on_a_cpu_a_wide_tab_says_how_full_the_host_is_and_what_happened()
     async with app.run_test(size=(200, 60)) as pilot:
         screen = await until(pilot, "What happened", "started", "20.0 GiB of 32.0 GiB free")
         assert "Memory of the process" not in screen, "the line of the process says it"
+        assert "rest of the process" in screen, "the timeline has all of its resident memory"
+        screen = await until(pilot, "The host over", "CPU, ", "host memory")
+        left = [line[:100] for line in screen.splitlines()]
+        empty = [not line.strip(" │") for line in left]
+        runs = "".join("x" if one else " " for one in empty).split()
+        assert max(map(len, runs), default=0) <= 12, "even where no module is known"
 
 
 @in_loop

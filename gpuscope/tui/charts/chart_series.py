@@ -154,25 +154,42 @@ def _held_by(
     )
 
 
-def allocator_layers(
-    history: HistoryOf, allocator: AllocView, seconds: float
-) -> tuple[list[Layer], Sequence[float]]:
-    """Return what a trainer's categories were over time, on a CPU.
+COUNTED = (
+    ("parameters", "allocated", "parameter_bytes"),
+    ("optimizer state", "series6", "optimizer_state_bytes"),
+    ("gradients", "cached", "gradient_bytes"),
+    ("other models", "other", "other_model_bytes"),
+)
+"""What a probe counts of a trainer's memory where torch keeps no account, on a CPU."""
 
-    There no driver counts a total.
+
+def process_layers(
+    history: HistoryOf, process: int | None, allocator: AllocView | None, seconds: float
+) -> tuple[list[Layer], Sequence[float]]:
+    """Return what a process held over time on a CPU: what its probe counts, and the rest of it.
+
+    Without its process there is no total.
     """
-    first = history(allocator.id, "parameter_bytes", seconds)
-    names = (
-        ("parameters", "allocated", "parameter_bytes"),
-        ("optimizer state", "series6", "optimizer_state_bytes"),
-        ("gradients", "cached", "gradient_bytes"),
-        ("other models", "other", "other_model_bytes"),
-    )
-    layers = [
-        Layer(t, label, at_moments(history(allocator.id, c, seconds), first.seconds))
-        for label, t, c in names
-    ]
-    return [layer for layer in layers if any(layer.values)], first.seconds
+    rss = history(process, "rss_bytes", seconds) if process is not None else History()
+    if not rss.seconds and allocator is None:
+        return [], ()
+    whole = rss
+    if allocator is not None and not rss.seconds:
+        whole = history(allocator.id, "parameter_bytes", seconds)
+    layers, known = [], [0.0] * len(whole)
+    for label, token, column in COUNTED if allocator is not None else ():
+        assert allocator is not None
+        values = at_moments(history(allocator.id, column, seconds), whole.seconds)
+        known = [one + (more or 0.0) for one, more in zip(known, values, strict=True)]
+        layers.append(Layer(token, label, values))
+    layers = [layer for layer in layers if any(layer.values)]
+    if rss.seconds:
+        rest = [
+            None if size is None else max(0.0, size - part)
+            for size, part in zip(rss.values, known, strict=True)
+        ]
+        layers.append(Layer("driver", "rest of the process", rest))
+    return layers, whole.seconds
 
 
 def mean_over(

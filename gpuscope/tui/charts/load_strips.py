@@ -31,8 +31,8 @@ LOW_EIGHTHS = 5
 one wall of colour.
 """
 MOST_ROWS, LONG_CELLS, FEW_LANES, MOST_APART = 2, 90, 4, 3
-"""A higher lane says no more: only its wall of colour grows. A long one has one line where there
-are more than a few. So many lines are left free between two lanes at most.
+"""A higher lane says no more: only its wall of colour grows. A long one has one line, but for a few
+that have a page of their own. So many lines are left free between two lanes at most.
 """
 WASTED = "faint"
 """The token of a load without progress. It is no alarm, because words say what is wrong."""
@@ -80,6 +80,7 @@ class LoadStrips(TimedChart):
         self._lanes: tuple[Lane, ...] = ()
         self._window, self._now = 60.0, 0.0
         self._clock: float | None = None
+        self.few_may_be_high = False
 
     def show(
         self,
@@ -133,7 +134,8 @@ class LoadStrips(TimedChart):
         count = max(len(lanes), 1)
         inner = width - max((len(lane.label) for lane in lanes), default=0) - 1 - MEAN_CELLS
         axis = min(max(height - count, 0), 2)
-        most = MOST_ROWS if inner < LONG_CELLS or count <= FEW_LANES else 1
+        few = self.few_may_be_high and count <= FEW_LANES
+        most = MOST_ROWS if inner < LONG_CELLS or few else 1
         rows = min(max((height - axis) // count, 1), most)
         over = height - axis - rows * count
         apart = min(over // max(count - 1, 1), MOST_APART)

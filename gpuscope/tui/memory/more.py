@@ -9,6 +9,7 @@ from ...store.view import Entity, HostView
 from ...text.styled import Line
 from ...text.units import GIB, bytes_text, window_text
 from ..charts.trends import Trends, wanted_rows
+from ..shared.host_trends import host_readings
 from ..shared.process_trends import process_trends
 from ..shell.clock_at import clock_at
 from ..shell.keymap import key_of
@@ -30,10 +31,15 @@ if TYPE_CHECKING:
 LEAST_ROWS, FRAME, AXIS_ROWS = 5, 2, 2
 SECONDS, CHART_SECONDS = 1.0, 4.0
 """How often the counts and the chart are updated."""
-CHART_ROWS, HOST_ROWS = 8, 16
-"""With its frame: a chart is no lower. With both frames: the texts about a host and its events."""
-LEAST_MODULE_ROWS, MOST_MODULE_ROWS, MODULES_SECONDS = 4, 13, 600.0
-"""Lines of the largest modules, and how often a trainer is asked for them: a walk takes time."""
+CHART_ROWS, HOST_ROWS, EVENT_ROWS, HIGH_CHART_ROWS = 8, 16, 8, 18
+"""With its frame: a chart is no lower. With both frames: the texts about a host and its events.
+Lines of these events, where a chart is above them. With its frame: the chart of a host is no
+higher.
+"""
+LEAST_MODULE_ROWS, MOST_MODULE_ROWS, ROOMY_MODULE_ROWS, MODULES_SECONDS = 4, 13, 24, 600.0
+"""Lines of the largest modules, on a GPU and on a CPU, where less else is known; and how often a
+trainer is asked for them: a walk takes time.
+"""
 TITLE_CELLS = 52
 """From so many cells on the title says what the sizes of fixes rest on."""
 LEAST_POINTS = 20
@@ -64,7 +70,9 @@ class More:
         self._charted = False
         """Whether there is room for the chart."""
         self._of_gpus = False
-        """Whether it shows the memory of all GPUs."""
+        """Whether it shows the memory of all GPUs, or the load of a host without one."""
+        self._high = False
+        """Whether there is room for more than the highest chart of a host."""
         self._counted: tuple[object, list[Line]] = (None, [])
         self._drawn: object = None
 
@@ -97,7 +105,8 @@ class More:
             set_title(self.counts, "Allocator and process" if subject.device else "Process")
             self.counts.show(counts)
             rows -= len(counts) + FRAME
-        below = rows - FRAME - CHART_ROWS
+        on_cpu = subject.device is None
+        below = rows - FRAME - (HOST_ROWS if on_cpu else CHART_ROWS)
         modules = self._module_lines(subject, below, cells) if view != "modules" else []
         self.modules.display = bool(modules)
         if modules:
@@ -105,12 +114,11 @@ class More:
             self.modules.show(modules)
             self.modules.styles.height = len(modules) + FRAME
             rows -= len(modules) + FRAME
-        on_cpu = subject.device is None
         more = subject.allocator is not None or len(host.devices) > 1
         self._charted = rows >= CHART_ROWS and more and not on_cpu
         self.host.display = self.events.display = on_cpu and rows >= HOST_ROWS
         if self.host.display:
-            self._tell_of_host(host, subject, rows, cells)
+            self._charted = self._tell_of_host(host, subject, rows, cells)
         self.counts.styles.height = (
             len(counts) + FRAME if self._charted or self.host.display else "1fr"
         )
@@ -125,8 +133,8 @@ class More:
             self.fixes.styles.height = len(fixes) + FRAME
         return bool(counts) or self._charted
 
-    def _tell_of_host(self, host: HostView, subject: Subject, rows: int, cells: int) -> None:
-        """Say how full the host is and what happened to the training."""
+    def _tell_of_host(self, host: HostView, subject: Subject, rows: int, cells: int) -> bool:
+        """Say how full the host is and what happened; return whether a chart has room as well."""
         from ..shared.event_rows import event_lines
         from ..shared.host_text import host_lines
 
@@ -142,7 +150,13 @@ class More:
         events = known.of_job(job.key, until) if job is not None else []
         set_title(self.events, "What happened")
         left = rows - len(lines) - 2 * FRAME
-        self.events.show(event_lines(events, glyphs, left, cells, host.wall_seconds))
+        told = event_lines(events, glyphs, left, cells, host.wall_seconds)
+        charted = left - min(len(told), EVENT_ROWS) >= CHART_ROWS
+        told = told[:EVENT_ROWS] if charted else told
+        self.events.show(told)
+        self._high = left - len(told) > HIGH_CHART_ROWS
+        self.events.styles.height = len(told) + FRAME if charted and not self._high else "1fr"
+        return charted
 
     def _counts(self, host: HostView, subject: Subject, cells: int) -> list[Line]:
         """Return the lines about allocator and process, which are made anew once a second."""
@@ -172,7 +186,8 @@ class More:
             self._trees = answer.value, tree_of(answer.value)
         tree = self._trees[1]
         glyphs = self.modules.tokens.glyphs
-        return module_lines(tree, min(rows, MOST_MODULE_ROWS), cells, glyphs) if tree else []
+        most = MOST_MODULE_ROWS if subject.device is not None else ROOMY_MODULE_ROWS
+        return module_lines(tree, min(rows, most), cells, glyphs) if tree else []
 
     def hide(self) -> None:
         """Show none of it: the terminal is narrow, or a table is looked at."""
@@ -226,7 +241,8 @@ class More:
         points = subject.allocator.step_points if subject.allocator is not None else None
         steps = [*points.old, *points.recent] if points is not None else []
         by_step = len(steps) >= LEAST_POINTS
-        self._of_gpus = not by_step and subject.device is not None and len(host.devices) > 1
+        several = subject.device is None or len(host.devices) > 1
+        self._of_gpus = not by_step and several
         self._display_charts()
         moment = int((host.sampled_seconds or 0.0) / CHART_SECONDS)
         drawn = (
@@ -248,7 +264,13 @@ class More:
         if subject.device is not None:
             window = shown_seconds(self.session, host, subject.device, "used_bytes", window)
         now, clock = host.sampled_seconds, clock_at(self.session, host)
+        if subject.device is None and self._by_gpu is not None:
+            self._by_gpu.styles.height = HIGH_CHART_ROWS if self._high else "1fr"
+            set_title(self._by_gpu, f"The host over {window_text(window)}")
+            self._by_gpu.show(list(host_readings(self.session, host, window)), window, now, clock)
+            return
         if self._of_gpus and self._by_gpu is not None:
+            self._by_gpu.styles.height = "1fr"
             set_title(self._by_gpu, f"Memory in use by GPU{over}")
             self._by_gpu.show(self._of_each_gpu(host, subject, window), window, now, clock)
             return

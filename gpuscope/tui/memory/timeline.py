@@ -12,7 +12,7 @@ from math import inf
 from ...store.view import AllocView, DeviceView, Entity, History, HostView, Mark, TrainerView
 from ...text.process_name import short_script
 from ..charts.axes import fitted_seconds
-from ..charts.chart_series import allocator_layers, device_layers
+from ..charts.chart_series import device_layers, process_layers
 from ..charts.marks import Tick
 from ..charts.stacked import Layer, Peak
 from ..shell.session import Session
@@ -67,8 +67,8 @@ def timeline(
         top = allocator.number("peak_allocated_bytes") if allocator else None
         peak = Peak(top, "peak since the start") if top else None
     else:
-        assert allocator is not None
-        layers, seconds = allocator_layers(session.history, allocator, window)
+        process = trainer.process if trainer is not None else None
+        layers, seconds = process_layers(session.history, process, allocator, window)
         capacity = None
     steps = session.history(trainer.id, "step", window) if trainer else History()
     ids = {one.id for one in (trainer, allocator) if one is not None}

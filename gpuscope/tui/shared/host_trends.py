@@ -70,7 +70,7 @@ def host_trends(
         *power_trends(
             session, host.devices, device, seconds, max(rows - OTHERS, MOST_GPUS), not trainers
         ),
-        *_of_host(session, host, seconds),
+        *host_readings(session, host, seconds),
     ]
 
 
@@ -195,7 +195,8 @@ def power_trends(
         yield Trend(f"power, {len(sound)} GPUs", POWER, past, watts_text, top)
 
 
-def _of_host(session: Session, host: HostView, seconds: float) -> Iterator[Trend]:
+def host_readings(session: Session, host: HostView, seconds: float) -> Iterator[Trend]:
+    """Yield the load of the host's cores, and the memory in use."""
     cores = host.definition.cpu_count
     cpu = session.history(host.id, "cpu_percent", seconds)
     yield Trend(f"CPU, {cores or '?'} cores", CPU, cpu, share_text, 100.0)

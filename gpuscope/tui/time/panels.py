@@ -88,6 +88,7 @@ class TimePanels(Pane):
         self._chart: TimeChart | Trends = self._layers
         """The history of what a step is made of; of how long it takes where no more is known."""
         self._load = LoadStrips(id="time-load", classes="panel")
+        self._load.few_may_be_high = True
         self._load_rows = 0
         self._processes = ProcessPanel(session)
         self._events = Lines(id="time-events", classes="panel")

@@ -21,7 +21,7 @@ from ...model.valid_history import while_it_answers, while_it_steps
 from ...store.view import History, by_id
 from ...text.units import bytes_text, window_text
 from ..charts.axes import loss_axis
-from ..charts.chart_series import at_moments, thin
+from ..charts.chart_series import process_layers, thin
 from ..charts.line import LineChart, Series
 from ..charts.load_strips import LoadStrips
 from ..charts.stacked import Layer, Peak, StackedChart, TimeChart
@@ -278,7 +278,7 @@ class JobCharts(Grid):
         if "trends" in self.shown:
             draw_trends(self._trends, self.session, host, trainer, window, clock)
 
-    def _history(self, entity_id: int, column: str, window: float) -> History:
+    def _history(self, entity_id: int, column: str, window: float | None) -> History:
         """Return as many readings as the charts can show apart."""
         return thin(self.session.history(entity_id, column, window))
 
@@ -351,7 +351,7 @@ class JobCharts(Grid):
         peak = None
         on_cpu = allocator is None or allocator.definition.ordinal < 0
         if on_cpu:
-            layers, moments = self._process_layers(trainer, allocator, window)
+            layers, moments = process_layers(self._history, trainer.process, allocator, window)
             what = "Memory of the process"
             self._memory.show_empty("the memory of this process is not known yet")
         else:
@@ -396,33 +396,3 @@ class JobCharts(Grid):
         ]
         layers = [Layer("allocated", "allocated", highest), Layer("cached", "cached", cached)]
         return layers, thinned.seconds
-
-    def _process_layers(
-        self, trainer: TrainerView, allocator: AllocView | None, window: float
-    ) -> tuple[list[Layer], Sequence[float]]:
-        """Return what a process holds on the CPU, where torch keeps no account.
-
-        What the probe counts are parameters, gradients and states; the rest is the process's.
-        """
-        if trainer.process is None:
-            return [], ()
-        whole = self._history(trainer.process, "rss_bytes", window)
-        layers, known = [], [0.0] * len(whole)
-        for label, token, column in COUNTED if allocator is not None else ():
-            assert allocator is not None
-            history = self._history(allocator.id, column, window)
-            values = [value or 0.0 for value in at_moments(history, whole.seconds)]
-            known = [one + other for one, other in zip(known, values, strict=True)]
-            layers.append(Layer(token, label, values))
-        rest = [
-            None if size is None else max(0.0, size - part)
-            for size, part in zip(whole.values, known, strict=True)
-        ]
-        return [*layers, Layer("other", "rest of the process", rest)], whole.seconds
-
-
-COUNTED = (
-    ("parameters", "allocated", "parameter_bytes"),
-    ("gradients", "cached", "gradient_bytes"),
-    ("optimizer state", "series6", "optimizer_state_bytes"),
-)
