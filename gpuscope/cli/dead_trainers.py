@@ -5,17 +5,14 @@ The result is one line for ``gpuscope ps``.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from ..probe import blackbox, rendezvous
-from ..wire import boxes as format_of_boxes
+from ..probe import blackbox
 
 RECENT_SECONDS = 86400.0
 _SENT = re.compile(r" signal (?!STOP|CONT)[A-Z0-9]+ to pid (\d+) \(start (\d+), .*: sent$", re.M)
@@ -28,7 +25,7 @@ def boxes(directory: str | Path | None = None) -> list[tuple[float, Path]]:
     Each is (wall-clock time of the last write, path). Trainers that their user ended are left out.
     Never raises.
     """
-    place = Path(directory or os.environ.get("GPUSCOPE_BLACKBOX_DIR") or rendezvous.directory())
+    place = Path(directory or blackbox.directory())
     found: list[tuple[float, Path]] = []
     try:
         for path in place.glob("*.box"):
@@ -75,24 +72,13 @@ def was_ended_by_its_user(path: Path) -> bool:
     Only the part of the box that is needed for this is read.
     """
     from ..model.job_ends import end_of_box, may_end_silently
-    from ..store.blackbox import trainer_of
+    from ..store.blackbox import last_words, trainer_of
 
     ended = last_words(path)
     if ended is not None:
         return end_of_box(ended).word == "stopped"
     trainer = trainer_of(path)
     return trainer is not None and may_end_silently(trainer.script)
-
-
-def last_words(path: Path) -> dict[str, Any] | None:
-    """Return what the trainer of a box wrote down of its end; None for nothing. Never raises."""
-    try:
-        with open(path, "rb") as file:
-            payload = format_of_boxes.read_header(file.read(format_of_boxes.SLOTS_OFFSET))
-        ended: Any = json.loads(payload).get("ended") if payload is not None else None
-    except (OSError, ValueError, AttributeError, RecursionError):
-        return None
-    return ended if isinstance(ended, dict) else None
 
 
 def line(directory: str | Path | None = None) -> str:
@@ -118,6 +104,7 @@ def ended(directory: str | Path | None = None) -> str:
 
 def _count(found: Sequence[tuple[float, Path]]) -> str:
     from ..model.job_ends import counts_text, end_of_box
+    from ..store.blackbox import last_words
 
     how = counts_text([end_of_box(last_words(path)) for _, path in found])
     if len(found) == 1:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import signal
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
-from ..store.view import Gone, JobView, ProcView, TrainerView
+from ..store.view import Gone, HostView, JobView, ProcView, TrainerView
+from ..text.units import age_text
 from ..wire.frames import (
     AFTER_OUT_OF_MEMORY,
     DETACHED,
@@ -24,6 +25,7 @@ from ..wire.frames import (
 from .ranks import names_of
 
 Word = Literal["ended", "stopped", "failed", "out of memory", "killed", "left"]
+Kind = Literal["ok", "muted", "warn", "bad"]
 CAUSES: tuple[Word, ...] = ("stopped", "out of memory", "failed", "killed", "left", "ended")
 """Words for an end; the first of these explains the other ends of the same job."""
 NOTHING_SENT: Mapping[int, str] = MappingProxyType({})
@@ -52,7 +54,7 @@ _UNASKED = re.compile(
     r"|\bgpuscope[./]lab[./](worker|rank)\b|^gpuscope lab$"
 )
 _SIGNAL = re.compile(r"killed by signal (\d+)")
-_GRAVITY = ("bad", "warn", "muted", "ok")
+_GRAVITY: tuple[Kind, ...] = ("bad", "warn", "muted", "ok")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class End:
     """
 
     word: Word
-    kind: Literal["ok", "muted", "warn", "bad"]
+    kind: Kind
     text: str = ""
     how: str = ""
 
@@ -94,12 +96,29 @@ def job_end(job: JobView, sent: Mapping[int, str] = NOTHING_SENT) -> End | None:
     """
     if end_of(job) is None:
         return None
-    ends = [
-        how_it_ended(gone, sent.get(one.definition.pid, ""))
+    ends = [end for _, end in _judged(job, sent)]
+    return min(ends, key=_as_cause)
+
+
+def first_to_fail(
+    job: JobView, sent: Mapping[int, str] = NOTHING_SENT
+) -> TrainerView | ProcView | None:
+    """Return the rank whose end explains that of its job; None while anything of it lives."""
+    if end_of(job) is None:
+        return None
+    return min(_judged(job, sent), key=lambda one: _as_cause(one[1]))[0]
+
+
+def _judged(job: JobView, sent: Mapping[int, str]) -> list[tuple[TrainerView | ProcView, End]]:
+    return [
+        (one, how_it_ended(gone, sent.get(one.definition.pid, "")))
         for one, gone in _ends(job)
         if gone is not None
     ]
-    return min(ends, key=lambda end: (CAUSES.index(end.word), not end.how))
+
+
+def _as_cause(end: End) -> tuple[int, bool]:
+    return CAUSES.index(end.word), not end.how
 
 
 def ending_text(trainers: Sequence[TrainerView]) -> str:
@@ -146,15 +165,22 @@ def counts_text(ends: Sequence[End], brief: bool = False) -> str:
     With ``brief`` it is not said by which signal.
     """
     ranked = sorted(ends, key=lambda end: (_GRAVITY.index(end.kind), CAUSES.index(end.word)))
-    names = (
-        (end.how or ("without an error" if end.kind == "ok" else "in an unknown way"))
-        if end.word == "ended"
-        else end.word
-        if brief
-        else end.phrase
-        for end in ranked
-    )
-    return ", ".join(f"{count} {name}" for name, count in Counter(names).items())
+    names = Counter(_counted(end, brief) for end in ranked)
+    return ", ".join(f"{count} {name}" for name, count in names.items())
+
+
+def _counted(end: End, brief: bool) -> str:
+    """Return the name under which an end is counted, after a number."""
+    if end.word == "left":
+        return "no longer watched"
+    if end.word == "ended":
+        return end.how or ("without an error" if end.kind == "ok" else "in an unknown way")
+    return end.word if brief else end.phrase
+
+
+def gravest_of(ends: Sequence[End]) -> Kind:
+    """Return how grave the worst of some ends is."""
+    return min((end.kind for end in ends), key=_GRAVITY.index, default="ok")
 
 
 def _ends(job: JobView) -> list[tuple[TrainerView | ProcView, Gone | None]]:
@@ -258,3 +284,24 @@ def last_state(job: JobView) -> list[str]:
         *([f"step {min(steps):,.0f}"] if steps else []),
         *([f"loss {losses[0]:.4g}"] if losses else []),
     ]
+
+
+def start_of(host: HostView, job: JobView) -> float | None:
+    """Return when the first process of a job was started, on the wall clock."""
+    wanted: Collection[int | None] = {t.process for t in job.trainers} | {
+        p.id for p in job.processes
+    }
+    starts = [
+        p.definition.start_time
+        for p in host.processes
+        if p.id in wanted and p.definition.start_time is not None
+    ]
+    return min(starts, default=None)
+
+
+def lived_text(host: HostView, job: JobView) -> str:
+    """Return for how long a job ran that has ended, such as ``after 3h 20m``; "" if not known."""
+    over, started = end_of(job), start_of(host, job)
+    if over is None or over.wall_seconds is None or started is None:
+        return ""
+    return f"after {age_text(over.wall_seconds - started)}"

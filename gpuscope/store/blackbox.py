@@ -192,7 +192,7 @@ class _Stream:
                 data[name] = ended[name][:2000]
         last_words = words.removeprefix(EXITED)
         self._put(Event(self._trainer_id, "note", self._last, last_words, dict(data)))
-        for number, row in enumerate(_stack(ended)):
+        for number, row in enumerate(stack_of(ended)):
             self._clock(self._last + 1_000_000)  # in the order in which a reader lists them
             self._put(
                 Event(
@@ -266,6 +266,20 @@ def _wire_lines(data: bytes, nonce: bytes) -> Iterator[bytes]:
     for record in sorted(records):
         if len(records[record]) == parts_of[record]:
             yield b"".join(records[record][part] for part in sorted(records[record])).rstrip(b"\n")
+
+
+def last_words(path: str | Path) -> dict[str, Any] | None:
+    """Return what the trainer of a box wrote down of its end; None for nothing.
+
+    Only the header is read. Nothing is raised.
+    """
+    try:
+        with open_regular(path) as file:
+            payload = boxes.read_header(file.read(boxes.SLOTS_OFFSET))
+        ended: Any = json.loads(payload).get("ended") if payload is not None else None
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return None
+    return ended if isinstance(ended, dict) else None
 
 
 def trainer_of(path: str | Path) -> TrainerDef | None:
@@ -352,11 +366,11 @@ def end_reason(ended: Mapping[str, Any] | None) -> str:
 
 def own_place(ended: Mapping[str, Any]) -> str:
     """Return the innermost line of the user's own code in the stack of an end, "" for none."""
-    rows = _stack(ended)
+    rows = stack_of(ended)
     return next((row for row in rows if is_own(row.rpartition(":")[0])), next(iter(rows), ""))
 
 
-def _stack(ended: Mapping[str, Any]) -> list[str]:
+def stack_of(ended: Mapping[str, Any]) -> list[str]:
     rows = ended.get("stack")
     out = []
     for row in rows[:16] if isinstance(rows, list) else []:

@@ -152,6 +152,7 @@ def test_jobs_that_have_ended_are_listed_the_newest_first():
     frames = sample_at(frames, 10.0)
     host = host_of(frames)
     assert [line.cells["job"][0] for line in job_lines(host)] == [
+        "3 ended, the last 1 s ago: ",
         "third.py",
         "first.py",
         "second.py",

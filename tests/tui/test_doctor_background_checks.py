@@ -264,11 +264,11 @@ def test_a_death_is_marked_until_it_was_seen_whatever_ended_the_trainer():
     for pid, found in ((9, end), (10, killed)):
         watch._take_report("left", Report(findings=(found,)), left(pid, time.time() - pid))
     assert [case.kind for case in watch.cases] == ["left", "left"]
-    assert watch.counts() == (1, 1, "2 failed")
+    assert watch.counts() == (1, 1, (FAILED, FAILED))
     watch.see_deaths()
-    assert watch.counts() == (0, 0, "")
+    assert watch.counts() == (0, 0, ())
     watch._take_report("left", Report(), left(11, time.time(), end_of_box(None)))
-    assert watch.counts() == (0, 1, "1 without a message"), "it ended after that"
+    assert watch.counts() == (0, 1, (end_of_box(None),)), "it ended after that"
 
 
 def test_a_job_that_is_killed_while_it_is_watched_is_marked_and_one_that_was_stopped_is_not():

@@ -427,7 +427,7 @@ async def test_while_the_screen_is_paused_nothing_is_judged():
         feed(app, *growing())
         await pilot.pause(0.1)
         assert "Nothing wrong was found." in text(app)
-        assert app.session.found == (0, 0, "")
+        assert app.session.found == (0, 0, ())
 
 
 # ── keys ──────────────────────────────────────────────────────────────────────────────────────────
@@ -665,7 +665,7 @@ def test_what_was_found_on_one_host_is_not_told_of_another(monkeypatch):
         assert "dead" in look(first)
         here[0] = False
         assert look(silent) == []
-        assert watch.counts() == (0, 0, "")
+        assert watch.counts() == (0, 0, ())
         assert watch.report.examined == ()
         assert look(second) == ["of second"]
         assert look(None) == []

@@ -8,7 +8,7 @@ from gpuscope.model.step_parts import StepParts
 from gpuscope.model.step_time import SPLIT_WORDS
 from gpuscope.text import styled
 from gpuscope.tui.overview.job_list import HEADINGS, JobList, columns_in, narrowed
-from gpuscope.tui.shared.job_rows import JobLine, _fold_ended
+from gpuscope.tui.shared.job_rows import JobLine, _parted
 from gpuscope.tui.shared.step_split import all_named, split_bar, split_pieces
 from gpuscope.tui.theme import UNICODE
 from tests.fakes import views
@@ -46,20 +46,21 @@ class Chosen(JobList):
 
 
 def test_why_a_job_ended_goes_on_in_a_second_line_under_the_cursor_only():
-    why = [("killed 14:14:20: SIGKILL; often the kernel's OOM killer", "bad")]
+    why = [("killed by SIGKILL 14:14:20: often the kernel's OOM killer", "bad")]
     ended = line("train.py", span=why, over=True)
     jobs, chosen = JobList(), Chosen()
     for one in (jobs, chosen):
         one.show([ended])
     assert jobs.wanted(76, full=True) == jobs.wanted(76, full=False)
     (below,) = chosen._below(ended, 76, full=True)
-    assert styled.plain(below).strip() == "OOM killer"
+    assert styled.plain(below).strip() == "kernel's OOM killer"
 
 
 def test_the_job_with_a_problem_is_first_and_what_ended_is_last():
     ended = line("ended.py", notes=[[("killed", "bad")]], over=True)
     lines = [ended, line("well.py"), line("stuck.py", kind="bad")]
-    order = [one.cells["job"][0] for one in _fold_ended(lines, ["k"])]
+    living, over = _parted(lines, ["k"])
+    order = [one.cells["job"][0] for one in (*living, *over)]
     assert order == ["stuck.py", "well.py", "ended.py"]
 
 

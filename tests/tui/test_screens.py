@@ -15,7 +15,7 @@ from gpuscope.tui.theme import Tokens
 from gpuscope.wire import frames as f
 from tests.fakes import views
 from tests.recordings import REDACTED
-from tests.tui.pilot import feed, in_loop, make_app, until
+from tests.tui.pilot import at_the_jobs, feed, in_loop, make_app, until
 from tests.tui.snapshots import SIZES, check, grid, text
 
 SCENARIOS = {
@@ -377,18 +377,29 @@ async def test_a_lost_device_is_named_above_any_number_of_jobs():
 
 
 @in_loop
-async def test_of_many_jobs_that_ended_only_the_last_are_shown():
+async def test_jobs_that_ended_are_one_line_that_enter_opens():
     frames = views.crowd()
     for i in (120, 121):
         frames += [
             f.Event(i + n, "gone", int((views.END + i) * 1e9), "killed by signal 9")
             for n in (0, 100, 200, 300)
         ]
-    screen = await shown(frames, wanted="SIGKILL")
-    for name in ("train1.py", "train0.py"):
-        line = next(line for line in screen.splitlines() if name in line)
-        assert "OOM killer" in line
-    assert screen.index("train1.py") < screen.index("train0.py")
+    app = make_app(frames)
+    async with app.run_test(size=(80, 24)) as pilot:
+        folded = "2 ended, the last just now: 2 killed by SIGKILL"
+        screen = await until(pilot, folded, absent="train0.py")
+        assert screen.index("lin") < screen.index(folded), "what runs comes first"
+        await at_the_jobs(pilot)
+        await pilot.press("end")
+        await until(pilot, f"▸ {folded}", "Enter: list each")
+        await pilot.press("enter")
+        screen = await until(pilot, "Enter: fold them", "train1.py", "train0.py")
+        for name in ("train1.py", "train0.py"):
+            line = next(line for line in screen.splitlines() if name in line)
+            assert "killed by SIGKILL" in line
+        assert screen.index("train1.py") < screen.index("train0.py")
+        await pilot.press("enter")
+        await until(pilot, f"▸ {folded}", absent="train0.py")
 
 
 @in_loop

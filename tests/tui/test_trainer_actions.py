@@ -430,6 +430,27 @@ def one_dead_one_alive() -> list[f.Frame]:
 
 
 @in_loop
+async def test_no_key_on_the_line_of_jobs_that_ended_acts_on_one_that_lives():
+    frames = jobs.ranks(3, seconds=6.0)
+    for frame in frames:
+        if isinstance(frame, f.Def) and frame.trainer is not None:
+            frame.trainer.job, frame.trainer.world_size = f"job-{frame.trainer.rank}", 1
+    end = int((views.END + 1) * 1e9)
+    ends = [f.Event(one, "gone", end, f.NO_LAST_WORDS) for one in (100, 101, 300, 301)]
+    app, source = make([*frames, *ends], snapshot=gives({}), stacks=gives({}), profile=gives({}))
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, "2 ended, the last just now: 2 without a message")
+        await at_the_jobs(pilot)
+        await pilot.press("end")
+        for key, label in KEYS_ON_A_TRAINER.items():
+            if key != "H":
+                await pilot.press(key)
+                await until(pilot, f"{label}: pid 4820", "has ended")
+                assert len(app.screen_stack) == 1
+        assert source.asked == []
+
+
+@in_loop
 async def test_no_key_on_a_job_that_ended_acts_on_another_that_lives():
     everything = dict.fromkeys(("snapshot", "profile", "history", "stacks"), gives({}))
     app, source = make(one_dead_one_alive(), **everything)

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...doctor.finding import Finding, Report
-from ...model.job_ends import NOTHING_SENT, End, counts_text
+from ...model.job_ends import NOTHING_SENT, End
 from .checks import Aside
 from .finding_history import Case, FindingHistory, Kind, pid_of, sort_cases
 from .unseen_deaths import DeadTrainer, UnseenDeaths
@@ -280,13 +280,9 @@ class DoctorWatch:
         return self._local_deaths()[::-1]
 
     @property
-    def unexplained(self) -> tuple[str, ...]:
-        """Trainers that ended of something no rule knows: which and how, the newest first."""
-        return tuple(
-            one.words
-            for one in reversed(self._local_deaths())
-            if one.words and not one.report.findings
-        )
+    def unexplained(self) -> tuple[DeadTrainer, ...]:
+        """Trainers that ended of something no rule knows, the newest first."""
+        return tuple(one for one in self.deaths if not one.report.findings)
 
     @property
     def ended_here(self) -> str:
@@ -298,8 +294,8 @@ class DoctorWatch:
         """Whether a job stands still now."""
         return any(one.grave and one.finding.cause.startswith("stall.") for one in self.cases)
 
-    def counts(self) -> tuple[int, int, str]:
-        """Return the problems and warnings that hold, and of unseen deaths how many ended how.
+    def counts(self) -> tuple[int, int, tuple[End, ...]]:
+        """Return the problems and warnings that hold, and how jobs ended badly, unseen.
 
         An unseen death is also a problem where that is known to have ended the trainer, else a
         warning.
@@ -310,8 +306,7 @@ class DoctorWatch:
         unseen = ends.keys()
         problems = len(unseen & {case.pid for case in grave_ends})
         warnings = graves.count("warning") + len(unseen) - problems
-        told = counts_text([*ends.values()], brief=True)
-        return graves.count("problem") + problems, warnings, told
+        return graves.count("problem") + problems, warnings, tuple(ends.values())
 
     def see_deaths(self) -> None:
         """The screen has shown how trainers ended: they are no news any more."""

@@ -7,7 +7,7 @@ recording.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,10 +15,9 @@ from ...doctor.finding import SEVERITY_TOKENS
 from ...model.alerts import Alerts
 from ...model.alerts_settings import AlertSettings
 from ...model.device_state import silence
-from ...model.job_ends import End, end_of, job_end, last_state
+from ...model.job_ends import End, end_of, job_end, last_state, lived_text, start_of
 from ...store.view import by_key
 from ...text.ranges import compact_ranges, ranges_text, spans
-from ...text.units import age_text
 from .event_entry import event_entry
 from .log_entry import FOUND, NO_LONGER, NOTICED, PROBE_LOST, RUNNING, SOLVED, LogEntry, name_of_job
 
@@ -48,7 +47,7 @@ class Journal:
     def __init__(self) -> None:
         self.entries: dict[str, LogEntry] = {}
         self._events: object = None
-        self._jobs: dict[str, tuple[int, End | None]] = {}
+        self._jobs: dict[str, tuple[int, End | None, float | None]] = {}
         self._undated: set[str] = set()
         """Jobs whose start time is not known yet."""
         self._cases: dict[int, bool] = {}
@@ -99,7 +98,7 @@ class Journal:
         members = len(job.trainers) or len(job.processes)
         over, end = end_of(job), job_end(job, stopped)
         known = self._jobs.get(job.key)
-        state = (members, end)
+        state = (members, end, over.wall_seconds if over is not None else None)
         if known == state and f"j/{job.key}" not in self._undated:
             return
         started = start_of(host, job)
@@ -124,9 +123,8 @@ class Journal:
                 self.changes += 1
             return
         when = over.wall_seconds if over.wall_seconds is not None else now
-        lived = f"after {age_text(when - started)}" if started is not None else ""
         how = ": ".join(part for part in (end.how, end.text) if part)
-        text = " · ".join(part for part in (how, *last_state(job), lived) if part)
+        text = " · ".join(part for part in (how, *last_state(job), lived_text(host, job)) if part)
         token = END_TOKENS[end.kind]
         word = PROBE_LOST if end.word == "left" else end.word
         self.add(LogEntry(when, "jobs", word, who, text, token, serial, place, job.key))
@@ -272,19 +270,6 @@ class Journal:
 
 
 # ── words ──
-
-
-def start_of(host: HostView, job: JobView) -> float | None:
-    """Return when the first process of a job was started, on the wall clock."""
-    wanted: Collection[int | None] = {t.process for t in job.trainers} | {
-        p.id for p in job.processes
-    }
-    starts = [
-        p.definition.start_time
-        for p in host.processes
-        if p.id in wanted and p.definition.start_time is not None
-    ]
-    return min(starts, default=None)
 
 
 def about_job(host: HostView, job: JobView) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -105,8 +106,10 @@ def about(
         out += event_lines(over, glyphs, HISTORY_LINES, cells, host.wall_seconds)
     if watch.unexplained:
         out += [[], [("Ended with an error of their own", "accent")]]
-        for text in watch.unexplained[:MOST_ENDED]:
-            out += styled.hang([("  · ", "muted")], [(text, "muted")], cells)
+        for one in watch.unexplained[:MOST_ENDED]:
+            out += styled.hang([("  · ", "muted")], [(one.words, "muted")], cells)
+            command = f"gpuscope replay {shlex.quote(one.path)}"
+            out += styled.hang([("    ", "muted")], [(command, "accent")], cells)
     return out
 
 

@@ -1,4 +1,7 @@
-"""Where the cursors of the Overview begin: on what is selected, else on the worst."""
+"""Where the cursors of the Overview begin, and what Enter opens in the list of jobs.
+
+They begin on what is selected, else on the worst.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,13 @@ from typing import TYPE_CHECKING
 
 from ...store.view import by_key
 from ..shell.selection import device_of, keys_of, on_device
+from .job_list import JobList, has_ranks
 
 if TYPE_CHECKING:
     from ...store.view import HostView, TrainerView
     from ..shell.session import Session
+    from ..widgets.program import Program
     from ..widgets.table import LiveTable
-    from .job_list import JobList
 
 TAB = "overview"
 
@@ -28,6 +32,38 @@ def choose_job(jobs: JobList, host: HostView, session: Session) -> None:
     trainer = rank_at_cursor(jobs, host)
     if trainer is not None:
         session.selection.choose(*keys_of(host, trainer))
+
+
+def opens(jobs: JobList, host: HostView) -> str:
+    """Return what Enter opens in the list of jobs, "" where it opens nothing."""
+    from ..shared.job_rows import USER
+
+    line = jobs.current
+    if line is None:
+        return ""
+    if line.folds:
+        return "fold them" if jobs.shows_ended else "list each"
+    if line.key.startswith(USER):
+        return f"processes of {line.key.removeprefix(USER)}"
+    return "ranks" if has_ranks(host, line.key) else "readings"
+
+
+def open_line(jobs: JobList, host: HostView, session: Session, program: Program) -> None:
+    """Open the line under the cursor: a job's ranks, a user's processes, what ended."""
+    from ..shared.job_rows import USER
+
+    line = jobs.current
+    if line is None:
+        return
+    if line.folds:
+        jobs.toggle_ended()
+    elif line.key.startswith(USER):
+        session.state.process_filter = line.key.removeprefix(USER)
+        program.open("processes")
+    elif has_ranks(host, line.key):
+        program.open("job", line.key)
+    elif line.entity is not None:
+        program.open("readings", line.entity.key)
 
 
 def begin(jobs: JobList, devices: LiveTable, host: HostView, session: Session) -> str:

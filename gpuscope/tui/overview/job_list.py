@@ -137,6 +137,8 @@ class JobList(Painted, can_focus=True):
         """Whether somebody has chosen a line."""
         self._empty: frozenset[str] = frozenset()
         """Columns with nothing in any row."""
+        self._shown_ended = False
+        """Whether each job that ended has a line of its own below the one for all of them."""
         self.roomy = False
         """Whether there is room for what a step is made of below each job."""
         self._in_full = False
@@ -152,6 +154,9 @@ class JobList(Painted, can_focus=True):
         ``extra`` are free lines below the jobs and scroll with them; ``above`` stand before
         them and stay.
         """
+        at = next((i for i, line in enumerate(lines) if line.folds), len(lines))
+        if not self._shown_ended:
+            lines = lines[: at + 1]
         free = tuple(tuple(line) for line in extra), tuple(tuple(line) for line in above)
         if (tuple(lines), *free) == (self._lines, self._extra, self._above):
             self._lines = tuple(lines)  # the entities behind them are new
@@ -232,6 +237,15 @@ class JobList(Painted, can_focus=True):
         """Whether a job stands still, runs out of memory or has lost a device."""
         return any(line.kind == "bad" and not line.over for line in self._lines)
 
+    @property
+    def shows_ended(self) -> bool:
+        """Whether each job that ended has a line of its own."""
+        return self._shown_ended
+
+    def toggle_ended(self) -> None:
+        """List each job that ended, or fold them; the next :meth:`show` does it."""
+        self._shown_ended = not self._shown_ended
+
     def place_of(self, key: str | None) -> int | None:
         """Return the place of the line with this key, None where there is none."""
         return next((i for i, line in enumerate(self._lines) if line.key == key), None)
@@ -301,6 +315,9 @@ class JobList(Painted, can_focus=True):
 
     def _span_room(self, line: JobLine, width: int) -> tuple[int, int]:
         """Return where the text beside an ended job begins, and how many cells it has."""
+        if line.folds:
+            begins = 2 + text_cells(line.cells["job"][0])
+            return begins, max(20, width - begins)
         title = max(self._columns(width)[1], SPAN_TITLE)
         where = max(8, text_cells(line.cells.get("gpu", ("", ""))[0]))
         begins = 2 + title + 1 + where + 2
@@ -363,7 +380,10 @@ class JobList(Painted, can_focus=True):
         shown = narrowed(columns_in(width, self._empty), self._lines, width - 2)
         title = min(MOST_TITLE, width - 2 - sum(cells + 1 for _, cells, _ in shown))
         if all(line.span for line in self._lines):  # no column stands below a title
-            longest = max((text_cells(line.cells["job"][0]) for line in self._lines), default=0)
+            longest = max(
+                (text_cells(line.cells["job"][0]) for line in self._lines if not line.folds),
+                default=0,
+            )
             title = min(title, max(SPAN_TITLE, longest + SIGN_CELLS))
         return shown, title
 
@@ -413,6 +433,13 @@ class JobList(Painted, can_focus=True):
             sign = [(f"{getattr(tokens.glyphs, line.kind)} ", line.kind)]
         cells = (max(title, SPAN_TITLE) if line.span else title) - styled.cells(sign)
         out = [(f"{cursor} ", "accent"), *sign, (fit(text, cells), token)]
+        if line.folds:
+            out = [(f"{cursor} ", "accent"), (text, token)]
+            left = max(0, room - styled.cells(out))
+            return [
+                *out,
+                *(styled.wrap(line.span, left)[0] if goes_on else styled.cut(line.span, left)),
+            ]
         if line.span:
             where, where_token = line.cells.get("gpu", ("", "text"))
             out.append((" " + fit(where, 8, "right") + "  ", where_token))

@@ -23,10 +23,10 @@ from ..shell.session import Session
 from ..widgets.pane import WAITING, Pane, set_title
 from ..widgets.program import program
 from ..widgets.table import Column, LiveTable
-from .cursors import begin, choose_job, rank_at_cursor
+from .cursors import begin, choose_job, open_line, opens, rank_at_cursor
 from .finding_list import FindingList, go_to_finding, worst_lines
 from .foot import Foot
-from .job_list import JobList, has_ranks
+from .job_list import JobList
 from .panel_rows import (
     MOST_DEVICE_ROWS,
     ROOMY_ROWS,
@@ -304,6 +304,7 @@ class OverviewPane(Pane):
         event.stop()
         if (host := self.session.host) is not None:
             choose_job(self._jobs, host, self.session)
+        self._name_panels()
 
     def _name_panels(self) -> None:
         """Give the panels their titles; the one with the keyboard says what Enter opens."""
@@ -327,14 +328,7 @@ class OverviewPane(Pane):
         if host is None:
             return ""
         if panel is self._jobs:
-            line = self._jobs.current
-            if line is None:
-                return ""
-            from ..shared.job_rows import USER
-
-            if line.key.startswith(USER):
-                return f"processes of {line.key.removeprefix(USER)}"
-            return "ranks" if has_ranks(host, line.key) else "readings"
+            return opens(self._jobs, host)
         if panel is self._findings:
             return "the finding"
         if panel is self._processes:
@@ -435,18 +429,8 @@ class OverviewPane(Pane):
             focused = self._processes if self._processes and self._processes.has_focus else None
             (focused or self._devices).action_select()
             return
-        line = self._jobs.current
-        if line is None:
-            return
-        from ..shared.job_rows import USER
-
-        if line.key.startswith(USER):
-            self.session.state.process_filter = line.key.removeprefix(USER)
-            program(self.app).open("processes")
-        elif has_ranks(host, line.key):
-            program(self.app).open("job", line.key)
-        elif line.entity is not None:
-            program(self.app).open("readings", line.entity.key)
+        open_line(self._jobs, host, self.session, program(self.app))
+        self.show(host)
 
     def do_zoom(self) -> None:
         """Charts over a longer time, as far as there is history."""

@@ -19,6 +19,7 @@ from ...store.view import HistoryOf, HostView, JobView, TrainerView, by_id
 from ...text.clock import clock_text
 from ...text.styled import Line
 from ...text.units import age_text, bytes_text, percent_text
+from .event_rows import DAY, at_text
 
 if TYPE_CHECKING:
     from ..background.finding_history import Case
@@ -70,15 +71,19 @@ def first_steps(
     return {key: line for key, line in found if line is not None} if told else {}
 
 
-def end_notes(job: JobView, sent: Mapping[int, str] = NOTHING_SENT) -> list[Line]:
+def end_notes(host: HostView, job: JobView, sent: Mapping[int, str] = NOTHING_SENT) -> list[Line]:
     """Return when and why a job ended, in a line; none where it has not.
 
-    ``sent`` holds, by pid, what was done here to end a process.
+    The time has its date if that was on another day. ``sent`` holds, by pid, what was done here
+    to end a process.
     """
     gone, end = end_of(job), job_end(job, sent)
     if gone is None or end is None:
         return []
-    at = "" if gone.wall_seconds is None else f" {clock_text(gone.wall_seconds)}"
+    at, now = "", host.wall_seconds
+    if gone.wall_seconds is not None:
+        today = clock_text(now if now is not None else gone.wall_seconds, DAY)
+        at = f" {at_text(gone.wall_seconds, today)}"
     return [
         [
             (end.phrase, end.kind),

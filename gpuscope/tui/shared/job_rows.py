@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ...model.device_state import Kind
-from ...model.job_ends import NOTHING_SENT, end_of
+from ...model.job_ends import NOTHING_SENT, counts_text, end_of, gravest_of, job_end
 from ...model.job_state import (
     JobState,
     Judged,
@@ -60,8 +60,6 @@ SURE_ETA_SECONDS, SURE_ETA_STEPS = 60.0, 30
 LOSS_CELLS, INPUT_CELLS = 8, 6
 NO_STEP = "no step"
 """Stands for the step time while no step ends; how long ago the last one did is the step age."""
-ENDED_SHOWN = 3
-"""The log has all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +78,8 @@ class JobLine:
     """Drawn instead of the cells after "job" where a line has no inside to tell of."""
     over: bool = False
     """It has ended: what has no column is left out."""
+    folds: bool = False
+    """It stands for the jobs that ended, whose own lines follow."""
     split: StepParts | None = None
     """Where the time of a step goes, drawn below where there is room."""
     kind: Kind = "ok"
@@ -98,8 +98,9 @@ def job_lines(
 ) -> list[JobLine]:
     """Return the lines of all jobs, mine first.
 
-    With ``text`` only the jobs that contain it are listed. ``more`` holds further notes by the
-    key of the job, ``sent`` what was done here to end a process, by its pid.
+    Before several that ended stands a line that folds them. With ``text`` only the jobs that
+    contain it are listed. ``more`` holds further notes by the key of the job, ``sent`` what was
+    done here to end a process, by its pid.
     """
     mine = [job for job in host.jobs if job.mine]
     others = [job for job in host.jobs if not job.mine]
@@ -117,17 +118,17 @@ def job_lines(
             heads = [note[0][0] for note in line.notes]  # what a forecast rests on comes last
             at = heads.index(GROWTH) if GROWTH in heads else len(heads)
             line.notes.insert(at, more[line.key])
-    lines = _fold_ended(lines, [job.key for job in host.jobs])
+    living, ended = _parted(lines, [job.key for job in host.jobs])
     if text:
         needle = text.casefold()
-        lines = [line for line in lines if needle in _text(line).casefold()]
-    return lines
+        return [line for line in (*living, *ended) if needle in _text(line).casefold()]
+    return [*living, *_fold(host, ended, sent), *ended]
 
 
-def _fold_ended(lines: list[JobLine], order: Sequence[str]) -> list[JobLine]:
-    """Return the lines with what is wrong first and what ended last.
+def _parted(lines: list[JobLine], order: Sequence[str]) -> tuple[list[JobLine], list[JobLine]]:
+    """Return the lines of what runs, what is wrong first, and of what ended, in one line each.
 
-    What ended has one line each, in the order of these keys.
+    What ended is in the order of these keys: the newest comes first.
     """
     ended = sorted((line for line in lines if line.over), key=lambda line: order.index(line.key))
     short = [
@@ -137,10 +138,33 @@ def _fold_ended(lines: list[JobLine], order: Sequence[str]) -> list[JobLine]:
             span=line.notes[0],
             notes=[],
         )
-        for line in ended[:ENDED_SHOWN]
+        for line in ended
     ]
     running = (line for line in lines if not line.over)
-    return [*sorted(running, key=lambda line: line.kind != "bad"), *short]
+    return sorted(running, key=lambda line: line.kind != "bad"), short
+
+
+def _fold(host: HostView, ended: Sequence[JobLine], sent: Mapping[int, str]) -> list[JobLine]:
+    """Return the line that stands for several jobs that ended; none for one.
+
+    The keys ask the newest of them, which has ended too, and nothing that lives.
+    """
+    if len(ended) < 2:
+        return []
+    keys = {line.key for line in ended}
+    ends = [end for job in host.jobs if job.key in keys and (end := job_end(job, sent)) is not None]
+    times = [
+        gone.wall_seconds
+        for job in host.jobs
+        if job.key in keys and (gone := end_of(job)) is not None and gone.wall_seconds is not None
+    ]
+    ago = ""
+    if times and host.wall_seconds is not None:
+        age = age_text(host.wall_seconds - max(times))
+        ago = f", the last {'just now' if age == 'now' else f'{age} ago'}"
+    cells = {"job": (f"{len(ended)} ended{ago}: ", "muted"), "gpu": ("", "text")}
+    span: Line = [(counts_text(ends), gravest_of(ends))]
+    return [JobLine("ended:", cells, [], ended[0].entity, span, over=True, folds=True)]
 
 
 def _text(line: JobLine) -> str:
@@ -196,7 +220,7 @@ def _line(
     }
     if not trainers:
         process = job.processes[0] if job.processes else None
-        notes = end_notes(job, sent) or [*broken_line(broken), *log_lines(job)]
+        notes = end_notes(host, job, sent) or [*broken_line(broken), *log_lines(job)]
         kind = _gravest(state.kind, notes)
         return JobLine(
             job.key,
@@ -213,7 +237,7 @@ def _line(
     cells |= _trainer_cells(host, trainers, sound, pace, state, history) | _memory(found)
     if gone:
         cells = {name: (text, "faint") for name, (text, _) in cells.items()}
-    notes = end_notes(job, sent)
+    notes = end_notes(host, job, sent)
     if not notes:
         notes = [*broken_line(broken), *running_notes(host, job, trainers, sound, found, history)]
     worst, _ = worst_rank(job.trainers)

@@ -81,7 +81,7 @@ def standing_out(
     job is healthy. ``first`` says what to do about the worst.
     """
     if end_of(job) is not None:
-        yield from end_notes(job, sent)
+        yield from end_notes(host, job, sent)
         yield from first
         yield from time_lines(host, job.trainers, pace_of(job.trainers), history)
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from textual.strip import Strip
 
@@ -18,9 +18,14 @@ from ..cells import fit
 from ..charts.strips import Painted, strip_of
 from ..theme import Glyphs, Tokens
 
+if TYPE_CHECKING:
+    from ...model.job_ends import End
+
 LINK_CELLS = 56
 """For why a link is not live; all of it stands in the log, and where there is nothing else to show.
 """
+ENDED_SHARE = 3
+"""One part in so many of the line is there for how jobs ended."""
 LEAST_CELLS = 12
 """With less room than that the reason is left out."""
 
@@ -38,7 +43,7 @@ class Situation(NamedTuple):
     viewer_percent: float | None = None
     place: str = ""
     slow: str = ""
-    ended: str = ""
+    ended: tuple[End, ...] = ()
 
 
 class StatusLine(Painted):
@@ -73,7 +78,7 @@ class StatusLine(Painted):
         else:
             left += self._subject(host, now.place)
             if now.ended:
-                left.append((3, (f"  {tokens.glyphs.warn} {now.ended}", "warn")))
+                left.append((3, (f"  {tokens.glyphs.warn} {ended_text(now.ended, width)}", "warn")))
             kept = [piece for weight, piece in left if not weight]
             right += self._state(host, tokens, width - styled.cells(kept))
         if now.slow:
@@ -189,6 +194,14 @@ def found_pieces(found: Sequence[int], glyphs: Glyphs) -> Line:
     ):
         out += [(" ", "text"), (f"{glyph}{number}", token)] if number else []
     return out
+
+
+def ended_text(ends: Sequence[End], width: int) -> str:
+    """Return how many jobs ended badly and how, where there is room for it."""
+    from ...model.job_ends import counts_text  # what a start does not wait for
+
+    text = counts_text(ends, brief=True)
+    return text if text_cells(text) <= width // ENDED_SHARE else f"{len(ends)} ended"
 
 
 def short_model(name: str | None) -> str:
