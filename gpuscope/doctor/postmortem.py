@@ -6,17 +6,19 @@ This is an allocator snapshot, the record of an out-of-memory error, a black box
 from __future__ import annotations
 
 import itertools
+import shlex
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..text.clock import SECOND, clock_text
 from ..wire.clean import clean
-from .finding import Finding, Report
+from .finding import EndedTrainer, Finding, Report
 
 if TYPE_CHECKING:
-    from ..store.view import History
+    from ..store.view import History, HostView, JobView
     from ..wire.recorded_lines import Line
 
 LAST_SECONDS = 900.0
@@ -25,6 +27,8 @@ EVERY_SECONDS = 2.0
 """Seconds between two runs of the rules before a trainer ends, by the recording's clock."""
 MAX_SOURCES = 16
 MAX_LINES = 400_000
+MAX_ENDED = 8
+DAY_AND_SECOND = f"%d %b {SECOND}"
 _KEY = "past"
 _ENDING = (b'"gone"', b'"hello"', b'"bye"')
 """A part of a line that a trainer may print last."""
@@ -45,7 +49,6 @@ def examine(path: str | Path, kind: str) -> Report:
 
 def _replay(path: Path, box: bool) -> Report:
     """Returns what the live rules say of each job's last moment, and how it ended."""
-    from ..model.job_ends import end_of_box
     from ..store.blackbox import BoxReader
     from ..wire.recording import RecordingReader
 
@@ -70,12 +73,9 @@ def _replay(path: Path, box: bool) -> Report:
             watchers[line.source].take(line.line, line.rx)
         if number >= MAX_LINES:
             break
-    ended = getattr(reader, "ended", None)  # only a black box has this attribute
-    report = Report(
-        examined=(f"{name}: {clean(end_of_box(ended).sentence, 400)}" if ended else name,)
-    )
+    report = Report(examined=(name,))
     for watcher in watchers.values():
-        report += watcher.report()
+        report += watcher.report(path)
     problem = reader.problem
     return report + Report(problems=(f"{name}: {problem.text}",)) if problem is not None else report
 
@@ -136,7 +136,7 @@ class _Watcher:
     def _history(self, entity: int, column: str, seconds: float | None) -> History:
         return self._store.history(_KEY, entity, column, seconds)
 
-    def report(self) -> Report:
+    def report(self, path: Path) -> Report:
         """Returns what was said of each job when it was last seen to run, and how it ended."""
         from . import postmortem_end
 
@@ -148,7 +148,30 @@ class _Watcher:
                 abstained=findings.abstained,
             )
         host = self._store.view().host
-        return out if host is None else out + postmortem_end.examine(host, host.jobs)
+        if host is None:
+            return out
+        command = f"gpuscope replay {shlex.quote(str(path))}"
+        ended = tuple(
+            EndedTrainer(text=text, command=command)
+            for job in host.jobs[:MAX_ENDED]
+            if (text := _end_of(host, job))
+        )
+        return out + postmortem_end.examine(host, host.jobs) + Report(ended=ended)
+
+
+def _end_of(host: HostView, job: JobView) -> str:
+    """Return which job ended, when, how, and where it was then; "" if it did not end badly."""
+    from ..model.job_ends import end_of, job_end, last_state, lived_text
+
+    gone, end = end_of(job), job_end(job)
+    if gone is None or end is None or end.kind not in ("bad", "warn"):
+        return ""
+    ranks = len(job.trainers)
+    who = f"{job.title} ×{ranks}" if ranks > 1 else job.title
+    pid = f" (pid {job.trainers[0].definition.pid})" if ranks == 1 else ""
+    when = "" if gone.wall_seconds is None else f", {clock_text(gone.wall_seconds, DAY_AND_SECOND)}"
+    state = " · ".join(part for part in (*last_state(job), lived_text(host, job)) if part)
+    return clean(f"{who}{pid}{when}, {end.sentence}{f' · {state}' if state else ''}", 600)
 
 
 def _without_live_fixes(finding: Finding) -> Finding:

@@ -326,6 +326,8 @@ def summary(report: Report) -> str:
             count[finding.severity] += 1
     counts = [_count(count["problem"], "problem"), _count(count["warning"], "warning")]
     nothing = "nothing wrong was found"
+    if report.ended and not report.ended_here:  # of a file: how it ended is said, not why
+        nothing = "nothing that explains the end was found"
     if now:
         guesses = all(finding.confidence == "prior" for finding in now)
         nothing = "nothing conclusive was found" if guesses else "no problem and no warning"

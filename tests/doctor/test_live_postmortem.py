@@ -113,7 +113,7 @@ def test_a_black_box_tells_how_it_ended(tmp_path, end, pitfall):
         assert rank(report.findings)[0].severity == "problem"
         assert (
             "failed: AssertionError: Torch not compiled with CUDA enabled (at "
-            in report.examined[0]
+            in report.ended[0].text
         )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.app import ComposeResult
 from textual.binding import BindingType
 
+from ...model.job_ends import end_of
 from ...model.job_state import living_members
 from ...model.ranks import running
 from ...model.stalls import find_stall
@@ -32,6 +33,7 @@ from ..widgets.pane import set_title
 from ..widgets.program import program
 from ..widgets.table import Column, LiveTable, TableRow
 from ..widgets.text import Lines
+from .after_end import after_end
 from .hung_stack import hung_lines, stack_title
 from .job_charts import LEAST_ROWS, JobCharts
 from .job_load import devices_of
@@ -125,7 +127,9 @@ class JobScreen(FullScreen):
         live = not self.session.why_not("stacks")
         told = "cure" in self._charts.shown  # a panel of its own says it with the code
         cases = self.session.doctor.cases
-        first = () if told else next_lines(host, job, cases, live)
+        first = [] if told else list(next_lines(host, job, cases, live))
+        if end_of(job) is not None:
+            first = [*after_end(self.session, host, job), *first]
         brief = self.size.height < BRIEF_ROWS
         finding = finding_line(case_of_job(host, job, cases), self._glyphs)
         history = self.session.history

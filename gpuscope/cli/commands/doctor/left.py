@@ -281,4 +281,4 @@ def _of_the_dead(found: Report, pid: int, name: str, ended: float, path: Path, l
         known = one.fixes or table.load()[one.pitfall].fixes
         evidence = (*one.evidence, line)
         out.append(replace(one, where=where, evidence=evidence, fixes=(*more, *known), past=True))
-    return replace(found, findings=tuple(out), examined=())
+    return replace(found, findings=tuple(out), examined=(), ended=())
