@@ -89,8 +89,8 @@ def of_share(finding: Finding, share: float | None, what: str) -> Finding:
     if share is None or not LEAST_SHARE <= share < 1 or finding.effect is not None:
         return finding
     text = (
-        f"at most {percent_text(share)} of each step, all of {what}: {1 / (1 - share):.1f} "
-        "times as many steps per second"
+        f"at most {percent_text(share)} of each step, all of {what}: up to "
+        f"{1 / (1 - share):.1f} times as many steps per second"
     )
     return replace(finding, effect=Effect(text=text, bound="at most", saved_share=round(share, 4)))
 
@@ -109,7 +109,7 @@ def _against(amounts: Amounts, gained: float) -> str:
     have = gained + amounts.free
     text = (
         f"; with {bytes_text(amounts.free)} free, {bytes_text(have)} for the "
-        f"{bytes_text(amounts.requested)} wanted"
+        f"{bytes_text(amounts.requested)} requested"
     )
     short = amounts.requested - have
     return (
@@ -121,7 +121,7 @@ def _cached(amounts: Amounts) -> Effect | None:
     if amounts.cached is None:
         return None
     return _freed(
-        amounts.cached, f"that are reserved and not allocated{_against(amounts, amounts.cached)}"
+        amounts.cached, f"of reserved but unallocated memory{_against(amounts, amounts.cached)}"
     )
 
 
@@ -129,8 +129,8 @@ def _whole_segments(amounts: Amounts) -> Effect | None:
     if amounts.cached is None or amounts.inactive_split is None:
         return None
     whole = max(0.0, amounts.cached - amounts.inactive_split)
-    split = f"the other {bytes_text(amounts.inactive_split)} of the cache is next to live blocks"
-    return _freed(whole, f"in whole segments go back to the driver; {split}")
+    split = f"the other {bytes_text(amounts.inactive_split)} of the cache lies next to live blocks"
+    return _freed(whole, f"of free segments go back to the driver; {split}")
 
 
 def _outside(amounts: Amounts) -> Effect | None:
@@ -142,12 +142,12 @@ def _outside(amounts: Amounts) -> Effect | None:
         )
     if amounts.outside is None:
         return None
-    text = "outside this allocator, this process's own context among it"
+    text = "outside torch's allocator, including this process's own CUDA context"
     return _freed(amounts.outside, text + _against(amounts, amounts.outside))
 
 
 def _idle_pools(amounts: Amounts) -> Effect | None:
-    return _freed(amounts.private_idle, "that lie idle in private pools")
+    return _freed(amounts.private_idle, "of idle memory in private pools (CUDA graphs)")
 
 
 def _batch(amounts: Amounts) -> Effect | None:
@@ -168,10 +168,10 @@ def _batch(amounts: Amounts) -> Effect | None:
         return None
     parts = math.ceil(amounts.requested / room)
     return Effect(
-        text=f"a request of at most {bytes_text(room)} fits, "
-        f"{percent_text(room / amounts.requested)} of this one: where it is an "
-        f"activation, {'half' if parts == 2 else f'1/{parts} of'} the batch is small enough. "
-        "The message does not say whether it is one",
+        text=f"the largest request that fits is {bytes_text(room)}, "
+        f"{percent_text(room / amounts.requested)} of this one: if this one is an "
+        f"activation, {'half' if parts == 2 else f'1/{parts} of'} the batch fits. "
+        "The message does not say whether it is",
         bound="about",
     )
 
@@ -179,7 +179,7 @@ def _batch(amounts: Amounts) -> Effect | None:
 def _activations(amounts: Amounts) -> Effect | None:
     return _freed(
         amounts.rest,
-        "that are neither parameters, gradients nor optimizer state; block inputs stay",
+        "of activations and temporary tensors; the inputs of the blocks stay",
     )
 
 
@@ -187,8 +187,8 @@ def _optimizer(amounts: Amounts) -> Effect | None:
     state = amounts.optimizer
     if not state:
         return None
-    eight = f"in 8 bit {bytes_text(EIGHT_BIT * state)} where it is fp32"
-    return _freed(state, f"of optimizer state: all of it with SGD without momentum, {eight}")
+    eight = f"{bytes_text(EIGHT_BIT * state)} with 8-bit state, if it is float32 now"
+    return _freed(state, f"of optimizer state: all of it with SGD without momentum; {eight}")
 
 
 def _sharded(amounts: Amounts) -> Effect | None:
@@ -199,10 +199,10 @@ def _sharded(amounts: Amounts) -> Effect | None:
     count = ranks or 2
     saved = sum(known) * (1 - 1 / count)
     over = (
-        f"over {count} ranks each keeps 1/{count} of the {bytes_text(sum(known))} of "
-        "parameters, gradients and state"
+        f"each of {count} ranks keeps 1/{count} of the {bytes_text(sum(known))} of "
+        "parameters, gradients and optimizer state"
     )
-    return _freed(saved, f"a rank: {over}, and for a moment one block in full")
+    return _freed(saved, f"per rank: {over}, and one whole block at a time")
 
 
 def _adapters(amounts: Amounts) -> Effect | None:
@@ -213,7 +213,7 @@ def _adapters(amounts: Amounts) -> Effect | None:
 
 
 def _offloaded(amounts: Amounts) -> Effect | None:
-    return _freed(amounts.optimizer, "of optimizer state, where the host keeps it", "exactly")
+    return _freed(amounts.optimizer, "of optimizer state, which moves to host memory", "exactly")
 
 
 _MEMORY: Mapping[str, Callable[[Amounts], Effect | None]] = {

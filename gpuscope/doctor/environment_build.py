@@ -117,7 +117,7 @@ def _driver_age(
         yield WORDINGS.abstained("cuda-of-driver", why=facts.why.get("cuda_driver_version"))
         return
     driver = Evidence(
-        text=f"driver {facts.driver_version or 'of unknown version'} serves CUDA "
+        text=f"driver {facts.driver_version or 'of unknown version'} supports CUDA "
         f"{facts.driver_cuda}",
         source="nvml",
     )
@@ -143,7 +143,7 @@ def _driver_age(
         )
     elif wanted[:2] > served[:2]:
         compatible = Evidence(
-            text="one major version of CUDA runs on every driver made for that version"
+            text="torch runs on any driver that supports its major version of CUDA"
         )
         yield WORDINGS.finding(
             "environment.driver.minor",

@@ -208,11 +208,12 @@ def _processors(facts: Facts, chosen: Sequence[Device]) -> Iterator[Finding]:
         confidence="definite",
         evidence=(
             Evidence(
-                text=f"allowed here: processors {compact_ranges(allowed, 32)}",
+                text=f"CPU cores allowed here: {compact_ranges(allowed, 32)}",
                 source="sched_getaffinity",
             ),
             Evidence(
-                text=f"beside {names(far)}: {compact_ranges(near, 32)}", source="/sys/bus/pci"
+                text=f"CPU cores next to {names(far)}: {compact_ranges(near, 32)}",
+                source="/sys/bus/pci",
             ),
         ),
         where="processors",

@@ -46,7 +46,7 @@ def listed(rows: Iterable[Pitfall], width: int) -> list[Line]:
 def explained(row: Pitfall, width: int) -> list[Line]:
     """Return a row in full."""
     out: list[Line] = [[(row.id, "title"), (f"  {row.title}", "text")], []]
-    out += _part("How it shows", row.symptom, width)
+    out += _part("Symptoms", row.symptom, width)
     for number, fix in enumerate(row.fixes, 1):
         out += _fix(f"Fix {number}", fix, width)
     out += _part("Now", row.now, width)
@@ -64,7 +64,7 @@ def background(row: Pitfall, shown: Collection[Fix], width: int, over: bool = Fa
 
     Of a training that is ``over`` what helps while it runs is left out.
     """
-    out: list[Line] = _part("How it shows", row.symptom, width)
+    out: list[Line] = _part("Symptoms", row.symptom, width)
     seen = {(fix.code, fix.environment, fix.command) for fix in shown}
     names, helped = {_name(fix) for fix in shown}, over or any(fix.now for fix in shown)
     others = False
@@ -145,7 +145,7 @@ def _section(row: Pitfall) -> str:
         "",
         f"**{_safe(row.title)}.**",
         "",
-        f"*How it shows.* {_safe(row.symptom)}",
+        f"*Symptoms.* {_safe(row.symptom)}",
         "",
     ]
     lines += _fixes(row, " " * 3)
@@ -170,7 +170,7 @@ def site_pages(rows: Iterable[Pitfall]) -> dict[str, str]:
 
 def _site_page(row: Pitfall) -> str:
     lines = [f"# {row.id}", "", f"**{_safe(row.title)}.** [All pitfalls](../pitfalls.md)", ""]
-    lines += ["## How it shows", "", _safe(row.symptom), "", "## Fixes", ""]
+    lines += ["## Symptoms", "", _safe(row.symptom), "", "## Fixes", ""]
     lines += _fixes(row, " " * 4)
     for head, text in _advice(row):
         lines += [f"## {head}", "", _safe(text), ""]

@@ -51,9 +51,9 @@ def foreign_memory(scene: LiveScene, job: JobView) -> Findings:
             evidence = [Evidence(text=f"of {bytes_text(total)}: {names}", source="nvml")]
             evidence.append(
                 Evidence(
-                    text=f"left to {name_of(trainer)}: {bytes_text(left)}"
+                    text=f"headroom of {name_of(trainer)}: {bytes_text(left)}"
                     if left is not None
-                    else "what is left is unknown"
+                    else "the headroom is unknown"
                 )
             )
             mine = " ".join(
@@ -145,7 +145,7 @@ def data_parallel(scene: LiveScene, job: JobView) -> Findings:
         evidence = (
             Evidence(
                 text=f"parameters on cuda:{first} only ({bytes_text(weights[first] or 0)}), memory "
-                f"on {len(used)} cards",
+                f"on {len(used)} GPUs",
                 source="probe",
             ),
             Evidence(text=f"peak allocated: {text}", source="probe"),

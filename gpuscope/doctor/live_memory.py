@@ -57,15 +57,15 @@ def _growth_findings(scene: LiveScene, room: MemoryRoom, trend: GrowthRate) -> F
     evidence = [_arithmetic(left, ends, trend)]
     evidence.append(
         Evidence(
-            text="read right after optimizer.step(), where activations are gone: live tensors "
-            "grow. Not fragmentation, empty_cache() cannot help",
+            text="measured right after optimizer.step(), when activations are freed: live tensors "
+            "grow. This is not fragmentation, and empty_cache() cannot help",
             source="probe",
         )
     )
     blocks = _blocks_per_step(scene, room.allocator, trainer)
     if blocks is not None:
         each = f"each step leaves about {blocks:.1f} more live blocks"
-        few = f"a live block more every {1 / blocks:,.0f} steps"
+        few = f"one more live block every {1 / blocks:,.0f} steps"
         evidence.append(Evidence(text=each if blocks >= 0.1 else few, source="probe"))
     if ends_first and ends is not None and ends.seconds is not None and eta is not None:
         evidence.append(
@@ -126,8 +126,8 @@ def _arithmetic(left: float | None, ends: Forecast | None, trend: GrowthRate) ->
     between = f" ({low} to {high})" if low != high else ""
     pace = f"{bytes_text(trend.slope)} per step{between}, fitted over {trend.steps:.0f} steps"
     if left is None:
-        return Evidence(text=f"{pace}; the headroom on the card is unknown", source="probe")
-    text = f"{bytes_text(left)} left / {pace}"
+        return Evidence(text=f"{pace}; the headroom on the GPU is unknown", source="probe")
+    text = f"headroom {bytes_text(left)} / {pace}"
     return Evidence(
         text=f"{text} = {ends.text}" if ends is not None else text, source="probe, nvml"
     )
@@ -239,7 +239,7 @@ def pressure(scene: LiveScene, job: JobView) -> Findings:
                     text="reserved at its peak "
                     f"{bytes_text(allocator.number('peak_reserved_bytes') or 0)}, allocated "
                     f"{bytes_text(allocator.number('peak_allocated_bytes') or 0)}: "
-                    f"{bytes_text(gap)} of the card's {bytes_text(total)} "
+                    f"{bytes_text(gap)} of the GPU's {bytes_text(total)} "
                     f"could not be used",
                     source="probe",
                 )
@@ -268,7 +268,7 @@ def pressure(scene: LiveScene, job: JobView) -> Findings:
                     *evidence,
                     Evidence(
                         text=f"reserved beyond the peak of what was allocated: "
-                        f"{bytes_text(gap)}, {100 * gap / total:.0f} % of the card, so it is not "
+                        f"{bytes_text(gap)}, {100 * gap / total:.0f} % of the GPU, so it is not "
                         "fragmentation",
                         source="probe",
                     ),
@@ -277,7 +277,7 @@ def pressure(scene: LiveScene, job: JobView) -> Findings:
 
 
 def _retries_evidence(retries: float, lately: float) -> Evidence:
-    text = f"cudaMalloc failed and was tried again {retries:.0f} times since the start"
+    text = f"cudaMalloc failed and was retried {retries:.0f} times since the start"
     text += (
         f", {lately:.0f} times in the last minute; each waits for the GPU"
         if lately

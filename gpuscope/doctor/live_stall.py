@@ -56,8 +56,8 @@ def _finding(
         name = "stall.all_in_collective"
         evidence.append(
             Evidence(
-                text="all ranks launched the same number of collectives: none is behind, suspect "
-                "the transport"
+                text="all ranks launched the same number of collectives: none is behind, so the "
+                "transport (NCCL, network) is suspect"
             )
         )
     elif _LOADER.search(f"{at} {function}") and not waits_in_collective(first):
@@ -72,7 +72,9 @@ def _finding(
     elif first.definition.cuda:
         name = "stall.alone.cuda"
         evidence.append(
-            Evidence(text="with CUDA that line may wait for a kernel of an earlier one")
+            Evidence(
+                text="with CUDA, that line may wait for a kernel that an earlier line launched"
+            )
         )
     else:
         name = "stall.alone"

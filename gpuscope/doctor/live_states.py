@@ -137,7 +137,7 @@ def full(scene: LiveScene, device: DeviceView) -> Findings:
     for trainer, one in inside[:HOLDERS]:
         left = headroom(scene.host.devices, trainer, one, scene.history)
         if left is not None:
-            text = f"left to {name_of(trainer)}, with what its cache gives back: {bytes_text(left)}"
+            text = f"headroom of {name_of(trainer)}: {bytes_text(left)}"
             evidence.append(Evidence(text=text, source="probe"))
         if trend_of(one) is None:
             text = f"whether the memory of {name_of(trainer)} is steady is not known yet"
@@ -184,7 +184,7 @@ def idle_tensor_cores(scene: LiveScene, job: JobView) -> Findings:
         evidence.append(Evidence(text=f"and {len(found) - 2} more GPUs likewise", source="nvml"))
     if found[0][1].fp32 is None:
         text = (
-            "the card does not report how busy its float32 units are. High power while the "
+            "the GPU does not report how busy its float32 units are. High power while the "
             "tensor cores are idle means float32 arithmetic. A profile names the kernels: sgemm "
             "multiplies in float32"
         )
@@ -208,8 +208,8 @@ def idle_tensor_cores(scene: LiveScene, job: JobView) -> Findings:
 
 def _idle_evidence(device: DeviceView, idle: TensorIdle) -> Evidence:
     parts = [
-        f"SMs active {percent_text(idle.sm / 100)} of the time",
-        f"tensor cores {percent_text(idle.tensor / 100)}",
+        f"SM activity {percent_text(idle.sm / 100)}",
+        f"tensor cores active {percent_text(idle.tensor / 100)}",
     ]
     parts += [f"float32 units {percent_text(idle.fp32 / 100)}"] if idle.fp32 is not None else []
     if idle.power is not None:
@@ -226,7 +226,7 @@ def _gain(device: DeviceView, compute: float | None) -> Effect | None:
     tf32, bf16 = faster
     share = compute * (1 - 1 / bf16)
     text = (
-        f"at most {percent_text(share)} of each step, if all of forward and backward is matrix "
-        f"products: this card multiplies {bf16} times as fast in bf16, {tf32} times in TF32"
+        f"at most {percent_text(share)} of each step, if forward and backward are all "
+        f"matmuls: this GPU computes them {bf16} times as fast in bf16, {tf32} times in TF32"
     )
     return Effect(text=text, bound="at most", saved_share=round(share, 4))

@@ -61,7 +61,7 @@ def communication(scene: LiveScene, job: JobView) -> Findings:
     on_gpu = any(t.definition.cuda for t in ranks)
     text = (
         f"mean of {len(ranks)} ranks: {percent_text(share)} of a step, up to "
-        f"{duration_text(took)}, are exposed collectives"
+        f"{duration_text(took)}, is exposed communication"
     )
     yield WORDINGS.finding(
         "live.communication",
@@ -73,8 +73,8 @@ def communication(scene: LiveScene, job: JobView) -> Findings:
         evidence=(
             Evidence(text=text, source="probe"),
             Evidence(
-                text="no rank is behind the others: it is the transport, or too little work "
-                "between",
+                text="no rank is behind the others: the transport is slow, or there is too little "
+                "compute between collectives",
                 source="probe",
             ),
         ),
@@ -146,9 +146,9 @@ def _slow_cpu_evidence(scene: LiveScene, slow: TrainerView) -> Evidence | None:
         return None
     index = paced.device.definition.index
     text = (
-        f"SMs of its GPU {index} active {paced.percent:.0f} % of the time"
+        f"SM activity of its GPU {index}: {paced.percent:.0f} %"
         if paced.by_sms
-        else f"its GPU {index} in use {paced.percent:.0f} % of the time"
+        else f"GPU-Util of its GPU {index}: {paced.percent:.0f} %"
     )
     return Evidence(text=text, source="nvml")
 
@@ -205,9 +205,9 @@ def launch_bound(scene: LiveScene, job: JobView) -> Findings:
         tensor = scene.mean(device, "tensor_active_percent")
         evidence = [
             Evidence(
-                text=f"SMs active {sm:.1f} % of the time"
-                + (f", in use by any kernel {load:.0f} %" if load is not None else "")
-                + (f", tensor cores {tensor:.1f} %" if tensor is not None else ""),
+                text=f"SM activity {sm:.1f} %"
+                + (f", GPU-Util {load:.0f} %" if load is not None else "")
+                + (f", tensor cores active {tensor:.1f} %" if tensor is not None else ""),
                 source="nvml",
             )
         ]
@@ -249,7 +249,7 @@ def skipped_steps(scene: LiveScene, job: JobView) -> Findings:
             continue
         lately = scene.rise(trainer, "skipped_steps")
         text = (
-            f"{left_out:.0f} of {step + left_out:.0f} steps were left out for inf or NaN "
+            f"{left_out:.0f} of {step + left_out:.0f} steps were skipped because of inf or NaN "
             f"gradients: {percent_text(share)}"
         )
         evidence = [
@@ -258,7 +258,7 @@ def skipped_steps(scene: LiveScene, job: JobView) -> Findings:
             )
         ]
         evidence.append(
-            Evidence(text="a healthy scaler leaves out a few at its start, then about one in 2,000")
+            Evidence(text="a healthy scaler skips a few steps at first, then about one in 2,000")
         )
         yield WORDINGS.finding(
             "live.skipped_steps",

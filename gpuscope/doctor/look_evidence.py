@@ -73,7 +73,7 @@ def of_cause(
     elif cause.name == "allocate":
         rises = sum(scene.rise(one, "alloc_retries") for one in trainer.allocators if not one.gone)
         if rises:
-            text = f"cudaMalloc failed and was tried again {rises:.0f} times in the last minute"
+            text = f"cudaMalloc failed and was retried {rises:.0f} times in the last minute"
             yield Evidence(text=text, source="probe")
 
 
@@ -86,7 +86,7 @@ def _tensor_cores(scene: LiveScene, trainer: TrainerView, cause: Cause) -> Itera
     whole = cause.share / (1 - 1 / bf16)
     saved = percent_text(whole * (1 - 1 / tf32))
     text = (
-        f"this card multiplies {tf32} times as fast in TF32 (saves {saved} at most), "
+        f"this GPU computes them {tf32} times as fast in TF32 (saves {saved} at most), "
         f"{bf16} times in bf16"
     )
     yield Evidence(text=text, source="data sheet")

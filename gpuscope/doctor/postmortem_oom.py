@@ -97,12 +97,12 @@ def _causes(facts: OomFacts) -> Iterator[Finding]:
 def _request_evidence(facts: OomFacts) -> Evidence:
     """Returns the request and the card as one line of evidence."""
     parts = [
-        f"{bytes_text(facts.requested)} wanted"
+        f"{bytes_text(facts.requested)} requested"
         if facts.requested is not None
         else "the request is unknown"
     ]
     if facts.free is not None and facts.total is not None:
-        parts.append(f"{bytes_text(facts.free)} of {bytes_text(facts.total)} free on the device")
+        parts.append(f"{bytes_text(facts.free)} of {bytes_text(facts.total)} free on the GPU")
     return Evidence(text=", ".join(parts), source=facts.source)
 
 
@@ -114,7 +114,7 @@ def _allocator_evidence(facts: OomFacts) -> Evidence | None:
         f"{bytes_text(facts.reserved - facts.allocated)} cached"
     )
     if facts.inactive_split is not None:
-        text += f", of it {bytes_text(facts.inactive_split)} inactive split"
+        text += f", {bytes_text(facts.inactive_split)} of that inactive split"
     return Evidence(text=text, source=facts.source)
 
 
@@ -146,7 +146,7 @@ def _giant_request(facts: OomFacts) -> Finding | None:
     if facts.requested is None or not facts.total or facts.requested <= facts.total:
         return None
     more = Evidence(
-        text=f"one tensor of {bytes_text(facts.requested)} is more than the whole card of "
+        text=f"one tensor of {bytes_text(facts.requested)} is more than the whole GPU of "
         f"{bytes_text(facts.total)}"
     )
     return _finding(
@@ -187,9 +187,7 @@ def _limit_of_process(facts: OomFacts) -> Finding | None:
         or facts.free < facts.requested * 1.02 + 32 * MIB
     ):
         return None
-    more = Evidence(
-        text="the device had room for it: a limit of this process refused it, not the card"
-    )
+    more = Evidence(text="the GPU had room for it: a limit of this process refused it")
     return _finding(
         facts,
         "oom.capped",
@@ -219,7 +217,7 @@ def _fragmentation(facts: OomFacts) -> Finding | None:
         else f", the largest piece {bytes_text(facts.largest_free)}"
     )
     more = Evidence(
-        text=f"{bytes_text(facts.cached)} were free in the cache, {share} of the card{largest}: "
+        text=f"{bytes_text(facts.cached)} were free in the cache, {share} of the GPU{largest}: "
         f"{bytes_text(facts.requested)} did not fit in one piece"
     )
     return _finding(
@@ -263,14 +261,14 @@ def _full_card(facts: OomFacts) -> Finding:
     )
     if apart and facts.largest_free is not None:
         text = (
-            f"a piece of {bytes_text(facts.largest_free)} was free in the cache, of another stream "
-            "or pool: it cannot be lent"
+            f"{bytes_text(facts.largest_free)} were free in the cache in one piece, which belongs "
+            "to another stream or pool"
         )
         more.append(Evidence(text=text, source=facts.source))
     elif facts.cached is not None and facts.requested is not None and facts.total:
         text = (
             f"free in the cache: {bytes_text(facts.cached)}, "
-            f"{percent_text(facts.cached / facts.total)} of the card"
+            f"{percent_text(facts.cached / facts.total)} of the GPU"
         )
         more.append(Evidence(text=f"{text}: fragmentation is not the cause", source=facts.source))
     kinds = [

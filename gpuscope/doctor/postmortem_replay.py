@@ -95,11 +95,13 @@ def _effect(found: Replayed) -> Effect:
         )
         return Effect(text=text, bound="about", freed_bytes=0)
     if found.verdict == "too_close":
-        return Effect(text=f"{source}: too close to call, {bytes_text(left)} left", bound="about")
+        return Effect(
+            text=f"{source}: too close to call, {bytes_text(left)} to spare", bound="about"
+        )
     freed = max(0, found.needed_bytes - found.after.peak_reserved_bytes)
     text = (
-        f"{source}: it fits with {bytes_text(left)} left, {bytes_text(freed)} less reserved "
-        "than the request needed"
+        f"{source}: it fits with {bytes_text(left)} to spare, and {bytes_text(freed)} less is "
+        "reserved than was needed"
     )
     return Effect(text=text, bound="about", freed_bytes=freed)
 

@@ -273,9 +273,9 @@ def _leak_finding(
 ) -> Finding:
     evidence = [
         Evidence(
-            text=f"allocated there and still live: {bytes_text(second)} of the second quarter of "
-            f"the history, {bytes_text(third)} of the third, {bytes_text(total)} since its "
-            "first",
+            text=f"allocated there and still live: {bytes_text(second)} from the second quarter of "
+            f"the history, {bytes_text(third)} from the third, {bytes_text(total)} in all after "
+            "the first",
             source="snapshot",
         ),
         Evidence(

@@ -30,7 +30,8 @@ WORDS = {"fits": "fits", "too_close": "too close", "does_not_fit": "does not fit
 _VERBS = {**WORDS, "too_close": "is too close to call"}
 _TITLES = {"fits": "Fits", "too_close": "Too close to call", "does_not_fit": "Does not fit"}
 _COLUMNS = (
-    "frees: from the tensors at the peak. card then: the whole card, with the allocator's cache."
+    "frees: less tensor memory at the peak. needs: all GPU memory then, with the allocator's cache "
+    "and the CUDA context."
 )
 SOURCES = {
     "measured": "measured here",
@@ -81,7 +82,7 @@ def headline(answer: Answer) -> list[Line]:
     need = with_error(answer.prediction.device)
     room, judged = answer.room, answer.verdict
     if room is None or judged is None:
-        line: Line = [(f"Needs {need} of a card.", "title")]
+        line: Line = [(f"Needs {need} of GPU memory.", "title")]
         return [
             line,
             [("To see whether that fits: --gpu h200, --gpu 4090 … or --capacity 24GiB", "muted")],
@@ -98,8 +99,8 @@ def headline(answer: Answer) -> list[Line]:
         out.append([(text, token)])
     now = answer.verdict_now
     if now is not None and now.outcome != judged.outcome:
-        held = f"{bytes_text(room.card.in_use_bytes or 0)} of it is now held by others"
-        out.append([(f"{held}: with what is free it {_VERBS[now.outcome]}", TOKENS[now.outcome])])
+        held = f"{bytes_text(room.card.in_use_bytes or 0)} of it are in use by other processes now"
+        out.append([(f"{held}: in what is free it {_VERBS[now.outcome]}", TOKENS[now.outcome])])
     return out
 
 
@@ -177,7 +178,7 @@ def _peaks(answer: Answer, width: int) -> list[Line]:
     card = answer.room.card if answer.room else REFERENCE
     rows = [
         ("allocated", found.allocated, "by tensors, as torch.cuda.max_memory_allocated()"),
-        ("reserved", found.reserved, "by torch's allocator, as max_memory_reserved()"),
+        ("reserved", found.reserved, "by torch's allocator, as torch.cuda.max_memory_reserved()"),
         ("whole card", found.device, outside_words(outside, card)),
     ]
     name_of_unit, unit = table_unit(answer)
@@ -303,7 +304,7 @@ def fix_lines(tried: Sequence[Tried], width: int) -> list[Line]:
         return [[("What would help: none of the fixes tried here frees memory", "muted")]]
     wide = width >= 100
     name, unit = _unit(max(one.freed for one in tried))
-    out: list[Line] = [[(f"frees {name}  card then  ", "muted"), ("what would help", "muted")]]
+    out: list[Line] = [[(f"frees {name} needs {name}  ", "muted"), ("what would help", "muted")]]
     for one in tried:
         freed = one.freed
         verdict = (

@@ -83,7 +83,7 @@ def fixes(
     found.append(
         MemoryFix(
             "chunked-loss",
-            f"the loss in {CHUNKS} chunks of the output",
+            f"compute the loss in {CHUNKS} chunks",
             "checkpoint(lambda h, y: cross_entropy(head(h), y), h_part, y_part) for each part, or "
             "a fused linear loss",
             "the output layer runs once more in the backward pass; the same loss and gradients",
@@ -117,7 +117,7 @@ def _batch(request: Request, batch: int, _: int | None) -> _Some:
         ),
         MemoryFix(
             "accumulate",
-            f"micro-batch {half}, gradients of {2 * parts} added up",
+            f"micro-batch {half}, accumulated over {2 * parts}",
             changed_flags(request, both),
             "the same samples and gradients per step (unless layers mix samples, as batch norm "
             "does); smaller kernels",
@@ -139,18 +139,16 @@ def _precision(request: Request, _: int, __: int | None) -> _Some:
                 "fp16",
                 "fp16 autocast with a grad scaler",
                 changed_flags(request, fp16),
-                "11 bits of mantissa and a small range in matrix products: steps that overflow "
-                "are skipped",
+                "11 bits of mantissa and a small range in matmuls: steps that overflow are skipped",
                 request=fp16,
             )
-        ], [LeftOut("bf16", "bf16 autocast", "cards before Ampere have no bf16 kernels")]
+        ], [LeftOut("bf16", "bf16 autocast", "GPUs before Ampere have no bf16 kernels")]
     return [
         MemoryFix(
             "bf16",
             "bf16 autocast",
             changed_flags(request, bf16),
-            "8 bits of mantissa in matrix products; weights, gradients and optimizer state stay "
-            "fp32",
+            "8 bits of mantissa in matmuls; weights, gradients and optimizer state stay fp32",
             request=bf16,
         )
     ], [LeftOut("fp16", "fp16 autocast", "bf16 tensors are just as large, and need no grad scaler")]

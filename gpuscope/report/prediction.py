@@ -26,7 +26,7 @@ MAX_MODULES = 20
 TONES: dict[str, Tone] = {"fits": "ok", "too_close": "warn", "does_not_fit": "bad"}
 NOTES = {
     "peak_allocated": "by tensors, as torch.cuda.max_memory_allocated()",
-    "peak_reserved": "by torch's allocator, as max_memory_reserved()",
+    "peak_reserved": "by torch's allocator, as torch.cuda.max_memory_reserved()",
     "device_peak": "the whole card, with what lies outside torch",
 }
 TOKENS = {
@@ -176,7 +176,7 @@ def _fixes(document: Document, source: str) -> list[Part]:
     ]
     if not rows:
         return []
-    head = ("Change", "Allocated", "Whole card then", "Verdict", "How", "Cost")
+    head = ("Change", "Allocated", "GPU memory then", "Verdict", "How", "Cost")
     return [Table("", head, rows, (1, 2), left, tones, source=source)]
 
 

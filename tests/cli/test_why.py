@@ -125,7 +125,7 @@ def test_the_device_is_looked_at_and_the_price_is_said_before_and_after(ask):
     assert "up to about 0.15 s of training time, once" in errors
     assert "4 steps of 25.0 ms: busy for 50 % of the time" in out
     assert "at train.py:12 main" in out
-    assert "2. Reading values from tensors leaves the GPU idle for 25 % of the time" in out
+    assert "2. Syncs such as .item() leave the GPU idle for 25 % of the time" in out
     assert "Gain: at most 25 % of the wall clock" in out, "the look has not met the other half"
     assert "Seen: most of it at train.py:12 main (stack)" in out
     assert "Fix: Sum on the device, read every N steps" in out
@@ -254,7 +254,7 @@ def test_a_look_of_before_is_told_where_no_other_is_wanted(ask):
     code, out, _, asked = ask(str(os.getpid()), "--no-look", time=gives(value))
     assert code == 1
     assert [name for name, _ in asked] == ["time", "recent"]
-    assert "2. Reading values from tensors leaves the GPU idle for 25 % of the time" in out
+    assert "2. Syncs such as .item() leave the GPU idle for 25 % of the time" in out
 
 
 def test_readings_that_are_late_are_not_waited_for_where_no_look_is_wanted(ask, monkeypatch):
@@ -650,7 +650,7 @@ def test_a_real_trainer_and_its_box_after_it_was_killed(tmp_path):
         )
     assert live["steps"] > 0
     assert live["useful_work"]["model_flops"] > 0
-    assert "computes on the CPU" in live["useful_work"]["problem"]
+    assert "runs on the CPU" in live["useful_work"]["problem"]
     assert sum(row["seconds"] for row in live["rows"]) == pytest.approx(
         live["window_seconds"], abs=0.001
     )

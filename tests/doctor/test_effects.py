@@ -49,15 +49,15 @@ def test_the_cache_of_a_message():
     told = of_log("expandable-segments", "6.00 GiB", "27.50 GiB", "16.00 GiB", "11.00 GiB")
     assert (told.freed_bytes, told.bound) == (11 * GIB, "at most")
     assert told.text == (
-        "at most 11.0 GiB that are reserved and not allocated; with 4.00 GiB free, 15.0 GiB "
-        "for the 6.00 GiB wanted"
+        "at most 11.0 GiB of reserved but unallocated memory; with 4.00 GiB free, 15.0 GiB "
+        "for the 6.00 GiB requested"
     )
 
 
 def test_a_cache_that_is_not_enough_says_so():
     told = effect("expandable-segments", requested=6 * GIB, free=GIB, cached=2 * GIB)
     assert told.text.endswith(
-        "3.00 GiB for the 6.00 GiB wanted: 3.00 GiB short, so it is not enough by itself"
+        "3.00 GiB for the 6.00 GiB requested: 3.00 GiB short, so it is not enough by itself"
     )
 
 
@@ -73,14 +73,14 @@ def test_what_others_hold_is_exact_where_the_message_names_them():
     assert (named.freed_bytes, named.bound) == (20 * GIB, "exactly")
     summed = effect("other-process-holds-gpu", outside=20 * GIB)
     assert summed.bound == "at most"
-    assert "own context" in summed.text
+    assert "own CUDA context" in summed.text
 
 
 def test_the_batch_is_only_promised_what_follows():
     told = of_log("reduce-batch-size", "6.00 GiB", "27.50 GiB", "27.00 GiB", "0.10 GiB")
     assert told.freed_bytes is None
-    assert "a request of at most 4.00 GiB fits, 67 % of this one" in told.text
-    assert "The message does not say whether it is one" in told.text
+    assert "the largest request that fits is 4.00 GiB, 67 % of this one" in told.text
+    assert "The message does not say whether it is" in told.text
     known = effect(
         "reduce-batch-size",
         allocated=20 * GIB,
@@ -116,7 +116,10 @@ def test_by_the_exact_categories(pitfall, freed, bound):
 
 def test_eight_bits():
     assert pytest.approx(1 - (256 + 4) / (256 * 4)) == effects.EIGHT_BIT
-    assert "in 8 bit 5.97 GiB where it is fp32" in effect("optimizer-state", optimizer=8 * GIB).text
+    assert (
+        "5.97 GiB with 8-bit state, if it is float32 now"
+        in effect("optimizer-state", optimizer=8 * GIB).text
+    )
 
 
 @pytest.mark.parametrize(
@@ -142,7 +145,7 @@ def test_nothing_is_predicted_of_what_is_unknown(pitfall):
 
 def test_a_single_rank_has_nobody_to_share_with():
     assert effect("fsdp-or-zero", parameters=GIB, ranks=1) is None
-    assert "over 2 ranks" in effect("fsdp-or-zero", parameters=GIB).text
+    assert "each of 2 ranks" in effect("fsdp-or-zero", parameters=GIB).text
 
 
 def test_a_share_of_a_step_is_an_upper_bound():
@@ -190,7 +193,7 @@ def test_it_is_in_the_text_and_in_the_document():
     }
     assert first["effect"]["freed_bytes"] == 11 * GIB
     text = ["".join(part for part, _ in line) for line in reports.lines(settled, 2, 80)]
-    assert any(line.startswith("  Gain   at most 11.0 GiB that are reserved") for line in text)
+    assert any(line.startswith("  Gain   at most 11.0 GiB of reserved") for line in text)
     assert all(len(line) <= 80 for line in text if "Gain" in line or line.startswith("         "))
     bare = replace(settled.findings[0], effect=None)
     assert reports.document(Report(findings=(bare,)), 2)["findings"][0]["effect"] is None

@@ -403,11 +403,11 @@ def test_faults_of_memory(changes, severity, cause):
         ([79], "warning", "GPU 1 has had hardware errors"),
         ([48], "warning", "GPU 1 has had hardware errors"),
         ([13, 32], "warning", "GPU 1 has had hardware errors"),
-        ([31], "info", "A program on GPU 1 failed with an XID"),
-        ([13], "info", "A program on GPU 1 failed with an XID"),
-        ([12], "info", "The driver has reported an XID of GPU 1"),
-        ([13, 63], "info", "The driver has reported an XID of GPU 1"),
-        ([999], "info", "The driver has reported an XID of GPU 1"),
+        ([31], "info", "A program on GPU 1 failed with an XID error"),
+        ([13], "info", "A program on GPU 1 failed with an XID error"),
+        ([12], "info", "The driver has reported an XID error of GPU 1"),
+        ([13, 63], "info", "The driver has reported an XID error of GPU 1"),
+        ([999], "info", "The driver has reported an XID error of GPU 1"),
     ],
 )
 def test_xids(numbers, severity, title):

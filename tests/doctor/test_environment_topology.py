@@ -200,7 +200,7 @@ def test_a_job_on_the_wrong_socket():
         )
     )
     assert (one.pitfall, one.cause, one.severity) == ("pcie-link", "environment.affinity", "info")
-    assert "processors 0-7" in one.evidence[0].text
+    assert "CPU cores allowed here: 0-7" in one.evidence[0].text
     assert one.fixes[0].command.startswith("taskset -c 32-63 ")
     for fine in (
         replace(host(allowed_cpus=frozenset((7, 40))), devices=(away,)),

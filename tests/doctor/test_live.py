@@ -176,7 +176,7 @@ def test_growth_that_runs_out_is_a_problem_with_its_arithmetic():
     findings = found(jobs.ranks(leaks=2, seconds=60))
     first = findings[0]
     assert (first.pitfall, first.severity) == ("detach-loss-accumulation", "problem")
-    assert "3.40 GiB left / 184 MiB per step" in text(first)
+    assert "headroom 3.40 GiB / 184 MiB per step" in text(first)
     assert "Rank 2 runs out of memory in about 19 steps" in first.title
     assert first.where.startswith("rank 2, GPU 2, pid ")
     assert any(fix.now for fix in first.fixes)
@@ -198,7 +198,7 @@ def test_tried_again_with_much_that_was_never_allocated_is_fragmentation():
     frames = put(one(60, used=132.0, allocator=sizes), "alloc_retries", lambda q: 2 + q)
     finding = named(frames, "expandable-segments")
     assert finding.severity == "warning"
-    assert "30.0 GiB of the card's 140 GiB could not be used" in text(finding)
+    assert "30.0 GiB of the GPU's 140 GiB could not be used" in text(finding)
 
 
 def test_tried_again_on_a_card_that_is_really_full_is_not_fragmentation():
@@ -307,7 +307,7 @@ def test_a_busy_gpu_whose_sms_idle_has_too_little_work():
         one(device={"sm_active_percent": 3.0}, loader_wait_seconds=0.01), "too-small-workload"
     )
     assert finding.severity == "info"
-    assert "SMs active 3.0 % of the time" in text(finding)
+    assert "SM activity 3.0 %" in text(finding)
 
 
 def test_a_slow_rank_is_named_with_the_part_that_is_slow():

@@ -236,7 +236,7 @@ def test_one_reduction_a_step_saves_what_the_look_has_seen_of_them():
     assert (one.pitfall, one.severity) == ("ddp-no-sync", "warning")
     assert one.effect is not None
     assert one.effect.saved_share == pytest.approx(0.4 * 7 / 8)
-    assert one.evidence[0].source == "look"
+    assert one.evidence[0].source == "GPU trace"
 
 
 def test_every_row_with_a_finding_has_a_cure_in_words():

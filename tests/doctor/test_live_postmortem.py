@@ -41,7 +41,7 @@ def text(finding: Finding) -> str:
 # ── recordings ────────────────────────────────────────────────────────────────────────────────────
 
 
-FP32 = "Tensor cores idle on GPU 0, 1: matrix products likely in FP32"
+FP32 = "Tensor cores idle on GPU 0, 1: matmuls likely in FP32"
 
 
 def test_a_healthy_recording_gives_nothing_of_warning_or_worse():
@@ -53,7 +53,7 @@ def test_a_recorded_training_in_float32_is_told_that_its_tensor_cores_are_idle()
     findings = found(REDACTED / "h200x2-ddp.gsr", "recording")
     (only,) = [one for one in findings if one.severity != "info"]
     assert (only.title, only.severity, only.confidence) == (FP32, "warning", "likely")
-    assert "tensor cores 1.8 %" in text(only)
+    assert "tensor cores active 1.8 %" in text(only)
     assert "of 700 W" in text(only)
 
 
@@ -124,7 +124,7 @@ def test_a_leak_is_named_by_its_line_and_by_the_graph_it_keeps():
     first = found(DEMOS / "snapshots" / "leak-after.pickle.gz", "snapshot")[0]
     assert (first.pitfall, first.severity) == ("detach-loss-accumulation", "warning")
     assert first.where.startswith("make.py:95")
-    assert "27.1 MiB of the second quarter of the history, 27.1 MiB of the third" in text(first)
+    assert "27.1 MiB from the second quarter of the history, 27.1 MiB from the third" in text(first)
     assert "a whole graph is kept" in text(first)
 
 

@@ -91,8 +91,8 @@ async def test_growth_stands_first_with_its_arithmetic_what_helps_now_and_the_fi
         lines = screen.splitlines()
         assert "4 Doctor ▲1" in lines[1]
         assert "▸ ▲ Rank 0 runs out of memory" in screen
-        assert "left / 922 MiB per step" in screen, "its arithmetic"
-        assert "Save a checkpoint if your trainer can" in screen
+        assert "headroom 33.5 GiB / 922 MiB per step" in screen, "its arithmetic"
+        assert "Save a checkpoint, if your script can" in screen
         at = {
             word: next(i for i, line in enumerate(lines) if f"│ {word} " in line)
             for word in ("Now", "Fix", "How sure", "Why", "Skip if")
@@ -148,7 +148,7 @@ async def test_nothing_found_says_what_was_examined_and_what_could_not_be_decide
         assert "train0.py (pid 48220)" in screen
         assert "train1.py (pid 48221)" in screen
         assert "Inconclusive, and what would decide it" in screen
-        assert "whether memory grows: needs 30 steps" in screen
+        assert "whether memory grows: gpuscope must see 30 steps" in screen
         assert "▲" not in screen.splitlines()[1]
         assert "◆" not in screen.splitlines()[1]
 
@@ -468,11 +468,11 @@ async def test_enter_opens_the_whole_explanation_and_escape_leads_back():
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, "runs out of memory")
         await pilot.press("enter")
-        await until(pilot, "How it shows", "Fix 1")
+        await until(pilot, "Symptoms", "Fix 1")
         await pilot.press(*["pagedown"] * 6)
         await until(pilot, "Sources")
         await pilot.press("escape")
-        await until(pilot, "▸ ▲ Rank 0", absent="How it shows")
+        await until(pilot, "▸ ▲ Rank 0", absent="Symptoms")
         await pilot.press("ctrl+d")
         await pilot.pause()
         assert app.main.query_one("#finding").scroll_y > 0

@@ -331,8 +331,10 @@ async def test_a_job_with_a_finding_is_not_called_healthy_and_own_code_is_shown_
     data |= {"rows": "other 40.0 200|forward 20.0 100", "places": "other 36.0 /x/train.py:72 main"}
     ids = [one.id for one in out if isinstance(one, f.Def) and one.trainer is not None]
     out += [f.Event(one, "time", 2, "", data) for one in ids]
-    holds_up = "◆ Other code of the script holds up the training for 67 % of the last 1 min"
-    shown = await job_screen(out, (150, 40), holds_up, "Look at train.py:72 main: 60 % of the time")
+    holds_up = "◆ Other code in the script takes 67 % of the last 1 min"
+    shown = await job_screen(
+        out, (150, 40), holds_up, "Start at train.py:72 main: it takes 60 % of the time"
+    )
     assert "healthy" not in shown
 
 

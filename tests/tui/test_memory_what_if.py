@@ -112,7 +112,7 @@ async def test_a_fix_becomes_the_labs_switches(labs):
     app = memory()
     async with app.run_test(size=(120, 40)) as pilot:
         await look(pilot)
-        await until(pilot, "micro-batch 4, gradients of 2 added up", "r: try it in the Lab")
+        await until(pilot, "micro-batch 4, accumulated over 2", "r: try it in the Lab")
         table = app.main._panes["memory"]._what_if.table
         table.move_to("accumulate")
         await pilot.press("r")

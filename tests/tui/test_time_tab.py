@@ -166,9 +166,9 @@ async def test_what_a_look_has_found_is_a_finding_of_the_tab_and_says_its_cure()
         for number in range(1, 100):  # the doctor judges a picture once a second
             feed(app, replace(last, q=last.q + number, m=last.m + number * 500_000_000))
             await pilot.pause(0.1)
-            if "Reading values from tensors leaves the GPU idle for 3" in text(app):
+            if "Syncs such as .item() leave the GPU idle for 3" in text(app):
                 break
-        await until(pilot, "On the GPU", "leaves the GPU idle for 3")
+        await until(pilot, "On the GPU", "leave the GPU idle for 3")
         await pilot.press("tab", "enter")
         await until(pilot, "43 % with 95 % confidence, as its steps differ")
         await until(pilot, "Fix", "Sum on the device, read every N steps", "train.py:77 log_loss")
@@ -509,7 +509,7 @@ async def test_what_the_doctor_found_on_two_gpus_comes_first_for_each_of_their_r
     source.seek(60.0)
     app = GpuscopeApp(Session(replay=source), "time")
     async with app.run_test(size=(120, 40)) as pilot:
-        found = "Tensor cores idle on GPU 0, 1: matrix products likely in FP32 · how: tab 4, Doctor"
+        found = "Tensor cores idle on GPU 0, 1: matmuls likely in FP32 · how: tab 4, Doctor"
         for rank in ("rank 1 (", "rank 0 ("):
             await until(pilot, rank, found, absent="Nothing but forward")
             await pilot.press("n")
