@@ -12,14 +12,15 @@ from dataclasses import dataclass, replace
 from ..doctor.finding import Report
 from ..doctor.report import summary
 from ..model.device_state import judge, mute
-from ..model.job_ends import end_of, job_end
+from ..model.job_ends import end_of, end_text, job_end
 from ..model.ranks import name_of
 from ..model.stalls import find_stall
 from ..model.step_colours import SPLIT_TOKENS
 from ..model.step_time import SPLIT, SPLIT_WORDS, input_share, measured_step, shares_of
-from ..store.view import HistoryOf, HostView, JobView, TrainerView, by_key
+from ..store.view import Gone, HistoryOf, HostView, JobView, TrainerView, by_key
 from ..text.clock import clock_text
 from ..text.units import DASH, amount_text, bytes_text, count_text, duration_text, percent_text
+from ..wire.frames import Event
 from . import environment, findings, memory, time_rows, timelines
 from .content import (
     BarRow,
@@ -371,7 +372,12 @@ def _events(watched: Watched, span: Span) -> Section:
     names |= {a.id: names[one.id] for one in host.trainers for a in one.allocators}
     names |= {one.id: f"GPU {one.definition.index}" for one in host.devices}
     told = (
-        (span.text_at(event.m / 1e9), _unbroken(names.get(event.id, "host")), event.e, event.text)
+        (
+            span.text_at(event.m / 1e9),
+            _unbroken(names.get(event.id, "host")),
+            event.e,
+            _text_of(event),
+        )
         for event in host.events
         if event.e in TOLD
         and (event.e != "gone" or event.id in names)
@@ -386,3 +392,8 @@ def _events(watched: Watched, span: Span) -> Section:
         folded=len(rows) > 40,
     )  # fmt: skip
     return Section("Events", [table])
+
+
+def _text_of(event: Event) -> str:
+    """Return what happened; of an end how it came, as everywhere."""
+    return end_text(Gone(0.0, None, event.text)) if event.e == "gone" else event.text

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gpuscope.cli import past_trainers
 from gpuscope.probe import blackbox
 from gpuscope.probe.sampler import TRAINER_ID
 from gpuscope.text import styled
@@ -82,6 +83,16 @@ def test_without_a_box_or_elsewhere_or_in_a_recording_the_command_is_another(fol
     assert lines_of(host, local=False)[1].startswith("next: gpuscope doctor    on node-17: ")
     replay = SimpleNamespace(path="/home/ada/old run.gsr")
     assert lines_of(host, replay=replay)[1] == "next: gpuscope doctor '/home/ada/old run.gsr'"
+    assert "no exception" not in lines_of(dead("exited: KeyError: 'label'"))[0]
+
+
+def test_a_replayed_box_has_the_stack_of_its_exception(folder):
+    path = box(folder, 4_000_001, 7, RAISED)
+    past = past_trainers.read(path)
+    ((_, host, _),) = past.jobs
+    stack, step = lines_of(host, replay=SimpleNamespace(path=path))[:2]
+    assert stack == "stack: /home/ada/a.py:0 f ← /home/ada/b.py:1 f ← /home/ada/c.py:2 f ← 2 more"
+    assert step == f"next: gpuscope doctor '{path}'"
 
 
 @pytest.mark.parametrize("reason", ["exited: finished", f"exited: {f.INTERRUPTED}"])

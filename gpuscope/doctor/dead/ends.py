@@ -12,7 +12,7 @@ from ..finding import Evidence
 from . import read_core, rules
 from .absent import recorded_words
 from .model import Core, Moment, Suspect
-from .scene import Scene, code_text, host_of, names, of_failure, of_moment, short
+from .scene import Scene, code_text, ended_text, host_of, names, of_failure, of_moment, short
 
 Suspects = Iterator[Suspect]
 _FROM_ANYBODY = ("save-at-sigterm",)
@@ -64,7 +64,7 @@ def _stopped(scene: Scene) -> Suspects:
     if len(alone) != 1 or not told:
         return
     left = ends[alone[0]].exit
-    text = f"{names(alone)} ended with SIGTERM, which its launcher did not send"
+    text = f"{names(alone)} was killed by SIGTERM, which its launcher did not send"
     yield Suspect(
         cause="dead.stopped",
         ranks=tuple(alone),
@@ -95,7 +95,7 @@ def _of_exits(scene: Scene, code: int, waited: bool, ranks: list[int]) -> Suspec
     if code < 0:
         cause = "dead.killed" if code == -signal.SIGKILL else "dead.crash"
     source = lead.exit.source if lead.exit is not None else ""
-    evidence = [Evidence(text=f"{names(ranks)} ended with {code_text(code)}", source=source)]
+    evidence = [Evidence(text=f"{names(ranks)} {ended_text(code, ranks)}", source=source)]
     what = code_text(code)
     complaints = lead.complaints if lead.has_log else scene.loose.complaints
     said = complaints[-1] if complaints else None
@@ -126,7 +126,7 @@ def _of_exits(scene: Scene, code: int, waited: bool, ranks: list[int]) -> Suspec
             if everyone
             else names(ranks).capitalize(),
             "what": what,
-            "ended": f"got {code_text(code)}",
+            "ended": ended_text(code, () if everyone else ranks),
         },
         host=host,
         time=lead.exit.time if lead.exit is not None else None,
@@ -190,7 +190,7 @@ def _libraries(core: Core) -> list[str]:
 
 
 def recorded_ends(scene: Scene) -> Suspects:
-    """Yield the rank that a recording saw end before all others, and without a word."""
+    """Yield the rank that a recording saw end before all others, without a message."""
     ends = sorted(
         (rank.gone[0], number) for number, rank in scene.ranks.items() if rank.gone is not None
     )

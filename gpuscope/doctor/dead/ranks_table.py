@@ -13,7 +13,7 @@ from ...text.units import count_text, duration_text
 from ...text.width import beginning, cells, pad
 from ...wire.clean import clean
 from .model import Job, Rank, Suspect, Verdict
-from .scene import Scene, code_text, fatal, own_frame, short, stands_at, waits
+from .scene import Scene, ended_text, fatal, own_frame, short, stands_at, waits
 from .waiting import came_later, unfinished
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _how(scene: Scene, number: int, culprit: bool) -> tuple[str, str]:
     left = rank.exit
     told = rank.told is not None
     if left is not None and left.code not in (0, 1, -15) and not told and not rank.waited:
-        return "×", code_text(left.code)
+        return "×", ended_text(left.code, ()).removeprefix("was ")
     place, function, _ = stands_at(rank)
     if place and not waits(rank):
         return ("?" if culprit else "■"), f"was in {function} at {place}"
@@ -110,7 +110,7 @@ def _how(scene: Scene, number: int, culprit: bool) -> tuple[str, str]:
     if told:
         return ("?" if culprit else "■"), "ran until it was told to end"
     if left is not None:
-        return "■", f"ended with {code_text(left.code)}"
+        return "■", ended_text(left.code, ()).removeprefix("was ")
     if scene.moments("time-limit", "preempted", "cancelled", "agent-signal") and rank.sources:
         return "■", "ran until the job was ended"
     return "?", "nothing says how it ended" if rank.sources else "left nothing here"

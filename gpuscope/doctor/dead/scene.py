@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 
+from ...model.job_ends import killed_by
 from ...snapshot.model import Frame
 from ...text.ranges import named_ranges
 from ...wire.clean import limited
@@ -263,9 +264,10 @@ def host_of(scene: Scene, ranks: list[int]) -> str:
 
 def code_text(code: int) -> str:
     """Return ``exit code 3``, or ``SIGKILL`` for a negative number."""
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return signal.Signals(-code).name
-    except ValueError:
-        return f"signal {-code}"
+    return f"exit code {code}" if code >= 0 else killed_by(-code).how.removeprefix("by ")
+
+
+def ended_text(code: int, ranks: Sequence[int]) -> str:
+    """Return what follows the names of ranks: ``were killed by SIGKILL``."""
+    be = "were" if len(ranks) > 1 else "was"
+    return f"ended with {code_text(code)}" if code >= 0 else f"{be} {killed_by(-code).phrase}"

@@ -13,6 +13,7 @@ from .model import Failure, Moment, Suspect
 from .scene import (
     Scene,
     code_text,
+    ended_text,
     host_of,
     names,
     of_failure,
@@ -192,7 +193,7 @@ def _exits_of(scene: Scene, ranks: list[int]) -> Iterator[Evidence]:
     for number in ranks[:2]:
         left = scene.get(number).exit
         if left is not None:
-            text = f"{names([number])} ended with {code_text(left.code)}, the others were ended"
+            text = f"{names([number])} {ended_text(left.code, [number])}, the others were ended"
             yield Evidence(text=text, source=left.source)
 
 

@@ -52,8 +52,8 @@ def event_entry(
     monotonic clock to its wall clock.
     """
     words = WORDS.get(event.e)
-    if words is None:
-        return None
+    if words is None or (event.e == "note" and "how" in event.data):
+        return None  # the last words of a trainer are in the entry of its job's end
     if event.e == "oom":
         words = OOM_STATES.get(str(event.data.get("state", "")), words)
     device = by_id(host.devices, event.id)

@@ -298,7 +298,8 @@ class OverviewPane(Pane):
         if host is not None:
             on = begin(self._jobs, self._devices, host, self.session)
         here = was if on == "selected" else self._jobs if on == "jobs" else None
-        self.focus_on(here or (self._jobs if nothing else self._devices))
+        only_jobs = nothing or (host is not None and bool(host.jobs) and not host.devices)
+        self.focus_on(here or (self._jobs if only_jobs else self._devices))
 
     def on_job_list_moved(self, event: JobList.Moved) -> None:
         event.stop()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...model.job_ends import end_of, first_to_fail, job_end, lived_text, start_of
 from ...model.ranks import name_of
@@ -17,11 +18,13 @@ from ...text.styled import Line
 from ..shared.event_rows import DAY, at_text
 
 if TYPE_CHECKING:
+    from ...model.job_ends import End
     from ...store.view import HostView, JobView
     from ..shell.session import Session
 
 SHOWN_FRAMES = 3
 """The innermost lines of a stack; the black box has more."""
+_FRAME = re.compile(r"(called )?at (?=\S+:\d+ )")
 
 
 def after_end(session: Session, host: HostView, job: JobView) -> Iterable[Line]:
@@ -34,8 +37,7 @@ def after_end(session: Session, host: HostView, job: JobView) -> Iterable[Line]:
     box = box_of(rank) if bad and session.local else ""
     if bad:
         who = f" of {name_of(rank)}" if len(job.trainers) > 1 else ""
-        stack = _stack(rank, box)
-        yield [(f"stack{who}: ", "muted"), stack]
+        yield [(f"stack{who}: ", "muted"), _stack(host, rank, end, box)]
         yield from _next(session, host, box)
     over, started = end_of(job), start_of(host, job)
     lived = lived_text(host, job).removeprefix("after ")
@@ -52,26 +54,35 @@ def box_of(rank: TrainerView) -> str:
     return path if d.start is not None and os.path.isfile(path) else ""
 
 
-def _stack(rank: TrainerView, box: str) -> tuple[str, str]:
+def _stack(host: HostView, rank: TrainerView, end: End, box: str) -> tuple[str, str]:
     """Return where a rank stood: by its exception, or by where it was stuck."""
-    from ...store.blackbox import stack_of
-
-    words = _last_words(box, os.stat(box).st_mtime) if box and os.path.exists(box) else None
-    rows = stack_of(words) if words is not None else []
+    rows = _rows_of_box(box, os.stat(box).st_mtime) if box else ()
+    rows = rows or tuple(_rows_told(host, rank))
     if rows:
         more = f" ← {len(rows) - SHOWN_FRAMES} more" if len(rows) > SHOWN_FRAMES else ""
         return " ← ".join(rows[:SHOWN_FRAMES]) + more, "text"
     stuck = rank.readings.get("stall_at")
     if isinstance(stuck, str) and stuck:
         return f"{stuck}, where it was stuck", "text"
+    if end.word in ("failed", "out of memory"):
+        return "not known: no black box of it is here", "faint"
     return "not known: it was not stuck before, and no exception ended it", "faint"
 
 
-@lru_cache(maxsize=16)
-def _last_words(path: str, _written: float) -> Mapping[str, Any] | None:
-    from ...store.blackbox import last_words
+def _rows_told(host: HostView, rank: TrainerView) -> Iterable[str]:
+    """Yield the stack that a replayed black box tells in notes, the innermost line first."""
+    for event in host.events:
+        match = _FRAME.match(event.text) if event.e == "note" and event.id == rank.id else None
+        if match is not None:
+            yield event.text[match.end() :]
 
-    return last_words(path)
+
+@lru_cache(maxsize=16)
+def _rows_of_box(path: str, _written: float) -> tuple[str, ...]:
+    """Return the stack that is in a black box; a page that stays open reads it once."""
+    from ...store.blackbox import last_words, stack_of
+
+    return tuple(stack_of(last_words(path) or {}))
 
 
 def _next(session: Session, host: HostView, box: str) -> Iterable[Line]:
