@@ -52,7 +52,7 @@ async def open_job(pilot, *wanted: str) -> str:
 @pytest.mark.parametrize(
     ("size", "order", "lines"),
     [
-        ((198, 48), BROAD, [["step", "memory", "load"], ["trends", "cure", "events"]]),
+        ((198, 48), BROAD, [["cure", "events"], ["step", "memory"], ["load", "trends"]]),
         ((198, 48), HANGS[:5], [["stack", "step"], ["loss", "memory"], ["events"]]),
         ((158, 48), CALM, [["step", "loss"], ["memory", "pace"], ["events"]]),
         ((118, 28), CALM, [["step", "loss"], ["memory", "pace"]]),

@@ -135,9 +135,11 @@ def test_a_title_reads_no_markup() -> None:
 # ── a job ──
 
 
-def test_a_wide_job_has_three_charts_in_a_row_and_the_events_below() -> None:
+def test_a_wide_job_has_its_texts_in_a_line_and_up_to_three_charts_in_a_row() -> None:
     lines = arrange(200, 45, ("stack", *BROAD, "events"))
-    assert lines == [["stack", "step", "memory"], ["load", "trends", "cure"], ["events"]]
+    assert lines == [["stack", "cure", "events"], ["step", "memory", "load"], ["trends"]]
+    on_a_cpu = arrange(200, 45, ("stack", "step", "memory", "trends", "cure", "events"))
+    assert on_a_cpu == [["stack", "cure", "events"], ["step", "memory", "trends"]]
     assert arrange(120, 45, ("step", "loss", "memory", "pace", "events"))[0] == ["step", "loss"]
     few = arrange(200, 45, ("memory", "load", "trends", "events"))
     assert few == [["memory", "load", "trends"], ["events"]]

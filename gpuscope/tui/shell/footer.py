@@ -167,6 +167,9 @@ def fitted(own: Sequence[Hint], ends: Sequence[Hint], width: int) -> tuple[list[
             shown = _with_count(right, ends, len(own) - len(left))
         if _cells(left) + _cells(shown) <= width:
             break
+    for at, hint in enumerate(shown):  # the words that have room all the same
+        named = [*shown[:at], hint._replace(label=hint.label or ends[at].label), *shown[at + 1 :]]
+        shown = named if _cells(left) + _cells(named) <= width else shown
     return left, shown
 
 

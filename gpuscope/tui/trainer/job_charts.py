@@ -58,6 +58,9 @@ FRAME_ROWS, AXIS_ROWS = 2, 2
 USUAL_PANELS = 4
 COLUMNS = 100
 """The charts are drawn again when time has moved by one of so many columns."""
+TEXTS = ("stack", "cure", "events")
+STACK_ROWS = 12
+"""Lines of a stack that have room where texts stand beside each other."""
 BROAD = ("step", "memory", "load", "trends", "cure")
 """What a wide terminal shows: what moves has a chart, what does not has a line of one."""
 CALM = ("step", "loss", "memory", "pace", "events")
@@ -79,6 +82,13 @@ def arrange(width: int, height: int, order: Sequence[str], first: int = 0) -> li
     if across == 2 and height >= TALL_ROWS:
         charts = [name for name in order if name != "events"]
         across = 3 if width >= WIDEST else across
+        texts = [name for name in TEXTS if name in order or name == "events"]
+        if across > 2 and "cure" in texts:
+            # texts beside each other are as high as the longest, and the charts have the rest
+            charts = [name for name in charts if name not in texts]
+            in_line = len(texts) if len(charts) > across else across
+            rows = [charts[at : at + in_line] for at in range(0, len(charts), in_line)]
+            return [texts, *rows]
         alone = across > 2 and "cure" not in charts  # two texts stand well beside each other
         if alone and across < len(charts) < 2 * across:  # what happened is not high
             across -= len(charts) == across + 1
@@ -215,9 +225,10 @@ class JobCharts(Grid):
             self._order = sorted(self._order, key=lambda name: before.get(name, 2))
         lines = arrange(width, height, self._order, self._first % len(self._order))
         told = min(max(self.events.rows + 2, LEAST_EVENTS_ROWS), EVENTS_ROWS)
-        texts = len(lines) > 1 and set(lines[-1]) <= {"events", "cure"}
-        if texts and lines[-1] != ["events"]:
-            told = min(max(told, self.cure.rows + 2), height // 2)
+        texts = [at for at, line in enumerate(lines) if set(line) <= {*TEXTS} and len(lines) > 1]
+        if texts and lines[texts[0]] != ["events"]:
+            stack = STACK_ROWS + 2 if "stack" in lines[texts[0]] else 0
+            told = min(max(told, self.cure.rows + 2, stack), height // 2)
         if (lines, told) == (self._arranged, self._events_rows):
             return
         self._arranged, self._drawn, self._events_rows = lines, None, told
@@ -225,14 +236,14 @@ class JobCharts(Grid):
         for name, panel in self._panels.items():
             panel.display = name in self.shown
         if lines:
-            self.styles.grid_size_columns = len(lines[0])
+            across = max(map(len, lines))
+            self.styles.grid_size_columns = across
             self.styles.grid_size_rows = len(lines)
-            self.styles.grid_rows = "1fr"
-            if texts:
-                self.styles.grid_rows = f"{'1fr ' * (len(lines) - 1)}{told}"
+            high = (str(told) if at in texts else "1fr" for at in range(len(lines)))
+            self.styles.grid_rows = " ".join(high)
             for line in lines:  # the last one of a line has what others leave
                 for name in line:
-                    rest = len(lines[0]) - len(line) if name == line[-1] else 0
+                    rest = across - len(line) if name == line[-1] else 0
                     self._panels[name].styles.column_span = 1 + rest
             places = [name for line in lines for name in line]
             rank = {id(self._panels[name]): place for place, name in enumerate(places)}
@@ -271,7 +282,7 @@ class JobCharts(Grid):
         if "memory" in self.shown:
             self._draw_memory(host, trainer, window, clock)
         if "load" in self.shown:
-            lines = [line for line in self._arranged if not {*line} <= {"events", "cure"}]
+            lines = [line for line in self._arranged if not {*line} <= {*TEXTS}]
             below = self._events_rows if len(lines) < len(self._arranged) else 0
             rows = (self.size.height - below) // max(len(lines), 1) - FRAME_ROWS - AXIS_ROWS
             draw_load(self._load, self.session, host, trainer, window, clock, rows)
