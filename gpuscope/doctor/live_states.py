@@ -92,7 +92,7 @@ def _others_of(scene: LiveScene, device: DeviceView) -> str | None:
 
 
 def _slowed(scene: LiveScene, device: DeviceView) -> Finding:
-    state = _trouble(device, "slowed")
+    state = _trouble(device, "throttled")
     evidence = [Evidence(text=state.reason if state is not None else "", source="nvml")]
     heat, power = device.number("temperature_celsius"), scene.mean(device, "power_watts", 20.0)
     if heat is not None:

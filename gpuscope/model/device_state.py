@@ -198,7 +198,7 @@ def troubles(definition: GpuDef, readings: Readings) -> Iterator[DeviceState]:
     if reasons:
         clock, best = _number(readings, "sm_clock_mhz"), definition.max_sm_clock_mhz
         at = f": {clock:.0f} of {best} MHz" if clock is not None and best else ""
-        yield DeviceState("warn", "slowed", ", ".join(reasons) + at)
+        yield DeviceState("warn", "throttled", ", ".join(reasons) + at)
 
 
 # ── who holds it ──

@@ -321,7 +321,7 @@ def test_of_a_mig_slice_the_kernels_are_told_and_the_card_is_not_judged(ask):
     assert code == 1
     assert "It trains on a MIG slice or on a GPU that the driver does not list here" in said
     assert "gpuscope devices" in said
-    assert "Reading values from tensors leaves the GPU idle" in said
+    assert "Syncs such as .item() leave the GPU idle" in said
 
 
 def test_few_looks_are_said_to_be_few(ask):

@@ -197,7 +197,7 @@ STATES = [
     State(
         "slowed by heat",
         {**BUSY, "event_reasons": 0x20},
-        "slowed",
+        "throttled",
         "warn",
         held=20 * GIB,
         severity="warning",

@@ -86,7 +86,7 @@ CASES = [
     Below(
         "slowed by heat",
         lambda: changed(jobs.ranks(), 1, clock_event_reasons=0x20),
-        "slowed",
+        "throttled",
         "warn",
         "slowed: GPU 1",
         "● step 4,119",

@@ -38,7 +38,7 @@ FAILING = "demos/snapshots/failing.pickle.gz"
 WIDTH, HEIGHT = 110, 28
 SCREENS = {
     "overview": (STALL, 75.0, "overview", "stalled:"),
-    "doctor": (STALL, 75.0, "doctor", "Find what it waits for"),
+    "doctor": (STALL, 75.0, "doctor", "Find out what that"),
     "memory": (LAB, 55.0, "memory", "nvidia-smi"),
     "slow": (SLOW, 45.0, "doctor", "DataLoader("),
 }

@@ -396,7 +396,7 @@ async def test_many_frames_at_once_make_one_picture():
 async def test_an_unchanged_picture_draws_nothing():
     app = make_app(views.training(3.0))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "train.py", "Utilisation")
+        await until(pilot, "train.py", "GPU utilisation")
         table = app.main.query_one("#devices")
         drawn: list[object] = []
         refresh = table.refresh
@@ -480,7 +480,9 @@ async def test_a_fast_replay_that_is_paused_shows_the_charts_of_that_moment(monk
         replay.pause()
         await until(pilot, "‖")
         await charts_stand(pilot)
-        screen = await until(pilot, "Utilisation", "GPU 0", "allocated", absent="no readings yet")
+        screen = await until(
+            pilot, "GPU utilisation", "GPU 0", "allocated", absent="no readings yet"
+        )
         chart = app.main.query_one("LoadStrips").region
         rows = [line[chart.x : chart.right] for line in screen.splitlines()[chart.y : chart.bottom]]
         assert sum(row.count("█") for row in rows) > 40, "a lane over most of the minute"
@@ -517,7 +519,7 @@ async def test_seeking_moves_the_charts_at_once_and_keeps_the_cursor(monkeypatch
     replay.set_speed(0.1)
     app = GpuscopeApp(Session(replay=replay))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "2×H200", "Utilisation")
+        await until(pilot, "2×H200", "GPU utilisation")
         await pilot.press("j", "space")
         for keys, position in ((("full_stop",) * 5, "00:50"), (("comma",) * 2, "00:30")):
             await pilot.press(*keys)

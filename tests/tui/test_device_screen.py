@@ -199,7 +199,7 @@ def test_the_power_cap_of_a_busy_gpu_is_no_fault(clock):
     host, device = device_of(devices.training(clock_event_reasons=4, sm_clock_mhz=clock))
     assert judge(host, device).word == "ok"
     host, device = device_of(devices.training(clock_event_reasons=4 | 0x40, sm_clock_mhz=clock))
-    assert judge(host, device).word == "slowed", "heat is one, at any clock"
+    assert judge(host, device).word == "throttled", "heat is one, at any clock"
 
 
 def test_since_when_a_gpu_is_idle_stands_beside_its_state():
@@ -405,7 +405,7 @@ async def test_in_a_recording_the_cure_names_no_key_for_what_ran_then():
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "Doctor ▲1")
         app.open("device", app.session.host.devices[1].key)
-        shown = await until(pilot, "Findings: what to do", "fix       1 Find what it waits for")
+        shown = await until(pilot, "Findings: what to do", "fix       1 Find out what that")
         assert "rank 1 (pid 781) is stuck, rank 0 waits for it" in shown
         assert "S: the stacks" not in shown
         assert "back then" not in shown

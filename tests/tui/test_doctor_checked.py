@@ -31,7 +31,7 @@ def test_each_area_has_the_figures_that_its_rules_judge():
     assert re.search(
         r"least headroom [\d.]+ GiB of 140 GiB \(rank 3, GPU 3\)", text("memory", host)
     )
-    assert "8 of 8 answer · no clock is lowered" in text("GPUs", host)
+    assert "8 of 8 answer · none throttled" in text("GPUs", host)
     assert "XIDs: not reported" in text("GPUs", host), "what is unknown is not 0"
     assert "CPU 23 % of 96 cores" in text("host", host)
 

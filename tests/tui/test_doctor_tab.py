@@ -129,7 +129,7 @@ async def test_the_recorded_stall_is_the_worst_with_rank_and_line_and_is_marked_
         assert "not in a recording" not in screen
         assert "kill " not in screen, "nothing of it runs any more"
         await pilot.press("r")
-        await until(pilot, "Repro: the Lab trains here and now")
+        await until(pilot, "Repro: a recording is shown")
         await pilot.press("1")
         screen = await until(pilot, "Devices", "stalled: rank 1 is stuck")
         assert "Hang: rank" not in screen, "the Overview tells it once, with its job"

@@ -228,7 +228,7 @@ async def test_help_and_footer_name_the_keys():
         assert isinstance(app.screen, HelpScreen)
         told = "\n".join("".join(part for part, _ in line) for line in app.screen.text())
         assert "all hosts, the worst first" in told
-        assert "close, clear the filter, to all hosts" in told
+        assert "close, clear the filter, or go to all hosts" in told
 
 
 @in_loop

@@ -123,14 +123,14 @@ async def test_a_load_that_no_chart_shows_stands_in_the_rows_of_the_devices():
     app = make_app(views.vacant(60.0))
     async with app.run_test(size=LARGE) as pilot:
         screen = await until(pilot, "LAST 60 s", "What you can do here", "power, GPU 0")
-        assert "Utilisation by GPU" not in screen, "nothing works: a chart of it says nothing"
+        assert "GPU utilisation" not in screen, "nothing works: a chart of it says nothing"
         assert "CUDA_VISIBLE_DEVICES=2 gpuscope run train.py" in screen
         assert "torchrun --nproc-per-node 6" in screen
         assert screen.count("gpuscope attach 51120") == 1
         assert "held   GPU" not in screen, "the devices' states and the processes say so"
         assert "idle held by lin (jupyter)" in screen
         feed(app, f.Sample(900, int((views.END + 1) * 1e9), g=[views.device_row(2, 30.0, 90.0)]))
-        await until(pilot, "Utilisation by GPU", absent="What you can do here")
+        await until(pilot, "GPU utilisation", absent="What you can do here")
 
 
 @pytest.mark.parametrize("size", [USUAL, (160, 50), LARGE])
@@ -490,7 +490,7 @@ async def test_two_gpus_have_lanes_for_what_works_inside_them_too():
     replay.seek(60.0)
     app = GpuscopeApp(Session(replay=replay))
     async with app.run_test(size=LARGE) as pilot:
-        screen = await until(pilot, "Utilisation by GPU and part", "tensor")
+        screen = await until(pilot, "GPU utilisation in detail", "tensor")
         lanes = [line[2:10].strip() for line in screen.splitlines()]
         at = lanes.index("GPU 1")
         assert "tensor" in lanes[lanes.index("GPU 0") : at]

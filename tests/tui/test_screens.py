@@ -190,7 +190,7 @@ async def test_a_full_a_throttled_and_a_broken_device_say_so():
     ]
     screen = await shown([*frames, sample], size=(200, 40))
     assert "◆ full 205 MiB free of 140 GiB" in screen
-    assert "◆ slowed thermal slowdown: 1560 of 1980 MHz" in screen
+    assert "◆ throttled thermal slowdown: 1560 of 1980 MHz" in screen
     assert "◆ ECC 2 uncorrected memory errors" in screen
 
 
@@ -292,7 +292,7 @@ async def test_a_wide_log_tells_the_line_under_the_cursor_in_full_beside_it():
         assert "On this row  Sep" not in screen
         await pilot.press("escape", "N")
         nothing = "gpuscope run leaves yours to its terminal"
-        await until(pilot, "[output] 0", nothing, "What comes here", "XIDs, ECC errors")
+        await until(pilot, "[output] 0", nothing, "What appears here", "XIDs, ECC errors")
 
 
 # ── sizes ─────────────────────────────────────────────────────────────────────────────────────────
@@ -347,10 +347,14 @@ async def test_sixteen_devices_fit_a_small_terminal():
 @pytest.mark.slow
 @in_loop
 async def test_charts_give_way_to_lists_and_take_what_they_leave():
-    assert "Utilisation" in await shown(views.training(), size=(120, 40), wanted="Utilisation")
-    assert "Utilisation" in await shown(views.training(), size=(80, 40), wanted="Utilisation")
-    assert "Utilisation" not in await shown(views.training(), size=(120, 24))
-    assert "Utilisation" not in await shown(views.training(), size=(70, 40))
+    assert "GPU utilisation" in await shown(
+        views.training(), size=(120, 40), wanted="GPU utilisation"
+    )
+    assert "GPU utilisation" in await shown(
+        views.training(), size=(80, 40), wanted="GPU utilisation"
+    )
+    assert "GPU utilisation" not in await shown(views.training(), size=(120, 24))
+    assert "GPU utilisation" not in await shown(views.training(), size=(70, 40))
     assert "Loss" in await shown(views.cpu_only(), size=(80, 24), wanted="Loss")
 
 
@@ -421,11 +425,11 @@ async def test_a_reason_in_a_narrow_column_begins_with_what_matters():
 async def test_a_terminal_that_grows_gets_its_charts():
     app = make_app(views.training())
     async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, "train.py", absent="Utilisation")
+        await until(pilot, "train.py", absent="GPU utilisation")
         await pilot.resize_terminal(140, 50)
-        await until(pilot, "Utilisation", "VRAM of GPU 5")
+        await until(pilot, "GPU utilisation", "VRAM of GPU 5")
         await pilot.resize_terminal(80, 18)
-        await until(pilot, "train.py", absent="Utilisation")
+        await until(pilot, "train.py", absent="GPU utilisation")
 
 
 @in_loop

@@ -356,7 +356,7 @@ async def test_the_terminal_shows_what_a_full_redraw_would_after_tabs_dialogs_an
     made = make_app(views.training())
     app = MirroredApp(made.session)
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "Utilisation by GPU")
+        await until(pilot, "GPU utilisation")
         last = int(views.END)
         for number, key in enumerate(
             ["2", "1", "j", "question_mark", "escape", "5", "1", "z", "comma", "space", "6", "1"]

@@ -241,7 +241,7 @@ async def test_a_wide_fleet_has_the_jobs_of_all_hosts_and_charts_of_one(size):
     app = app_of(SIX)
     async with app.run_test(size=size) as pilot:
         await settled(pilot)
-        screen = await until(pilot, "HOSTS", "Devices of bravo", "Utilisation by GPU")
+        screen = await until(pilot, "HOSTS", "Devices of bravo", "GPU utilisation")
         rows = [line for line in screen.splitlines() if "stalled" in line and "bravo" in line]
         assert rows, "the job that hangs says so"
         trains = next(line for line in screen.splitlines() if "● trains" in line)
@@ -249,7 +249,7 @@ async def test_a_wide_fleet_has_the_jobs_of_all_hosts_and_charts_of_one(size):
         await pilot.press("end")
         await until(pilot, "Devices of alpha")
         await pilot.resize_terminal(*USUAL)
-        await until(pilot, "Devices of", absent="Utilisation by GPU")
+        await until(pilot, "Devices of", absent="GPU utilisation")
 
 
 @pytest.mark.slow
@@ -260,8 +260,8 @@ async def test_a_host_that_becomes_quiet_while_looked_at_waits_a_minute_before_i
         await until(pilot, "What you can do here")
         busy = [views.device_row(2, 30.0, 90.0)]
         feed(app, f.Sample(900, int((views.END + 1) * 1e9), g=busy))
-        await until(pilot, "Utilisation by GPU", absent="What you can do here")
-        for second, wanted in ((50, "Utilisation by GPU"), (70, "What you can do here")):
+        await until(pilot, "GPU utilisation", absent="What you can do here")
+        for second, wanted in ((50, "GPU utilisation"), (70, "What you can do here")):
             idle = [views.device_row(i, 0.0, 0.0) for i in range(8)]
             moment = int((views.END + second) * 1e9)
             feed(app, f.Sample(900 + second, moment, h=[views.host_row()], g=idle))
@@ -280,4 +280,4 @@ async def test_a_host_without_readings_has_what_it_needs_in_place_of_empty_boxes
         assert "no readings yet" not in screen, "no chart of nothing"
         assert "Hang: rank 3 is stuck" in screen.split("Wrong on the other hosts")[1]
         await pilot.press("k")
-        await until(pilot, "Devices of bravo", "Utilisation by GPU", absent="echo: no reading yet")
+        await until(pilot, "Devices of bravo", "GPU utilisation", absent="echo: no reading yet")

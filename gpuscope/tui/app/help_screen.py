@@ -64,14 +64,14 @@ ROW_ACTIONS = (
 )
 """Actions that are about the row under the cursor."""
 OPENS = {
-    "devices": "all that is known of {row}",
+    "devices": "everything about {row}",
     "jobs": "the page of {row}",
     "top-findings": "the finding in the Doctor, with its fix",
-    "top-processes": "all that is known of {row}",
+    "top-processes": "everything about {row}",
     "fleet-hosts": "the tabs of {row}",
     "time-rows": "what is in this row",
     "time-steps": "the step breakdown of this rank",
-    "time-ranks": "the ledger of this rank",
+    "time-ranks": "where the time of this rank goes",
     "time-findings": "the finding in full",
 }
 """What Enter opens, by the list that has the keyboard."""
@@ -82,11 +82,11 @@ Block = list[Line]
 """Lines that stay together: a heading and what is below it."""
 WORDS = (
     ("allocated", "live tensors, as torch's allocator counts them"),
-    ("cached", "reserved by torch, not allocated; empty_cache() returns what is not split"),
-    ("outside torch", "of the process, not torch's: CUDA context, libraries"),
-    ("other", "other processes on the same device"),
-    ("driver", "the driver's own: nvidia-smi does not count it as used"),
-    ("free", "what a new process could get"),
+    ("cached", "reserved by torch but not allocated; empty_cache() returns what is not split"),
+    ("outside torch", "memory of the process that torch did not allocate: CUDA context, libraries"),
+    ("other", "other processes on the same GPU"),
+    ("driver", "kept by the driver; nvidia-smi does not count it as used"),
+    ("free", "what a new process could allocate"),
 )
 COLUMNS = (
     ("UTIL", "share of the time that any kernel ran (GPU-Util)"),
@@ -110,14 +110,14 @@ GLYPHS = (
 
 IN_BARS = (
     ("tight", "warn", f"memory beyond {percent_text(NEARLY_FULL, whole=True)} of the GPU"),
-    ("idling", "text", "a load that is no progress, in a chart {hatch}"),
-    ("unknown", "muted", "a reading that is not there"),
+    ("idling", "text", "load without progress, as of a rank that waits; in charts {hatch}"),
+    ("unknown", "muted", "no reading"),
 )
 MARKS = (
     ("oom", "bad", "out of memory"),
     ("spared", "warn", "out of memory, but the training went on"),
     ("retry", "warn", "cudaMalloc failed: cache flushed, then retried"),
-    ("stall", "bad", "a step was overdue"),
+    ("stall", "bad", "stall: no step when one was due"),
     ("phase", "accent", "training or evaluation starts; green: steps continue"),
     ("dashes", "text", "peak allocated, as torch counts it"),
     ("about", "text", "before an amount: an estimate, or measured at another moment"),

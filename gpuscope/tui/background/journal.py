@@ -218,7 +218,7 @@ class Journal:
         for alert in self._alerts.look(host):
             fired = alert.state == "fired"
             text = alert.text.removeprefix(f"{alert.subject}: ").removeprefix("throttled: ")
-            word = {"throttle": "slowed", "ecc": "ECC"}[alert.kind] if fired else "normal again"
+            word = {"throttle": "throttled", "ecc": "ECC"}[alert.kind] if fired else "normal again"
             serial = f"g/{alert.kind}/{alert.key}/{alert.state}/{now:.0f}"
             place = ("device", alert.key)
             token = "warn" if fired else "ok"

@@ -196,7 +196,7 @@ def _devices(host: HostView, _: Sources) -> Figures:
     out = [text + (f", not GPU {_indices(silent)}" if silent else "")]
     low = [d for d in well if slowed(d.readings)]
     if any(d.number("clock_event_reasons") is not None for d in well):
-        out.append(f"clocks lowered on GPU {_indices(low)}" if low else "no clock is lowered")
+        out.append(f"throttled: GPU {_indices(low)}" if low else "none throttled")
     warm = [(n, d) for d in well if (n := d.number("temperature_celsius")) is not None]
     if warm:
         degrees, hottest = max(warm, key=lambda one: one[0])
@@ -230,11 +230,11 @@ def _host(host: HostView, _: Sources) -> Figures:
 
 BEFORE, NO_GPU_USED = "before the hang", "no trainer with a probe on a GPU"
 AREAS = (
-    Area("hangs", ("stall.",), "a rank that is stuck, lost or behind, and at which line", _hangs),
+    Area("hangs", ("stall.",), "a stuck, lost or late rank, and its line of code", _hangs),
     Area(
         "step time",
         ("live.", "ranks."),
-        "a slower rank, pauses such as checkpoints, copies, communication, late launches, "
+        "a slow rank, pauses such as checkpoints, copies, communication, slow kernel launches, "
         "recompiles",
         _steps,
         BEFORE,
@@ -261,14 +261,14 @@ AREAS = (
             "live.evaluation", "live.releases", "live.shared_device", "ranks.shared_device",
             "ranks.one_device",
         ),
-        "growth, too little room, fragmentation, other programs or ranks on the card",
+        "growth, little headroom, fragmentation, other processes or ranks on the GPU",
         _memory,
         missing=NO_GPU_USED,
     ),
     Area(
         "GPUs",
         ("device.",),
-        "lost or silent, errors, slowed clocks",
+        "GPUs that are lost or do not answer, errors, throttling",
         _devices,
         missing="no GPU here",
     ),

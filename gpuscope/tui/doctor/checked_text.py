@@ -82,9 +82,9 @@ def about(
     for number, line in enumerate(_packed(looked, cells - LABEL)):
         out += with_label("Checked" if number == 0 else "", [(line, "text")], cells)
     if watch.not_examined:
-        out += with_label("Left out", [(watch.not_examined, "muted")], cells)
+        out += with_label("Skipped", [(watch.not_examined, "muted")], cells)
     if watch.table is None and not watch.problem:
-        out += with_label("", [("loading the rules", "muted")], cells)
+        out += with_label("", [("loading the checks", "muted")], cells)
     if watch.cost_seconds is not None:
         text = (
             f"{duration_text(watch.cost_seconds)} of CPU time for each check, at most one a second"
@@ -149,7 +149,7 @@ def _areas(
     there is a line that shows how its main reading went.
     """
     sources = sources_of(host, readings)
-    out: list[Line] = [[("What the rules see now", "accent")]]
+    out: list[Line] = [[("What each check finds now", "accent")]]
     hangs = any(area_of(case.finding.cause) == "hangs" for case in holds)
     for area in AREAS:
         figures = area.figures(host, sources)
@@ -166,7 +166,7 @@ def _areas(
         pieces: Line = [(text, "text" if figures else "muted")]
         out += styled.hang(head, [*pieces, (f"  ({doubt})" if doubt else "", "muted")], cells)
         if not tight:
-            rules = [(f"rules: {area.rules}", "faint")]
+            rules = [(f"looks for: {area.rules}", "faint")]
             out += styled.hang([(" " * AREA_CELLS, "text")], rules, cells)
         if roomy:
             rows = COURSE_ROWS if not holds else 1  # a finding needs the room

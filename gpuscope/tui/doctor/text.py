@@ -333,7 +333,7 @@ def _course(case: Case, host: HostView) -> str:
     elif case.kind == "end":
         parts.append(f"seen {age}")
     elif case.past:
-        parts.append(f"no longer so: {age}")
+        parts.append(f"over: {age}")
     else:
         parts += filter(None, [since_text(case, host)])
     if host.badge:

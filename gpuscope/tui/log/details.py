@@ -39,14 +39,14 @@ OPENS = {
 """What Enter opens, by the kind of an entry's place."""
 _CODE = re.compile(r"(?:[^\s:;,()]+\.py|<path>):\d+")
 KINDS = {
-    "jobs": "started, paused, ended: with the reason, the last step and the last loss",
-    "findings": "what the Doctor finds, and when it is over",
-    "memory": "out of memory, and cudaMalloc that was tried again",
-    "gpu": "XIDs, ECC errors, slowed clocks, a GPU that is lost or silent",
+    "jobs": "start, pause and end, with the reason, the last step and the last loss",
+    "findings": "findings of the Doctor, and when each is over",
+    "memory": "out-of-memory errors, and cudaMalloc retries",
+    "gpu": "XIDs, ECC errors, throttling, a GPU that is lost or does not answer",
     "files": "snapshots, profiles and reports that were saved",
-    "probe": "attached, detached, missing readings",
-    "output": "what trainings of the Lab write",
-    "program": "notices of gpuscope itself",
+    "probe": "attached and detached, and readings that are missing",
+    "output": "output of the Lab's trainings",
+    "program": "notices from gpuscope itself",
 }
 """What each group of the log contains."""
 MOST_FINDINGS = 4
@@ -68,7 +68,7 @@ class Around:
 
 def what_comes_here(cells: int) -> list[Line]:
     """Explain each kind of event, for a log that has none yet."""
-    out: list[Line] = [[("What comes here", "title")]]
+    out: list[Line] = [[("What appears here", "title")]]
     for group, text in KINDS.items():
         head: Line = [(f"{GROUPS[group]:{LABEL}}", "accent")]
         out += styled.hang(head, [(text, "muted")], cells)

@@ -30,8 +30,8 @@ from .subject import device_of, job_of
 
 NOTHING = {
     "findings": "the doctor has found nothing so far",
-    "memory": "no allocation failed or was tried again",
-    "gpu": "the driver has reported no error, and no GPU was slowed or lost",
+    "memory": "no allocation failed or was retried",
+    "gpu": "the driver has reported no error, and no GPU was throttled or lost",
     "files": "no snapshot, profile or report was saved so far",
     "output": "output of the Lab's trainings; gpuscope run leaves yours to its terminal",
 }

@@ -29,7 +29,7 @@ MEANS = {
     "the step slow",
     ("gpu", "hung"): "the driver's call has not returned: every reading of this GPU is old",
     ("gpu", "lost"): "the driver no longer reaches the GPU: what ran on it cannot go on",
-    ("gpu", "slowed"): "its clocks are lowered: steps take longer while this lasts",
+    ("gpu", "throttled"): "its clocks are lowered: steps take longer while this lasts",
     ("probe", "attached"): "from here on its steps, its memory and its stacks can be read",
     ("probe", "detached"): "from here on its steps are no longer known",
     ("probe", "gap"): "readings of this time are missing",

@@ -228,7 +228,7 @@ class Charts(Vertical):
         rows = self.rows - AXIS_ROWS
         parts = max(min(rows // (2 * len(host.devices)), len(LOADS)), 1)
         lanes = gpu_lanes(self.session.history, host, host.devices, self._span, parts)
-        what = "Utilisation by GPU" if parts == 1 else "Utilisation by GPU and part"
+        what = "GPU utilisation" if parts == 1 else "GPU utilisation in detail"
         set_title(chart, f"{what}, mean at right{self._over}")
         chart.show(lanes, self._span, host.sampled_seconds, clock_at(self.session, host))
 

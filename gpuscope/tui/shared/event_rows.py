@@ -194,4 +194,4 @@ def event_lines(
         lines += styled.wrap([*head, text], max(width, indent + 20), indent)
         if len(lines) >= height:
             break
-    return lines[:height] or [[("nothing happened since it was first seen", "muted")]]
+    return lines[:height] or [[("nothing has happened since gpuscope first saw it", "muted")]]

@@ -101,9 +101,9 @@ ACTS = {
         TrainerAction(
             "work",
             "Count the work of a step",
-            "every operator of one step is noted with its shapes, in the training's own thread; "
-            "results stay the same to the bit. Refused under torch.compile and CUDA graphs.",
-            "one step takes longer, once: by about 0.1 s for 5,000 operators; what it was is "
+            "every operator of one step is recorded with its shapes, in the training's own thread; "
+            "results stay bit-identical. Not possible under torch.compile and CUDA graphs.",
+            "one step takes longer, once: by about 0.1 s for 5,000 operators; the real cost is "
             "shown afterwards.",
             "count",
         ),

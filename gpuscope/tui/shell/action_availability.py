@@ -25,7 +25,7 @@ NO_TRAINER = "no trainer with a probe runs here"
 LIVE = "live"
 """What a key of a screen needs that asks a process or its host and is no action of the tabs."""
 ONLY_LIVE = "only a live trainer answers this, not a recording"
-NO_LAB = "the Lab trains here and now: start gpuscope without a recording"
+NO_LAB = "a recording is shown. For a live Lab: gpuscope --lab"
 NOT_RECORDED = {
     "inject": "a recording has no process to attach to",
     "signal": "a recording has no process to signal",

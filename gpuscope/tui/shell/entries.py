@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-GROUPS = ("Screens", "Move", "Look", "Trainer", "Lab", "Past", "Program")
+GROUPS = ("Screens", "Move", "View", "Trainer", "Lab", "Past", "Program")
 
 
 class Action(NamedTuple):

@@ -206,7 +206,7 @@ _SEVERITIES = {"bad": "problem", "warn": "warning"}
 def _health(index: int, readings: Mapping[str, Any]) -> list[dict[str, Any]]:
     found = []
     if reasons := slowed(readings):
-        found.append(problem(index, "warning", f"it is slowed down now: {', '.join(reasons)}"))
+        found.append(problem(index, "warning", f"it is throttled: {', '.join(reasons)}"))
     found += [
         problem(index, _SEVERITIES[fault.kind], fault.reason) for fault in faults_of(readings)
     ]
