@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from ..store.view import AllocView, DeviceView, HistoryOf, HostView
 from ..text.units import MIB, bytes_text
+from ..wire.frames import Unknown
 from .allocator_account import on_cpu
 from .fullest import at_the_fullest, seconds_of
 from .memory_account import Account, account
@@ -41,7 +42,9 @@ def account_at_the_fullest(
     if device is None:
         assert allocator is not None
         parts = on_cpu(allocator)
-        return FullestRows(Account(parts, sum(part.known for part in parts)), {}, 0.0)
+        unknown = [part.size for part in parts if isinstance(part.size, Unknown)]
+        total = unknown[0] if len(unknown) == len(parts) else sum(part.known for part in parts)
+        return FullestRows(Account(parts, total), {}, 0.0)
     if allocator is None:
         return FullestRows(account(host, device, None), {}, 0.0)
     then, seconds = at_the_fullest(allocator, history, seconds_of(trainer_of(host, allocator)))

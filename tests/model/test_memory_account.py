@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuscope.model.allocator_account import expandable_segments
+from gpuscope.model.fullest_account import account_at_the_fullest
 from gpuscope.model.memory_account import TOLERATED_BYTES, Account, account, largest_freeable
-from gpuscope.store.view import HostView
+from gpuscope.store.view import HostView, no_history
 from gpuscope.wire import frames as f
 from tests.fakes import inside, views
 from tests.fakes.views import GIB
@@ -351,3 +352,16 @@ def test_whatever_is_read_the_rows_end_at_the_total(
         assert used - TOLERATED_BYTES - 4 <= outer(found) <= used + 4
     else:
         assert outer(found) == pytest.approx(reserved, abs=4), "torch's own rows are never cut"
+
+
+def test_on_a_cpu_what_no_probe_has_counted_is_unknown_and_not_nothing():
+    frames = views.cpu_only(5.0)
+    host = views.host_of(frames)
+    counted = account_at_the_fullest(host, None, host.trainers[0].allocators[0], no_history)
+    assert counted.account.total == 48 << 20
+    for frame in frames:
+        if isinstance(frame, f.Sample):
+            frame.a.clear()
+    host = views.host_of(frames)
+    found = account_at_the_fullest(host, None, host.trainers[0].allocators[0], no_history)
+    assert isinstance(found.account.total, f.Unknown)

@@ -16,6 +16,7 @@ from gpuscope.store.store import Store
 from gpuscope.tui.app.app import GpuscopeApp
 from gpuscope.tui.background.view_state import ViewState
 from gpuscope.tui.charts.chart_series import process_layers
+from gpuscope.tui.memory.more_text import times_text
 from gpuscope.tui.shell.session import Session
 from gpuscope.wire import frames as f
 from tests.fakes import inside, jobs, views
@@ -498,3 +499,9 @@ async def test_a_store_without_a_source_shows_tables_that_wait():
         await until(pilot, "used (= nvidia-smi)")
         await pilot.press("c")
         await until(pilot, "asking the trainer")
+
+
+def test_how_much_larger_a_batch_may_be_is_no_finer_than_it_is_known():
+    assert times_text(2.04, 2.46) == "2.0 to 2.5"
+    assert times_text(47.7, 151.4) == "47.7 to 151"
+    assert times_text(133_588.1, 135_943.0) == "over 1,000"

@@ -545,6 +545,20 @@ async def test_what_an_older_probe_did_in_a_hang_stands_beside_the_parts_of_the_
             assert any(f"█ {name} " in line for line in table), "as in the legend of the chart"
 
 
+@in_loop
+async def test_the_details_of_a_part_follow_the_cursor_where_there_is_no_ledger():
+    source = ReplaySource(SHIPPED / "h200-lab.gsr")
+    source.pause()
+    source.seek(74.0)
+    app = GpuscopeApp(Session(replay=source), "time")
+    async with app.run_test(size=(200, 60)) as pilot:
+        await until(pilot, "▸ █ compute", "The forward and the backward pass on the device.")
+        await pilot.press("down")
+        await until(pilot, "▸ █ optimizer", "The optimizer's step on the device.")
+        app.main.refresh_all()
+        await until(pilot, "▸ █ optimizer", absent="▸ █ compute")
+
+
 def with_the_hang(minutes: int, steps: int, **rows: float) -> list[f.Frame]:
     """Return ranks that hang, of which each minute before and the hang itself were sampled."""
     frames = jobs.ranks(stalled=True)

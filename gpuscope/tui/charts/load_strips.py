@@ -30,7 +30,7 @@ LOW_EIGHTHS = 5
 """Of a cell: the height of a full load where lanes have no line between them. Higher ones would be
 one wall of colour.
 """
-MOST_ROWS, LONG_CELLS, FEW_LANES, MOST_APART = 2, 90, 4, 3
+MOST_ROWS, LONG_CELLS, FEW_LANES, MOST_APART = 2, 90, 6, 3
 """A higher lane says no more: only its wall of colour grows. A long one has one line, but for a few
 that have a page of their own. So many lines are left free between two lanes at most.
 """

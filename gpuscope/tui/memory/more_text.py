@@ -30,6 +30,10 @@ FREES, NARROW_FREES, FIX_CELLS = 12, 10, 24
 """Of a column of what a fix frees, and of its name at least."""
 WORTH_TELLING = 1.1
 """A larger micro-batch is suggested only if it is at least this many times the present one."""
+TENTHS_BELOW, MANY_TIMES = 100, 1000
+"""How many times larger it may be is told in tenths below the one, and no longer beyond the other:
+the memory of a batch so much larger was not measured.
+"""
 
 
 class Count(NamedTuple):
@@ -186,12 +190,20 @@ def larger_lines(host: HostView, subject: Subject, history: HistoryOf, cells: in
     if found is None or found.low < WORTH_TELLING:
         return []
     each, error = (found.each_low + found.each_high) // 2, (found.each_high - found.each_low) // 2
-    times = interval_text(f"{found.low:.1f}", f"{found.high:.1f}", " to ")
+    times = times_text(found.low, found.high)
     size = bytes_text(each) + (f" ±{bytes_text(error)}" if error >= MIB else "")
     about = f"at the peak {bytes_text(left)} are left, and twice the micro-batch takes {size} more"
     head: Line = [("≈ ", "muted"), ("larger: ", "muted")]
     text: Line = [(f"{times} times the micro-batch fits", "text"), (f": {about}", "muted")]
     return [[], *styled.hang(head, text, cells)]
+
+
+def times_text(low: float, high: float) -> str:
+    """Return how many times as large a micro-batch may be."""
+    if low >= MANY_TIMES:
+        return f"over {MANY_TIMES:,}"
+    least, most = (f"{end:.1f}" if end < TENTHS_BELOW else f"{end:,.0f}" for end in (low, high))
+    return interval_text(least, most, " to ")
 
 
 @lru_cache(maxsize=32)

@@ -288,14 +288,14 @@ def part_lines(parts: StepParts, room: int, glyphs: Glyphs) -> list[Line]:
     """Return the parts of a step, a line each: its colour and name, its time, its share, a bar."""
     tokens = tokens_of(parts)
     names = max(text_cells(parts.words[name]) for name in parts.shares)
-    bar = min(room - names - 20, BAR_CELLS)
+    bar = min(room - names - 21, BAR_CELLS)
     out: list[Line] = []
     for name, share in parts.shares.items():
         token = tokens[name]
         each = duration_text(share * parts.seconds) if parts.seconds else ""
         line: Line = [(f"{glyphs.fill(token)} ", token), (fit(parts.words[name], names), "text")]
         line.append((fit(each, 9, "right"), "text"))
-        line.append((fit(percent_text(share), 6, "right") + "  ", "muted"))
+        line.append((fit(percent_text(share), 7, "right") + "  ", "muted"))
         line += Bar(((share, token),), 1.0).draw(bar, glyphs) if bar >= 8 else []
         out.append(line)
     return out

@@ -93,7 +93,7 @@ def about_lines(
             if (age := process.number("log_age_seconds")) is not None
             else ""
         )
-        lines.append(fact("its log says", [(words, "text")]))
+        lines.append(fact("log says", [(words, "text")]))
     return styled.hang_lines(lines, cells)
 
 

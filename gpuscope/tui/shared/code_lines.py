@@ -13,7 +13,7 @@ from ..theme import Glyphs
 
 CODE_TITLE = "Lines of code"
 LEAST_SHARE = 0.005
-STEP_CELLS, SHARE_CELLS, PLACE_CELLS = 9, 6, 160
+STEP_CELLS, SHARE_CELLS, PLACE_CELLS = 9, 7, 160
 
 
 def code_lines(ledger: TimeLedger, cells: int, glyphs: Glyphs, most: int) -> list[Line]:

@@ -28,12 +28,12 @@ def about_gpu_row(key: str, look: Look | None) -> tuple[str, list[Line]]:
 
 
 def about_clock_row(
-    key: str, ledger: TimeLedger, look: Look | None, judged: Sequence[Judged] | None
+    key: str, ledger: TimeLedger, look: Look | None, judged: Sequence[Judged] | None, live: bool
 ) -> tuple[str, list[Line]]:
     """Return the heading and the lines for a row of the wall clock, or for all of it."""
     row = next((row for row in ledger.whole if row.name == key), None)
     if row is not None:
-        return row.words.capitalize(), list(row_detail(row, ledger, look, judged))
+        return row.words.capitalize(), list(row_detail(row, ledger, look, judged, live))
     return "Wall clock", [[(f"{coverage_text(ledger).capitalize()}.", "text")]]
 
 

@@ -18,6 +18,7 @@ from ..shell.clock_at import clock_at
 from ..trainer.job_load import devices_of
 from ..trainer.step_layers import StepLayers, measured
 from ..widgets.pane import set_title, ways_to_a_probe
+from ..widgets.table import LiveTable
 from .hang_rows import Hang, add_hang, with_hang
 from .panels import (
     CHART_ROWS,
@@ -68,7 +69,7 @@ class MeasuredPanels(TimePanels):
         is what is known of the time in which it hangs.
         """
         glyphs = self._clock.tokens.glyphs
-        self._clear()
+        self._clear(kept=(self._clock, self._steps))  # without rows they would lose their cursor
         self._head.show(styled.hang_lines(head, max(40, self._terminal[0] - HEAD_EDGES)))
         parts = add_hang(split_rows(trainer, glyphs), hang, glyphs)
         self._clock.show_columns(with_names(split_names(), with_hang(GPU, hang)))
@@ -99,13 +100,14 @@ class MeasuredPanels(TimePanels):
         replay = host.link.state == "replay"
         self._more = [] if replay else ways_to_a_probe()
 
-    def _clear(self) -> None:
+    def _clear(self, kept: Sequence[LiveTable] = ()) -> None:
+        """Empty all panels but for these tables, which get other rows."""
         self._look = None
         self._clock.subtitle(())
         self._more = ()
         self._devices, self._drawn_ranks = (), ()
         for table in (self._clock, self._steps, self._ranks, self._gpu):
-            table.show([])
+            table.show(table.rows if table in kept else [])
         self._findings.show_findings([])
 
     def _show_detail(self) -> None:
@@ -115,10 +117,20 @@ class MeasuredPanels(TimePanels):
         set_title(self._code, self._aside[0])
         self._code.show(self._aside[1])
         for panel, cells in self._detail_panels():
-            if panel.display:
+            if panel.display and not self._more:
+                heading, lines = self._about(self._clock, self._clock.cursor_key or "")
+                set_title(panel, heading)
+                panel.show(styled.hang_lines(lines, cells - HEAD_EDGES))
+            elif panel.display:
                 set_title(panel, PROBE_TITLE)
                 whole = not self._right.display
                 panel.show(self._wrapped(self._terminal[0] if whole else cells))
+
+    def _about_rows(self) -> int:
+        """Return the rows in which the details of any part of a step are whole."""
+        told = [self._about(self._clock, row.key)[1] for row in self._clock.rows]
+        cells = self._left_cells() - HEAD_EDGES
+        return max((len(styled.hang_lines(lines, cells)) + 2 for lines in told), default=0)
 
     def _wrapped(self, cells: int) -> list[Line]:
         return styled.hang_lines(self._more, cells - HEAD_EDGES)
@@ -195,21 +207,23 @@ class MeasuredPanels(TimePanels):
         lanes = lanes_of(self._devices, self._drawn_ranks)
         load, processes, events = self._share_below(max(room - body, 0), lanes)
         body = room - load - processes - events
-        if chart and load and not parts and body > max(tables, HIGH_CHART_ROWS):
-            load += body - max(tables, HIGH_CHART_ROWS)
-            body = max(tables, HIGH_CHART_ROWS)
+        aside = len(self._aside[1]) if not self._more and chart else 0
+        about = self._about_rows() if parts and chart and not self._more and not aside else 0
+        wanted = max(tables + about, HIGH_CHART_ROWS)
+        if chart and load and not aside and body > wanted:
+            load, body = load + body - wanted, wanted
         self._body.display = bool(body)
         self._spread(body)
         self._left.display, self._right.display = bool(tables or below_tables), bool(chart)
         self._left.styles.height = self._right.styles.height = "1fr"
         self._left.styles.width = self._left_cells() if chart else "1fr"
         self._place(self._clock, parts)
-        aside = len(self._aside[1]) if not self._more and chart else 0
         aside = aside if body - tables >= min(aside, LEAST_ASIDE_ROWS) + 2 else 0
-        fills = steps and not aside and (not below_tables or not self._more)
+        about = about if body - tables >= about else 0
+        fills = steps and not aside and not about and (not below_tables or not self._more)
         self._place(self._steps, "1fr" if fills else steps)
         self._place(self._findings, findings)
-        self._place(self._detail, "1fr" if below_tables and self._more else 0)
+        self._place(self._detail, "1fr" if about or (below_tables and self._more) else 0)
         self._place(self._code, "1fr" if aside else 0)
         self._place(self._beside, 0 if below_tables or not self._more else "1fr")
         self._place(self._chart, (min(chart, body) if not below_tables else "1fr") if chart else 0)

@@ -301,7 +301,8 @@ class TimePane(MeasuredPanels):
         if table is self._gpu:
             return about_gpu_row(key, look)
         judged = self._judged if not stands else None
-        heading, lines = about_clock_row(key, ledger_of_steps(trainer), look, judged)
+        live = not self.session.why_not("stacks")
+        heading, lines = about_clock_row(key, ledger_of_steps(trainer), look, judged, live)
         return heading, [*in_hang, *lines]
 
     def show_findings(self) -> None:

@@ -265,11 +265,16 @@ def work_lines(shows: str = "the work that its time is for") -> list[Line]:
 
 
 def row_detail(
-    row: Row, ledger: TimeLedger, look: Look | None, judged: Sequence[Judged] | None = ()
+    row: Row,
+    ledger: TimeLedger,
+    look: Look | None,
+    judged: Sequence[Judged] | None = (),
+    live: bool = True,
 ) -> Iterable[Line]:
     """Return what is known of a row of the clock: its cure, its lines of code, its kernels.
 
-    ``judged`` is None while no step ends: then there is nothing to gain from a faster one.
+    ``judged`` is None while no step ends: then there is nothing to gain from a faster one. A
+    trainer that is not ``live`` cannot be asked for its stacks.
     """
     step = ledger.step_seconds
     each = f"{duration_text(step * row.share)} of a step of {duration_text(step)}, " if step else ""
@@ -303,8 +308,9 @@ def row_detail(
             yield [(f"{share:>8}  ", "muted"), (clean(place, PLACE_CELLS), "text")]
     if look is not None:
         yield from _on_gpu(row, look)
-    yield []
-    yield [("Stacks   ", "muted"), (f"{key_of('stacks')}: where all its threads are now", "text")]
+    if live:
+        where = f"{key_of('stacks')}: where all its threads are now"
+        yield from ([], [("Stacks   ", "muted"), (where, "text")])
 
 
 def in_brief(lines: Iterable[Line]) -> list[Line]:

@@ -238,4 +238,5 @@ def _part_lines(name: str, ranks: Sequence[TrainerView]) -> Iterable[Line]:
             share = percent_text(seconds / whole)
             yield [(f"{name_of(rank):12}", "muted"), (f"{text}, {share}", "text")]
     yield []
-    yield [(f"The mean of the last {PARTS_STEPS} measured steps. ", "muted"), (LEDGER, "muted")]
+    yield [(f"The mean of the last {PARTS_STEPS} measured steps.", "muted")]
+    yield [("", "muted"), (LEDGER, "muted")]
