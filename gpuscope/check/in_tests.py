@@ -76,7 +76,7 @@ class PeakCheck:
         if limit is not None and figure.low > limit:
             pytest.fail(_over(name, found, limit), pytrace=False)
         if limit is not None and figure.high > limit:
-            text = f"too close to tell: {name} needs {with_error(figure)} in tensors at its peak"
+            text = f"too close to call: {name} needs {with_error(figure)} in tensors at its peak"
             warnings.warn(TooClose(f"{text}, and max is {bytes_text(limit)}"), stacklevel=2)
         return figure
 

@@ -1,6 +1,6 @@
 """Judge one prediction against the budgets of its training.
 
-A prediction has an error. A budget that lies within it is too close to tell, which is a warning: it
+A prediction has an error. A budget that lies within it is too close to call, which is a warning: it
 neither passes nor fails by chance. A regression is judged without an error, because two predictions
 of the same torch have the same one.
 """
@@ -46,7 +46,7 @@ def _fits(training: CheckedTraining, found: Predicted) -> BudgetVerdict:
     if judged.outcome == "fits":
         return BudgetVerdict("fits", "ok", f"fits on {room.card.name}: {need}{left}", line=line)
     if judged.outcome == "too_close":
-        text = f"too close to tell whether it fits on {room.card.name}: {need}{left}"
+        text = f"too close to call on {room.card.name}: {need}{left}"
         return BudgetVerdict("fits", "warning", text, _MEASURE, line)
     text = f"does not fit on {room.card.name}: {need}{left}"
     return BudgetVerdict("fits", "problem", text, _what_if(training), line)
@@ -60,7 +60,7 @@ def _limit(
     if figure.high <= limit:
         return BudgetVerdict(kind, "ok", f"{what} needs {need}; the budget is {most}", line=line)
     if figure.low <= limit:
-        text = f"too close to tell: {what} needs {need}, and the budget is {most}"
+        text = f"too close to call: {what} needs {need}, and the budget is {most}"
         return BudgetVerdict(kind, "warning", text, _MEASURE, line)
     text = f"{what} needs {need}, {bytes_text(figure.bytes - limit)} over its budget of {most}"
     return BudgetVerdict(kind, "problem", text, _what_if(training), line)

@@ -32,7 +32,7 @@ def _idle(host: HostView, device: DeviceView) -> str:
 
 
 def lines(host: HostView) -> Iterator[str]:
-    """``free  GPU 2, 5: 139.8 GiB`` and ``held  GPU 0: lin pid 51120 21.6 GiB · idle ≥ 18 s``."""
+    """``free  GPU 2, 5: 139.8 GiB`` and ``used  GPU 0: lin pid 51120 21.6 GiB · idle ≥ 18 s``."""
     rooms: dict[str, list[int]] = {}
     for device in host.devices:
         free = device.readings.get("free_bytes")
@@ -52,7 +52,7 @@ def lines(host: HostView) -> Iterator[str]:
     for device in host.devices:
         holders = _holders(host, device)
         if holders:
-            yield f"held  GPU {device.definition.index}: {holders}{_idle(host, device)}"
+            yield f"used  GPU {device.definition.index}: {holders}{_idle(host, device)}"
 
 
 def _holders(host: HostView, device: DeviceView) -> str:

@@ -164,7 +164,7 @@ def add_toggles(parser: argparse.ArgumentParser) -> None:
     """
     group = parser.add_argument_group("settings")
     for toggle in (*TOGGLES, STEPS):
-        unset = toggle.text(toggle.default)
+        unset = toggle.text(toggle.default).removeprefix("default ")
         note = f"; on a CPU: {toggle.on_cpu}" if toggle.on_cpu else ""
         choices = f" ({toggle.takes})" if toggle.choices else ""
         text = f"{toggle.help}{choices}; default: {unset}{note}".replace("%", "%%")

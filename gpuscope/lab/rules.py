@@ -456,7 +456,7 @@ def _own_model(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
 def _nothing_to_show(config: LabConfig, facts: RunFacts) -> Iterator[RuleVerdict]:
     if config.cudnn_benchmark and config.deterministic and facts.device_type == "cuda":
         yield _warn(
-            "--cudnn-benchmark works against --deterministic.",
+            "--cudnn-benchmark contradicts --deterministic.",
             "it may pick another algorithm in the next run, and then results differ.",
             config,
             cudnn_benchmark=False,

@@ -150,7 +150,7 @@ def _yes_no(
     return Toggle(name, group, default, text, on_cpu, yes_no=True, unset=unset, predicts=predicts)
 
 
-_NOTHING = "nothing: it is for CUDA only"
+_NOTHING = "no effect: for CUDA only"
 TOGGLES: tuple[Toggle, ...] = (
     Toggle(
         "model",
@@ -192,7 +192,7 @@ TOGGLES: tuple[Toggle, ...] = (
         "tf32",
         "precision",
         False,
-        "float32 matrix products and convolutions in TF32, with 10 bits of mantissa",
+        "float32 matmuls and convolutions in TF32, with 10 bits of mantissa",
         _NOTHING,
         predicts="tf32",
     ),
@@ -225,7 +225,9 @@ TOGGLES: tuple[Toggle, ...] = (
         choices=("off", "default", "reduce-overhead", "max-autotune"),
         predicts="doubts",
     ),
-    _yes_no("fullgraph", "compile", False, "do not compile in pieces: a graph break is an error"),
+    _yes_no(
+        "fullgraph", "compile", False, "compile the model as one graph: a graph break is an error"
+    ),
     Toggle(
         "parallel",
         "parallel",
@@ -249,7 +251,7 @@ TOGGLES: tuple[Toggle, ...] = (
         "checkpoint",
         "memory",
         False,
-        "keep only each block's input, recompute its activations in backward",
+        "activation checkpointing: keep each block's input, recompute the rest in backward",
         predicts="checkpoint",
     ),
     Toggle(
@@ -326,7 +328,7 @@ TOGGLES: tuple[Toggle, ...] = (
         "pin_memory",
         "input",
         False,
-        "the DataLoader puts batches in page-locked memory",
+        "the DataLoader puts batches in pinned (page-locked) memory",
         _NOTHING,
     ),
     _yes_no(
@@ -357,8 +359,7 @@ TOGGLES: tuple[Toggle, ...] = (
         "channels_last",
         "cudnn",
         False,
-        "weights of convolutions, and with them their activations, keep the channels of a pixel "
-        "side by side",
+        "keep convolution weights and activations in torch's channels_last memory format",
         predicts="channels_last",
     ),
     _yes_no(
@@ -373,7 +374,7 @@ TOGGLES: tuple[Toggle, ...] = (
         "fsdp_wrap",
         "fsdp",
         "blocks",
-        "what FSDP2 gathers at a time: each block, then the rest; or the whole model at once",
+        "what FSDP2 gathers at a time: one block, or the whole model (root)",
         choices=("blocks", "root"),
         predicts="fsdp_wrap",
     ),
@@ -381,7 +382,7 @@ TOGGLES: tuple[Toggle, ...] = (
         "fsdp_reshard",
         "fsdp",
         "blocks",
-        "what FSDP2 shards again after the forward pass: all but the root, the root too, nothing",
+        "what FSDP2 reshards after the forward pass: blocks, the root too (always), or nothing",
         choices=("blocks", "always", "never"),
         predicts="fsdp_reshard",
     ),
@@ -389,7 +390,7 @@ TOGGLES: tuple[Toggle, ...] = (
         "fsdp_params",
         "fsdp",
         "fp32",
-        "the type in which FSDP2 gathers parameters and the model computes (param_dtype)",
+        "the dtype in which FSDP2 gathers parameters and the model computes (param_dtype)",
         choices=("fp32", "bf16"),
         predicts="fsdp_params",
     ),
@@ -397,7 +398,7 @@ TOGGLES: tuple[Toggle, ...] = (
         "fsdp_reduce",
         "fsdp",
         "as-params",
-        "the type in which FSDP2 reduces gradients (reduce_dtype)",
+        "the dtype in which FSDP2 reduces gradients (reduce_dtype)",
         choices=("as-params", "fp32", "bf16"),
         predicts="fsdp_reduce",
     ),
@@ -405,7 +406,7 @@ TOGGLES: tuple[Toggle, ...] = (
         "fsdp_offload",
         "fsdp",
         False,
-        "FSDP2 keeps parameters, gradients and the optimizer on the host (CPUOffloadPolicy)",
+        "FSDP2 keeps parameters, gradients and optimizer on the CPU (CPUOffloadPolicy)",
         _NOTHING,
         predicts="fsdp_offload",
     ),
@@ -413,7 +414,7 @@ TOGGLES: tuple[Toggle, ...] = (
         "fsdp_ahead",
         "fsdp",
         0,
-        "blocks that FSDP2 gathers ahead, in both passes; 0: its own choice",
+        "blocks that FSDP2 prefetches in both passes; 0: FSDP2 decides",
         minimum=0,
         maximum=64,
         predicts="fsdp_ahead",

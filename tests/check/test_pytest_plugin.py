@@ -146,7 +146,7 @@ def test_a_peak_is_predicted_and_a_test_fails_with_what_holds_it(tmp_path):
     assert "in tensors at its peak" in out
     assert "blocks.*.inner.*" in out
     assert "train.py:" in out
-    assert "TooClose: too close to tell" in out
+    assert "TooClose: too close to call" in out
 
 
 @pytest.mark.slow

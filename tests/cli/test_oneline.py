@@ -79,7 +79,7 @@ def test_what_is_free_and_who_holds_the_rest(fake, capsys):
     assert told[0].startswith("free  GPU 1, 2: ")
     assert told[0].endswith(" GiB each")
     assert any(
-        line.startswith("held  GPU 0: ") and f"pid {os.getpid()} 69.0 GiB" in line for line in told
+        line.startswith("used  GPU 0: ") and f"pid {os.getpid()} 69.0 GiB" in line for line in told
     )
     parser = argparse.ArgumentParser()
     devices_verb.add_arguments(parser)

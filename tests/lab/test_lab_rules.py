@@ -192,7 +192,7 @@ WARNED: list[tuple[dict[str, Any], RunFacts, str, dict[str, Any]]] = [
     (
         {"cudnn_benchmark": True, "deterministic": True, "model": "conv"},
         ONE,
-        "works against",
+        "contradicts",
         {"deterministic": True},
     ),
     ({"cudnn_benchmark": True}, ONE, "no convolution", {"cudnn_benchmark": False}),

@@ -117,7 +117,7 @@ def test_every_toggle_is_a_switch_and_walks_through_its_values_and_back():
 
 def test_what_does_nothing_says_why():
     plain = does_nothing(LabConfig(), CPU)
-    assert plain["tf32"] == "nothing: it is for CUDA only"
+    assert plain["tf32"] == "no effect: for CUDA only"
     assert "loader synthetic" in plain["workers"]
     assert "parallel none" in plain["nproc"]
     busy = LabConfig(loader="workers", compile="default", parallel="fsdp", pin_memory=True)

@@ -127,7 +127,7 @@ async def test_a_load_that_no_chart_shows_stands_in_the_rows_of_the_devices():
         assert "CUDA_VISIBLE_DEVICES=2 gpuscope run train.py" in screen
         assert "torchrun --nproc-per-node 6" in screen
         assert screen.count("gpuscope attach 51120") == 1
-        assert "held   GPU" not in screen, "the devices' states and the processes say so"
+        assert "used   GPU" not in screen, "the devices' states and the processes say so"
         assert "idle held by lin (jupyter)" in screen
         feed(app, f.Sample(900, int((views.END + 1) * 1e9), g=[views.device_row(2, 30.0, 90.0)]))
         await until(pilot, "GPU utilisation", absent="What you can do here")

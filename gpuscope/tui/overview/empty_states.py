@@ -195,7 +195,7 @@ def _holders(host: HostView, history: HistoryOf) -> list[Line]:
             idle[who] = since if since and idle.get(who, since) else ""
     return [
         [
-            ("held   ", "accent"),
+            ("used   ", "accent"),
             (f"GPU {ranges_text(indices)}: {who}", "text"),
             (f" · {idle[who]}" if idle[who] else "", "muted"),
         ]

@@ -23,8 +23,8 @@ LADDERS: dict[str, tuple[Value, ...]] = {
     "steps": (None, 10, 20, 50, 100, 200, 500, 1000),
 }
 """Numbers a key walks through; any other is typed (Enter)."""
-NO_LOADER = "nothing: batches are created on the device (loader synthetic)"
-NO_FSDP = "nothing: it says how FSDP2 shards (parallel fsdp)"
+NO_LOADER = "no effect: batches are created on the device (loader synthetic)"
+NO_FSDP = "no effect: it says how FSDP2 shards (parallel fsdp)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,23 +84,23 @@ def does_nothing(config: LabConfig, device: DeviceChoice) -> dict[str, str]:
             {
                 toggle.name: toggle.on_cpu
                 for toggle in TOGGLES
-                if toggle.on_cpu.startswith("nothing")
+                if toggle.on_cpu.startswith("no effect")
             }
         )
     if config.loader == "synthetic":
         out.update(dict.fromkeys(("workers", "pin_memory", "non_blocking", "prefetch"), NO_LOADER))
     elif config.workers == 0:
-        out["prefetch"] = "nothing: no worker prepares batches ahead (workers 0)"
+        out["prefetch"] = "no effect: no worker prepares batches ahead (workers 0)"
     if config.non_blocking and not config.pin_memory and "non_blocking" not in out:
         out["non_blocking"] = (
-            "nothing: only copies from pinned memory are asynchronous (pin memory off)"
+            "no effect: only copies from pinned memory are asynchronous (pin memory off)"
         )
     if config.compile == "off":
-        out["fullgraph"] = "nothing: the model is not compiled (compile off)"
+        out["fullgraph"] = "no effect: the model is not compiled (compile off)"
     if config.parallel != "fsdp":
         out.update(dict.fromkeys(FSDP, NO_FSDP))
     if config.parallel == "none":
-        out["nproc"] = "nothing: one process on one device (parallel none)"
+        out["nproc"] = "no effect: one process on one device (parallel none)"
     return out
 
 

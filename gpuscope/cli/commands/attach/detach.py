@@ -73,7 +73,7 @@ async def _ask(args: argparse.Namespace, target: Target, there: WatchedHost) -> 
     stays = next((one.definition for one in chosen if one.definition.origin != "inject"), None)
     if stays is not None:
         why = (
-            f"the probe of pid {stays.pid} came by {stays.origin or 'its start'}: it stays "
+            f"the probe of pid {stays.pid} was loaded by {stays.origin or 'its start'}: it stays "
             "until the process ends."
         )
         return ExitStatus.PROBLEMS, why
@@ -81,7 +81,7 @@ async def _ask(args: argparse.Namespace, target: Target, there: WatchedHost) -> 
         f"pid {one.definition.pid} ({clean(one.definition.script or '?', 200)})" for one in chosen
     ]
     question = (
-        f"Take gpuscope's probe out of {', '.join(names)} on {place}?\n"
+        f"Remove gpuscope's probe from {', '.join(names)} on {place}?\n"
         "Effect: removes its thread, file descriptors and patches; the training continues. Its "
         "code stays loaded, unused."
     )
