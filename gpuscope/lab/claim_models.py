@@ -10,7 +10,6 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -32,14 +31,6 @@ LOAD_IN_STEPS = 2.0
 
 Without workers the device is therefore idle for two thirds of its time.
 """
-
-
-class Counts(NamedTuple):
-    """The bytes that torch has allocated and reserved, and those that the driver calls free."""
-
-    allocated: int
-    reserved: int
-    free: int
 
 
 def reading(measure: Callable[[], float], device: torch.device) -> Made:
@@ -109,34 +100,36 @@ def share_lost(exact: list[Tensor], found: list[Tensor]) -> float:
     return sum(int(((one != 0) & (other == 0)).sum()) for one, other in pairs) / there
 
 
-def _cache(figure: Callable[[Counts, Counts], float], batch: int, device: torch.device) -> Made:
-    """Measure a ``figure`` of the memory before ``empty_cache()`` and after it."""
+def _cache(figure: Callable[[int, int, int, int], float], batch: int, device: torch.device) -> Made:
+    """Measure what ``empty_cache()`` does to the memory, as a ``figure`` of four amounts of bytes.
+
+    They are how many more are allocated than before, how many were cached, how many fewer are
+    reserved, and how many more the driver calls free.
+    """
     training = _training("gpt", device, batch)
 
-    def counts() -> Counts:
+    def counts() -> tuple[int, int, int]:
         _wait(device)
         allocated, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
-        return Counts(allocated, reserved, torch.cuda.mem_get_info()[0])
+        return allocated, reserved, torch.cuda.mem_get_info()[0]
 
     def measure() -> float:
         training.step()
         training.step()
         training.work.optimizer.zero_grad(set_to_none=True)
-        before = counts()
+        allocated, reserved, free = counts()
         torch.cuda.empty_cache()
-        return figure(before, counts())
+        after = counts()
+        return figure(
+            after[0] - allocated, reserved - allocated, reserved - after[1], after[2] - free
+        )
 
     return reading(measure, device)
 
 
-cache_allocated = partial(_cache, lambda before, after: after.allocated - before.allocated)
-cache_returned = partial(
-    _cache,
-    lambda before, after: (before.reserved - after.reserved) / (before.reserved - before.allocated),
-)
-cache_driver = partial(
-    _cache, lambda before, after: (after.free - before.free) / (before.reserved - after.reserved)
-)
+cache_allocated = partial(_cache, lambda more, cached, returned, freed: more)
+cache_returned = partial(_cache, lambda more, cached, returned, freed: returned / cached)
+cache_driver = partial(_cache, lambda more, cached, returned, freed: freed / returned)
 
 
 def _unsynchronized(run: Callable[[], object], device: torch.device) -> Made:

@@ -106,7 +106,7 @@ def look(python: str, device: str) -> Machine:
 
 def why_not(claim: Claim, machine: Machine) -> str:
     """Return why ``claim`` cannot be tested on ``machine``, "" if it can."""
-    device = claim.device(machine.device)
+    device = claim.only or machine.device
     if device == "cpu" and claim.cannot_cpu:
         return claim.cannot_cpu
     if device == "cuda" and machine.gpus < claim.gpus:
@@ -129,7 +129,7 @@ def measure(
     ``scratch`` is the folder for the ledger and for what a killed run leaves behind (such as
     compiled kernels). Raises KeyboardInterrupt if a signal ends it.
     """
-    device, gpus, begun = claim.device(machine.device), machine.gpus, time.monotonic()
+    device, gpus, begun = claim.only or machine.device, machine.gpus, time.monotonic()
     if cannot := why_not(claim, machine):
         return ClaimResult(claim, device, "cannot_be_tested", cannot)
     configs = claim.configs(device, gpus)

@@ -117,10 +117,6 @@ class Claim:
     with every GPU hidden.
     """
 
-    def device(self, machine: str) -> str:
-        """Return the type of device it is measured on, where the machine's is ``machine``."""
-        return self.only or machine
-
     def configuration(self, device: str) -> str:
         """Return what is measured on ``device``, in words; "" where nothing is."""
         if self.only not in ("", device):
@@ -230,15 +226,6 @@ def in_words(found: Verdict | None) -> str:
     return f"{words} here" if found == "cannot_be_tested" else words
 
 
-def mean_of(values: Sequence[float], kind: str) -> Interval | None:
-    """Return the mean of finite values with its interval, the geometric mean of ratios."""
-    if not values:
-        return None
-    if kind == "ratio":
-        return intervals.paired([1.0] * len(values), values)
-    return intervals.of_mean(values)
-
-
 def verdict(
     low: float | None, high: float | None, at_least: float | None, at_most: float | None
 ) -> Verdict:
@@ -266,7 +253,8 @@ def judge(
     least = 0.0 if figure.kind == "ratio" else -math.inf  # a ratio is above 0
     kept = [value if value is not None and least < value < math.inf else None for value in values]
     good = [value for value in kept if value is not None]
-    mean = mean_of(good, figure.kind)
+    mean_of = intervals.of_ratios if figure.kind == "ratio" else intervals.of_mean
+    mean = mean_of(good) if good else None
     if not figure.judged:
         return MeasuredFigure(figure, kept, mean, None, "" if good else nothing or "not measured")
     found, reason = "undecided", "the interval includes the threshold"

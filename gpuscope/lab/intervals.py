@@ -69,9 +69,12 @@ def paired(a: Sequence[float], b: Sequence[float]) -> Interval:
     anything that slows both runs of a pair (a warm machine, another job) cancels out. A single pair
     has no interval.
     """
-    return _from_logarithms(
-        of_mean([math.log(right / left) for left, right in zip(a, b, strict=True)])
-    )
+    return of_ratios([right / left for left, right in zip(a, b, strict=True)])
+
+
+def of_ratios(values: Sequence[float]) -> Interval:
+    """Return the geometric mean of ratios above 0, as :func:`of_mean` does for other values."""
+    return _from_logarithms(of_mean([math.log(value) for value in values]))
 
 
 def separate(a: Sequence[float], b: Sequence[float]) -> Interval:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuscope.checked_rows import TableError
-from gpuscope.lab import claims
+from gpuscope.lab import claims, intervals
 from gpuscope.lab.claim_figures import OF_CLAIMS
 from gpuscope.lab.claim_run import Machine, why_not
 from gpuscope.lab.claims import BY_ID, CLAIMS, ClaimFigure, MeasuredFigure
@@ -69,13 +69,13 @@ def test_both_ends_of_a_threshold_belong_to_it():
 def test_the_interval_of_ratios_holds_their_geometric_mean_and_turns_round_with_them(
     values: list[float],
 ):
-    mean, low, high = claims.mean_of(values, "ratio")
+    mean, low, high = intervals.of_ratios(values)
     assert low is not None
     assert high is not None
     assert low <= mean * (1 + 1e-9)
     assert mean <= high * (1 + 1e-9)
     assert mean == pytest.approx(math.exp(math.fsum(map(math.log, values)) / len(values)))
-    turned = claims.mean_of([1 / value for value in values], "ratio")
+    turned = intervals.of_ratios([1 / value for value in values])
     assert turned.middle == pytest.approx(1 / mean)
     if high < 1e12:
         assert turned.low == pytest.approx(1 / high)
@@ -83,7 +83,7 @@ def test_the_interval_of_ratios_holds_their_geometric_mean_and_turns_round_with_
 
 def test_the_interval_of_values_is_students():
     # mean 10, standard deviation 1 of 5: t(4) = 2.776
-    found = claims.mean_of([9, 9.5, 10, 10.5, 11], "value")
+    found = intervals.of_mean([9, 9.5, 10, 10.5, 11])
     half = 2.7764451 * math.sqrt(2.5 / 4) / math.sqrt(5)
     assert found == pytest.approx((10, 10 - half, 10 + half), rel=1e-6)
 
