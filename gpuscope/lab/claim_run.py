@@ -6,13 +6,14 @@ this process. torch is not needed here.
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..text.units import GIB, bytes_text
+from ..text.units import GIB, bytes_text, count_text
 from . import claim_figures, rules, torch_probe
 from .claims import Claim, ClaimResult, conclude, judge
 from .config import LabConfig
@@ -23,6 +24,10 @@ from .sweep import State, Sweep, cell_key, new_plan
 BUSY_BYTES = 3 * GIB
 """A GPU with more memory in use than this is busy: it is more than the driver and our own context
 take.
+"""
+BUSY_CORES = 0.25
+"""The share of the cores that may be in use beforehand. With more, threads of a training that wait
+for each other also wait for other programs, and steps take several times as long now and then.
 """
 MAX_TEXT = 500
 REPEATS, QUICK_REPEATS = 5, 3
@@ -65,11 +70,15 @@ class Machine:
         """The reasons why the figures may be disturbed."""
         gpus = self.facts["gpus"] if self.device == "cuda" else ()
         about = "in use by others: their load may distort the figures"
-        return [
+        found = [
             f"GPU {index} has {bytes_text(used)} {about}"
             for index, gpu in enumerate(gpus)
             if (used := gpu["total_bytes"] - gpu["free_bytes"]) > BUSY_BYTES
         ]
+        if self.facts["load"] > BUSY_CORES * self.facts["cores"]:
+            average = f"a load average of {self.facts['load']:.1f}"
+            found.append(f"{count_text(self.facts['cores'], 'core')} with {average}, {about}")
+        return found
 
 
 def look(python: str, device: str) -> Machine:
@@ -97,6 +106,7 @@ def look(python: str, device: str) -> Machine:
         "gpus": gpus,
         "cpu": cpu_name(),
         "cores": probed.facts(LabConfig()).cores,
+        "load": os.getloadavg()[0],
         "threads": answer.get("threads"),
         "compiler": answer.get("cxx"),
     }

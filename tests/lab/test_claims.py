@@ -18,12 +18,12 @@ from gpuscope.lab.measures import BY_KEY
 
 NUMBER = st.floats(-1e6, 1e6, allow_nan=False)
 BOUND = st.none() | NUMBER
-CPU_BOX = Machine("cpu", 0, {"gpus": [], "cores": 2})
+CPU_BOX = Machine("cpu", 0, {"gpus": [], "cores": 2, "load": 0.1})
 
 
 def gpus(count: int) -> Machine:
     memory = {"name": "NVIDIA H200", "free_bytes": 140 << 30, "total_bytes": 141 << 30}
-    return Machine("cuda", count, {"gpus": [memory] * count, "cores": 16})
+    return Machine("cuda", count, {"gpus": [memory] * count, "cores": 16, "load": 0.1})
 
 
 # ── the interval against the threshold ────────────────────────────────────────────────────────────
@@ -255,6 +255,14 @@ def test_what_a_machine_lacks_is_said_before_anything_starts():
 
 def test_a_gpu_that_others_use_is_mentioned():
     busy = {"name": "NVIDIA H200", "free_bytes": 100 << 30, "total_bytes": 141 << 30}
-    machine = Machine("cuda", 1, {"gpus": [busy], "cores": 16})
+    machine = Machine("cuda", 1, {"gpus": [busy], "cores": 16, "load": 0.1})
     assert "GPU 0 has 41.0 GiB in use by others" in machine.warnings[0]
     assert gpus(2).warnings == []
+
+
+def test_cores_that_others_use_are_mentioned():
+    machine = Machine("cpu", 0, {"gpus": [], "cores": 2, "load": 1.26})
+    assert machine.warnings == [
+        "2 cores with a load average of 1.3, in use by others: their load may distort the figures"
+    ]
+    assert CPU_BOX.warnings == []
