@@ -162,6 +162,7 @@ def _doubt(one: Doubt) -> dict[str, Any]:
         "operation": clean(one.operation),
         "percent": one.percent,
         "upward": one.upward,
+        "less_percent": one.less_percent,
     }
 
 

@@ -24,7 +24,8 @@ bars are about twice as wide as these alone would need: other models may use oth
 
 Where the tracing child is uncertain (an operation without a fake kernel, a value that decides a
 shape), it reports a *doubt*, which adds its own percentage. A doubt that is upward, such as scratch
-memory that a kernel may or may not take, widens only the upper side of the bar. A doubt of the code
+memory that a kernel may or may not take, widens only the upper side of the bar. One about a shape
+of which only the largest size is known widens the lower side more. A doubt of the code
 ``fragmentation`` is about how blocks lie, not about how many there are: only what is reserved
 becomes less certain.
 """  # noqa: E501
@@ -33,7 +34,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..text.units import MIB
 from .request import Doubt
@@ -220,8 +221,12 @@ def device_error(error_of_reserved: int, error_of_outside: int) -> int:
 
 
 def downward(doubts: Sequence[Doubt]) -> list[Doubt]:
-    """Return the doubts that count for the lower side of the bar too."""
-    return [doubt for doubt in doubts if not doubt.upward]
+    """Return the doubts that count for the lower side of the bar too, with what they add to it."""
+    return [
+        doubt if doubt.less_percent is None else replace(doubt, percent=doubt.less_percent)
+        for doubt in doubts
+        if not doubt.upward
+    ]
 
 
 def _of_blocks(doubts: Sequence[Doubt]) -> list[Doubt]:

@@ -338,6 +338,8 @@ def doubt_text(doubt: Doubt) -> str:
     if not doubt.percent:
         return doubt.text
     how = f"up to {doubt.percent:.0f} % more" if doubt.upward else f"adds {percent(doubt.percent)}"
+    if doubt.less_percent is not None:
+        how += f", or up to {doubt.less_percent:.0f} % less"
     return f"{doubt.text} ({how})"
 
 

@@ -160,7 +160,8 @@ class Doubt:
     ``code`` is no_fake_kernel, data_dependent, custom_kernel, compiled, unmeasured…, or
     fragmentation, which is about reserved memory only. ``operation`` names the operator if one is
     the cause. ``percent`` is what it adds to the error bar; if ``upward``, only to its upper side,
-    because the training can take more than predicted but not less.
+    because the training can take more than predicted but not less. ``less_percent`` is what it adds
+    to the lower side where that is more than ``percent``, because the largest size was assumed.
     """
 
     code: str
@@ -168,6 +169,7 @@ class Doubt:
     operation: str = ""
     percent: float = 0.0
     upward: bool = False
+    less_percent: float | None = None
 
 
 FIRST_DEVICE = Doubt(

@@ -184,5 +184,7 @@ def _doubts(document: Document) -> list[Part]:
     rows = []
     for one in read.rows(document.get("doubts")):
         percent = read.said(one.get("percent"), lambda value: f"{value:.1f} %")
-        rows.append((read.text(one.get("text")), percent, "more" if one.get("upward") else "±"))
+        less = read.said(one.get("less_percent"), lambda value: f", or up to {value:.0f} % less")
+        sides = "more" if one.get("upward") else "±" + (less if one.get("less_percent") else "")
+        rows.append((read.text(one.get("text")), percent, sides))
     return [Table("", ("Doubt", "Adds", ""), rows, (1,))] if rows else []

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .fakes import DEVICE, HALVES
-from .recorder import Recorder
+from .recorder import Recorder, operator_name
 
 if TYPE_CHECKING:
     from .fakes import Fakes
@@ -346,7 +346,7 @@ def _around(
     scratch: Callable[[str], None],
 ) -> Any:
     """Allocate copies of gradients as the kernel reads them, its results, its scratch memory."""
-    name = func._schema.name[6:].replace("_scaled_dot_product_", "")
+    name = operator_name(func).replace("_scaled_dot_product_", "")
     recorder = fakes.recorder
     if args[1].device.index is None or not args[1].numel():
         return fakes.dispatch(func, (), args, kwargs)

@@ -82,9 +82,9 @@ def _expected_way(filename: str, line: int) -> Way | None:
         holds = True
     elif isinstance(best, ast.While):
         holds, checked = False, False
-    elif _has(best.body, ast.Raise):
+    elif _raises(best.body):
         holds = False
-    elif _has(best.orelse, ast.Raise):
+    elif _raises(best.orelse):
         holds = True
     elif _has(best.body, ast.Break) and _waits(filename, line):
         holds, checked = True, False
@@ -119,6 +119,24 @@ def _nodes(filename: str) -> list[ast.stmt]:
         return []
     kinds = (ast.If, ast.Assert, ast.While, ast.For, ast.Return)
     return [node for node in ast.walk(tree) if isinstance(node, kinds)]
+
+
+def _raises(body: list[ast.stmt]) -> bool:
+    return any(isinstance(statement, ast.Raise) or _fails(statement) for statement in body)
+
+
+def _fails(statement: ast.stmt) -> bool:
+    """Tell whether a statement is ``assert False`` or ``torch._assert(False, …)``."""
+    if isinstance(statement, ast.Assert):
+        tested: ast.expr | None = statement.test
+    elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        name = ast.unparse(statement.value.func)
+        tested = (
+            statement.value.args[0] if name == "torch._assert" and statement.value.args else None
+        )
+    else:
+        return False
+    return isinstance(tested, ast.Constant) and tested.value is False
 
 
 def _has(body: list[ast.stmt], kind: type[ast.stmt]) -> bool:

@@ -17,7 +17,7 @@ from torch.utils._mode_utils import no_dispatch
 
 from ..request import CannotPredict, Doubt
 from . import branches, known_values, value_statistics
-from .recorder import OPTIMIZER
+from .recorder import OPTIMIZER, operator_name
 
 aten = torch.ops.aten
 _OWN = (os.path.join("torch", "nn", "init.py"), os.path.join("torch", "utils", "data", ""))
@@ -27,6 +27,8 @@ SHAPE_PERCENT = 5.0
 LARGEST_PERCENT, LEAST_PERCENT = 15.0, 0.5
 """The same if only the largest size of a shape is known, and if hardly any bytes have such a shape.
 """
+LARGEST_SHARE = 95.0
+"""What a peak may at most lack, in percent, because sizes were assumed to be the largest."""
 
 
 def scalar(fakes: Any, func: Any, args: Any, kwargs: Any) -> Any:
@@ -122,7 +124,7 @@ def guess(fakes: Any, func: Any, args: Any, kwargs: Any) -> Any:
     The result is that for evenly spread values, if they are known to be so, else the largest
     possible one.
     """
-    name = func._schema.name[6:]
+    name = operator_name(func)
     made = SIZED_BY_VALUES.get(name)
     if made is None:
         raise CannotPredict(
@@ -139,27 +141,36 @@ def guess(fakes: Any, func: Any, args: Any, kwargs: Any) -> Any:
     )
     out = made(*args, **kwargs)
     if not sure:
-        fakes.doubt(_shape_doubt(name, mask))
+        doubt = _shape_doubt(name, mask)
+        fakes.doubt(doubt)
         parts = out if isinstance(out, tuple) else (out,)
-        fakes.guessed |= (
+        sizes = (
             {max(1, value_statistics.count(mask))}
             if name in _OF_MASKS
             else {max((1, *parts[0].shape))}
         )
+        fakes.guessed |= sizes
+        if doubt.text.endswith(_LARGEST):
+            fakes.at_most |= sizes
     return out
 
 
 def bounded(fakes: Any) -> None:
     """Limit how much a guessed size can matter.
 
-    It cannot matter more than all tensors of that size hold at the moment when they hold most.
+    It cannot matter more than all tensors of that size hold at the moment when they hold most. But
+    where the largest possible size was assumed, all of that may be missing in the training.
     """
-    share = 100 * fakes.guessed_bytes / max(1, fakes.recorder.peak_bytes)
+    peak = max(1, fakes.recorder.peak_bytes)
+    share = max(LEAST_PERCENT, 100 * fakes.guessed_bytes / peak)
+    missing = min(LARGEST_SHARE, round(100 * fakes.at_most_bytes / peak, 2))
     for key, doubt in fakes.doubts.items():
         if doubt.code == "data_dependent" and doubt.operation in SIZED_BY_VALUES:
-            fakes.doubts[key] = replace(
-                doubt, percent=min(doubt.percent, round(max(LEAST_PERCENT, share), 2))
-            )
+            percent = min(doubt.percent, round(share, 2))
+            less = missing if doubt.text.endswith(_LARGEST) and missing > percent else None
+            fakes.doubts[key] = replace(doubt, percent=percent, less_percent=less)
+            if less is not None:
+                missing = 0.0  # the same bytes are not doubted twice
 
 
 def _mask(args: Any) -> Any:
@@ -180,11 +191,10 @@ def _shape_doubt(name: str, mask: Any) -> Doubt:
         return Doubt(
             "data_dependent", text + "evenly spread values were assumed.", name, SHAPE_PERCENT
         )
-    return Doubt(
-        "data_dependent", text + "the largest possible size was assumed.", name, LARGEST_PERCENT
-    )
+    return Doubt("data_dependent", text + _LARGEST, name, LARGEST_PERCENT)
 
 
+_LARGEST = "the largest possible size was assumed."
 _MASKS = (torch.bool, torch.uint8)
 
 
@@ -376,6 +386,22 @@ def ctc_backward(fakes: Any, func: Any, args: Any, kwargs: Any) -> Any:
     return out
 
 
+def _kept_boxes(boxes: Any, *options: Any, **named: Any) -> Any:
+    """Return the indices of boxes that the suppression of overlapping ones keeps: at most all.
+
+    On a GPU it takes the boxes in the order of their scores, and a bit for each pair of them.
+    """
+    count = boxes.shape[0]
+    fakes = boxes.fake_mode
+    if fakes.architecture is not None and boxes.device.index is not None:
+        pairs = 8 * count * -(-count // _PAIRS_A_WORD)
+        fakes.recorder.passing([12 * count, boxes.nbytes, pairs], "torchvision::nms")
+    return boxes.new_empty((count,), dtype=torch.int64)
+
+
+_PAIRS_A_WORD = 64
+
+
 def _repeats(tensor: Any, *options: Any, **named: Any) -> Any:
     return tensor.new_empty((tensor.numel(),))
 
@@ -393,6 +419,7 @@ SIZED_BY_VALUES: dict[str, Callable[..., Any]] = {
     "linalg_lstsq": _lstsq,
     "repeat_interleave": _repeats,
     "_pack_padded_sequence": _packed,
+    "torchvision::nms": _kept_boxes,
 }
 READ_VALUES = {
     aten._local_scalar_dense.default: scalar,

@@ -8,6 +8,7 @@ an error) but as CPU tensors in everything else, so that autograd needs no CUDA.
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,7 +20,7 @@ from torch.utils._mode_utils import no_dispatch
 
 from ..request import Doubt
 from . import data_dependent, known_values, value_statistics
-from .recorder import BACKWARD, Recorder
+from .recorder import BACKWARD, Recorder, operator_name
 
 DEVICE = torch.device("cpu", 0)
 """The device that takes the GPU's place."""
@@ -86,7 +87,15 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
         """The most bytes at one time in tensors with a side that is a guessed size, or a multiple
         of one.
         """
-        self._of_guessed: dict[int, int] = {}
+        self._of_guessed: dict[int, tuple[int, int]] = {}
+        """For each such tensor's block its bytes, and these again if its size is at most so."""
+        self.at_most: set[int] = set()
+        """Those of them of which only the largest possible one is known."""
+        self.at_most_bytes = 0
+        """The most bytes at one time in tensors of such a size."""
+        self._at_most_now = 0
+        self._guessed_now = 0
+        """The bytes in :attr:`_of_guessed`, kept because there may be many thousand tensors."""
         self.known_numbers = KNOWN_NUMBERS
         self.guesses = True
         """Whether a shape that depends on values is guessed. torch refuses it otherwise."""
@@ -107,6 +116,16 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
 
     def doubt(self, doubt: Doubt) -> None:
         self.doubts.setdefault((doubt.code, doubt.operation), doubt)
+
+    @contextlib.contextmanager
+    def unrecorded(self) -> Iterator[None]:
+        """Run what is no part of the training: nothing that it allocates is recorded."""
+        kept = self.recorder, self.muted
+        self.recorder, self.muted = Recorder(), True
+        try:
+            yield
+        finally:
+            self.recorder, self.muted = kept
 
     def block(self, tensor: torch.Tensor) -> int | None:
         """Return the block that holds ``tensor``; None on the host."""
@@ -131,16 +150,17 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
         if self._nested:
             return self.dispatch(func, types, args, kwargs)
         if func in _FILLS:
-            self._write(args[0])
+            self.forget_values(args[0])
             if func is _ZERO:
                 known_values.RULES[func](func, args, kwargs, args[0])
+            value_statistics.filled(self.recorder, func, args, kwargs, args[0])
             return args[0]
         if func in _FILLS_MANY:
             counting = known_values.RULES.get(func)
             if counting is not None:
                 counting(func, args, kwargs, None)
             for tensor in args[0]:
-                self._write(tensor)
+                self.forget_values(tensor)
                 if counting is None:
                     known_values.forget(tensor)
             return None
@@ -162,7 +182,7 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
                         and out.numel() > KNOWN_FRACTIONS
                         and not _on_device(args)
                     ):
-                        self._write(out)
+                        self.forget_values(out)
         except DynamicOutputShapeException:
             if not self.guesses:
                 raise
@@ -237,7 +257,7 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
         if tensor.layout is not torch.strided:
             moved = func is _TO_COPY
             text, percent = SPARSE_MOVED if moved else SPARSE
-            self.doubt(Doubt("sparse", text, func._schema.name[6:], percent, upward=moved))
+            self.doubt(Doubt("sparse", text, operator_name(func), percent, upward=moved))
             return
         storage = tensor.untyped_storage()
         key = storage._cdata
@@ -253,7 +273,7 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
             return
         held = _DeviceStorage(storage, self._release)
         held.key = key
-        held.block = self.recorder.allocate(size, func._schema.name[6:])
+        held.block = self.recorder.allocate(size, operator_name(func))
         self._live[key] = held
 
     def _release(self, held: _DeviceStorage) -> None:
@@ -265,10 +285,10 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
             new.block = held.block
             self._sum = _NO_SUM
             return
-        self._of_guessed.pop(held.block, None)
+        self._forget_guess(held.block)
         self.recorder.free(held.block)
 
-    def _write(self, tensor: Any) -> None:
+    def forget_values(self, tensor: Any) -> None:
         """Note a write into ``tensor`` whose values are not computed here."""
         if tensor.constant is not None:
             self.fake_tensor_converter.invalidate_constant_aliases(tensor.constant)
@@ -279,6 +299,8 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
         out = self.dispatch(func, (), args, kwargs)
         if not isinstance(out, FakeTensor) or out.numel() > self.known_numbers:
             return out
+        if any(True for _ in _fakes_in(args[1:] if func in _SAME else args)):
+            return out  # a bound or the number itself is in a tensor
         place = out.fake_device
         # such tables are a mask
         fractions = out.dtype.is_floating_point and not (func in _ONES and out.dim() == 2)
@@ -300,26 +322,38 @@ class Fakes(FakeTensorMode):  # type: ignore[misc]  # torch is not type-checked
         """Note that the size of ``tensor`` depends on a guess."""
         block = self.block(tensor)
         if block is not None:
-            self._of_guessed[block] = self.recorder.trace.sizes[block]
-            self.guessed_bytes = max(self.guessed_bytes, sum(self._of_guessed.values()))
+            self._forget_guess(block)
+            size = self.recorder.trace.sizes[block]
+            at_most = size if _is_multiple(tensor, self.at_most) else 0
+            self._of_guessed[block] = size, at_most
+            self._guessed_now += size
+            self._at_most_now += at_most
+            self.guessed_bytes = max(self.guessed_bytes, self._guessed_now)
+            self.at_most_bytes = max(self.at_most_bytes, self._at_most_now)
+
+    def _forget_guess(self, block: int) -> None:
+        size, at_most = self._of_guessed.pop(block, (0, 0))
+        self._guessed_now -= size
+        self._at_most_now -= at_most
 
     def _follow(self, func: Any, args: Any, out: Any) -> None:
         """Follow results of a tensor of a guessed size that have that size too.
 
         A tensor into which such a tensor is written is not followed.
         """
-        found = [
-            part
-            for part in _fakes_in((out,))
-            if any(side % guess == 0 for side in part.shape for guess in self.guessed)
-        ]
+        found = [part for part in _fakes_in((out,)) if _is_multiple(part, self.guessed)]
         if not found or func in _SIZED_BY_ARGUMENT:
             return
         sources = args[:1] if func in _INTO else args
-        guess = func._schema.name[6:] in data_dependent.SIZED_BY_VALUES
+        guess = operator_name(func) in data_dependent.SIZED_BY_VALUES
         if guess or any(self.block(part) in self._of_guessed for part in _fakes_in(sources)):
             for part in found:
                 self._follow_block(part)
+
+
+def _is_multiple(tensor: FakeTensor, sizes: set[int]) -> bool:
+    """Whether a side of ``tensor`` is a multiple of one of ``sizes``."""
+    return any(side % size == 0 for side in tensor.shape for size in sizes)
 
 
 def _fakes_in(values: Any) -> Iterator[FakeTensor]:

@@ -15,7 +15,7 @@ import torch
 
 from . import value_statistics
 from .fakes import running_node
-from .recorder import BACKWARD, Recorder
+from .recorder import BACKWARD, Recorder, operator_name
 
 if TYPE_CHECKING:
     from .fakes import Fakes
@@ -75,7 +75,7 @@ def _sorted(
     are freed at the end.
     """
     count, rows, width = sizes
-    recorder, name = fakes.recorder, func._schema.name[6:]
+    recorder, name = fakes.recorder, operator_name(func)
     kept += [recorder.allocate(8 * count, name, "temporary") for _ in range(2)]
     recorder.passing([8 * count, sort_bytes(count)], name)
     out = fakes.dispatch(func, (), args, kwargs)

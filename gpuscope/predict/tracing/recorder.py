@@ -8,11 +8,17 @@ block is recorded with what is known when it is made, and :meth:`Recorder.finish
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..trace import Owner, PhaseMark, Trace
 
 BUILD, FORWARD, BACKWARD, OPTIMIZER, END = "build", "forward", "backward", "optimizer", "end"
+
+
+def operator_name(func: Any) -> str:
+    """Return the name of an operator; those of other libraries keep the library's name."""
+    name: str = func._schema.name
+    return name.removeprefix("aten::")
 
 
 class _Made(NamedTuple):

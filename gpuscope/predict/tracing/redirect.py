@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -28,6 +29,7 @@ from .cuda_answers import accelerator, answers, none
 from .ddp import KeptTensors
 from .fakes import DEVICE
 from .known_values import Unsure
+from .known_values import of as known_value
 from .replaced import Replaced
 
 CUDA = torch.device("cuda")
@@ -150,6 +152,39 @@ def _istft(mode: Redirect, func: Any, args: Any, kwargs: Any) -> Any:
         return interface.istft(*args, **given)
 
 
+def _indexed(mode: Redirect, func: Any, args: Any, kwargs: Any) -> Any:
+    """Index a tensor, also by lists of tensors of one number, whose memory torch would read.
+
+    Only how many there are decides a shape, so each of them is as good as zero.
+    """
+    index = args[1]
+    if isinstance(index, (list, tuple)) and any(isinstance(one, (list, tuple)) for one in index):
+        args = (args[0], type(index)(map(_plain_places, index)), *args[2:])
+    elif isinstance(index, list):
+        args = (args[0], _plain_places(index), *args[2:])
+    return func(*args, **kwargs)
+
+
+def _plain_places(places: Any) -> Any:
+    if not isinstance(places, (list, tuple)):
+        return places
+    if any(isinstance(one, (list, tuple)) for one in places):
+        return [_plain_places(one) for one in places]
+    if not places or not all(_is_place(one) for one in places):
+        return places
+    return [0 if isinstance(one, FakeTensor) else one for one in places]
+
+
+def _is_place(value: Any) -> bool:
+    """Whether a value is a whole number, plain or in a tensor."""
+    if isinstance(value, FakeTensor):
+        return value.numel() == 1 and value.dtype in _WHOLE
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+_WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8)
+
+
 def _same(mode: Redirect, func: Any, args: Any, kwargs: Any) -> Any:
     return args[0]
 
@@ -160,8 +195,28 @@ def _from_data(mode: Redirect, func: Any, args: Any, kwargs: Any) -> Any:
     for number in args[0] if args and isinstance(args[0], (list, tuple)) else args[:1]:
         if isinstance(number, Unsure):
             number.doubt()  # as a value of a tensor it would count as certain
+    inside: list[FakeTensor] = []
+    if args and isinstance(args[0], (list, tuple)):
+        args = (_numbers_in(args[0], inside), *args[1:])
+        if inside and kwargs.get("dtype") is None:
+            kwargs["dtype"] = functools.reduce(torch.promote_types, (one.dtype for one in inside))
     made = func(*args, **kwargs)
+    if any(known_value(one) is None for one in inside):
+        made.fake_mode.forget_values(made)
     return made if device is None or made.device == device else made.to(device)
+
+
+def _numbers_in(values: Any, inside: list[FakeTensor]) -> Any:
+    """Return lists of numbers in place of ``values``, whose tensors are added to ``inside``."""
+    if isinstance(values, FakeTensor):
+        inside.append(values)
+        number = data_dependent.plain_value(values)
+        for side in reversed(values.shape):
+            number = [number] * side
+        return number
+    if isinstance(values, (list, tuple)):
+        return [_numbers_in(one, inside) for one in values]
+    return values
 
 
 def _new_tensor(mode: Redirect, func: Any, args: Any, kwargs: Any) -> Any:
@@ -202,6 +257,8 @@ _SPECIAL = {
     torch.Tensor.get_device: _get_device,
     torch.Tensor.type: _type,
     torch.Tensor.item: _item,
+    torch.Tensor.__getitem__: _indexed,
+    torch.Tensor.__setitem__: _indexed,
     torch.Tensor.numpy: _numpy,
     torch.Tensor.__array__: _array,
     torch.Tensor.__format__: _formatted,

@@ -96,7 +96,42 @@ def _note_randint(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: An
 
 
 def _uniform(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-    _note(out, uniform=True)
+    _note(out, uniform=True, mean=0.5)
+
+
+def _uniform_between(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+    """Note the range of ``uniform_``: a program may draw a place in a list by it."""
+    low, high = _bounds(args, kwargs, ("from", "to"), (0.0, 1.0))
+    _note(out, uniform=(low, high) == (0, 1), mean=(low + high) / 2)
+
+
+def _random_between(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+    """Note the range of ``random_``."""
+    low, high = _bounds(args, kwargs, ("from", "to"), (0, None))
+    if high is None and kwargs.get("from") is None and len(args) == 2:
+        low, high = 0, low  # a single number is the end
+    if low == 0 and high:
+        _note(out, below=high)
+
+
+def _bounds(args: Any, kwargs: Any, names: tuple[str, str], defaults: Any) -> Any:
+    given = [*args[1:3], *(kwargs[name] for name in names[len(args) - 1 :] if name in kwargs)]
+    return (*given, *defaults[len(given) :])
+
+
+def _heads(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+    """Note the share that ``bernoulli`` sets, if it is a number."""
+    chance = args[1] if len(args) > 1 else kwargs.get("p", 0.5)
+    if isinstance(chance, (int, float)):
+        _note(out, share=float(chance), mean=float(chance))
+
+
+def filled(recorder: Recorder, func: Any, args: Any, kwargs: Any, tensor: Any) -> None:
+    """Note what an operator that only fills ``tensor`` makes likely; what was likely is gone."""
+    vars(tensor).pop(NAME, None)
+    rule = RULES.get(func)
+    if rule is not None:
+        rule(recorder, func, args, kwargs, tensor)
 
 
 def _counting(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
@@ -157,10 +192,17 @@ def _constant(value: float) -> Callable[..., None]:
 
 def _pass_on(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
     """Pass the fact on to the same elements in other positions, or to some of them."""
-    fact = getattr(args[0], NAME, None)
+    fact = getattr(args[0], NAME, None) or _counted(args[0])
     if fact is not None:
         for part in out if isinstance(out, (tuple, list)) else (out,):
             setattr(part, NAME, fact)
+
+
+def _counted(mask: Any) -> Fact | None:
+    """Return the share of a mask whose values are known, before it becomes too large for them."""
+    if mask.dtype != torch.bool or getattr(mask, "constant", None) is None or not mask.numel():
+        return None
+    return Fact(share=count(mask) / mask.numel())
 
 
 def _converted(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
@@ -243,6 +285,9 @@ _RULES: dict[Callable[..., None], str] = {
     _result(None, 1, None): "argmax argmin",  # type: ignore[arg-type]
     _note_randint: "randint randint.low randint_like randint_like.low_dtype",
     _uniform: "rand rand_like",
+    _uniform_between: "uniform_",
+    _random_between: "random_ random_.to random_.from",
+    _heads: "bernoulli.p bernoulli_.float",
     _counting: "arange arange.start arange.start_step randperm",
     _equal: "eq.Scalar eq.Tensor",
     _different: "ne.Scalar ne.Tensor",
