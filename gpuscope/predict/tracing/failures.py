@@ -76,6 +76,14 @@ def in_words(request: Request, error: BaseException) -> CannotPredict:
             f"{_CALIBRATE}",
             "custom_kernel",
         )
+    if isinstance(error, ImportError):
+        advice = re.search(r"pip install ([\w.-]+\w)", text)
+        missing = advice[1] if advice else (error.name or "").partition(".")[0]
+        return CannotPredict(
+            f"{request.model} needs a library that is not installed here{at}.",
+            f"{kind}: {text}",
+            f"pip install {missing}" if missing else "install it, and predict again",
+        )
     if any(_DISTRIBUTED in name for name in frames):
         return CannotPredict(
             f"{request.model} shards its model itself{at}.",

@@ -17,9 +17,9 @@ from torch.nn import functional
 
 from ..request import CannotPredict, Request
 from . import checkpointing, optimizers, switches, transformers_models
-from .failures import library
+from .failures import in_words, library
 from .redirect import CUDA
-from .transformers_models import PIXELS
+from .transformers_inputs import FRAMES, OBJECTS, PIXELS
 
 RATE = 1e-4
 
@@ -161,20 +161,71 @@ def _torchvision(request: Request, name: str) -> Subject:
     model.train()
     if request.checkpoint:
         checkpointing.wrap(model, request.checkpoint)
-    batch, pixels = request.batch or 8, request.resolution or PIXELS
-    images = torch.randn(batch, 3, pixels, pixels, device=CUDA)
+    batch = request.batch or 8
     optimizer = optimizers.default(request, model.parameters(), RATE)
+    kind = models.get_model_builder(name).__module__.split(".")[2]
+    call = _TORCHVISION.get(kind, _images)(model, batch, request.resolution or PIXELS)
 
     def loss() -> torch.Tensor:
-        out = model(images)
+        try:
+            return call()
+        except CannotPredict:
+            raise
+        except Exception as error:
+            if in_words(request, error).code != "factory_failed":
+                raise
+            raise CannotPredict(
+                f"torchvision's {name} does not accept the batch generated for it: {batch} samples "
+                f"with sides of {request.resolution or PIXELS} pixels.",
+                f"{type(error).__name__}: {' '.join(str(error).split())[:300]}.",
+                "another --resolution; or MODULE:FACTORY, with a batch like your data's",
+            ) from error
+
+    return Subject(model, optimizer, loss, batch)
+
+
+def _images(model: nn.Module, batch: int, pixels: int) -> Callable[[], torch.Tensor]:
+    """Return the loss for images that are classified, whole or by pixel."""
+    return _classified(model, torch.randn(batch, 3, pixels, pixels, device=CUDA))
+
+
+def _videos(model: nn.Module, batch: int, pixels: int) -> Callable[[], torch.Tensor]:
+    """Return the loss for videos that are classified."""
+    return _classified(model, torch.randn(batch, 3, FRAMES, pixels, pixels, device=CUDA))
+
+
+def _classified(model: nn.Module, inputs: torch.Tensor) -> Callable[[], torch.Tensor]:
+    def loss() -> torch.Tensor:
+        out = model(inputs)
         out = out.get("out", out) if isinstance(out, dict) else getattr(out, "logits", out)
         if not isinstance(out, torch.Tensor) or out.dim() not in (2, 4):
             raise CannotPredict(
-                f"torchvision's {name} is not a classifier.",
+                f"torchvision's {type(model).__name__} is not a classifier.",
                 "its outputs have another format.",
                 "give MODULE:FACTORY",
             )
         shape = (out.shape[0], *out.shape[2:])
         return functional.cross_entropy(out, torch.zeros(shape, dtype=torch.int64, device=CUDA))
 
-    return Subject(model, optimizer, loss, batch)
+    return loss
+
+
+def _objects(model: nn.Module, batch: int, pixels: int) -> Callable[[], torch.Tensor]:
+    """Return the sum of a detector's own losses; each image has some objects."""
+    images = [torch.rand(3, pixels, pixels, device=CUDA) for _ in range(batch)]
+    corners = torch.rand(OBJECTS, 2, device=CUDA) * pixels / 2
+    target = {
+        "boxes": torch.cat([corners, corners + pixels / 4], 1),
+        "labels": torch.ones(OBJECTS, dtype=torch.int64, device=CUDA),
+    }
+    heads = getattr(model, "roi_heads", None)
+    if getattr(heads, "mask_head", None) is not None:
+        target["masks"] = torch.zeros(OBJECTS, pixels, pixels, dtype=torch.uint8, device=CUDA)
+    if getattr(heads, "keypoint_head", None) is not None:
+        target["keypoints"] = torch.rand(OBJECTS, _KEYPOINTS, 3, device=CUDA)
+    return lambda: torch.stack(list(model(images, [target] * batch).values())).sum()
+
+
+_KEYPOINTS = 17
+_TORCHVISION = {"detection": _objects, "video": _videos}
+"""What makes the loss of a model, by the part of torchvision's models that it is of."""
