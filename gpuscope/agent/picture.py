@@ -225,7 +225,8 @@ class Collector:
         if picture.hidden is None and self.processes.ready:
             wanted.update(listed)
         self.processes.want(frozenset(wanted))
-        picture.departed = self.processes.departed
+        exits = self.probes.exits if self.probes is not None else {}
+        picture.departed = {**self.processes.departed, **exits}
         picture.processes = self._processes(frozenset(wanted), now)
         return picture
 

@@ -25,6 +25,7 @@ from ..wire.frames import (
     TrainerDef,
     Unknown,
 )
+from .exit_watch import ExitWatch
 
 FRAMES_PER_SECOND = 20.0
 BYTES_PER_SECOND = 256.0 * 1024
@@ -121,6 +122,7 @@ class ProbeLink:
         self.owner = owner
         self.sock = sock
         self.pid, self.start = pid, start
+        self.exit_watch = ExitWatch(pid, start) if pid is not None else None
         self.opened = self.last_heard_at = now
         self.hello: Optional[frames.Hello] = None
         self.trainer: Optional[ProbeEntity] = None

@@ -35,6 +35,8 @@ A process with much GPU memory takes seconds to end.
 """
 MAX_OUTLIVING = 256
 """How many processes are followed that have no probe any more, the newest ones."""
+MAX_EXITS = 256
+"""Of how many processes it is kept how they ended, the newest ones."""
 
 
 @dataclass
@@ -96,7 +98,9 @@ class Probes:
         self._reported: Dict[int, Set[str]] = {}
         self._left_out: List[str] = []
         self._ended: List[Tuple[float, ProbeLink]] = []
-        self._outliving: Dict[int, Optional[int]] = {}  # pid → start time, without a probe
+        self._outliving: Dict[int, ProbeLink] = {}  # by pid, without a probe
+        self.exits: Dict[Tuple[int, Optional[int]], str] = {}
+        """How processes with a probe ended last, by pid and start, where the kernel tells it."""
         self._answers: List[Answer] = []  # answers of the link that is being served
         self._silent: Set[int] = set()
         self._lock = threading.RLock()
@@ -317,8 +321,10 @@ class Probes:
                 if now - at >= EXIT_SECONDS or _is_gone(link)
             }
             for _, link in self._ended:
-                if link.pid is not None and link.trainer is not None:
-                    self._outliving[link.pid] = link.start
+                if link.pid is not None and link.trainer is not None and not _is_gone(link):
+                    self._outliving[link.pid] = link
+                elif link.name in ended_links:
+                    self._note_exit(link)
             self._ended = [(at, link) for at, link in self._ended if link.name not in ended_links]
             problems, self._problems = self._problems, []
             return reports, ended_links, problems
@@ -331,9 +337,20 @@ class Probes:
         outlives its probe by seconds when it ends, and by hours when the probe was taken out.
         """
         with self._lock:
-            alive = [one for one in self._outliving.items() if _still_runs(*one)]
-            self._outliving = dict(alive[-MAX_OUTLIVING:])
+            for pid, link in list(self._outliving.items()):
+                if _is_gone(link) or len(self._outliving) > MAX_OUTLIVING:
+                    del self._outliving[pid]
+                    self._note_exit(link)
             return set(self._outliving)
+
+    def _note_exit(self, link: ProbeLink) -> None:
+        """Keep how the process of a link ended, and let go of it."""
+        known = _exit_reason(link)
+        if known and link.pid is not None:
+            kept = [*self.exits.items(), ((link.pid, link.start), known)]
+            self.exits = dict(kept[-MAX_EXITS:])
+        if link.exit_watch is not None:
+            link.exit_watch.close()
 
     def _report(self, link: ProbeLink, trainer: ProbeEntity, now: float) -> TrainerReport:
         assert isinstance(trainer.definition, frames.TrainerDef)
@@ -437,15 +454,29 @@ class Probes:
 def _how_it_ended(link: ProbeLink) -> str:
     """Return how a trainer ended, as far as this process can see it.
 
-    Only its parent knows its exit code.
+    The kernel does not tell everybody its exit code, and a probe says more of an exception.
     """
     if link.pid is None:
         return "its probe is gone: " + link.closed
     if not _is_gone(link):
         return f"the probe is gone ({link.closed}); the process continues"
-    if link.sent_bye:
-        return f"{frames.EXITED}{link.closed}"
-    return frames.NO_LAST_WORDS
+    if link.sent_bye and link.closed != frames.PROGRAM_ENDED:
+        return f"{frames.EXITED}{link.closed}"  # it says more than an exit code
+    known = _exit_reason(link)
+    if known:
+        return known
+    return f"{frames.EXITED}{link.closed}" if link.sent_bye else frames.NO_LAST_WORDS
+
+
+def _exit_reason(link: ProbeLink) -> str:
+    """Return how a process ended by what the kernel says, "" where it does not."""
+    status = link.exit_watch.status() if link.exit_watch is not None else None
+    if status is None:
+        return ""
+    if os.WIFSIGNALED(status):
+        return f"killed by signal {os.WTERMSIG(status)}"
+    code = os.WEXITSTATUS(status)
+    return f"{frames.EXITED}{f'exit code {code}' if code else frames.PROGRAM_ENDED}"
 
 
 def _is_gone(link: ProbeLink) -> bool:

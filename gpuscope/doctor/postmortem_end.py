@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ..model.job_ends import end_text, ended_silently
+from ..model.job_ends import end_text, may_be_out_of_memory
 from ..store.view import HostView, JobView, Mark, TrainerView
 from ..text.units import bytes_text
 from ..wire.frames import Event
@@ -37,7 +37,7 @@ def examine(host: HostView, jobs: Sequence[JobView]) -> Report:
             ended = _exception_event(host, trainer)
             if ended is not None:
                 findings += _exception_findings(ended, place(LiveScene(host), trainer))
-            elif ended_silently(trainer.gone):
+            elif may_be_out_of_memory(trainer.gone):
                 killed = _judge_silent_end(host, trainer)
                 if isinstance(killed, Finding):
                     findings.append(killed)

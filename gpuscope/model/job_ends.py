@@ -204,6 +204,9 @@ def last_end(gone: Gone | None, process: ProcView | None) -> Gone | None:
     if process is None or process.gone is None or is_out_of_sight(process.gone):
         return gone
     why = gone.reason.removeprefix(_PROBE_GONE).partition("); the process ")[0]
+    told = process.gone.reason.startswith(EXITED) or _SIGNAL.fullmatch(process.gone.reason)
+    if told and (why in _WELL or not _is_of_the_program(why)):
+        return process.gone  # the kernel said how: its exit code, or which signal it was
     known = gone.reason.startswith(_PROBE_GONE) and _is_of_the_program(why)
     reason = f"{EXITED}{why}" if known else UNKNOWN_HOW
     return Gone(process.gone.monotonic_seconds, process.gone.wall_seconds, reason)
@@ -262,6 +265,11 @@ def ended_silently(gone: Gone) -> bool:
     return any(words in gone.reason for words in _SILENT)
 
 
+def may_be_out_of_memory(gone: Gone) -> bool:
+    """Return whether the kernel's OOM killer may have ended it: it sends SIGKILL."""
+    return ended_silently(gone) or how_it_ended(gone) == killed_by(signal.SIGKILL)
+
+
 def _is_of_the_program(text: str) -> bool:
     """Return whether the last words of a probe say how its program ends."""
     return text in (*_WELL, INTERRUPTED) or _FAILED.fullmatch(text) is not None
@@ -269,6 +277,8 @@ def _is_of_the_program(text: str) -> bool:
 
 def killed_by(number: int) -> End:
     """Say that a signal ended a process, and name the signal."""
+    if number == signal.SIGINT:
+        return End("stopped", "muted", how="by SIGINT, as Ctrl-C sends it")
     text = "often the kernel's OOM killer" if number == signal.SIGKILL else ""
     try:
         return End("killed", "bad", text, f"by {signal.Signals(number).name}")

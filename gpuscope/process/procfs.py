@@ -94,6 +94,8 @@ class Stat(NamedTuple):
     rss_pages: int
     flags: int
     """The kernel's flags of the process (``PF_…``)."""
+    exit_status: int = 0
+    """Of a zombie, as ``os.waitpid`` gives it; 0 also where we may not know it."""
 
     @property
     def has_ended(self) -> bool:
@@ -119,6 +121,7 @@ def parse_stat(content: bytes) -> Stat:
         start_ticks=int(rest[19]),
         rss_pages=int(rest[21]),
         flags=int(rest[6]),
+        exit_status=int(rest[49]) if len(rest) > 49 else 0,
     )
 
 

@@ -102,6 +102,28 @@ def test_a_process_that_outlives_its_probe_has_ended_once_it_is_gone():
     assert [one.kind for one in alerts.look(after)].count("gone") == 4
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "sentence"),
+    [
+        (SOON, "exited: exit code 3", "failed: exit code 3"),
+        (SOON, "killed by signal 11", "killed by SIGSEGV"),
+        (SOON, "exited: the program has ended", "ended"),
+        (SOON, "no longer there", "ended"),
+        (TAKEN_OUT[0], "killed by signal 15", "killed by SIGTERM"),
+        (
+            "the probe is gone (ValueError: labels); the process continues",
+            "exited: exit code 1",
+            "failed: ValueError: labels",
+        ),
+    ],
+)
+def test_how_a_process_ended_after_its_probe_is_said_by_the_kernel(before, after, sentence):
+    frames = gone(jobs.ranks(), OF_RANKS, before)
+    end = job_end(host_of(gone(frames, OF_PROCESSES, after, 3.0)).jobs[0])
+    assert end is not None
+    assert end.sentence == sentence
+
+
 @pytest.mark.parametrize("reason", TAKEN_OUT)
 def test_how_a_process_ended_whose_probe_was_taken_out_is_not_known(reason: str):
     frames = gone(jobs.ranks(), OF_RANKS, reason)

@@ -283,6 +283,29 @@ def test_a_job_that_is_killed_while_it_is_watched_is_marked_and_one_that_was_sto
     assert not ends.keys() & unseen.ends(()).keys()
 
 
+def test_how_a_watched_trainer_was_killed_is_said_in_place_of_the_guess_from_its_box():
+    watch, _ = watch_of(True)
+    host = views.store_of(views.ended()).view().host
+    assert host is not None
+    guess = Finding(
+        pitfall="host-memory-limit",
+        cause="end.unseen",
+        title="a.py ended without a message: a signal, a crash or os._exit",
+        severity="info",
+        confidence="prior",
+        evidence=(),
+        where="pid 48220",
+    )
+    watch._take_report(
+        "left", Report(findings=(guess,)), left(48220, host.wall_seconds or 0.0, end_of_box(None))
+    )
+    assert [case.finding for case in watch.cases] == [guess]
+    watch.look(host, history)
+    titles = [case.finding.title for case in watch.cases if case.kind == "left"]
+    assert titles == ["a.py was killed by SIGKILL: often the kernel's OOM killer"]
+    assert [one.end.phrase for one in watch.deaths] == ["killed by SIGKILL"]
+
+
 @pytest.mark.parametrize(
     ("script", "counted"),
     [("train.py", 1), ("gpuscope lab", 0), ("/lib/ipykernel_launcher.py", 0)],

@@ -52,7 +52,7 @@ async def test_an_entry_takes_one_line_and_the_page_shows_through_dimmed():
         shown_now = await until(pilot, "jobs, GPUs, load and memory")
         lines = shown_now.splitlines()
         first = next(line for line in lines if "▸ Details" in line)
-        assert "all of a GPU; the ranks of a job" in first, "what acts on this tab stands first"
+        assert "everything about a GPU; the ranks of a job" in first, "what acts on this tab stands first"
         at = next(number for number, line in enumerate(lines) if " jobs, GPUs, load" in line)
         assert " Memory " in lines[at + 1]
         assert " Time " in lines[at + 2]
@@ -278,7 +278,7 @@ async def test_a_click_on_an_entry_does_it():
         await type_in(pilot, "memory")
         await pilot.pause()
         rows = text(app).splitlines()
-        y = next(number for number, line in enumerate(rows) if "where every byte of" in line)
+        y = next(number for number, line in enumerate(rows) if "what every byte of" in line)
         await pilot.click(offset=(20, y))
         await until(pilot, "Where the bytes are")
 

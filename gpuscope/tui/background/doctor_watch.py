@@ -265,6 +265,9 @@ class DoctorWatch:
                     number -= 1
             for dead in left:  # numbers fall: the newest comes first
                 for one in reversed(dead.report.findings):
+                    if one.cause == "end.unseen" and dead.end.word == "killed":
+                        title = f"{dead.name} was {dead.end.sentence}"  # it was seen, no guess
+                        one = replace(one, title=title, confidence="definite")
                     out.append(Case(number, one, "left", since=dead.ended))
                     number -= 1
             self._cases = sort_cases(out)
@@ -272,7 +275,11 @@ class DoctorWatch:
 
     def _local_deaths(self) -> list[DeadTrainer]:
         """Trainers that ended badly on this machine, the oldest first."""
-        return sorted(self._left.values(), key=lambda one: one.ended) if self._local() else []
+        if not self._local():
+            return []
+        known = self._unseen.better_known
+        left = (replace(one, end=known(one.pid, one.end)) for one in self._left.values())
+        return sorted(left, key=lambda one: one.ended)
 
     @property
     def deaths(self) -> list[DeadTrainer]:

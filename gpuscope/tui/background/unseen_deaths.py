@@ -85,6 +85,11 @@ class UnseenDeaths:
                 ends[pids[0]] = ended
         return ends
 
+    def better_known(self, pid: int, end: End) -> End:
+        """Return how a process was seen to end, if its black box does not say it."""
+        seen = (end for pids, (_, end) in self._watched.items() if pid in pids)
+        return end if end.kind == "bad" else next(seen, end)
+
 
 def _is_no_failure(job: JobView, end: End) -> bool:
     """Return whether the silent end of a job is as it should be: of a notebook, or of the Lab."""

@@ -109,7 +109,6 @@ def row_of(group: CaseGroup, host: HostView, glyphs: Glyphs) -> TableRow:
     """Return a finding in a line."""
     case, finding = group.first, group.first.finding
     token = "faint" if case.past else SEVERITY_TOKENS[finding.severity]
-    many = f"{group.ended} ended earlier, the last: " if group.ended > 1 else _times(group)
     text = "faint" if case.past else "title" if case.grave and not case.dead else "text"
     where = where_of(group, host)
     return TableRow(
@@ -117,7 +116,7 @@ def row_of(group: CaseGroup, host: HostView, glyphs: Glyphs) -> TableRow:
         {
             "what": [
                 (f"{glyph_of(finding.severity, glyphs)} ", token),
-                (many, "muted"),
+                (_times(group), "muted"),
                 (finding.title, text),
             ],
             "where": "" if _names(finding.title, where) else where,
@@ -202,6 +201,9 @@ def _names(title: str, where: str) -> bool:
 
 
 def _times(group: CaseGroup) -> str:
+    """Return for how many a finding stands; of ended trainers each had an end of its own."""
+    if group.ended > 1:
+        return f"{group.ended} ended earlier, the last: "
     return f"{1 + len(group.others)}× " if group.others else ""
 
 
