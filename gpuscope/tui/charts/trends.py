@@ -86,11 +86,13 @@ def is_seen(trend: Trend) -> bool:
 class Trends(TimedChart):
     """Readings one below the other, over one axis of time.
 
-    Those of one colour belong together: free lines are left before the next colour first.
+    Those of one colour belong together: free lines are left before the next colour first. A chart
+    that is ``filled`` draws those with a top as areas also where they are steady: there is room.
     """
 
-    def __init__(self, **kwargs: Any) -> None:
+    def __init__(self, *, filled: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        self._filled = filled
         self._trends: tuple[Trend, ...] = ()
         self._window, self._now = 60.0, 0.0
         self._clock: float | None = None
@@ -136,7 +138,8 @@ class Trends(TimedChart):
         axis = 2 if height >= len(trends) + 2 else 0
         bins = Bins.ending(self._now, self._window, inner)
         most = ROOMY_ROWS if height - axis >= ROOMY * len(trends) else MOST_ROWS
-        rows = rows_of_trends([is_seen(trend) for trend in trends], height - axis, most)
+        high = [is_seen(one) or (self._filled and one.top is not None) for one in trends]
+        rows = rows_of_trends(high, height - axis, most)
         tokens_of, free = [one.token for one in trends[: len(rows)]], height - axis - sum(rows)
         gaps, each = gaps_before(tokens_of, free), max(len(rows) - 1, 1)
         apart = min(max(free // each, 1), MOST_APART)
@@ -231,7 +234,8 @@ def drawn_course(
     """
     known = [value for value in values if value is not None]
     first = next((at for at, value in enumerate(values) if value is not None), len(values))
-    flat = is_steady(values, STEADY) if trend.top is None else not is_seen(trend)
+    steady = is_steady(values, STEADY) if trend.top is None else not is_seen(trend)
+    flat = steady and rows == 1
     level = glyphs.groove
     if trend.top is not None and known:
         share = sum(known) / len(known) / trend.top

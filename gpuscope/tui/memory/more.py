@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 LEAST_ROWS, FRAME, AXIS_ROWS = 5, 2, 2
 SECONDS, CHART_SECONDS = 1.0, 4.0
 """How often the counts and the chart are updated."""
-CHART_ROWS, HOST_ROWS, EVENT_ROWS, HIGH_CHART_ROWS = 8, 16, 8, 18
+CHART_ROWS, HOST_ROWS, EVENT_ROWS, HIGH_CHART_ROWS = 8, 16, 8, 21
 """With its frame: a chart is no lower. With both frames: the texts about a host and its events.
 Lines of these events, where a chart is above them. With its frame: the chart of a host is no
 higher.
@@ -235,7 +235,7 @@ class More:
             from ..charts.line import LineChart
 
             self._chart = LineChart(id="more-chart", classes="panel")
-            self._by_gpu = Trends(id="more-trends", classes="panel")
+            self._by_gpu = Trends(filled=True, id="more-trends", classes="panel")
             after = self.modules
             self.counts.parent.mount(self._chart, self._by_gpu, after=after)  # type: ignore[attr-defined]
         points = subject.allocator.step_points if subject.allocator is not None else None
@@ -261,8 +261,8 @@ class More:
             self._chart.show([_held(steps)], None, 0.0, x="steps")
             return
         over = f", {window_text(window)}" if window > 60 else ""
-        if subject.device is not None:
-            window = shown_seconds(self.session, host, subject.device, "used_bytes", window)
+        whose, column = (subject.device, "used_bytes") if subject.device else (host, "cpu_percent")
+        window = shown_seconds(self.session, host, whose, column, window)
         now, clock = host.sampled_seconds, clock_at(self.session, host)
         if subject.device is None and self._by_gpu is not None:
             self._by_gpu.styles.height = HIGH_CHART_ROWS if self._high else "1fr"
