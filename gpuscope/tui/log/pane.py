@@ -261,7 +261,8 @@ class LogPane(Pane):
         """Show the event under the cursor in full, and mark it among the events over time."""
         self._waits = False
         cells, height = self._event.content_size
-        if not cells:  # it was not laid out yet
+        late = self._beside.display and cells > self._terminal[0] // 2
+        if not cells or late:  # it was not laid out yet, or not since it stands beside another
             self._try_again()
             return
         entry = self._entries.get(self._table.cursor_key or "")
