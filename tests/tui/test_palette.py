@@ -52,7 +52,9 @@ async def test_an_entry_takes_one_line_and_the_page_shows_through_dimmed():
         shown_now = await until(pilot, "jobs, GPUs, load and memory")
         lines = shown_now.splitlines()
         first = next(line for line in lines if "▸ Details" in line)
-        assert "everything about a GPU; the ranks of a job" in first, "what acts on this tab stands first"
+        assert "everything about a GPU; the ranks of a job" in first, (
+            "what acts on this tab stands first"
+        )
         at = next(number for number, line in enumerate(lines) if " jobs, GPUs, load" in line)
         assert " Memory " in lines[at + 1]
         assert " Time " in lines[at + 2]
