@@ -106,7 +106,9 @@ class More:
             self.counts.show(counts)
             rows -= len(counts) + FRAME
         on_cpu = subject.device is None
-        below = rows - FRAME - (HOST_ROWS if on_cpu else CHART_ROWS)
+        below = rows - FRAME - CHART_ROWS
+        if on_cpu and below - HOST_ROWS >= LEAST_MODULE_ROWS:  # else the modules say more
+            below = rows - FRAME - HOST_ROWS
         modules = self._module_lines(subject, below, cells) if view != "modules" else []
         self.modules.display = bool(modules)
         if modules:
@@ -116,11 +118,12 @@ class More:
             rows -= len(modules) + FRAME
         more = subject.allocator is not None or len(host.devices) > 1
         self._charted = rows >= CHART_ROWS and more and not on_cpu
-        self.host.display = self.events.display = on_cpu and rows >= HOST_ROWS
-        if self.host.display:
+        self.host.display = on_cpu and rows >= HOST_ROWS
+        self.events.display = on_cpu and rows >= LEAST_ROWS
+        if self.events.display:
             self._charted = self._tell_of_host(host, subject, rows, cells)
         self.counts.styles.height = (
-            len(counts) + FRAME if self._charted or self.host.display else "1fr"
+            len(counts) + FRAME if self._charted or self.events.display else "1fr"
         )
         self._display_charts()
         fixes = [] if grows or view != "waterfall" else fix_lines(host, subject, beside)
@@ -139,7 +142,7 @@ class More:
         from ..shared.host_text import host_lines
 
         glyphs = self.host.tokens.glyphs
-        lines = host_lines(host, self.session.history, cells, glyphs)
+        lines = host_lines(host, self.session.history, cells, glyphs) if self.host.display else []
         set_title(self.host, "Host")
         self.host.show(lines)
         self.host.styles.height = len(lines) + FRAME
@@ -149,9 +152,9 @@ class More:
         known = self.session.happened.on(host)
         events = known.of_job(job.key, until) if job is not None else []
         set_title(self.events, "What happened")
-        left = rows - len(lines) - 2 * FRAME
+        left = rows - len(lines) - (2 if lines else 1) * FRAME
         told = event_lines(events, glyphs, left, cells, host.wall_seconds)
-        charted = left - min(len(told), EVENT_ROWS) >= CHART_ROWS
+        charted = bool(lines) and left - min(len(told), EVENT_ROWS) >= CHART_ROWS
         told = told[:EVENT_ROWS] if charted else told
         self.events.show(told)
         self._high = left - len(told) > HIGH_CHART_ROWS
