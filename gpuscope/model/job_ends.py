@@ -171,8 +171,6 @@ def counts_text(ends: Sequence[End], brief: bool = False) -> str:
 
 def _counted(end: End, brief: bool) -> str:
     """Return the name under which an end is counted, after a number."""
-    if end.word == "left":
-        return "no longer watched"
     if end.word == "ended":
         return end.how or ("without an error" if end.kind == "ok" else "in an unknown way")
     return end.word if brief else end.phrase

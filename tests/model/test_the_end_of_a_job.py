@@ -179,3 +179,20 @@ def test_jobs_that_have_ended_are_listed_the_newest_first():
         "first.py",
         "second.py",
     ]
+
+
+def test_a_job_that_lives_on_without_its_probe_is_not_among_those_that_ended():
+    frames: list[f.Frame] = [views.hello(), views.host_def()]
+    for number, job in enumerate(("first", "second", "third")):
+        pid = 48300 + number
+        frames += views.trainer(pid, 0, 1, "ada", True, job, f"{job}.py")
+    frames.append(f.Sample(1, int(views.END * 1e9), h=[views.host_row()]))
+    for number, at, why in ((300, 5.0, "exited: finished"), (301, 6.0, TAKEN_OUT[0])):
+        frames.append(f.Event(number, "gone", int((views.END + at) * 1e9), why))
+    frames.append(f.Event(302, "gone", int((views.END + 7) * 1e9), f.NO_LAST_WORDS))
+    lines = job_lines(host_of(sample_at(frames, 10.0)))
+    names = [line.cells["job"][0] for line in lines]
+    assert names == ["second.py", "2 ended, the last 3 s ago: ", "third.py", "first.py"]
+    assert styled.plain(lines[1].span) == "1 without a message, 1 without an error"
+    assert lines[1].entity is not None
+    assert getattr(lines[1].entity, "gone", None) is not None

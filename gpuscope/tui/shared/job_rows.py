@@ -122,7 +122,7 @@ def job_lines(
     if text:
         needle = text.casefold()
         return [line for line in (*living, *ended) if needle in _text(line).casefold()]
-    return [*living, *_fold(host, ended, sent), *ended]
+    return [*living, *_folded(host, ended, sent)]
 
 
 def _parted(lines: list[JobLine], order: Sequence[str]) -> tuple[list[JobLine], list[JobLine]]:
@@ -144,27 +144,33 @@ def _parted(lines: list[JobLine], order: Sequence[str]) -> tuple[list[JobLine], 
     return sorted(running, key=lambda line: line.kind != "bad"), short
 
 
-def _fold(host: HostView, ended: Sequence[JobLine], sent: Mapping[int, str]) -> list[JobLine]:
-    """Return the line that stands for several jobs that ended; none for one.
+def _folded(host: HostView, ended: Sequence[JobLine], sent: Mapping[int, str]) -> list[JobLine]:
+    """Return the lines of what ended, behind one that stands for all where there are several.
 
-    The keys ask the newest of them, which has ended too, and nothing that lives.
+    What lives on without its probe is not among them, and comes first. The keys ask the newest of
+    those that ended, and nothing that lives.
     """
-    if len(ended) < 2:
-        return []
-    keys = {line.key for line in ended}
-    ends = [end for job in host.jobs if job.key in keys and (end := job_end(job, sent)) is not None]
+    ends = {job.key: (end_of(job), job_end(job, sent)) for job in host.jobs}
+    over = [(line, *ends[line.key]) for line in ended]
+    alive = [line for line, _, end in over if end is None or end.word == "left"]
+    over = [one for one in over if one[0] not in alive]
+    if len(over) < 2:
+        return [*alive, *(line for line, _, _ in over)]
     times = [
         gone.wall_seconds
-        for job in host.jobs
-        if job.key in keys and (gone := end_of(job)) is not None and gone.wall_seconds is not None
+        for _, gone, _ in over
+        if gone is not None and gone.wall_seconds is not None
     ]
+    how = [end for _, _, end in over if end is not None]
     ago = ""
     if times and host.wall_seconds is not None:
         age = age_text(host.wall_seconds - max(times))
         ago = f", the last {'just now' if age == 'now' else f'{age} ago'}"
-    cells = {"job": (f"{len(ended)} ended{ago}: ", "muted"), "gpu": ("", "text")}
-    span: Line = [(counts_text(ends), gravest_of(ends))]
-    return [JobLine("ended:", cells, [], ended[0].entity, span, over=True, folds=True)]
+    cells = {"job": (f"{len(over)} ended{ago}: ", "muted"), "gpu": ("", "text")}
+    span: Line = [(counts_text(how), gravest_of(how))]
+    first = over[0][0].entity
+    fold = JobLine("ended:", cells, [], first, span, over=True, folds=True)
+    return [*alive, fold, *(line for line, _, _ in over)]
 
 
 def _text(line: JobLine) -> str:

@@ -15,6 +15,7 @@ from ...probe import blackbox
 from ...store.view import TrainerView
 from ...text.clock import clock_text
 from ...text.styled import Line
+from ...wire.clean import clean
 from ..shared.event_rows import DAY, at_text
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 SHOWN_FRAMES = 3
 """The innermost lines of a stack; the black box has more."""
+MAX_FRAME_CHARS = 300
 _FRAME = re.compile(r"(called )?at (?=\S+:\d+ )")
 
 
@@ -56,8 +58,7 @@ def box_of(rank: TrainerView) -> str:
 
 def _stack(host: HostView, rank: TrainerView, end: End, box: str) -> tuple[str, str]:
     """Return where a rank stood: by its exception, or by where it was stuck."""
-    rows = _rows_of_box(box, os.stat(box).st_mtime) if box else ()
-    rows = rows or tuple(_rows_told(host, rank))
+    rows = (_rows_of_box(box) if box else ()) or tuple(_rows_told(host, rank))
     if rows:
         more = f" ← {len(rows) - SHOWN_FRAMES} more" if len(rows) > SHOWN_FRAMES else ""
         return " ← ".join(rows[:SHOWN_FRAMES]) + more, "text"
@@ -78,11 +79,14 @@ def _rows_told(host: HostView, rank: TrainerView) -> Iterable[str]:
 
 
 @lru_cache(maxsize=16)
-def _rows_of_box(path: str, _written: float) -> tuple[str, ...]:
-    """Return the stack that is in a black box; a page that stays open reads it once."""
+def _rows_of_box(path: str) -> tuple[str, ...]:
+    """Return the stack that is in a black box; a page that stays open reads it once.
+
+    Its process has ended, so that the box no longer changes.
+    """
     from ...store.blackbox import last_words, stack_of
 
-    return tuple(stack_of(last_words(path) or {}))
+    return tuple(clean(row, MAX_FRAME_CHARS) for row in stack_of(last_words(path) or {}))
 
 
 def _next(session: Session, host: HostView, box: str) -> Iterable[Line]:
