@@ -4,6 +4,9 @@
 processes over NCCL: in float32 and bf16, with each of DDP's options, and some with a pause after
 each step. The pause shows whether NCCL still keeps DDP's first bucket in the second step: its
 watchdog thread looks ten times a second. What the actions do is said in ``cards.py``.
+
+``--only 'held-*'`` chooses the cases of ``ddp_models.py``, which were declared after the others had
+been measured.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gpuscope.predict.request import Request
 
-from . import families, families_vision
+from . import ddp_models, families, families_vision
 from .cards import Case, Phases, Place, main
 from .families import size
 
@@ -32,7 +36,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "static": {"static_graph": True},
     "unused": {"find_unused_parameters": True},
     "hooked": {"hook": True},
+    "large": {"bucket_cap_mb": 100, "gradient_as_bucket_view": True},
+    "views_static": {"gradient_as_bucket_view": True, "static_graph": True},
+    "own_buffers": {"broadcast_buffers": False, "gradient_as_bucket_view": True},
 }
+MEASURED = ("default", "views", "static", "unused", "hooked")
+"""The options with which the rules were measured."""
 
 
 class Net(nn.Module):
@@ -84,6 +93,7 @@ MODELS: dict[str, Callable[..., Any]] = {
     "gpt": gpt,
     "gpt_checkpointed": partial(gpt, checkpoint=True),
     "resnet": resnet,
+    **ddp_models.HELD,
 }
 
 
@@ -142,7 +152,7 @@ def _case(
 
 def _cases() -> list[Case]:
     types = ("off", "bf16")
-    found = [_case("encoder", option, 16, amp, record=True) for option in OPTIONS for amp in types]
+    found = [_case("encoder", option, 16, amp, record=True) for option in MEASURED for amp in types]
     found += [
         _case(model, "default", batch, amp, record=True)
         for model, batch in (("gpt", 4), ("gpt", 16), ("resnet", 64), ("gpt_checkpointed", 16))
@@ -166,13 +176,34 @@ def _cases() -> list[Case]:
     found += [
         _case("encoder", option, batch, amp)
         for batch in (4, 48)
-        for option in OPTIONS
+        for option in MEASURED
         for amp in types
     ]
     return found
 
 
-CASES = _cases()
+def _held() -> list[Case]:
+    """Return cases as people train, of models that no rule was made from."""
+    found = [
+        _case("vit", "views", 64, "bf16"),
+        _case("vit", "default", 32, "off"),
+        _case("vit", "views", 32, "bf16", accumulate=4),
+        _case("lstm", "default", 32, "off"),
+        _case("lstm", "views", 48, "bf16", accumulate=2),
+        _case("unet", "default", 16, "bf16"),
+        _case("unet", "own_buffers", 8, "off"),
+        _case("unet", "default", 8, "bf16", accumulate=4),
+        _case("convnext", "views_static", 32, "bf16"),
+        _case("gated", "large", 8, "bf16"),
+        _case("gated", "default", 4, "bf16", accumulate=8),
+        _case("gated", "views_static", 8, "bf16"),
+        _case("experts", "unused", 256, "bf16"),
+        _case("tables", "default", 4096, "off"),
+    ]
+    return [replace(case, name=f"held-{case.name}") for case in found]
+
+
+CASES = [*_cases(), *_held()]
 
 
 def train(
