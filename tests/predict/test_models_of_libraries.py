@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -124,6 +125,33 @@ def test_what_a_model_refuses_is_said_of_its_batch(
     failure = _fails(_write(tmp_path))
     assert "does not accept the batch" in failure.args[0]
     assert "16 channels" in failure.args[1]
+
+
+def test_a_model_that_cannot_generate_is_not_said_to_train(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Writes(Odd):
+        def __init__(self) -> None:
+            super().__init__(RuntimeError("expected scalar type Float but found BFloat16"))
+            self.generation_config = SimpleNamespace()
+
+        def generate(self, words: Any, **_: Any) -> Any:
+            raise self.error
+
+    _transformers(monkeypatch, lambda config: Writes())
+    monkeypatch.setattr(sys.modules["transformers"], "StoppingCriteriaList", list, raising=False)
+    request = replace(_write(tmp_path), task="causal-lm", serve="dynamic", sequence=16)
+    failure = _fails(request)
+    assert "cannot generate" in failure.args[0]
+    assert "BFloat16" in failure.args[1]
+
+
+def test_a_text_without_images_has_no_tokens_of_images() -> None:
+    config = SimpleNamespace(vocab_size=20, max_position_embeddings=64)
+    with Quick(Recorder(), {}, data_dependent.INSTEAD):
+        request = Request("hf:x", batch=2, sequence=10)
+        inputs = Inputs(config, Seeing(), 2, request, "causal-lm", DEVICE).all()
+        assert inputs["mm_token_type_ids"].constant.sum() == 0
 
 
 def test_a_full_gpu_is_not_blamed_on_the_batch_of_a_config(

@@ -71,7 +71,9 @@ class Generation:
                 words, do_sample=False, pad_token_id=0, disable_compile=True,
                 stopping_criteria=stopping, **options,
             )  # fmt: skip
-        except (ValueError, TypeError, AttributeError, AssertionError, LookupError) as error:
+        except Exception as error:
+            if isinstance(error, _Enough) or not transformers_models.refused(self.request, error):
+                raise
             raise CannotPredict(
                 f"{type(self.model).__name__} cannot generate here.",
                 f"{type(error).__name__}: {' '.join(str(error).split())[:300]}.",

@@ -90,8 +90,9 @@ class Inputs:
         if "input_ids" not in inputs and "input_ids" in self.takes and self._required("input_ids"):
             inputs["input_ids"] = self._tokens(inputs)
         if "mm_token_type_ids" in self.takes and "input_ids" in inputs:
-            picture = inputs["input_ids"] == self._picture_token()
-            inputs["mm_token_type_ids"] = picture.to(torch.int64)
+            token = self._picture_token()
+            of_picture = inputs["input_ids"] == (-1 if token is None else token)
+            inputs["mm_token_type_ids"] = of_picture.to(torch.int64)
         if "bbox" in self.takes and "input_ids" in inputs:
             inputs["bbox"] = torch.zeros(
                 (*inputs["input_ids"].shape, 4), dtype=torch.int64, device=self.device
@@ -205,7 +206,8 @@ class Inputs:
         if "image_sizes" in self.takes and getattr(self.config, "image_grid_pinpoints", None):
             return {main: images[:, None].repeat(1, _TILES, 1, 1, 1), "image_sizes": sizes}
         if "pixel_attention_mask" in self.takes:
-            return {main: images[:, None]}  # one image in each sample
+            mask = self._ones(self.batch, 1, *images.shape[-2:])
+            return {main: images[:, None], "pixel_attention_mask": mask}  # one image in a sample
         return {main: images, **({"image_sizes": sizes} if "image_sizes" in self.takes else {})}
 
     def _patches(self, shapes: str, merged: bool) -> dict[str, torch.Tensor]:

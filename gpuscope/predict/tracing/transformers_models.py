@@ -41,7 +41,7 @@ def make(
         try:
             found = getattr(model(**inputs), "loss", None)
         except Exception as error:
-            if not _refused(request, error):
+            if not refused(request, error):
                 raise
             shapes = {
                 name: tuple(one.shape)
@@ -92,7 +92,7 @@ def positions(config: Any) -> int:
     return next((one for one in found if isinstance(one, int) and one > 0), 0)
 
 
-def _refused(request: Request, error: Exception) -> bool:
+def refused(request: Request, error: Exception) -> bool:
     """Whether a model raised ``error`` because of the batch that it was given."""
     if isinstance(error, ImportError) or (
         # a GPU that is full raises a RuntimeError of another type
