@@ -15,6 +15,7 @@ from .allocator_account import on_cpu
 from .fullest import at_the_fullest, seconds_of
 from .memory_account import Account, account
 from .memory_layers import trainer_of
+from .reading_age import old_seconds
 
 WORTH_SAYING_BYTES = 64 * MIB
 
@@ -47,6 +48,8 @@ def account_at_the_fullest(
         return FullestRows(Account(parts, total), {}, 0.0)
     if allocator is None:
         return FullestRows(account(host, device, None), {}, 0.0)
+    if old_seconds(host, allocator) is not None:  # of the time since then no moment is known
+        return FullestRows(account(host, device, allocator), {}, 0.0)
     then, seconds = at_the_fullest(allocator, history, seconds_of(trainer_of(host, allocator)))
     found = account(host, device, then)
     found.notes[:0] = _missed_notes(then)

@@ -23,11 +23,12 @@ from ..store.view import (
     UseView,
 )
 from ..text.process_name import short_script
-from ..text.units import duration_text
+from ..text.units import age_text, bytes_text, duration_text
 from ..wire.frames import HIDDEN_BY_CONTAINER, Unknown
 from .allocator_account import AccountRow, inside_torch, size_of
 from .device_state import unowned_on
 from .memory_layers import trainer_of
+from .reading_age import OLD, old_seconds
 
 NAMED_OTHERS = 3
 """Other processes with a row of their own; the rest is summed, if it is more than one."""
@@ -64,11 +65,18 @@ def account(host: HostView, device: DeviceView, allocator: AllocView | None) -> 
     the trainer looked at, None where none has a probe.
 
     A process's bytes are read after the card's: while they grow, the rows end at the total all the
-    same.
+    same. While the allocator was not read for long, what rests on its last reading is unknown, and
+    the driver's number of the process stands in place of its parts.
     """
     used = size_of(device, "used_bytes")
     trainer = trainer_of(host, allocator) if allocator else None
-    parts, notes = inside_torch(trainer, allocator) if allocator else ([], [])
+    age = old_seconds(host, allocator)
+    parts: list[AccountRow] = []
+    notes: list[str] = []
+    if allocator is not None:
+        parts, notes = (
+            inside_torch(trainer, allocator) if age is None else _not_read(allocator, age)
+        )
     held = sum(part.known for part in parts if not part.inside)
     room = max(0.0, used - held) if not isinstance(used, Unknown) else float("inf")
     own = next(
@@ -77,18 +85,22 @@ def account(host: HostView, device: DeviceView, allocator: AllocView | None) -> 
     )
     others = [u for u in device.uses if u.gone is None and u is not own]
     if allocator and (own is None or own.number("used_bytes") is None):
-        parts += _outside_and_others(host, own, room, notes)
+        parts += _outside_and_others(host, own, room, notes, age is not None)
         room = 0.0
     else:
         if own is not None and allocator:
             outside = max(0.0, min((own.number("used_bytes") or 0.0) - held, room))
             room -= outside
-            parts.append(AccountRow("outside torch", "outside", outside))
+            parts.append(
+                AccountRow("outside torch", "outside", outside)
+                if age is None
+                else AccountRow("the whole process", "other", outside)
+            )
         others_parts, room = _others(host, others, room, notes)
         parts += others_parts
     if not isinstance(used, Unknown) and room > min(TOLERATED_BYTES, used * TOLERATED_SHARE):
         parts.append(_unattributed(host, device, room))
-    notes += _skew(device, own, allocator)
+    notes += _skew(device, own, allocator) if age is None else ()
     driver = device.reading("driver_reserved_bytes")
     reserve = (
         [AccountRow("driver reserve", "driver", driver)] if isinstance(driver, (int, float)) else []
@@ -96,20 +108,40 @@ def account(host: HostView, device: DeviceView, allocator: AllocView | None) -> 
     return Account(parts, used, reserve, notes)
 
 
+def _not_read(allocator: AllocView, age: float) -> tuple[list[AccountRow], list[str]]:
+    """Return the rows that rest on a reading of this ``age``, each with what it was then."""
+    when = f"{age_text(age)} ago"
+    allocated, reserved = (allocator.number(f"{one}_bytes") for one in ("allocated", "reserved"))
+    cached = None if allocated is None or reserved is None else max(reserved - allocated, 0.0)
+
+    def row(name: str, token: str, size: float | None) -> AccountRow:
+        then = f"{when}: {bytes_text(size)}" if size is not None else f"not read for {when[:-4]}"
+        return AccountRow(name, token, Unknown(OLD, then))
+
+    rows = [
+        row("allocated", "allocated", allocated),
+        row("cached", "cached", cached),
+        row("outside torch", "outside", None),
+    ]
+    return rows, [f"what torch holds now is not known: its allocator was last read {when}"]
+
+
 def _outside_and_others(
-    host: HostView, own: UseView | None, room: float, notes: list[str]
+    host: HostView, own: UseView | None, room: float, notes: list[str], unread: bool = False
 ) -> list[AccountRow]:
     """Return one row for all that is not torch's.
 
-    It is for where the driver does not say what the trainer's own process holds.
+    It is for where the driver does not say what the trainer's own process holds. Of an ``unread``
+    trainer it has torch's part, too.
     """
     why = _why_unknown(host, own)
-    notes.append(f"outside torch and other processes are one row: {why.text}")
-    return [
-        AccountRow(
-            "others and outside torch", "other", room if room != float("inf") else why, about=True
-        )
-    ]
+    one, name = (
+        ("this process and others", "this and other processes")
+        if unread
+        else ("outside torch and other processes", "others and outside torch")
+    )
+    notes.append(f"{one} are one row: {why.text}")
+    return [AccountRow(name, "other", room if room != float("inf") else why, about=True)]
 
 
 def _why_unknown(host: HostView, own: UseView | None) -> Unknown:

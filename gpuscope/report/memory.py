@@ -9,6 +9,7 @@ from ..model.fullest_account import WORTH_SAYING_BYTES, account_at_the_fullest
 from ..model.memory_account import Account, largest_freeable
 from ..model.memory_layers import of_the_card
 from ..model.ranks import name_of
+from ..model.reading_age import OLD
 from ..store.view import AllocView, DeviceView, HistoryOf, HostView, JobView, TrainerView
 from ..text.units import DASH, bytes_text
 from ..wire.frames import Unknown
@@ -54,7 +55,9 @@ def of_account(title: str, found: Account, whole: str, notes: Sequence[str]) -> 
 
     def bar(part: AccountRow) -> BarRow:
         if isinstance(part.size, Unknown):
-            return BarRow(part.name, f"unknown: {part.size.text}", None, "", bool(part.inside))
+            why = part.size.text
+            value = f"{DASH} ({why})" if part.size.code == OLD else f"unknown: {why}"
+            return BarRow(part.name, value, None, "", bool(part.inside))
         about = "≈ " if part.about else ""
         share = part.known / scale if scale else None
         value = about + bytes_text(part.size)

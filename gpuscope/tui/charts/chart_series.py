@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from math import inf
 from typing import NamedTuple
 
+from ...model.reading_age import HOLD_SECONDS
 from ...store.view import (
     AllocView,
     DeviceView,
@@ -21,12 +22,6 @@ from ...store.view import (
     TrainerView,
 )
 from .stacked import Layer
-
-HOLD_SECONDS = 6.0
-"""Seconds for which a reading counts at most, until the next one replaces it.
-
-The driver and the probe are not read at the same moment.
-"""
 
 LABELS = {
     "allocated": "allocated",

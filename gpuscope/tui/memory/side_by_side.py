@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from ...model.device_state import NEARLY_FULL, mute
 from ...model.memory_layers import layers
 from ...model.memory_room import TIGHT_BYTES, room_of
+from ...model.reading_age import old_seconds
 from ...store.view import HistoryOf, HostView
 from ...text.process_name import short_script
 from ...text.styled import Line
@@ -86,7 +87,7 @@ def side_by_side(
                 ("▸ " if here else "  ", "accent"),
                 (fit(_name(one), name), "title" if here else "text"),
                 (first, "text" if silent is None else "bad"),
-                ("".join(_size(sizes[at]) for at in kept[1:-1]), "text"),
+                *_of_torch(host, one, [sizes[at] for at in kept[1:-1]], glyphs),
                 (_size(left), "warn" if left is not None and left < TIGHT_BYTES else "text"),
                 *(_bar(host, one, bar, glyphs) if bar >= LEAST_BAR else ()),
             ]
@@ -125,9 +126,18 @@ def _sizes(host: HostView, one: Subject, history: HistoryOf) -> list[float | Non
     return [used, *numbers, room.headroom_bytes]
 
 
+def _of_torch(host: HostView, one: Subject, sizes: Sequence[float | None], glyphs: Glyphs) -> Line:
+    """Return what torch's allocator says, marked where that was read long ago."""
+    old = old_seconds(host, one.allocator) is not None
+    return [
+        (_size(size, glyphs.about * (old and size is not None)), "faint" if old else "text")
+        for size in sizes
+    ]
+
+
 def _or_endless(value: float | None) -> float:
     return float("inf") if value is None else value
 
 
-def _size(value: float | None) -> str:
-    return fit("–" if value is None else bytes_text(value), _SIZE, "right")
+def _size(value: float | None, mark: str = "") -> str:
+    return fit("–" if value is None else mark + bytes_text(value), _SIZE, "right")

@@ -11,9 +11,10 @@ from typing import Any
 
 from textual.strip import Strip
 
+from ...model.reading_age import OLD
 from ...text import styled
 from ...text.styled import Line
-from ...text.units import bytes_text, percent_text
+from ...text.units import DASH, bytes_text, percent_text
 from ...text.width import cells as text_cells
 from ...wire.frames import Unknown
 from ..cells import fit, unknown_text
@@ -31,7 +32,8 @@ class Part:
 
     ``amount`` is in bytes, or says why it is unknown. ``indent`` above 0 marks a part of the
     row above it, ``about`` an amount that is not exact. ``now`` is what it is at this moment,
-    where the amount is what it was at most: it is marked on the bar.
+    where the amount is what it was at most: it is marked on the bar. In place of the bar stands
+    the last reading where that is old.
     """
 
     label: str
@@ -111,17 +113,22 @@ class WaterfallChart(Painted):
     def _line(self, part: Part, shape: _Shape, tokens: Tokens, whole: bool = False) -> Strip:
         glyphs = tokens.glyphs
         unknown = isinstance(part.amount, Unknown)
-        value = (
-            unknown_text(part.amount, shape.value)
-            if isinstance(part.amount, Unknown)
-            else bytes_text(part.amount)
-        )
+        then = ""
+        if not isinstance(part.amount, Unknown):
+            value = bytes_text(part.amount)
+        elif part.amount.code == OLD:
+            value, then = DASH, f"  ({part.amount.text})"
+        else:
+            value = unknown_text(part.amount, shape.value)
         value = glyphs.about + value if part.about and not unknown else value
         name, figure = ("title", "title") if whole else ("muted" if part.indent else "text", "text")
         pieces = [
             (fit("  " * part.indent + part.label, shape.label, ellipsis=glyphs.ellipsis), name),
             ("  " + fit(value, shape.value, "right"), "muted" if unknown else figure),
         ]
+        if then:  # what it was is no share of what is used now
+            pieces.append((then, "faint"))
+            return strip_of(styled.cut(pieces, shape.width, glyphs.ellipsis), shape.width, tokens)
         if shape.share:
             share = (
                 ""

@@ -11,6 +11,7 @@ from ...model.job_ends import NOTHING_SENT, end_of, ending_text, job_end, last_s
 from ...model.job_state import WELL, JobState
 from ...model.memory_room import MemoryRoom, alarm
 from ...model.ranks import name_of
+from ...model.reading_age import old_seconds
 from ...model.slowdown import of_trainers
 from ...model.stalls import find_stall, is_ending, worst_rank
 from ...model.step_time import SLOWER, slower_than_before
@@ -119,7 +120,13 @@ def running_notes(
         if worst is not None:
             notes.append([("worst: ", "muted"), (reason, "muted")])
     notes += [line for room in found[:1] for line in growth_lines(host, room, len(trainers))]
-    return notes or _slow(host, sound, history)
+    return notes or _slow(host, sound, history) or _unread(host, found)
+
+
+def _unread(host: HostView, found: Sequence[MemoryRoom]) -> list[Line]:
+    """Return since when the memory of the rank that runs out first was not read, if for long."""
+    age = old_seconds(host, found[0].allocator) if found else None
+    return [] if age is None else [[("memory: ", "muted"), (f"read {age_text(age)} ago", "muted")]]
 
 
 def ending_note(job: JobView) -> Line:

@@ -22,6 +22,7 @@ from ...model.job_state import (
 from ...model.memory_room import TIGHT_BYTES, MemoryRoom, rooms
 from ...model.pace import Pace, pace_of, seconds_left
 from ...model.ranks import running
+from ...model.reading_age import old_seconds
 from ...model.stalls import is_overdue, worst_rank
 from ...model.step_parts import StepParts, step_parts
 from ...model.step_time import input_share
@@ -42,6 +43,7 @@ from ...text.units import (
 )
 from ...wire.frames import Unknown
 from ..shell.keymap import key_of
+from ..theme import UNICODE
 from ..widgets.text import DASH
 from .job_notes import (
     GROWTH,
@@ -240,7 +242,7 @@ def _line(
         )
     found = rooms(host.devices, trainers, history, ended=True)
     pace, sound = pace_of(trainers), on_sound_devices(host, trainers, judged)
-    cells |= _trainer_cells(host, trainers, sound, pace, state, history) | _memory(found)
+    cells |= _trainer_cells(host, trainers, sound, pace, state, history) | _memory(host, found)
     if gone:
         cells = {name: (text, "faint") for name, (text, _) in cells.items()}
     notes = end_notes(host, job, sent)
@@ -335,11 +337,11 @@ def step_age_text(seconds: float) -> str:
     return duration_text(seconds) if seconds < 1 else age_text(seconds)
 
 
-def _memory(found: Sequence[MemoryRoom]) -> dict[str, Piece]:
+def _memory(host: HostView, found: Sequence[MemoryRoom]) -> dict[str, Piece]:
     """Return the memory of the rank that runs out first, as far as it is known.
 
     It says what that rank had allocated at most in its last steps, what it has reserved now, and
-    what it can still get.
+    what it can still get. What was read long ago is marked as not exact.
     """
     known = [room for room in found if room.fullest.number("reserved_bytes") is not None]
     if not known:
@@ -350,8 +352,9 @@ def _memory(found: Sequence[MemoryRoom]) -> dict[str, Piece]:
     held = amount_text(allocated, unit) if allocated is not None else "–"
     text = f"{held}/{amount_text(reserved or 0, unit)} {name}"
     tight = left is not None and left < TIGHT_BYTES
+    old = old_seconds(host, known[0].allocator) is not None
     return {
-        "memory": (text, "text"),
+        "memory": (f"{UNICODE.about}{text}", "faint") if old else (text, "text"),
         "left": (bytes_text(left), "warn" if tight else "text") if left is not None else DASH,
     }
 

@@ -12,6 +12,7 @@ from ...model.job_state import broken_below
 from ...model.memory_room import TIGHT_BYTES, MemoryRoom, rooms
 from ...model.pace import has_stopped, pace_of
 from ...model.ranks import running
+from ...model.reading_age import old_seconds
 from ...model.stalls import is_overdue, place, stalled_ranks, waits_in_collective, worst_rank
 from ...model.step_parts import StepParts, step_parts
 from ...model.step_time import input_share
@@ -289,7 +290,9 @@ def _rank_row(
         held, cached = (
             amount_text(size) if size is not None else "–" for size in (allocated, reserved)
         )
-        cells["memory"] = f"{held}/{cached}"
+        old = old_seconds(host, room.allocator) is not None
+        sizes = f"{held}/{cached}"
+        cells["memory"] = [(f"{UNICODE.about}{sizes}", "faint")] if old else sizes
         left = room.headroom_bytes
         tight = left is not None and left < TIGHT_BYTES
         cells["left"] = [

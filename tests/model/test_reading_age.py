@@ -1,0 +1,100 @@
+"""What was read long ago is not told as if it were so now."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpuscope.model.fullest_account import account_at_the_fullest
+from gpuscope.model.memory_account import Account, account
+from gpuscope.model.reading_age import OLD, old_seconds
+from gpuscope.report.memory import of_account
+from gpuscope.store.view import HistoryOf, HostView
+from gpuscope.text import styled
+from gpuscope.text.units import GIB
+from gpuscope.tui.memory.side_by_side import side_by_side
+from gpuscope.tui.memory.subjects import subjects
+from gpuscope.tui.shared.job_rows import job_lines
+from gpuscope.wire import frames as f
+from gpuscope.wire.frames import Unknown
+from tests.fakes import views
+from tests.tui.test_memory_not_read import OWN, USED, silent
+
+
+def seen(last: float, **more: bool) -> tuple[HostView, HistoryOf]:
+    """A training of 20 s whose rank 0 has not read its allocator since the second ``last``."""
+    return views.seen(silent((last, 60), **more))
+
+
+def of_gpu_0(host: HostView) -> Account:
+    return account(host, host.devices[0], host.devices[0].allocators[0])
+
+
+@pytest.mark.parametrize(("last", "old"), [(2, True), (13, True), (15, False), (60, False)])
+def test_a_reading_stands_for_a_few_seconds(last: float, old: bool):
+    host, _ = seen(last)
+    assert (old_seconds(host, host.devices[0].allocators[0]) is not None) is old
+    assert old_seconds(host, host.devices[1].allocators[0]) is None
+
+
+def test_where_samples_are_seldom_a_reading_stands_for_two_of_them():
+    host, _ = seen(10)
+    allocator = host.devices[0].allocators[0]
+    assert old_seconds(host, allocator) == pytest.approx(10)
+    assert old_seconds(replace(host, rate_hz=0.1), allocator) is None
+
+
+def test_what_rests_on_an_old_reading_is_unknown_and_says_what_it_was():
+    host, history = seen(5)
+    found = of_gpu_0(host)
+    sizes = {part.name: part.size for part in found.parts}
+    for name, then in (("allocated", " s ago: "), ("cached", " s ago: "), ("outside torch", "")):
+        size = sizes[name]
+        assert isinstance(size, Unknown)
+        assert size.code == OLD
+        assert then in size.text
+    assert sizes["the whole process"] == pytest.approx(OWN * GIB, rel=1e-3)
+    assert found.total == pytest.approx(USED * GIB)
+    known = sum(part.known for part in found.parts if not part.inside)
+    assert known <= found.total  # type: ignore[operator]
+    assert [note for note in found.notes if "was last read 15 s ago" in note]
+    assert not any("apart" in note or "optimizer" in note for note in found.notes)
+    fullest = account_at_the_fullest(host, host.devices[0], host.devices[0].allocators[0], history)
+    assert fullest.account.parts == found.parts
+    assert not fullest.now
+
+
+def test_where_the_driver_names_no_process_one_row_has_all_of_it():
+    host, _ = seen(5, use=False)
+    sizes = {part.name: part.known for part in of_gpu_0(host).parts}
+    assert sizes["this and other processes"] == pytest.approx(USED * GIB)
+
+
+def test_the_report_says_it_as_the_screen_does():
+    host, _ = seen(5)
+    rows = of_account("GPU 0", of_gpu_0(host), "used", []).bars
+    assert rows[0].value.startswith("– (15 s ago: ")
+    assert rows[0].share is None
+
+
+def test_lists_mark_what_torch_held_at_an_old_reading():
+    for last, marked in ((5, True), (60, False)):
+        host, history = seen(last)
+        everything = subjects(host, "")
+        lines = side_by_side(host, everything, everything[0], history, 100)
+        first, second = (styled.plain(line) for line in lines[1:3])
+        assert ("≈" in first) is marked
+        assert "≈" not in second
+
+
+def test_the_line_of_a_job_marks_memory_that_no_probe_has_read_for_long():
+    for silent_from, marked in ((5, True), (60, False)):
+        frames = views.training()
+        samples = [frame for frame in frames if isinstance(frame, f.Sample)]
+        for sample in samples[2 * silent_from :]:
+            sample.a = []
+        host, history = views.seen(frames)
+        line = job_lines(host, history=history)[0]
+        text, token = line.cells["memory"]
+        assert (text.startswith("≈"), token == "faint") == (marked, marked)
