@@ -94,7 +94,7 @@ def account(host: HostView, device: DeviceView, allocator: AllocView | None) -> 
             parts.append(
                 AccountRow("outside torch", "outside", outside)
                 if age is None
-                else AccountRow("the whole process", "other", outside)
+                else AccountRow("the whole process", "unread", outside)
             )
         others_parts, room = _others(host, others, room, notes)
         parts += others_parts
@@ -141,7 +141,8 @@ def _outside_and_others(
         else ("outside torch and other processes", "others and outside torch")
     )
     notes.append(f"{one} are one row: {why.text}")
-    return [AccountRow(name, "other", room if room != float("inf") else why, about=True)]
+    token = "unread" if unread else "other"
+    return [AccountRow(name, token, room if room != float("inf") else why, about=True)]
 
 
 def _why_unknown(host: HostView, own: UseView | None) -> Unknown:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from ..store.view import AllocView, DeviceView, HostView, TrainerView, by_id
 from ..text.units import bytes_text, percent_text
+from .reading_age import old_seconds
 
 
 def trainer_of(host: HostView, allocator: AllocView) -> TrainerView | None:
@@ -24,37 +25,55 @@ def living(device: DeviceView) -> tuple[AllocView, ...]:
 
 
 def layers(host: HostView, device: DeviceView) -> dict[str, float]:
-    """Return the bytes by layer of ``theme.LAYERS``, bottom to top.
+    """Return the bytes by layer of ``theme.LAYERS`` and ``theme.UNREAD``, bottom to top.
 
     They add up to the card; empty while its use is unknown.
 
-    What nobody can attribute counts as ``other``: other users' bytes hidden by a container, say, or
-    those of a training whose allocator was not read yet.
+    What nobody can attribute counts as ``other``: other users' bytes hidden by a container, say.
+    What a training holds whose allocator was not read, or not for long, is ``unread``.
     """
     used, total = device.number("used_bytes"), device.definition.total_bytes
     if used is None:
         return {}
-    allocators = living(device)
+    allocators = [a for a in living(device) if _is_read(host, a)]
     reserved = sum(a.number("reserved_bytes") or 0.0 for a in allocators)
     allocated = sum(a.number("allocated_bytes") or 0.0 for a in allocators)
     reserved = min(reserved, used)
     allocated = min(allocated, reserved)
-    read = [a for a in allocators if a.number("reserved_bytes") is not None]
-    inside = {t.process for a in read if (t := trainer_of(host, a)) is not None}
-    own = sum(
-        u.number("used_bytes") or 0.0 for u in device.uses if u.process in inside and u.gone is None
-    )
+    own = sum(held for a in allocators if (held := _of_process(host, device, a)) is not None)
     outside = min(max(0.0, own - reserved), used - reserved)
+    left, unread = used - reserved - outside, 0.0
+    for one in living(device):
+        if one not in allocators:
+            held = _of_process(host, device, one)
+            if held is None and one.number("reserved_bytes") is not None:
+                held = left  # where its process is not named, all that is left may be torch's
+            unread += held or 0.0
+    unread = min(unread, left)
     out = {
         "allocated": allocated,
         "cached": reserved - allocated,
         "outside": outside,
-        "other": used - reserved - outside,
+        "unread": unread,
+        "other": left - unread,
         "driver": device.number("driver_reserved_bytes") or 0.0,
     }
     if total:
         out["free"] = max(0.0, total - sum(out.values()))
     return out
+
+
+def _is_read(host: HostView, allocator: AllocView) -> bool:
+    return allocator.number("reserved_bytes") is not None and old_seconds(host, allocator) is None
+
+
+def _of_process(host: HostView, device: DeviceView, allocator: AllocView) -> float | None:
+    """Return what the driver says that the process of an allocator holds, None if it does not."""
+    trainer = trainer_of(host, allocator)
+    if trainer is None:
+        return None
+    uses = (u for u in device.uses if u.process == trainer.process and u.gone is None)
+    return next((held for u in uses if (held := u.number("used_bytes")) is not None), None)
 
 
 def of_the_card(device: DeviceView, headroom_bytes: float | None = None) -> str:

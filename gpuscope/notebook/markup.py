@@ -19,6 +19,7 @@ COLOURS = {
     "allocated": "#2f7fc1",
     "cached": "#b07412",
     "outside": "#8a63c7",
+    "unread": "#7a828c",
     "other": "#7a828c",
     "driver": "#c2566b",
     "problem": "#d1495b",

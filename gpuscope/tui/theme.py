@@ -32,6 +32,8 @@ LAYERS: Final = ("allocated", "cached", "outside", "other", "driver", "free")
 """The layers of a card's memory, bottom to top: torch's live tensors, torch's cache (reserved -
 allocated), what the process holds outside torch, other processes, the driver's reserve, free.
 """
+UNREAD: Final = "unread"
+"""The layer of what nobody has read: a sparse texture in every look, as a fill is an amount."""
 SERIES: Final = ("series1", "series2", "series3", "series4", "series5", "series6")
 STATES: Final = ("ok", "warn", "bad", "idle")
 TEXTS: Final = ("text", "muted", "faint", "title", "accent", *STATES, "badge", "selected")
@@ -40,7 +42,7 @@ LOADS: Final = ("load1", "load2", "load3", "load4")
 """A load by quarters, from little to much. Their height says the same, so that none of them needs a
 contrast of its own.
 """
-TOKENS: Final = (*LAYERS, *TEXTS, "border", *SERIES, *LOADS)
+TOKENS: Final = (*LAYERS, UNREAD, *TEXTS, "border", *SERIES, *LOADS)
 
 DARK: Final = "gpuscope-dark"
 LIGHT: Final = "gpuscope-light"
@@ -72,6 +74,7 @@ _DARK_PALETTE: Final = {
     "other": "#cfd8e0",
     "driver": "#6d7883",
     "free": "#6c7786",
+    "unread": "#8a95a1",
     "ok": "#2fbf91",
     "warn": "#f0e442",
     "bad": "bold #ff7a45",
@@ -102,6 +105,7 @@ _LIGHT_PALETTE: Final = {
     "other": "#39434d",
     "driver": "#788590",
     "free": "#7a848f",
+    "unread": "#5a6570",
     "ok": "#00704f",
     "warn": "#7d5a00",
     "bad": "bold #b03f00",
@@ -158,6 +162,7 @@ _ANSI_PALETTE: Final = {
     "other": "white",
     "driver": "bright_black",
     "free": "bright_black",
+    "unread": "default",
     "ok": "green",
     "warn": "bold yellow",
     "bad": "bold red",
@@ -297,6 +302,7 @@ class Glyphs(NamedTuple):
     moment: str = "│"  # on a bar of what was most: what it is now
     dashes: str = "╌"  # a line across a chart
     hatch: str = "░"  # a load that is no progress
+    sparse: str = "⠢"  # what nobody has read
     about: str = "≈"
     opened: str = "▾"
     closed: str = "▸"
@@ -313,6 +319,8 @@ class Glyphs(NamedTuple):
 
     def fill(self, token: str) -> str:
         """Return the glyph that fills a cell with ``token``."""
+        if token == UNREAD:
+            return self.sparse
         return self.patterns.get(token, self.across[-1])
 
     def line(self, number: int) -> tuple[str, str]:
@@ -368,6 +376,7 @@ ASCII: Final = Glyphs(
     moment="|",
     dashes="-",
     hatch=":",
+    sparse=",",
     idling=":",
     about="~",
     opened="-",

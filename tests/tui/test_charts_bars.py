@@ -58,6 +58,19 @@ def test_boundaries_inside_a_cell_show_both_sides() -> None:
     ]
 
 
+@pytest.mark.parametrize("slim", [True, False])
+@pytest.mark.parametrize("glyphs", [UNICODE, MONOCHROME])
+def test_what_was_not_read_is_a_texture_and_never_a_fill(glyphs: Glyphs, slim: bool) -> None:
+    parts = [(33.0, "allocated"), (40.0, "unread"), (20.0, "other")]
+    cells = [
+        (glyph, style)
+        for text, style in stacked_bar(parts, 100, 20, glyphs, slim=slim)
+        for glyph in text
+    ]
+    assert sum(style == "unread" for _, style in cells) in (7, 8, 9)
+    assert all((glyph == glyphs.sparse) is (style == "unread") for glyph, style in cells)
+
+
 def test_zero_is_the_track_and_unknown_is_the_dotted_line() -> None:
     assert stacked_bar([(0, "allocated")], 140, 6) == [("▁▁▁▁▁▁", "free")]
     assert stacked_bar([(UNKNOWN, "allocated")], 140, 6) == [("┄┄┄┄┄┄", "muted")]

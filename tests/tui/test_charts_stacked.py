@@ -25,7 +25,7 @@ from gpuscope.tui.charts.stacked import (
     _edges,
     stack_columns,
 )
-from gpuscope.tui.theme import MONOCHROME, UNICODE, Glyphs, Tokens
+from gpuscope.tui.theme import ASCII, MONOCHROME, UNICODE, UNREAD, Glyphs, Tokens
 from tests.tui.snapshots import grid, run, text
 
 UP = UNICODE.up
@@ -219,6 +219,19 @@ def test_a_boundary_inside_a_cell_shows_both_layers() -> None:
     assert column == [("█", "allocated on allocated")] * 2 + [("█", "cached on cached")] * 2
     (column,) = _draw([((62.5, "allocated"), (37.5, "cached"))], 2, 100.0, UNICODE)
     assert column[1] == ("▂", "allocated on cached")
+
+
+@pytest.mark.parametrize("glyphs", [UNICODE, MONOCHROME, ASCII])
+def test_what_was_not_read_is_a_texture_and_never_a_fill(glyphs: Glyphs) -> None:
+    parts = ((3.4, "allocated"), (5.3, UNREAD), (1.2, "other"))
+    drawn = _draw([parts, ((9.9, UNREAD),)], 10, 10.0, glyphs)
+    for column in drawn:
+        for glyph, style in column:
+            assert " on unread" not in style
+            assert (glyph == glyphs.sparse) is (style == UNREAD)
+    assert sum(style == UNREAD for _, style in drawn[0]) in (5, 6)
+    assert {style for _, style in drawn[1]} <= {UNREAD, "text"}
+    assert glyphs.fill(UNREAD) not in {glyphs.fill(token) for token in LAYERS}
 
 
 def test_without_colour_each_layer_has_its_glyph() -> None:

@@ -7,6 +7,7 @@ import pytest
 from gpuscope.model.memory_layers import layers
 from gpuscope.text.units import GIB
 from gpuscope.tui.charts.chart_series import device_layers
+from gpuscope.tui.shared.device_bar import named_layers
 from gpuscope.wire import frames as f
 from tests.fakes import views
 
@@ -58,8 +59,23 @@ def test_a_training_that_was_always_read_has_no_such_layer():
     assert "not read" not in over_time(views.training())
 
 
-def test_the_bar_counts_what_was_not_read_yet_as_other():
-    host, _ = views.seen(silent((0, 20)))
+@pytest.mark.parametrize("first", [0, 5])
+def test_the_bar_has_what_was_not_read_yet_or_not_for_long_as_such(first: float):
+    host, _ = views.seen(silent((first, 60)))
     split = layers(host, host.devices[0])
     assert (split["outside"], split["allocated"]) == (0, 0)
-    assert split["other"] == pytest.approx(USED * GIB)
+    assert split["unread"] == pytest.approx(OWN * GIB, rel=1e-3)
+    assert split["unread"] + split["other"] == pytest.approx(USED * GIB)
+    assert "unread" in named_layers(host)
+
+
+def test_the_bar_of_a_process_that_the_driver_does_not_name():
+    host, _ = views.seen(silent((0, 60), use=False))
+    assert layers(host, host.devices[0])["other"] == pytest.approx(USED * GIB)
+    host, _ = views.seen(silent((5, 60), use=False))
+    assert layers(host, host.devices[0])["unread"] == pytest.approx(USED * GIB)
+
+
+def test_a_legend_names_what_was_not_read_only_where_it_is():
+    host, _ = views.seen(views.training())
+    assert "unread" not in named_layers(host)

@@ -12,10 +12,12 @@ from textual.pilot import Pilot
 
 from gpuscope.store.replay import ReplaySource
 from gpuscope.store.view import History
+from gpuscope.text import styled
 from gpuscope.text.units import brief_duration_text
 from gpuscope.tui.app.app import GpuscopeApp
 from gpuscope.tui.charts.bins import Bins
 from gpuscope.tui.charts.load_strips import Lane, LoadStrips, binned, lane_rows
+from gpuscope.tui.charts.stacked import StackedChart
 from gpuscope.tui.device.device_screen import DeviceScreen
 from gpuscope.tui.overview.charts import Charts
 from gpuscope.tui.overview.panel_rows import MOST_CHART_ROWS, Needs, share_out
@@ -223,6 +225,21 @@ async def test_it_begins_at_the_device_that_is_worst_off():
     app = make_app(views.training())
     async with app.run_test(size=USUAL) as pilot:
         await until(pilot, "Devices · Enter: GPU 5", "▸   5 H200", "VRAM of GPU 5")
+
+
+@in_loop
+async def test_a_chart_names_the_layer_that_the_legend_of_the_devices_lacks():
+    frames = views.training()
+    for sample in [frame for frame in frames if isinstance(frame, f.Sample)][8:36]:
+        sample.a = []
+    for shown, elsewhere in (
+        (frames, "⠢ not read, others as in Devices"),
+        (views.training(), "as in Devices"),
+    ):
+        async with make_app(shown).run_test(size=USUAL) as pilot:
+            await until(pilot, "VRAM of GPU 5", "─ █ allocated █ cached █ outside torch █ other")
+            chart = pilot.app.screen.query_one(StackedChart)
+            assert styled.plain(chart._legend_lines(40, 7)[1]) == elsewhere
 
 
 @in_loop

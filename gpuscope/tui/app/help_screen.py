@@ -32,6 +32,7 @@ from ..shell.keymap import (
     shown_keys,
     shown_whole,
 )
+from ..theme import UNREAD
 from ..widgets.dialog import ClosesOnce
 from ..widgets.table import LiveTable
 from ..widgets.text_dialog import TextDialog
@@ -84,6 +85,7 @@ WORDS = (
     ("allocated", "live tensors, as torch's allocator counts them"),
     ("cached", "reserved by torch but not allocated; empty_cache() returns what is not split"),
     ("outside torch", "memory of the process that torch did not allocate: CUDA context, libraries"),
+    ("not read", "held by a process whose allocator no probe has read by then"),
     ("other", "other processes on the same GPU"),
     ("driver", "kept by the driver; nvidia-smi does not count it as used"),
     ("free", "what a new process could allocate"),
@@ -269,7 +271,7 @@ class HelpScreen(TextDialog):
         glyphs = self.lines.tokens.glyphs
         out: Block = [[("Colours of memory", "title")]]
         for layer, text in WORDS:
-            token = "outside" if layer == "outside torch" else layer
+            token = {"outside torch": "outside", "not read": UNREAD}.get(layer, layer)
             head = f"  {fit(glyphs.fill(token) * 2, 4)}{fit(layer, 15)}"
             out.append([(head, token), (text, "muted")])
         yield out

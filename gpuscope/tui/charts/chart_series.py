@@ -21,17 +21,17 @@ from ...store.view import (
     HostView,
     TrainerView,
 )
+from ..theme import UNREAD
 from .stacked import Layer
 
 LABELS = {
     "allocated": "allocated",
     "cached": "cached",
     "outside": "outside torch",
-    "driver": "not read",
+    UNREAD: "not read",
     "other": "other",
 }
-"""The layers by token, bottom up. The driver's own reserve is no part of what is in use over time,
-so its grey is free for what a training held while its allocator was not read.
+"""The layers by token, bottom up: the driver's own reserve is no part of what is in use over time.
 """
 Column = list[float | None]
 

@@ -17,7 +17,7 @@ from ...model.device_state import NEARLY_FULL
 from ...store.view import History
 from ...text.styled import Line, Piece
 from ...text.units import bytes_text, percent_text
-from ..theme import Glyphs, Tokens
+from ..theme import UNREAD, Glyphs, Tokens
 from .axes import even_ticks, mark_unknown, nominal, time_axis
 from .bins import Bins, first_at, hold_seconds
 from .cell_fit import Edges, fit_cells, in_whole_cells
@@ -463,7 +463,7 @@ def _edges(stack: Stack, scale: float, most: int, hidden: int = 0) -> Edges:
 def _tops(edges: Edges, rows: int, glyphs: Glyphs) -> Line | None:
     """Return a column with a line at the top of each layer; None where two share a cell."""
     tops = {max(end - 1, 0) // 8: token for end, token in edges if end > 0}
-    if len(tops) < len(edges) or WARNING in tops.values():
+    if len(tops) < len(edges) or {WARNING, UNREAD} & {*tops.values()}:
         return None
     return [(glyphs.bar, tops[row]) if row in tops else (" ", "text") for row in range(rows)]
 
@@ -480,6 +480,11 @@ def _cell(edges: Edges, bottom: int, glyphs: Glyphs) -> Piece:
     filled, token = shares[0]
     if in_whole_cells(glyphs):
         return glyphs.fill(token), token
+    if UNREAD in (named := [name for _, name in shares]):  # a texture, which is no ground
+        token = max(shares)[1]
+        if token == UNREAD:
+            return glyphs.sparse, token
+        return (glyphs.up[filled], token) if named[0] == token else (glyphs.up[8], token)
     if len(shares) > 1:
         return glyphs.up[filled], f"{token} on {shares[1][1]}"
     if filled < 8:

@@ -18,6 +18,7 @@ from ...text.styled import Line
 from ...text.units import bytes_text, percent_text, rate_text
 from ...wire.frames import Unknown
 from ..cells import fit
+from ..shared.device_bar import BAR_LAYERS
 from ..shared.device_state_text import glyph_of, in_short, token_of, why_unread
 from ..shared.fact_lines import LABEL, fact, why
 from ..shell.keymap import key_of
@@ -27,7 +28,6 @@ from .inventory_text import inventory_lines
 
 ROOMY_CELLS = 72
 """From this width on, a panel shows the memory that the driver holds."""
-LAYERS = ("allocated", "cached", "outside", "other", "driver")
 
 
 def head(device: DeviceView) -> Line:
@@ -79,7 +79,7 @@ def traffic_lines(device: DeviceView) -> list[Line]:
 
 def _layers(host: HostView, device: DeviceView) -> list[Part]:
     split = layers(host, device)
-    return [(split[name], name) for name in LAYERS if name in split]
+    return [(split[name], name) for name in BAR_LAYERS if name in split]
 
 
 def state_lines(

@@ -16,6 +16,7 @@ from ...text.process_name import short_script
 from ...text.styled import Line
 from ...text.units import bytes_text
 from ..cells import fit
+from ..shared.device_bar import BAR_LAYERS
 from ..theme import UNICODE, Glyphs
 from ..widgets.bars import stacked_bar
 from .subjects import Subject
@@ -101,7 +102,7 @@ def _bar(host: HostView, one: Subject, cells: int, glyphs: Glyphs) -> Line:
     total = one.device.definition.total_bytes if one.device is not None else None
     if not split or not total:
         return []
-    parts = [(split[name], name) for name in ("allocated", "cached", "outside", "other", "driver")]
+    parts = [(split[name], name) for name in BAR_LAYERS]
     bar = stacked_bar(parts, float(total), cells, glyphs, slim=True, warn_beyond=NEARLY_FULL)
     return [("  ", "text"), *bar]
 

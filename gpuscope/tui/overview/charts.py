@@ -48,6 +48,8 @@ MOST_HIGH_ROWS = 24
 """Of the first row of charts where the job below it has no use for more."""
 
 
+AS_IN_DEVICES = "as in Devices"
+"""In place of a legend that does not fit."""
 NO_TRAINER = "no trainer with a probe"
 
 
@@ -242,9 +244,16 @@ class Charts(Vertical):
 
     def _show_vram(self, chart: Any, host: HostView, device: DeviceView) -> None:
         from ..charts.chart_series import device_layers
+        from ..shared.device_bar import named_layers
 
         layers, seconds = device_layers(self.session.history, host, device, self._span)
         total = device.definition.total_bytes
+        there, fill = named_layers(host), chart.tokens.glyphs.fill
+        absent = [one for one in layers if one.token not in there and any(one.values)]
+        chart.legend_elsewhere = AS_IN_DEVICES
+        if absent:
+            named = ", ".join(f"{fill(one.token)} {one.label}" for one in absent)
+            chart.legend_elsewhere = f"{named}, others {AS_IN_DEVICES}"
         chart.show(
             layers,
             seconds,
@@ -424,8 +433,6 @@ def _make(kind: str, session: Session) -> Painted | JobBrief:
         strips.legend_elsewhere = "bar height = load"
         return strips
     if kind == "vram":
-        chart = StackedChart(classes="panel")
-        chart.legend_elsewhere = "as in Devices"
-        return chart
+        return StackedChart(classes="panel")
     empty = {"step": NO_TRAINER, "loss": "no trainer reports its loss"}
     return LineChart(empty=empty.get(kind, "no readings yet"), classes="panel")

@@ -18,7 +18,7 @@ from ...text.styled import Line, Piece
 from ...text.units import amount_text, percent_text, short_age_text
 from ..background.view_state import SORTS
 from ..device.load_text import in_few_words
-from ..shared.device_bar import LAYER_NAMES, memory_bar
+from ..shared.device_bar import LAYER_NAMES, memory_bar, named_layers
 from ..shared.device_state_text import glyph_of, in_short, in_shortest, token_of
 from ..theme import Glyphs, Tokens
 from ..widgets.bars import Meter
@@ -345,9 +345,11 @@ def _wide(device: DeviceView) -> dict[str, Cell]:
     return cells
 
 
-def legend(tokens: Tokens) -> Line:
+def legend(host: HostView, tokens: Tokens) -> Line:
     """Return what the layers of the bars mean."""
     out: Line = []
+    named = named_layers(host)
     for label, token in LAYER_NAMES:
-        out += [(tokens.glyphs.fill(token), token), (f" {label} ", "muted")]
+        if token in named:
+            out += [(tokens.glyphs.fill(token), token), (f" {label} ", "muted")]
     return out

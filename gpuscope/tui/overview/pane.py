@@ -150,7 +150,7 @@ class OverviewPane(Pane):
             columns(state.sort, rows, room, wide) if host.devices else NO_COLUMNS
         )
         self._devices.show(rows)
-        self._devices.subtitle(legend(tokens) if host.devices else ())
+        self._devices.subtitle(legend(host, tokens) if host.devices else ())
 
     @property
     def _processes(self) -> ProcessPanel | None:

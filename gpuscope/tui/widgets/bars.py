@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from ...text.styled import Line, Piece, merged
 from ...wire.frames import Unknown
-from ..theme import UNICODE, Glyphs
+from ..theme import UNICODE, UNREAD, Glyphs
 
 Part = tuple["float | Unknown | None", str]
 """(amount, token). The amount is in the unit of the total; Unknown or None where it is not known.
@@ -109,7 +109,7 @@ def _slim_cells(
         token = tokens[cell]
         if cell >= warn_at:
             cells.append((glyphs.tight, "warn"))
-        elif token in glyphs.patterns:
+        elif token in glyphs.patterns or token == UNREAD:
             cells.append((glyphs.fill(token), token))
         else:
             glyph = glyphs.half if cell * 2 + 1 == halves else glyphs.bar
@@ -150,14 +150,18 @@ def _bar_cell(edges: Sequence[tuple[int, str]], left: int, rest: Piece, glyphs: 
     if not shares:
         return rest
     token = max(shares, key=_eighths)[1]
-    if token in glyphs.patterns or not glyphs.eighths:
+    if token in glyphs.patterns or token == UNREAD or not glyphs.eighths:
         return (glyphs.fill(token), token) if filled >= 4 or left == 0 else rest
     if filled < 8:
         return glyphs.across[filled], token
     if len(shares) == 1:
         # both, so that no seam shows where a font leaves one
         return glyphs.across[8], f"{token} on {token}"
-    return glyphs.across[shares[0][0]], f"{shares[0][1]} on {max(shares[1:], key=_eighths)[1]}"
+    ground = max(shares[1:], key=_eighths)[1]
+    first = shares[0][1]
+    if UNREAD in (first, ground):  # its texture is no colour that another could stand on
+        return glyphs.across[8], f"{token} on {token}"
+    return glyphs.across[shares[0][0]], f"{first} on {ground}"
 
 
 def _eighths(share: tuple[int, str]) -> int:
