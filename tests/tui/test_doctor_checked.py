@@ -3,24 +3,64 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from gpuscope.doctor import live
+from gpuscope.doctor.finding import Evidence, Finding, Report
 from gpuscope.doctor.table import load
+from gpuscope.model.device_state import judge
 from gpuscope.store.view import HostView, no_history
 from gpuscope.text import styled
+from gpuscope.tui.background.finding_history import Case, FindingHistory
 from gpuscope.tui.doctor.checked_figures import AREAS, area_of, sources_of
-from gpuscope.tui.doctor.checked_text import related
+from gpuscope.tui.doctor.checked_text import about, related
+from gpuscope.tui.theme import THEMES, Tokens
+from gpuscope.wire import frames as f
 from tests.fakes import jobs, views
 from tests.fakes.views import host_of
 
+GLYPHS = Tokens(THEMES[0]).glyphs
 FIGURES = {area.name: area.figures for area in AREAS}
 
 
 def text(name: str, host: HostView) -> str:
-    return " · ".join(FIGURES[name](host, sources_of(host, no_history)))
+    return " · ".join(one.text for one in FIGURES[name](host, sources_of(host, no_history)))
+
+
+def lines(host: HostView, *cases: Case, pending: Sequence[tuple[Finding, float]] = ()) -> str:
+    """Return the page of what was checked, with these findings."""
+    watch = SimpleNamespace(
+        report=Report(examined=("train.py",)), cases=cases, pending=pending, not_examined="",
+        table={}, problem="", cost_seconds=None, unexplained=(),
+    )  # fmt: skip
+    page = about(watch, host, no_history, (), GLYPHS, 140, tight=True)  # type: ignore[arg-type]
+    return "\n".join(styled.plain(line) for line in page)
+
+
+def found(cause: str) -> Finding:
+    return Finding(
+        pitfall="num-workers", cause=cause, title="Something", severity="warning",
+        confidence="likely", evidence=(Evidence(text="a figure"),),
+    )  # fmt: skip
+
+
+def beginning(row: f.Row, **device: f.Scalar) -> HostView:
+    """One trainer on one GPU, with this row of readings."""
+    out: list[f.Frame] = [
+        views.hello(), views.host_def(), views.gpu(0),
+        *views.trainer(48201, 0, 1, "ada", True, "job-1"),
+    ]  # fmt: skip
+    for q, at, _ in views.ticks(5):
+        sample = f.Sample(q, int(at * 1e9), h=[views.host_row()])
+        sample.g.append(views.device_row(0, 6, 95.0, **device))
+        sample.t.append(row)
+        sample.a.append(views.allocator_row(1, 5, 5, 5.0))
+        out.append(sample)
+    return host_of(out)
 
 
 def test_each_area_has_the_figures_that_its_rules_judge():
@@ -71,3 +111,53 @@ def test_related_pitfalls_name_each_other(first):
     found = [styled.plain(line) for line in related(table[first], table, 100)]
     other = "num-workers" if first == "hang-in-loader" else "hang-in-loader"
     assert any(line.strip().startswith(other) for line in found), found
+
+
+def test_a_hang_of_a_trainer_that_has_ended_is_no_hang_of_what_runs():
+    host = host_of(views.training())
+    page = lines(host, Case(1, found("stall.alone"), "left"))
+    assert f"{GLYPHS.ok} Nothing wrong was found." in page
+    assert f"{GLYPHS.ok} hangs" in page
+    assert "before the hang" not in page
+    page = lines(host, Case(1, found("stall.alone"), "live"))
+    assert f"{GLYPHS.warn} hangs" in page
+    assert page.count("before the hang") == 2
+
+
+def test_what_is_not_known_yet_is_never_called_fine():
+    page = lines(beginning(views.row("t", 301, step=0)))
+    assert "0 of 1 has stepped" in page
+    for area in ("hangs", "step time", "input"):
+        assert f"{GLYPHS.dash} {area}" in page, page
+    assert f"{GLYPHS.ok} host" in page
+    assert f"{GLYPHS.idle} Nothing wrong was found so far." in page
+
+
+def test_a_check_that_waits_for_more_steps_says_when_it_decides():
+    page = lines(beginning(views.trainer_row(1, 12, 0.5)))
+    assert re.search(rf"{GLYPHS.idle} step time .*\(decides in 9 s\)", page), page
+    assert re.search(rf"{GLYPHS.idle} input .*\(decides in 9 s\)", page)
+    assert f"{GLYPHS.ok} hangs" in page
+    assert f"{GLYPHS.idle} Nothing wrong was found so far." in page
+
+
+def test_a_finding_that_must_hold_for_a_while_is_announced():
+    page = lines(host_of(views.training()), pending=[(found("live.tensor_idle"), 2.0)])
+    assert re.search(rf"{GLYPHS.idle} GPU use .*\(decides in 2 s\)", page), page
+    assert f"{GLYPHS.ok} input" in page
+    history = FindingHistory()
+    for now in (1.0, 2.0):
+        history.follow([("live", "job-1", found("live.tensor_idle"))] if now > 1 else [], now)
+    assert [(one.cause, seconds) for one, seconds in history.pending] == [("live.tensor_idle", 3.0)]
+    history.follow([], 3.0)
+    assert history.pending == [], "it was found once, and is not any more"
+
+
+def test_gpu_use_is_not_fine_where_the_row_of_the_device_says_tensor_idle():
+    hard = {"tensor_active_percent": 1.8, "sm_active_percent": 92.0, "power_watts": 630.0}
+    host = beginning(views.trainer_row(1, 400, 0.5), **hard)
+    assert judge(host, host.devices[0]).word == "tensor idle"
+    assert f"{GLYPHS.dash} GPU use    SMs active 92 % of the time · tensor cores idle" in lines(
+        host
+    )
+    assert f"{GLYPHS.warn} GPU use" in lines(host, Case(1, found("live.tensor_idle"), "live"))

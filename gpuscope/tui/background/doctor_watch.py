@@ -273,6 +273,11 @@ class DoctorWatch:
             self._cases = sort_cases(out)
         return self._cases
 
+    @property
+    def pending(self) -> list[tuple[Finding, float]]:
+        """The findings that are too new to be shown, and in how many seconds they are."""
+        return self._course.pending
+
     def _local_deaths(self) -> list[DeadTrainer]:
         """Trainers that ended badly on this machine, the oldest first."""
         if not self._local():

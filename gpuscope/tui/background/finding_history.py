@@ -154,6 +154,16 @@ class FindingHistory:
         self._all = out
         self.cases = sort_cases(case for case in out if case.shown)
 
+    @property
+    def pending(self) -> list[tuple[Finding, float]]:
+        """The findings that are too new to be shown, and in how many seconds they are."""
+        now = self._last or 0.0
+        return [  # of those that are still found
+            (case.finding, max(1.0, NEW_SECONDS - (now - case.since)))
+            for case in self._all
+            if not case.shown and case.since is not None and case.seen == self._last
+        ]
+
 
 def _continued_case(
     known: Sequence[Case], taken: set[int], kind: Kind, job: str, finding: Finding

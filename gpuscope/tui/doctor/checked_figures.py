@@ -1,7 +1,7 @@
 """What the rules looked at, with the figures of now: what was found fine, and how far it is so.
 
 Each area has the readings that its rules judge. A reading that is not there is said to be unknown,
-with its reason.
+with its reason, and its area is then not called fine.
 """
 
 from __future__ import annotations
@@ -11,20 +11,29 @@ from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...model.device_state import mute, slowed
+from ...model.device_trainings import tensor_idle
 from ...model.memory_room import MemoryRoom, rooms
 from ...model.ranks import name_of, names_of
 from ...model.stalls import is_stalled
-from ...model.step_time import input_share
+from ...model.step_time import MIN_STEPS, input_share, warmed_up
 from ...store.view import by_id
 from ...text.ranges import interval_text, ranges_text
-from ...text.units import bytes_text, duration_text, percent_text
+from ...text.units import age_text, bytes_text, duration_text, percent_text
 from ...wire.frames import Unknown
 
 if TYPE_CHECKING:
     from ...store.view import DeviceView, Entity, HistoryOf, HostView, TrainerView
 
-Figures = list[str]
-"""Short sentences with figures; none where there is nothing to judge."""
+
+class Figure(NamedTuple):
+    """A short sentence with a figure. ``known`` says whether its rules can judge by it."""
+
+    text: str
+    known: bool = True
+
+
+Figures = list[Figure]
+"""None where there is nothing to judge."""
 
 
 class Sources(NamedTuple):
@@ -59,6 +68,8 @@ class Area(NamedTuple):
     in_a_hang: str = ""
     missing: str = "no trainer with a probe"
     """Why there are no figures."""
+    of_steps: bool = False
+    """Whether its rules judge only a training whose first steps are over."""
 
 
 def area_of(cause: str) -> str:
@@ -112,7 +123,12 @@ def _hangs(host: HostView, _: Sources) -> Figures:
     out: Figures = []
     for name, ranks in _groups(host):
         stuck = [t for t in ranks if is_stalled(t)]
-        text = f"{name}: {len(ranks) - len(stuck)} of {len(ranks)} stepping"
+        begun = [t for t in ranks if t in stuck or t.number("step")]
+        if len(begun) < len(ranks):
+            verb = "has" if len(ranks) == 1 else "have"
+            text = f"{name}: {len(begun)} of {len(ranks)} {verb} stepped"
+        else:
+            text = f"{name}: {len(ranks) - len(stuck)} of {len(ranks)} stepping"
         text += f", not {names_of(stuck)}" if 0 < len(stuck) < len(ranks) else ""
         ages = [(age, t) for t in ranks if (age := t.number("step_age_seconds")) is not None]
         if ages:
@@ -121,8 +137,23 @@ def _hangs(host: HostView, _: Sources) -> Figures:
             usual = last.number("step_seconds")
             text += f"; last step {duration_text(age)} ago{who}"
             text += f", a step takes {duration_text(usual)}" if usual else ""
-        out.append(text)
+        out.append(Figure(text, len(begun) == len(ranks)))
     return out
+
+
+def decides_in(host: HostView) -> str:
+    """Return when the rules that judge steps can do so, "" where they can already.
+
+    They leave out the first steps of a training, which take longer than the others.
+    """
+    ranks = living(host)
+    if not ranks or any(map(warmed_up, ranks)):
+        return ""
+    first = max(ranks, key=lambda t: t.number("step") or 0.0)
+    step, seconds = first.number("step"), first.number("step_seconds")
+    if not step or not seconds:
+        return f"decides after {MIN_STEPS} steps"
+    return f"decides in {age_text(max(1.0, (MIN_STEPS - step) * seconds))}"
 
 
 def _steps(host: HostView, _: Sources) -> Figures:
@@ -133,9 +164,10 @@ def _steps(host: HostView, _: Sources) -> Figures:
         if medians:
             text = f"{name}: median {_between(medians, duration_text)}"
             text += f", p95 {_between(late, duration_text)}" if late else ""
-            out.append(text)
+            out.append(Figure(text))
         else:
-            out.append(f"{name}: no step time: {_missing(ranks, 'step_seconds')}")
+            text = f"{name}: no step time: {_missing(ranks, 'step_seconds')}"
+            out.append(Figure(text, known=False))
     return out
 
 
@@ -148,21 +180,27 @@ def _input(host: HostView, _: Sources) -> Figures:
             text = _between(shares, lambda share: percent_text(share, whole=True))
             most = max(found, key=lambda one: one[0])[1]
             who = f", most: {name_of(most)}" if len(found) > 1 and max(shares) > min(shares) else ""
-            out.append(f"{name}: waits {text} of a step{who}")
+            out.append(Figure(f"{name}: waits {text} of a step{who}"))
         else:
-            out.append(f"{name}: not known: {_missing(ranks, 'loader_wait_seconds')}")
+            text = f"{name}: not known: {_missing(ranks, 'loader_wait_seconds')}"
+            out.append(Figure(text, known=False))
     return out
 
 
-def _use(host: HostView, _: Sources) -> Figures:
+def _use(host: HostView, sources: Sources) -> Figures:
     out: Figures = []
     devices = used_devices(host)
+    idle = any(tensor_idle(host, d, sources.readings) for d in devices)  # their rows say so at once
     for column, name in (("sm_active_percent", "SMs"), ("tensor_active_percent", "tensor cores")):
         values = [n for d in devices if (n := d.number(column)) is not None]
         if values:
-            out.append(f"{name} active {_between(values, whole_percent)} of the time")
+            little = idle and column == "tensor_active_percent"
+            text = f"{name}{' idle:' if little else ''} active "
+            text += f"{_between(values, whole_percent)} of the time"
+            out.append(Figure(text, known=not little))
         elif devices:
-            out.append(f"{name}: not known: {_missing(devices, column)}")
+            text = f"{name}: not known: {_missing(devices, column)}"
+            out.append(Figure(text, known=False))
     return out
 
 
@@ -177,12 +215,12 @@ def _memory(host: HostView, sources: Sources) -> Figures:
         where += f", GPU {device.definition.index}" if device is not None else ""
         total = device.definition.total_bytes if device is not None else None
         of = f" of {bytes_text(total)}" if total else ""
-        out.append(f"least headroom {bytes_text(least.headroom_bytes)}{of} ({where})")
+        out.append(Figure(f"least headroom {bytes_text(least.headroom_bytes)}{of} ({where})"))
     allocators = [a for t in ranks for a in t.allocators if a.definition.ordinal >= 0]
     for column, name in (("alloc_retries", "cudaMalloc retries"), ("ooms", "OOMs")):
         values = [n for a in allocators if (n := a.number(column)) is not None]
         each = " on all ranks" if len(values) > 1 and any(values) else ""
-        out += [f"{name}: {sum(values):.0f}{each}"] if values else []
+        out += [Figure(f"{name}: {sum(values):.0f}{each}")] if values else []
     return out
 
 
@@ -193,20 +231,20 @@ def _devices(host: HostView, _: Sources) -> Figures:
     silent = [d for d in devices if mute(d) is not None]
     well = [d for d in devices if d not in silent]
     text = f"{len(well)} of {len(devices)} answer"
-    out = [text + (f", not GPU {_indices(silent)}" if silent else "")]
+    out = [Figure(text + (f", not GPU {_indices(silent)}" if silent else ""))]
     low = [d for d in well if slowed(d.readings)]
     if any(d.number("clock_event_reasons") is not None for d in well):
-        out.append(f"throttled: GPU {_indices(low)}" if low else "none throttled")
+        out.append(Figure(f"throttled: GPU {_indices(low)}" if low else "none throttled"))
     warm = [(n, d) for d in well if (n := d.number("temperature_celsius")) is not None]
     if warm:
         degrees, hottest = max(warm, key=lambda one: one[0])
-        out.append(f"hottest {degrees:.0f} °C (GPU {hottest.definition.index})")
+        out.append(Figure(f"hottest {degrees:.0f} °C (GPU {hottest.definition.index})"))
     for column, name in (
         ("ecc_uncorrected_count", "uncorrected ECC errors"),
         ("xid_count", "XIDs"),
     ):
         values = [n for d in well if (n := d.number(column)) is not None]
-        out.append(f"{name}: {sum(values):.0f}" if values else f"{name}: not reported")
+        out.append(Figure(f"{name}: {sum(values):.0f}" if values else f"{name}: not reported"))
     return out
 
 
@@ -215,16 +253,17 @@ def _indices(devices: Sequence[DeviceView]) -> str:
 
 
 def _host(host: HostView, _: Sources) -> Figures:
-    d, out = host.definition, []
+    d = host.definition
+    out: Figures = []
     cpu, free = host.number("cpu_percent"), host.number("memory_available_bytes")
     if cpu is not None:
         cores = f" of {d.cpu_count} cores" if d.cpu_count else ""
-        out.append(f"CPU {whole_percent(cpu)}{cores}")
+        out.append(Figure(f"CPU {whole_percent(cpu)}{cores}"))
     if free is not None and d.memory_total_bytes:
-        out.append(f"memory {bytes_text(free)} of {bytes_text(d.memory_total_bytes)} free")
+        out.append(Figure(f"memory {bytes_text(free)} of {bytes_text(d.memory_total_bytes)} free"))
     used, room = host.number("shm_used_bytes"), d.shm_total_bytes
     if used is not None and room:
-        out.append(f"/dev/shm {bytes_text(used)} of {bytes_text(room)} used")
+        out.append(Figure(f"/dev/shm {bytes_text(used)} of {bytes_text(room)} used"))
     return out
 
 
@@ -238,6 +277,7 @@ AREAS = (
         "recompiles",
         _steps,
         BEFORE,
+        of_steps=True,
     ),
     Area(
         "input",
@@ -245,6 +285,7 @@ AREAS = (
         "steps that wait for data",
         _input,
         BEFORE,
+        of_steps=True,
     ),
     Area(
         "GPU use",
@@ -253,6 +294,7 @@ AREAS = (
         _use,
         "ranks that wait in a collective count as active",
         NO_GPU_USED,
+        of_steps=True,
     ),
     Area(
         "memory",

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from ...text import styled, width
 from ...text.clock import clock_text
 from ...text.styled import Line, Piece
-from ...text.units import duration_text
+from ...text.units import age_text, duration_text
 from ..background.finding_history import all_well
 from ..shared.event_rows import DAY, at_text, event_lines
 from ..shell.keymap import key_of
 from .case_times import duration_of_case
 from .checked_courses import course_lines
-from .checked_figures import AREAS, area_of, sources_of
-from .text import LABEL, NOTHING, SEVERITY_TOKENS, UNEXAMINED, glyph_of, with_label
+from .checked_figures import AREAS, area_of, decides_in, sources_of
+from .text import LABEL, NOTHING, SEVERITY_TOKENS, UNEXAMINED, glyph_of, is_undecided, with_label
 
 if TYPE_CHECKING:
     from ...doctor.finding import Pitfall, Report
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ..background.log_entry import LogEntry
     from ..background.unseen_deaths import DeadTrainer
     from ..theme import Glyphs
+    from .checked_figures import Area
     from .text import CaseGroup
 
 MOST_ENDED = 4
@@ -69,14 +70,14 @@ def about(
     what the rules look for, ``roomy`` adds how the figures went.
     """
     report = watch.report
-    holds = [case for case in watch.cases if not case.past]
+    holds = [case for case in watch.cases if not case.past and not case.dead]
     out: list[Line] = []
     if all_well(watch.cases):
-        sign, text = (
-            ((glyphs.ok, "ok"), NOTHING)
-            if report.examined
-            else ((glyphs.idle, "muted"), UNEXAMINED)
-        )
+        sign, text = (glyphs.ok, "ok"), NOTHING
+        if not report.examined:
+            sign, text = (glyphs.idle, "muted"), UNEXAMINED
+        elif is_undecided(watch, host):
+            sign, text = (glyphs.idle, "muted"), f"{NOTHING} so far"
         out += [[(f"{sign[0]} ", sign[1]), (f"{text}.", "title")], []]
     looked = report.examined or (UNPROBED + ("" if host.badge else NEXT_RUN),)
     for number, line in enumerate(_packed(looked, cells - LABEL)):
@@ -91,7 +92,7 @@ def about(
         )
         out += with_label("Overhead", [(text, "muted")], cells)
     if report.examined:
-        out += [[], *_areas(host, readings, holds, glyphs, cells, tight, roomy)]
+        out += [[], *_areas(watch, host, readings, holds, glyphs, cells, tight, roomy)]
     out += _abstained_lines(report, cells)
     if report.problems:
         out += [[], [("Could not be checked", "warn")]]
@@ -135,6 +136,7 @@ def _abstained_lines(report: Report, cells: int) -> list[Line]:
 
 
 def _areas(
+    watch: DoctorWatch,
     host: HostView,
     readings: HistoryOf,
     holds: Sequence[Case],
@@ -145,8 +147,8 @@ def _areas(
 ) -> list[Line]:
     """Return what each group of rules judges: its figures now, and what it looks for.
 
-    The sign is that of the gravest finding there, or says that nothing was found. With ``roomy``
-    there is a line that shows how its main reading went.
+    The sign is that of the gravest finding there, or says that nothing was found, or that this is
+    not known yet. With ``roomy`` there is a line that shows how its main reading went.
     """
     sources = sources_of(host, readings)
     out: list[Line] = [[("What each check finds now", "accent")]]
@@ -154,15 +156,18 @@ def _areas(
     for area in AREAS:
         figures = area.figures(host, sources)
         found = [case for case in holds if area_of(case.finding.cause) == area.name]
-        doubt = area.in_a_hang if hangs and figures else ""
-        sign = (glyphs.dash, "faint") if not figures else (glyphs.ok, "ok")
+        doubt = area.in_a_hang if hangs else _waits(area, watch, host) if not found else ""
+        sign = (glyphs.ok, "ok")
         if found:
             severity = found[0].finding.severity  # the worst stands first
             sign = (glyph_of(severity, glyphs), SEVERITY_TOKENS[severity])
+        elif not all(figure.known for figure in figures) or not figures:
+            sign = (glyphs.dash, "faint")
         elif doubt:
             sign = (glyphs.idle, "muted")
         head: Line = [(f"{sign[0]} ", sign[1]), (f"{area.name:{AREA_CELLS - 2}}", "text")]
-        text = " · ".join(figures) if figures else area.missing
+        doubt = doubt if figures else ""
+        text = " · ".join(figure.text for figure in figures) if figures else area.missing
         pieces: Line = [(text, "text" if figures else "muted")]
         out += styled.hang(head, [*pieces, (f"  ({doubt})" if doubt else "", "muted")], cells)
         if not tight:
@@ -174,6 +179,14 @@ def _areas(
             out += [[(" " * AREA_CELLS, "text"), *line] for line in went]
             out += [[]] if area is not AREAS[-1] else []
     return out
+
+
+def _waits(area: Area, watch: DoctorWatch, host: HostView) -> str:
+    """Return when an area's rules decide, "" where they have."""
+    soon = [seconds for one, seconds in watch.pending if area_of(one.cause) == area.name]
+    if soon:
+        return f"decides in {age_text(min(soon))}"
+    return decides_in(host) if area.of_steps else ""
 
 
 def elsewhere(cells: int) -> list[Line]:

@@ -258,7 +258,7 @@ class DoctorPane(Pane):
         journal, now = self.session.happened.on(host), host.sampled_seconds or 0.0
         key = (
             host.key, cells, self._terminal, self.app.theme, known, id(journal), journal.changes,
-            self.doctor.table is None, self.session.paused_seconds,
+            self.doctor.table is None, self.session.paused_seconds, len(self.doctor.pending),
         )  # fmt: skip
         before, at, lines = self._checked
         if key != before or not 0 <= now - at < CHECKED_SECONDS:

@@ -21,6 +21,7 @@ from ..background.finding_history import Case, all_well
 from ..shell.keymap import key_of
 from ..widgets.table import GUTTER, Column, TableRow
 from .case_times import duration_of_case, since_text
+from .checked_figures import decides_in
 from .proof import Proof
 
 if TYPE_CHECKING:
@@ -220,12 +221,19 @@ def about_row(watch: DoctorWatch, host: HostView, glyphs: Glyphs) -> TableRow:
         what = "What was checked"
     elif not report.examined:
         what = UNEXAMINED
+    elif is_undecided(watch, host):
+        what = f"Nothing wrong so far: {_what_runs(host)}"
     else:
         sign, what = (f"{glyphs.ok} ", "ok"), f"Nothing wrong: {_what_runs(host)}"
     pieces: Line = [sign, (what, "text")]
     return TableRow(
         ABOUT, {"what": [*pieces, (f"  {' · '.join(parts)}" if parts else "", "muted")]}, "muted"
     )
+
+
+def is_undecided(watch: DoctorWatch, host: HostView) -> bool:
+    """Return whether a check needs more steps or a finding more time to be certain."""
+    return bool(decides_in(host) or watch.pending)
 
 
 def _what_runs(host: HostView) -> str:
