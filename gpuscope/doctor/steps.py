@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 STACKS = re.compile(r"gpuscope attach (\d+)")
 """A command that is a key of the screens."""
+_CALL = re.compile(r"\w+\(…, ([^()…]+)\)")
+_TO_FILL = re.compile(r"…|\b(?:N|PID|PIDS|FILE)\b")
+"""What a reader has to fill in stands for what is not known here."""
 KILL = "kill "
 """Begins a command that ends processes."""
 
@@ -38,10 +41,13 @@ def is_for_what_runs(fix: Fix) -> bool:
 def paste_of(fix: Fix) -> str:
     """Return what can be pasted of a fix, "" where it is only words.
 
-    That is code, the line of the environment, or the command.
+    That is code, the line of the environment, or the command, if it runs as it stands. Of a call
+    whose other arguments are left out, it is the arguments that it gets.
     """
     command = "" if STACKS.fullmatch(fix.command) else fix.command
-    return "\n".join(filter(None, (fix.code.strip("\n"), fix.environment, command)))
+    call = _CALL.fullmatch(fix.code.strip())
+    parts = (call[1] if call else fix.code.strip("\n"), fix.environment, command)
+    return "\n".join(part for part in parts if part and not _TO_FILL.search(part))
 
 
 def copied_steps(finding: Finding, replayed: bool) -> list[int]:

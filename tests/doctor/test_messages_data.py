@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from gpuscope.doctor import report as reports
 from gpuscope.doctor import table
-from gpuscope.doctor.finding import Report
+from gpuscope.doctor.finding import Finding, Report
 from gpuscope.doctor.messages import examine
 from tests.fakes.cases import each
 
@@ -260,3 +260,35 @@ def test_an_assert_on_cuda_is_first_made_to_name_its_line():
 def test_a_connection_of_something_else_is_no_worker():
     text = say.traceback(("/w/client.py", 7, "ask", "return socket.recv(9)"))
     assert settled(text + "ConnectionResetError: [Errno 104] Connection reset by peer") == ()
+
+
+def shape_mismatch(*lines: str) -> Finding:
+    found, _ = examine(lines, "log")
+    return next(one for one in found if one.pitfall == "shape-mismatch")
+
+
+def test_a_size_mismatch_has_its_own_numbers_and_the_users_line():
+    message = "RuntimeError: mat1 and mat2 shapes cannot be multiplied (8x63 and 64x32)"
+    linear = 'File "/v/site-packages/torch/nn/modules/linear.py", line 134, in forward'
+    found = shape_mismatch('File "/home/ada/train.py", line 6, in step', linear, message)
+    first = found.fixes[0]
+    assert found.where == "train.py:6"
+    assert first.title.startswith("train.py:6: the input has 63 features, nn.Linear takes 64:")
+    assert (first.before, first.code) == ("nn.Linear(64, 32)", "nn.Linear(63, 32)")
+    assert "400" not in str(found.fixes)
+    alone = shape_mismatch(message).fixes[0]
+    assert alone.title.startswith("The input has 63 features, the layer takes 64:")
+
+
+def test_pictures_that_were_not_flattened_are_flattened():
+    found = shape_mismatch(
+        "RuntimeError: mat1 and mat2 shapes cannot be multiplied (224x28 and 784x10)"
+    )
+    assert found.fixes[0].title.startswith("Where 784 = 28 × 28 is one sample")
+    assert found.fixes[0].code == "x = x.flatten(start_dim=1)"
+
+
+def test_without_numbers_those_of_the_table_are_called_an_example():
+    found = shape_mismatch("the shapes cannot be multiplied")
+    assert found.fixes == ()
+    assert "for example" in table.load()["shape-mismatch"].fixes_for("shape.product")[0].title

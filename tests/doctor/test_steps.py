@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpuscope.doctor.finding import Evidence, Finding, Fix
 from gpuscope.doctor.report import evidence_lines
-from gpuscope.doctor.steps import marked_step, steps_of
+from gpuscope.doctor.steps import marked_step, paste_of, steps_of
 from gpuscope.text import styled
 
 CAUSE = Fix(title="Find what it waits for")
@@ -38,6 +38,15 @@ def test_copied_is_the_first_of_the_next_run_and_then_the_others_in_turn():
     found = finding(LOG, CAUSE, PREVENTION)
     assert [marked_step(found, False, turned) for turned in range(3)] == [2, 0, 2]
     assert marked_step(finding(CAUSE, STACKS), False) is None
+
+
+def test_only_what_runs_as_it_stands_is_copied():
+    assert paste_of(Fix(title="", code="DataLoader(…, timeout=120)")) == "timeout=120"
+    assert paste_of(Fix(title="", code="DataLoader(…, num_workers=N, timeout=120)")) == ""
+    assert paste_of(Fix(title="", command="gpuscope run -- torchrun …")) == ""
+    assert paste_of(Fix(title="", command="gpuscope why PID", environment="A=1")) == "A=1"
+    code = "for x in data:\n    model(x)"
+    assert paste_of(Fix(title="", code=code)) == code
 
 
 def test_a_source_stands_behind_the_last_word_even_where_the_line_is_full():

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from ..finding import Abstained, Finding
-from . import causes, figures, growth, oom, rule, smi, symptoms, tables
+from . import causes, figures, growth, oom, own_numbers, rule, smi, symptoms, tables
 from . import scene as scenes
 from .oom import OutOfMemory
 from .predicted import add_effects
@@ -28,7 +28,8 @@ def judge(
     supports a warning at most.
     """
     says = tables.circumstances()
-    scenes_read = [scenes.read(text, says) for text in (log, symptom) if text is not None]
+    texts = [text for text in (log, symptom) if text is not None]
+    scenes_read = [scenes.read(text, says) for text in texts]
     scene = scenes_read[0]
     for other in scenes_read[1:]:
         scene.facts = {**other.facts, **scene.facts}
@@ -46,7 +47,8 @@ def judge(
         if not votes and not refusals:
             votes += symptoms.plain_votes(symptom)
     chosen = choose_best(votes)
-    return add_effects(map(finding, chosen), refusals), tuple(_abstentions(chosen, refusals))
+    found = (own_numbers.filled(finding(vote), texts[0]) for vote in chosen)
+    return add_effects(found, refusals), tuple(_abstentions(chosen, refusals))
 
 
 def _votes(

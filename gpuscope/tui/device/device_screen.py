@@ -454,7 +454,7 @@ class DeviceScreen(ChartedScreen):
         finding, replayed = self._case.finding, bool(host.badge)
         number = marked_step(finding, replayed)
         if number is None:
-            self.tell("copy: this fix has no command to copy")
+            self.tell("copy: this fix has no line that runs as it stands")
             return
         text = paste_of(steps_of(finding, replayed)[number])
         copy_text(self.app, self.session.notices.say, text + "\n")

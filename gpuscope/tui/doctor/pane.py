@@ -445,7 +445,7 @@ class DoctorPane(Pane):
         self.show_findings()
 
     def do_copy(self) -> None:
-        """The marked fix; without one, the screen."""
+        """The marked fix if it has a line that runs; where no finding is marked, the screen."""
         from ..terminal.copying import copy_screen, copy_text
 
         main = self.app.main  # type: ignore[attr-defined]
@@ -453,11 +453,13 @@ class DoctorPane(Pane):
         replayed = self.session.replay is not None
         finding = group.first.finding if group is not None and group.key != FOLDED else None
         mark = marked_step(finding, replayed, self._turned) if finding is not None else None
-        if finding is None or mark is None:
+        if finding is None:
             copy_screen(main, self.session.notices.say)
+        elif mark is None:
+            self.session.notices.say("copy: this fix has no line that runs as it stands")
         else:
-            pasted = paste_of(steps_of(finding, replayed)[mark])
-            copy_text(self.app, self.session.notices.say, pasted + "\n")
+            text = paste_of(steps_of(finding, replayed)[mark])
+            copy_text(self.app, self.session.notices.say, text + "\n")
         main._frame()
 
     def do_open(self) -> None:
@@ -467,11 +469,8 @@ class DoctorPane(Pane):
             self._unfolded = not self._unfolded
             self.show_findings()
             return
-        row = (
-            (self.doctor.table or {}).get(group.first.finding.pitfall)
-            if group is not None
-            else None
-        )
+        table = self.doctor.table or {}
+        row = table.get(group.first.finding.pitfall) if group is not None else None
         if row is not None:
             program(self.app).open("pitfall", row)
 
