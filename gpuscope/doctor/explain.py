@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +41,31 @@ def listed(rows: Iterable[Pitfall], width: int) -> list[Line]:
         out.append([(f"{row.id:<{column}}", "accent"), (parts[0], "text")])
         out += [[(" " * column, ""), (part, "text")] for part in parts[1:]]
     return [*out, [], [(f"{len(known)} pitfalls. One in full:  {MORE}", "muted")]]
+
+
+def words_of(row: Pitfall) -> str:
+    """Return what a search finds a pitfall by, besides its title."""
+    return f"{row.id.replace('-', ' ')} {' '.join(row.causes)} {row.symptom}"
+
+
+def matching(rows: Iterable[Pitfall], query: str) -> list[Pitfall]:
+    """Return the pitfalls that have all words of a query; first those that have them in the name.
+
+    The palette of the screens searches the same words.
+    """
+    words = query.casefold().split()
+
+    def has(text: str) -> bool:
+        return all(word in text.casefold() for word in words)
+
+    found = [row for row in rows if words and has(f"{row.id} {row.title} {words_of(row)}")]
+    return sorted(found, key=lambda row: not has(f"{row.id} {row.title} {' '.join(row.causes)}"))
+
+
+def found_lines(rows: Sequence[Pitfall], query: str, width: int) -> list[Line]:
+    """Return a line for each pitfall that a search has found, and how to see one in full."""
+    *found, more = listed(rows, width)
+    return [[(f"Pitfalls with the words: {query}", "title")], [], *found, more]
 
 
 def explained(row: Pitfall, width: int) -> list[Line]:
@@ -119,6 +144,7 @@ document has that name under `pitfall`.
 ```
 gpuscope doctor --list              all of them
 gpuscope doctor --explain ID        one of them, as below
+gpuscope doctor --explain oom       those that have this word
 gpuscope doctor --symptom 'WORDS'   those that your own words point to: 'loss is nan in fp16'
 ```
 

@@ -13,6 +13,8 @@ import socket
 import subprocess
 import sys
 import zipfile
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -21,9 +23,10 @@ from gpuscope.cli.commands.doctor import bundle as doctor_bundle
 from gpuscope.cli.commands.doctor import targets as doctor_targets
 from gpuscope.cli.commands.doctor import verb as doctor_verb
 from gpuscope.cli.main import perform
-from gpuscope.doctor import messages, table
+from gpuscope.doctor import explain, messages, table
 from gpuscope.doctor import report as reports
 from gpuscope.doctor.finding import Evidence, Finding, Fix, Report
+from gpuscope.tui.app.palette_entries import of_pitfalls, score
 from tests.fakes.cases import each
 from tests.fakes.in_process import command
 
@@ -117,6 +120,24 @@ def test_list_and_explain(capsys):
                 assert text in explained
 
 
+def test_explain_takes_the_words_that_the_palette_takes(capsys):
+    code, out, _ = run(capsys, "--explain", "oom")
+    assert code == 0
+    assert out.startswith("Pitfalls with the words: oom")
+    names = {line.split(" ")[0] for line in out.splitlines()}
+    assert {"reduce-batch-size", "expandable-segments"} <= names
+    assert "gpuscope doctor --explain ID" in out
+    listed = json.loads(run(capsys, "--explain", "oom", "--json")[1])["pitfalls"]
+    assert len(listed) < len(table.load())
+    assert all("oom" in json.dumps(row).casefold() for row in listed)
+    _, alone, _ = run(capsys, "--explain", "fragmentation reserved pieces")
+    assert "expandable-segments  Fragmentation" in alone
+    opened: Any = SimpleNamespace(open=print)
+    entries = {entry.title: entry for entry in of_pitfalls(opened)}
+    for row in explain.matching(table.load().values(), "oom"):
+        assert score(entries[row.title], "oom"), row.id
+
+
 def test_list_and_explain_as_json(capsys):
     listed = json.loads(run(capsys, "--list", "--json")[1])["pitfalls"]
     assert [row["id"] for row in listed] == [*table.load()]
@@ -129,7 +150,7 @@ def test_list_and_explain_as_json(capsys):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--explain", "no-grad"), "Did you mean: no-grad-eval"),
+        (("--explain", "hang-in-loadr"), "Did you mean: hang-in-loader"),
         (("--explain", "\x1b[31m"), "no such pitfall: \\x1b[31m."),
         (("--explain", ""), "no such pitfall"),
         (("--list", "log"), "take no other arguments"),

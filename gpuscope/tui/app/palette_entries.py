@@ -333,6 +333,7 @@ def of_things(app: App[Any]) -> Iterator[PaletteEntry]:
 def of_pitfalls(app: App[Any]) -> Iterator[PaletteEntry]:
     """Yield the pages of the pitfalls."""
     own = program(app)
+    from ...doctor.explain import words_of
     from ...doctor.table import load
 
     for row in load().values():
@@ -342,7 +343,7 @@ def of_pitfalls(app: App[Any]) -> Iterator[PaletteEntry]:
             row.id,
             partial(own.open, "pitfall", row),
             kind="pitfall",
-            also=f"{row.id.replace('-', ' ')} {' '.join(row.causes)} {row.symptom}",
+            also=words_of(row),
         )
 
 

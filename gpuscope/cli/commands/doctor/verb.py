@@ -64,7 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--explain",
         metavar="ID",
-        help="explain one pitfall: its symptoms, its fixes, and when not to apply them",
+        help="explain one pitfall: its symptoms, its fixes, and when not to apply them; for words "
+        "such as oom, slow or hang, list the pitfalls that have them",
     )
 
 
@@ -104,7 +105,14 @@ def _explain(args: argparse.Namespace, known: dict[str, Pitfall]) -> int:
         else:
             print_lines(explain.listed(known.values(), width()))
         return ExitStatus.OK
-    row = known.get(args.explain)
+    found = explain.matching(known.values(), args.explain)
+    row = known.get(args.explain) or (found[0] if len(found) == 1 else None)
+    if row is None and found:
+        if args.json:
+            print(output.dump({"pitfalls": [explain.document(one) for one in found]}))
+        else:
+            print_lines(explain.found_lines(found, clean(args.explain, 80), width()))
+        return ExitStatus.OK
     if row is None:
         from difflib import get_close_matches
 
