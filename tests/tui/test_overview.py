@@ -26,6 +26,7 @@ from gpuscope.tui.processes.process_screen import ProcessScreen
 from gpuscope.tui.shared.job_rows import LOSS_CELLS, loss_text
 from gpuscope.tui.shell.session import Session
 from gpuscope.tui.theme import ASCII, MONOCHROME, UNICODE, Glyphs, Tokens
+from gpuscope.tui.trainer.job_screen import JobScreen
 from gpuscope.wire import frames as f
 from tests.doctor.test_live import one, put
 from tests.fakes import jobs, views
@@ -421,6 +422,45 @@ async def test_only_the_panel_with_the_keyboard_has_a_bright_title():
             await pilot.pause()
         await until(pilot, "Jobs · Enter", absent="Devices ·")
         assert (bold("Jobs"), bold("Devices")) == (True, False)
+
+
+def before_a_hang() -> GpuscopeApp:
+    """The app on the recorded stall, paused before the hang."""
+    replay = ReplaySource(REDACTED / "h200x2-stall.gsr")
+    replay.pause()
+    replay.seek(20)
+    return GpuscopeApp(Session(replay=replay))
+
+
+@pytest.mark.parametrize("size", [(80, 24), USUAL, LARGE])
+@in_loop
+async def test_a_job_that_hangs_later_takes_the_cursor_and_tab_goes_down_from_it(size):
+    app = before_a_hang()
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, "Devices · Enter: GPU 0")
+        app.session.seek(55)
+        await until(pilot, "stalled: rank 1", "Jobs · Enter: ranks", absent="Devices ·")
+        await pilot.press("tab")
+        await until(pilot, "Devices · Enter: GPU 1", absent="Jobs ·")
+        while "Jobs ·" not in text(app):
+            await pilot.press("tab")
+            await pilot.pause()
+        await pilot.press("enter")
+        await until(pilot, absent="Jobs ·")
+        assert isinstance(app.screen, JobScreen)
+
+
+@in_loop
+async def test_a_job_that_hangs_does_not_take_the_cursor_from_where_the_user_put_it():
+    app = before_a_hang()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, "Devices · Enter: GPU 0")
+        await pilot.press("tab")
+        await until(pilot, "Jobs ·")
+        await pilot.press("tab")
+        await until(pilot, "Devices · Enter: GPU 0")
+        app.session.seek(55)
+        await until(pilot, "stalled: rank 1", "Devices · Enter: GPU 0", absent="Jobs ·")
 
 
 def retried() -> list[f.Frame]:

@@ -84,6 +84,17 @@ def begin(jobs: JobList, devices: LiveTable, host: HostView, session: Session) -
     return "selected"
 
 
+def misses_alarm(jobs: JobList, session: Session) -> bool:
+    """Return whether a job stands still and the keyboard is elsewhere, without a choice of a user.
+
+    A job that hangs later than the screen was opened is what its user wants to open.
+    """
+    stuck = jobs.worst()
+    if stuck is None or session.selection.leads(TAB):
+        return False
+    return not (jobs.has_focus and jobs.is_on(stuck))
+
+
 def _go_to_worst(jobs: JobList, devices: LiveTable, host: HostView, session: Session) -> str:
     """Put the cursors on a job that stands still, and on the GPU that is worst off."""
     from .device_rows import worst_device

@@ -250,6 +250,10 @@ class JobList(Painted, can_focus=True):
         """Return the place of the line with this key, None where there is none."""
         return next((i for i, line in enumerate(self._lines) if line.key == key), None)
 
+    def is_on(self, index: int) -> bool:
+        """Return whether the cursor is on this line."""
+        return self._cursor == index
+
     def choose(self, index: int) -> None:
         """Put the cursor on this line; it stays with its job."""
         self._cursor, self._moved = index, True

@@ -23,7 +23,7 @@ from ..shell.session import Session
 from ..widgets.pane import WAITING, Pane, set_title
 from ..widgets.program import program
 from ..widgets.table import Column, LiveTable
-from .cursors import begin, choose_job, open_line, opens, rank_at_cursor
+from .cursors import begin, choose_job, misses_alarm, open_line, opens, rank_at_cursor
 from .finding_list import FindingList, go_to_finding, worst_lines
 from .foot import Foot
 from .job_list import JobList
@@ -72,6 +72,10 @@ class OverviewPane(Pane):
         """Whether it is known which list a user most likely wants."""
         self._left_from: Widget | None = None
         """The list that had the keyboard last."""
+        self._offered: Widget | None = None
+        """The list that got the keyboard without having been asked for."""
+        self._moved = False
+        """Whether the user has gone somewhere: no alarm takes the keyboard from there."""
         self._shown = False
         """Whether the lists have rows of a host."""
         self._terminal = (80, 24)
@@ -117,7 +121,8 @@ class OverviewPane(Pane):
             self._devices.show_empty(none if host.devices else self._nothing)
             self._show_devices(host, room)
             self._shown = True
-            if not self._settled and not self.typing:
+            alarm = not self._moved and misses_alarm(self._jobs, self.session)
+            if not self.typing and (alarm or not self._settled):
                 self.take_focus()
             self._foot.show(host)
             if self._quiet_panels is not None:
@@ -299,10 +304,12 @@ class OverviewPane(Pane):
             on = begin(self._jobs, self._devices, host, self.session)
         here = was if on == "selected" else self._jobs if on == "jobs" else None
         only_jobs = nothing or (host is not None and bool(host.jobs) and not host.devices)
-        self.focus_on(here or (self._jobs if only_jobs else self._devices))
+        self._offered = here or (self._jobs if only_jobs else self._devices)
+        self.focus_on(self._offered)
 
     def on_job_list_moved(self, event: JobList.Moved) -> None:
         event.stop()
+        self._moved = True
         if (host := self.session.host) is not None:
             choose_job(self._jobs, host, self.session)
         self._name_panels()
@@ -340,6 +347,7 @@ class OverviewPane(Pane):
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
         self._left_from = event.widget
+        self._moved = self._moved or event.widget is not self._offered
         self._name_panels()
 
     def on_descendant_blur(self, _: events.DescendantBlur) -> None:
@@ -385,7 +393,7 @@ class OverviewPane(Pane):
 
     def do_next_pane(self) -> None:
         """Go to the next list that is shown."""
-        self._settled = True
+        self._settled = self._moved = True
         shown = [
             panel
             for panel, _ in self._panels()
@@ -423,6 +431,7 @@ class OverviewPane(Pane):
         host = self.session.host
         if host is None:
             return
+        self._moved = True
         if self._findings.has_focus:
             self._findings.open()
             return
