@@ -112,7 +112,7 @@ def tuned(
     """Return the document of ``gpuscope tune``, which is kept."""
     kept = args.out / "tune.json"
     if not kept.exists():
-        words = ["tune", *base.flags(), "--budget", f"{budget:.0f}s", "-o", str(kept)]
+        words = ["tune", *base.flags(True), "--budget", f"{budget:.0f}s", "-o", str(kept)]
         command = [sys.executable, "-m", "gpuscope", *words]
         subprocess.run(command, check=False, env={**os.environ, **environ})
     if not kept.exists():

@@ -28,6 +28,8 @@ CURED = frozenset(
     )
 )  # fmt: skip
 """Causes that settings which a search tries can cure."""
+LOOK_SECONDS = 3.0
+"""How long this machine may take to say what trains on it."""
 TITLE = "Search the fastest settings of this training, with proof"
 
 
@@ -69,8 +71,15 @@ def _of_the_lab(pid: int) -> str:
         return ""
     if config.parallel != "none":
         return ""
-    flags = replace(config, steps=None).flags()
+    flags = replace(config, steps=None).flags(with_model=True)
     return " ".join(["gpuscope tune", *map(shlex.quote, flags)])
+
+
+def offers_here() -> dict[str, int]:
+    """Return the command for each training of this machine that can be named, and its PID."""
+    from .local_look import look
+
+    return {offer(one): one.definition.pid for one in look(LOOK_SECONDS).host.trainers}
 
 
 def with_offers(report: Report, trainers: Iterable[TrainerView]) -> Report:

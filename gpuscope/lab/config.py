@@ -138,16 +138,17 @@ class LabConfig:
         """Return the preset that ``model`` means on ``device_type`` (``cpu`` or ``cuda``)."""
         return PRESETS[self.model][device_type] if self.model in PRESETS else self.model
 
-    def flags(self) -> list[str]:
+    def flags(self, with_model: bool = False) -> list[str]:
         """Return the words of a command line that make this configuration.
 
-        Toggles that have their default are left out.
+        Toggles that have their default are left out, except the model ``with_model``.
         """
         usual = LabConfig()
         words: list[str] = []
         for field in fields(self):
             value = getattr(self, field.name)
-            if value is not None and value != getattr(usual, field.name):
+            named = with_model and field.name == "model"
+            if value is not None and (named or value != getattr(usual, field.name)):
                 words += BY_NAME[field.name].words(value)
         return words
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gpuscope.cli import main as cli
+from gpuscope.cli import tune_offer
 from gpuscope.cli.commands.tune import TrialLines
 from gpuscope.cli.progress_line import ProgressLine
 from gpuscope.exit_status import ExitStatus
@@ -58,6 +59,27 @@ def test_several_processes_are_refused_with_what_to_do(capsys: pytest.CaptureFix
     said = capsys.readouterr().err
     assert "several processes" in said
     assert "Next: gpuscope tune without --parallel" in said
+
+
+@pytest.mark.parametrize("words", [[], ["--budget", "10s"], ["--batch", "8"]])
+def test_a_search_without_a_model_asks_for_one(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(tune_offer, "offers_here", lambda: {"": 1})
+    assert cli.main(["tune", *words]) == ExitStatus.USAGE
+    said = capsys.readouterr().err
+    assert "what to tune? MODULE:FACTORY" in said
+    assert "Next: gpuscope tune gpt-small " in said
+
+
+def test_a_search_without_a_model_names_the_training_that_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(tune_offer, "offers_here", lambda: {"": 1, "gpuscope tune a:make": 77})
+    assert cli.main(["tune"]) == ExitStatus.USAGE
+    assert "Next: gpuscope tune a:make    searches for what PID 77 trains" in (
+        capsys.readouterr().err
+    )
 
 
 def test_an_unusable_ledger_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):

@@ -59,6 +59,13 @@ def test_a_factory_of_the_project_is_named(
     assert found == (f"cd {tmp_path} && {said}" if said else "")
 
 
+def test_the_default_model_of_the_lab_is_named_too(tmp_path: Path):
+    with process(tmp_path, "--config", LabConfig(batch=4).to_json()) as pid:
+        assert tune_offer.offer(trainer(pid, origin="lab")) == (
+            f"gpuscope tune --model {LabConfig().model} --batch 4"
+        )
+
+
 def test_a_trainer_of_the_lab_is_named_by_its_switches(tmp_path: Path):
     config = LabConfig(model="mlp", batch=4, steps=100)
     with process(tmp_path, "--config", config.to_json()) as pid:

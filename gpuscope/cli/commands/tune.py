@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "target",
         nargs="?",
         metavar="MODEL",
-        help="your own MODULE:FACTORY, or one of the Lab's models (default: --model)",
+        help="your own MODULE:FACTORY, or one of the Lab's models",
     )
     parser.add_argument(
         "--hf-config",
@@ -180,7 +180,7 @@ def run(args: argparse.Namespace) -> int:
         since=began,
     )
     known = len(ledger.entries(limit=None, group=job.group))
-    _announce(job, args.budget, known)
+    _announce(job, args.hf_config or baseline.model, args.budget, known)
     with ExitStack() as open_parts:
 
         def begin() -> Search:
@@ -253,6 +253,8 @@ def _baseline(args: argparse.Namespace) -> LabConfig:
         if args.model is not None and args.model != args.target:
             raise UsageError("name the model once: as MODEL or with --model")
         args.model = args.target
+    if args.model is None:
+        raise _what_to_tune()
     baseline = LabConfig.from_arguments(args)
     if baseline.steps is not None:
         raise UsageError("--steps has no meaning here: a run ends when its speed is known")
@@ -263,6 +265,19 @@ def _baseline(args: argparse.Namespace) -> LabConfig:
             "gpuscope tune without --parallel    then train with what it has found",
         )
     return baseline
+
+
+def _what_to_tune() -> UsageError:
+    """Return the question for a model, with the training of this machine that can be named."""
+    from ..tune_offer import offers_here
+
+    command, pid = next(((one, pid) for one, pid in offers_here().items() if one), ("", 0))
+    shows = "gpuscope tune gpt-small    searches for one of the Lab's models, at most 10 minutes"
+    return UsageError(
+        "what to tune? MODULE:FACTORY, --model gpt-small or another of the Lab's models, or "
+        "--hf-config DIR",
+        next=f"{command}    searches for what PID {pid} trains" if command else shows,
+    )
 
 
 def _options(args: argparse.Namespace, vary: dict[str, list[Value]]) -> dict[str, Any]:
@@ -295,16 +310,19 @@ def _others(baseline: LabConfig, share: bool) -> list[Any]:
     return lab_devices.occupants_of_run(baseline, host)
 
 
-def _announce(job: SearchJob, budget: float, known: int) -> None:
+def _announce(job: SearchJob, model: str, budget: float, known: int) -> None:
+    """Say what is searched for, by its model, and how long."""
+    what = f"the fastest settings of {clean(model, 200)}"
     if known:
         print(
-            f"Continuing {job.group}: {known} of its runs are in the ledger (--new starts over).",
+            f"Continuing {job.group}, {what}: {known} of its runs are in the ledger (--new starts "
+            "over).",
             file=sys.stderr,
         )
     else:
         print(
-            f"{job.group}: at most {duration_text(budget)}, each training in a process of its own. "
-            "Ctrl-C stops it; nothing that was measured is lost.",
+            f"{job.group}: {what}, at most {duration_text(budget)}, each training in a process of "
+            "its own. Ctrl-C stops it; nothing that was measured is lost.",
             file=sys.stderr,
         )
 

@@ -46,7 +46,8 @@ class Tuning(RunningCommand):
         super().__init__(self._words(), changed)
 
     def _words(self) -> list[str]:
-        words = [sys.executable, "-m", "gpuscope", "tune", "--events", *self.config.flags()]
+        words = [sys.executable, "-m", "gpuscope", "tune", "--events"]
+        words += self.config.flags(with_model=True)
         words += ["--budget", f"{self.budget_seconds:.0f}s"]
         words += ["--free-batch"] * self.free_batch + ["--share-gpus"] * self.share_gpus
         return words
