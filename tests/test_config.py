@@ -86,10 +86,10 @@ def test_where_the_files_are(monkeypatch, tmp_path):
 def test_state_comes_back(tmp_path):
     path = tmp_path / "deep" / "state.json"
     chosen = view_state.ViewState(
-        tab="memory", filter="train", sort="used", theme="gpuscope-light", rate_hz=5.0
+        tab="memory", recent="settings", sort="used", theme="light", rate_hz=5.0
     )
-    assert view_state.save(replace(chosen, mine=True), path) == ""
-    assert view_state.load(path) == (chosen, ""), "whose jobs are shown is of a session alone"
+    assert view_state.save(replace(chosen, mine=True, filter="train"), path) == ""
+    assert view_state.load(path) == (chosen, ""), "which rows are shown is of a session alone"
     assert os.listdir(path.parent) == ["state.json"]
 
 
@@ -112,7 +112,7 @@ def test_values_that_make_no_sense_have_their_defaults(tmp_path):
                 "sort": 3,
                 "mine": "yes",
                 "rate_hz": 1e9,
-                "filter": "x" * 9999,
+                "recent": "x" * 9999,
                 "more": 1,
             }
         )
@@ -120,7 +120,7 @@ def test_values_that_make_no_sense_have_their_defaults(tmp_path):
     found, notice = view_state.load(path)
     assert notice == ""
     assert (found.tab, found.sort, found.mine, found.rate_hz) == ("overview", "index", False, 0.0)
-    assert len(found.filter) == 200
+    assert len(found.recent) == 200
 
 
 def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
