@@ -20,6 +20,7 @@ from .text.units import bytes_text
 from .wire.files import open_regular
 
 MAX_CONFIG_BYTES = 64 * 1024
+THEMES = ("dark", "light", "colour-blind", "ansi")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class Settings:
 
     rate_hz: float | None = None  # samples a second asked of the agent, 0.1..10
     charts_seconds: float | None = None  # between two drawings of a chart, 0.5..60
-    theme: str = "dark"  # dark, light, colour-blind or ansi
+    theme: str = "dark"  # one of THEMES
     mouse: bool | None = None
     redact: bool = True  # arguments of other users' processes
     ascii: bool = False  # nothing but ASCII is drawn
@@ -41,7 +42,7 @@ class Settings:
 
 
 _RANGES = {"rate_hz": (0.1, 10.0), "charts_seconds": (0.5, 60.0)}
-_CHOICES = {"theme": ("dark", "light", "colour-blind", "ansi")}
+_CHOICES = {"theme": THEMES}
 _BOOLEANS = ("mouse", "redact", "ascii", "readonly", "on_call")
 
 

@@ -34,6 +34,18 @@ def former_names(where: Taker, action: Action, *names: str) -> None:
     where._add_action(again)
 
 
+def add_theme(where: Taker) -> None:
+    """Add ``--theme``, which verbs with a screen of tabs share."""
+    from ..config import THEMES
+
+    where.add_argument(
+        "--theme",
+        choices=THEMES,
+        metavar="NAME",
+        help=f"colours: {', '.join(THEMES[:-1])} or {THEMES[-1]}; remembered, as those of key t",
+    )
+
+
 def size_of_at_least(least: int) -> Callable[[str], int]:
     """Return a parser for bytes such as ``24GiB``, ``least`` of them or more."""
 

@@ -57,13 +57,13 @@ THEME_NAMES: Final = {
     "colour-blind": COLOUR_BLIND,
     "ansi": "ansi-dark",
 }
-"""Names in the config file → names of themes."""
+"""Names in the settings and on every screen → names that Textual has for the themes."""
 
 
-def next_theme(now: str) -> tuple[str, str]:
-    """Return the name in the config file and the theme that comes after the theme ``now``."""
-    rows, themes = list(THEME_NAMES.items()), list(THEME_NAMES.values())
-    return rows[(themes.index(now) + 1) % len(rows) if now in themes else 0]
+def next_theme(now: str) -> str:
+    """Return the name, in the settings, of the theme after the one that Textual calls ``now``."""
+    names, themes = list(THEME_NAMES), list(THEME_NAMES.values())
+    return names[(themes.index(now) + 1) % len(names) if now in themes else 0]
 
 
 # token → "foreground" or "attributes foreground on background", in rich's style language

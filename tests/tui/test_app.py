@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from gpuscope.config import Settings
+from gpuscope.config import THEMES, Settings
 from gpuscope.store.store import Store
 from gpuscope.store.view import Capabilities, Link
 from gpuscope.tui.app import launch
@@ -32,8 +32,10 @@ from gpuscope.tui.charts.line import LineChart
 from gpuscope.tui.charts.load_strips import LoadStrips
 from gpuscope.tui.charts.stacked import StackedChart
 from gpuscope.tui.shell import session as session_module
+from gpuscope.tui.shell.actions import BY_NAME
 from gpuscope.tui.shell.session import Session
 from gpuscope.tui.terminal.soon import once_after_refresh
+from gpuscope.tui.theme import THEME_NAMES
 from gpuscope.wire import frames as f
 from tests.fakes import views
 from tests.recordings import REDACTED, SHIPPED
@@ -320,10 +322,24 @@ async def test_the_theme_goes_round():
         for _ in range(3):
             await pilot.press("t")
             await pilot.pause()
-            names.append(app.theme)
+            names.append(app.session.state.theme)
+            assert app.theme == THEME_NAMES[names[-1]]
             assert "train.py" in text(app)
-        assert len(set(names)) == 3
-        assert app.session.state.theme == names[-1]
+        assert names == ["light", "colour-blind", "ansi"]
+
+
+@pytest.mark.parametrize("kept", ["light", "gpuscope-light"])
+def test_the_theme_that_was_chosen_goes_before_that_of_the_file(kept):
+    """Older versions kept the second name."""
+    app = make_app(
+        views.training(3.0), state=ViewState(theme=kept), settings=Settings(theme="ansi")
+    )
+    assert app.theme == "gpuscope-light"
+
+
+def test_the_themes_of_the_settings_are_those_of_the_screen():
+    assert (*THEME_NAMES,) == THEMES
+    assert BY_NAME["theme"].help == ", ".join(THEMES)
 
 
 @in_loop

@@ -486,7 +486,7 @@ async def test_without_colour_marks_and_layers_are_told_by_their_glyphs(monkeypa
 @in_loop
 async def test_in_light_nothing_is_lost():
     app, _ = asked(inside.crowded(60.0))
-    app.session.state.theme = "gpuscope-light"
+    app.session.state.theme = "light"
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "│eval", "OOM")
         assert "used (= nvidia-smi)" in text(app)

@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from ...exit_status import ExitStatus
-from ..args import number_between
+from ..args import add_theme, number_between
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,6 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="X",
         help="playback speed, 0.1 to 100 (default 1)",
     )
+    add_theme(parser)
     parser.add_argument("--debug", action="store_true", help="write a log, and print where it is")
 
 
@@ -38,4 +39,4 @@ def run(args: argparse.Namespace) -> int:
     from ...tui.app.launch import run_app
 
     source.set_speed(args.speed)
-    return run_app(replay=source, start_screen="overview", debug=args.debug)
+    return run_app(replay=source, start_screen="overview", debug=args.debug, theme=args.theme)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ..args import former_names, seconds_between
+from ..args import add_theme, former_names, seconds_between
 from ..watch import WATCH_SECONDS
 
 
@@ -29,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--readonly", action="store_true", help="read only: no signal, attach or snapshot"
     )
+    add_theme(parser)
     parser.add_argument("--debug", action="store_true", help="write a log, and print where it is")
 
 
@@ -42,5 +43,9 @@ def run(args: argparse.Namespace) -> int:
 
     start = "lab" if args.lab else None
     return run_app(
-        start_screen=start, lab_autostart=args.lab, debug=args.debug, readonly=args.readonly
+        start_screen=start,
+        lab_autostart=args.lab,
+        debug=args.debug,
+        readonly=args.readonly,
+        theme=args.theme,
     )

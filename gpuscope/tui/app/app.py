@@ -58,8 +58,9 @@ class GpuscopeApp(LeanApp[int]):
         self._asked_to_quit = False
         self._start = start if start in TABS else "overview"
         register(self)
-        wanted = session.state.theme or THEME_NAMES.get(session.settings.theme, DARK)
-        self.theme = wanted if wanted in self.available_themes else DARK
+        wanted = session.state.theme or session.settings.theme
+        named = THEME_NAMES.get(wanted, wanted)  # older versions kept the name that Textual has
+        self.theme = named if named in self.available_themes else DARK
 
     def get_default_screen(self) -> Screen[Any]:
         return MainScreen(self.session, self._start)
@@ -187,8 +188,8 @@ class GpuscopeApp(LeanApp[int]):
         save_report(self)
 
     def choose_theme(self, name: str) -> None:
-        """Use this theme from now on."""
-        self.theme = self.session.state.theme = name
+        """Use this theme, by its name in the settings, from now on and after the next start."""
+        self.theme, self.session.state.theme = THEME_NAMES[name], name
 
     def why_no_host(self) -> str:
         """Return why no further host can be shown, "" where one can."""

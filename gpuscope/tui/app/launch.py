@@ -74,12 +74,14 @@ def run_app(
     prompts: Prompts | None = None,
     readonly: bool = False,
     remote_options: Namespace | None = None,
+    theme: str | None = None,
 ) -> int:
     """Run the TUI until the user leaves and return its exit code.
 
     ``source``: what to watch, default the agent on this machine; ``replay`` shows a recording
     instead, ``make_hosts`` several places, and ``prompts`` what ssh asks on the way to them;
-    ``readonly``: no process is acted on; ``remote_options`` are for hosts that are added later.
+    ``readonly``: no process is acted on; ``remote_options`` are for hosts that are added later;
+    ``theme`` is remembered, as if it had been chosen on the screen.
     Where the terminal cannot show it, prints why and what
     ``gpuscope devices`` prints, and returns its exit code.
     """
@@ -96,6 +98,7 @@ def run_app(
     from ..shell.session import Session
 
     remembered, problem = view_state.load()
+    remembered.theme = theme or remembered.theme
     session = Session(
         None,
         source,

@@ -459,8 +459,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
     def do_theme(self) -> None:
         from ..theme import next_theme
 
-        name, self.app.theme = next_theme(self.app.theme)
-        self.session.state.theme = self.app.theme
+        name = next_theme(self.app.theme)
+        program(self.app).choose_theme(name)
         self.session.notices.say(f"theme: {name}, {key_of('theme')}: the next")
 
     def do_palette(self) -> None:

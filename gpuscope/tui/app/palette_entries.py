@@ -187,7 +187,7 @@ def of_commands(app: App[Any]) -> Iterator[PaletteEntry]:
             f"theme {name}",
             f"Theme {name}",
             words.get(name, f"{name} background"),
-            partial(own.choose_theme, theme),
+            partial(own.choose_theme, name),
             also="colours colors theme",
             reason="it is chosen" if app.theme == theme else "",
         )

@@ -307,7 +307,7 @@ ACTIONS: tuple[Action, ...] = (
         "theme",
         ("t",),
         "Theme",
-        "dark, light, colour-blind, terminal",
+        "dark, light, colour-blind, ansi",
         "View",
     ),
     Action(

@@ -53,7 +53,7 @@ class Program(Protocol):
         """Save what is known of what this screen shows as HTML."""
 
     def choose_theme(self, name: str) -> None:
-        """Use this theme from now on."""
+        """Use this theme, by its name in the settings, from now on."""
 
     def why_no_host(self) -> str:
         """Return why no further host can be shown, "" where one can."""

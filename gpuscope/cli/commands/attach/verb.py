@@ -16,7 +16,7 @@ from ....errors import UsageError, UserError
 from ....exit_status import ExitStatus
 from ....text.units import duration_text
 from ... import output, remote
-from ...args import driver_timeout
+from ...args import add_theme, driver_timeout
 from ...remote import Target
 from . import inject as attach_inject
 
@@ -94,6 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--readonly", action="store_true", help="read only: no signal, attach or snapshot"
     )
+    add_theme(parser)
     # The error belongs to gpuscope itself, whose help describes the target.
     parser.add_argument("--debug", action="store_true", help=argparse.SUPPRESS)
     remote.add_arguments(parser, explained=True)
@@ -230,6 +231,7 @@ def _watch(
             debug=args.debug,
             prompts=prompts,
             readonly=args.readonly,
+            theme=args.theme,
             remote_options=args,
         )
     finally:
