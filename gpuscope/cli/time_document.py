@@ -74,7 +74,7 @@ class TrainerTime:
     def sentence(self) -> str:
         """Return what there is to say of it in a sentence, or some where no step ends."""
         if self.standstill is None:
-            return sentence(self.ledger, self.causes)
+            return sentence(self.ledger, self.causes, calm=not self.warns)
         below = f"{TIMES_BEFORE}." if self.ledger.rows else self.unshown
         return " ".join(filter(None, (self.standstill.sentences, below)))
 
@@ -82,6 +82,12 @@ class TrainerTime:
     def is_known(self) -> bool:
         """Return whether there is anything to say of its time."""
         return bool(self.ledger.looks) or self.standstill is not None
+
+    @property
+    def warns(self) -> bool:
+        """Return whether something that makes it slow is a warning of the doctor."""
+        shown = any(one.severity != "info" for one in self.readings)
+        return shown or any(one.warns for one in self.judged)
 
     @property
     def causes(self) -> tuple[Cause, ...]:

@@ -203,8 +203,8 @@ EXIT_CODES: Dict[str, Dict[int, str]] = {
         UNCHECKED: "could not be read or taken",
     },
     "why": {
-        OK: "nothing outside forward, backward and optimizer is worth fixing",
-        WARNINGS: "something is worth fixing",
+        OK: "the doctor would warn of nothing that makes it slow; what could be gained is listed",
+        WARNINGS: "the doctor would warn of something, it hangs, or others wait for a rank",
         UNCHECKED: "the time is not known",
     },
     "lab": {

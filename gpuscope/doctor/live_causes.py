@@ -7,15 +7,14 @@ and its fix.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
-from ..model.device_trainings import STARVED
+from ..model.device_trainings import is_measured
 from ..model.look import Look
 from ..model.rank_times import Odd, evened_out, odd_rank
 from ..model.ranks import name_of
 from ..model.stalls import find_stall
-from ..model.step_time import input_share
 from ..model.time_cause import PAUSES, SETTINGS, Cause, Known
 from ..model.time_causes import ranked
 from ..model.time_ledger import TimeLedger, recent
@@ -24,7 +23,8 @@ from ..text.units import count_text, duration_text, percent_text, window_text
 from ..wire.clean import clean
 from ..wire.code_owner import is_own
 from . import look_evidence
-from .finding import Confidence, Effect, Evidence, Finding, Fix
+from .finding import Confidence, Effect, Evidence, Finding, Fix, Severity
+from .live_input import cure_of, on_device
 from .live_scene import MIN_STEPS, WORDINGS, Findings, LiveScene, living, place
 from .live_states import FASTER
 
@@ -55,7 +55,7 @@ FINDINGS: Mapping[str, tuple[str, Confidence]] = {
 }
 BY_THE_CLOCK = {"read": "live.reads", "copies-in": "live.copies"}
 """The findings of causes where nobody has looked at the GPU."""
-JUDGED_ELSEWHERE = frozenset(("live.input_bound", "live.copies"))
+JUDGED_ELSEWHERE = frozenset(("live.copies",))
 """Findings of the doctor that have rules of their own for a whole job."""
 
 
@@ -65,6 +65,10 @@ class Judged:
 
     cause: Cause
     finding: Finding
+
+    @property
+    def warns(self) -> bool:
+        return self.finding.severity != "info"
 
 
 def rows(scene: LiveScene, job: JobView) -> Findings:
@@ -79,14 +83,12 @@ def rows(scene: LiveScene, job: JobView) -> Findings:
     odd = odd_rank(ledgers)
     for trainer in living(job):
         ledger = ledgers[trainer.key]
-        enough = ledger.looks >= MIN_LOOKS and ledger.steps >= MIN_STEPS
         for one in of_ledger(scene, trainer, ledger, job, _if_it_is(trainer, odd)):
-            found, clock = one.finding, one.cause.clock
-            timed = clock is not None and clock.timed and ledger.steps >= MIN_STEPS
-            judged_elsewhere = found.cause in JUDGED_ELSEWHERE
-            if judged_elsewhere and one.cause.usual_share is not None and enough:
+            found = one.finding
+            if found.cause in JUDGED_ELSEWHERE:
+                continue
+            if one.cause.name == "input" and one.cause.usual_share is not None:
                 yield from _kept_waiting(trainer, one)
-            if judged_elsewhere or not (enough or timed or one.cause.by == "look"):
                 continue
             if found.cause not in best or found.rank > best[found.cause].rank:
                 best[found.cause] = found
@@ -107,10 +109,34 @@ def of_ledger(
     cure wins no more than that.
     """
     look = scene.look(trainer)
-    return [
+    causes = evened_out(ranked(ledger, look, known(scene, trainer, ledger, look, job)), odd)
+    found = (_on_device(scene, trainer, look, cause) for cause in causes)
+    judged = [
         Judged(cause, _finding(scene, trainer, ledger, look, cause))
-        for cause in evened_out(ranked(ledger, look, known(scene, trainer, ledger, look, job)), odd)
+        for cause in found
+        if cause is not None
     ]
+    return sorted(judged, key=lambda one: -one.cause.share)
+
+
+def _on_device(
+    scene: LiveScene, trainer: TrainerView, look: Look | None, cause: Cause
+) -> Cause | None:
+    """Return a wait for input with no more than its GPU is idle, None where that is busy.
+
+    Any other cause is returned as it is, and so is one that a look has bounded.
+    """
+    if cause.name != "input" or look is not None or not trainer.definition.cuda:
+        return cause
+    device = on_device(scene, trainer, cause.share)
+    if device.waits is False and not is_measured(trainer):
+        return None
+    return replace(
+        cause,
+        share=min(cause.share, device.idle),
+        low=min(cause.low, device.idle),
+        high=min(cause.high, device.idle),
+    )
 
 
 def _if_it_is(trainer: TrainerView, odd: Odd | None) -> Odd | None:
@@ -118,18 +144,12 @@ def _if_it_is(trainer: TrainerView, odd: Odd | None) -> Odd | None:
 
 
 def _kept_waiting(trainer: TrainerView, one: Judged) -> Findings:
-    """Yield the finding that the others wait for a rank's input, as the ledger shows it.
-
-    Where the probe's own timings show that the rank waits for input, they have the word.
-    """
-    share = input_share(trainer)
-    if one.cause.name != "input" or (share is not None and share >= STARVED):
-        return
+    """Yield the finding that the others wait for a rank's input, as the ledger shows it."""
     yield WORDINGS.finding(
         "ranks.slow_input",
         {"who": name_of(trainer).capitalize()},
         [*WORDINGS.fixes(["equal-work"], {})],
-        severity="warning" if one.cause.warns and trainer.definition.cuda else "info",
+        severity=one.finding.severity if trainer.definition.cuda else "info",
         confidence="likely",
         evidence=one.finding.evidence,
         where=one.finding.where,
@@ -217,23 +237,47 @@ def _finding(
         what += ", for as many samples"
     step = ledger.step_seconds if ledger.sure else look.step_seconds if look else None
     who = name_of(trainer)
+    window = window_text(round(ledger.seconds))
     figures = {
         "share": percent_text(cause.share),
-        "window": window_text(round(ledger.seconds)),
+        "window": window,
+        "of": f"the last {window}",
         "who": who[:1].upper() + who[1:],
         "setting": cause.words[:1].upper() + cause.words[1:],
     }
+    severity: Severity = "warning" if cause.warns and name != "look.small_batch" else "info"
+    fixes = _own_fixes(ledger, cause) or None
+    job = scene.host.job_of(trainer)
+    if cause.name == "input" and cause.usual_share is None and job is not None:
+        seconds = (step * (1 - cause.share), step) if step else None
+        cure = cure_of(scene, job, trainer, cause.share, seconds)
+        severity, fixes = cure.severity, cure.fixes
+        evidence += cure.evidence
+        if look is None:
+            device = on_device(scene, trainer, cause.share)
+            evidence += device.evidence
+            severity = severity if device.waits else "info"
+            confidence = "definite" if is_measured(trainer) and device.waits else confidence
+    if not _is_sure(ledger, cause):
+        severity = "info"
     return WORDINGS.finding(
         name,
         figures,
-        _own_fixes(ledger, cause) or None,
-        severity="warning" if cause.warns and name != "look.small_batch" else "info",
+        fixes,
+        severity=severity,
         confidence=confidence,
         evidence=tuple(evidence),
         where=place(scene, trainer),
         rank=cause.share,
         effect=gain(cause.share, (cause.low, cause.high), step, _what_a_cure_wins(cause, what)),
     )
+
+
+def _is_sure(ledger: TimeLedger, cause: Cause) -> bool:
+    """Return whether enough was seen of a cause for a warning."""
+    timed = cause.clock is not None and cause.clock.timed
+    enough = timed or ledger.looks >= MIN_LOOKS
+    return cause.by == "look" or (enough and ledger.steps >= MIN_STEPS)
 
 
 def _own_fixes(ledger: TimeLedger, cause: Cause) -> list[Fix]:

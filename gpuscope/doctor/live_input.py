@@ -7,17 +7,25 @@ launched before.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ..model.device_trainings import STARVED, busy_meanwhile, starving_warns, works_through
+from ..model.device_trainings import (
+    STARVED,
+    busy_meanwhile,
+    is_measured,
+    starving_warns,
+    works_through,
+)
 from ..model.ranks import name_of
 from ..model.stalls import find_stall
 from ..model.step_time import input_share, input_wait
+from ..model.time_ledger import recent
 from ..store.view import JobView, TrainerView
-from ..text.units import duration_text, percent_text
+from ..text.units import count_text, duration_text, percent_text
 from . import effects
-from .finding import Abstained, Confidence, Evidence, Fix
+from .finding import Abstained, Confidence, Evidence, Fix, Severity
 from .live_scene import WORDINGS, Findings, LiveScene, living, place, warmed_up
+from .loader_line import LoaderLine, loader_of
 
 MOST_WORKERS = 8
 """At most this many workers are advised per rank; more use memory and seldom help."""
@@ -34,10 +42,13 @@ def steady_ranks(job: JobView) -> list[TrainerView]:
 
 
 def waits_for_input(scene: LiveScene, job: JobView) -> Findings:
-    """Yields a finding where the device waits for the loader."""
+    """Yield a finding where the device waits for the loader, by the timings of the last steps.
+
+    Where the clock of the training thread has enough samples, it has the word (``live_causes``).
+    """
     found: list[tuple[_Wait, TrainerView]] = []
     for trainer in steady_ranks(job):
-        waiting = _waiting(scene, trainer)
+        waiting = _waiting(scene, trainer) if not recent(trainer).sure else None
         if isinstance(waiting, Abstained):
             yield waiting
         elif waiting is not None:
@@ -50,18 +61,15 @@ def waits_for_input(scene: LiveScene, job: JobView) -> Findings:
         names = ", ".join(f"{name_of(of)} {percent_text(one.share)}" for one, of in found[:8])
         evidence.append(Evidence(text=f"input wait: {names}", source="probe"))
     _, step = input_wait(trainer)
-    seconds = (step * (1 - wait.won), step) if step else None
-    fixes, room = workers_fixes(scene, job, trainer, seconds)
-    if room is not None:
-        evidence.append(room)
+    cure = cure_of(scene, job, trainer, share, (step * (1 - wait.won), step) if step else None)
     who = name_of(trainer)
     one = WORDINGS.finding(
         "live.input_bound",
-        {"who": who[:1].upper() + who[1:], "share": percent_text(share)},
-        fixes,
-        severity="warning" if starving_warns(scene.host, trainer, share, scene.history) else "info",
+        {"who": who[:1].upper() + who[1:], "share": percent_text(share), "of": "each step"},
+        cure.fixes,
+        severity=cure.severity,
         confidence=wait.confidence,
-        evidence=tuple(evidence),
+        evidence=(*evidence, *cure.evidence),
         where=place(scene, trainer),
         rank=share,
     )
@@ -94,59 +102,119 @@ def _waiting(scene: LiveScene, trainer: TrainerView) -> _Wait | Abstained | None
     waits = Evidence(text=text, source="probe")
     if not trainer.definition.cuda:
         return _Wait(share, share, "definite", (waits,))
+    device = on_device(scene, trainer, share)
+    if device.waits is None:
+        return WORDINGS.abstained("input")
+    if not device.waits:
+        return None
+    # A wait during which a kernel runs wins nothing.
+    return _Wait(share, min(share, device.idle), "likely", (waits, *device.evidence))
+
+
+@dataclass(frozen=True, slots=True)
+class OnDevice:
+    """Whether a GPU waits too while the training thread does: None where that is not known."""
+
+    waits: bool | None
+    idle: float = 1.0
+    evidence: tuple[Evidence, ...] = ()
+
+
+def on_device(scene: LiveScene, trainer: TrainerView, share: float) -> OnDevice:
+    """Return whether the GPU waits for input while the thread waits for a share of the time.
+
+    It does not where it meanwhile executes kernels that were launched before. What the device
+    measured is of its last steps only, and sees no wait that comes once an epoch.
+    """
+    measured = input_share(trainer) if is_measured(trainer) else None
+    if measured is not None and trainer.definition.cuda:
+        text = f"the device waits for the loader {percent_text(measured)} of a step, as measured"
+        waits = measured >= share / 2
+        return OnDevice(waits, evidence=(Evidence(text=text, source="probe"),))
+    if not trainer.definition.cuda:
+        return OnDevice(waits=True)
     busy = busy_meanwhile(scene.host, trainer, scene.history)
     too_busy = busy is not None and works_through(busy.percent, share)
     if busy is None or (too_busy and not busy.by_sms):
-        return WORDINGS.abstained("input")
-    if too_busy:
-        return None  # the GPU meanwhile executes kernels that were launched before
+        unknown = WORDINGS.abstained("input").missing
+        return OnDevice(None, evidence=(Evidence(text=f"not known: {unknown}"),))
     what = "the SMs are active" if busy.by_sms else "any kernel runs"
     works = Evidence(text=f"meanwhile {what} {busy.percent:.0f} % of the time", source="nvml")
-    # A wait during which a kernel runs wins nothing.
-    return _Wait(share, min(share, 1 - busy.percent / 100), "likely", (waits, works))
+    return OnDevice(not too_busy, 1 - busy.percent / 100, (works,))
 
 
-# ── how many workers ──
+# ── what to do about it ──
+
+
+@dataclass(frozen=True, slots=True)
+class Cure:
+    """How grave a wait for input is, its fixes, and what they rest on."""
+
+    severity: Severity
+    fixes: list[Fix]
+    evidence: tuple[Evidence, ...]
+
+
+def cure_of(
+    scene: LiveScene,
+    job: JobView,
+    trainer: TrainerView,
+    share: float,
+    seconds: tuple[float, float] | None = None,
+) -> Cure:
+    """Return what to do where a trainer waits for its input for a share of its time.
+
+    ``seconds`` are the shortest possible step time without waiting for input, and the present step
+    time; the first fix shows them.
+    """
+    fixes, room, hopeless = workers_fixes(scene, job, trainer, seconds)
+    warns = starving_warns(trainer, share) and not hopeless
+    return Cure("warning" if warns else "info", fixes, () if room is None else (room,))
 
 
 def workers_fixes(
     scene: LiveScene, job: JobView, trainer: TrainerView, seconds: tuple[float, float] | None = None
-) -> tuple[list[Fix], Evidence | None]:
-    """Return fixes that set the number of workers by the free CPU cores, and the reason.
+) -> tuple[list[Fix], Evidence | None, bool]:
+    """Return fixes that set the number of workers by the CPU cores, and the reason.
 
-    Where no cores are free, cheaper preprocessing comes first. ``seconds`` are the shortest
-    possible step time without waiting for input, and the present step time; the first fix shows
-    them.
+    Cheaper preprocessing is all that is left where the script has as many workers already. The last
+    value is true where that is not sure to help either: on a CPU without a free core, the loader
+    and the training take turns.
     """
     best, now = map(duration_text, seconds) if seconds is not None else (None, None)
     gain: dict[str, str | None] = {"best": best, "now": now}
+    loader = loader_of(trainer)
     cores, busy = usable_cores(scene, job, trainer), scene.mean(scene.host, "cpu_percent")
     total = scene.host.definition.cpu_count
+    if cores is None:
+        return _workers(None, trainer, loader, gain), None, False
+    own = 0 if trainer.definition.cuda else 1  # a training on the CPU computes on one itself
     idle = total * (1 - busy / 100) if total and busy is not None else None
-    if cores is None or idle is None:
-        return _workers("N", trainer, gain), None
-    room = min(cores, idle)
+    room = cores - own if idle is None else min(cores - own, idle)
     number = max(1, min(MOST_WORKERS, int(room)))
-    text = (
-        f"{percent_text(busy / 100)} of the host's {total} cores are busy"
-        if busy is not None
-        else ""
-    )
-    if cores < (total or 0):
-        text += f", and {name_of(trainer)} may use {cores:.3g} of them"
-    if room < 1:
-        text += (
-            ": workers have less than one core to themselves, they help only where they wait "
-            "for storage"
-        )
-        augment = ", augment on the GPU" if trainer.definition.cuda else ""
-        fixes = WORDINGS.fixes(["cheaper-preparation"], {**gain, "augment": augment}) + _workers(
-            str(number), trainer, dict.fromkeys(gain)
-        )
-        return fixes, Evidence(text=text, source="host")
-    return _workers(str(number), trainer, gain), Evidence(
-        text=f"{text}: there is room for workers", source="host"
-    )
+    parts = [f"the host has {total} cores" if total else f"it may use {cores:.3g} cores"]
+    if busy is not None:
+        parts = [f"{percent_text(busy / 100)} of the host's {total} cores are busy"]
+    if total and cores < total:
+        parts.append(f"{name_of(trainer)} may use {cores:.3g} of them")
+    text = ", and ".join(parts)
+    augment = ", augment on the GPU" if trainer.definition.cuda else ""
+    cheaper = {"augment": augment}
+    if loader is not None and loader.workers is not None and loader.workers >= number:
+        has = f"{loader.place} has {count_text(loader.workers, 'worker')} already, and {text}"
+        hopeless = room < 1 and not trainer.definition.cuda
+        has += ": more workers would not help" if hopeless else ""
+        fixes = WORDINGS.fixes(["cheaper-preparation"], {**gain, **cheaper})
+        return fixes, Evidence(text=has, source="host"), hopeless
+    fixes = _workers(number, trainer, loader, gain)
+    if idle is None:
+        return fixes, Evidence(text=f"{text}; how busy they are is not known yet"), False
+    if room >= 1:
+        return fixes, Evidence(text=f"{text}: there is room for workers", source="host"), False
+    text += ": workers have less than one core to themselves, they help only where they wait "
+    text += "for storage"
+    fixes += WORDINGS.fixes(["cheaper-preparation"], {**cheaper, **dict.fromkeys(gain)})
+    return fixes, Evidence(text=text, source="host"), False
 
 
 def usable_cores(scene: LiveScene, job: JobView, trainer: TrainerView) -> float | None:
@@ -163,7 +231,14 @@ def usable_cores(scene: LiveScene, job: JobView, trainer: TrainerView) -> float 
     return own if own * ranks <= (total or own) else own / ranks
 
 
-def _workers(number: str, trainer: TrainerView, gain: dict[str, str | None]) -> list[Fix]:
-    pinned = ", pin_memory=True" if trainer.definition.cuda else ""
-    figures = {"workers": number, "pinned": pinned, **gain}
-    return WORDINGS.fixes(["one-worker" if number == "1" else "workers"], figures)
+def _workers(
+    number: int | None, trainer: TrainerView, loader: LoaderLine | None, gain: dict[str, str | None]
+) -> list[Fix]:
+    """Return the fix with the script's own line, where that could be read."""
+    pinned = trainer.definition.cuda
+    figures = {"workers": number or "N", "pinned": ", pin_memory=True" if pinned else "", **gain}
+    fixes = WORDINGS.fixes(["one-worker" if number == 1 else "workers"], figures)
+    if loader is None or number is None:
+        return fixes
+    code = loader.with_workers(number, pinned)
+    return [replace(one, code=code, before=loader.code) for one in fixes]

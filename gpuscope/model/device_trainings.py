@@ -20,9 +20,9 @@ from .step_time import input_share, warmed_up
 
 STARVED = 0.2
 """A training that waits for input for this share of a step is starved."""
-STARVED_CPU, STARVED_BUSY_CPU, BUSY_HOST = 0.50, 0.75, 90.0
-"""The share that is a fault on a CPU, and the share if its cores are busy for this many percent:
-then the loader needs them, and costs more than the training.
+STARVED_CPU = 0.40
+"""The share that is a warning on a CPU too, where the loader and the training share the cores, so
+that some waiting is normal: one works while the other waits.
 """
 LATELY_SECONDS = 60.0
 LASTING_SECONDS = 10.0
@@ -86,7 +86,7 @@ def starvation(host: HostView, device: DeviceView, history: HistoryOf = no_histo
     for allocator in living(device):
         trainer = trainer_of(host, allocator)
         share = starving(host, trainer, history) if trainer else None
-        if trainer and share is not None and starving_warns(host, trainer, share, history):
+        if trainer and share is not None and starving_warns(trainer, share):
             return f"{percent_text(share)} of the step"
     return ""
 
@@ -104,23 +104,15 @@ def starving(host: HostView, trainer: TrainerView, history: HistoryOf = no_histo
     return None if busy is not None and works_through(busy.percent, share) else share
 
 
-def starving_warns(
-    host: HostView, trainer: TrainerView, share: float, history: HistoryOf = no_history
-) -> bool:
-    """Tell whether a wait for input of that share is a warning, and not only worth a word.
-
-    On a CPU the loader and the training share the cores, so some waiting is normal: one works while
-    the other waits.
-    """
-    cpu = recent_mean(host, "cpu_percent", history, LATELY_SECONDS)
-    busy = cpu is not None and cpu >= BUSY_HOST
-    return bool(trainer.definition.cuda) or share >= (STARVED_BUSY_CPU if busy else STARVED_CPU)
+def starving_warns(trainer: TrainerView, share: float) -> bool:
+    """Tell whether a wait for input of that share is a warning, and not only worth a word."""
+    return share >= (STARVED if trainer.definition.cuda else STARVED_CPU)
 
 
 def warned_starving(host: HostView, trainer: TrainerView, history: HistoryOf = no_history) -> float:
     """Return the share of a step that a trainer waits for input where that is a warning, else 0."""
     share = starving(host, trainer, history)
-    warns = share is not None and starving_warns(host, trainer, share, history)
+    warns = share is not None and starving_warns(trainer, share)
     return share if warns and share is not None else 0.0
 
 

@@ -10,11 +10,16 @@ from .time_ledger import TimeLedger
 NEXT_TO_NOTHING = 0.05
 """Of a step: less than this share is no length that a cure could be promised to leave."""
 
+NO_WARNING = "Nothing to warn of; the most to gain: "
 
-def sentence(ledger: TimeLedger, found: tuple[Cause, ...], brief: bool = False) -> str:
+
+def sentence(
+    ledger: TimeLedger, found: tuple[Cause, ...], brief: bool = False, calm: bool = False
+) -> str:
     """Return what there is to say of a training in one sentence.
 
-    A ``brief`` one leaves out what a table of the ledger has too, and the folder of a file.
+    A ``brief`` one leaves out what a table of the ledger has too, and the folder of a file. One
+    that is ``calm`` begins with the word that nothing here is a warning.
     """
     step = ledger.step_seconds
     steps, seconds = count_text(ledger.steps, "step"), duration_text(ledger.seconds)
@@ -51,4 +56,6 @@ def sentence(ledger: TimeLedger, found: tuple[Cause, ...], brief: bool = False) 
         each = "" if brief else f" of {duration_text(step)}"
         cured = "At the other ranks' pace" if evened else "Without it"
         rest = f" {cured} a step{each} would take {left}."
-    return f"{percent_text(about.share)} of the time{between} goes into {worst.words}{place}.{rest}"
+    begin = NO_WARNING if calm else ""
+    share = f"{begin}{percent_text(about.share)} of the time{between}"
+    return f"{share} goes into {worst.words}{place}.{rest}"

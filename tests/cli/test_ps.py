@@ -278,7 +278,7 @@ def test_the_text_says_where_a_trainer_stands_and_what_its_step_is_made_of():
         "no step for 48 s"
     )
     assert ps_text._notes({**trainer, "stall_at": None, "step_age_seconds": 0.2})[0] == (
-        "step breakdown, mean of the last 32: input 10 % · compute 80 % · optimizer 10 %"
+        "step breakdown, mean of the last 32 steps: input 10 % · compute 80 % · optimizer 10 %"
     )
     assert ps_text._notes({"stall_at": None, "phase": "train"}) == []
 

@@ -17,6 +17,7 @@ import pytest
 from gpuscope.cli import main as cli
 from gpuscope.cli import trainers_of
 from gpuscope.cli.commands import why
+from gpuscope.doctor import live
 from gpuscope.probe import rendezvous
 from gpuscope.wire import frames
 from gpuscope.wire.codec import encode
@@ -42,6 +43,14 @@ def minute(looks: int = 300) -> dict[str, Any]:
     }
 
 
+def half_idle(pid: int) -> list[frames.Frame]:
+    """A trainer whose GPU has nothing to do while its thread waits."""
+    out = frames_of(pid)
+    assert isinstance(out[-1], frames.Sample)
+    out[-1].g = [views.device_row(0, 40.0, 40.0, sm_active_percent=40.0)]
+    return out
+
+
 @pytest.fixture
 def ask(monkeypatch, capsys):
     """Run the verb over a trainer that answers so: (exit code, output, errors, what was asked)."""
@@ -59,7 +68,7 @@ def ask(monkeypatch, capsys):
     ) -> tuple[int, str, str, list[Any]]:
         none = fails("unsupported", "the training does not use CUDA")
         uncounted = fails("refused", "parts of this training are compiled")
-        seen = frames or frames_of(os.getpid())
+        seen = frames or half_idle(os.getpid())
         source = AskedSource(seen, time=time, look=look or none, work=work or uncounted, **more)
         monkeypatch.setattr("gpuscope.tui.app.launch.local_source", lambda hz, settings: source)
         code = cli.main(["why", *words])
@@ -291,7 +300,7 @@ def test_of_a_trainer_that_answers_late_what_it_has_told_before_is_said_in_time(
         return {}
 
     begin = time.monotonic()
-    seen = [*frames_of(os.getpid()), told]
+    seen = [*half_idle(os.getpid()), told]
     code, out, _, _ = ask(str(os.getpid()), "--no-look", frames=seen, time=late, recent=late)
     assert time.monotonic() - begin < 5
     said = " ".join(out.split())
@@ -486,7 +495,7 @@ def test_a_recording_is_asked_like_a_trainer(capsys, tmp_path):
     }
     event = frames.Event(301, "time", int(views.END * 1e9), "", data)
     with RecordingWriter(path) as writer:
-        for number, frame in enumerate([*ranks_of(1001), event]):
+        for number, frame in enumerate([*half_idle(1001), event]):
             writer.write("node", number / 100, encode(frame))
     assert cli.main(["why", str(path)]) == 1
     out = " ".join(capsys.readouterr().out.split())
@@ -494,6 +503,43 @@ def test_a_recording_is_asked_like_a_trainer(capsys, tmp_path):
     assert "data.py:12 __getitem__" in out
     assert cli.main(["why", str(path), "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["steps"] == 100
+
+
+def of_cpu(share: float, busy: float = 50.0) -> list[frames.Frame]:
+    """A trainer on a CPU of two cores that waits for input for this share of its last minute."""
+    out = frames_of(os.getpid(), cuda=False)
+    for frame in out:
+        if isinstance(frame, frames.Def) and frame.host is not None:
+            frame.host.cpu_count = 2
+    assert isinstance(out[-1], frames.Sample)
+    out[-1].h = [views.host_row(cpu_percent=busy)]
+    rows = (
+        f"input {60 * share} {300 * share:.0f}|forward {60 * (1 - share)} {300 * (1 - share):.0f}"
+    )
+    data = {"m": 100_000_000_000, "seconds": 60.0, "steps": 100, "looks": 300}
+    number = 300 + os.getpid() % 100
+    return [*out, frames.Event(number, "time", 160_000_000_000, "", {**data, "rows": rows})]
+
+
+@pytest.mark.parametrize(
+    ("share", "code", "severity"),
+    [(0.02, 0, None), (0.18, 0, "info"), (0.28, 0, "info"), (0.45, 1, "warning")],
+)
+def test_it_warns_of_a_wait_for_input_exactly_where_the_doctor_does(ask, share, code, severity):
+    seen = of_cpu(share)
+    host, history = views.seen(seen)
+    told = [one for one in live.examine(host, history).findings if one.cause == "live.input_bound"]
+    late = fails("timeout", "no answer")
+    status, out, _, _ = ask(str(os.getpid()), "--no-look", frames=seen, time=late)
+    assert status == code == any(one.severity != "info" for one in told)
+    assert [one.severity for one in told] == ([severity] if severity else [])
+    assert ("Nothing to warn of; the most to gain" in out) == (severity == "info")
+    assert (f"waits for input {share * 100:.0f} % of the last 1 min" in out) == bool(told)
+    for one in told:
+        assert one.title in out
+        assert "num_workers=1, persistent_workers=True" in one.fixes[0].code
+        assert one.fixes[0].code in out
+        assert "pin_memory" not in out
 
 
 def test_a_rank_that_became_a_tenth_slower_is_named_with_since_when(capsys, tmp_path):

@@ -89,9 +89,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Return 0 where nothing is worth curing, 1 where something is, 3 where it is not known.
+    """Return 1 where the doctor would warn of what makes it slow, else 0; 3 where it is not known.
 
-    A hang is worth curing.
+    A hang, and a rank that the others wait for, are worth a warning too.
     """
     if args.target and not args.via and _is_file(args.target):
         ranks = _of_file(args)
@@ -113,9 +113,8 @@ def run(args: argparse.Namespace) -> int:
     if not one.ledger.sure and not one.judged:
         return ExitStatus.UNCHECKED
     slow = any(each.straggler is not None for each in ranks)
-    shown = any(each.severity != "info" for each in one.readings)
-    curable = one.judged or shown or odd is not None or slow
-    return ExitStatus.WARNINGS if curable else ExitStatus.OK
+    warned = any(each.warns for each in ranks)
+    return ExitStatus.WARNINGS if warned or odd is not None or slow else ExitStatus.OK
 
 
 def _is_file(target: str) -> bool:

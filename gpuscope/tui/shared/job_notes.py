@@ -182,7 +182,7 @@ def most_starving(
 def input_token(host: HostView, trainers: Sequence[TrainerView], history: HistoryOf) -> str:
     """Return how grave the wait for input is, as the doctor takes it."""
     found = most_starving(host, trainers, history)
-    return "warn" if found and starving_warns(host, found[1], found[0], history) else "muted"
+    return "warn" if found and starving_warns(found[1], found[0]) else "muted"
 
 
 def _slow(host: HostView, trainers: Sequence[TrainerView], history: HistoryOf) -> list[Line]:

@@ -212,8 +212,9 @@ class TimePane(MeasuredPanels):
         token = "text" if weight == "info" else SEVERITY_TOKENS[weight]
         narrow = self._terminal[0] < WIDE
         found = most_to_gain(self._cases(ranks), self._clock.tokens.glyphs)
+        how = (token, narrow, found, not any(one.warns for one in self._judged))
         sentence = (
-            answer(ledger, shown_odd, slow, slower, useful, causes, look, token, narrow, found)
+            answer(ledger, shown_odd, slow, slower, useful, causes, look, *how)
             if not stopped
             else ()
         )

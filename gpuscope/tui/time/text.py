@@ -117,6 +117,7 @@ def answer(
     of_ranks: str = "text",
     brief: bool = False,
     found: Line | None = None,
+    calm: bool = False,
 ) -> Iterable[Line]:
     """Return what there is to say on top, one sentence a line, what brings most first.
 
@@ -124,13 +125,14 @@ def answer(
     is not known. ``causes`` are what makes it slow, what brings most first. ``of_ranks`` is the
     token of how grave the doctor takes it that a rank is slower than the others. With ``brief`` it
     does not repeat the table. ``found`` is the worst that the doctor found, which is said where
-    the clock has no cause.
+    the clock has no cause. It is ``calm`` where the doctor warns of no cause.
     """
     told: list[tuple[float, str, str]] = []
     own = tuple(one for one in causes if odd is None or one.usual_share is None)
     if own or odd is None:
-        token = "title" if own else "text" if ledger.sure else "muted"
-        told.append((own[0].share if own else 0.0, sentence(ledger, own, brief), token))
+        calm = calm and bool(own) and odd is None
+        token = "title" if own and not calm else "text" if ledger.sure else "muted"
+        told.append((own[0].share if own else 0.0, sentence(ledger, own, brief, calm), token))
     if odd is not None:
         told.append((odd.excess_share, odd_sentence(odd), of_ranks))
     (_, text, token), *others = sorted(told, key=lambda one: -one[0])

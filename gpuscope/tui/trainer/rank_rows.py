@@ -169,9 +169,7 @@ def rank_rows(
     slow = found.trainer if found is not None else None
     starved = most_starving(host, living, history)
     warns = found is not None and is_warning(found, host, history)
-    hungry = (
-        starved[1] if starved and starving_warns(host, starved[1], starved[0], history) else None
-    )
+    hungry = starved[1] if starved and starving_warns(starved[1], starved[0]) else None
     worst, _ = worst_rank(living)
     by_trainer: dict[str, MemoryRoom] = {}
     for room in rooms(host.devices, living, history):

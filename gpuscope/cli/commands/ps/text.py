@@ -139,7 +139,7 @@ def _notes(trainer: Mapping[str, Any]) -> list[str]:
             for name, value in parts.items()
             if value >= 0.005 * total
         ]
-        lines.append(f"step breakdown, mean of the last {PARTS_STEPS}: " + " · ".join(shares))
+        lines.append(f"step breakdown, mean of the last {PARTS_STEPS} steps: " + " · ".join(shares))
     if trainer.get("step_source") not in (None, "optimizer steps"):
         lines.append(f"its steps are {trainer['step_source']}")
     named = [
