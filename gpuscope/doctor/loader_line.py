@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from ..probe.rendezvous import start_ticks
+from ..process.procfs import start_ticks
 from ..store.view import TrainerView
 
 MOST_BYTES = 1 << 20
