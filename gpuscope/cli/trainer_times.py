@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ..doctor import live_states, live_time
+from ..doctor import live_states, live_syncs, live_time
 from ..doctor.finding import Finding
 from ..doctor.live_causes import Judged, of_ledger
 from ..doctor.live_scene import LiveScene
@@ -61,12 +61,21 @@ def _of_its_gpu(trainer: TrainerView) -> str:
 def _by_readings(
     scene: LiveScene, trainer: TrainerView, judged: Sequence[Judged]
 ) -> tuple[Finding, ...]:
-    """Return what the readings of the job's cards show, where nobody has looked inside a step."""
+    """Return what the readings of the job's cards show, where nobody has looked inside a step.
+
+    What its steps show of copies, communication and reductions comes with it.
+    """
     job = scene.host.job_of(trainer)
-    if job is None or scene.look(trainer) is not None:
+    if job is None:
         return ()
     told = {one.finding.pitfall for one in judged}
-    found = [*live_states.idle_tensor_cores(scene, job), *live_time.launch_bound(scene, job)]
+    found = [
+        *live_time.copies(scene, job),
+        *live_time.communication(scene, job),
+        *live_syncs.syncs_in_each_micro_batch(scene, job),
+    ]
+    if scene.look(trainer) is None:
+        found += [*live_states.idle_tensor_cores(scene, job), *live_time.launch_bound(scene, job)]
     return tuple(one for one in found if isinstance(one, Finding) and one.pitfall not in told)
 
 

@@ -55,8 +55,6 @@ FINDINGS: Mapping[str, tuple[str, Confidence]] = {
 }
 BY_THE_CLOCK = {"read": "live.reads", "copies-in": "live.copies"}
 """The findings of causes where nobody has looked at the GPU."""
-JUDGED_ELSEWHERE = frozenset(("live.copies",))
-"""Findings of the doctor that have rules of their own for a whole job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +81,8 @@ def rows(scene: LiveScene, job: JobView) -> Findings:
     odd = odd_rank(ledgers)
     for trainer in living(job):
         ledger = ledgers[trainer.key]
-        for one in of_ledger(scene, trainer, ledger, job, _if_it_is(trainer, odd)):
+        for one in of_ledger(scene, trainer, ledger, _if_it_is(trainer, odd)):
             found = one.finding
-            if found.cause in JUDGED_ELSEWHERE:
-                continue
             if one.cause.name == "input" and one.cause.usual_share is not None:
                 yield from _kept_waiting(trainer, one)
                 continue
@@ -99,17 +95,15 @@ def of_ledger(
     scene: LiveScene,
     trainer: TrainerView,
     ledger: TimeLedger,
-    job: JobView | None = None,
     odd: Odd | None = None,
 ) -> list[Judged]:
     """Return what makes a trainer slow, what brings most first.
 
-    With its ``job``, for where a history of the driver's readings is known, rows that a GPU works
-    beside cost no more than it was idle. ``odd`` says how this rank differs from the others: its
-    cure wins no more than that.
+    Rows that a GPU works beside cost no more than it was idle, where that is known. ``odd`` says
+    how this rank differs from the others: its cure wins no more than that.
     """
     look = scene.look(trainer)
-    causes = evened_out(ranked(ledger, look, known(scene, trainer, ledger, look, job)), odd)
+    causes = evened_out(ranked(ledger, look, known(scene, trainer, ledger, look)), odd)
     found = (_on_device(scene, trainer, look, cause) for cause in causes)
     judged = [
         Judged(cause, _finding(scene, trainer, ledger, look, cause))
@@ -163,7 +157,6 @@ def known(
     trainer: TrainerView,
     ledger: TimeLedger,
     look: Look | None,
-    job: JobView | None = None,
 ) -> Known:
     """Return what is known of a trainer apart from its clock and the look at its device."""
     devices = scene.devices(trainer)
@@ -171,7 +164,7 @@ def known(
         facts=trainer.minutes[-1] if trainer.minutes else None,
         cost_seconds=_cost(scene, ledger, look),
         faster=_faster(devices[0] if devices else None),
-        idle=_idle(scene, trainer, job) if look is None else None,
+        idle=_idle(scene, trainer) if look is None else None,
         median_step_seconds=trainer.number("step_seconds"),
         on_gpu=trainer.definition.cuda,
     )
@@ -187,9 +180,9 @@ def _cost(scene: LiveScene, ledger: TimeLedger, look: Look | None) -> float:
     return max(look.lost_seconds or 0.0, look.stood_seconds)
 
 
-def _idle(scene: LiveScene, trainer: TrainerView, job: JobView | None) -> float | None:
+def _idle(scene: LiveScene, trainer: TrainerView) -> float | None:
     """Return for what share of the time no kernel ran, None where that is not known."""
-    devices = scene.devices(trainer)
+    devices, job = scene.devices(trainer), scene.host.job_of(trainer)
     if not trainer.definition.cuda or not devices:
         return None
     if job is None or scene.others(devices[0], job):

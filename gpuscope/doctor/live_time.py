@@ -9,6 +9,8 @@ from ..model.device_trainings import STARVED
 from ..model.ranks import name_of
 from ..model.step_time import input_wait, shares_of, split_of
 from ..model.stragglers import host_paced, is_warning, one_works_longest, straggler
+from ..model.time_cause import BARS
+from ..model.time_ledger import recent
 from ..store.view import JobView, TrainerView
 from ..text.units import duration_text, percent_text
 from .finding import Evidence, Finding
@@ -16,6 +18,7 @@ from .live_input import steady_ranks, workers_fixes
 from .live_scene import MIN_STEPS, WORDINGS, Findings, LiveScene, place
 
 COPIES, MANY_COPIES = 0.10, 0.20
+LISTED = BARS["copies-in"].told
 TALKS, TALKS_MUCH = 0.25, 0.40
 SM_LOW = 20.0
 SHORT_STEP = 0.01
@@ -26,8 +29,13 @@ SETTLED = 2.0
 
 
 def copies(scene: LiveScene, job: JobView) -> Findings:
-    """Yields a finding on copies to the device that nothing overlaps."""
+    """Yields a finding on copies to the device that nothing overlaps.
+
+    Where the clock of the training thread shows that it waits for them, ``live_causes`` tells it.
+    """
     for trainer in steady_ranks(job)[:1]:
+        if any(row.name == "copy" and row.share >= LISTED for row in recent(trainer).rows):
+            continue
         share = shares_of([trainer]).get("h2d")
         took = trainer.number("h2d_seconds")
         if share is None or took is None or share < COPIES:

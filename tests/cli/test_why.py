@@ -812,3 +812,17 @@ def test_few_samples_give_no_interval(ask):
     assert "Too few samples" in out
     (row,) = [line for line in out.splitlines() if line.startswith("forward pass")]
     assert "–" not in row
+
+
+def test_what_the_gpu_works_beside_costs_the_same_here_as_in_the_doctor(ask):
+    value = minute() | {"rows": [["read", 40.0, 200], ["forward", 20.0, 100]]}
+    seen = half_idle(os.getpid())
+    code, out, _, _ = ask(
+        str(os.getpid()),
+        *("--no-look", "--json"),
+        frames=seen,
+        time=gives({"minutes": [value], "problem": ""}),
+    )
+    (one,) = json.loads(out)["causes"]
+    assert (one["cause"], one["severity"], code) == ("live.reads", "warning", 1)
+    assert one["saves_share_at_most"] == pytest.approx(0.6), "its GPU is idle for no more"

@@ -109,11 +109,11 @@ async def test_the_job_screen_tells_where_the_wall_clock_goes_and_of_whom():
             "seconds": 60.0,
             "steps": 100,
             "looks": 300,
-            "rows": "other 40.0 200|forward 20.0 100" if odd else "backward 60.0 300",
-            "places": "other 40.0 train.py:40 augment" if odd else "",
+            "rows": "checkpoint 40.0 200|forward 20.0 100" if odd else "backward 60.0 300",
+            "places": "checkpoint 40.0 train.py:40 save" if odd else "",
         }
         out.append(f.Event(one.id, "time", 2, "", data))
-    said = "other code 67 % · forward pass 33 %; most to gain at train.py:40 augment"
+    said = "saving checkpoints 67 % · forward pass 33 %; most to gain at train.py:40 save"
     await job_screen(out, (150, 34), f"wall clock, last 1 min of rank 2: {said}")
 
 

@@ -201,7 +201,7 @@ class TimePane(MeasuredPanels):
         self._judged = (
             of_ledger(
                 LiveScene(host, self.session.history),
-                *(trainer, ledger, job, odd if key == trainer.key else None),
+                *(trainer, ledger, odd if key == trainer.key else None),
             )
             if not stopped
             else []
