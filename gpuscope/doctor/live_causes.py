@@ -187,7 +187,7 @@ def _idle(scene: LiveScene, trainer: TrainerView) -> float | None:
         return None
     if job is None or scene.others(devices[0], job):
         return None
-    load = scene.mean(devices[0], "utilization_percent")
+    load = scene.mean_of_job(trainer, devices[0], "utilization_percent")
     return None if load is None else 1 - load / 100
 
 
@@ -336,7 +336,7 @@ def _while_idle(scene: LiveScene, trainer: TrainerView, look: Look | None) -> It
         yield Evidence(text=text, source="GPU trace")
         return
     devices = scene.devices(trainer)
-    load = scene.mean(devices[0], "utilization_percent") if devices else None
+    load = scene.mean_of_job(trainer, devices[0], "utilization_percent") if devices else None
     if load is not None:
         card, idle = devices[0].definition.index, percent_text(1 - load / 100)
         text = f"GPU {card} ran no kernel for {idle} of the time"

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import fmean
 
+from ..model.first_step import first_step
 from ..model.look import Look
 from ..model.look import read as read_look
 from ..model.step_time import MIN_STEPS, warmed_up
@@ -66,6 +67,16 @@ class LiveScene:
         """Returns the mean of the known readings, None where there are none."""
         values = self.known(entity, column, seconds)
         return fmean(values) if values else None
+
+    def mean_of_job(self, trainer: TrainerView, device: DeviceView, column: str) -> float | None:
+        """Returns the mean of a device's recent readings since its trainer's first step.
+
+        Before it, the device waits for imports and compilers: that says nothing of its work.
+        """
+        began, now = first_step(trainer, self.history, RECENT_SECONDS), self.host.sampled_seconds
+        if began is None or now is None:
+            return self.mean(device, column)
+        return self.mean(device, column, min(max(now - began, 0.0), RECENT_SECONDS))
 
     def rise(self, entity: Entity, column: str) -> float:
         """Return by how much a counter has recently grown."""

@@ -201,8 +201,8 @@ def launch_bound(scene: LiveScene, job: JobView) -> Findings:
         ):
             continue  # nothing rules out that the input is the cause
         sm, load = (
-            scene.mean(device, "sm_active_percent"),
-            scene.mean(device, "utilization_percent"),
+            scene.mean_of_job(trainer, device, "sm_active_percent"),
+            scene.mean_of_job(trainer, device, "utilization_percent"),
         )
         if sm is None:
             if load is not None and load < 50:
@@ -210,7 +210,7 @@ def launch_bound(scene: LiveScene, job: JobView) -> Findings:
             continue
         if sm >= SM_LOW or scene.others(device, job):
             continue
-        tensor = scene.mean(device, "tensor_active_percent")
+        tensor = scene.mean_of_job(trainer, device, "tensor_active_percent")
         evidence = [
             Evidence(
                 text=f"SM activity {sm:.1f} %"

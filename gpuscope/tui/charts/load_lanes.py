@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ...model.device_state import mute
 from ...model.device_trainings import hung_since
+from ...model.first_step import job_begins
 from ...model.ranks import name_of
 from ...store.view import DeviceView, History, HistoryOf, HostView, TrainerView
 from .chart_series import thin
@@ -30,14 +31,15 @@ def gpu_lanes(
 
     The parts of an only GPU have names of their own, as on its screen.
 
-    From the moment on since which its job hangs the load is no progress.
+    From the moment on since which its job hangs the load is no progress. Their means are of the
+    time of the job.
     """
     tensor = any(device.number(TENSOR[1]) is not None for device in devices)
     columns = (LOADS[0], TENSOR) if parts == 2 and tensor else LOADS[: max(parts, 1)]
     lanes = []
     for device in devices:
         name, wasted = f"GPU {device.definition.index}", hung_since(host, device)
-        silent = mute(device)
+        silent, begins = mute(device), job_begins(host, device, history, window)
         alarm = silent.word if silent is not None else ""
         for label, column in columns:
             past = thin(history(device.id, column, window))
@@ -45,7 +47,7 @@ def gpu_lanes(
             if first or any(value is not None for value in past.values):
                 if len(devices) > 1:
                     label = name if first else f"  {label}"
-                lanes.append(Lane(label, past, first and parts > 1, wasted, alarm))
+                lanes.append(Lane(label, past, first and parts > 1, wasted, alarm, begins))
     return lanes
 
 

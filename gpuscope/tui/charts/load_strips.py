@@ -44,7 +44,8 @@ class Lane:
 
     ``first`` begins a group: a line is left free before it where there is room. From the moment
     ``wasted_since`` on the load is no progress, and is only hatched. ``alarm`` is what is wrong
-    with a device that gives no readings, and stands where others have their mean.
+    with a device that gives no readings, and stands where others have their mean. That is the mean
+    from the moment ``begins`` on: what is before is not of the job.
     """
 
     label: str
@@ -52,6 +53,12 @@ class Lane:
     first: bool = False
     wasted_since: float | None = None
     alarm: str = ""
+    begins: float | None = None
+
+
+def mean_words(lanes: Sequence[Lane]) -> str:
+    """Return, for a title, over which time the means at the right of these lanes are."""
+    return "mean at right" if all(lane.begins is None for lane in lanes) else "mean over the job"
 
 
 class Shares(NamedTuple):
@@ -163,13 +170,17 @@ class LoadStrips(TimedChart):
         if over > 0 and rows == 1 and not groups and not apart and len(kinds) == 1:
             sound = [c for lane, (_, c) in zip(lanes, courses, strict=True) if not lane.alarm]
             means = [mean_of(values) for values in zip(*sound, strict=True)]
-            out += _lane("mean", means, 1, names + 1, tokens.glyphs, most=LOW_EIGHTHS)
+            whole, of_all = mean_of(means), tokens.glyphs
+            out += _lane("mean", means, 1, names + 1, of_all, whole, most=LOW_EIGHTHS)
             out += [[]] if over > 1 else []
         for lane, (label, values) in list(zip(lanes, courses, strict=True))[: height - axis]:
             out += [[]] * max(apart, lane.first and free) if out else []
             begin = bins.count if lane.wasted_since is None else bins.index(lane.wasted_since)
             most = LOW_EIGHTHS if low else rows * 8 - 1
-            out += _lane(label, values, rows, names + 1, tokens.glyphs, begin, lane.alarm, most)
+            since = 0 if lane.begins is None else max(bins.index(lane.begins), 0)
+            mean = mean_of(values[min(since, bins.count - 1) :])
+            glyphs = tokens.glyphs
+            out += _lane(label, values, rows, names + 1, glyphs, mean, begin, lane.alarm, most)
         out = [[]] * (height - axis - len(out)) + out
         if axis:
             out += time_axis(self._window, names, inner, self._clock)[2 - axis :]
@@ -221,12 +232,12 @@ def _lane(
     rows: int,
     names: int,
     glyphs: Glyphs,
+    mean: float | None,
     wasted: int | None = None,
     alarm: str = "",
     most: int | None = None,
 ) -> list[Line]:
     """Return a lane between its name and its mean or alarm, both on its lowest line."""
-    mean = mean_of(values)
     text = percent_text(mean / 100, whole=True) if mean is not None else ""
     ends_wasted = wasted is not None and wasted < len(values)
     text, token = (alarm, "bad") if alarm else (text, "muted" if ends_wasted else "text")

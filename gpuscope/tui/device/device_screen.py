@@ -15,6 +15,7 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 
 from ...model.device_state import judge, mute, processes_on
 from ...model.device_trainings import hung_since
+from ...model.first_step import job_begins
 from ...model.job_state import job_devices
 from ...store.view import History, by_key
 from ...text.units import GIB, rate_text, window_text
@@ -23,7 +24,7 @@ from ..charts.bins import Bins
 from ..charts.chart_series import device_layers
 from ..charts.line import LineChart, Series
 from ..charts.load_lanes import LOADS
-from ..charts.load_strips import Lane, LoadStrips, binned
+from ..charts.load_strips import Lane, LoadStrips, binned, mean_words
 from ..charts.spark import spark
 from ..charts.stacked import StackedChart
 from ..charts.trends import Trend, Trends
@@ -393,12 +394,14 @@ class DeviceScreen(ChartedScreen):
     ) -> None:
         """Draw the load over a longer time than the charts, as far as there is history."""
         wasted, silent = hung_since(host, device), mute(device)
+        begins = job_begins(host, device, self.session.history, STRIP_WINDOWS[-1])
         lanes = [
             Lane(
                 label,
                 self.session.history(device.id, column, STRIP_WINDOWS[-1]),
                 wasted_since=wasted,
                 alarm=silent.word if silent is not None else "",
+                begins=begins,
             )
             for label, column in (STRIP if self.terminal[0] >= BROAD else LOADS)
         ]
@@ -408,7 +411,8 @@ class DeviceScreen(ChartedScreen):
         )
         window = next((w for w in STRIP_WINDOWS if seconds <= w * 1.2), STRIP_WINDOWS[-1])
         remembered = max((_remembered_seconds(lane.history) for lane in lanes), default=0.0)
-        set_title(strip, f"Load %, mean at right, {window_text(window)}{_source(remembered)}")
+        title = f"Load %, {mean_words(lanes)}, {window_text(window)}"
+        set_title(strip, f"{title}{_source(remembered)}")
         strip.show(lanes, window, host.sampled_seconds, clock)
 
     # ── keys ──

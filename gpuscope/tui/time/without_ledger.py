@@ -18,7 +18,7 @@ from ...store.view import DeviceView, HostView, TrainerView
 from ...text.styled import Line, Piece
 from ...text.units import DASH, duration_text, percent_text, window_text
 from ..charts.load_lanes import HOST_LANES, LOADS, gpu_lanes, host_lanes, process_lanes
-from ..charts.load_strips import FEW_LANES, MOST_ROWS, Lane, LoadStrips
+from ..charts.load_strips import FEW_LANES, MOST_ROWS, Lane, LoadStrips, mean_words
 from ..shared.windows import LONG_WINDOWS, WINDOWS, shortest_window, window_of_steps
 from ..shell.session import Session
 from ..widgets.bars import Meter
@@ -200,7 +200,7 @@ def loads(
         if devices
         else "Load of the host's cores and memory"
     )
-    return Charted(lanes, f"{what}, {window_text(window)}, mean at right")
+    return Charted(lanes, f"{what}, {window_text(window)}, {mean_words(lanes)}")
 
 
 def draw_loads(
