@@ -123,10 +123,10 @@ _LIGHT_PALETTE: Final = {
     "series4": "#7a2a88",
     "series5": "#768820",
     "series6": "#0f4a0a",
-    "load1": "#c3e5da",
-    "load2": "#8fcdb7",
-    "load3": "#55b394",
-    "load4": "#1f8f6a",
+    "load1": "#78bda4",
+    "load2": "#55a88b",
+    "load3": "#2f9272",
+    "load4": "#0c7a56",
     "badge": "bold #ffffff on #4c5661",
 }
 _COLOUR_BLIND_PALETTE: Final = {
@@ -346,7 +346,14 @@ MONOCHROME: Final = Glyphs(
         "warn": "!",
         "free": "·",
     },
-    lines=(("braille", "⣀"), ("•", "•"), ("+", "+"), ("×", "×"), ("o", "o"), ("=", "=")),
+    lines=(
+        ("braille", "⣀⣀"),
+        ("dashes", "⣀ ⣀"),
+        ("dots", "⡀⡀"),
+        ("long dashes", "⣀⣀⣀ ⣀"),
+        ("far dots", "⡀ ⡀"),
+        ("far dashes", "⣀   ⣀"),
+    ),
 )
 ASCII: Final = Glyphs(
     across="    -####",

@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from gpuscope.tui.charts.canvas import BRAILLE, Canvas
+from gpuscope.tui.charts.canvas import BRAILLE, DASHES, Canvas
 from gpuscope.tui.charts.plotext_adapter import MAX_RUNS, Axes, PlottedLine, draw, parse, runs_of
+from gpuscope.tui.theme import MONOCHROME
 
 FRAME = Axes(0.0, 60.0, 0.0, 100.0, [(0.0, "-60s"), (59.9, "now")], [(0.0, "0"), (100.0, "100")])
 HOSTILE = [None, math.nan, math.inf, -math.inf, 1e308, -1e308, 1e10, 5e-324, 0, 50, 100, -0.0]
@@ -138,9 +139,34 @@ def test_a_line_touches_every_column_between_its_ends(
     canvas.add(*places)
     drawn = ["".join(text for text, _ in row) for row in canvas.pieces("faint")]
     assert [len(row) for row in drawn] == [columns] * rows
-    fine = 2 if marker == BRAILLE else 1
     touched = {x for row in drawn for x, char in enumerate(row) if char != " "}
-    assert touched == set(range(min(places[0]) // fine, max(places[0]) // fine + 1))
+    assert touched == set(range(min(places[0]) // 2, max(places[0]) // 2 + 1))
+
+
+@pytest.mark.parametrize("marker", ["*", *DASHES])
+@pytest.mark.parametrize("rows", [2, 4, 7])
+def test_every_kind_of_line_has_one_value_in_one_row(marker: str, rows: int) -> None:
+    for value in range(0, 701, 14):
+        found = []
+        for kind in (BRAILLE, marker):
+            canvas = Canvas(20, rows)
+            canvas.begin("series1", kind)
+            canvas.add(*canvas.placed([0.0, 60.0], [value, value], 0, 60, 0, 700))
+            drawn = ["".join(text for text, _ in row) for row in canvas.pieces("faint")]
+            found.append([at for at, row in enumerate(drawn) if row.strip()])
+        assert found[0] == found[1]
+        assert len(found[0]) == 1
+
+
+def test_lines_without_colour_differ() -> None:
+    drawn = set()
+    for marker, _ in MONOCHROME.lines:
+        canvas = Canvas(20, 1)
+        canvas.begin("series1", marker)
+        canvas.add(*canvas.placed([0.0, 60.0], [0.0, 0.0], 0, 60, 0, 1))
+        drawn.add("".join(text for text, _ in canvas.pieces("faint")[0]))
+    assert len(drawn) == len(MONOCHROME.lines)
+    assert {marker for marker, _ in MONOCHROME.lines} == set(DASHES)
 
 
 def test_a_later_line_covers_the_cell_of_an_earlier_one() -> None:

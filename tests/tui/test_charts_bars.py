@@ -71,6 +71,19 @@ def test_what_was_not_read_is_a_texture_and_never_a_fill(glyphs: Glyphs, slim: b
     assert all((glyph == glyphs.sparse) is (style == "unread") for glyph, style in cells)
 
 
+def test_without_colour_small_amounts_differ_to_an_eighth_of_a_cell() -> None:
+    total = 5.52 * 1024
+    ends = [
+        plain(stacked_bar([(size, "allocated")], total, 26, MONOCHROME, slim=True)).rstrip("·")
+        for size in (1.5, 64, 218, 436)
+    ]
+    assert ends == ["▏", "▎", "█", "██"]
+    small = plain(stacked_bar([(64, "cached")], total, 26, MONOCHROME, slim=True))
+    assert small.startswith("▎·")
+    large = plain(stacked_bar([(1500, "cached")], total, 26, MONOCHROME, slim=True))
+    assert large.startswith("▒▒▒▒▒▒▒·"), "a pattern has whole cells"
+
+
 def test_zero_is_the_track_and_unknown_is_the_dotted_line() -> None:
     assert stacked_bar([(0, "allocated")], 140, 6) == [("▁▁▁▁▁▁", "free")]
     assert stacked_bar([(UNKNOWN, "allocated")], 140, 6) == [("┄┄┄┄┄┄", "muted")]

@@ -353,7 +353,7 @@ def test_events_steps_and_a_peak_are_drawn_where_there_is_room() -> None:
     assert "┬" in found[20][-4], "no row stands between the areas and their axis"
     assert found[20][-1].startswith("step")
     assert "╵120" in found[20][-1]
-    line = next(row for row, text_ in enumerate(found[20]) if "╌╌╌" in text_)
+    line = next(row for row, text_ in enumerate(found[20]) if "▔▔▔" in text_ or "▁▁▁" in text_)
     assert abs(line - (16 - 80 / 100 * 16)) <= 1, "at 80 of 100 GiB of 16 rows"
     assert not any("step" in row for row in found[8])
     assert any("▲" in row for row in found[8])
@@ -390,24 +390,43 @@ def test_a_peak_above_the_data_is_inside_the_axis() -> None:
             [layer], [n / 2 for n in range(121)], 60, 140 * GIB, peak=Peak(100.0 * GIB, "peak")
         )
         await pilot.pause()  # type: ignore[attr-defined]
-        assert "╌╌╌" in text(pilot.app)  # type: ignore[attr-defined]
+        assert any(line in text(pilot.app) for line in ("▔▔▔", "▁▁▁"))  # type: ignore[attr-defined]
 
     run(One, body, 60, 20)
 
 
-@pytest.mark.parametrize("glyphs", [UNICODE, MONOCHROME], ids=["colour", "monochrome"])
-def test_the_line_of_a_peak_runs_through_every_column_of_the_areas(glyphs: Glyphs) -> None:
-    layers = ("allocated", "cached")
-    tops = [*range(40), 72]  # of allocated, in eighths of a cell; the cache ends at 48
-    stacks = [tuple(zip((top, max(48 - top, 0)), layers, strict=True)) for top in tops]
-    for row in range(10):
-        drawn = _draw(stacks, 10, 10 * 8, glyphs)
-        _draw_line(drawn, row, glyphs)
-        assert {column[row][0] for column in drawn} == {glyphs.dashes}
-    drawn = _draw(stacks, 10, 10 * 8, UNICODE)
-    _draw_line(drawn, 2, UNICODE)  # from 16 to 24
-    grounds = [column[2][1].rsplit(" ", 1)[-1] for column in drawn]
-    assert (grounds[17], grounds[22], grounds[40]) == ("cached", "allocated", "allocated")
+LAYERS_BELOW = ("allocated", "cached")
+
+
+def of_a_peak(high: int, glyphs: Glyphs, tops: list[int]) -> list[list[tuple[str, str]]]:
+    """Columns with the line of a peak, by the tops of allocated in eighths; cached ends at 48."""
+    stacks = [tuple(zip((top, max(48 - top, 0)), LAYERS_BELOW, strict=True)) for top in tops]
+    drawn = _draw(stacks, 10, 10 * 8, glyphs)
+    _draw_line(drawn, high, glyphs)
+    return drawn
+
+
+@pytest.mark.parametrize("high", range(0, 80, 3))
+def test_the_line_of_a_peak_runs_through_every_column_at_the_nearer_edge(high: int) -> None:
+    for column in of_a_peak(high, UNICODE, [*range(40), 72]):
+        assert column[high // 8][0] == ("▁" if high % 8 < 4 else "▔")
+
+
+@pytest.mark.parametrize("high", range(80))
+def test_no_layer_stands_above_the_line_of_its_peak(high: int) -> None:
+    for top in range(high + 2):
+        (column,) = of_a_peak(high, UNICODE, [top])
+        line, row = column[high // 8], high // 8
+        assert all(spec.split(" ")[0] != "allocated" for _, spec in column[row + 1 :])
+        if line[0] == "▁":
+            assert line[1] != "selected on allocated", (high, top)
+
+
+def test_without_colour_the_line_of_a_peak_leaves_the_layers_to_be_seen() -> None:
+    drawn = of_a_peak(20, MONOCHROME, [40] * 10)
+    assert [column[2][0] for column in drawn] == ["╌", MONOCHROME.fill("allocated")] * 5
+    free = of_a_peak(70, MONOCHROME, [40] * 10)
+    assert {column[8][0] for column in free} == {"╌"}, "above the layers it is whole"
 
 
 def test_the_line_of_a_peak_says_nothing_of_the_time_for_which_nothing_is_known() -> None:
@@ -419,9 +438,9 @@ def test_the_line_of_a_peak_says_nothing_of_the_time_for_which_nothing_is_known(
         )
         await pilot.pause()  # type: ignore[attr-defined]
         rows = text(pilot.app).splitlines()  # type: ignore[attr-defined]
-        (line,) = (row for row in rows if "╌╌╌" in row)
+        (line,) = (row for row in rows if "▔▔▔" in row or "▁▁▁" in row)
         (unknown,) = (row for row in rows if "┄┄┄" in row)
-        assert line.rstrip(" │").rindex("╌") < unknown.index("┄")
+        assert len(line.rstrip(" │")) <= unknown.index("┄")
 
     run(One, body, 60, 20)
 

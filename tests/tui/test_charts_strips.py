@@ -99,7 +99,7 @@ def test_a_legend_says_how_many_it_left_out() -> None:
     assert texts == [
         "█ allocated  █ cached  █ other processes",
         "█ allocated █ cached █ other processes",
-        "█ allocated █ cached +1",
+        "█ allocated █ cached █ other process…",
         "█ allocated █ cached +1",
         "",
     ]

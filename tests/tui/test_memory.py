@@ -138,7 +138,7 @@ async def test_events_and_steps_stand_on_the_time_axis():
             < row.index("■")
         )
         assert "╵4120" in line_with(screen, "╵")
-        assert "╌╌╌╌" in screen
+        assert "▔▔▔▔" in screen or "▁▁▁▁" in screen
 
 
 @in_loop

@@ -11,11 +11,12 @@ from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 
 from gpuscope.store.replay import ReplaySource
-from gpuscope.store.view import History
+from gpuscope.store.view import History, TrainerView
 from gpuscope.text import styled
 from gpuscope.text.units import brief_duration_text
 from gpuscope.tui.app.app import GpuscopeApp
 from gpuscope.tui.charts.bins import Bins
+from gpuscope.tui.charts.legend import legend_of
 from gpuscope.tui.charts.load_strips import Lane, LoadStrips, binned, lane_rows
 from gpuscope.tui.charts.stacked import StackedChart
 from gpuscope.tui.device.device_screen import DeviceScreen
@@ -241,6 +242,23 @@ async def test_a_chart_names_the_layer_that_the_legend_of_the_devices_lacks():
             await until(pilot, "VRAM of GPU 5", "─ █ allocated █ cached █ outside torch █ other")
             chart = pilot.app.screen.query_one(StackedChart)
             assert styled.plain(chart._legend_lines(40, 7)[1]) == elsewhere
+
+
+def test_curves_of_several_jobs_have_short_names_and_all_of_them_stand_in_the_legend() -> None:
+    host, _ = views.seen(views.training())
+
+    def trainer(number: int, script: str) -> TrainerView:
+        old = host.trainers[0]
+        definition = replace(old.definition, script=script, job=f"job{number}", pid=number)
+        return replace(old, definition=definition)
+
+    several = [trainer(11, "/a/train.py"), trainer(12, "/a/plain.py"), trainer(13, "/b/train.py")]
+    shown = replace(host, trainers=tuple(several))
+    labels = [Charts._label(shown, one) for one in several]
+    assert labels == ["train.py (11)", "plain.py", "train.py (13)"]
+    legend = styled.plain(legend_of([("━", "series1", label) for label in labels], 38))
+    assert legend.count("━") == 3
+    assert "+" not in legend
 
 
 @in_loop

@@ -76,6 +76,14 @@ def test_graphics_have_a_contrast_of_3_on_every_surface(one: Theme) -> None:
             assert contrast(rgb(tokens.colour(token)), ground) >= 3, f"{token} on {name}"
 
 
+@pytest.mark.parametrize("one", OURS)
+def test_the_least_load_is_seen_on_the_ground_of_a_chart(one: Theme) -> None:
+    tokens = Tokens(one)
+    steps = [contrast(rgb(tokens.colour(load)), rgb(one.background)) for load in theme.LOADS]
+    assert steps[0] >= 2
+    assert steps == sorted(steps)
+
+
 # Viénot, Brettel and Mollon (1999): linear RGB as seen without long-wave (protan) or medium-wave
 # (deutan) cones.
 _BLIND = {

@@ -1,4 +1,4 @@
-"""Lines on a grid of cells: braille, two by four dots a cell, or one character a cell."""
+"""Lines on a grid of cells, two by four dots each, drawn in braille or as one character a cell."""
 
 from __future__ import annotations
 
@@ -9,6 +9,13 @@ from ...text.styled import Line, Piece, merged
 
 BRAILLE = "braille"
 """The marker that draws with dots."""
+DASHES = {
+    BRAILLE: (1, 1), "dashes": (4, 2), "long dashes": (8, 6), "dots": (2, 1),
+    "far dashes": (8, 2), "far dots": (4, 1),
+}  # fmt: skip
+"""Markers that draw with dots: of how many dots along the line how many are drawn. They stay where
+they are while the line moves.
+"""
 _DOTS = ((0x40, 0x80), (0x04, 0x20), (0x02, 0x10), (0x01, 0x08))
 """The bit of a dot in its character, by row from below and column."""
 _BLANK = 0x2800
@@ -28,15 +35,10 @@ class Canvas:
         self._token, self._marker = "", BRAILLE
         self._dots: dict[Place, int] = {}
 
-    @property
-    def _fine(self) -> Place:
-        """Return the numbers of dots across and up in a cell."""
-        return (2, 4) if self._marker == BRAILLE else (1, 1)
-
     def begin(self, token: str, marker: str) -> None:
         """Begin the next line, in the colour of ``token``.
 
-        ``marker`` is :data:`BRAILLE` or a character.
+        ``marker`` is one of :data:`DASHES` or a character.
         """
         self._settle()
         self._token, self._marker = token, marker
@@ -54,10 +56,9 @@ class Canvas:
 
         All of them are within the limits, and finite.
         """
-        across, up = self._fine
         x_dots, y_dots = (
-            (self.columns * across - 1) / (x_high - x_low),
-            (self.rows * up - 1) / (y_high - y_low),
+            (self.columns * 2 - 1) / (x_high - x_low),
+            (self.rows * 4 - 1) / (y_high - y_low),
         )
         # rounded first: 9.99999999 is 10
         return (
@@ -67,23 +68,21 @@ class Canvas:
 
     def add(self, xs: Sequence[int], ys: Sequence[int]) -> None:
         """Add an unbroken stretch of the line, through these dots."""
-        across, up = self._fine
-        dots, plain = self._dots, (across, up) == (1, 1)
+        dots, (every, drawn) = self._dots, DASHES.get(self._marker, (1, 1))
         lines = zip(xs, ys, [*xs[1:], *xs[-1:]], [*ys[1:], *ys[-1:]], strict=True)
         for x, y, x_next, y_next in lines:
-            steps = max(abs(x_next - x), abs(y_next - y), 1)
+            across, up = abs(x_next - x), abs(y_next - y)
+            steps = max(across, up, 1)
             x_step, y_step = (x_next - x) / steps, (y_next - y) / steps
             for step in range(steps):
                 at_x, at_y = int(x + step * x_step), int(y + step * y_step)
-                if plain:
-                    dots[at_x, at_y] = 1
-                else:
+                if (at_x if across >= up else at_y) % every < drawn:
                     cell = at_x >> 1, at_y >> 2
                     dots[cell] = dots.get(cell, 0) | _DOTS[at_y & 3][at_x & 1]
 
     def _settle(self) -> None:
         """End the line, whose cells then cover what was drawn there before."""
-        dotted = self._marker == BRAILLE
+        dotted = self._marker in DASHES
         for place, bits in self._dots.items():
             self._cells[place] = (chr(_BLANK | bits) if dotted else self._marker, self._token)
         self._dots = {}

@@ -10,11 +10,14 @@ from collections.abc import Sequence
 
 from ...text.styled import Line
 from ...text.width import cells as text_cells
+from ...text.width import cut
 
 Entries = Sequence[tuple[str, str, str]]
 """(glyph, token, label) of each colour."""
 LEAST_ROWS = 8
 """A chart with fewer rows than this has no row to spare for its legend."""
+LEAST_LABEL = 8
+"""Cells to which the label of an entry may be cut."""
 
 
 def legend_lines(
@@ -46,14 +49,17 @@ def legend_of(
 ) -> Line:
     """Return the pieces of a legend that fit into ``cells`` cells.
 
-    Those left out, the lightest or the last ones, are counted at its end; with ``elsewhere`` that
-    stands in place of a part.
+    Names are cut before entries are left out, unless these have ``weights``. Those left out, the
+    lightest or the last ones, are counted at its end; with ``elsewhere`` that stands in place of a
+    part.
     """
     for gap in (2, 1):
         if _cells(entries, gap) <= cells:
             return _join(entries, gap)
     if elsewhere:
         return [(elsewhere, "muted")] if text_cells(elsewhere) <= cells else []
+    if not weights and (brief := _abbreviated(entries, cells)):
+        return _join(brief, 1)
     kept = list(range(len(entries)))
     while len(kept) > 1:
         kept.remove(min(reversed(kept), key=lambda at: weights[at] if weights else -at))
@@ -64,6 +70,16 @@ def legend_of(
         if sum(text_cells(text) for text, _ in pieces) <= cells:
             return pieces
     return []
+
+
+def _abbreviated(entries: Entries, cells: int) -> Entries:
+    """Return all entries with the longest labels cut, none where that leaves too little of them."""
+    longest = max((text_cells(label) for _, _, label in entries), default=0)
+    for most in range(longest - 1, LEAST_LABEL - 1, -1):
+        brief = [(glyph, token, cut(label, most)) for glyph, token, label in entries]
+        if _cells(brief, 1) <= cells:
+            return brief
+    return ()
 
 
 def _join(entries: Entries, gap: int) -> Line:

@@ -151,7 +151,8 @@ class StackedChart(TimedChart):
         if capacity and self._warns and most > capacity * NEARLY_FULL:
             glyph = glyphs.patterns.get(WARNING, glyphs.up[8])
             entries.append((glyph, WARNING, f"above {percent_text(NEARLY_FULL)}"))
-        entries += [(glyphs.dashes, "text", peak.label)] if peak and most else []
+        line = glyphs.dashes if in_whole_cells(glyphs) else glyphs.high
+        entries += [(line, "text", peak.label)] if peak and most else []
         self._low_legend = tuple(entries)
         if len(drawn) > 1:
             one_for_all = (glyphs.fill(TOTAL), TOTAL, self.WHOLE)
@@ -218,8 +219,8 @@ class StackedChart(TimedChart):
         else:  # 0 is the lower edge, and the tick of the top is in the middle of the highest row
             columns = _draw(stacks, rows, top * rows / (rows - 0.5), tokens.glyphs, warned)
         if self._peak is not None and 0 < self._peak.value <= top:
-            line = max(math.ceil(self._peak.value / top * rows - 0.5) - 1, 0)
-            _draw_line(columns, line, tokens.glyphs)
+            high = self._peak.value / top * rows * 8 - (HALF if axis else 0)
+            _draw_line(columns, max(math.ceil(high) - 1, 0), tokens.glyphs)
         lines = []
         if courses:
             now = self._now if self._now is not None else self._seconds[-1]
@@ -424,22 +425,30 @@ def _warn_beyond(stack: Stack, limit: float) -> Stack:
     return (*kept, (total - limit, WARNING))
 
 
-def _draw_line(columns: list[Line], row: int, glyphs: Glyphs) -> None:
-    """A line across all columns of which something is known.
+def _draw_line(columns: list[Line], high: int, glyphs: Glyphs) -> None:
+    """A line across all columns of which something is known, ``high`` eighths above the axis.
 
-    In a cell with two layers it stands on the one that has more of the cell.
+    It is at the edge of a cell that is nearer, so that no layer below it seems to pass it. Without
+    parts of cells it leaves every other cell to the layer.
     """
+    row, low = high // 8, high % 8 < HALF
     for place, column in enumerate(columns):
         glyph, spec = column[row]
         if column[0][0] == glyphs.unknown:
             continue
         if glyph == glyphs.bar and place % BAR_CELLS:
             continue  # between two of these the top of the layer is still seen
-        style = "text"
-        if glyph in glyphs.up and glyph not in glyphs.patterns.values():
-            ground = spec.split(" on ")[glyphs.up.index(glyph) < HALF :][:1]
-            style = f"selected on {ground[0]}" if ground and glyph != " " else "faint"
-        columns[place] = [*column[:row], (glyphs.dashes, style), *column[row + 1 :]]
+        line, style = glyphs.up[1] if low else glyphs.high, "text"
+        if in_whole_cells(glyphs):
+            if place % 2 and glyph != " ":
+                continue
+            line = glyphs.dashes
+        elif glyph in glyphs.up[1:]:
+            filled, names = glyphs.up.index(glyph), spec.split(" on ")
+            below = filled >= HALF and not low if len(names) > 1 else filled >= HALF + low
+            ground = names[0] if below else names[1] if len(names) > 1 else ""
+            style = f"selected on {ground}" if ground else "text"
+        columns[place] = [*column[:row], (line, style), *column[row + 1 :]]
 
 
 def _edges(stack: Stack, scale: float, most: int, hidden: int = 0) -> Edges:

@@ -393,7 +393,9 @@ class Charts(Vertical):
         jobs = {t.definition.job for t in host.trainers if t.gone is None}
         if len(jobs) == 1 and trainer.definition.rank is not None:
             return name_of(trainer)
-        return f"{short_script(trainer.definition.script)} ({trainer.definition.pid})"
+        name = short_script(trainer.definition.script)
+        names = [short_script(t.definition.script) for t in host.trainers if t.gone is None]
+        return f"{name} ({trainer.definition.pid})" if names.count(name) > 1 else name
 
     @staticmethod
     def _drawn_trainers(host: HostView) -> list[TrainerView]:

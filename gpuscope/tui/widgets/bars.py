@@ -114,7 +114,22 @@ def _slim_cells(
         else:
             glyph = glyphs.half if cell * 2 + 1 == halves else glyphs.bar
             cells.append((glyph, token))
+    if len(parts) == 1 and tokens[0] in glyphs.patterns and len(cells) <= warn_at:
+        cells = _ended(cells, full * width * 8, glyphs)
     return cells + [rest] * (width - len(cells))
+
+
+def _ended(cells: Line, eighths: float, glyphs: Glyphs) -> Line:
+    """Return a bar of one pattern that ends to an eighth of a cell, as far as it can be drawn.
+
+    A pattern fills whole cells, so that all small amounts would look like a cell of it.
+    """
+    token = cells[0][1]
+    whole, rest = divmod(max(round(eighths), 1), 8)
+    solid = glyphs.fill(token) == glyphs.across[-1]
+    if rest == 0 or (whole and not solid):
+        return cells
+    return [(glyphs.across[-1], token)] * whole + [(glyphs.across[rest], token)]
 
 
 def _share_out(sizes: Sequence[float], cells: int) -> list[int]:
