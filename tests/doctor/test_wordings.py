@@ -11,7 +11,7 @@ from gpuscope.checked_rows import TableError
 from gpuscope.doctor import table, wordings
 from gpuscope.doctor.wordings import Wordings
 
-ROOMS = ("live", "postmortem", "environment", "script", "dead")
+ROOMS = ("live", "postmortem", "environment", "script", "dead", "messages")
 FIX = '[[fix]]\nid = "look"\ntitle = "Look at {pid}"\neffect = "{gain} less"\n'
 FINDING = (
     '[[finding]]\nid = "x.y"\npitfall = "shm-size"\ntitle = "{held} of {gpu}"\nfixes = ["look"]\n'
