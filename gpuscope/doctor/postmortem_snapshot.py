@@ -55,12 +55,13 @@ def examine(path: Path) -> Report:
     try:
         limit, timeout = for_files(str(path))
         with open_snapshot(path, limit, timeout, TOP) as reading:
-            return _judge(reading, name)
+            return judge(reading, name)
     except SnapshotError as error:
         return Report(problems=(f"{name}: {error.what}",))
 
 
-def _judge(reading: Reading, name: str) -> Report:
+def judge(reading: Reading, name: str) -> Report:
+    """Return the findings of a file that is open already."""
     summary = reading.summary
     found: list[Finding | Abstained] = []
     failed = False

@@ -197,13 +197,18 @@ def rows_of_totals(totals: Totals) -> list[tuple[str, int, str, str]]:
     return [row for row in rows if row[1] or row[0] in ("reserved", "allocated")]
 
 
-def fragmentation_lines(device: SnapshotDevice, width: int, glyphs: Charset = BLOCKS) -> list[Line]:
-    """Draw the map of the default pool, then of the private ones, and the largest free run."""
+def fragmentation_lines(
+    device: SnapshotDevice, width: int, glyphs: Charset = BLOCKS, rows: int = MAP_ROWS
+) -> list[Line]:
+    """Draw the map of the default pool, then of the private ones, and the largest free run.
+
+    The map of the default pool has about ``rows`` rows.
+    """
     found = device.fragmentation
     lines: list[Line] = []
     for private, title in ((False, ""), (True, "private pools")):
         chosen = [segment for segment in device.segments if segment.private is private]
-        drawn, scale = flow_map(chosen, width, MAP_ROWS // 3 if private else MAP_ROWS, glyphs)
+        drawn, scale = flow_map(chosen, width, max(1, rows // 3) if private else rows, glyphs)
         if drawn:
             lines += ([[(title, "muted")]] if title else []) + drawn
             legend = [

@@ -22,7 +22,6 @@ import gpuscope.tui
 from gpuscope.store.remote import NOT_ANSWERED
 from gpuscope.tui.app.help_screen import HelpScreen
 from gpuscope.tui.app.tabs import TABS
-from gpuscope.tui.memory.snapshot_screen import VIEWS, SnapshotScreen
 from gpuscope.tui.processes.columns_dialog import ColumnDialog
 from gpuscope.tui.processes.process_screen import ProcessScreen
 from gpuscope.tui.shell.action_availability import LIVE
@@ -38,6 +37,7 @@ from gpuscope.tui.shell.keymap import (
     shown_whole,
 )
 from gpuscope.tui.shell.screen_keys import BY_TEXTUAL, KEYS, TITLES
+from gpuscope.tui.snapshot.screen import VIEWS, SnapshotScreen
 from gpuscope.tui.widgets.table import LiveTable
 from tests.fakes import jobs, views
 from tests.fakes.cases import each

@@ -11,10 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from gpuscope.doctor import postmortem_snapshot
+from gpuscope.doctor.report import finish
+from gpuscope.doctor.table import load
 from gpuscope.snapshot.model import FULL_CELL
+from gpuscope.snapshot.reader import open_snapshot
+from gpuscope.text import styled
 from gpuscope.tui.app.file_app import FileApp
 from gpuscope.tui.charts.moments import Band, MomentChart
-from gpuscope.tui.memory.snapshot_rows import MapBar
+from gpuscope.tui.snapshot.first_page import what_to_do
+from gpuscope.tui.snapshot.rows import MapBar
 from gpuscope.tui.theme import ASCII, THEMES, UNICODE, Tokens
 from tests.snapshot import synthetic
 from tests.tui.pilot import in_loop, until
@@ -68,6 +74,59 @@ async def test_a_file_of_a_failure_says_first_what_was_asked_for_and_why_it_fail
         chart = await until(pilot, "Allocated over the last 69 events", "0 B ┼")
         marks = next(line for line in chart.splitlines() if "0 B ┼" in line)
         assert marks.rstrip(" │").endswith("▲"), "the failure is at the right edge"
+
+
+FAILING = Path(__file__).parents[2] / "demos" / "snapshots" / "failing.pickle.gz"
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
+@in_loop
+async def test_the_first_page_of_a_failure_says_what_to_do_and_where_the_rest_is(size):
+    app = FileApp(FAILING)
+    async with app.run_test(size=size) as pilot:
+        copied: list[str] = []
+        app.copy_to_clipboard = copied.append  # type: ignore[method-assign]
+        screen = await until(
+            pilot,
+            "Findings: what to do",
+            "With expandable_segments:True the same requests would have fit",
+            "PYTORCH_ALLOC_CONF=expandable_segments:True",
+            "gpuscope doctor ",
+            "live  ▁ free",
+        )
+        assert screen.index("out of memory:") < screen.index("Findings") < screen.index("SEGMENT")
+        beside = size[0] >= 120
+        assert ("it fits with 249 MiB" in " ".join(screen.split())) == beside
+        assert ("one scale" in screen) == ("Who holds most" in screen) == beside
+        if beside:
+            blank = [line for line in screen.splitlines() if not line.strip(" │")]
+            assert len(blank) < 8, "the page is used"
+        await pilot.press("y")
+        await until(pilot, "copied, and written to ")
+        assert copied == ["PYTORCH_ALLOC_CONF=expandable_segments:True\n"]
+        await pilot.press("3")
+        await until(pilot, "Sizes of the blocks", absent="what to do")
+        await pilot.press("1")
+        await until(pilot, "Findings: what to do", "SEGMENT")
+
+
+def test_only_whole_sentences_are_shown_where_rows_are_few():
+    with open_snapshot(FAILING) as reading:
+        report = finish(postmortem_snapshot.judge(reading, FAILING.name), load())
+    for rows in range(6, 20):
+        lines = what_to_do(report, load(), FAILING, UNICODE, 76, rows)
+        assert len(lines) <= rows
+        told = " ".join(styled.plain(line) for line in lines)
+        assert ("gain " in told) == ("than was needed" in told)
+        assert "gpuscope doctor" in styled.plain(lines[-1]) or FAILING.name in told
+
+
+@in_loop
+async def test_a_file_without_a_fault_has_no_findings(folder):
+    app = FileApp(folder / "new.pickle")
+    async with app.run_test(size=SIZE) as pilot:
+        await until(pilot, "All segments to one scale", "Who holds most", "live blocks by size")
+        await until(pilot, "cell = 2.00 MiB", absent="what to do")
 
 
 @in_loop
@@ -166,7 +225,7 @@ def test_a_bad_file_is_a_sentence_never_a_dead_screen(kind, tmp_path):
 
 @in_loop
 async def test_leaving_while_it_reads_kills_the_child(tmp_path, monkeypatch):
-    from gpuscope.tui.memory import snapshot_screen as screen
+    from gpuscope.tui.snapshot import screen
 
     readings = []
     original = screen.SnapshotScreen._keep

@@ -38,7 +38,7 @@ PLACES: dict[str, ScreenPlace] = {
     "process": ScreenPlace("processes.one_process_screen", "OneProcessScreen"),
     "pid": ScreenPlace("app.navigation", "of_process"),
     "processes": ScreenPlace("processes.process_screen", "ProcessScreen"),
-    "snapshot": ScreenPlace("memory.snapshot_screen", "SnapshotScreen", with_session=False),
+    "snapshot": ScreenPlace("snapshot.screen", "SnapshotScreen", with_session=False),
     "profile": ScreenPlace("trainer.profile_screen", "ProfileScreen"),
     # What is asked of a trainer, a process or a device.
     "act": ScreenPlace("trainer.action_dialog", "ActDialog"),

@@ -391,13 +391,16 @@ def fix_lines(
                 (" " * own, token),
                 *line,
             ]
-    ends = [(key_of("signal", screen), "bold accent"), (": end it, asks first", "muted")]
+
+    def ends() -> Line:  # asked for only where there is a process to end
+        return [(key_of("signal", screen), "bold accent"), (": end it, asks first", "muted")]
+
     if (stacks := STACKS.fullmatch(fix.command)) is not None:
         shows = f": the stacks of pid {stacks[1]}   "
-        yield [indent, (key_of("stacks", screen), "bold accent"), (shows, "muted"), *ends]
+        yield [indent, (key_of("stacks", screen), "bold accent"), (shows, "muted"), *ends()]
         return
     for text in filter(None, (fix.environment, fix.command)):
-        key = [("   ", "text"), *ends] if screen and text.startswith(KILL) else []
+        key = [("   ", "text"), *ends()] if screen and text.startswith(KILL) else []
         for number, line in enumerate(styled.wrap([(text, "accent")], room)):
             yield [indent, *([("  ", "text")] if number else []), *line, *key]
 

@@ -1,4 +1,1 @@
-"""The Memory tab says where every byte of a device is, and what would need fewer.
-
-Snapshots of the allocator belong to it.
-"""
+"""The Memory tab says where every byte of a device is, and what would need fewer."""

@@ -295,6 +295,7 @@ KEYS: dict[str, tuple[Key, ...]] = {
             "1–5",
         ),
         one("v,tab", "next_view", "View", "the view after this one"),
+        one("y", "copy", "Copy", "the first command of the fix", 25, when="finding"),
         one(
             "enter",
             "select",

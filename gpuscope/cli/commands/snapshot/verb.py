@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -246,7 +247,10 @@ def _report(
                 else report.between_lines(one, width, glyphs)
             )
         return lines
-    return report.summary_lines(summary, width, glyphs, args.device)
+    doctor = f"gpuscope doctor {shlex.quote(args.target)}"
+    following: Line = [("Next: ", "muted"), (doctor, "accent")]
+    following += [("    what is wrong in it, and the fix", "muted")]
+    return [*report.summary_lines(summary, width, glyphs, args.device), [], following]
 
 
 def _what_if(summary: Summary, replayed: list[snapshot_what_if.Answer]) -> list[Line]:

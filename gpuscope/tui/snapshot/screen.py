@@ -7,19 +7,19 @@ stands still, and leaving kills the child.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Coroutine, Iterable, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
+from textual.containers import Horizontal, Vertical
 
-from ...paths import data_folder
+from ...doctor.finding import Pitfall, Report
 from ...report.content import Chapter
 from ...snapshot.model import At, DeviceDiff, Diff, DiffRow, SnapshotDevice, StackRow, Summary
 from ...snapshot.reader import Reading, SnapshotError, open_snapshot
 from ...text import styled
-from ...text.clock import DATE_AND_SECOND, clock_text
 from ...text.styled import Line
 from ...text.units import bytes_text, count_text, duration_text, percent_text
 from ..charts.moments import MomentChart
@@ -29,7 +29,9 @@ from ..widgets.pane import set_title
 from ..widgets.table import Column, LiveTable, TableRow
 from ..widgets.text import Lines
 from ..widgets.text_dialog import TextDialog
-from . import snapshot_rows as draw
+from . import rows as draw
+from .files import FILE_COLUMNS, file_row, neighbours
+from .first_page import largest_lines, map_lines, what_to_do
 
 VIEWS = {
     "map": "1 Map",
@@ -45,13 +47,13 @@ COLUMNS: dict[str, Sequence[Column]] = {
     "time": draw.STACK_COLUMNS,
     "diff": draw.DIFF_COLUMNS,
 }
-FILE_COLUMNS = (
-    Column("name", f"COMPARE WITH ({key_of('select', 'LiveTable')})", 20, flex=1),
-    Column("size", "SIZE", 9, align="right"),
-    Column("when", "TAKEN", 19, priority=1),
-)
 TOP = 100
-MOST_FILES = 200
+HEAD_ROWS, LEAST_CURE_ROWS = 4, 6
+"""Rows of the head, the footer and a border; and those of the findings in a low terminal."""
+SEGMENT_ROWS, MOST_SEGMENTS = 3, 8
+"""Rows of the list of segments besides them, and that it has in a low terminal."""
+BESIDE_CELLS, BESIDE_ROWS = 110, 16
+"""From this width and so many rows on the largest stand beside the segments."""
 SETTLE_SECONDS = 0.15
 """A moment is asked for once the cursor has stood so long."""
 
@@ -65,7 +67,10 @@ class SnapshotScreen(FullScreen):
     DEFAULT_CSS = """
     SnapshotScreen #about { height: auto; max-height: 40%; }
     SnapshotScreen #moments { height: 40%; max-height: 14; display: none; }
-    SnapshotScreen #rows { height: 1fr; }
+    SnapshotScreen #cure { height: auto; }
+    SnapshotScreen #map { height: 1fr; }
+    SnapshotScreen #page, SnapshotScreen #rows { height: 1fr; }
+    SnapshotScreen #largest { width: 45%; height: 100%; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("SnapshotScreen")]
 
@@ -87,6 +92,11 @@ class SnapshotScreen(FullScreen):
         self._rows = LiveTable(
             draw.SEGMENT_COLUMNS, empty="reading", gap=1, id="rows", classes="panel"
         )
+        self._cure = Lines(id="cure", classes="panel")
+        self._map = Lines(id="map", classes="panel")
+        self._largest = Lines(id="largest", classes="panel")
+        self._report = Report()
+        self._table: Mapping[str, Pitfall] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._settling: asyncio.TimerHandle | None = None
         self._left = False
@@ -94,9 +104,17 @@ class SnapshotScreen(FullScreen):
     def compose(self) -> ComposeResult:
         self._about.border_title = "Snapshot"
         yield self.head
+        self._cure.border_title = "Findings: what to do"
+        self._map.border_title = "All segments to one scale"
+        self._largest.border_title = "Who holds most"
         yield self._about
+        yield self._cure
         yield self._chart
-        yield self._rows
+        with Horizontal(id="page"):
+            with Vertical():
+                yield self._rows
+                yield self._map
+            yield self._largest
         yield self.foot
 
     def on_mount(self) -> None:
@@ -134,6 +152,24 @@ class SnapshotScreen(FullScreen):
         except SnapshotError as error:
             self._problem = error.what
         self._ticker.stop()
+        self._show()
+        if self._summary is not None:
+            await self._judge()
+
+    async def _judge(self) -> None:
+        """Ask the doctor what is wrong in the file, which may replay its history."""
+        from ...doctor import postmortem_snapshot, report, table
+
+        assert self._reading is not None
+        try:
+            found = await asyncio.to_thread(
+                postmortem_snapshot.judge, self._reading, self.path.name
+            )
+            self._table = table.load()
+        except (SnapshotError, table.TableError) as error:
+            self._report = Report(problems=(f"not judged: {error}",))
+        else:
+            self._report = report.finish(found, self._table)
         self._show()
 
     def _keep(self, reading: Reading) -> None:
@@ -173,10 +209,9 @@ class SnapshotScreen(FullScreen):
 
     def chapters(self) -> list[Chapter]:
         """Return what a report has of this snapshot."""
-        from ...doctor.finding import Report
         from ...report.snapshot import chapter
 
-        return [chapter(self._summary, Report(), self.path.name)] if self._summary else []
+        return [chapter(self._summary, self._report, self.path.name)] if self._summary else []
 
     # ── drawing ──
 
@@ -189,19 +224,48 @@ class SnapshotScreen(FullScreen):
         if not self.is_mounted:
             return
         self.say_head([("Snapshot  ", "bold accent"), *named_path(self.path)])
-        self.say_own_keys()
         cells = max(30, self._about.size.width or 76)
         self._about.show(styled.hang_lines(self._head_lines(), cells))
         device = self._device
         self._chart.display = self._view == "time" and device is not None
+        self._show_first_page(device if self._view == "map" else None)
+        self.say_own_keys()
         if device is not None:
             self._show_view(device)
         elif self._summary is not None or self._problem:
             self._rows.show([])
             self._rows.show_empty("nothing to show")
 
+    def _show_first_page(self, device: SnapshotDevice | None) -> None:
+        """Show what to do, the map to scale and who holds most, as far as there is room."""
+        wide, high = self.app.size
+        glyphs, about = self._cure.tokens.glyphs, self._about.rows + HEAD_ROWS
+        cure: list[Line] = []
+        if device is not None and self._report.findings:
+            room = max(LEAST_CURE_ROWS, (high - about) // 2)
+            cure = what_to_do(self._report, self._table, self.path, glyphs, wide - 4, room)
+        left = high - about - (len(cure) + 2 if cure else 0)
+        beside = device is not None and wide >= BESIDE_CELLS and left >= BESIDE_ROWS
+        drawn: list[Line] = []
+        segments = 0
+        if device is not None and beside:
+            own = wide * 45 // 100
+            segments = min(len(device.segments) + SEGMENT_ROWS, max(MOST_SEGMENTS, left // 2))
+            drawn = map_lines(device, glyphs, wide - own - 4, left - segments - 2)
+            self._largest.show(largest_lines(device, glyphs, own - 4, left - 2))
+        # segments that leave room give it to their map, which is one block otherwise
+        self._rows.styles.height = segments if drawn else "1fr"
+        glance = f"{glyphs.up[draw.MAP_EIGHTHS]} live  {glyphs.track} free · each at full width"
+        self._rows.border_subtitle = glance if device is not None and device.segments else ""
+        for panel, lines in ((self._cure, cure), (self._map, drawn)):
+            panel.display = bool(lines)
+            panel.show(lines)
+        self._largest.display = beside
+
     def key_states(self) -> Collection[str]:
         states = {self._view}
+        if self._cure.display:
+            states.add("finding")
         if self._view == "diff":
             states.add("files" if self._diff is None else "compared")
         if states & {"stacks", "time", "compared"}:
@@ -314,7 +378,7 @@ class SnapshotScreen(FullScreen):
         found = self._diff_of(device)
         if self._diff is None or found is None:
             self._files = self._files or neighbours(self.path)
-            rows = [_file_row(path) for path in self._files]
+            rows = [file_row(path) for path in self._files]
             return rows, self._busy or "Compare with an older snapshot", FILE_COLUMNS
         return (
             draw.diff_rows(found),
@@ -327,6 +391,18 @@ class SnapshotScreen(FullScreen):
         return next((found for found in devices if found.device == device.device), None)
 
     # ── keys ──
+
+    def action_copy(self) -> None:
+        """Copy the marked step of the first finding."""
+        from ...doctor.steps import marked_step, paste_of, steps_of
+        from ..terminal.copying import copy_text
+
+        finding = self._report.findings[0] if self._report.findings else None
+        mark = marked_step(finding, True) if finding is not None else None
+        if finding is None or mark is None:
+            self.tell("copy: this fix has no line that runs as it stands")
+        else:
+            copy_text(self.app, self.tell, paste_of(steps_of(finding, True)[mark]) + "\n")
 
     def action_view(self, name: str) -> None:
         """Another view."""
@@ -422,29 +498,3 @@ class StackDialog(TextDialog):
 
     def text(self) -> Iterable[Line]:
         return draw.stack_text(self._row)
-
-
-def neighbours(path: Path) -> list[Path]:
-    """Other snapshots beside this one and in our data folder, the newest first."""
-    found: dict[Path, float] = {}
-    for folder in (path.parent, data_folder() / "snapshots"):
-        try:
-            for other in folder.iterdir():
-                if (
-                    other.suffix in (".pickle", ".pkl", ".gz")
-                    and other.is_file()
-                    and not other.samefile(path)
-                ):
-                    found[other.resolve()] = other.stat().st_mtime
-        except OSError:
-            continue
-    return sorted(found, key=lambda other: -found[other])[:MOST_FILES]
-
-
-def _file_row(path: Path) -> TableRow:
-    try:
-        status = path.stat()
-        size, when = bytes_text(status.st_size), clock_text(status.st_mtime, DATE_AND_SECOND)
-    except OSError:
-        size, when = "–", "–"
-    return TableRow(str(path), {"name": named_path(path), "size": size, "when": [(when, "muted")]})
