@@ -67,6 +67,6 @@ def _missed_notes(then: AllocView) -> list[str]:
     if most is None or found is None or most - found < WORTH_SAYING_BYTES:
         return []
     return [
-        f"torch's own peak since the start is {bytes_text(most - found)} higher than what was "
-        "read here"
+        f"the true peak since the start was {bytes_text(most - found)} higher: between two "
+        "readings, or before the first"
     ]

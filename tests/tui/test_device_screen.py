@@ -66,7 +66,7 @@ async def test_enter_opens_it_and_keys_work():
             "NV18 GPU 1-3 · SYS GPU 4-7",
             "18 of 18 links up",
             "26 °C to slowdown",
-            "no errors:",
+            "PCIe replays: 0",
             "VBIOS 96.00.A5.00.01",
             "cuda:0",
             "NUMA node 0 · cores 0-23,48-71",
@@ -225,8 +225,8 @@ def test_health_names_the_code_and_what_to_do():
 @pytest.mark.parametrize(
     ("count", "last", "said"),
     [
-        (0, 0, "no errors:"),
-        (0, None, "no errors:"),
+        (0, 0, ": 0"),
+        (0, None, ": 0"),
         (None, None, "unreported:"),
         (2, None, "2 since gpuscope started"),
     ],

@@ -29,7 +29,7 @@ def test_each_key_of_the_registry_acts_on_a_tab_or_says_where_it_does(tab):
     for key in set(EVERY) - here:
         said = elsewhere(key, tab=tab)
         used = any(key in action.keys for action in ACTIONS) or key in TOLD_IN_PLACES
-        assert (said.endswith(", not here")) == used, (key, said)
+        assert (") works on " in said) == used, (key, said)
         assert BY_NAME["help"].keys[0] == "question_mark"
         assert used or "? shows" in said
 
@@ -44,8 +44,8 @@ def test_each_key_of_the_registry_acts_on_a_screen_or_says_where_it_does(name):
 
 
 def test_a_sentence_names_the_key_that_leads_to_the_place():
-    assert elsewhere("c", tab="log").startswith("c is Counters on Memory (2)")
-    assert "Tree on Processes (P)" in elsewhere("T", tab="overview")
+    assert elsewhere("c", tab="log").startswith("c (Counters) works on Memory (2)")
+    assert "T (Tree) works on Processes (P)" in elsewhere("T", tab="overview")
     assert elsewhere("f2", tab="log").startswith("f2 does nothing here")
 
 
@@ -72,11 +72,11 @@ async def test_a_dialog_answers_in_the_last_line_and_the_next_key_acts():
         await pilot.press("P")
         await until(pilot, "RSS GiB")
         await pilot.press("m")
-        await until(pilot, "Modules on Memory (2)")
+        await until(pilot, "(Modules) works on Memory (2)")
         await pilot.press("c")
         await until(pilot, "Columns")
         await pilot.press("z")
-        await until(pilot, "z is Zoom", ", not here")
+        await until(pilot, "z (Zoom) works on")
 
 
 @in_loop
@@ -85,10 +85,10 @@ async def test_what_is_said_about_a_key_goes_with_the_next_key():
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "Devices")
         await pilot.press("c")
-        await until(pilot, "Counters on Memory (2)")
+        await until(pilot, "(Counters) works on Memory (2)")
         assert "Enter Details" in text(app).splitlines()[-1], "a notice leaves keys their room"
         await pilot.press("2")
-        await until(pilot, "Where the bytes are", absent="Counters on Memory (2)")
+        await until(pilot, "Where the bytes are", absent="(Counters) works on Memory (2)")
         assert not any("Counters" in notice.text for notice in app.session.notices.all)
 
 
@@ -126,13 +126,13 @@ async def test_what_a_key_says_goes_with_the_next_key():
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, "Devices")
         await pilot.press("c")
-        await until(pilot, "Counters on Memory (2)")
+        await until(pilot, "(Counters) works on Memory (2)")
         await pilot.press("j")
-        await until(pilot, "Enter Details", absent="Counters on Memory (2)")
+        await until(pilot, "Enter Details", absent="(Counters) works on Memory (2)")
         await pilot.press("P", "m")
-        await until(pilot, "m is Modules")
+        await until(pilot, "m (Modules)")
         await pilot.press("j")
-        await until(pilot, "Enter Details", absent="m is Modules")
+        await until(pilot, "Enter Details", absent="m (Modules)")
 
 
 def test_a_hint_is_not_kept():

@@ -54,7 +54,7 @@ def test_its_share_stands_beside_that_of_the_device():
     said = flat(words.use_lines(host, process, 120))
     assert said.startswith("GPU 2")
     assert "21.6 GiB" in said
-    assert "SM 7 % of the time; the GPU 8" in said
+    assert "this process 7 %, whole GPU 8" in said
 
 
 def test_idle_is_said_only_where_it_is_known():
@@ -77,7 +77,7 @@ def test_what_cuda_calls_the_gpus():
     assert "it sees no GPU" in flat(words.order_lines(host, process, {"CUDA_VISIBLE_DEVICES": ""}))
     trainer = next(p for p in host.processes if p.definition.pid == 48215)
     said = flat(words.order_lines(host, trainer, {"CUDA_VISIBLE_DEVICES": "7"}))
-    assert said.splitlines()[0] == "its probe says"
+    assert said.splitlines()[0] == "from the probe"
     assert said.splitlines()[1].split()[:3] == ["cuda:2", "GPU", "2"], (
         "what torch sees outweighs the environment"
     )
@@ -115,7 +115,7 @@ async def test_keys_zoom_charts_and_all_readings():
             "CPU % of one core",
             "RSS GiB",
             "cuda:0",
-            "SM 7 %",
+            "this process 7 %",
         )
         await pilot.press("minus")
         await until(pilot, "SM %, 5 min")
@@ -188,7 +188,7 @@ async def test_a_small_terminal_has_all_of_a_training_with_a_chart_on_one_page()
         await pilot.press("P", "j", "enter")
         screen = await until(pilot, "Process 48213", "torch now", "GPU memory GiB, 15 s", "━ GPU 0")
         assert "4,003 of 20,000 · 4h left · loss 2.000" in screen
-        assert "CUDA's numbers" not in screen, "the line of the GPU has them"
+        assert "CUDA device numbers" not in screen, "the line of the GPU has them"
         assert "━ GPU 0" in screen.splitlines()[-2], "the chart ends where the page does"
 
 

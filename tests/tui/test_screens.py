@@ -59,7 +59,7 @@ async def test_no_trainer_says_what_is_free_and_who_holds_the_rest():
     assert "GPU 2-7: 139 GiB each" in screen
     assert "idle held by lin (jupyter)" in screen
     small = await shown(views.vacant(), (80, 24))
-    assert "GPU 0, 1: lin (jupyter) · idle ≥ 9 s" in small
+    assert "GPU 0, 1: memory held by lin (jupyter), idle for 9 s or more" in small
     assert "in no training yet:  gpuscope run train.py" in small
 
 

@@ -33,16 +33,13 @@ def elsewhere(key: str, screen: str = "", tab: str = "") -> str:
     ``screen`` is the name of its class, "" for the tabs, of which ``tab`` is the visible one.
     """
     name = key_text(key)
-    found: list[str] = []
-    before = ""
-    for place, label in _uses(key, screen, tab):
-        sentence = place if label == before else f"{label} {place}"
-        before = label
-        if sentence not in found:
-            found.append(sentence)
+    found: dict[str, list[str]] = {}
+    for place, label in list(dict.fromkeys(_uses(key, screen, tab)))[:MOST_PLACES]:
+        found.setdefault(label, []).append(place)
     if not found:
         return f"{name} does nothing here. {key_of('help')} shows what the keys do"
-    return f"{name} is {', '.join(found[:MOST_PLACES])}, not here"
+    told = (f"{name} ({label}) works {' and '.join(at)}" for label, at in found.items())
+    return "; ".join(told)
 
 
 def _uses(key: str, screen: str, tab: str) -> Iterator[tuple[str, str]]:

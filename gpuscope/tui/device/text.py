@@ -299,7 +299,7 @@ def health_lines(device: DeviceView, cells: int) -> list[Line]:
     lines = bad
     if well:
         groups = [group for group in dict.fromkeys(well) if group not in counted]
-        lines += [fact("no errors:", [(", ".join(groups), "ok")])] if groups else []
+        lines += [[(f"{', '.join(groups)}: 0", "ok")]] if groups else []
     if untold:
         hidden = [group for group in dict.fromkeys(untold) if group not in {*well, *counted}]
         lines += [fact("unreported:", [(", ".join(hidden), "faint")])] if hidden else []

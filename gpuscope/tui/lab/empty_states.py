@@ -54,8 +54,8 @@ def _first_comparison(cells: int) -> list[Line]:
     steps = (
         f"{run} trains; after some steps {stop} ends it: run A",
         f"{change} on amp, then {run} again: run B",
-        f"A and B stand side by side; {repeat} repeats both in turns, which shows whether a "
-        "difference is more than chance",
+        f"A and B are compared; {repeat} runs them alternately, to tell a real difference from "
+        "noise",
     )
     out: list[Line] = [[], [("A first comparison", "title")]]
     for number, text in enumerate(steps, 1):

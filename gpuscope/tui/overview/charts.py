@@ -231,8 +231,7 @@ class Charts(Vertical):
         rows = self.rows - AXIS_ROWS
         parts = max(min(rows // (2 * len(host.devices)), len(LOADS)), 1)
         lanes = gpu_lanes(self.session.history, host, host.devices, self._span, parts)
-        what = "GPU utilisation" if parts == 1 else "GPU utilisation in detail"
-        set_title(chart, f"{what}, {mean_words(lanes)}{self._over}")
+        set_title(chart, f"GPU utilisation, {mean_words(lanes)}{self._over}")
         chart.show(lanes, self._span, host.sampled_seconds, clock_at(self.session, host))
 
     def _show_trends(self, chart: Any, host: HostView, device: DeviceView | None) -> None:

@@ -196,8 +196,8 @@ def _holders(host: HostView, history: HistoryOf) -> list[Line]:
     return [
         [
             ("used   ", "accent"),
-            (f"GPU {ranges_text(indices)}: {who}", "text"),
-            (f" · {idle[who]}" if idle[who] else "", "muted"),
+            (f"GPU {ranges_text(indices)}: memory held by {who}", "text"),
+            (f", {idle[who]}" if idle[who] else "", "muted"),
         ]
         for who, indices in held.items()
     ]

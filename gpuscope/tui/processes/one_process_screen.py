@@ -68,7 +68,7 @@ class OneProcessScreen(ChartedScreen):
             (self._does, "What it does"),
             (self._about, "Process"),
             (self._uses, "On the GPUs"),
-            (self._order, "CUDA's numbers for them"),
+            (self._order, "CUDA device numbers"),
         )
         for panel, title in panels:
             panel.border_title = title

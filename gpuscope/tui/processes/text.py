@@ -130,12 +130,12 @@ def use_lines(host: HostView, process: ProcView, cells: int) -> list[Line]:
             else why(size)
         )
         if isinstance(share, (Unknown, str)):
-            words += [("  its SM share ", "muted"), why(share)]
+            words += [("  its use of the SMs ", "muted"), why(share)]
         else:
-            words.append((f"  SM {percent_text(share / 100)}", "text"))
+            words += [("  this process ", "muted"), (percent_text(share / 100), "text")]
             total = device.number("utilization_percent")
-            whole = f"; the GPU {percent_text(total / 100)}" if total is not None else ""
-            words.append((f" of the time{whole}", "muted"))
+            whole = f", whole GPU {percent_text(total / 100)}" if total is not None else ""
+            words.append((whole, "muted"))
         lines += styled.hang_lines([words], cells)
     return lines or [[("not on any visible GPU", "muted")]]
 
@@ -161,7 +161,7 @@ def order_lines(host: HostView, process: ProcView, environment: Mapping[str, str
     names = cuda_names(host, process)
     if names:
         pairs = sorted((name, indices[gpu]) for gpu, name in names.items() if gpu in indices)
-        source = "its probe says"
+        source = "from the probe"
     else:
         found = ordinals(environment, [d.definition for d in host.devices if d.gone is None])
         if isinstance(found, Unknown):

@@ -100,9 +100,9 @@ def free_devices(host: HostView) -> str:
 
 
 def idle_since(history: History, since: float | None = None) -> str:
-    """Return how long the load has been zero as far as we saw, such as ``"idle 2 min 05 s"``.
+    """Return how long the load has been zero as far as we saw, as ``"idle for 2 min 05 s"``.
 
-    A ≥ stands before it if it was so from the start. Moments at which it was unknown end what
+    "or more" stands behind it if it was so from the start. Moments at which it was unknown end what
     we saw. ``since`` is what the agent there knows, which came earlier.
     """
     first = len(history)
@@ -112,4 +112,5 @@ def idle_since(history: History, since: float | None = None) -> str:
         return ""
     more = first == 0 or history.values[first - 1] is None
     began = min(history.seconds[first], since) if more and since else history.seconds[first]
-    return f"idle {'≥ ' if more else ''}{age_text(max(history.seconds[-1] - began, 1))}"
+    age = age_text(max(history.seconds[-1] - began, 1))
+    return f"idle for {age}{' or more' if more else ''}"

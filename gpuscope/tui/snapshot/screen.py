@@ -351,7 +351,9 @@ class SnapshotScreen(FullScreen):
             (f"{glyphs.fill('allocated')} ", "allocated"),
             (f"{glyphs.fill('other')} ", "other"),
         )
-        self._chart.subtitle([always, ("at least  ", "muted"), at_times, ("at most", "muted")])
+        self._chart.subtitle(
+            [always, ("lower bound  ", "muted"), at_times, ("upper bound", "muted")]
+        )
         set_title(
             self._chart,
             f"Allocated over the last {device.trace.entries if device.trace else 0:,} events",
