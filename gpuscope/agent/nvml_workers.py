@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Tuple
 
-from ..wire.frames import DRIVER_ERROR, LOST, NOT_INITIALISED, Reading, Unknown
+from ..wire.frames import DRIVER_ERROR, LOST, NOT_ANSWERED, NOT_INITIALISED, Reading, Unknown
 from .device_workers import DeviceWorker, incomplete
 from .worker import Backoff, Doing, Worker
 
@@ -129,7 +129,7 @@ class NvmlWorker(Worker):
         super().__init__("nvml", on_answer)
         self.hz = hz
         self.devices: Tuple[DeviceWorker, ...] = ()
-        self.unavailable: Optional[Unknown] = Unknown(NOT_INITIALISED, "NVML has not answered yet")
+        self.unavailable: Optional[Unknown] = Unknown(NOT_INITIALISED, NOT_ANSWERED)
         """Why there are no devices; None once there are some."""
         self.settled = False
         """Whether opening has ended, with or without success."""

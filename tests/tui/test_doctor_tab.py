@@ -19,6 +19,7 @@ from gpuscope.doctor.table import load
 from gpuscope.model.job_ends import End
 from gpuscope.store.replay import ReplaySource
 from gpuscope.store.source import AgentSource
+from gpuscope.text import styled
 from gpuscope.text.units import age_text
 from gpuscope.tui.app.app import GpuscopeApp
 from gpuscope.tui.background.finding_history import Case, FindingHistory
@@ -315,6 +316,16 @@ def test_where_has_the_cells_that_a_title_does_not_fill_with_a_whole_part():
     rows = rows_of(place, title=f"{what} in __getitem__; {'x' * 80}")
     wide = {one.key: one.width for one in columns(rows, 116)}
     assert wide["where"] == len(place)
+
+
+def test_where_goes_where_the_title_would_lose_a_part_for_it():
+    place, what = "train.py, rank 3, GPU 3, pid 48203", "Hang: rank 3 is stuck at data.py:88"
+    title = f"{what} in __getitem__; rank 0 waits for it at train.py:69 in main"
+    (row,) = rows = rows_of(place, title=title)
+    kept = {one.key: one.width for one in columns(rows, 116)}
+    assert "where" not in kept
+    assert "where" in {one.key for one in columns(rows, 200)}
+    assert title in styled.plain(row.cells["what"])
 
 
 def test_findings_on_several_gpus_name_all_of_them_in_one_row():

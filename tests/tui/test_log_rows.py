@@ -166,13 +166,13 @@ def test_a_finding_opens_and_closes():
     view(journal, frames, [replace(case, past=True)])
     found = [one for one in chosen(journal.entries.values()) if one.group == "findings"]
     assert [(one.word, one.token) for one in found] == [
-        ("problem found", "warn"),
-        ("problem gone", "ok"),
+        ("warning", "warn"),
+        ("warning gone", "ok"),
     ]
     assert found[1].wall_seconds - found[0].wall_seconds == pytest.approx(5)
     assert found[0].place == ("finding", "num-workers", "rank 0")
     lines = event_lines(journal.of_job("job-r"), GLYPHS, 3, 60)
-    assert "problem gone  waits for its input" in "".join(text for text, _ in lines[0])
+    assert "warning gone waits for its input" in "".join(text for text, _ in lines[0])
 
 
 def test_a_gpu_that_is_lost_is_told_and_that_it_is_back():

@@ -5,6 +5,8 @@ The data is made up; and the tabs fit every terminal.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from rich.cells import cell_len
 
@@ -51,6 +53,19 @@ async def test_no_gpu_shows_the_real_host_the_reason_and_what_works_here():
         assert "H200" not in screen, "no device is made up"
     for command in ("gpuscope lab", "gpuscope run train.py", "gpuscope replay FILE"):
         assert command in screen, "where nothing trains, what to try"
+
+
+@in_loop
+async def test_a_driver_that_has_not_answered_yet_is_not_said_to_be_missing():
+    frames = [
+        replace(one, why=[[f.HOST_ID, "nvml", f.NOT_INITIALISED, f.NOT_ANSWERED]])
+        if isinstance(one, f.Sample) and any("nvml" in why for why in one.why)
+        else one
+        for one in views.cpu_only(trains=False)
+    ]
+    screen = await shown(frames)
+    assert "No reading of devices yet" in screen
+    assert "No NVIDIA driver" not in screen
 
 
 @in_loop

@@ -19,7 +19,7 @@ from ...model.job_ends import End, end_of, job_end, last_state, lived_text, star
 from ...store.view import by_key
 from ...text.ranges import compact_ranges, ranges_text, spans
 from .event_entry import event_entry
-from .log_entry import FOUND, NO_LONGER, NOTICED, PROBE_LOST, RUNNING, SOLVED, LogEntry, name_of_job
+from .log_entry import PROBE_LOST, RUNNING, WORDS, LogEntry, name_of_job
 
 if TYPE_CHECKING:
     from ...store.view import HostView, JobView
@@ -174,10 +174,10 @@ class Journal:
             if began or not case.past:
                 text = finding.title + (" (already there at the start)" if case.at_start else "")
                 token = SEVERITY_TOKENS[finding.severity]
-                word = NOTICED if finding.severity == "info" else FOUND
+                word = WORDS[finding.severity][0]
                 self._add_finding(host, case, word, text, token, case.since + offset)
             if case.past and not self._end_is_obvious(host, case):
-                word = NO_LONGER if finding.severity == "info" else SOLVED
+                word = WORDS[finding.severity][1]
                 self._add_finding(host, case, word, finding.title, "ok", now)
         for number in [one for one in self._cases if one not in there]:
             del self._cases[number]

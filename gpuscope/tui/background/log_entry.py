@@ -32,8 +32,14 @@ class LogEntry:
 
 RUNNING, PROBE_LOST = "already running", "probe lost"
 FOUND, SOLVED = "problem found", "problem gone"
+WARNED, WARNING_GONE = "warning", "warning gone"
 NOTICED, NO_LONGER = "noticed", "no longer"
-"""What happened to a job, and to a finding that is a problem or a warning, or only worth noting."""
+WORDS = {
+    "problem": (FOUND, SOLVED),
+    "warning": (WARNED, WARNING_GONE),
+    "info": (NOTICED, NO_LONGER),
+}
+"""What happened to a job, and to a finding that is a problem, a warning, or only worth noting."""
 GROUPS = {
     "jobs": "jobs",
     "findings": "findings",

@@ -44,8 +44,6 @@ COLUMNS = (
 )
 WHERE_CELLS = 22
 """What WHERE has in any case, if it is there at all: ``rank 0, GPU 0, pid 4711``."""
-WHAT_CELLS = 60
-"""How many cells WHAT gets before WHERE gets any."""
 MOST_CELLS = 20
 TABLE_GAP = 2
 LABEL = 10
@@ -132,7 +130,7 @@ def columns(rows: Sequence[TableRow], cells: int) -> list[Column]:
     """Return the columns that are not empty, for a table of this width.
 
     CONFIDENCE goes where WHAT would be cut short for it. WHERE gets what it needs as far as WHAT
-    leaves it, and goes for the same reason. What nobody needs is WHAT's.
+    leaves it, and goes where any row would say less for it. What nobody needs is WHAT's.
     """
     longest = {
         one.key: max((_cells_of(row, one.key) for row in rows), default=0) for one in COLUMNS
@@ -151,9 +149,10 @@ def columns(rows: Sequence[TableRow], cells: int) -> list[Column]:
         others = sum(size for key, size in wide.items() if key != "where")
         left = cells - GUTTER - TABLE_GAP * (len(kept) - 1) - others
         least = min(WHERE_CELLS, wide["where"])
-        shown = max((styled.cells(_what_in(row, left - least)) for row in rows), default=0)
-        wide["where"] = max(least, min(left - shown, wide["where"]))
-        if left - least < min(longest["what"], WHAT_CELLS):
+        told = [styled.cells(_what_in(row, left - least)) for row in rows]
+        alone = [styled.cells(_what_in(row, left + TABLE_GAP)) for row in rows]
+        wide["where"] = max(least, min(left - max(told, default=0), wide["where"]))
+        if told != alone:  # the line below says where as well
             kept = [one for one in kept if one.key != "where"]
     return [one._replace(width=wide.get(one.key, one.width)) for one in kept]
 

@@ -11,7 +11,15 @@ from ...model.job_ends import end_of, last_state
 from ...text.process_name import shown_command
 from ...text.units import age_text, bytes_text, duration_text
 from ..background.journal import about_job
-from ..background.log_entry import NO_LONGER, PROBE_LOST, RUNNING, SOLVED, LogEntry, name_of_job
+from ..background.log_entry import (
+    NO_LONGER,
+    PROBE_LOST,
+    RUNNING,
+    SOLVED,
+    WARNING_GONE,
+    LogEntry,
+    name_of_job,
+)
 
 if TYPE_CHECKING:
     from ...store.view import DeviceView, HostView, JobView
@@ -35,6 +43,7 @@ MEANS = {
     ("probe", "gap"): "readings of this time are missing",
     ("probe", "samples lost"): "readings of this time are missing",
     ("findings", SOLVED): "the readings no longer show it",
+    ("findings", WARNING_GONE): "the readings no longer show it",
     ("findings", NO_LONGER): "the readings no longer show it",
 }
 """What an entry means for the user's training, by group and word."""

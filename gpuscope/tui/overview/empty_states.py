@@ -11,6 +11,7 @@ from ...text import styled
 from ...text.ranges import ranges_text
 from ...text.styled import Line
 from ...text.units import bytes_text, percent_text
+from ...wire.frames import NOT_ANSWERED
 from ..background.view_state import ViewState
 from ..shared.device_state_text import free_devices, idle_since
 from ..widgets.pane import WAITING
@@ -76,7 +77,7 @@ def no_devices(
     """
     if host is None or host.sampled_seconds is None:
         return [[("waiting for the first reading", "muted")]]
-    if host.nvml is None:
+    if host.nvml is None or host.nvml.text == NOT_ANSWERED:  # a driver may be there all the same
         return [[("No reading of devices yet.", "muted")], [(facts(host), "muted")]]
     reason = host.nvml.text
     if reason.casefold().startswith(HEAD.casefold()):  # the agent says it in the same words

@@ -30,8 +30,6 @@ from ...store.view import Entity, HistoryOf, HostView, JobView, TrainerView, no_
 from ...text.ranges import interval_text, ranges_text
 from ...text.styled import Line, Piece
 from ...text.units import (
-    GIB,
-    MIB,
     age_text,
     amount_text,
     brief_duration_text,
@@ -348,9 +346,8 @@ def _memory(host: HostView, found: Sequence[MemoryRoom]) -> dict[str, Piece]:
         return {"memory": DASH, "left": DASH}
     allocator, left = known[0].fullest, known[0].headroom_bytes
     allocated, reserved = allocator.number("allocated_bytes"), allocator.number("reserved_bytes")
-    unit, name = (GIB, "GiB") if (reserved or 0) >= GIB else (MIB, "MiB")
-    held = amount_text(allocated, unit) if allocated is not None else "–"
-    text = f"{held}/{amount_text(reserved or 0, unit)} {name}"
+    held = amount_text(allocated) if allocated is not None else "–"
+    text = f"{held}/{amount_text(reserved or 0)} GiB"  # one unit for the column, as on a job's page
     tight = left is not None and left < TIGHT_BYTES
     old = old_seconds(host, known[0].allocator) is not None
     return {

@@ -216,6 +216,13 @@ def _fail(args: argparse.Namespace, error: SnapshotError) -> int:
     print(f"gpuscope snapshot: {name}: {error.what}", file=sys.stderr)
     if error.code == "missing":
         print("Next: gpuscope snapshot PID    takes one of a running trainer", file=sys.stderr)
+    elif error.code == "foreign" and "gpuscope" not in error.what:
+        doctor = f"gpuscope doctor {shlex.quote(clean(args.second or args.target))}"
+        print(
+            f"Next: {doctor}    reads a log, a script or a recording;    "
+            "gpuscope snapshot PID    takes a snapshot",
+            file=sys.stderr,
+        )
     return ExitStatus.UNCHECKED
 
 
