@@ -309,3 +309,12 @@ def test_the_verb_loads_no_torch_and_no_textual(files):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines()[-1] == "LOADED", done.stdout[-200:]
+
+
+def test_the_printed_report_ends_with_the_way_to_the_fix(files, tmp_path):
+    path = tmp_path / "of a failure.pickle"
+    path.write_bytes(files[1].read_bytes())
+    done = gpuscope(path)
+    command_line = f"gpuscope doctor '{path}'"
+    assert done.stdout.rstrip().splitlines()[-1].startswith(f"Next: {command_line}")
+    assert "Next:" not in gpuscope(path, "--at", "peak").stdout
