@@ -20,8 +20,8 @@ from gpuscope.text import styled
 from gpuscope.tui.app.file_app import FileApp
 from gpuscope.tui.charts.moments import Band, MomentChart
 from gpuscope.tui.snapshot.first_page import what_to_do
-from gpuscope.tui.snapshot.rows import MapBar
-from gpuscope.tui.theme import ASCII, THEMES, UNICODE, Tokens
+from gpuscope.tui.snapshot.rows import MapBar, map_legend
+from gpuscope.tui.theme import ASCII, MONOCHROME, THEMES, UNICODE, Tokens
 from tests.snapshot import synthetic
 from tests.tui.pilot import in_loop, until
 
@@ -272,3 +272,9 @@ def test_a_curve_is_drawn_at_any_size():
                 strips = chart.paint(width, height, tokens)
                 assert len(strips) <= height
                 assert all(strip.cell_length == width for strip in strips)
+
+
+@pytest.mark.parametrize("glyphs", [UNICODE, MONOCHROME, ASCII])
+def test_the_legend_of_the_maps_has_the_signs_that_are_drawn(glyphs):
+    (live, _), (free, _) = MapBar((FULL_CELL, 0), (0, 0)).draw(2, glyphs)
+    assert map_legend(glyphs).startswith(f"{live} live  {free} free")

@@ -171,6 +171,12 @@ def _cell(live: float, pending: float, glyphs: Glyphs) -> Piece:
     return glyphs.up[max(1, min(MAP_EIGHTHS, round(held * 8)))], token
 
 
+def map_legend(glyphs: Glyphs) -> str:
+    """Return what the cells of the maps mean, as this terminal draws them."""
+    live, free = (_cell(share, 0.0, glyphs)[0] for share in (1.0, 0.0))
+    return f"{live} live  {free} free · each at full width"
+
+
 def segment_rows(device: SnapshotDevice) -> list[TableRow]:
     """A row a segment, the largest first, then those without a map of their own as one."""
     segments = sorted(device.segments, key=lambda segment: (-segment.bytes, segment.address))

@@ -255,8 +255,8 @@ class SnapshotScreen(FullScreen):
             self._largest.show(largest_lines(device, glyphs, own - 4, left - 2))
         # segments that leave room give it to their map, which is one block otherwise
         self._rows.styles.height = segments if drawn else "1fr"
-        glance = f"{glyphs.up[draw.MAP_EIGHTHS]} live  {glyphs.track} free · each at full width"
-        self._rows.border_subtitle = glance if device is not None and device.segments else ""
+        legend = draw.map_legend(glyphs) if device is not None and device.segments else ""
+        self._rows.border_subtitle = legend
         for panel, lines in ((self._cure, cure), (self._map, drawn)):
             panel.display = bool(lines)
             panel.show(lines)
