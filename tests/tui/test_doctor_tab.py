@@ -312,10 +312,19 @@ def test_a_column_that_is_empty_gives_its_cells_away():
 
 
 def test_where_has_the_cells_that_a_title_does_not_fill_with_a_whole_part():
-    place, what = "train.py, rank 3, GPU 3, pid 48203", "Hang: rank 3 is stuck at data.py:88"
+    place, what = "train.py, rank 2, GPU 3, pid 48203", "Hang: rank 3 is stuck at data.py:88"
     rows = rows_of(place, title=f"{what} in __getitem__; {'x' * 80}")
     wide = {one.key: one.width for one in columns(rows, 116)}
     assert wide["where"] == len(place)
+
+
+def test_a_place_has_only_what_the_title_does_not_name():
+    (row,) = rows_of("train.py, rank 3, GPU 3, pid 15", title="Hang: Rank 3 is stuck at train.py:8")
+    assert row.cells["where"] == "GPU 3, pid 15"
+    (row,) = rows_of("rank 1, pid 1", title="rank 12 and pid 1")
+    assert row.cells["where"] == "rank 1"
+    (row,) = rows_of("GPU 0, 1", title="Slow on GPU 0, 1")
+    assert row.cells["where"] == "GPU 0, 1"
 
 
 def test_where_goes_where_the_title_would_lose_a_part_for_it():

@@ -118,7 +118,7 @@ def row_of(group: CaseGroup, host: HostView, glyphs: Glyphs) -> TableRow:
                 (_times(group), "muted"),
                 (finding.title, text),
             ],
-            "where": "" if _names(finding.title, where) else where,
+            "where": where if group.others else _beyond(finding.title, where),
             "sure": confidence_of(finding),
             "since": duration_of_case(case, host),
         },
@@ -193,11 +193,19 @@ def where_of(group: CaseGroup, host: HostView | None = None) -> str:
     return f"{title}, {places[0]}" if title and len(jobs) > 1 else places[0]
 
 
-def _names(title: str, where: str) -> bool:
-    """Return whether a title names the device that ``where`` is, or begins with that place."""
-    if _GPU.fullmatch(where):
-        return bool(re.search(rf"\b{where}\b", title))
-    return bool(where) and title.startswith(where)
+def _beyond(title: str, where: str) -> str:
+    """Return the parts of a place, such as ``rank 0, GPU 0, pid 4711``, that a title leaves out."""
+    if where and title.startswith(where):
+        return ""
+    parts = where.split(", ")
+    if not all(part[:1].isalpha() for part in parts):  # "GPU 0-2, 5" has no part that tells alone
+        return where
+    told = (rf"(?<!\w){re.escape(part)}(?!\w)" for part in parts)
+    return ", ".join(
+        part
+        for part, pattern in zip(parts, told, strict=True)
+        if not re.search(pattern, title, re.IGNORECASE)
+    )
 
 
 def _times(group: CaseGroup) -> str:
@@ -333,7 +341,7 @@ def _course(case: Case, host: HostView) -> str:
     """Return how sure a finding is, how grave, where, and since when."""
     finding = case.finding
     parts = [confidence_of(finding), finding.severity]
-    parts += [finding.where] if finding.where and not _names(finding.title, finding.where) else []
+    parts += [finding.where] if _beyond(finding.title, finding.where) else []
     age = duration_of_case(case, host)
     if case.kind == "environment":
         parts.append("checked at the start")
