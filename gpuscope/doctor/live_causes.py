@@ -142,7 +142,7 @@ def _kept_waiting(trainer: TrainerView, one: Judged) -> Findings:
     yield WORDINGS.finding(
         "ranks.slow_input",
         {"who": name_of(trainer).capitalize()},
-        [*WORDINGS.fixes(["equal-work"], {})],
+        [*one.finding.fixes, *WORDINGS.fixes(["equal-work"], {})],
         severity=one.finding.severity if trainer.definition.cuda else "info",
         confidence="likely",
         evidence=one.finding.evidence,
@@ -241,12 +241,13 @@ def _finding(
     severity: Severity = "warning" if cause.warns and name != "look.small_batch" else "info"
     fixes = _own_fixes(ledger, cause) or None
     job = scene.host.job_of(trainer)
-    if cause.name == "input" and cause.usual_share is None and job is not None:
+    if cause.name == "input" and job is not None:
         seconds = (step * (1 - cause.share), step) if step else None
         cure = cure_of(scene, job, trainer, cause.share, seconds)
-        severity, fixes = cure.severity, cure.fixes
+        fixes = cure.fixes
+        severity = cure.severity if cause.usual_share is None else severity
         evidence += cure.evidence
-        if look is None:
+        if look is None and cause.usual_share is None:
             device = on_device(scene, trainer, cause.share)
             evidence += device.evidence
             severity = severity if device.waits else "info"

@@ -30,6 +30,7 @@ from gpuscope.tui.trainer import time_history as history
 from gpuscope.wire import frames as f
 from gpuscope.wire.codec import encode
 from gpuscope.wire.recording import RecordingWriter
+from tests.cli.test_snapshot_live import frames_of
 from tests.fakes import clocks, jobs, paces, views
 from tests.fakes.asked import AskedSource, gives
 from tests.fakes.probe_client import TRAINING, trainer
@@ -66,6 +67,22 @@ async def test_the_rank_that_the_others_wait_for_is_shown_first_with_the_answer_
         assert "most to gain: 21 %" in screen
         assert "Rank 2 keeps the others waiting" not in screen, "the sentence above says it"
         assert "data.py:31 __getitem__" in screen, "the line of code of the chosen row"
+
+
+@in_loop
+async def test_what_the_doctor_does_not_warn_of_is_told_calmly_on_top():
+    for share, calm in ((0.3, True), (0.5, False)):
+        frames = frames_of(48201, cuda=False)
+        rows = f"input {60 * share} 150|forward {60 * (1 - share)} 150"
+        data = {"m": 100_000_000_000, "seconds": 60.0, "steps": 100, "looks": 300, "rows": rows}
+        frames.append(f.Event(301, "time", 160_000_000_000, "", data))
+        app = make_app(frames, "time")
+        async with app.run_test(size=(120, 40)) as pilot:
+            said = f"{share * 100:.0f} % of the time"
+            mark, badge = ("input wait ○", "") if calm else ("input wait ◆", "Doctor ◆1")
+            screen = await until(pilot, said, mark, badge)
+            assert ("Nothing to warn of; the most to gain: " + said in screen) == calm
+            assert f"waits for input {share * 100:.0f} % of the last 1 min" in screen
 
 
 @in_loop
