@@ -169,7 +169,7 @@ def test_another_version_is_renewed_whole(site, capsys, monkeypatch):
     os.close(kept)
     assert set(listing(site)) == FILES
     assert said(capsys, "enable").startswith("Already")
-    assert "may trace" in said(capsys, "enable", "--allow-attach")
+    assert "may attach" in said(capsys, "enable", "--allow-attach")
     assert (
         json.loads(said(capsys, "enable", "--status", "--json"))["places"][0]["allow_attach"]
         is True

@@ -376,7 +376,7 @@ async def test_charts_give_way_to_lists_and_take_what_they_leave():
 @pytest.mark.slow
 @in_loop
 async def test_on_a_narrow_terminal_the_timeline_stands_below_where_there_is_room():
-    assert "Timeline, MiB" in await shown(
+    assert "Timeline, GiB" in await shown(
         views.cpu_only(), size=(80, 24), keys="2", wanted="No GPU here"
     )
     screen = await shown(views.training(), size=(80, 24), keys="2")
