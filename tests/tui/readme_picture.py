@@ -44,7 +44,7 @@ SCREENS = {
 }
 """The recording, the second of it, the tab, and what is waited for."""
 WHAT_IF = f"snapshot {FAILING} --what-if expandable_segments:True"
-PREDICT = "predict --model gpt-small --batch 64 --amp bf16 --gpu 4090 --largest-batch --what-if"
+PREDICT = "predict --model gpt-small --batch 64 --gpu 4090 --largest-batch --what-if"
 
 
 def as_for_nobody(empty: str) -> None:

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.tui.readme_picture import ROOT, SCREENS, replayed
+from tests.tui.readme_picture import PREDICT, ROOT, SCREENS, replayed
 
 TEXT = "{http://www.w3.org/2000/svg}text"
 
@@ -21,3 +21,9 @@ def test_every_word_of_a_picture_stands_on_the_screen_that_it_shows(name):
     assert len(words) > 50
     recording, seconds, tab, _ = SCREENS[name]
     asyncio.run(replayed(recording, seconds, tab, *words))
+
+
+def test_the_picture_of_a_prediction_shows_the_command_of_the_readme():
+    assert f"`gpuscope {PREDICT}`" in (ROOT / "README.md").read_text()
+    picture = ElementTree.parse(ROOT / "docs" / "predict.svg")
+    assert f"$ gpuscope {PREDICT}" in "".join(one.text or "" for one in picture.iter(TEXT))

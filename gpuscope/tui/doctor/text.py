@@ -195,7 +195,7 @@ def where_of(group: CaseGroup, host: HostView | None = None) -> str:
 
 def _beyond(title: str, where: str) -> str:
     """Return the parts of a place, such as ``rank 0, GPU 0, pid 4711``, that a title leaves out."""
-    if where and title.startswith(where):
+    if where and re.match(rf"{re.escape(where)}(?!\w)", title):
         return ""
     parts = where.split(", ")
     if not all(part[:1].isalpha() for part in parts):  # "GPU 0-2, 5" has no part that tells alone
