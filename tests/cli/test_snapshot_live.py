@@ -263,3 +263,12 @@ def test_through_the_real_agent_and_a_real_probe(tmp_path):
     assert device.totals.allocated_bytes == 512
     assert device.trace is not None
     assert device.trace.entries == taken["entries"] == 2000
+
+
+def test_a_file_that_is_no_snapshot_is_refused_with_what_reads_it(ask, tmp_path):
+    path = tmp_path / "notes on it.md"
+    path.write_text("# A heading\n")
+    code, _, errors, _ = ask(str(path))
+    assert code == 3
+    assert "not a pickle" in errors
+    assert f"Next: gpuscope doctor '{path}' " in errors
