@@ -114,13 +114,14 @@ async def test_a_rank_that_is_a_tenth_slower_is_named_here_on_the_overview_and_b
         screen = await until(pilot, "Rank 3 is ", " slower since ", "the others wait for it")
         assert "train.py rank 3" in screen
         assert "▸ ○ rank 3" in screen, "the cursor begins at the rank that is told of"
-        await until(
-            pilot, "colours as in the table"
-        )  # the legend does not fit, and the rows have it
+        # the legend does not fit, and the rows have it
+        await until(pilot, "colours as in the table")
         await pilot.press("1")
         await until(pilot, "straggler: rank 3 is ", "the others wait for it")
         await pilot.press("4")
-        await until(pilot, "Rank 3 keeps the others waiting", " slower since ")
+        await until(pilot, "Rank 3 keeps the others waiting")
+        await pilot.press("j")
+        await until(pilot, "▸ ○ Rank 3 keeps the others waiting", " slower since ")
 
 
 @in_loop
