@@ -24,7 +24,7 @@ from ..wire.clean import clean
 from ..wire.code_owner import is_own
 from . import look_evidence
 from .finding import Confidence, Effect, Evidence, Finding, Fix, Severity
-from .live_input import cure_of, on_device
+from .live_input import OnDevice, cure_of, on_device
 from .live_scene import MIN_STEPS, WORDINGS, Findings, LiveScene, living, place
 from .live_states import FASTER
 
@@ -104,33 +104,29 @@ def of_ledger(
     """
     look = scene.look(trainer)
     causes = evened_out(ranked(ledger, look, known(scene, trainer, ledger, look)), odd)
-    found = (_on_device(scene, trainer, look, cause) for cause in causes)
-    judged = [
-        Judged(cause, _finding(scene, trainer, ledger, look, cause))
-        for cause in found
-        if cause is not None
-    ]
-    return sorted(judged, key=lambda one: -one.cause.share)
+    judged = (_judged(scene, trainer, ledger, look, cause) for cause in causes)
+    return sorted((one for one in judged if one is not None), key=lambda one: -one.cause.share)
 
 
-def _on_device(
-    scene: LiveScene, trainer: TrainerView, look: Look | None, cause: Cause
-) -> Cause | None:
-    """Return a wait for input with no more than its GPU is idle, None where that is busy.
+def _judged(
+    scene: LiveScene, trainer: TrainerView, ledger: TimeLedger, look: Look | None, cause: Cause
+) -> Judged | None:
+    """Return a cause with its finding, None for a wait for input while the GPU works on.
 
-    Any other cause is returned as it is, and so is one that a look has bounded.
+    Where no look has bounded it, such a wait costs no more than the GPU is idle.
     """
-    if cause.name != "input" or look is not None or not trainer.definition.cuda:
-        return cause
-    device = on_device(scene, trainer, cause.share)
-    if device.waits is False and not is_measured(trainer):
-        return None
-    return replace(
-        cause,
-        share=min(cause.share, device.idle),
-        low=min(cause.low, device.idle),
-        high=min(cause.high, device.idle),
-    )
+    device = None
+    if cause.name == "input" and look is None:
+        device = on_device(scene, trainer, cause.share)
+        if device.waits is False and not is_measured(trainer):
+            return None
+        cause = replace(
+            cause,
+            share=min(cause.share, device.idle),
+            low=min(cause.low, device.idle),
+            high=min(cause.high, device.idle),
+        )
+    return Judged(cause, _finding(scene, trainer, ledger, look, cause, device))
 
 
 def _if_it_is(trainer: TrainerView, odd: Odd | None) -> Odd | None:
@@ -214,7 +210,12 @@ def fix_of(one: Finding) -> Fix | None:
 
 
 def _finding(
-    scene: LiveScene, trainer: TrainerView, ledger: TimeLedger, look: Look | None, cause: Cause
+    scene: LiveScene,
+    trainer: TrainerView,
+    ledger: TimeLedger,
+    look: Look | None,
+    cause: Cause,
+    device: OnDevice | None,
 ) -> Finding:
     name, confidence = FINDINGS[cause.name]
     if look is None:
@@ -247,8 +248,7 @@ def _finding(
         fixes = cure.fixes
         severity = cure.severity if cause.usual_share is None else severity
         evidence += cure.evidence
-        if look is None and cause.usual_share is None:
-            device = on_device(scene, trainer, cause.share)
+        if device is not None and cause.usual_share is None:
             evidence += device.evidence
             severity = severity if device.waits else "info"
             confidence = "definite" if is_measured(trainer) and device.waits else confidence

@@ -96,8 +96,7 @@ def _waiting(scene: LiveScene, trainer: TrainerView) -> _Wait | Abstained | None
     if share is None or share < STARVED:
         return None
     if trainer.number("input_seconds") is not None:
-        text = f"the device waits for the loader {percent_text(share)} of a step, as measured"
-        return _Wait(share, share, "definite", (Evidence(text=text, source="probe"),))
+        return _Wait(share, share, "definite", (_as_measured(share),))
     text = f"the training thread waits for the loader {percent_text(share)} of a step"
     waits = Evidence(text=text, source="probe")
     if not trainer.definition.cuda:
@@ -109,6 +108,11 @@ def _waiting(scene: LiveScene, trainer: TrainerView) -> _Wait | Abstained | None
         return None
     # A wait during which a kernel runs wins nothing.
     return _Wait(share, min(share, device.idle), "likely", (waits, *device.evidence))
+
+
+def _as_measured(share: float) -> Evidence:
+    text = f"the device waits for the loader {percent_text(share)} of a step, as measured"
+    return Evidence(text=text, source="probe")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +132,7 @@ def on_device(scene: LiveScene, trainer: TrainerView, share: float) -> OnDevice:
     """
     measured = input_share(trainer) if is_measured(trainer) else None
     if measured is not None and trainer.definition.cuda:
-        text = f"the device waits for the loader {percent_text(measured)} of a step, as measured"
-        waits = measured >= share / 2
-        return OnDevice(waits, evidence=(Evidence(text=text, source="probe"),))
+        return OnDevice(measured >= share / 2, evidence=(_as_measured(measured),))
     if not trainer.definition.cuda:
         return OnDevice(waits=True)
     busy = busy_meanwhile(scene.host, trainer, scene.history)
