@@ -201,13 +201,18 @@ def last_end(gone: Gone | None, process: ProcView | None) -> Gone | None:
         return gone
     if process is None or process.gone is None or is_out_of_sight(process.gone):
         return gone
-    why = gone.reason.removeprefix(_PROBE_GONE).partition("); the process ")[0]
+    why = _told_of_probe(gone.reason)
     told = process.gone.reason.startswith(EXITED) or _SIGNAL.fullmatch(process.gone.reason)
     if told and (why in _WELL or not _is_of_the_program(why)):
         return process.gone  # the kernel said how: its exit code, or which signal it was
     known = gone.reason.startswith(_PROBE_GONE) and _is_of_the_program(why)
     reason = f"{EXITED}{why}" if known else UNKNOWN_HOW
     return Gone(process.gone.monotonic_seconds, process.gone.wall_seconds, reason)
+
+
+def _told_of_probe(reason: str) -> str:
+    """Return why a probe is gone, of a reason that also says that its process goes on."""
+    return reason.removeprefix(_PROBE_GONE).partition("); the process ")[0]
 
 
 def is_out_of_sight(gone: Gone) -> bool:
@@ -228,7 +233,7 @@ def how_it_ended(gone: Gone, sent: str = "") -> End:
         return End("stopped", "muted", how=f"by you, {sent}")
     text, goes_on = reason.removeprefix(EXITED), reason.startswith(_PROBE_GONE)
     if goes_on:
-        text = text.removeprefix(_PROBE_GONE).partition("); the process ")[0]
+        text = _told_of_probe(text)
     if text == INTERRUPTED:
         return End("stopped", "muted", how="by Ctrl-C")
     if goes_on and text in _WELL:

@@ -243,7 +243,7 @@ class BlackBox:
         file_size.check(boxes.FILE_BYTES, "the black box")
         self._nonce = os.urandom(16)
         self._generation = self._next = 0
-        path = os.path.join(directory, f"{os.getpid()}-{rendezvous.start_ticks()}.box")
+        path = os.path.join(directory, name_of(os.getpid(), rendezvous.start_ticks()))
         fresh = path + ".new"
         try:
             os.unlink(fresh)
@@ -279,6 +279,11 @@ def _encoded(frame: Frame) -> List[bytes]:
 def directory() -> str:
     """Return the folder of this user's black boxes, which need not be there."""
     return os.environ.get("GPUSCOPE_BLACKBOX_DIR") or rendezvous.directory()
+
+
+def name_of(pid: int, start: int) -> str:
+    """Return the name of the box of a process, by its pid and its start time in clock ticks."""
+    return f"{pid}-{start}.box"
 
 
 def _directory() -> str:

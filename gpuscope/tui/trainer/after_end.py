@@ -51,9 +51,11 @@ def after_end(session: Session, host: HostView, job: JobView) -> Iterable[Line]:
 
 def box_of(rank: TrainerView) -> str:
     """Return the path of the black box that a trainer left on this machine, "" without one."""
-    d = rank.definition
-    path = os.path.join(blackbox.directory(), f"{d.pid}-{d.start}.box")
-    return path if d.start is not None and os.path.isfile(path) else ""
+    pid, start = rank.definition.pid, rank.definition.start
+    if start is None:
+        return ""
+    path = os.path.join(blackbox.directory(), blackbox.name_of(pid, start))
+    return path if os.path.isfile(path) else ""
 
 
 def _stack(host: HostView, rank: TrainerView, end: End, box: str) -> tuple[str, str]:
