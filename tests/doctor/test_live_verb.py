@@ -115,6 +115,22 @@ def test_a_probe_that_answers_later_than_those_of_others_is_waited_for(
     assert early.problems[0].startswith(f"The probe in pid {late.pid} has not answered within 1 s")
 
 
+def test_a_probe_that_answers_while_a_look_takes_what_is_new_is_seen(fake, sockets):
+    class SlowTick(LiveFrames):
+        """All answers come after the first frames were made, and before anybody asks for them."""
+
+        def tick(self):
+            frames = super().tick()
+            while not self.complete or self.searching or self.connecting:
+                self.wait(0.01)
+            return frames
+
+    collector = Collector(4.0, probe_hz=5.0, directories=[str(sockets)])
+    with probe_process.start(sockets) as trainer:
+        report = doctor_live.examine(trainer.pid, 8.0, SlowTick(4.0, 5.0, collector))
+    assert report.examined[0] == f"train.py (pid {trainer.pid})"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["garbage", "endless", "mute", "lies", "huge", "babbles"])
 def test_hostile_probes_change_nothing_for_others(fake, sockets, mode):

@@ -176,11 +176,14 @@ class LocalWatch:
         """
         agent = self._agent
         while True:
+            # Before the frames are taken: a probe that answers in between is still to be waited
+            # for, because these frames may not have its trainer.
+            complete = agent.complete
+            searching = agent.searching or (pid is not None and agent.connecting)
             trainers = [
                 one for one in self.tick() if pid is None or descends(one.definition.pid, pid)
             ]
-            waited, complete = time.monotonic() - self._began, agent.complete
-            searching = agent.searching or (pid is not None and agent.connecting)
+            waited = time.monotonic() - self._began
             enough = complete and (waited >= WATCH_SECONDS if trainers else not searching)
             if enough or waited >= max(timeout, 0.2):
                 if self._memories is not None:
