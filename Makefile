@@ -14,7 +14,7 @@ SHARE_TORCH ?= yes
 # What it leads to is for the machine's own Python: pip would take it for installed in .venv.
 unexport PYTHONPATH
 
-.PHONY: demo replay test test-all test-libraries test-frameworks check e2e bench soak soak-screens look gpu measure-kernels lint types contracts format wheel clean pictures docs help
+.PHONY: demo replay test test-all test-slow test-libraries test-frameworks check e2e bench soak soak-screens look gpu measure-kernels lint types contracts format wheel clean pictures docs help
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t17
@@ -53,6 +53,9 @@ test: $(DEV)  ## the quick tests: every package and every verb, at most four min
 CONTRACT_TESTS := $(addprefix tests/test_,import_cycles.py one_home.py quick_tier.py)
 test-all: $(DEV)  ## all tests that this machine can run, but for those of make check
 	$(BIN)/python -m pytest $(TESTS) -m 'not gpu and not bench' $(addprefix --ignore=,$(CONTRACT_TESTS))
+
+test-slow: $(DEV)  ## the tests of test-all that are not among the quick ones
+	$(BIN)/python -m pytest $(TESTS) -m 'slow and not gpu and not bench' $(addprefix --ignore=,$(CONTRACT_TESTS))
 
 # In an environment of its own, which sees torch and pytest in .venv: the libraries bring numpy, without which the
 # other tests are to run.
