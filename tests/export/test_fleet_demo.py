@@ -183,12 +183,12 @@ def test_a_real_prometheus_scrapes_the_exporter_and_answers_the_dashboard(tmp_pa
             assert up["value"][1] == "1"
             assert up["metric"]["job"] == "gpuscope"
             wait_for(lambda: value("gpuscope_torch_ooms_total"), 30, "the page with everything")
+            # of the page alone, because this machine may have trainings of other tests
+            steps = f'gpuscope_train_steps_total{{instance="127.0.0.1:{full}"}}'
             wait_for(
-                lambda: len(value("count_over_time(gpuscope_train_steps_total[1m]) > 2")) == 2,
-                90,
-                "three scrapes",
+                lambda: len(value(f"count_over_time({steps}[1m]) > 2")) == 2, 90, "three scrapes"
             )
-            kept = value("gpuscope_train_steps_total")[0]["metric"]
+            kept = value(steps)[0]["metric"]
             assert {name for name in kept if name.startswith("exported_")} == set()
             empty = [query for query in queries() if not value(query)]
             assert empty == ['gpuscope_export_left_out{host=~".*"} > 0']
