@@ -168,7 +168,10 @@ class ProcessWorker(Worker):
             known = {}
             for pid in wanted:
                 self._doing = (f"reading /proc/{pid}", time.monotonic())
-                known[pid] = self._look(pid, sampler, sample)
+                old, found = self.known.get(pid), self._look(pid, sampler, sample)
+                if found.definition.start is None and old is not None and old.definition.start:
+                    continue  # it has just ended; if it is still wanted, the next look says so
+                known[pid] = found
             self._used_gpu = {*self._used_gpu & self.known.keys(), *listed}
             ended = {
                 described.key: _ending(described.definition, pid in self._used_gpu)

@@ -315,13 +315,15 @@ class Probes:
                 for link in self._links.values()
                 if link.trainer is not None
             ]
+            # Asked once: a process that ends between two answers would be followed by nobody.
+            gone = {link.name for _, link in self._ended if _is_gone(link)}
             ended_links = {
                 link.name: _how_it_ended(link)
                 for at, link in self._ended
-                if now - at >= EXIT_SECONDS or _is_gone(link)
+                if now - at >= EXIT_SECONDS or link.name in gone
             }
             for _, link in self._ended:
-                if link.pid is not None and link.trainer is not None and not _is_gone(link):
+                if link.pid is not None and link.trainer is not None and link.name not in gone:
                     self._outliving[link.pid] = link
                 elif link.name in ended_links:
                     self._note_exit(link)

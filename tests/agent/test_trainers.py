@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import time
 
 import pytest
 
@@ -14,6 +15,7 @@ from gpuscope.wire import frames
 from tests.fakes import agents, probe_process
 from tests.fakes.kernel import exits_are_told
 from tests.fakes.probe_client import APART, PLACE_APART, trainer
+from tests.fakes.waiting import until
 
 
 @pytest.fixture
@@ -80,6 +82,27 @@ def test_a_trainer_is_seen_with_its_process_and_ends_with_a_reason(sockets):
         process_id = viewer.definition("proc", lambda p: p.pid == trainer.pid)[0]
         gone = viewer.wait_for(frames.Event, lambda e: e.e == "gone" and e.id == process_id)
         assert gone.text in ((known,) if told else (known, "exited"))
+        definitions = [d.proc for d in viewer.all(frames.Def) if d.proc is not None]
+        assert all(process.start for process in definitions), "none is made of one that has ended"
+
+
+@pytest.mark.skipif(not exits_are_told(), reason="the kernel is older than Linux 6.15")
+def test_how_a_process_ended_is_known_though_it_ends_during_a_look(sockets, monkeypatch):
+    probes = trainers.Probes([str(sockets)])
+    with probe_process.start(sockets) as trainer:
+        until(lambda: poll(probes)[0], 10.0)
+    runs = iter([True])  # at the first question it is still there, and at the next ones not
+    monkeypatch.setattr(trainers, "_still_runs", lambda *_: next(runs, False))
+    until(lambda: poll(probes)[0] == [], 10.0)
+    followed = probes.outliving
+    assert trainer.pid in {*followed, *(pid for pid, _ in probes.exits)}
+
+
+def poll(probes):
+    """What the probes have told after a short look."""
+    probes.scan(time.monotonic())
+    probes.poll(0.05)
+    return probes.take()
 
 
 @pytest.mark.slow
