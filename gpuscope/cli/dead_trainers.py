@@ -1,6 +1,6 @@
 """Find what this user's trainers left behind here when they ended badly, unobserved.
 
-The result is one line for ``gpuscope ps``.
+The result is one line for ``gpuscope ps`` and ``gpuscope --oneline``, and what the Doctor counts.
 """
 
 from __future__ import annotations
@@ -9,12 +9,17 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..model.ended_jobs import RECENT_SECONDS, EndedJob, brief_text, sentence
 from ..probe import blackbox
 
-RECENT_SECONDS = 86400.0
+if TYPE_CHECKING:
+    from ..wire.frames import TrainerDef
+
+TOGETHER_SECONDS = 120.0
+"""Trainers that ended within this many seconds of each other may be ranks of one job."""
 _SENT = re.compile(r" signal (?!STOP|CONT)[A-Z0-9]+ to pid (\d+) \(start (\d+), .*: sent$", re.M)
 _LOG_BYTES = 64 << 10
 
@@ -81,32 +86,86 @@ def was_ended_by_its_user(path: Path) -> bool:
     return trainer is not None and may_end_silently(trainer.script)
 
 
+class LeftJob(NamedTuple):
+    """A job that left black boxes: the box of the rank that says why it ended, else the newest.
+
+    ``ended`` is the wall-clock time of the last write of its newest box. ``last_words`` is what
+    that rank wrote of its end.
+    """
+
+    ended: float
+    path: Path
+    pids: tuple[int, ...]
+    trainer: TrainerDef | None
+    last_words: dict[str, Any] | None
+
+    @property
+    def counted(self) -> EndedJob:
+        """The job as all surfaces count it."""
+        from ..model.job_ends import end_of_box
+
+        return EndedJob(self.pids, self.ended, end_of_box(self.last_words))
+
+
+def jobs(directory: str | Path | None = None) -> list[LeftJob]:
+    """Return the jobs of the last day that left black boxes, the newest first.
+
+    Of the ranks of a job, the first one that says how it ended stands for all, because its end made
+    the others end. Runs with the same rendezvous address at different times are different jobs.
+    """
+    from ..store.blackbox import last_words, trainer_of
+
+    found: list[tuple[object, LeftJob]] = []
+    for ended, path in boxes(directory):
+        pid, start = map(int, path.name.partition(".")[0].split("-"))
+        trainer, how = trainer_of(path), last_words(path)
+        key = trainer.job if trainer is not None and trainer.job else (pid, start)
+        one = LeftJob(ended, path, (pid,), trainer, how)
+        same = [
+            n
+            for n, (job, known) in enumerate(found)
+            if job == key and known.ended - ended <= TOGETHER_SECONDS
+        ]
+        if not same:
+            found.append((key, one))
+            continue
+        known = found[same[0]][1]
+        first = one if _when(how) < _when(known.last_words) else known
+        found[same[0]] = key, first._replace(ended=known.ended, pids=(*known.pids, pid))
+    return [job for _, job in found]
+
+
+def _when(how: dict[str, Any] | None) -> float:
+    when = how.get("time") if how is not None else None
+    return float(when) if isinstance(when, (int, float)) else float("inf")
+
+
+def counted(directory: str | Path | None = None) -> list[EndedJob]:
+    """Return the same jobs as all surfaces count them."""
+    return [job.counted for job in jobs(directory)]
+
+
 def line(directory: str | Path | None = None) -> str:
-    """Return a line with the newest black box of the last day and how to replay it; "" without one.
+    """Return a line with the jobs of the last day and how to replay the newest; "" without one.
 
     Never raises.
     """
-    found = boxes(directory)
+    found = jobs(directory)
     if not found:
         return ""
-    newest = shlex.quote(str(found[0][1]))
-    return f"{_count(found)}. The last minutes of the newest:  gpuscope replay {newest}"
+    newest = shlex.quote(str(found[0].path))
+    said = sentence([job.counted for job in found])
+    return f"{said}. The last minutes of the newest:  gpuscope replay {newest}"
+
+
+def brief(directory: str | Path | None = None) -> str:
+    """Return how many jobs of this user ended badly here in the last day, in a few words."""
+    return brief_text(counted(directory))
 
 
 def ended(directory: str | Path | None = None) -> str:
-    """Return how many trainers of this user ended here badly in the last day, and how.
+    """Return how many jobs of this user ended badly here in the last day, and how.
 
     "" stands for none.
     """
-    found = boxes(directory)
-    return _count(found) if found else ""
-
-
-def _count(found: Sequence[tuple[float, Path]]) -> str:
-    from ..model.job_ends import counts_text, end_of_box
-    from ..store.blackbox import last_words
-
-    how = counts_text([end_of_box(last_words(path)) for _, path in found])
-    if len(found) == 1:
-        return f"A trainer of yours ended here in the last day: {how.removeprefix('1 ')}"
-    return f"{len(found)} trainers of yours ended here in the last day: {how}"
+    return sentence(counted(directory))

@@ -54,7 +54,7 @@ _UNASKED = re.compile(
     r"|\bgpuscope[./]lab[./](worker|rank)\b|^gpuscope lab$"
 )
 _SIGNAL = re.compile(r"killed by signal (\d+)")
-_GRAVITY: tuple[Kind, ...] = ("bad", "warn", "muted", "ok")
+GRAVITY: tuple[Kind, ...] = ("bad", "warn", "muted", "ok")
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ def counts_text(ends: Sequence[End], brief: bool = False) -> str:
 
     With ``brief`` it is not said by which signal.
     """
-    ranked = sorted(ends, key=lambda end: (_GRAVITY.index(end.kind), CAUSES.index(end.word)))
+    ranked = sorted(ends, key=lambda end: (GRAVITY.index(end.kind), CAUSES.index(end.word)))
     names = Counter(_counted(end, brief) for end in ranked)
     return ", ".join(f"{count} {name}" for name, count in names.items())
 
@@ -178,7 +178,7 @@ def _counted(end: End, brief: bool) -> str:
 
 def gravest_of(ends: Sequence[End]) -> Kind:
     """Return how grave the worst of some ends is."""
-    return min((end.kind for end in ends), key=_GRAVITY.index, default="ok")
+    return min((end.kind for end in ends), key=GRAVITY.index, default="ok")
 
 
 def _ends(job: JobView) -> list[tuple[TrainerView | ProcView, Gone | None]]:

@@ -277,7 +277,7 @@ def test_first_stands_what_was_looked_at_and_last_what_has_ended():
     assert (
         text(replace(report, findings=(), ended=()))[-1] == "Nothing wrong was found. Exit code 0."
     )
-    before = "2 trainers of yours ended here in the last day: 2 failed"
+    before = "2 jobs ended badly in the last day: 2 failed"
     ended = replace(report, findings=(), ended_here=before)
     assert " ".join(text(ended)[-2:]).endswith(
         f"Nothing wrong was found in what runs now. {before}. Exit code 0."

@@ -138,7 +138,7 @@ def test_the_record_of_an_oom_stands_for_its_box(monkeypatch, tmp_path):
     ):
         (place / name).write_bytes(b"x")
     (place / f"{pid}-77.box").write_bytes(b"x")
-    monkeypatch.setattr(dead_trainers, "boxes", lambda: [(time.time(), place / f"{pid}-77.box")])
+    monkeypatch.setattr(dead_trainers, "boxes", lambda *_: [(time.time(), place / f"{pid}-77.box")])
     seen: list[str] = []
 
     def examine(targets: list[str], *_: Any) -> Report:
@@ -264,11 +264,14 @@ def test_a_death_is_marked_until_it_was_seen_whatever_ended_the_trainer():
     for pid, found in ((9, end), (10, killed)):
         watch._take_report("left", Report(findings=(found,)), left(pid, time.time() - pid))
     assert [case.kind for case in watch.cases] == ["left", "left"]
-    assert watch.counts() == (1, 1, (FAILED, FAILED))
+    ended = watch.ended
+    assert [one.end for one in ended] == [FAILED, FAILED]
+    assert watch.counts() == (0, 0, ended, True), "no finding on what lives now"
     watch.see_deaths()
-    assert watch.counts() == (0, 0, ())
+    assert watch.counts() == (0, 0, ended, False), "counted for a day, and news until it was seen"
     watch._take_report("left", Report(), left(11, time.time(), end_of_box(None)))
-    assert watch.counts() == (0, 1, (end_of_box(None),)), "it ended after that"
+    assert watch.counts() == (0, 0, watch.ended, True), "it ended after that"
+    assert [one.end for one in watch.ended] == [end_of_box(None), FAILED, FAILED]
 
 
 def test_a_job_that_is_killed_while_it_is_watched_is_marked_and_one_that_was_stopped_is_not():
@@ -276,11 +279,11 @@ def test_a_job_that_is_killed_while_it_is_watched_is_marked_and_one_that_was_sto
     unseen = UnseenDeaths(ViewState(), stopped)
     host = views.store_of(views.ended()).view().host
     unseen.look(host)
-    ends = unseen.ends(())
-    assert {end.phrase for end in ends.values()} == {"killed by SIGKILL"}
-    stopped.update(dict.fromkeys(ends, "SIGTERM"))
+    (job,) = unseen.jobs(())
+    assert job.end.phrase == "killed by SIGKILL"
+    stopped.update(dict.fromkeys(job.pids, "SIGTERM"))
     unseen.look(host)
-    assert not ends.keys() & unseen.ends(()).keys()
+    assert unseen.jobs(()) == ()
 
 
 def test_how_a_watched_trainer_was_killed_is_said_in_place_of_the_guess_from_its_box():
@@ -318,7 +321,7 @@ def test_a_silent_end_is_counted_unless_it_is_of_a_notebook_or_of_the_lab(script
     frames = [views.hello(), views.host_def(), *frames, sample, ended, later]
     unseen = UnseenDeaths(ViewState())
     unseen.look(views.host_of(frames))
-    assert len(unseen.ends(())) == counted
+    assert len(unseen.jobs(())) == counted
 
 
 @in_loop

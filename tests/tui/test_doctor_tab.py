@@ -188,17 +188,18 @@ async def test_trainers_that_have_ended_are_one_row_below_all_that_is_true_now()
             many(1)[0], severity="problem", title="it ran out of memory", where="train.py (pid 7)"
         )
         left(7, 60.0, grave)
-        screen = await until(pilot, "▲ it ran out of memory")
+        screen = await until(pilot, "○ it ran out of memory")
         assert screen.index("finding number 0") < screen.index("it ran out of memory")
         left(8, 30.0, replace(grave, title="no space left", where="train.py (pid 8)"))
         left(9, 20.0)
-        screen = await until(pilot, "▲ 2 ended earlier, the last: no space left")
-        assert screen.index("finding number 0") < screen.index("2 ended earlier")
+        told = "3 jobs ended badly in the last day"
+        screen = await until(pilot, f"○ {told}, the last: no space left", "3 failed in the last")
+        assert screen.index("finding number 0") < screen.index(told)
         assert "▸ ◆ finding number 1" in screen
         await pilot.press("G", "k")
-        await until(pilot, "2 trainers ended earlier", "it ran out of memory", "train.py (pid 7)")
+        await until(pilot, f"{told}: 3 failed", "it ran out of memory", "train.py (pid 7)")
         await pilot.press("enter", "j", "j")
-        await until(pilot, "▸ ▲ it ran out of memory", "How sure")
+        await until(pilot, "▸ ○ it ran out of memory", "How sure")
         await pilot.press("k", "k", "enter", "j")
         await pilot.press("ctrl+d", "ctrl+d")
         await until(pilot, "Ended with an error", "train.py (pid 9) failed: KeyError: 7")
@@ -216,7 +217,7 @@ async def test_a_healthy_machine_says_first_that_what_runs_is_well_and_last_what
         watch._take_report("left", Report(findings=(died,)), more)
     async with app.run_test(size=(80, 24)) as pilot:
         screen = await until(pilot, "▸ ● Nothing wrong: gpuscope lab, step", "What was ch")
-        assert screen.index("Nothing wrong") < screen.index("2 ended earlier")
+        assert screen.index("Nothing wrong") < screen.index("2 jobs ended badly")
 
 
 @in_loop
@@ -430,7 +431,7 @@ async def test_one_that_no_longer_holds_is_greyed_with_its_time(monkeypatch):
             at = views.END + second
             rows = [views.trainer_row(13 + r, 4100 + second, 0.901) for r in range(7)]
             feed(app, f.Sample(5000 + second, int(at * 1e9), h=[views.host_row()], t=rows))
-        await until(pilot, "◆ Rank 5 waits", absent="4 Doctor ◆1")
+        await until(pilot, "○ Rank 5 waits", absent="4 Doctor ◆1")
         feed(app, f.Sample(6000, int((views.END + 100) * 1e9), h=[views.host_row()]))
         screen = await until(pilot, "ended 14:1")
         assert "no longer" not in screen.splitlines()[5]
@@ -447,7 +448,7 @@ async def test_while_the_screen_is_paused_nothing_is_judged():
         feed(app, *growing())
         await pilot.pause(0.1)
         assert "Nothing wrong was found." in text(app)
-        assert app.session.found == (0, 0, ())
+        assert app.session.found == (0, 0, (), False)
 
 
 # ── keys ──────────────────────────────────────────────────────────────────────────────────────────
@@ -685,7 +686,7 @@ def test_what_was_found_on_one_host_is_not_told_of_another(monkeypatch):
         assert "dead" in look(first)
         here[0] = False
         assert look(silent) == []
-        assert watch.counts() == (0, 0, ())
+        assert watch.counts() == (0, 0, (), False)
         assert watch.report.examined == ()
         assert look(second) == ["of second"]
         assert look(None) == []

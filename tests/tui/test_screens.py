@@ -405,7 +405,7 @@ async def test_jobs_that_ended_are_one_line_that_enter_opens():
         ]
     app = make_app(frames)
     async with app.run_test(size=(80, 24)) as pilot:
-        folded = "2 ended, the last just now: 2 killed by SIGKILL"
+        folded = "2 ended while watched, the last just now: 2 killed by SIGKILL"
         screen = await until(pilot, folded, absent="train0.py")
         assert screen.index("lin") < screen.index(folded), "what runs comes first"
         await at_the_jobs(pilot)

@@ -21,6 +21,7 @@ from ...store.view import DeviceView, HostView
 from ...text.units import GIB
 from ...wire.clean import clean
 from ...wire.frames import Reading, Unknown
+from .. import dead_trainers
 from ..local_look import LocalLook, look
 from ..output import exit_code
 from .devices import document as devices_document
@@ -44,7 +45,7 @@ def run(
         host = look(timeout=TIMEOUT_SECONDS).host
         problems = devices_document.find_problems(host)
         again = args.watch is not None
-        print(line(host, colours), file=stream, flush=True)
+        print(line(host, colours, dead_trainers.brief()), file=stream, flush=True)
         if not again:
             return exit_code(problems) if host.devices else ExitStatus.UNCHECKED
         time.sleep(max(0.0, args.watch - (time.monotonic() - began)))
@@ -59,14 +60,18 @@ def coloured(stream: TextIO, environ: Mapping[str, str]) -> bool:
     )
 
 
-def line(host: HostView, colours: bool = False) -> str:
-    """All devices, at most ``MAX_DEVICES`` of them; without a driver the reason in short."""
+def line(host: HostView, colours: bool = False, ended: str = "") -> str:
+    """All devices, at most ``MAX_DEVICES`` of them; without a driver the reason in short.
+
+    ``ended`` says how many jobs ended badly here, which stands last.
+    """
+    parts = [_painted(*_device(host, device), colours) for device in host.devices[:MAX_DEVICES]]
     if not host.devices:
         reason = host.nvml.text if host.nvml is not None else "the driver reports no devices"
-        return f"no GPU: {clean(reason, 80)}"
-    parts = [_painted(*_device(host, device), colours) for device in host.devices[:MAX_DEVICES]]
+        parts = [f"no GPU: {clean(reason, 80)}"]
     more = len(host.devices) - MAX_DEVICES
-    return " · ".join([*parts, f"and {more} more"] if more > 0 else parts)
+    parts += [f"and {more} more"] if more > 0 else []
+    return " · ".join([*parts, _painted(ended, "warn", colours)] if ended else parts)
 
 
 def _device(host: HostView, device: DeviceView) -> tuple[str, str]:

@@ -259,7 +259,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         slow = session.link.text(session.charts_seconds, busy) if session.link is not None else ""
         situation = Situation(
             *(session.frozen_text(), session.replay_text(), session.cpu_percent(), place, slow),
-            session.found[2],
+            *session.found[2:],
         )
         self.query_one(StatusLine).show(session.host, situation, session.history)
         notice = session.notices.current

@@ -15,9 +15,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...doctor.finding import Finding, Report
+from ...model.ended_jobs import EndedJob, sentence
 from ...model.job_ends import NOTHING_SENT, End
 from .checks import Aside
-from .finding_history import Case, FindingHistory, Kind, pid_of, sort_cases
+from .finding_history import Case, FindingHistory, Kind, open_counts, pid_of, sort_cases
 from .unseen_deaths import DeadTrainer, UnseenDeaths
 from .view_state import ViewState
 
@@ -80,7 +81,8 @@ class DoctorWatch:
         self._changed = changed
         self._course = FindingHistory()
         self._left: dict[tuple[int, float], DeadTrainer] = {}
-        self._ended_here = ""
+        self._boxed: tuple[EndedJob, ...] = ()
+        """The jobs of this machine that left black boxes, also those that are not examined."""
         self._aside = aside or Aside(self._take_report)
         self._asked = False
         self._gone: set[str] | None = None
@@ -149,8 +151,7 @@ class DoctorWatch:
         if now < self._next and self._looked is not None:
             self._look_later(self._next - now)
             return False
-        if not self._replaying:
-            self._unseen.look(host)
+        self._unseen.look(host)
         first, before = host is not self._looked, self.live
         self._looked = host
         began, own = time.perf_counter(), time.thread_time()
@@ -219,7 +220,10 @@ class DoctorWatch:
 
     def _take_report(self, part: str, report: Report, more: Mapping[str, Any]) -> None:
         if part == "ended":
-            self._ended_here = str(more["ended"])
+            self._boxed = tuple(
+                EndedJob(tuple(map(int, one["pids"])), float(one["seconds"]), End(**one["end"]))
+                for one in more["jobs"]
+            )
         elif part == "left":
             pid, ended = int(more["pid"]), float(more["ended"])
             found = DeadTrainer(
@@ -297,32 +301,39 @@ class DoctorWatch:
         return tuple(one for one in self.deaths if not one.report.findings)
 
     @property
+    def ended(self) -> tuple[EndedJob, ...]:
+        """The jobs that ended badly in the last day on the host looked at, the newest first."""
+        return self._unseen.jobs(self.left_here if self._local() else ())
+
+    @property
+    def left_here(self) -> tuple[EndedJob, ...]:
+        """The jobs of this user that left files on this machine when they ended badly."""
+        known = self._unseen.better_known
+        left = (EndedJob((d.pid,), d.ended, known(d.pid, d.end)) for d in self._left.values())
+        return (*self._boxed, *left)
+
+    @property
     def ended_here(self) -> str:
-        """How many trainers of this user ended badly here in the last day, "" for none."""
-        return self._ended_here if self._local() else ""
+        """How many jobs ended badly here in the last day and how, "" for none."""
+        return sentence(self.ended)
 
     @property
     def sees_a_hang(self) -> bool:
         """Whether a job stands still now."""
         return any(one.grave and one.finding.cause.startswith("stall.") for one in self.cases)
 
-    def counts(self) -> tuple[int, int, tuple[End, ...]]:
-        """Return the problems and warnings that hold, and how jobs ended badly, unseen.
+    def counts(self) -> tuple[int, int, tuple[EndedJob, ...], bool]:
+        """Return what is open, what ended badly, and whether any of that was not looked at.
 
-        An unseen death is also a problem where that is known to have ended the trainer, else a
-        warning.
+        Open are the problems and the warnings that hold, each row of the list once.
         """
-        graves = [case.finding.severity for case in self.cases if case.grave and not case.dead]
-        grave_ends = (c for c in self.cases if c.dead and c.finding.severity == "problem")
-        ends = self._unseen.ends(self._local_deaths())
-        unseen = ends.keys()
-        problems = len(unseen & {case.pid for case in grave_ends})
-        warnings = graves.count("warning") + len(unseen) - problems
-        return graves.count("problem") + problems, warnings, tuple(ends.values())
+        ended = self.ended
+        return *open_counts(self.cases), ended, not self._replaying and self._unseen.is_news(ended)
 
     def see_deaths(self) -> None:
-        """The screen has shown how trainers ended: they are no news any more."""
-        self._unseen.see(self._local_deaths())
+        """The screen has shown how jobs ended: they are no news any more."""
+        if not self._replaying:
+            self._unseen.see(self.ended)
 
     @property
     def report(self) -> Report:

@@ -28,7 +28,10 @@ Readings near a threshold come and go.
 PAST_SECONDS = 180.0
 """Seconds for which a finding that no longer holds is still shown, greyed."""
 MOST = 400
+FOLDED = "ended"
+"""The key of the row into which trainers that have ended are folded."""
 _PID = re.compile(r"\bpid (\d+)")
+GPU, _NUMBER = re.compile(r"GPU (\d+)"), re.compile(r"[\d.]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,60 @@ def _place(case: Case) -> tuple[bool, bool, int, int, float, int]:
         return (True, case.past, 0, 0, 0.0, case.number)
     order = SEVERITIES[finding.severity], CONFIDENCES[finding.confidence], -round(finding.rank, 1)
     return (False, case.past, *order, case.number)
+
+
+@dataclass(frozen=True, slots=True)
+class CaseGroup:
+    """Findings that say the same of several ranks or devices: the first stands for all."""
+
+    first: Case
+    others: tuple[Case, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """The key of its row, which stays while its first case does."""
+        return FOLDED if self.ended > 1 else str(self.first.number)
+
+    @property
+    def ended(self) -> int:
+        """The number of ended trainers in this row, 0 for findings on what runs."""
+        return len({case.pid for case in (self.first, *self.others)}) if self.first.dead else 0
+
+    def unfolded(self) -> list[CaseGroup]:
+        """Return a group for each ended trainer, in order."""
+        of_pid: dict[int | None, list[Case]] = {}
+        for case in (self.first, *self.others):
+            of_pid.setdefault(case.pid, []).append(case)
+        return [CaseGroup(first, tuple(rest)) for first, *rest in of_pid.values()]
+
+
+def group_cases(cases: Sequence[Case]) -> list[CaseGroup]:
+    """Return the cases in order, with those together that say the same.
+
+    They are of one job and have the same weight; of devices, they say it in the same words. All
+    trainers that have ended are one group where there are several.
+    """
+    found: dict[tuple[object, ...], list[Case]] = {}
+    fold = len({case.pid for case in cases if case.dead}) > 1
+    for case in cases:
+        finding = case.finding
+        alike: tuple[object, ...] = (
+            finding.pitfall, finding.cause, finding.severity, finding.confidence, case.kind,
+            case.past, case.job,
+            _NUMBER.sub("", finding.title) if GPU.fullmatch(finding.where) else "",
+        )  # fmt: skip
+        found.setdefault((FOLDED,) if fold and case.dead else alike, []).append(case)
+    return [CaseGroup(first, tuple(rest)) for first, *rest in found.values()]
+
+
+def open_counts(cases: Sequence[Case]) -> tuple[int, int]:
+    """Return how many problems and how many warnings hold on what lives now.
+
+    Findings that are one row of the list count once, as the list shows them.
+    """
+    firsts = [group.first for group in group_cases(cases)]
+    open_now = [one.finding.severity for one in firsts if one.grave and not one.dead]
+    return open_now.count("problem"), open_now.count("warning")
 
 
 class FindingHistory:

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from ...model.ended_jobs import sentence
 from ...text import styled, width
 from ...text.clock import clock_text
 from ...text.styled import Line, Piece
@@ -16,18 +17,27 @@ from ..shell.keymap import key_of
 from .case_times import duration_of_case
 from .checked_courses import course_lines
 from .checked_figures import AREAS, area_of, decides_in, sources_of
-from .text import LABEL, NOTHING, SEVERITY_TOKENS, UNEXAMINED, glyph_of, is_undecided, with_label
+from .text import (
+    LABEL,
+    NOTHING,
+    SEVERITY_TOKENS,
+    UNEXAMINED,
+    glyph_of,
+    is_undecided,
+    sign_of,
+    with_label,
+)
 
 if TYPE_CHECKING:
     from ...doctor.finding import Pitfall, Report
+    from ...model.ended_jobs import EndedJob
     from ...store.view import HistoryOf, HostView
     from ..background.doctor_watch import DoctorWatch
-    from ..background.finding_history import Case
+    from ..background.finding_history import Case, CaseGroup
     from ..background.log_entry import LogEntry
     from ..background.unseen_deaths import DeadTrainer
     from ..theme import Glyphs
     from .checked_figures import Area
-    from .text import CaseGroup
 
 MOST_ENDED = 4
 UNPROBED, NEXT_RUN = (
@@ -271,12 +281,14 @@ def _words_of(row: Pitfall) -> str:
     return " ".join((row.symptom, row.now, row.not_when, row.cost, *fixes))
 
 
-def ended_page(group: CaseGroup, host: HostView, glyphs: Glyphs, cells: int) -> list[Line]:
-    """Return the page of the folded row: each trainer that ended earlier in a line or two."""
-    out: list[Line] = [[(f"{group.ended} trainers ended earlier", "title")], []]
+def ended_page(
+    group: CaseGroup, ended: Sequence[EndedJob], host: HostView, glyphs: Glyphs, cells: int
+) -> list[Line]:
+    """Return the page of the folded row: each job that ended and is explained in a line or two."""
+    out: list[Line] = [*styled.wrap([(sentence(ended), "title")], cells), []]
     for one in group.unfolded():
         case = one.first
-        sign: Piece = (f"{glyph_of(case.finding.severity, glyphs)} ", "muted")
+        sign: Piece = sign_of(case, glyphs)
         facts = f"   {duration_of_case(case, host)}   {case.finding.where}"
         out += styled.hang([sign], [(case.finding.title, "text"), (facts, "muted")], cells)
     out += [[], [(key_of("open"), "bold accent"), (": list each of them, or fold them", "muted")]]

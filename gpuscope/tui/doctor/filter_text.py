@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from ...store.view import HostView, by_key, by_pid
+from ..background.finding_history import CaseGroup
 from ..shell.selection import on_device
-from .text import CaseGroup, where_of
+from .text import where_of
 
 
 def text_of(group: CaseGroup, host: HostView) -> str:

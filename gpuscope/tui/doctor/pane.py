@@ -16,7 +16,7 @@ from ...store.view import HostView, TrainerView, by_key, by_pid
 from ...text import styled
 from ...text.styled import Line
 from ...text.width import cells as text_cells
-from ..background.finding_history import all_well
+from ..background.finding_history import FOLDED, CaseGroup, all_well, group_cases
 from ..background.log_entry import PROBE_LOST
 from ..shell.keymap import key_of
 from ..shell.selection import USER, keys_of, on_device
@@ -33,13 +33,10 @@ from .proof import Proof, proof_of
 from .text import (
     ABOUT,
     COLUMNS,
-    FOLDED,
     TABLE_GAP,
-    CaseGroup,
     about_row,
     columns,
     detail,
-    group_cases,
     row_of,
 )
 
@@ -137,7 +134,7 @@ class DoctorPane(Pane):
         self._table.border_subtitle = (
             f"{hidden} more without {needle!r}   {key_of('back')}: all" if hidden else ""
         )
-        rows = [row_of(group, host, glyphs) for group in groups]
+        rows = [row_of(group, host, glyphs, self.doctor.ended) for group in groups]
         checked = about_row(self.doctor, host, glyphs)
         rows = [checked, *rows] if all_well(self.doctor.cases) else [*rows, checked]
         self._table.show_columns(columns(rows, self._table.size.width or self._terminal[0] - 4))
@@ -194,7 +191,7 @@ class DoctorPane(Pane):
             set_title(self._scroll, EXAMINED)
         elif group.key == FOLDED:
             self.doctor.why_no_proof, self.doctor.more_fixes = "several trainers in one row", False
-            self._lines.show(ended_page(group, host, glyphs, cells))
+            self._lines.show(ended_page(group, self.doctor.ended, host, glyphs, cells))
             set_title(self._scroll, "Jobs that ended")
         else:
             proof = self._proof(group)

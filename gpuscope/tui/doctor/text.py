@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...doctor.finding import SEVERITY_TOKENS as SEVERITY_TOKENS
 from ...doctor.report import evidence_lines, fix_sentences
 from ...doctor.steps import KILL, STACKS, copied_steps, marked_step, steps_of
+from ...model.ended_jobs import number_text
 from ...text import styled
 from ...text.ranges import ranges_text
 from ...text.styled import Line, Piece
-from ..background.finding_history import Case, all_well
+from ..background.finding_history import FOLDED, GPU, Case, CaseGroup, all_well, group_cases
 from ..shell.keymap import key_of
 from ..widgets.table import GUTTER, Column, TableRow
 from .case_times import duration_of_case, since_text
@@ -26,6 +26,7 @@ from .proof import Proof
 
 if TYPE_CHECKING:
     from ...doctor.finding import Finding, Fix, Pitfall
+    from ...model.ended_jobs import EndedJob
     from ...store.view import HostView
     from ..background.doctor_watch import DoctorWatch
     from ..theme import Glyphs
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
 NOTHING, UNEXAMINED = "Nothing wrong was found", "Nothing has been checked yet"
 ABOUT = "about"
 """The key of the row that says what was examined."""
-FOLDED = "ended"
-"""The key of the row into which trainers that have ended are folded."""
-_GPU, _NUMBER = re.compile(r"GPU (\d+)"), re.compile(r"[\d.]+")
 COLUMNS = (
     Column("what", "WHAT", 44, flex=1, whole=True),
     Column("where", "WHERE", 0, most=44, priority=3),
@@ -57,65 +55,33 @@ def glyph_of(severity: str, glyphs: Glyphs) -> str:
     return {"problem": glyphs.bad, "warning": glyphs.warn}.get(severity, glyphs.idle)
 
 
-@dataclass(frozen=True, slots=True)
-class CaseGroup:
-    """Findings that say the same of several ranks or devices: the first stands for all."""
+def sign_of(case: Case, glyphs: Glyphs) -> Piece:
+    """Return the sign of a finding: of its severity where it holds on what lives now.
 
-    first: Case
-    others: tuple[Case, ...] = ()
-
-    @property
-    def key(self) -> str:
-        """The key of its row, which stays while its first case does."""
-        return FOLDED if self.ended > 1 else str(self.first.number)
-
-    @property
-    def ended(self) -> int:
-        """The number of ended trainers in this row, 0 for findings on what runs."""
-        return len({case.pid for case in (self.first, *self.others)}) if self.first.dead else 0
-
-    def unfolded(self) -> list[CaseGroup]:
-        """Return a group for each ended trainer, in order."""
-        of_pid: dict[int | None, list[Case]] = {}
-        for case in (self.first, *self.others):
-            of_pid.setdefault(case.pid, []).append(case)
-        return [CaseGroup(first, tuple(rest)) for first, *rest in of_pid.values()]
-
-
-def group_cases(cases: Sequence[Case]) -> list[CaseGroup]:
-    """Return the cases in order, with those together that say the same.
-
-    They are of one job and have the same weight; of devices, they say it in the same words. All
-    trainers that have ended are one group where there are several.
+    So the list has as many such signs as the name of its tab counts.
     """
-    found: dict[tuple[object, ...], list[Case]] = {}
-    fold = len({case.pid for case in cases if case.dead}) > 1
-    for case in cases:
-        finding = case.finding
-        alike: tuple[object, ...] = (
-            finding.pitfall, finding.cause, finding.severity, finding.confidence, case.kind,
-            case.past, case.job,
-            _NUMBER.sub("", finding.title) if _GPU.fullmatch(finding.where) else "",
-        )  # fmt: skip
-        found.setdefault((FOLDED,) if fold and case.dead else alike, []).append(case)
-    return [CaseGroup(first, tuple(rest)) for first, *rest in found.values()]
+    severity = case.finding.severity
+    if case.past or case.dead:
+        return f"{glyphs.idle} ", "faint" if case.past else "muted"
+    return f"{glyph_of(severity, glyphs)} ", SEVERITY_TOKENS[severity]
 
 
 # ── the list ──
 
 
-def row_of(group: CaseGroup, host: HostView, glyphs: Glyphs) -> TableRow:
-    """Return a finding in a line."""
+def row_of(
+    group: CaseGroup, host: HostView, glyphs: Glyphs, ended: Sequence[EndedJob] = ()
+) -> TableRow:
+    """Return a finding in a line; ``ended`` are the jobs that the folded row stands for."""
     case, finding = group.first, group.first.finding
-    token = "faint" if case.past else SEVERITY_TOKENS[finding.severity]
     text = "faint" if case.past else "title" if case.grave and not case.dead else "text"
     where = where_of(group, host)
     return TableRow(
         group.key,
         {
             "what": [
-                (f"{glyph_of(finding.severity, glyphs)} ", token),
-                (_times(group), "muted"),
+                sign_of(case, glyphs),
+                (_times(group, ended), "muted"),
                 (finding.title, text),
             ],
             "where": where if group.others else _beyond(finding.title, where),
@@ -185,7 +151,7 @@ def where_of(group: CaseGroup, host: HostView | None = None) -> str:
     The script comes before the place where several run on ``host``.
     """
     places = [case.finding.where for case in (group.first, *group.others)]
-    devices = [int(match[1]) for place in places if (match := _GPU.fullmatch(place))]
+    devices = [int(match[1]) for place in places if (match := GPU.fullmatch(place))]
     if len(devices) == len(places):
         return f"GPU {ranges_text(devices)}"
     jobs = [job for job in host.jobs if job.trainers] if host is not None else []
@@ -208,10 +174,10 @@ def _beyond(title: str, where: str) -> str:
     )
 
 
-def _times(group: CaseGroup) -> str:
+def _times(group: CaseGroup, ended: Sequence[EndedJob] = ()) -> str:
     """Return for how many a finding stands; of ended trainers each had an end of its own."""
     if group.ended > 1:
-        return f"{group.ended} ended earlier, the last: "
+        return f"{number_text(ended) or f'{group.ended} ended'}, the last: "
     return f"{1 + len(group.others)}× " if group.others else ""
 
 
@@ -223,6 +189,8 @@ def about_row(watch: DoctorWatch, host: HostView, glyphs: Glyphs) -> TableRow:
     report = watch.report
     parts = [f"{len(report.problems)} unchecked"] if report.problems else []
     parts += [f"{len(report.abstained)} inconclusive"] if report.abstained else []
+    folded = any(group.key == FOLDED for group in group_cases(watch.cases))
+    parts += [number_text(watch.ended)] if watch.ended and not folded else []
     sign: Piece = (f"{glyphs.idle} ", "muted")
     if not all_well(watch.cases):
         what = "What was checked"
@@ -277,13 +245,9 @@ def detail(
     """
     gap: list[Line] = [] if tight else [[]]
     case, finding = group.first, group.first.finding
-    token = "faint" if case.past else SEVERITY_TOKENS[finding.severity]
     out: list[Line] = []
     if titled:
-        out += styled.hang(
-            [(f"{glyph_of(finding.severity, glyphs)} ", token)], [(finding.title, "title")], cells
-        )
-        out += gap
+        out += [*styled.hang([sign_of(case, glyphs)], [(finding.title, "title")], cells), *gap]
     replayed = bool(host.badge)
     steps = steps_of(finding, replayed)
     gain, more = finding.effect is None, len(copied_steps(finding, replayed)) - 1
@@ -438,11 +402,13 @@ def top(
     rows: int,
     leave_out: frozenset[str] = frozenset(),
     host: HostView | None = None,
+    ended: Sequence[EndedJob] = (),
 ) -> list[tuple[str, Line]]:
     """Return the worst findings, as many as ``rows``: the key of each, and its line.
 
     The last line counts those left out. ``leave_out`` are causes that the screen names elsewhere.
-    With a ``host``, below each finding stands with the same key what to do first.
+    ``ended`` are the jobs that the folded row stands for. With a ``host``, below each finding
+    stands with the same key what to do first.
     """
     groups = [
         group
@@ -452,9 +418,8 @@ def top(
     out: list[tuple[str, Line]] = []
     for group in groups[:rows]:
         finding = group.first.finding
-        many = _times(group)
-        sign: Piece = (f"{glyph_of(finding.severity, glyphs)} ", SEVERITY_TOKENS[finding.severity])
-        line = [sign, (many, "muted"), (finding.title, "text"), ("  " + where_of(group), "faint")]
+        line = [sign_of(group.first, glyphs), (_times(group, ended), "muted")]
+        line += [(finding.title, "text"), ("  " + where_of(group), "faint")]
         out.append((group.key, line))
         if host is not None and (steps := steps_of(finding, bool(host.badge))):
             title = steps[0].title.rstrip(".")

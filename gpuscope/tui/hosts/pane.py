@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
 
+from ...store.view import LOCAL
 from ...text import styled
 from ...text.styled import Line
 from ...text.width import cells as text_cells
@@ -57,7 +58,12 @@ class FleetPane(Pane):
 
     def __init__(self, session: Session, **kwargs: str) -> None:
         super().__init__(session, **kwargs)
-        self._fleet = Fleet(lambda: session.known, lambda: session.frozen_view.frozen)
+        self._fleet = Fleet(
+            lambda: session.known,
+            lambda: session.frozen_view.frozen,
+            left=lambda key: session.doctor.left_here if key == LOCAL else (),
+            sent=session.happened.stopped,
+        )
         session.fleet_heard = self._fleet.heard
         self._totals = Lines([[(WAITING, "muted")]], id="fleet-totals")
         self._hosts = LiveTable(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ...doctor.steps import STACKS
 from ...model.device_state import NEARLY_FULL
+from ...model.ended_jobs import number_text
 from ...text import styled
 from ...text.clock import clock_text
 from ...text.styled import Line, Piece
@@ -75,6 +76,7 @@ _TOKENS = {
     Grade.STALE: "warn",
     Grade.TIGHT: "warn",
     Grade.WARNING: "warn",
+    Grade.ENDED: "warn",
     Grade.CONNECTING: "muted",
     Grade.IDLE: "idle",
     Grade.FINE: "ok",
@@ -302,6 +304,8 @@ def totals_lines(
     )
     if now.devices and now.jobs:
         second += [("   ", "text"), (count_text(now.jobs, "job"), "text")]
+    if now.ended:
+        first += [(" · ", "faint"), (number_text(now.ended), "warn")]
     room = room_pieces(now, width - styled.cells(second) - 3)
     if room:
         second += [("   ", "text"), *room]

@@ -7,7 +7,7 @@ floats, times seconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cache
@@ -15,7 +15,8 @@ from statistics import fmean
 from typing import NamedTuple
 
 from ...model.device_state import HANGS, DeviceState, is_idle
-from ...model.job_ends import end_of
+from ...model.ended_jobs import EndedJob, brief_text, ended_badly, joined
+from ...model.job_ends import NOTHING_SENT, end_of
 from ...model.job_state import judge_devices
 from ...model.link_state import LinkState, link_state
 from ...model.memory_room import TIGHT_BYTES, rooms
@@ -42,9 +43,11 @@ class Grade(IntEnum):
     STALE = 3
     TIGHT = 4
     WARNING = 5
-    CONNECTING = 6
-    IDLE = 7
-    FINE = 8
+    ENDED = 6
+    """A job has ended badly there in the last day. What runs there now is well."""
+    CONNECTING = 7
+    IDLE = 8
+    FINE = 9
 
 
 Word = tuple[Grade, str]
@@ -84,6 +87,8 @@ class HostSummary:
     total_bytes: float | None = None
     utilization_percent: float | None = None
     tensor_percent: float | None = None
+    ended: tuple[EndedJob, ...] = ()
+    """The jobs that ended badly there in the last day."""
     jobs: tuple[str, ...] = ()
     """Keys of the running jobs. A job with ranks on several hosts has the same key on each."""
     job: str = ""
@@ -111,15 +116,24 @@ HERE = Missing()
 
 
 def summarise(
-    host: HostView, found: Sequence[Word] = (), history: HistoryOf = no_history
+    host: HostView,
+    found: Sequence[Word] = (),
+    history: HistoryOf = no_history,
+    left: Sequence[EndedJob] = (),
+    sent: Mapping[int, str] = NOTHING_SENT,
 ) -> HostSummary:
-    """A host in a line; ``found`` is what the doctor's rules and the other hosts say of it."""
+    """A host in a line; ``found`` is what the doctor's rules and the other hosts say of it.
+
+    ``left`` are the jobs that ended badly there before it was watched, and ``sent`` holds, by pid,
+    the signals that were sent from here.
+    """
     answered = host.sampled_seconds is not None or bool(host.devices or host.processes)
     link = link_state(host)
     state, away = link.word, _away(link)
     words: list[Word] = [away] if away is not None else []
     current = host.link.state in ("live", "replay")
     running = [job for job in host.jobs if end_of(job) is None]
+    ended = joined(ended_badly(host, sent), left)
     judged = judge_devices(host, history)
     verdicts = [(device, judged[device.id]) for device in host.devices if device.gone is None]
     if current:
@@ -129,6 +143,7 @@ def summarise(
         ]
         if host.nvml is not None and not host.devices and host.nvml.code != NOT_INITIALISED:
             words.append((Grade.IDLE, f"no devices: {host.nvml.text}"))
+        words += [(Grade.ENDED, brief_text(ended))] if ended else []
     words = sorted(dict.fromkeys(words), key=lambda word: word[0])[:MOST_WORDS]
     free = [device for device, verdict in verdicts if verdict.word == "free"]
     idle = [
@@ -170,6 +185,7 @@ def summarise(
         total_bytes=_total(device.definition.total_bytes for device, _ in verdicts),
         utilization_percent=_mean(device.number("utilization_percent") for device, _ in verdicts),
         tensor_percent=_mean(device.number("tensor_active_percent") for device, _ in verdicts),
+        ended=ended,
         jobs=tuple(_job_key(host, job) for job in running),
         runs=runs,
         job=main.title if main is not None else "",
@@ -289,6 +305,7 @@ class HostTotals:
     lost: int
     unheard: int
     jobs: int
+    ended: tuple[EndedJob, ...]
     problems: int
     room: tuple[tuple[str, int, float], ...]
 
@@ -313,6 +330,7 @@ def totals(summaries: Sequence[HostSummary]) -> HostTotals:
         lost=sum(one.lost for one in heard),
         unheard=sum(one.devices for one in summaries if not one.current),
         jobs=len({key for one in heard for key in one.jobs}),
+        ended=tuple(job for one in heard for job in one.ended),
         problems=sum(one.grade <= Grade.STALLED for one in heard),
         room=tuple(sorted(room, key=lambda entry: (-entry[1], -entry[2]))),
     )

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ...model.job_ends import NOTHING_SENT
 from ...store.view import no_history
 from .jobs import across
 from .order import SORTS, Order
@@ -20,6 +21,7 @@ from .summary import Grade, HostSummary, HostTotals, Missing, Word, summarise, t
 
 if TYPE_CHECKING:
     from ...doctor.finding import Finding, Fix, Pitfall
+    from ...model.ended_jobs import EndedJob
     from ...store.store import Store
     from ...store.view import HistoryOf, HostView, View
 
@@ -40,6 +42,8 @@ class Fleet:
     """All hosts of a session, summed up.
 
     ``store`` holds the hosts, ``frozen`` is the picture of them while the screen stands still.
+    ``left`` returns the jobs that ended badly on a host before it was watched, and ``sent`` holds,
+    by pid, the signals that were sent from here.
     """
 
     def __init__(
@@ -47,7 +51,10 @@ class Fleet:
         store: Callable[[], Store | None],
         frozen: Callable[[], View | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
+        left: Callable[[str], Sequence[EndedJob]] = lambda key: (),
+        sent: Mapping[int, str] = NOTHING_SENT,
     ) -> None:
+        self._left, self._sent = left, sent
         self.sort = SORTS[0]
         self.order = Order()
         self._store, self._frozen, self._clock = store, frozen, clock
@@ -140,7 +147,7 @@ class Fleet:
             known = self._known[host.key] = (
                 host,
                 words,
-                summarise(host, words, self._history_of(host)),
+                summarise(host, words, self._history_of(host), self._left(host.key), self._sent),
             )
         return known[2]
 
@@ -201,16 +208,16 @@ class Fleet:
             log.exception("a rule failed")
             return ()
         told = [one for one in (*runs.findings, *ends.findings) if one.cause not in OF_A_STATE]
-        words = [word for one in told if (word := _word(one)) is not None]
+        words = [word for one in told if (word := _word(one, one in ends.findings)) is not None]
         steps = {one.title: steps_of(one, host.link.state == "replay")[:1] for one in told}
         self._steps[host.key] = {title: first for title, some in steps.items() for first in some}
         return tuple(sorted(words, key=lambda word: word[0]))
 
 
-def _word(finding: Finding) -> Word | None:
+def _word(finding: Finding, of_the_dead: bool) -> Word | None:
     grade = _GRADES.get(finding.severity)
-    if grade is None:
-        return None
+    if grade is None or of_the_dead:
+        return None if grade is None else (Grade.ENDED, finding.title)
     if grade is Grade.PROBLEM and finding.cause.startswith("stall."):
         grade = Grade.STALLED
     return grade, finding.title

@@ -8,10 +8,10 @@ from dataclasses import replace
 from ...store.view import HostView
 from ...text import styled
 from ...text.styled import Line
-from ..background.finding_history import Case
+from ..background.finding_history import Case, group_cases
 from ..background.log_entry import LogEntry
 from ..doctor.case_times import duration_of_case
-from ..doctor.text import SEVERITY_TOKENS, glyph_of, group_cases
+from ..doctor.text import SEVERITY_TOKENS, glyph_of
 from ..shared.event_rows import event_lines
 from ..theme import Glyphs
 

@@ -166,7 +166,7 @@ def _folded(host: HostView, ended: Sequence[JobLine], sent: Mapping[int, str]) -
     if times and host.wall_seconds is not None:
         age = age_text(host.wall_seconds - max(times))
         ago = f", the last {'just now' if age == 'now' else f'{age} ago'}"
-    cells = {"job": (f"{len(over)} ended{ago}: ", "muted"), "gpu": ("", "text")}
+    cells = {"job": (f"{len(over)} ended while watched{ago}: ", "muted"), "gpu": ("", "text")}
     span: Line = [(counts_text(how), gravest_of(how))]
     first = over[0][0].entity
     fold = JobLine("ended:", cells, [], first, span, over=True, folds=True)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
     from ...lab.config import LabConfig
-    from ...model.job_ends import End
+    from ...model.ended_jobs import EndedJob
     from ...store.replay import ReplaySource
     from ...store.source import Source
     from ...store.store import Store
@@ -265,9 +265,9 @@ class Session:
         return self._alerts
 
     @property
-    def found(self) -> tuple[int, int, tuple[End, ...]]:
-        """Problems and warnings that the doctor has found, and how jobs ended badly, unseen."""
-        return (0, 0, ()) if self._doctor is None else self._doctor.counts()
+    def found(self) -> tuple[int, int, tuple[EndedJob, ...], bool]:
+        """Open problems and warnings, the jobs that ended badly, and whether that is news."""
+        return (0, 0, (), False) if self._doctor is None else self._doctor.counts()
 
     @property
     def hangs(self) -> bool:

@@ -19,7 +19,7 @@ from ..charts.strips import Painted, strip_of
 from ..theme import Glyphs, Tokens
 
 if TYPE_CHECKING:
-    from ...model.job_ends import End
+    from ...model.ended_jobs import EndedJob
 
 LINK_CELLS = 56
 """For why a link is not live; all of it stands in the log, and where there is nothing else to show.
@@ -34,8 +34,8 @@ class Situation(NamedTuple):
     """What the status line tells besides the host.
 
     It has the pause and the position in words, the viewer's own load in percent of a core,
-    which of several hosts is shown, whether the way to the terminal is slow, and how jobs ended
-    badly that nobody has looked at.
+    which of several hosts is shown, whether the way to the terminal is slow, which jobs ended
+    badly in the last day, and whether nobody has looked at one of them.
     """
 
     paused: str = ""
@@ -43,7 +43,8 @@ class Situation(NamedTuple):
     viewer_percent: float | None = None
     place: str = ""
     slow: str = ""
-    ended: tuple[End, ...] = ()
+    ended: tuple[EndedJob, ...] = ()
+    news: bool = False
 
 
 class StatusLine(Painted):
@@ -78,7 +79,9 @@ class StatusLine(Painted):
         else:
             left += self._subject(host, now.place)
             if now.ended:
-                left.append((3, (f"  {tokens.glyphs.warn} {ended_text(now.ended, width)}", "warn")))
+                said = ended_text(now.ended, width)
+                news: Piece = (f"  {tokens.glyphs.warn} {said}", "warn")
+                left.append((3, news if now.news else (f"  {said}", "muted")))
             kept = [piece for weight, piece in left if not weight]
             right += self._state(host, tokens, width - styled.cells(kept))
         if now.slow:
@@ -196,12 +199,13 @@ def found_pieces(found: Sequence[int], glyphs: Glyphs) -> Line:
     return out
 
 
-def ended_text(ends: Sequence[End], width: int) -> str:
-    """Return how many jobs ended badly and how, where there is room for it."""
-    from ...model.job_ends import counts_text  # what a start does not wait for
+def ended_text(jobs: Sequence[EndedJob], width: int) -> str:
+    """Return how many jobs ended badly in the last day, and how where there is room for it."""
+    from ...model.ended_jobs import brief_text, number_text  # what a start does not wait for
 
-    text = counts_text(ends, brief=True)
-    return text if text_cells(text) <= width // ENDED_SHARE else f"{len(ends)} ended"
+    whole = brief_text(jobs), number_text(jobs)
+    fits = (text for text in whole if text_cells(text) <= width // ENDED_SHARE)
+    return next(fits, f"{len(jobs)} ended badly")
 
 
 def short_model(name: str | None) -> str:

@@ -4,7 +4,8 @@ They examine the environment, and what trainers that ended here left behind. The
 process, so that the viewer loads no driver and waits for nothing.
 
 ``python …/doctor/background_checks.py environment left`` prints one JSON object per line as each
-part is done: ``{"part": "environment", "report": …}``, ``{"part": "left", "pid": …, "ended": …,
+part is done: ``{"part": "environment", "report": …}``, ``{"part": "ended", "jobs": …}`` with the
+fields of each EndedJob of ``model/ended_jobs.py``, ``{"part": "left", "pid": …, "ended": …,
 "name": …, "end": …, "path": …, "report": …}``, and at the end ``{"part": "end"}``. A report is the
 document of ``gpuscope doctor --json``. ``ended`` is in seconds since 1970, ``name`` a text for
 people, ``end`` has the fields of an End of ``model/job_ends.py``, and ``path`` is the file it left.
@@ -50,7 +51,11 @@ def main(parts: list[str]) -> int:
     if "environment" in parts:
         _say("environment", _environment(), known)
     if "left" in parts:
-        _say("ended", Report(), known, ended=dead_trainers.ended())
+        jobs = [
+            {"pids": one.pids, "seconds": one.seconds, "end": asdict(one.end)}
+            for one in dead_trainers.counted()
+        ]
+        _say("ended", Report(), known, jobs=jobs)
         for death in doctor_left.deaths(most=MOST):
             _say(
                 "left",

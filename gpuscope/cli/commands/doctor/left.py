@@ -12,34 +12,27 @@ known: a signal without a handler leaves no trace.
 
 from __future__ import annotations
 
-import contextlib
 import re
 import shlex
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from ....doctor.finding import EndedTrainer, Evidence, Finding, Report
 from ....doctor.postmortem_oom import WORDINGS
+from ....model.ended_jobs import RECENT_SECONDS
 from ....model.job_ends import End, end_of_box
 from ....probe import blackbox, records
-from ....store.blackbox import BoxReader
 from ....text.clock import SECOND, clock_text
 from ....text.process_name import short_script
 from ....text.units import age_text
-from ....wire import codec
 from ....wire.clean import clean
-from ....wire.frames import TrainerDef
 from ... import dead_trainers
 
 SECONDS = 3600.0
 MOST = 3
 """Only this many jobs are reported, the newest first; reading the box of each takes some 50 ms."""
-MOST_BOXES = 8
-TOGETHER_SECONDS = 120.0
-"""Trainers that ended within this many seconds of each other may be ranks of one job."""
 TIMEOUT_SECONDS = 5.0
 KERNEL_LOG = "/dev/kmsg"
 _KILLED = re.compile(rb"[Kk]illed process (\d{1,10})\b[^\n]{0,200}")
@@ -94,7 +87,7 @@ def _line(death: Death) -> EndedTrainer:
 
 
 def deaths(
-    seconds: float = dead_trainers.RECENT_SECONDS, most: int = MOST, kernel_log: str = KERNEL_LOG
+    seconds: float = RECENT_SECONDS, most: int = MOST, kernel_log: str = KERNEL_LOG
 ) -> Iterator[Death]:
     """Yield the trainers that ended badly in the last ``seconds``, the newest first.
 
@@ -120,10 +113,13 @@ def deaths(
                 _of_the_dead(found, pid, name, ended, path, "look-at-snapshot"),
             )
     log: Mapping[int, tuple[str, str]] | None = None
-    for ended, pid, start, path, trainer, last_words in _of_boxes(since, most):
+    for job in [one for one in dead_trainers.jobs() if one.ended >= since][:most]:
+        path, ended, last_words = job.path, job.ended, job.last_words
+        pid, start = map(int, path.name.partition(".")[0].split("-"))
         if (pid, start) in reported:
             continue
-        script = short_script(trainer.script) if trainer.script else "a trainer"
+        told = job.trainer.script if job.trainer is not None else None
+        script = short_script(told) if told else "a trainer"
         name = f"{script} (pid {pid})"
         if last_words is None:
             log = _kernel_lines(kernel_log) if log is None else log
@@ -152,50 +148,6 @@ def _examined(path: Path) -> Report:
     return doctor_targets.examine([str(path)], False, TIMEOUT_SECONDS)
 
 
-Box = tuple[float, int, int, Path, TrainerDef, "dict[str, Any] | None"]
-"""A black box: wall-clock time of its end, pid, start, path, definition, last words."""
-
-
-def _of_boxes(since: float, most: int) -> list[Box]:
-    """Return one box for each of the ``most`` newest jobs.
-
-    It is the first box that says how its rank ended, else the newest one. Runs with the same
-    rendezvous address at different times are different jobs.
-    """
-    jobs: list[tuple[object, Box]] = []
-    for ended, path in [one for one in dead_trainers.boxes() if one[0] >= since][:MOST_BOXES]:
-        match = blackbox.NAME.fullmatch(path.name)
-        pid, start = (int(match[1]), int(match[2])) if match else (0, 0)
-        reader = BoxReader(path)
-        trainer = _trainer(reader) or TrainerDef(pid)
-        how = reader.ended
-        key, box = trainer.job or (pid, start), (ended, pid, start, path, trainer, how)
-        same = [
-            n
-            for n, (job, one) in enumerate(jobs)
-            if job == key and one[0] - ended <= TOGETHER_SECONDS
-        ]
-        if not same:
-            jobs.append((key, box))
-        elif how is not None and _when(how) < _when(jobs[same[0]][1][5]):
-            jobs[same[0]] = key, box
-    return [box for _, box in jobs[:most]]
-
-
-def _when(how: Mapping[str, Any] | None) -> float:
-    when = how.get("time") if how is not None else None
-    return float(when) if isinstance(when, (int, float)) else float("inf")
-
-
-def _trainer(reader: BoxReader) -> TrainerDef | None:
-    for line in reader.lines():
-        with contextlib.suppress(codec.WireError):
-            trainer = getattr(codec.decode(line.line), "trainer", None)
-            if isinstance(trainer, TrainerDef):
-                return trainer
-    return None
-
-
 # ── what is where ──
 
 
@@ -208,7 +160,7 @@ def _records() -> list[tuple[float, int, int, Path]]:
         for path in place.iterdir():
             match = _RECORD.fullmatch(path.name)
             written = path.lstat().st_mtime
-            if match is None or time.time() - written >= dead_trainers.RECENT_SECONDS:
+            if match is None or time.time() - written >= RECENT_SECONDS:
                 continue
             pid, start = int(match[1]), int(match[2])
             if match[3] in ("confirmed", "seen") and not blackbox.runs(pid, start):
