@@ -14,7 +14,7 @@ import sys
 from importlib.util import find_spec
 from typing import Dict, List, Mapping, NamedTuple, NoReturn, Optional, Tuple
 
-from ..errors import UsageError
+from ..errors import MissingScript, UsageError, is_missing_file
 from ..probe import rendezvous
 from ..probe.rendezvous import RendezvousError
 from ..wire.clean import clean
@@ -43,7 +43,8 @@ def command(words: List[str], env: Mapping[str, str]) -> List[str]:
     ``words`` is what follows ``gpuscope run``. ``-- CMD …`` is run as it is, found in PATH. ``-m
     MODULE …`` and ``SCRIPT …`` are run by the Python of the user's environment, and so is ``python
     SCRIPT …``, which means the same. A path to a Python is used unchanged. If the first word is
-    another program and not a file, it is a command too. Raises :class:`CannotRun`.
+    another program and not a file, it is a command too. Raises :class:`CannotRun`, or
+    :class:`~gpuscope.errors.MissingScript`.
     """
     if not words:
         raise CannotRun("what to run? A script, -m MODULE, or -- COMMAND")
@@ -70,6 +71,8 @@ def command(words: List[str], env: Mapping[str, str]) -> List[str]:
     try:
         return [_program(words[0], env), *words[1:]]
     except CannotRun:
+        if is_missing_file(words[0]):
+            raise MissingScript(words[0]) from None
         raise CannotRun(
             f"no such script in {os.getcwd()}, and no such program on PATH: {words[0]}",
             f"cd to its folder, or give its path: gpuscope run FOLDER/{os.path.basename(words[0])}",

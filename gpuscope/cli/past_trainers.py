@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..errors import MissingFile
 from ..store.store import Store
 from ..store.view import HostView, JobView
 from ..wire.clean import clean
@@ -49,8 +51,10 @@ def is_past(text: str) -> bool:
 def read(path: str | Path, last_seconds: float = LAST_SECONDS) -> Past:
     """Read the last hour of a file, or so many seconds of it.
 
-    Nothing raises: ``problem`` says what is wrong.
+    ``problem`` says what is wrong. Raises only :class:`~gpuscope.errors.MissingFile`.
     """
+    if not os.path.lexists(path):
+        raise MissingFile(str(path))
     from ..model.job_ends import end_of_box
     from ..store.blackbox import BoxReader, is_box
     from ..store.decode import decode

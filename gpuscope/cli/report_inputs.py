@@ -16,7 +16,7 @@ from ..doctor import report as reports
 from ..doctor import table
 from ..doctor.finding import Report
 from ..doctor.redaction import DocumentRedactor
-from ..errors import UserError
+from ..errors import MissingFile, UserError, is_missing_file
 from ..lab.ledger import RunLedger
 from ..report import findings, prediction, runs, time_rows, tuning
 from ..report.content import Chapter
@@ -88,6 +88,8 @@ def _chapters(target: str, redactor: DocumentRedactor) -> list[Chapter]:
         found = _group(target)
         if found is not None:
             return [found]
+    if is_missing_file(target):
+        raise MissingFile(target)
     name = clean(path.name or target, 200)
     if path.is_dir():
         return [_examined(target, name, redactor)]

@@ -12,7 +12,7 @@ import shlex
 from difflib import get_close_matches
 from typing import Dict, Iterable, List
 
-from ..errors import UsageError
+from ..errors import MissingScript, UsageError, UserError, is_missing_file
 from ..wire.clean import clean
 
 SHOWN = 80
@@ -41,9 +41,11 @@ def refusal(
     return UsageError(f"no such verb: {word!r}. Verbs: {', '.join(known)}")
 
 
-def refusal_of_second(verb: str, words: List[str], second: Iterable[str]) -> UsageError:
+def refusal_of_second(verb: str, words: List[str], second: Iterable[str]) -> UserError:
     """Return the error for ``gpuscope VERB WORDS``, whose first word belongs to no option."""
     known = list(second)
+    if is_missing_file(words[0]):
+        return MissingScript(words[0])
     word = clean(words[0], SHOWN)
     near = _nearest(words[0], known)
     if near:

@@ -202,7 +202,7 @@ def test_a_notebook_names_the_way_to_a_script(asked, tmp_path):
 
 
 def test_what_is_not_there_or_elsewhere(asked, tmp_path):
-    assert "No such file" in refusal(tmp_path / "gone")
+    assert "there is no file" in refusal(tmp_path / "gone")
     assert "ssh me@node gpuscope doctor" in refusal("me@node")
     assert "\x1b" not in refusal(tmp_path / "\x1b[31m")
     assert "cannot be examined" in refusal("nul\0byte")
@@ -319,7 +319,7 @@ def test_what_was_read_while_looking_for_a_writer_is_not_lost():
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda place: (place / "x").symlink_to(place / "nowhere"), "No such file"),
+        (lambda place: (place / "x").symlink_to(place / "nowhere"), "leads to a file that is not"),
         (lambda place: (place / "x").symlink_to(place / "x"), "symbolic links"),
         (lambda place: socket.socket(socket.AF_UNIX).bind(str(place / "x")), "cannot be read"),
         (

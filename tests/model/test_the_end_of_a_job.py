@@ -192,7 +192,12 @@ def test_a_job_that_lives_on_without_its_probe_is_not_among_those_that_ended():
     frames.append(f.Event(302, "gone", int((views.END + 7) * 1e9), f.NO_LAST_WORDS))
     lines = job_lines(host_of(sample_at(frames, 10.0)))
     names = [line.cells["job"][0] for line in lines]
-    assert names == ["second.py", "2 ended while watched, the last 3 s ago: ", "third.py", "first.py"]
+    assert names == [
+        "second.py",
+        "2 ended while watched, the last 3 s ago: ",
+        "third.py",
+        "first.py",
+    ]
     assert styled.plain(lines[1].span) == "1 without a message, 1 without an error"
     assert lines[1].entity is not None
     assert getattr(lines[1].entity, "gone", None) is not None

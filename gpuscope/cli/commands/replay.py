@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 
+from ...errors import MissingFile
 from ...exit_status import ExitStatus
 from ..args import add_theme, number_between
 
@@ -27,6 +29,8 @@ def run(args: argparse.Namespace) -> int:
     """0: left by the user; 3: the file is no recording that can be read."""
     from ...store.replay import ReplaySource
 
+    if not os.path.lexists(args.file):
+        raise MissingFile(str(args.file))
     source = ReplaySource(args.file)
     if not source.duration_seconds:
         print(

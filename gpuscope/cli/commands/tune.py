@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from ...errors import UsageError, UserError
+from ...errors import MissingScript, UsageError, UserError, is_missing_file
 from ...exit_status import ExitStatus
 from ...lab import torch_probe
 from ...lab.config import LabConfig, add_toggles
@@ -246,6 +246,8 @@ def _use_transformers(args: argparse.Namespace) -> None:
 def _baseline(args: argparse.Namespace) -> LabConfig:
     if args.target is not None:
         known = (*PRESETS, *EVERY_PRESET)
+        if is_missing_file(args.target):
+            raise MissingScript(args.target)
         if args.target not in known and not FACTORY.fullmatch(args.target):
             raise UsageError(
                 f"{clean(args.target, 60)} is neither MODULE:FACTORY nor one of {', '.join(known)}"

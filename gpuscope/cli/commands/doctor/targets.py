@@ -25,7 +25,7 @@ from ....doctor import dead
 from ....doctor.file_kinds import GZIP, HEAD_BYTES, is_binary, kind_of, unpacked
 from ....doctor.finding import Report
 from ....doctor.messages import THE_SYMPTOM
-from ....errors import UserError
+from ....errors import MissingFile, UserError
 from ....wire.clean import clean
 from ....wire.files import open_regular
 from ... import remote
@@ -213,7 +213,9 @@ def _no_such(target: str, error: Exception) -> str:
             "gpuscope doctor"
         )
     if isinstance(error, FileNotFoundError):
-        return f"{shown}: {why}. Check the path, or pipe a log into gpuscope doctor -."
+        if os.path.islink(target):
+            return f"{shown}: this symbolic link leads to a file that is not there."
+        return MissingFile(target).what
     return f"{shown}: cannot be examined ({why})."
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ....doctor import report as reports
 from ....doctor import table
 from ....doctor.finding import Pitfall, Report
-from ....errors import UsageError
+from ....errors import MissingFile, UsageError, is_missing_file
 from ....exit_status import FAIL_ON, ExitStatus
 from ....wire.clean import clean
 from ... import output, remote
@@ -77,6 +77,8 @@ def run(args: argparse.Namespace) -> int:
     symptom = (args.symptom or "").strip()
     if args.symptom is not None and not symptom:
         raise UsageError("--symptom takes words, such as 'memory grows with every epoch'")
+    if len(args.targets) == 1 and is_missing_file(args.targets[0]) and not args.json:
+        raise MissingFile(args.targets[0])
     found = reports.finish(
         doctor_targets.examine(args.targets, args.torch, args.timeout, args, symptom), known
     )

@@ -11,7 +11,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ....errors import UsageError
+from ....errors import MissingFile, UsageError, is_missing_file
 from ....lab.toggles import BY_NAME, FACTORY, PRESETS
 from ....predict.from_switches import TOGGLES
 from ....text.units import MIB
@@ -293,6 +293,8 @@ def model_of(args: argparse.Namespace, words: list[str]) -> str:
         raise UsageError(f"one target at a time, and there are {len(words)}")
     if word.startswith("hf:"):
         return word
+    if is_missing_file(word):
+        raise MissingFile(word)
     if FACTORY.fullmatch(word) is None:
         from difflib import get_close_matches
 

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ....errors import UsageError
+from ....errors import MissingFile, UsageError
 from ....exit_status import ExitStatus
 from ....snapshot.limits import FLOOR_BYTES
 from ....text.units import percent_text
@@ -212,11 +212,11 @@ def _fail(args: argparse.Namespace, error: SnapshotError) -> int:
         refused = {"path": clean(args.second or args.target), "devices": None, "events": None}
         ending = {"problems": problems, "unknown": unknowns.rows, "exit_code": ExitStatus.UNCHECKED}
         print(output.dump({**refused, **ending}))
+    if error.code == "missing":
+        raise MissingFile(args.second or args.target) from error
     name = clean(os.path.basename(args.second or args.target))
     print(f"gpuscope snapshot: {name}: {error.what}", file=sys.stderr)
-    if error.code == "missing":
-        print("Next: gpuscope snapshot PID    takes one of a running trainer", file=sys.stderr)
-    elif error.code == "foreign" and "gpuscope" not in error.what:
+    if error.code == "foreign" and "gpuscope" not in error.what:
         doctor = f"gpuscope doctor {shlex.quote(clean(args.second or args.target))}"
         print(
             f"Next: {doctor}    reads a log, a script or a recording;    "
