@@ -593,3 +593,23 @@ async def test_a_lost_gpu_is_said_of_its_job_in_its_lane_and_of_its_memory():
         await pilot.press("2")
         shown = await until(pilot, "rank 1 (pid 48201)   ▲ lost", "The driver gives no readings")
         assert "empty_cache" not in shown
+
+
+@in_loop
+@pytest.mark.parametrize("size", [LARGE, USUAL])
+async def test_charts_beside_each_other_end_at_the_same_moment(size):
+    app = make_app(views.cpu_only() if size == USUAL else jobs.ranks(4))
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, "Jobs")
+        charts = app.screen.query_one(Charts)
+        seen = set()
+        for second in range(1, 9):
+            moment = int((views.END + second) * 1e9)
+            feed(app, f.Sample(9000 + second, moment, h=[views.host_row(cpu_percent=20.0)]))
+            await pilot.pause(0.3)
+            drawn = [one for one in charts._made.values() if hasattr(one, "_now")]
+            ends = {one._now for one in drawn if one._now}
+            assert len(ends) == 1, {type(one).__name__: one._now for one in drawn}
+            assert len(drawn) > 1
+            seen |= ends
+        assert len(seen) > 1, "time went on and the charts were drawn again"

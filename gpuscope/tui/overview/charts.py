@@ -32,10 +32,6 @@ if TYPE_CHECKING:
 WINDOW_SECONDS = 60.0
 AXIS_ROWS = 2
 TOKENS = ("series2", "series3", "series4", "series5")
-SLOW = ("power", "cpu", "host_memory", "trends")
-"""What changes slowly is drawn every other time: more charts cost no more."""
-JUMP_SECONDS = 10.0
-"""Who moves through time sees all of it at once."""
 MOST_CURVES = 4
 """Of more GPUs only the one under the cursor has a curve of its own."""
 LOADS = (
@@ -117,8 +113,6 @@ class Charts(Vertical):
         self._kinds: list[tuple[str, ...]] = []
         self._made: dict[str, Any] = {}
         self._drawn: tuple[object, ...] = ()
-        self._later = False
-        """Whether what changes slowly waits for the next drawing."""
         self._height_set: tuple[object, int] = ("1fr", 0)
 
     def on_mount(self) -> None:
@@ -158,7 +152,10 @@ class Charts(Vertical):
             once_after_refresh(self, self._draw)
 
     def show(self, host: HostView, device: DeviceView | None) -> None:
-        """Draw what time has brought; over a long time, only what has moved by a column."""
+        """Draw what time has brought; over a long time, only what has moved by a column.
+
+        All are drawn at once: beside each other they end at the same moment.
+        """
         from ..memory.timeline import column_of
 
         key = (
@@ -172,13 +169,8 @@ class Charts(Vertical):
         )
         if self.window > WINDOW_SECONDS and key == self._drawn:
             return
-        same = self._drawn[2:] == key[2:]
-        moved = same and abs(float(key[0] or 0.0) - float(self._drawn[0] or 0.0))  # type: ignore[arg-type]
-        self._later = same and moved < JUMP_SECONDS and not self._later
         self._drawn, self._span = key, self._fitted(host)
         for kind, chart in self._made.items():
-            if kind in SLOW and self._later:
-                continue
             if kind == "strips":
                 self._show_strips(chart, host)
             elif kind == "trends":
