@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from ..store.view import AllocView, DeviceView, HostView, TrainerView, by_id
 from ..text.units import bytes_text, percent_text
-from .reading_age import old_seconds
+from .reading_age import marked, old_seconds
 
 
 def trainer_of(host: HostView, allocator: AllocView) -> TrainerView | None:
@@ -76,8 +76,13 @@ def _of_process(host: HostView, device: DeviceView, allocator: AllocView) -> flo
     return next((held for u in uses if (held := u.number("used_bytes")) is not None), None)
 
 
-def of_the_card(device: DeviceView, headroom_bytes: float | None = None) -> str:
-    """Return what the bytes used on a card now are a part of, and what a trainer can still get."""
+def of_the_card(
+    device: DeviceView, headroom_bytes: float | None = None, age: float | None = None
+) -> str:
+    """Return what the bytes used on a card now are a part of, and what a trainer can still get.
+
+    ``age`` is how old the reading is on which the headroom rests, None where it is of now.
+    """
     used, total, free = (
         device.number("used_bytes"),
         device.definition.total_bytes,
@@ -89,5 +94,6 @@ def of_the_card(device: DeviceView, headroom_bytes: float | None = None) -> str:
         else []
     )
     notes += [f"free {bytes_text(free)}"] if free is not None else []
-    notes += [f"headroom {bytes_text(headroom_bytes)}"] if headroom_bytes is not None else []
+    if headroom_bytes is not None:
+        notes.append(f"headroom {marked(bytes_text(headroom_bytes), age)}")
     return " · ".join(notes)

@@ -8,6 +8,7 @@ and says nothing about now.
 from __future__ import annotations
 
 from ..store.view import AllocView, HostView, TrainerView
+from ..text.units import DASH, age_text
 
 HOLD_SECONDS = 6.0
 """Seconds for which a reading counts at most, until the next one replaces it."""
@@ -29,3 +30,8 @@ def old_seconds(host: HostView, entity: AllocView | TrainerView | None) -> float
     age = host.sampled_seconds - entity.sampled_seconds
     held = max(HOLD_SECONDS, HELD_SAMPLES / host.rate_hz if host.rate_hz else 0.0)
     return age if age > held else None
+
+
+def marked(text: str, age: float | None) -> str:
+    """Return a value in words; one that is so old stands as what it was then."""
+    return text if age is None else f"{DASH} ({age_text(age)} ago: {text})"

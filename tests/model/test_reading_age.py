@@ -8,14 +8,20 @@ import pytest
 
 from gpuscope.model.fullest_account import account_at_the_fullest
 from gpuscope.model.memory_account import Account, account
+from gpuscope.model.memory_layers import of_the_card
+from gpuscope.model.memory_room import room_of
 from gpuscope.model.reading_age import OLD, old_seconds
 from gpuscope.report.memory import of_account
 from gpuscope.store.view import HistoryOf, HostView
 from gpuscope.text import styled
-from gpuscope.text.units import GIB
+from gpuscope.text.units import DASH, GIB
+from gpuscope.tui.doctor.checked_figures import AREAS, sources_of
+from gpuscope.tui.hosts.summary import summarise
 from gpuscope.tui.memory.side_by_side import side_by_side
 from gpuscope.tui.memory.subjects import subjects
 from gpuscope.tui.shared.job_rows import job_lines
+from gpuscope.tui.trainer.job_text import standing_out
+from gpuscope.tui.trainer.rank_rows import rank_rows
 from gpuscope.wire import frames as f
 from gpuscope.wire.frames import Unknown
 from tests.fakes import views
@@ -98,3 +104,46 @@ def test_the_line_of_a_job_marks_memory_that_no_probe_has_read_for_long():
         line = job_lines(host, history=history)[0]
         text, token = line.cells["memory"]
         assert (text.startswith("≈"), token == "faint") == (marked, marked)
+
+
+def test_headroom_that_rests_on_an_old_reading_is_marked_wherever_it_stands():
+    for silent_from, marked in ((5, True), (60, False)):
+        frames = views.training()
+        for sample in [frame for frame in frames if isinstance(frame, f.Sample)][2 * silent_from :]:
+            sample.a = []
+        host, history = views.seen(frames)
+        job = host.jobs[0]
+        text, token = job_lines(host, history=history)[0].cells["left"]
+        assert (text.startswith("≈"), token == "faint") == (marked, marked)
+        for fold in (False, True):
+            for row in rank_rows(host, job, None, history, fold):
+                left = row.cells["left"]
+                plain = left if isinstance(left, str) else styled.plain(left)
+                assert plain.startswith("≈") is marked, (fold, plain)
+        device, trainer = host.devices[0], host.devices[0].allocators[0]
+        age = old_seconds(host, trainer)
+        left = room_of(host.devices, job.trainers[0], trainer, history).headroom_bytes
+        assert ("headroom – (15 s ago: " in of_the_card(device, left, age)) is marked
+        (area,) = (one for one in AREAS if one.name == "memory")
+        figures = " ".join(one.text for one in area.figures(host, sources_of(host, history)))
+        told = styled.plain([p for line in standing_out(host, job, history) for p in line])
+        for said in (f"least headroom {DASH} (15 s ago: ", f"least headroom: {DASH} (15 s ago: "):
+            assert (said in f"{figures} {told}") is marked, (said, figures, told)
+
+
+def test_a_host_is_not_called_tight_by_a_reading_of_long_ago():
+    for silent_from, tight in ((5, False), (60, True)):
+        frames = views.training()
+        samples = [frame for frame in frames if isinstance(frame, f.Sample)]
+        for sample in samples:
+            for row in sample.g:
+                row[1 + f.DEVICE_COLUMNS.index("free_bytes")] = 0
+            for row in sample.a:  # no cache to give back
+                row[1 + f.ALLOCATOR_COLUMNS.index("reserved_bytes")] = row[
+                    1 + f.ALLOCATOR_COLUMNS.index("allocated_bytes")
+                ]
+        for sample in samples[2 * silent_from :]:
+            sample.a = []
+        host, history = views.seen(frames)
+        words = " ".join(text for _, text in summarise(host, (), history).words)
+        assert ("headroom: train.py" in words) is tight, words

@@ -14,6 +14,7 @@ from ...model.device_state import mute, slowed
 from ...model.device_trainings import tensor_idle
 from ...model.memory_room import MemoryRoom, rooms
 from ...model.ranks import name_of, names_of
+from ...model.reading_age import marked, old_seconds
 from ...model.stalls import is_stalled
 from ...model.step_time import MIN_STEPS, input_share, warmed_up
 from ...store.view import by_id
@@ -215,7 +216,8 @@ def _memory(host: HostView, sources: Sources) -> Figures:
         where += f", GPU {device.definition.index}" if device is not None else ""
         total = device.definition.total_bytes if device is not None else None
         of = f" of {bytes_text(total)}" if total else ""
-        out.append(Figure(f"least headroom {bytes_text(least.headroom_bytes)}{of} ({where})"))
+        left = marked(f"{bytes_text(least.headroom_bytes)}{of}", old_seconds(host, least.allocator))
+        out.append(Figure(f"least headroom {left} ({where})"))
     allocators = [a for t in ranks for a in t.allocators if a.definition.ordinal >= 0]
     for column, name in (("alloc_retries", "cudaMalloc retries"), ("ooms", "OOMs")):
         values = [n for a in allocators if (n := a.number(column)) is not None]

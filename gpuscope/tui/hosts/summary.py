@@ -21,6 +21,7 @@ from ...model.job_state import judge_devices
 from ...model.link_state import LinkState, link_state
 from ...model.memory_room import TIGHT_BYTES, rooms
 from ...model.pace import pace_of
+from ...model.reading_age import old_seconds
 from ...model.stalls import find_stall
 from ...store.view import DeviceView, HistoryOf, HostView, JobView, by_id, no_history
 from ...text.units import bytes_text
@@ -238,7 +239,8 @@ def _of_job(
         for (_, token), (text, _), *_ in growth_lines(host, room, len(living))[:1]:
             if token in ("bad", "warn") and Grade.PROBLEM not in known:
                 yield Grade.PROBLEM if token == "bad" else Grade.TIGHT, f"memory: {text}"
-        if room.headroom_bytes is not None and room.headroom_bytes < TIGHT_BYTES:
+        old = old_seconds(host, room.allocator) is not None  # what was left then says nothing now
+        if room.headroom_bytes is not None and room.headroom_bytes < TIGHT_BYTES and not old:
             device = by_id(host.devices, room.allocator.gpu)
             where = f" on GPU {device.definition.index}" if device is not None else ""
             yield Grade.TIGHT, f"{bytes_text(room.headroom_bytes)} headroom: {job.title}{where}"

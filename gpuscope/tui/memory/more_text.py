@@ -11,6 +11,7 @@ from typing import NamedTuple
 from ...model.allocator_account import peak_sizes
 from ...model.growth import trend_of
 from ...model.memory_room import room_of
+from ...model.reading_age import old_seconds
 from ...predict.trainer_what_if import Freed, freed_by, larger_batch
 from ...store.view import AllocView, Entity, HistoryOf, HostView
 from ...text import styled
@@ -178,7 +179,7 @@ def larger_lines(host: HostView, subject: Subject, history: HistoryOf, cells: in
     The room is that at the peak since the start, which may have been higher than the last steps.
     """
     allocator, trainer = subject.allocator, subject.trainer
-    if allocator is None or trainer is None:
+    if allocator is None or trainer is None or old_seconds(host, allocator) is not None:
         return []
     room = room_of(host.devices, trainer, allocator, history)
     peak, parameters, gradients, state, fixed = peak_sizes(allocator)

@@ -13,6 +13,7 @@ from textual.containers import Horizontal, Vertical
 
 from ...model.fullest import PEAK_BASIS
 from ...model.fullest_account import account_at_the_fullest
+from ...model.reading_age import old_seconds
 from ...store.view import HostView, TrainerView
 from ...text.units import window_text
 from ..shell.clock_at import clock_at
@@ -183,7 +184,8 @@ class MemoryPane(Pane, can_focus=True):
             host, subject.device, subject.allocator, self.session.history
         )
         own = room_of_subject(host, subject, self.session.history)
-        show_account(self._waterfall, subject, found, now, seen, own)
+        age = old_seconds(host, subject.allocator)
+        show_account(self._waterfall, subject, found, now, seen, own, age)
         columns, rows = self._terminal
         finding = self._found[1] if self._found[0] == subject.key else None
         needed = len(found.parts) + FRAME_ROWS

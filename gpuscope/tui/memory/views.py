@@ -46,11 +46,12 @@ def show_account(
     now: Mapping[tuple[str, str], float],
     seconds: float,
     room: MemoryRoom | None,
+    age: float | None = None,
 ) -> None:
     """Show the rows at the fullest moment of the last ``seconds``.
 
     ``now`` has what they are at this moment, by the row that they are inside and their name.
-    ``room`` is what the trainer can still get.
+    ``room`` is what the trainer can still get, by a reading of this ``age``, None for one of now.
     """
     on_card = subject.device is not None
     rows = [
@@ -67,11 +68,11 @@ def show_account(
     panel.show(
         rows,
         Part("used (= nvidia-smi)" if on_card else "known", found.total, "text"),
-        of_the_card(subject.device, room.headroom_bytes if room is not None else None)
+        of_the_card(subject.device, room.headroom_bytes if room is not None else None, age)
         if subject.device
         else "torch counts no other memory on a CPU",
         [Part(part.name, part.size, part.token, about=part.about) for part in found.beside],
-        _alarm_token(subject.device, room),
+        _alarm_token(subject.device, room if age is None else None),
     )
     glyphs = panel.tokens.glyphs
     legend = [

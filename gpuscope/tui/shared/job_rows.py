@@ -348,10 +348,12 @@ def _memory(host: HostView, found: Sequence[MemoryRoom]) -> dict[str, Piece]:
     allocated, reserved = allocator.number("allocated_bytes"), allocator.number("reserved_bytes")
     held = amount_text(allocated) if allocated is not None else "–"
     text = f"{held}/{amount_text(reserved or 0)} GiB"  # one unit for the column, as on a job's page
+    if old_seconds(host, known[0].allocator) is not None:
+        then = (f"{UNICODE.about}{bytes_text(left)}", "faint") if left is not None else DASH
+        return {"memory": (f"{UNICODE.about}{text}", "faint"), "left": then}
     tight = left is not None and left < TIGHT_BYTES
-    old = old_seconds(host, known[0].allocator) is not None
     return {
-        "memory": (f"{UNICODE.about}{text}", "faint") if old else (text, "text"),
+        "memory": (text, "text"),
         "left": (bytes_text(left), "warn" if tight else "text") if left is not None else DASH,
     }
 

@@ -14,6 +14,7 @@ from ...model.job_state import broken_states, living_members, on_broken
 from ...model.memory_room import rooms
 from ...model.pace import Pace, pace_of
 from ...model.ranks import IMBALANCED, fullest, imbalance, name_of
+from ...model.reading_age import marked, old_seconds
 from ...model.slowdown import of_trainers
 from ...model.stalls import find_stall, is_ending, worst_rank
 from ...model.step_parts import reported, step_parts
@@ -240,7 +241,8 @@ def _headroom(host: HostView, living: Sequence[TrainerView], history: HistoryOf)
     found = rooms(host.devices, living, history)
     if len(found) > 1 and found[0].headroom_bytes is not None and found[0].runs_out is None:
         who = name_of(found[0].trainer)
-        text = f"{who} has the least headroom: {bytes_text(found[0].headroom_bytes)}"
+        left = marked(bytes_text(found[0].headroom_bytes), old_seconds(host, found[0].allocator))
+        text = f"{who} has the least headroom: {left}"
         yield [("memory: ", "faint"), (text, "muted")]
 
 

@@ -220,7 +220,7 @@ def rank_rows(
         rest = [t for group in groups[most - 1 :] for t in group]
         groups = [*groups[: most - 1], rest]
     return [
-        row(group[0]) if len(group) == 1 else _group_row(group, by_trainer, tokens)
+        row(group[0]) if len(group) == 1 else _group_row(host, group, by_trainer, tokens)
         for group in groups
     ]
 
@@ -293,12 +293,10 @@ def _rank_row(
         cells["memory"] = [(f"{UNICODE.about}{sizes}", "faint")] if old else sizes
         left = room.headroom_bytes
         tight = left is not None and left < TIGHT_BYTES
-        cells["left"] = [
-            (
-                amount_text(left) if left is not None else "–",
-                "warn" if tight else "title" if first else "text",
-            )
-        ]
+        size = amount_text(left) if left is not None else "–"
+        token = "warn" if tight else "title" if first else "text"
+        is_old = old and left is not None
+        cells["left"] = [(f"{UNICODE.about}{size}", "faint")] if is_old else [(size, token)]
         end = room.runs_out
         cells["ends"] = [(f"~{end.steps:,.0f} steps", "bad")] if end is not None else NOTHING
     return TableRow(trainer.key, cells)
@@ -334,6 +332,7 @@ def _seconds(trainer: TrainerView, column: str) -> Sequence[Piece]:
 
 
 def _group_row(
+    host: HostView,
     ranks: Sequence[TrainerView],
     by_trainer: Mapping[str, MemoryRoom],
     tokens: Mapping[str, str],
@@ -364,7 +363,9 @@ def _group_row(
         held = f"{amount_text(max(allocated))}/{amount_text(max(reserved))}"
         cells["memory"] = f"≤ {held}" if len(found) > 1 else held
     if left:
-        cells["left"] = f"{'≥ ' if len(left) > 1 else ''}{amount_text(min(left))}"
+        size = f"{'≥ ' if len(left) > 1 else ''}{amount_text(min(left))}"
+        old = any(old_seconds(host, room.allocator) is not None for room in found)
+        cells["left"] = [(f"{UNICODE.about}{size}", "faint")] if old else size
     return TableRow(f"{OTHERS} {ranks[0].key}", cells)
 
 
