@@ -23,6 +23,15 @@ from rich.style import Style
 from textual.theme import Theme
 
 from ..text import signs
+from .palettes import (
+    ANSI_LIGHT_PALETTE,
+    ANSI_PALETTE,
+    COLOUR_BLIND_PALETTE,
+    DARK_PALETTE,
+    DARK_SURFACES,
+    LIGHT_PALETTE,
+    LIGHT_SURFACES,
+)
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -66,141 +75,16 @@ def next_theme(now: str) -> str:
     return names[(themes.index(now) + 1) % len(names) if now in themes else 0]
 
 
-# token → "foreground" or "attributes foreground on background", in rich's style language
-_DARK_PALETTE: Final = {
-    "allocated": "#56b4e9",
-    "cached": "#2f7de0",
-    "outside": "#b567b5",
-    "other": "#cfd8e0",
-    "driver": "#6d7883",
-    "free": "#6c7786",
-    "unread": "#8a95a1",
-    "ok": "#2fbf91",
-    "warn": "#f0e442",
-    "bad": "bold #ff7a45",
-    "idle": "#a3adb8",
-    "accent": "#56b4e9",
-    "text": "#d9dfe6",
-    "muted": "#a3adb8",
-    "faint": "#8a95a1",
-    "border": "#2f3842",
-    "title": "bold #f2f5f8",
-    "selected": "#f2f5f8 on #1d2d3f",
-    "series1": "#56b4e9",
-    "series2": "#2f7de0",
-    "series3": "#2fbf91",
-    "series4": "#b567b5",
-    "series5": "#b7e87a",
-    "series6": "#4a9a2f",
-    "load1": "#1f5a4a",
-    "load2": "#237a61",
-    "load3": "#299b78",
-    "load4": "#2fbf91",
-    "badge": "bold #0d1117 on #cfd8e0",
-}
-_LIGHT_PALETTE: Final = {
-    "allocated": "#0a82cb",
-    "cached": "#1a22c2",
-    "outside": "#7a2a88",
-    "other": "#39434d",
-    "driver": "#788590",
-    "free": "#7a848f",
-    "unread": "#5a6570",
-    "ok": "#00704f",
-    "warn": "#7d5a00",
-    "bad": "bold #b03f00",
-    "idle": "#59636e",
-    "accent": "#005f95",
-    "text": "#1f262e",
-    "muted": "#4f5964",
-    "faint": "#5a6570",
-    "border": "#c3cad2",
-    "title": "bold #0b0f14",
-    "selected": "#0b0f14 on #dbe9f6",
-    "series1": "#0a82cb",
-    "series2": "#1a22c2",
-    "series3": "#2a8f66",
-    "series4": "#7a2a88",
-    "series5": "#768820",
-    "series6": "#0f4a0a",
-    "load1": "#78bda4",
-    "load2": "#55a88b",
-    "load3": "#2f9272",
-    "load4": "#0c7a56",
-    "badge": "bold #ffffff on #4c5661",
-}
-_COLOUR_BLIND_PALETTE: Final = {
-    **_DARK_PALETTE,
-    "allocated": "#3c78f0",
-    "cached": "#8769b4",
-    "outside": "#b4b496",
-    "other": "#ffffff",
-    "driver": "#7d8896",
-    "ok": "#6db6ff",
-    "warn": "#ffe100",
-    "bad": "bold #ff8a4c",
-    "idle": "#9aa3ad",
-    "accent": "#a6d2ff",
-    "series1": "#3c78f0",
-    "series2": "#8769b4",
-    "series3": "#5a871e",
-    "series4": "#b4b496",
-    "series5": "#96e15a",
-    "series6": "#f0b4ff",
-    "load1": "#2f4f78",
-    "load2": "#42719f",
-    "load3": "#5793cf",
-    "load4": "#6db6ff",
-    "badge": "bold #0d1117 on #cfd8e0",
-}
-# A terminal's own sixteen colours: what the ansi-dark and ansi-light themes of Textual promise to
-# use.
-_ANSI_PALETTE: Final = {
-    "allocated": "blue",
-    "cached": "cyan",
-    "outside": "magenta",
-    "other": "white",
-    "driver": "bright_black",
-    "free": "bright_black",
-    "unread": "default",
-    "ok": "green",
-    "warn": "bold yellow",
-    "bad": "bold red",
-    "idle": "bright_black",
-    "accent": "blue",
-    "text": "default",
-    "muted": "default",
-    "faint": "bright_black",
-    "border": "bright_black",
-    "title": "bold default",
-    "selected": "bold",
-    "series1": "blue",
-    "series2": "cyan",
-    "series3": "green",
-    "series4": "magenta",
-    "series5": "bright_green",
-    "series6": "bright_blue",
-    "load1": "blue",
-    "load2": "cyan",
-    "load3": "green",
-    "load4": "bold green",
-    "badge": "bold reverse",
-}
-_ANSI_LIGHT_PALETTE: Final = {**_ANSI_PALETTE, "other": "black"}
-_DARK_SURFACES: Final = {"background": "#0d1117", "surface": "#11161d", "panel": "#161c24"}
-_LIGHT_SURFACES: Final = {"background": "#fbfcfd", "surface": "#f4f6f8", "panel": "#eceff3"}
-
-
 def palette(theme: Theme) -> dict[str, str]:
     """Return the style of each token in rich's language, for any theme.
 
     The theme is one of ours, one of Textual's others (by darkness), or the sixteen colours.
     """
     if theme.ansi:
-        return _ANSI_PALETTE if theme.dark else _ANSI_LIGHT_PALETTE
+        return ANSI_PALETTE if theme.dark else ANSI_LIGHT_PALETTE
     if theme.name == COLOUR_BLIND:
-        return _COLOUR_BLIND_PALETTE
-    return _DARK_PALETTE if theme.dark else _LIGHT_PALETTE
+        return COLOUR_BLIND_PALETTE
+    return DARK_PALETTE if theme.dark else LIGHT_PALETTE
 
 
 def css_variables(theme: Theme) -> dict[str, str]:
@@ -260,9 +144,9 @@ def _parse(colours: dict[str, str]) -> dict[str, Style]:
 
 
 THEMES: Final = (
-    _theme(DARK, True, _DARK_PALETTE, _DARK_SURFACES),
-    _theme(LIGHT, False, _LIGHT_PALETTE, _LIGHT_SURFACES),
-    _theme(COLOUR_BLIND, True, _COLOUR_BLIND_PALETTE, _DARK_SURFACES),
+    _theme(DARK, True, DARK_PALETTE, DARK_SURFACES),
+    _theme(LIGHT, False, LIGHT_PALETTE, LIGHT_SURFACES),
+    _theme(COLOUR_BLIND, True, COLOUR_BLIND_PALETTE, DARK_SURFACES),
 )
 
 # ── glyphs ────────────────────────────────────────────────────────────────────────────────────────
@@ -283,6 +167,7 @@ class Glyphs(NamedTuple):
     tight: str = "╋"  # what of a slim bar lies beyond the limit of a warning
     groove: str = "─"
     high: str = "▔"  # the same at the upper edge of a cell
+    upper: str = "▀"  # the upper half of a cell, where a stack stands on its axis
     unknown: str = "┄"  # a reading that is not there
     dash: str = "–"
     ellipsis: str = "…"
@@ -363,6 +248,7 @@ ASCII: Final = Glyphs(
     half="-",
     groove="-",
     high="=",
+    upper="-",
     tight="!",
     unknown="?",
     dash="-",
