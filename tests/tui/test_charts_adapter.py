@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from gpuscope.tui.charts.axes import Heights
 from gpuscope.tui.charts.canvas import BRAILLE, DASHES, Canvas
 from gpuscope.tui.charts.plotext_adapter import MAX_RUNS, Axes, PlottedLine, draw, parse, runs_of
 from gpuscope.tui.theme import MONOCHROME
@@ -135,7 +136,9 @@ def test_a_line_touches_every_column_between_its_ends(
     points.sort()
     canvas = Canvas(columns, rows)
     canvas.begin("series1", marker)
-    places = canvas.placed([x for x, _ in points], [y for _, y in points], 0, 60, 0, 100)
+    places = canvas.placed(
+        [x for x, _ in points], [y for _, y in points], 0, 60, Heights(0, 100, rows)
+    )
     canvas.add(*places)
     drawn = ["".join(text for text, _ in row) for row in canvas.pieces("faint")]
     assert [len(row) for row in drawn] == [columns] * rows
@@ -151,7 +154,7 @@ def test_every_kind_of_line_has_one_value_in_one_row(marker: str, rows: int) -> 
         for kind in (BRAILLE, marker):
             canvas = Canvas(20, rows)
             canvas.begin("series1", kind)
-            canvas.add(*canvas.placed([0.0, 60.0], [value, value], 0, 60, 0, 700))
+            canvas.add(*canvas.placed([0.0, 60.0], [value, value], 0, 60, Heights(0, 700, rows)))
             drawn = ["".join(text for text, _ in row) for row in canvas.pieces("faint")]
             found.append([at for at, row in enumerate(drawn) if row.strip()])
         assert found[0] == found[1]
@@ -163,7 +166,7 @@ def test_lines_without_colour_differ() -> None:
     for marker, _ in MONOCHROME.lines:
         canvas = Canvas(20, 1)
         canvas.begin("series1", marker)
-        canvas.add(*canvas.placed([0.0, 60.0], [0.0, 0.0], 0, 60, 0, 1))
+        canvas.add(*canvas.placed([0.0, 60.0], [0.0, 0.0], 0, 60, Heights(0, 1, 1)))
         drawn.add("".join(text for text, _ in canvas.pieces("faint")[0]))
     assert len(drawn) == len(MONOCHROME.lines)
     assert {marker for marker, _ in MONOCHROME.lines} == set(DASHES)

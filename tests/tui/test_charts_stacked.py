@@ -14,6 +14,7 @@ from textual.strip import Strip
 from gpuscope.store.view import History
 from gpuscope.text.styled import Piece
 from gpuscope.text.units import GIB
+from gpuscope.tui.charts.axes import Heights
 from gpuscope.tui.charts.marks import Tick
 from gpuscope.tui.charts.stack_axis import axis_top, unit_of
 from gpuscope.tui.charts.stacked import (
@@ -82,6 +83,11 @@ SIZES = st.one_of(st.floats(0, 1), st.floats(0, 8), st.floats(0, 60))
 """Of layers, in eighths of a cell."""
 
 
+def filled(top: float, rows: int) -> Heights:
+    """Heights by which ``top`` fills so many rows without an axis below them."""
+    return Heights(0, top, rows, 0, 0)
+
+
 def drawn_eighths(column: list[Piece]) -> dict[str, int]:
     """How many eighths of cells each layer has in a column that was drawn."""
     found: Counter[str] = Counter()
@@ -99,7 +105,7 @@ def drawn_eighths(column: list[Piece]) -> dict[str, int]:
 @example([2.4, 2.4, 2.4], 1)
 def test_each_layer_has_its_share_of_a_column_to_half_a_cell(sizes: list[float], rows: int) -> None:
     stack = tuple(zip(sizes, LAYERS, strict=False))
-    one, other = _draw([stack, tuple(stack)], rows, rows * 8.0, UNICODE)
+    one, other = _draw([stack, tuple(stack)], rows, filled(rows * 8.0, rows), UNICODE)
     assert one == other, "equal data, equal columns"
     drawn, total = drawn_eighths(one), 0.0
     thin = sum(size for size in sizes if size < 1)
@@ -118,7 +124,7 @@ def test_without_colour_each_layer_has_its_share_of_a_column_to_a_cell(
     sizes: list[float], rows: int
 ) -> None:
     stack = tuple(zip(sizes, LAYERS, strict=False))
-    (column,) = _draw([stack], rows, rows * 8.0, MONOCHROME)
+    (column,) = _draw([stack], rows, filled(rows * 8.0, rows), MONOCHROME)
     total, thin = 0.0, sum(size for size in sizes if size < 1)
     for size, token in stack:
         shown = min(total + size, rows * 8) - min(total, rows * 8)
@@ -134,7 +140,7 @@ def test_a_thin_layer_stays_while_the_one_below_it_grows(glyphs: Glyphs) -> None
     """It is drawn wherever its edges fall, and the layer below never jumps above it."""
     thin = 2.0 if glyphs is UNICODE else 6.0
     grown = [((16 + n / 4, "allocated"), (thin, "cached")) for n in range(64)]
-    for column in _draw(grown, 8, 64.0, glyphs):
+    for column in _draw(grown, 8, filled(64.0, 8), glyphs):
         tokens = [
             token for _, spec in column for token in dict.fromkeys(spec.split(" on ")) if token
         ]
@@ -149,7 +155,7 @@ def test_a_part_of_less_than_an_eighth_is_never_as_tall_as_one_ten_times_its_siz
     sizes: list[float], rows: int
 ) -> None:
     stack = tuple(zip(sizes, LAYERS, strict=False))
-    (column,) = _draw([stack], rows, rows * 8.0, UNICODE, hidden=4)
+    (column,) = _draw([stack], rows, Heights(0, rows * 8.0, rows + 1), UNICODE)
     drawn = drawn_eighths(column)
     for size, token in stack:
         for other, large in stack:
@@ -215,16 +221,16 @@ def test_edges_are_clipped_at_the_capacity() -> None:
 
 
 def test_a_boundary_inside_a_cell_shows_both_layers() -> None:
-    (column,) = _draw([((50.0, "allocated"), (50.0, "cached"))], 4, 100.0, UNICODE)
+    (column,) = _draw([((50.0, "allocated"), (50.0, "cached"))], 4, filled(100.0, 4), UNICODE)
     assert column == [("█", "allocated on allocated")] * 2 + [("█", "cached on cached")] * 2
-    (column,) = _draw([((62.5, "allocated"), (37.5, "cached"))], 2, 100.0, UNICODE)
+    (column,) = _draw([((62.5, "allocated"), (37.5, "cached"))], 2, filled(100.0, 2), UNICODE)
     assert column[1] == ("▂", "allocated on cached")
 
 
 @pytest.mark.parametrize("glyphs", [UNICODE, MONOCHROME, ASCII])
 def test_what_was_not_read_is_a_texture_and_never_a_fill(glyphs: Glyphs) -> None:
     parts = ((3.4, "allocated"), (5.3, UNREAD), (1.2, "other"))
-    drawn = _draw([parts, ((9.9, UNREAD),)], 10, 10.0, glyphs)
+    drawn = _draw([parts, ((9.9, UNREAD),)], 10, filled(10.0, 10), glyphs)
     for column in drawn:
         for glyph, style in column:
             assert " on unread" not in style
@@ -236,7 +242,7 @@ def test_what_was_not_read_is_a_texture_and_never_a_fill(glyphs: Glyphs) -> None
 
 def test_without_colour_each_layer_has_its_glyph() -> None:
     (column,) = _draw(
-        [((50.0, "allocated"), (25.0, "cached"), (25.0, "other"))], 4, 100.0, MONOCHROME
+        [((50.0, "allocated"), (25.0, "cached"), (25.0, "other"))], 4, filled(100.0, 4), MONOCHROME
     )
     assert [glyph for glyph, _ in column] == ["█", "█", "▒", "░"]
 
@@ -350,7 +356,7 @@ def test_events_steps_and_a_peak_are_drawn_where_there_is_room() -> None:
     for height in (20, 8, 5):
         run(One, body, 60, height)
     assert "▲" in found[20][-2]
-    assert "┬" in found[20][-4], "no row stands between the areas and their axis"
+    assert found[20][-4].endswith("▀▀▀"), "no row stands between the areas and their axis"
     assert found[20][-1].startswith("step")
     assert "╵120" in found[20][-1]
     line = next(row for row, text_ in enumerate(found[20]) if "▔▔▔" in text_ or "▁▁▁" in text_)
@@ -401,7 +407,7 @@ LAYERS_BELOW = ("allocated", "cached")
 def of_a_peak(high: int, glyphs: Glyphs, tops: list[int]) -> list[list[tuple[str, str]]]:
     """Columns with the line of a peak, by the tops of allocated in eighths; cached ends at 48."""
     stacks = [tuple(zip((top, max(48 - top, 0)), LAYERS_BELOW, strict=True)) for top in tops]
-    drawn = _draw(stacks, 10, 10 * 8, glyphs)
+    drawn = _draw(stacks, 10, filled(10 * 8, 10), glyphs)
     _draw_line(drawn, high, glyphs)
     return drawn
 
@@ -463,12 +469,12 @@ def test_a_full_card_is_a_warning_beyond_95_percent() -> None:
 
 def test_layers_that_do_not_move_are_lines_where_each_has_a_cell_of_its_own() -> None:
     stack = ((60.0, "allocated"), (6.0, "cached"))
-    (column,) = _draw([stack], 16, 80.0, UNICODE, still=True)
+    (column,) = _draw([stack], 16, filled(80.0, 16), UNICODE, still=True)
     lines = {row: token for row, (glyph, token) in enumerate(column) if glyph == UNICODE.bar}
     assert lines == {11: "allocated", 13: "cached"}
     assert {glyph for glyph, _ in column} == {UNICODE.bar, " "}, "no wall of colour"
     many = ((70.0, "allocated"), (1.2, "cached"), (1.2, "other"))
-    (close,) = _draw([many], 16, 80.0, UNICODE, still=True)
+    (close,) = _draw([many], 16, filled(80.0, 16), UNICODE, still=True)
     assert UNICODE.bar not in {glyph for glyph, _ in close}, "two lines in one cell"
-    (mono,) = _draw([stack], 16, 80.0, MONOCHROME, still=True)
+    (mono,) = _draw([stack], 16, filled(80.0, 16), MONOCHROME, still=True)
     assert MONOCHROME.fill("allocated") in {glyph for glyph, _ in mono}, "patterns need an area"

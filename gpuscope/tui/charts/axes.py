@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 from ...text.clock import MINUTE, SECOND, clock_text
 from ...text.styled import Line, merged
@@ -97,6 +98,34 @@ def round_end(newest: float, parts: int = 8) -> float:
         return newest
     step = nice_step(newest, parts)
     return math.ceil(newest / step) * step
+
+
+class Heights(NamedTuple):
+    """Where the values of an axis lie in the rows of its plot: ticks and data alike.
+
+    ``low`` is in the middle of the lowest row and ``high`` in that of the highest one, where their
+    ticks are drawn, or so many rows from the edges of the plot.
+    """
+
+    low: float
+    high: float
+    rows: int
+    from_bottom: float = 0.5
+    from_top: float = 0.5
+
+    @property
+    def each(self) -> float:
+        """How many rows high one of the values' unit is."""
+        return max(self.rows - self.from_bottom - self.from_top, 0.0) / (self.high - self.low)
+
+    def of(self, value: float) -> float:
+        """Return the height of a value, in rows above the lower edge of the lowest one."""
+        # rounded: 9.99999999 is 10
+        return round(self.from_bottom + (value - self.low) * self.each, 8)
+
+    def row(self, value: float) -> int:
+        """Return the row that a value is drawn in, from 0 at the bottom."""
+        return min(math.floor(self.of(value)), self.rows - 1)
 
 
 SMALLEST = 1e-290

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from ...text.styled import Line, Piece, merged
+from .axes import Heights
 
 BRAILLE = "braille"
 """The marker that draws with dots."""
@@ -19,6 +20,8 @@ they are while the line moves.
 _DOTS = ((0x40, 0x80), (0x04, 0x20), (0x02, 0x10), (0x01, 0x08))
 """The bit of a dot in its character, by row from below and column."""
 _BLANK = 0x2800
+HALF_A_DOT = 1 / 8
+"""In rows: the middle of the lowest dots lies so far above the lower edge."""
 
 Place = tuple[int, int]
 
@@ -44,26 +47,17 @@ class Canvas:
         self._token, self._marker = token, marker
 
     def placed(
-        self,
-        xs: Sequence[float],
-        ys: Sequence[float],
-        x_low: float,
-        x_high: float,
-        y_low: float,
-        y_high: float,
+        self, xs: Sequence[float], ys: Sequence[float], x_low: float, x_high: float, up: Heights
     ) -> tuple[list[int], list[int]]:
         """Return where points of a plot lie, in dots from the lower left corner.
 
         All of them are within the limits, and finite.
         """
-        x_dots, y_dots = (
-            (self.columns * 2 - 1) / (x_high - x_low),
-            (self.rows * 4 - 1) / (y_high - y_low),
-        )
+        x_dots = (self.columns * 2 - 1) / (x_high - x_low)
         # rounded first: 9.99999999 is 10
         return (
             [math.floor(round(0.5 + (x - x_low) * x_dots, 8)) for x in xs],
-            [math.floor(round(0.5 + (y - y_low) * y_dots, 8)) for y in ys],
+            [math.floor(up.of(y) * 4) for y in ys],
         )
 
     def add(self, xs: Sequence[int], ys: Sequence[int]) -> None:

@@ -8,9 +8,11 @@ where it need not be.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 
+from ...text.styled import Line, merged
 from ..theme import Glyphs
 
 Edges = tuple[tuple[int, str], ...]
@@ -122,3 +124,25 @@ def _off(drawn: int, size: int, left_out: float) -> float:
 
 def _cost(placed: Placed) -> float:
     return placed[0]
+
+
+def feet_of(columns: Sequence[Line], glyphs: Glyphs) -> dict[int, str]:
+    """Return the colour in which each of these columns stands on the axis, if it is filled."""
+    filled = () if in_whole_cells(glyphs) else glyphs.up[1:]
+    return {
+        at: column[0][1].partition(" on ")[0]
+        for at, column in enumerate(columns)
+        if column[0][0] in filled
+    }
+
+
+def on_feet(axis: Line, feet: Mapping[int, str], margin: int, glyphs: Glyphs) -> Line:
+    """Return the axis with the part of its row above its line filled where a stack stands on it.
+
+    The line is 0 and runs through the middle of the row.
+    """
+    chars = [(char, spec) for text, spec in axis for char in text]
+    return merged(
+        (glyphs.upper, feet[at]) if at in feet and char in "─┬" else (char, spec)
+        for at, (char, spec) in enumerate(chars, -margin)
+    )

@@ -17,8 +17,9 @@ from ...text.styled import Line
 from ...text.width import cells as text_cells
 from ..cells import fit
 from ..theme import Glyphs
+from .axes import Heights
 from .bins import Bins, first_at
-from .canvas import Canvas
+from .canvas import HALF_A_DOT, Canvas
 from .load_strips import binned
 from .trends import rows_of_trends
 
@@ -172,9 +173,10 @@ def line_through(
     """
     canvas, across = Canvas(len(values), rows), max(len(values) - 1, 1)
     canvas.begin(token, glyphs.lines[0][0])
+    heights = Heights(0.0, top, rows, HALF_A_DOT, HALF_A_DOT)  # there are no ticks: all is used
     for known, stretch in groupby(enumerate(values), lambda one: one[1] is not None):
         points = [(float(at), value) for at, value in stretch if value is not None]
         if known:
             xs, ys = [at for at, _ in points], [value for _, value in points]
-            canvas.add(*canvas.placed(xs, ys, 0.0, float(across), 0.0, top))
+            canvas.add(*canvas.placed(xs, ys, 0.0, float(across), heights))
     return canvas.pieces("text")

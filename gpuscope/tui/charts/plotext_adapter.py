@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Any
 
 from ...text.styled import Line, Piece
-from .axes import mark_unknown
+from .axes import Heights, mark_unknown
 from .bins import Bins, first_at, hold_seconds
 from .canvas import Canvas
 
@@ -164,16 +164,19 @@ def draw(
     margin = margin_of(frame.y_ticks)
     columns = max(width - margin, 1)
     rows = height - frame.x_axis - bool(frame.x_ticks)
-    canvas = Canvas(columns, rows)
+    canvas, heights = Canvas(columns, rows), Heights(frame.y_low, frame.y_high, rows)
     for line in reversed(lines):
         canvas.begin(line.token, line.marker)
         for xs, ys in runs_of(line, frame, columns):
-            canvas.add(*canvas.placed(xs, ys, frame.x_low, frame.x_high, frame.y_low, frame.y_high))
+            canvas.add(*canvas.placed(xs, ys, frame.x_low, frame.x_high, heights))
     if width <= margin or rows <= 0:
         return [list(pieces) for pieces in around]
     painted = canvas.pieces("faint")
+    ticks = {rows - 1 - heights.row(value): label for value, label in frame.y_ticks}
     drawn = [
-        [(pieces[0][0][:margin], "faint"), *painted[y]] if y < rows else list(pieces)
+        [(ticks.get(y, "").rjust(margin - 1) + ("┤" if y in ticks else "│"), "faint"), *painted[y]]
+        if y < rows
+        else list(pieces)
         for y, pieces in enumerate(around)
     ]
     if unknown and (found := _unknown_columns(lines, frame, columns)):

@@ -18,9 +18,9 @@ from ...store.view import History
 from ...text.styled import Line, Piece
 from ...text.units import bytes_text, percent_text
 from ..theme import UNREAD, Glyphs, Tokens
-from .axes import even_ticks, mark_unknown, nominal, time_axis
+from .axes import Heights, even_ticks, mark_unknown, nominal, time_axis
 from .bins import Bins, first_at, hold_seconds
-from .cell_fit import Edges, fit_cells, in_whole_cells
+from .cell_fit import Edges, feet_of, fit_cells, in_whole_cells, on_feet
 from .layer_courses import Course, course_lines, courses_of, is_flat, rows_of_layers, wanted_rows
 from .legend import Entries, legend_of
 from .marks import Tick, event_row, step_row
@@ -210,16 +210,18 @@ class StackedChart(TimedChart):
         if not any(stacks):
             return empty_strips(self._empty, width, height, tokens)
         bottom = self._below(inner, height, tokens.glyphs)
-        # 0 is the line of the axis, which runs through the middle of its row: so are all ticks
-        marks = {round(value * unit / top * rows) - 1: label for value, label in ticks}
+        # the lowest row is that of the axis, whose line is 0; without one its lower edge is
+        under = bool(axis)
+        heights = Heights(0.0, top, rows + under, 0.5 if under else 0.0)
+        marks = {
+            heights.row(value * unit) - under: label for value, label in ticks if value or under
+        }
         warned = self._top * NEARLY_FULL if self._warns else math.inf
-        if axis:
-            still = bool(courses) and not any(one.moves for one in self._courses)
-            columns = _draw(stacks, rows, top, tokens.glyphs, warned, HALF, still)
-        else:  # 0 is the lower edge, and the tick of the top is in the middle of the highest row
-            columns = _draw(stacks, rows, top * rows / (rows - 0.5), tokens.glyphs, warned)
+        still = bool(courses) and under and not any(one.moves for one in self._courses)
+        columns = _draw(stacks, rows, heights, tokens.glyphs, warned, still)
+        feet = feet_of(columns, tokens.glyphs) if under else {}
         if self._peak is not None and 0 < self._peak.value <= top:
-            high = self._peak.value / top * rows * 8 - (HALF if axis else 0)
+            high = (heights.of(self._peak.value) - under) * 8
             _draw_line(columns, max(math.ceil(high) - 1, 0), tokens.glyphs)
         lines = []
         if courses:
@@ -251,6 +253,7 @@ class StackedChart(TimedChart):
             unknown = tokens.glyphs.unknown
             lost = {margin + 1 + at for at, cells in enumerate(columns) if cells[0][0] == unknown}
             below[0] = mark_unknown(below[0], lost, unknown)
+            below[0] = on_feet(below[0], feet, margin + 1, tokens.glyphs)
         if "events" in bottom:
             below.append([(" " * (margin + 1), "text"), *bottom["events"]])
         if "steps" in bottom:
@@ -386,19 +389,18 @@ def as_one(stack: Stack) -> Stack:
 def _draw(
     stacks: Sequence[Stack | None],
     rows: int,
-    top: float,
+    heights: Heights,
     glyphs: Glyphs,
     warned: float = math.inf,
-    hidden: int = 0,
     still: bool = False,
 ) -> list[Line]:
-    """Return the cells of each column, bottom up.
+    """Return the cells of each column, bottom up, without that of the axis.
 
     Equal columns are drawn once; what lies before the first one stays blank. What a column has
-    beyond ``warned`` has the colour of a warning. 0 lies ``hidden`` eighths below the cells. Where
-    all is ``still``, only the top of each layer is drawn, as far as that tells them apart.
+    beyond ``warned`` has the colour of a warning. Where all is ``still``, only the top of each
+    layer is drawn, as far as that tells them apart.
     """
-    whole = in_whole_cells(glyphs)
+    whole, hidden = in_whole_cells(glyphs), HALF if heights.rows > rows else 0
     drawn: dict[Edges | None, Line] = {
         None: [(glyphs.unknown, "faint")] + [(" ", "text")] * (rows - 1)
     }
@@ -407,7 +409,7 @@ def _draw(
     for stack in stacks[first:]:
         if stack is not None and sum(amount for amount, _ in stack) > warned:
             stack = _warn_beyond(stack, warned)
-        edges = None if stack is None else _edges(stack, rows * 8 / top, rows * 8, hidden)
+        edges = None if stack is None else _edges(stack, heights.each * 8, rows * 8, hidden)
         if edges not in drawn:
             fitted = fit_cells(edges or (), whole, WARNING)
             lines = _tops(fitted, rows, glyphs) if still and not whole else None
