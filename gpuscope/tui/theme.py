@@ -43,7 +43,8 @@ allocated), what the process holds outside torch, other processes, the driver's 
 """
 UNREAD: Final = "unread"
 """The layer of what nobody has read: a sparse texture in every look, as a fill is an amount."""
-SERIES: Final = ("series1", "series2", "series3", "series4", "series5", "series6")
+SERIES: Final = ("series1", "series4", "series3", "series2", "series5", "series6")
+"""The curves of a chart, in the order in which they are used: the first ones differ the most."""
 STATES: Final = ("ok", "warn", "bad", "idle")
 TEXTS: Final = ("text", "muted", "faint", "title", "accent", *STATES, "badge", "selected")
 """Tokens that colour text: contrast at least 4.5 on every surface."""

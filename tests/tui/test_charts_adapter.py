@@ -9,16 +9,17 @@ import math
 import subprocess
 import sys
 import time
+from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from gpuscope.tui.charts.axes import Heights
 from gpuscope.tui.charts.canvas import BRAILLE, DASHES, Canvas
 from gpuscope.tui.charts.plotext_adapter import MAX_RUNS, Axes, PlottedLine, draw, parse, runs_of
-from gpuscope.tui.theme import MONOCHROME
+from gpuscope.tui.theme import ASCII, MONOCHROME, UNICODE, Glyphs
 
 FRAME = Axes(0.0, 60.0, 0.0, 100.0, [(0.0, "-60s"), (59.9, "now")], [(0.0, "0"), (100.0, "100")])
 HOSTILE = [None, math.nan, math.inf, -math.inf, 1e308, -1e308, 1e10, 5e-324, 0, 50, 100, -0.0]
@@ -172,24 +173,65 @@ def test_lines_without_colour_differ() -> None:
     assert {marker for marker, _ in MONOCHROME.lines} == set(DASHES)
 
 
-def test_a_later_line_covers_the_cell_of_an_earlier_one() -> None:
-    canvas = Canvas(3, 1)
-    for token in ("below", "above"):
+def tokens_in(drawn: list[list[tuple[str, str]]]) -> Counter[str]:
+    """How many cells each token has that are no blanks."""
+    found: Counter[str] = Counter()
+    for row in drawn:
+        for text, token in row:
+            found[token] += sum(char not in " \u2800" for char in text)
+    return found
+
+
+@pytest.mark.parametrize("look", [UNICODE, MONOCHROME, ASCII], ids=["colour", "mono", "ascii"])
+@given(
+    st.lists(st.floats(0, 100), min_size=2, max_size=6), st.integers(20, 120), st.integers(4, 30)
+)
+@example([100.0, 93.0, 19.0, 1.8], 50, 7)
+@example([630.0 / 7, 652.0 / 7], 52, 5)
+@example([50.0] * 6, 24, 4)
+def test_no_line_hides_another_one(
+    look: Glyphs, levels: list[float], width: int, height: int
+) -> None:
+    xs = [float(n) for n in range(61)]
+    lines = [
+        PlottedLine(f"line{number}", look.line(number)[0], xs, [level] * 61)
+        for number, level in enumerate(levels)
+    ]
+    seen = tokens_in(draw(lines, FRAME, width, height))
+    assert all(seen[line.token] for line in lines), seen
+
+
+def test_lines_at_the_same_height_have_equal_shares_of_it() -> None:
+    lines = [PlottedLine(token, BRAILLE, [0, 60], [50, 50]) for token in ("one", "other")]
+    seen = tokens_in(draw(lines, FRAME, 60, 12))
+    assert abs(seen["one"] - seen["other"]) <= 4
+
+
+def test_lines_side_by_side_in_a_row_both_go_on_and_do_not_jump() -> None:
+    canvas = Canvas(20, 1)
+    for token, y in (("low", 0), ("high", 3)):
         canvas.begin(token, BRAILLE)
-        canvas.add([2, 3], [0, 3] if token == "above" else [1, 1])
-    assert canvas.pieces("blank") == [[(" ", "blank"), ("⡎", "above"), (" ", "blank")]]
+        canvas.add([0, 39], [y, y])
+    (row,) = canvas.pieces("blank")
+    assert {char for text, _ in row for char in text} == {"⣉"}
+    assert {token for _, token in row} == {"low", "high"}
 
 
-def test_the_first_line_lies_on_top() -> None:
-    top = PlottedLine("series1", "braille", [0, 30, 60], [50, 50, 50])
-    below = PlottedLine("series2", "braille", [0, 30, 60], [50, 50, 50])
-    drawn = {
-        spec
-        for row in draw([top, below], FRAME, 60, 12)
-        for text, spec in row
-        if set(text) & set("⠤⠒⠉⣀")
-    }
-    assert drawn == {"series1"}
+def test_a_point_is_seen_that_a_longer_line_runs_through() -> None:
+    for place in range(20):
+        canvas = Canvas(20, 1)
+        for token, xs in (("long", [0, 39]), ("point", [2 * place, 2 * place])):
+            canvas.begin(token, BRAILLE)
+            canvas.add(xs, [1, 1])
+        assert tokens_in([canvas.pieces("blank")[0]])["point"] == 1
+
+
+def test_dashes_are_seen_on_a_line_that_runs_through_the_same_cells() -> None:
+    canvas = Canvas(40, 1)
+    for number in (0, 1):
+        canvas.begin(f"line{number}", MONOCHROME.line(number)[0])
+        canvas.add([0, 79], [1, 1])
+    assert "".join(text for text, _ in canvas.pieces("blank")[0])[:8] == "⠤⠤⠤⠤⠤ ⠤ "
 
 
 @pytest.mark.slow

@@ -21,8 +21,6 @@ from gpuscope.tui.memory import tables
 from gpuscope.tui.overview import charts as overview_charts
 from gpuscope.tui.theme import Tokens
 from gpuscope.tui.time import rows as time_rows
-from gpuscope.tui.trainer import job_pace
-from gpuscope.tui.widgets import charted_screen
 from tests.tui.gallery import Gallery
 from tests.tui.snapshots import grid, run
 
@@ -118,10 +116,9 @@ CHARTS = {
     "the clock of a training": (*step_colours.TOKENS.values(), step_colours.REST),
     "a look at the GPU": tuple(time_rows.LOOK_TOKENS.values()),
     "a step of a job": tuple(step_colours.SPLIT_TOKENS.values()),
-    "the pace of ranks": job_pace.TOKENS,
+    "curves": theme.SERIES,
     "curves of the Overview": (*overview_charts.TOKENS, "other"),
     "loads of the only GPU": tuple(token for *_, token in overview_charts.LOADS),
-    "curves of a screen": charted_screen.TOKENS,
     "memory by module": tuple(token for _, token in tables.TOKENS),
 }
 """The tokens that stand together in one chart."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
-from ...text.styled import Line, Piece, merged
+from ...text.styled import Line, merged
 from .axes import Heights
 
 BRAILLE = "braille"
@@ -20,6 +21,13 @@ they are while the line moves.
 _DOTS = ((0x40, 0x80), (0x04, 0x20), (0x02, 0x10), (0x01, 0x08))
 """The bit of a dot in its character, by row from below and column."""
 _BLANK = 0x2800
+PASSED = 8
+"""Dots that a line of dashes passes without drawing them are kept so many bits higher."""
+_ALL = 0xFF
+TURN = 4
+"""Cells side by side that a line has of those that it shares: each kind of dashes is known in so
+many.
+"""
 HALF_A_DOT = 1 / 8
 """In rows: the middle of the lowest dots lies so far above the lower edge."""
 
@@ -29,22 +37,21 @@ Place = tuple[int, int]
 class Canvas:
     """A picture of ``columns`` × ``rows`` cells, with row 0 at the top.
 
-    A cell belongs to one line: who draws there last.
+    A cell has one colour, and belongs to one line. Lines that run through the same cells take
+    turns, so that each of them is seen.
     """
 
     def __init__(self, columns: int, rows: int) -> None:
         self.columns, self.rows = max(columns, 0), max(rows, 0)
-        self._cells: dict[Place, Piece] = {}
-        self._token, self._marker = "", BRAILLE
-        self._dots: dict[Place, int] = {}
+        self._lines: list[tuple[str, str, dict[Place, int]]] = []
+        """The token and the marker of each line, and the dots of its cells."""
 
     def begin(self, token: str, marker: str) -> None:
         """Begin the next line, in the colour of ``token``.
 
         ``marker`` is one of :data:`DASHES` or a character.
         """
-        self._settle()
-        self._token, self._marker = token, marker
+        self._lines.append((token, marker, {}))
 
     def placed(
         self, xs: Sequence[float], ys: Sequence[float], x_low: float, x_high: float, up: Heights
@@ -62,7 +69,8 @@ class Canvas:
 
     def add(self, xs: Sequence[int], ys: Sequence[int]) -> None:
         """Add an unbroken stretch of the line, through these dots."""
-        dots, (every, drawn) = self._dots, DASHES.get(self._marker, (1, 1))
+        _, marker, dots = self._lines[-1]
+        every, drawn = DASHES.get(marker, (1, 1))
         lines = zip(xs, ys, [*xs[1:], *xs[-1:]], [*ys[1:], *ys[-1:]], strict=True)
         for x, y, x_next, y_next in lines:
             across, up = abs(x_next - x), abs(y_next - y)
@@ -70,31 +78,60 @@ class Canvas:
             x_step, y_step = (x_next - x) / steps, (y_next - y) / steps
             for step in range(steps):
                 at_x, at_y = int(x + step * x_step), int(y + step * y_step)
-                if (at_x if across >= up else at_y) % every < drawn:
-                    cell = at_x >> 1, at_y >> 2
-                    dots[cell] = dots.get(cell, 0) | _DOTS[at_y & 3][at_x & 1]
+                cell, dot = (at_x >> 1, at_y >> 2), _DOTS[at_y & 3][at_x & 1]
+                if (at_x if across >= up else at_y) % every >= drawn:
+                    dot <<= PASSED  # in a gap of the line
+                dots[cell] = dots.get(cell, 0) | dot
 
-    def _settle(self) -> None:
-        """End the line, whose cells then cover what was drawn there before."""
-        dotted = self._marker in DASHES
-        for place, bits in self._dots.items():
-            self._cells[place] = (chr(_BLANK | bits) if dotted else self._marker, self._token)
-        self._dots = {}
+    def _owners(self) -> dict[Place, int]:
+        """Return which line each cell belongs to."""
+        sharing: dict[Place, list[int]] = {}
+        for number, (_, _, dots) in enumerate(self._lines):
+            for place in dots:
+                if 0 <= place[0] < self.columns:
+                    sharing.setdefault(place, []).append(number)
+        owners = {
+            (x, y): lines[(x // TURN + y) % len(lines)] if len(lines) > 1 else lines[0]
+            for (x, y), lines in sharing.items()
+        }
+
+        def seen(number: int, place: Place) -> bool:
+            """Return whether a line draws in a cell, and does not just pass in a gap of it."""
+            return bool(self._lines[number][2][place] & _ALL)
+
+        cells = Counter(number for place, number in owners.items() if seen(number, place))
+        for place, lines in sharing.items():  # a short line may have got no turn
+            for number in lines:
+                if not cells[number] and cells[owners[place]] != 1 and seen(number, place):
+                    cells[owners[place]] -= seen(owners[place], place)
+                    cells[number] += 1
+                    owners[place] = number
+                    break
+        return owners
+
+    def _dots_of(self, place: Place, owner: int) -> int:
+        """Return the dots of a cell: of other lines as well where they pass at another height.
+
+        Lines that run side by side in a row would look like one that jumps up and down.
+        """
+        drawn = self._lines[owner][2][place]
+        passed, found = drawn | drawn >> PASSED, drawn & _ALL
+        free = sum(left | right for left, right in _DOTS if not passed & (left | right))
+        for _, marker, dots in self._lines:
+            if free and marker in DASHES and place in dots:
+                found |= dots[place] & free
+        return found
 
     def pieces(self, blank: str) -> list[Line]:
         """Return the rows from the top, each of ``columns`` cells.
 
         What nobody drew on is blank, of token ``blank``.
         """
-        self._settle()
-        drawn: dict[int, list[tuple[int, Piece]]] = {}
-        for (x, y), cell in self._cells.items():
-            if 0 <= x < self.columns:
-                drawn.setdefault(y, []).append((x, cell))
-        rows: list[Line] = []
-        for y in range(self.rows - 1, -1, -1):
-            row = [(" ", blank)] * self.columns
-            for x, cell in drawn.get(y, ()):
-                row[x] = cell
-            rows.append(merged(row))
-        return rows
+        rows = [[(" ", blank)] * self.columns for _ in range(self.rows)]
+        for (x, y), number in self._owners().items():
+            if 0 <= y < self.rows:
+                token, marker, _ = self._lines[number]
+                dots = self._dots_of((x, y), number)
+                glyph = (chr(_BLANK | dots) if dots else " ") if marker in DASHES else marker
+                rows[self.rows - 1 - y][x] = (glyph, token)
+        return [merged(row) for row in rows]

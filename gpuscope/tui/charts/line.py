@@ -49,7 +49,7 @@ LEAST_SPAN = 1e-3
 class LineChart(TimedChart):
     """Lines over the last seconds, or over steps.
 
-    The first series is drawn on top. The legend is the subtitle.
+    Series that run through the same cells take turns in them. The legend is the subtitle.
     """
 
     def __init__(self, **kwargs: Any) -> None:

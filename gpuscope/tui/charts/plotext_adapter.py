@@ -156,16 +156,15 @@ def draw(
 ) -> list[Line]:
     """Return the chart with its axes as ``height`` lines of pieces, each ``width`` cells.
 
-    The first of ``lines`` is drawn last, on top of the others. Where nothing is known any more,
-    the axis (without one, the lowest row) consists of ``unknown``: a line in the plot would be a
-    value.
+    Where nothing is known any more, the axis (without one, the lowest row) consists of
+    ``unknown``: a line in the plot would be a value.
     """
     around = _around(frame, width, height)
     margin = margin_of(frame.y_ticks)
     columns = max(width - margin, 1)
     rows = height - frame.x_axis - bool(frame.x_ticks)
     canvas, heights = Canvas(columns, rows), Heights(frame.y_low, frame.y_high, rows)
-    for line in reversed(lines):
+    for line in lines:
         canvas.begin(line.token, line.marker)
         for xs, ys in runs_of(line, frame, columns):
             canvas.add(*canvas.placed(xs, ys, frame.x_low, frame.x_high, heights))

@@ -19,7 +19,7 @@ from ...model.first_step import job_begins
 from ...model.job_state import job_devices
 from ...store.view import History, by_key
 from ...text.units import GIB, rate_text, window_text
-from ..charts.axes import FITTED_SECONDS, nominal
+from ..charts.axes import nominal
 from ..charts.bins import Bins
 from ..charts.chart_series import device_layers
 from ..charts.line import LineChart, Series
@@ -35,7 +35,8 @@ from ..shared.host_trends import celsius_text, watts_text
 from ..shared.trainer_actions import open_act
 from ..shell.clock_at import clock_at
 from ..shell.keymap import bindings_of
-from ..widgets.charted_screen import CHART_ROWS, TOKENS, WINDOWS, ChartedScreen
+from ..theme import SERIES
+from ..widgets.charted_screen import CHART_ROWS, WINDOWS, ChartedScreen
 from ..widgets.pane import set_title
 from ..widgets.program import program
 from ..widgets.text import Lines
@@ -51,22 +52,23 @@ if TYPE_CHECKING:
 
 TALL = 32
 WHAT_TO_DO = "Findings: what to do"
-BROAD, STRIP_ROWS = 160, 8
-"""From so many columns on the charts stand in two columns. Where the texts leave so many rows, the
-strip of the load has room as well.
-"""
+BROAD = 160
+"""From so many columns on the charts stand in two columns."""
 BESIDE_ROWS = 44
 """From this height on, a wide terminal shows the training and the other GPUs above the charts."""
 COURSE_CELLS = 15
 """The cells of a history next to its gauge, if there is no room for a chart: four seconds each."""
-STRIP_WINDOWS = (*FITTED_SECONDS, 60.0, 300.0, 900.0)
+LOAD_AT = 0
+"""Where the load is in the list of charts."""
 LOAD, MEMORY, POWER, TEMPERATURE = "Load %", "Memory GiB", "Power W", "Temperature °C"
 STRIP = (
     *LOADS,
     ("warps", "sm_occupancy_percent"),
     ("mem I/O", "memory_utilization_percent"),
 )
-"""The loads with a lane of their own on a broad terminal, as far as they are known."""
+"""The loads on a broad terminal, as far as they are known. Each has a lane of its own at any size:
+lines of loads that are alike cover one another.
+"""
 
 
 class Chart(NamedTuple):
@@ -143,7 +145,6 @@ class DeviceScreen(ChartedScreen):
     DEFAULT_CSS = """
     DeviceScreen #right > Horizontal { height: 1fr; }
     DeviceScreen #right > Horizontal > .chart { width: 1fr; }
-    DeviceScreen #strip { height: 1fr; min-height: 8; }
     DeviceScreen.-broad #right { width: 2fr; }
     DeviceScreen #broad { height: 1fr; display: none; }
     DeviceScreen #broad > * { width: 2fr; height: 1fr; }
@@ -155,13 +156,13 @@ class DeviceScreen(ChartedScreen):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings_of("DeviceScreen")]
 
     def __init__(self, session: Session, key: str) -> None:
-        super().__init__(session, key, histories=len(CHARTS), charts=len(CHARTS))
+        super().__init__(session, key, histories=len(CHARTS), charts=len(CHARTS) - 1)
         self._load, self._state = Lines(classes="panel"), Lines(classes="panel")
         self._health, self._facts = Lines(classes="panel"), Lines(classes="panel")
         self._users, self._users_below = Lines(classes="panel"), Lines(classes="panel")
         self._cure, self._cure_above = Lines(classes="panel"), Lines(classes="panel")
         self._case: Case | None = None
-        self._strip = LoadStrips(id="strip", classes="panel")
+        self._strip = LoadStrips(classes="panel chart")
         self._training, self._peers = Lines(classes="panel"), Lines(classes="panel")
         self._vram, self._trends = StackedChart(classes="panel"), Trends(classes="panel")
         self._parts = LoadStrips(classes="panel")
@@ -181,7 +182,6 @@ class DeviceScreen(ChartedScreen):
             (self._training, "The training here"),
             (self._peers, "Compared with the other GPUs"),
             (self._facts, "Identity"),
-            (self._strip, "Load %"),
         ):
             panel.border_title = title
         yield self.head
@@ -195,11 +195,11 @@ class DeviceScreen(ChartedScreen):
                 yield self._users_below
                 yield self._health
                 yield self._facts
-                yield self._strip
                 yield self._events
             with Vertical(id="right"):
                 yield self._users
                 yield self._peers
+                yield self._strip
                 for at, row in enumerate(self._rows):
                     with row:
                         yield from self._charts[2 * at : 2 * at + 2]
@@ -252,10 +252,6 @@ class DeviceScreen(ChartedScreen):
         self._broad.display = self._events.display = roomy
         if roomy:
             self._show_events(host, device, cells)
-        texts = (self._load, self._state, self._training, self._health, self._facts)
-        left = height - 2 - self._cure_rows()
-        left -= sum(panel.rows + 2 for panel in texts if panel.display)
-        self._strip.display = self.wide and left >= STRIP_ROWS and not roomy
 
     def _show_events(self, host: HostView, device: DeviceView, cells: int) -> None:
         """Show what happened to the device and to the job on it."""
@@ -316,21 +312,23 @@ class DeviceScreen(ChartedScreen):
         ``known`` are the numbers of the histories that say something, in their order.
         """
         side = 2 if self.terminal[0] >= BROAD else 1
-        most = min(len(self._rows), rows // CHART_ROWS, -(-len(known) // side))
-        shown = 0 if not known else max(1, most) if self.wide else 1
-        out: list[tuple[LineChart, int]] = []
+        turned = [known[(self._chart + at) % len(known)] for at in range(len(known))]
+        lines = max(min(rows // CHART_ROWS, len(self._rows) + 1), 1) if self.wide else 1
+        load = LOAD_AT in turned[: lines * side]  # its lanes take a line for themselves
+        self._strip.display = load
+        charts = [at for at in turned if at != LOAD_AT][: (lines - load) * side]
+        places = [chart for at, chart in enumerate(self._charts) if at % 2 < side]
+        out = list(zip(places, charts, strict=False))
         for at, row in enumerate(self._rows):
-            row.display = at < shown
-            for column, chart in enumerate(self._charts[2 * at : 2 * at + 2]):
-                chart.display = row.display and column < side and len(out) < len(known)
-                if chart.display:
-                    out.append((chart, known[(self._chart + len(out)) % len(known)]))
+            row.display = at * side < len(out)
+        for chart in self._charts:
+            chart.display = any(chart is one for one, _ in out)
         return out
 
     def _series(self, device: DeviceView, what: Chart) -> tuple[list[Series], float]:
         """Return the curves of a chart, and of how many seconds only the driver knew."""
         series, remembered = [], 0.0
-        for token, (label, column) in zip(TOKENS, what.columns, strict=False):
+        for token, (label, column) in zip(SERIES, what.columns, strict=False):
             past = self.session.history(device.id, column, WINDOWS[self._window])
             values = [None if v is None else v * what.scale for v in past.values]
             if any(v is not None for v in values):
@@ -346,21 +344,18 @@ class DeviceScreen(ChartedScreen):
         window = WINDOWS[self._window]
         window = shown_seconds(self.session, host, device, "used_bytes", window)
         drawn = [self._series(device, what) for what in CHARTS]
-        # the lanes of a minute are what the first chart would show
-        lanes = self._strip.display and not self._window
-        known = [at for at, (series, _) in enumerate(drawn) if series and not (lanes and at == 0)]
+        known = [at for at, (series, _) in enumerate(drawn) if series]
         if self._broad.display:
             self._draw_broad(host, device, drawn, window, clock)
-            known = []
         rows = self.terminal[1] - 2 - self._cure_rows() - self._beside_rows()
         number_of = [] if self._broad.display else known or range(len(CHARTS))
         for chart, number in self._place(rows, number_of):
             what, (series, remembered) = CHARTS[number], drawn[number]
             set_title(chart, f"{what.title}, {window_text(window)}{_source(remembered)}")
             chart.show(series, window, 0.0, _top(what, device, series), now=now, clock=clock)
-        for strip in (self._strip, self._parts):
-            if strip.display and (strip is self._strip or self._broad.display):
-                self._draw_strip(strip, host, device, clock)
+        strip = self._parts if self._broad.display else self._strip
+        if strip.display:
+            self._draw_strip(strip, host, device, window, clock)
 
     def _draw_broad(
         self,
@@ -390,15 +385,20 @@ class DeviceScreen(ChartedScreen):
         self._trends.show(trends, window, now, clock)
 
     def _draw_strip(
-        self, strip: LoadStrips, host: HostView, device: DeviceView, clock: float | None
+        self,
+        strip: LoadStrips,
+        host: HostView,
+        device: DeviceView,
+        window: float,
+        clock: float | None,
     ) -> None:
-        """Draw the load over a longer time than the charts, as far as there is history."""
+        """Draw each load in a lane of its own."""
         wasted, silent = hung_since(host, device), mute(device)
-        begins = job_begins(host, device, self.session.history, STRIP_WINDOWS[-1])
+        begins = job_begins(host, device, self.session.history, window)
         lanes = [
             Lane(
                 label,
-                self.session.history(device.id, column, STRIP_WINDOWS[-1]),
+                self.session.history(device.id, column, window),
                 wasted_since=wasted,
                 alarm=silent.word if silent is not None else "",
                 begins=begins,
@@ -406,10 +406,6 @@ class DeviceScreen(ChartedScreen):
             for label, column in (STRIP if self.terminal[0] >= BROAD else LOADS)
         ]
         lanes = [lane for lane in lanes if any(v is not None for v in lane.history.values)]
-        seconds = max(
-            (one.history.seconds[-1] - one.history.seconds[0] for one in lanes), default=0
-        )
-        window = next((w for w in STRIP_WINDOWS if seconds <= w * 1.2), STRIP_WINDOWS[-1])
         remembered = max((_remembered_seconds(lane.history) for lane in lanes), default=0.0)
         title = f"Load %, {mean_words(lanes)}, {window_text(window)}"
         set_title(strip, f"{title}{_source(remembered)}")

@@ -36,9 +36,9 @@ MOST_CURVES = 4
 """Of more GPUs only the one under the cursor has a curve of its own."""
 LOADS = (
     ("GPU-Util", "utilization_percent", "series1"),
-    ("SM", "sm_active_percent", "series2"),
+    ("SM", "sm_active_percent", "series4"),
     ("tensor", "tensor_active_percent", "series3"),
-    ("DRAM", "dram_active_percent", "series4"),
+    ("DRAM", "dram_active_percent", "series2"),
 )
 MOST_HIGH_ROWS = 24
 """Of the first row of charts where the job below it has no use for more."""
@@ -313,7 +313,7 @@ class Charts(Vertical):
             _, least = min(busy, key=lambda pair: pair[0])
             name = f"GPU {least.definition.index}"
             name += " (least busy)" if len(host.devices) > 2 else ""
-            found.append(self._one(name, "series2", least.id, "utilization_percent"))
+            found.append(self._one(name, SERIES[1], least.id, "utilization_percent"))
         if len(host.devices) > 2:
             sound = [one for one in host.devices if mute(one) is None]
             mean_of = mean_over(self.session.history, sound, "utilization_percent", self._span)

@@ -9,7 +9,7 @@ from ...store.view import HistoryOf, HostView, ProcView
 from ...text.units import GIB
 from ..charts.line import Series
 from ..shared.process_trends import living_uses, trainer_in
-from ..widgets.charted_screen import TOKENS
+from ..theme import SERIES
 
 MEMORY, SM, CPU, RSS = "GPU memory GiB", "SM %", "CPU % of one core", "RSS GiB"
 LOAD, STEP, LOSS = "GPU-Util %", "Step time ms", "Loss"
@@ -71,7 +71,7 @@ def series_of(
         entities = [(trainer.id, what)] if (trainer := trainer_in(host, process)) else []
     else:
         entities = [(process.id, "CPU" if what == CPU else "RSS")]
-    for token, (entity, label) in zip(TOKENS, entities, strict=False):
+    for token, (entity, label) in zip(SERIES, entities, strict=False):
         past = history(entity, column, window)
         if what in (STEP, LOSS):  # a trainer that stands draws nothing on
             past = while_it_steps(past, history(entity, "step", window))

@@ -10,6 +10,7 @@ from ...text.units import window_text
 from ..charts.chart_series import thin
 from ..charts.line import LineChart, Series, alike_text, one_if_alike
 from ..shared.job_series import missing
+from ..theme import SERIES
 from ..widgets.pane import set_title
 from .job_load import ranks_of
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 MOST_RANKS = 6
 """Of so many ranks the pace is drawn: the one under the cursor, and those before the others."""
-TOKENS = ("series1", "series2", "series3", "series4", "series5", "series6")
 
 
 def draw_pace(
@@ -37,7 +37,7 @@ def draw_pace(
     if len(ranks) == 1:
         wanted = [(trainer, "step_seconds", "median"), (trainer, "step_seconds_p95", "p95")]
     series = []
-    for token, (one, column, label) in zip(TOKENS, wanted, strict=False):
+    for token, (one, column, label) in zip(SERIES, wanted, strict=False):
         steps = thin(session.history(one.id, "step", window))
         history = while_it_steps(thin(session.history(one.id, column, window)), steps)
         values = [None if value is None else value * 1e3 for value in history.values]

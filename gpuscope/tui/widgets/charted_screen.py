@@ -27,7 +27,6 @@ WIDE = 110
 SHOW_SECONDS, CHART_SECONDS = 0.5, 2.0
 CHART_ROWS = 9
 """The least height of a chart beside others, and the height of the only one on a small terminal."""
-TOKENS = ("series1", "series2", "series3", "series4")
 
 
 class ChartedScreen(FullScreen):
