@@ -19,11 +19,13 @@ TOKENS = {
     "communication": "series5",
     "copy": "driver",
     "checkpoint": "outside",
+    "collection": "series7",
+    "unattributed": "unread",
 }
 """The colour of each part of a step, wherever and beside whatever it stands.
 
 Those of series 2, 4 and 1 stand under their names as layers of memory, which have patterns of
-their own without colour.
+their own without colour. What is not attributed is a texture, as memory is that was not read.
 """
 LOOK_TOKENS = {
     "kernels": "allocated",

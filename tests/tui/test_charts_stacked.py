@@ -120,19 +120,23 @@ def test_each_layer_has_its_share_of_a_column_to_half_a_cell(sizes: list[float],
 
 
 @given(st.lists(SIZES, min_size=1, max_size=5), st.integers(1, 24))
-def test_without_colour_each_layer_has_its_share_of_a_column_to_a_cell(
+@example([50.0, 11.0, 4.0], 8)
+@example([4.0, 4.0, 4.0, 4.0, 4.0], 3)
+def test_without_colour_each_layer_has_its_share_of_two_columns_to_half_a_cell(
     sizes: list[float], rows: int
 ) -> None:
+    """None of half a cell or more is left out."""
     stack = tuple(zip(sizes, LAYERS, strict=False))
-    (column,) = _draw([stack], rows, filled(rows * 8.0, rows), MONOCHROME)
+    even, odd = _draw([stack, stack], rows, filled(rows * 8.0, rows), MONOCHROME)
     total, thin = 0.0, sum(size for size in sizes if size < 1)
     for size, token in stack:
         shown = min(total + size, rows * 8) - min(total, rows * 8)
-        cells = column.count((MONOCHROME.fill(token), token))
-        assert abs(cells - shown / 8) < 1 + thin / 8
+        halves = [*even, *odd].count((MONOCHROME.fill(token), token))
+        assert abs(halves - shown / 4) < 1 + thin / 4
+        assert halves or shown < 4 + thin
         total += size
-    blank = column.count((" ", "text"))
-    assert abs(rows - blank - min(total / 8, rows)) <= 0.57
+    blank = [*even, *odd].count((" ", "text"))
+    assert abs(2 * rows - blank - min(total / 4, 2 * rows)) <= 0.63
 
 
 @pytest.mark.parametrize("glyphs", [UNICODE, MONOCHROME])
@@ -140,13 +144,13 @@ def test_a_thin_layer_stays_while_the_one_below_it_grows(glyphs: Glyphs) -> None
     """It is drawn wherever its edges fall, and the layer below never jumps above it."""
     thin = 2.0 if glyphs is UNICODE else 6.0
     grown = [((16 + n / 4, "allocated"), (thin, "cached")) for n in range(64)]
-    for column in _draw(grown, 8, filled(64.0, 8), glyphs):
-        tokens = [
-            token for _, spec in column for token in dict.fromkeys(spec.split(" on ")) if token
-        ]
-        kept = [token for token in tokens if token != "text"]
-        assert "cached" in kept
-        assert kept == sorted(kept)
+    for stack in grown:
+        even, odd = _draw([stack, stack], 8, filled(64.0, 8), glyphs)
+        assert any("cached" in spec for _, spec in [*even, *odd])
+        for column in (even, odd):
+            tokens = [token for _, spec in column for token in dict.fromkeys(spec.split(" on "))]
+            kept = [token for token in tokens if token != "text"]
+            assert kept == sorted(kept)
 
 
 @given(st.lists(SIZES, min_size=2, max_size=5), st.integers(1, 3))

@@ -17,8 +17,11 @@ from textual.theme import BUILTIN_THEMES, Theme
 import gpuscope.tui
 from gpuscope.model import step_colours
 from gpuscope.tui import theme
+from gpuscope.tui.charts import chart_series
+from gpuscope.tui.device import device_screen
 from gpuscope.tui.memory import tables
 from gpuscope.tui.overview import charts as overview_charts
+from gpuscope.tui.shared import host_trends
 from gpuscope.tui.theme import Tokens
 from gpuscope.tui.time import rows as time_rows
 from tests.tui.gallery import Gallery
@@ -120,8 +123,16 @@ CHARTS = {
     "curves of the Overview": (*overview_charts.TOKENS, "other"),
     "loads of the only GPU": tuple(token for *_, token in overview_charts.LOADS),
     "memory by module": tuple(token for _, token in tables.TOKENS),
+    "memory of a process": (*(token for _, token, _ in chart_series.COUNTED), "driver"),
+    "readings over time": host_trends.KINDS,
+    "readings of a GPU": tuple(chart.token for chart in device_screen.CHARTS[2:]),
+    "the Lab": ("series1", "series3", "series4"),
 }
 """The tokens that stand together in one chart."""
+HUES = {
+    chart: tuple(part for part in parts if part != theme.UNREAD) for chart, parts in CHARTS.items()
+}
+"""Those that differ in colour: what is not known is a texture in every look."""
 LEAST_APART = {theme.COLOUR_BLIND: 28, theme.LIGHT: 20}
 
 
@@ -129,7 +140,7 @@ LEAST_APART = {theme.COLOUR_BLIND: 28, theme.LIGHT: 20}
 @pytest.mark.parametrize("one", OURS)
 def test_all_that_stands_in_one_chart_differs_for_all_eyes(one: Theme, eyes: str) -> None:
     tokens, least = Tokens(one), LEAST_APART.get(one.name, 12)
-    for chart, parts in CHARTS.items():
+    for chart, parts in HUES.items():
         assert len(set(parts)) == len(parts), f"a colour stands twice in {chart}"
         for first, second in combinations(parts, 2):
             gap = distance(rgb(tokens.colour(first)), rgb(tokens.colour(second)), eyes)
@@ -139,7 +150,7 @@ def test_all_that_stands_in_one_chart_differs_for_all_eyes(one: Theme, eyes: str
 @pytest.mark.parametrize("one", OURS)
 def test_with_256_colours_all_that_stands_in_one_chart_still_differs(one: Theme) -> None:
     tokens = Tokens(one)
-    for chart, parts in CHARTS.items():
+    for chart, parts in HUES.items():
         colours = [tokens.colour(part).downgrade(ColorSystem.EIGHT_BIT) for part in parts]
         for first, second in combinations(colours, 2):
             pair = [Color.from_triplet(colour.get_truecolor()) for colour in (first, second)]
@@ -150,7 +161,7 @@ def test_with_256_colours_all_that_stands_in_one_chart_still_differs(one: Theme)
 @pytest.mark.parametrize("name", ["ansi-dark", "ansi-light"])
 def test_with_sixteen_colours_no_chart_has_one_of_them_twice(name: str) -> None:
     styles = theme.palette(BUILTIN_THEMES[name])
-    for chart, parts in CHARTS.items():
+    for chart, parts in HUES.items():
         drawn = [styles[part] for part in parts]
         assert len(set(drawn)) == len(drawn), f"{chart}: {drawn}"
 
@@ -158,7 +169,7 @@ def test_with_sixteen_colours_no_chart_has_one_of_them_twice(name: str) -> None:
 @pytest.mark.parametrize("glyphs", [theme.MONOCHROME, theme.ASCII], ids=["monochrome", "ascii"])
 def test_without_colour_no_stacked_chart_has_a_pattern_twice(glyphs: theme.Glyphs) -> None:
     for chart, parts in CHARTS.items():
-        if not set(parts) & {"series1", "series2", "series4"}:  # those are lines
+        if not set(parts) & {"series1", "series2", "series4"}:  # those are lines, or have one each
             fills = [glyphs.fill(part) for part in parts]
             assert len(set(fills)) == len(fills), f"{chart}: {fills}"
 

@@ -1,9 +1,10 @@
-"""This module moves the edges of a stack so that every cell can show what is in it.
+"""This module draws the cells of a stack, and moves its edges so that each shows what is in it.
 
 A cell has two colours, so it can show two layers; where the stack ends above it, the second
-colour is the empty ground, and it can show one. Without colour a cell shows one layer. Edges
-are moved by as little as that takes, and no layer of an eighth of a cell or more is left out
-where it need not be.
+colour is the empty ground, and it can show one. Without colour a cell shows one layer: where its
+halves differ, every other column shows the upper one. Edges are moved by as little as that takes,
+and no layer of an eighth of a cell or more is left out where it need not be, without colour none
+of half a cell.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 
-from ...text.styled import Line, merged
-from ..theme import Glyphs
+from ...text.styled import Line, Piece, merged
+from ..theme import UNREAD, Glyphs
 
 Edges = tuple[tuple[int, str], ...]
 """A column, bottom up: (top of a layer in eighths of a cell, token)."""
 
-CELL = 8
+CELL, HALF = 8, 4
 REACH = 4
 """Eighths by which an edge may move, besides to the nearest edges of cells."""
 ROUNDED_UP_FROM = 5
@@ -30,7 +31,7 @@ TOO_FAR, LEFT_OUT, KEPT = 1000.0, 100.0, 1e6
 
 
 def in_whole_cells(glyphs: Glyphs) -> bool:
-    """Tell whether a cell belongs to one layer as a whole."""
+    """Tell whether a cell belongs to one layer as a whole, so that columns show halves by turns."""
     return bool(glyphs.patterns) or not glyphs.eighths
 
 
@@ -39,7 +40,7 @@ def fit_cells(edges: Edges, whole: bool = False, kept: str = "") -> Edges:
     """Return the nearest stack whose layers can all be drawn.
 
     In each full cell it has one edge at most, in a topmost cell that is not full it has none,
-    and with ``whole`` all edges are edges of cells. A layer named ``kept`` is not left out.
+    and with ``whole`` all edges are edges of half cells. A layer named ``kept`` is not left out.
     """
     layers, start = [], 0
     for end, token in edges:
@@ -67,9 +68,9 @@ def _can_be_drawn(ends: list[int]) -> bool:
 
 def _tops(top: int, whole: bool) -> list[int]:
     """Return where a stack may end, in eighths."""
-    below, over = top - top % CELL, -(-top // CELL) * CELL
     if whole:
-        return [over if top - below >= CELL // 2 else below]
+        return [(top + HALF // 2) // HALF * HALF]
+    below, over = top - top % CELL, -(-top // CELL) * CELL
     return [top, over] if top - below >= ROUNDED_UP_FROM else [top]
 
 
@@ -102,11 +103,13 @@ def _placed(layers: list[tuple[int, int, str]], top: int, whole: bool, kept: str
 
 def _ends(end: int, top: int, whole: bool) -> set[int]:
     """Return where a layer that ends at ``end`` may be drawn to end."""
+    if whole:
+        below = min(end, top) // HALF * HALF
+        return {below, min(below + HALF, top)}
     last = top - top % CELL  # above there is no second colour
     below = min(end, top) // CELL * CELL
     found = {below, min(below + CELL, top), top} if top - end <= CELL else {below, below + CELL}
-    if not whole:
-        found.update(range(max(end - REACH, 0), min(end + REACH, last) + 1))
+    found.update(range(max(end - REACH, 0), min(end + REACH, last) + 1))
     return found
 
 
@@ -124,6 +127,37 @@ def _off(drawn: int, size: int, left_out: float) -> float:
 
 def _cost(placed: Placed) -> float:
     return placed[0]
+
+
+def half_of(edges: Edges, bottom: int, glyphs: Glyphs) -> Piece:
+    """Return a cell that shows what lies ``bottom`` eighths above zero, and half a cell more."""
+    token = next((token for end, token in edges if end > bottom), "")
+    return (glyphs.fill(token), token) if token else (" ", "text")
+
+
+def cell_of(edges: Edges, bottom: int, glyphs: Glyphs) -> Piece:
+    """Return the cell ``bottom`` eighths above zero, of a stack that fits into cells."""
+    shares = [
+        (min(end, bottom + 8) - bottom, token)
+        for start, (end, token) in zip((0, *(end for end, _ in edges)), edges, strict=False)
+        if start < bottom + 8 and end > max(start, bottom)
+    ]
+    if not shares:
+        return " ", "text"
+    filled, token = shares[0]
+    if in_whole_cells(glyphs):
+        return half_of(edges, bottom, glyphs)
+    if UNREAD in (named := [name for _, name in shares]):  # a texture, which is no ground
+        token = max(shares)[1]
+        if token == UNREAD:
+            return glyphs.sparse, token
+        return (glyphs.up[filled], token) if named[0] == token else (glyphs.up[8], token)
+    if len(shares) > 1:
+        return glyphs.up[filled], f"{token} on {shares[1][1]}"
+    if filled < 8:
+        return glyphs.up[filled], token
+    # both, so that no seam shows where a font leaves one
+    return glyphs.up[8], f"{token} on {token}"
 
 
 def feet_of(columns: Sequence[Line], glyphs: Glyphs) -> dict[int, str]:

@@ -15,12 +15,21 @@ from textual.strip import Strip
 
 from ...model.device_state import NEARLY_FULL
 from ...store.view import History
-from ...text.styled import Line, Piece
+from ...text.styled import Line
 from ...text.units import bytes_text, percent_text
 from ..theme import UNREAD, Glyphs, Tokens
 from .axes import Heights, even_ticks, mark_unknown, nominal, time_axis
 from .bins import Bins, first_at, hold_seconds
-from .cell_fit import Edges, feet_of, fit_cells, in_whole_cells, on_feet
+from .cell_fit import (
+    HALF,
+    Edges,
+    cell_of,
+    feet_of,
+    fit_cells,
+    half_of,
+    in_whole_cells,
+    on_feet,
+)
 from .layer_courses import Course, course_lines, courses_of, is_flat, rows_of_layers, wanted_rows
 from .legend import Entries, legend_of
 from .marks import Tick, event_row, step_row
@@ -64,8 +73,6 @@ LEGEND = (
 WARNING = "warn"
 BAR_CELLS = 4
 """A line along the top of a layer that is itself a line is drawn in one cell of this many."""
-HALF = 4
-"""Half a cell in eighths, which is the distance from the axis to the cells above it."""
 Stack = tuple[tuple[float, str], ...]
 """One column, bottom up: (amount, token)."""
 
@@ -401,9 +408,8 @@ def _draw(
     layer is drawn, as far as that tells them apart.
     """
     whole, hidden = in_whole_cells(glyphs), HALF if heights.rows > rows else 0
-    drawn: dict[Edges | None, Line] = {
-        None: [(glyphs.unknown, "faint")] + [(" ", "text")] * (rows - 1)
-    }
+    gap = [(glyphs.unknown, "faint")] + [(" ", "text")] * (rows - 1)
+    drawn: dict[Edges | None, tuple[Line, Line]] = {None: (gap, gap)}  # of even and odd columns
     first = next((place for place, stack in enumerate(stacks) if stack is not None), len(stacks))
     columns = [[(" ", "text")] * rows] * first
     for stack in stacks[first:]:
@@ -413,8 +419,12 @@ def _draw(
         if edges not in drawn:
             fitted = fit_cells(edges or (), whole, WARNING)
             lines = _tops(fitted, rows, glyphs) if still and not whole else None
-            drawn[edges] = lines or [_cell(fitted, row * 8, glyphs) for row in range(rows)]
-        columns.append(drawn[edges])
+            even = lines or [cell_of(fitted, row * 8, glyphs) for row in range(rows)]
+            upper = (
+                [half_of(fitted, row * 8 + HALF, glyphs) for row in range(rows)] if whole else even
+            )
+            drawn[edges] = even, upper
+        columns.append(drawn[edges][len(columns) % 2])
     return columns
 
 
@@ -477,28 +487,3 @@ def _tops(edges: Edges, rows: int, glyphs: Glyphs) -> Line | None:
     if len(tops) < len(edges) or {WARNING, UNREAD} & {*tops.values()}:
         return None
     return [(glyphs.bar, tops[row]) if row in tops else (" ", "text") for row in range(rows)]
-
-
-def _cell(edges: Edges, bottom: int, glyphs: Glyphs) -> Piece:
-    """Return the cell ``bottom`` eighths above zero, of a stack that fits into cells."""
-    shares = [
-        (min(end, bottom + 8) - bottom, token)
-        for start, (end, token) in zip((0, *(end for end, _ in edges)), edges, strict=False)
-        if start < bottom + 8 and end > max(start, bottom)
-    ]
-    if not shares:
-        return " ", "text"
-    filled, token = shares[0]
-    if in_whole_cells(glyphs):
-        return glyphs.fill(token), token
-    if UNREAD in (named := [name for _, name in shares]):  # a texture, which is no ground
-        token = max(shares)[1]
-        if token == UNREAD:
-            return glyphs.sparse, token
-        return (glyphs.up[filled], token) if named[0] == token else (glyphs.up[8], token)
-    if len(shares) > 1:
-        return glyphs.up[filled], f"{token} on {shares[1][1]}"
-    if filled < 8:
-        return glyphs.up[filled], token
-    # both, so that no seam shows where a font leaves one
-    return glyphs.up[8], f"{token} on {token}"

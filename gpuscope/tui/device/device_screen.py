@@ -30,8 +30,8 @@ from ..charts.stacked import StackedChart
 from ..charts.trends import Trend, Trends
 from ..log.subject import device_of
 from ..memory.timeline import shown_seconds
+from ..shared import host_trends as host_readings
 from ..shared.event_rows import event_lines
-from ..shared.host_trends import celsius_text, watts_text
 from ..shared.trainer_actions import open_act
 from ..shell.clock_at import clock_at
 from ..shell.keymap import bindings_of
@@ -94,14 +94,21 @@ def _traffic_text(value: float) -> str:
 CHARTS = (
     Chart(LOAD, LOADS, 100.0),
     Chart(MEMORY, (("used", "used_bytes"),), None, 1 / GIB),
-    Chart(POWER, (("power", "power_watts"),), None, name="power", token="idle", say=watts_text),
+    Chart(
+        POWER,
+        (("power", "power_watts"),),
+        None,
+        name="power",
+        token=host_readings.POWER,
+        say=host_readings.watts_text,
+    ),
     Chart(
         TEMPERATURE,
         (("GPU", "temperature_celsius"), ("memory", "memory_temperature_celsius")),
         None,
         name="temperature",
-        token="series3",
-        say=celsius_text,
+        token=host_readings.TEMPERATURE,
+        say=host_readings.celsius_text,
     ),
     Chart(
         "Clock MHz",
@@ -121,7 +128,7 @@ CHARTS = (
         None,
         1 / GIB,
         name="traffic",
-        token="load3",
+        token="series5",
         say=_traffic_text,
     ),
 )

@@ -288,7 +288,7 @@ class More:
         return [
             Trend(
                 f"GPU {one.definition.index}",
-                "allocated" if one is subject.device else "idle",
+                SERIES[one.definition.index % len(SERIES)],
                 self.session.history(one.id, "used_bytes", window),
                 bytes_text,
                 floor=None,

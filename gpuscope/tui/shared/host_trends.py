@@ -21,8 +21,12 @@ if TYPE_CHECKING:
     from ...store.view import DeviceView, HostView, TrainerView
     from ..shell.session import Session
 
-STEPS, LOSS, POWER, CPU, MEMORY = "series1", "series3", "idle", "load3", "series1"
-"""The colours of the lines."""
+STEPS, WAIT, LOSS, CPU, MEMORY = "other", "series2", "series7", "series5", "series6"
+GPU, GPU_MEMORY, POWER, TEMPERATURE = "series3", "allocated", "series4", "driver"
+KINDS = (STEPS, WAIT, LOSS, CPU, MEMORY, GPU, GPU_MEMORY, POWER, TEMPERATURE)
+"""The colours of the kinds of readings, each of which has one of its own. Several of a kind share
+it: each has a line to itself, with its name.
+"""
 MOST_TRAINERS = 16
 """Of so many trainers the histories are read."""
 MOST_ODD, MOST_LINES = 2, 4
@@ -90,7 +94,7 @@ def trainer_trends(
         while_it_steps(_waits(session, one, seconds), session.history(one.id, "step", seconds))
         for one in shown
     ]
-    yield from named_trends("input wait", trainers, waits, share_text, 100.0, of_steps=True)
+    yield from named_trends("input wait", trainers, waits, share_text, 100.0, WAIT, of_steps=True)
     for trainer in shown:
         loss = read(trainer, "loss")
         if any(value is not None for value in loss.values):

@@ -9,10 +9,19 @@ from ...model.valid_history import while_it_steps
 from ...store.view import History, HistoryOf, HostView, ProcView, TrainerView, UseView, by_id
 from ...text.units import bytes_text, duration_text
 from ..charts.trends import Trend
-from .host_trends import CPU, LOSS, POWER, STEPS, of_a_core_text, share_text, watts_text
+from .host_trends import (
+    CPU,
+    GPU,
+    GPU_MEMORY,
+    LOSS,
+    MEMORY,
+    POWER,
+    STEPS,
+    of_a_core_text,
+    share_text,
+    watts_text,
+)
 from .job_rows import loss_text
-
-GPU = "load4"
 
 
 class TrendReading(NamedTuple):
@@ -30,7 +39,7 @@ OF_TRAINER = (
     TrendReading("loss", "loss", LOSS, loss_text),
 )
 OF_USE = (
-    TrendReading("GPU memory", "used_bytes", "allocated", bytes_text),
+    TrendReading("GPU memory", "used_bytes", GPU_MEMORY, bytes_text),
     TrendReading("its SM share", "sm_percent", GPU, share_text, 100.0),
 )
 OF_GPU = (
@@ -40,10 +49,10 @@ OF_GPU = (
     TrendReading("GPU power", "power_watts", POWER, watts_text),
 )
 """Readings of a whole GPU, whoever uses it."""
-ALLOCATED = TrendReading("allocated by torch", "allocated_bytes", "allocated", bytes_text)
+ALLOCATED = TrendReading("allocated by torch", "allocated_bytes", GPU_MEMORY, bytes_text)
 OF_PROCESS = (
     TrendReading("CPU", "cpu_percent", CPU, of_a_core_text),
-    TrendReading("host memory", "rss_bytes", CPU, bytes_text),
+    TrendReading("host memory", "rss_bytes", MEMORY, bytes_text),
 )
 MOST_GPUS = 4
 

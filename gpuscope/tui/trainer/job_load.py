@@ -12,7 +12,8 @@ from ..charts.load_strips import LoadStrips
 from ..charts.trends import Trend, Trends
 from ..shared.host_trends import (
     CPU,
-    POWER,
+    MEMORY,
+    TEMPERATURE,
     celsius_text,
     named_trends,
     of_a_core_text,
@@ -77,14 +78,14 @@ def draw_trends(
         *trainer_trends(session, ranks, window),
         *power_trends(session, devices, None, window, MOST_GPUS),
         *named_trends("CPU", own, cpu, of_a_core_text, token=CPU),
-        *named_trends("host memory", own, held, bytes_text, token=CPU),
+        *named_trends("host memory", own, held, bytes_text, token=MEMORY),
     ]
     if hottest is not None:
         past = thin(session.history(hottest.id, "temperature_celsius", window))
         trends.append(
             Trend(
                 f"hottest GPU {hottest.definition.index}",
-                POWER,
+                TEMPERATURE,
                 past,
                 celsius_text,
                 hottest.definition.slowdown_celsius,
