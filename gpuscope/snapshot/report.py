@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..text.clock import DATE_AND_SECOND, clock_text
+from ..text import styled
 from ..text.styled import Line
 from ..text.units import bytes_text
 from ..text.width import cut
@@ -211,19 +212,7 @@ def fragmentation_lines(
         drawn, scale = flow_map(chosen, width, max(1, rows // 3) if private else rows, glyphs)
         if drawn:
             lines += ([[(title, "muted")]] if title else []) + drawn
-            legend = [
-                (glyphs.full, "allocated"),
-                (" live  ", "muted"),
-                (glyphs.shades, "allocated"),
-                (" partly  ", "muted"),
-                (glyphs.pending, "warn"),
-                (" pending  ", "muted"),
-                (glyphs.free, "cached"),
-                (" free  ", "muted"),
-                (glyphs.edge, "faint"),
-                (f" next segment   one cell = {bytes_text(scale)}", "muted"),
-            ]
-            lines += [legend] if not private else []
+            lines += [] if private else legend_lines(drawn, scale, width, glyphs)
     if found.free_bytes:
         text = (
             f"{bytes_text(found.largest_free_bytes)} of {bytes_text(found.free_bytes)} free in "
@@ -242,6 +231,33 @@ def fragmentation_lines(
     elif device.totals.reserved_bytes:
         lines.append(pair("largest run", "nothing is free"))
     return lines
+
+
+def legend_lines(
+    drawn: Sequence[Line], scale: int, width: int, glyphs: Charset = BLOCKS
+) -> list[Line]:
+    """Return what the characters of a map mean, as far as it has them, and how much a cell is.
+
+    That is one line where it fits, else two: no entry is parted.
+    """
+    seen = {char for line in drawn for text, _ in line for char in text}
+    entries = [
+        [(chars, token), (f" {words}", "muted")]
+        for chars, token, words in (
+            (glyphs.full, "allocated", "live"),
+            (glyphs.shades, "allocated", "partly"),
+            (glyphs.pending, "warn", "pending"),
+            (glyphs.free, "cached", "free"),
+            (glyphs.edge, "faint", "next segment"),
+        )
+        if seen & set(chars)
+    ]
+    size: Line = [(f"one cell = {bytes_text(scale)}", "muted")]
+    for gap in ("  ", " "):
+        legend = [piece for entry in entries for piece in ((gap, "muted"), *entry)][1:]
+        if styled.cells(legend) + styled.cells(size) + 2 <= width:
+            return [[*legend, ("  ", "muted"), *size]]
+    return [legend, size]
 
 
 def histogram_lines(buckets: Sequence[Bucket], width: int, glyphs: Charset = BLOCKS) -> list[Line]:

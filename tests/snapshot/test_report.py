@@ -52,6 +52,28 @@ def flat(lines):
     return ["".join(text for text, _ in line) for line in lines]
 
 
+@pytest.mark.parametrize("glyphs", [BLOCKS, ASCII], ids=["blocks", "ascii"])
+def test_the_legend_of_a_map_has_what_is_in_it_and_no_entry_is_parted(summary, glyphs):
+    segments = summary.devices[0].segments
+    for width in range(60, 160, 3):
+        drawn, scale = flow_map(segments, width, 8, glyphs)
+        legend = flat(report.legend_lines(drawn, scale, width, glyphs))
+        assert len(legend) <= 2
+        assert all(len(line) <= width for line in legend)
+        whole = "  ".join(legend)
+        assert whole.endswith(f"one cell = {size(scale)}")
+        chars = set("".join(flat(drawn)))
+        for mark, words in (
+            (glyphs.full, "live"),
+            (glyphs.shades, "partly"),
+            (glyphs.pending, "pending"),
+            (glyphs.free, "free"),
+            (glyphs.edge, "next segment"),
+        ):
+            assert (f"{mark} {words}" in whole) == bool(chars & set(mark)), (width, words)
+    assert len(legend) == 1, "there is room for one line"
+
+
 @pytest.mark.parametrize("width", [60, 80, 100, 160])
 @pytest.mark.parametrize("glyphs", [BLOCKS, ASCII], ids=["blocks", "ascii"])
 def test_every_line_of_a_drawing_fits(summary, width, glyphs):

@@ -205,7 +205,7 @@ async def test_the_filter_narrows_devices_and_jobs_and_escape_clears_it():
         await until(pilot, "train.py")
         await pilot.press("slash", *"jupyter")
         screen = await until(pilot, "filter: jupyter", absent="train.py ×7")
-        assert "▸   2 H200" in screen
+        assert "▸   2  H200" in screen
         assert screen.count("H200 ") <= 3
         await pilot.press(*"zz")
         await until(pilot, "no device contains 'jupyterzz'", "no process matches")
@@ -252,15 +252,15 @@ async def test_the_next_theme_says_its_name():
 async def test_sorting_moves_rows_and_keeps_the_cursor_on_its_device():
     app = make_app(views.training(4.0))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "▸   5 H200")
+        await until(pilot, "▸   5  H200")
         await pilot.press("home", "greater_than_sign")
         screen = await until(pilot, "USED▾")
         rows = [line for line in screen.splitlines() if " H200 " in line]
-        assert " 3 H200" in rows[0]
-        assert "▸   0 H200" in screen
+        assert " 3  H200" in rows[0]
+        assert "▸   0  H200" in screen
         await pilot.press("less_than_sign")
         screen = await until(pilot, "#", absent="USED▾")
-        assert " 0 H200" in next(line for line in screen.splitlines() if " H200 " in line)
+        assert " 0  H200" in next(line for line in screen.splitlines() if " H200 " in line)
 
 
 @in_loop

@@ -58,7 +58,7 @@ async def test_a_rank_that_the_diagnosis_names_has_a_row_and_no_age_is_at_most_n
     ranks = screen[screen.index("RANK") :].splitlines()
     assert ranks[1].split()[1:4] == ["▸", "◆", "5"]
     others = next(line for line in ranks if " ×5: 0-2,4,6 " in line)
-    assert "901 ms   360 ms    ≤ 56.4/72.2   ≥ 54.6" in others
+    assert "901 ms    360 ms    ≤ 56.4/72.2    ≥ 54.6" in others
 
 
 @in_loop
@@ -189,7 +189,7 @@ async def test_enter_among_the_jobs_before_there_is_one_opens_no_gpu():
     sample = next(frame for frame in rest if isinstance(frame, f.Sample))
     app = make_app([hello, *devices, replace(sample, p=[], u=[], t=[], a=[])])
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "live", "▸   0 H200", "in no training yet")
+        await until(pilot, "live", "▸   0  H200", "in no training yet")
         overview = app.screen
         await at_the_jobs(pilot)
         await pilot.press("enter")

@@ -226,7 +226,7 @@ async def test_a_chart_that_has_nothing_to_show_gives_its_place_to_one_that_has(
 async def test_it_begins_at_the_device_that_is_worst_off():
     app = make_app(views.training())
     async with app.run_test(size=USUAL) as pilot:
-        await until(pilot, "Devices · Enter: GPU 5", "▸   5 H200", "VRAM of GPU 5")
+        await until(pilot, "Devices · Enter: GPU 5", "▸   5  H200", "VRAM of GPU 5")
 
 
 @in_loop

@@ -270,7 +270,7 @@ async def test_the_list_with_the_focus_shows_its_cursor_at_once():
         assert row[5][1].bgcolor == selected
     app = make_app(views.training(4.0))
     async with app.run_test(size=(120, 40)) as pilot:
-        await until(pilot, "▸   5 H200", "◆ train.py ×7")
+        await until(pilot, "▸   5  H200", "◆ train.py ×7")
         await pilot.press("tab", "tab")
         await until(pilot, "▸ ◆ train.py ×7")
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
+import re
 from typing import Any
 
 import pytest
 from textual.app import App, ComposeResult
 
+import gpuscope.tui
 from gpuscope.tui import theme
+from gpuscope.tui.cells import fit
+from gpuscope.tui.overview.job_list import MIN_TITLE, JobList, columns_in
 from gpuscope.tui.theme import Tokens
-from gpuscope.tui.widgets.table import Column, LiveTable, TableRow, lay_out
+from gpuscope.tui.widgets.table import Column, LiveTable, TableRow, gaps_of, lay_out
 from tests.tui.snapshots import grid, run, text
 
 COLUMNS = (Column("name", "NAME", 6, flex=1), Column("value", "VALUE", 5, align="right"))
@@ -255,3 +261,47 @@ def test_columns_share_the_width_and_the_unimportant_go_first(
     assert placed == expected
     if width >= 16:
         assert sum(placed.values()) + 2 * (len(placed) - 1) == width
+
+
+def all_columns() -> list[tuple[str, tuple[Column, ...]]]:
+    """The columns of every table that a module of the screens names."""
+    found = []
+    for info in pkgutil.walk_packages(gpuscope.tui.__path__, "gpuscope.tui."):
+        module = importlib.import_module(info.name)
+        for name, value in vars(module).items():
+            if isinstance(value, tuple) and value and all(type(one) is Column for one in value):
+                found.append((f"{info.name}.{name}", value))
+    return found
+
+
+def blanks_between_headings(line: str) -> list[int]:
+    return [len(gap) for gap in re.findall(r"(?<=\S)( +)(?=\S)", line)]
+
+
+@pytest.mark.parametrize("gap", [1, 2])
+def test_no_two_headings_run_into_each_other(gap: int) -> None:
+    tables = all_columns()
+    assert len(tables) > 15
+    for name, columns in tables:
+        # a blank inside of a heading is no end of it
+        named = [one._replace(title=one.title.replace(" ", "_")) for one in columns]
+        for width in (40, 60, 74, 78, 100, 116, 160, 196):
+            placed = lay_out(named, width, gap)
+            gaps = gaps_of([column for column, _ in placed], gap)
+            line = "".join(
+                " " * before + fit(column.title, cells, column.align)
+                for (column, cells), before in zip(placed, gaps, strict=True)
+            )
+            assert min(blanks_between_headings(line), default=2) >= 2, (name, width, line)
+
+
+def test_no_two_headings_of_the_jobs_run_into_each_other() -> None:
+    for width in range(60, 220):
+        shown = columns_in(width)
+        heading = JobList._heading(
+            [(name, cells, least) for name, cells, least in shown], title=MIN_TITLE
+        )
+        line = "".join(text for text, _ in heading)
+        for words in ("STEP TIME", "STEP AGE", "PEAK EVER"):
+            line = line.replace(words, words.replace(" ", "_"))
+        assert min(blanks_between_headings(line)) >= 2, line

@@ -15,7 +15,7 @@ from ...text.width import cells as text_cells
 from ..cells import fit
 from ..shell.keymap import key_of
 from ..theme import Glyphs
-from ..widgets.table import Column, lay_out
+from ..widgets.table import Column, gaps_of, lay_out
 
 if TYPE_CHECKING:
     from ...lab.compare import Comparison, ComparisonRow
@@ -163,10 +163,11 @@ def table_lines(comparison: Comparison, cells: int, glyphs: Glyphs) -> Iterable[
     """Return a heading and a line for each measured thing."""
     columns = WIDE if cells >= WIDE_CELLS else NARROW
     placed = lay_out(columns, cells, gap=1)
+    gaps = gaps_of([column for column, _ in placed], gap=1)
     line: Line = []
-    for number, (column, size) in enumerate(placed):
+    for (column, size), gap in zip(placed, gaps, strict=True):
         token = {"a": "bold series1", "b": "bold series4"}.get(column.key, "muted")
-        line.append((" " * bool(number) + fit(column.title, size, column.align), token))
+        line.append((" " * gap + fit(column.title, size, column.align), token))
     yield line
     for row in in_order(comparison):
         yield _row_line(row, placed, columns is WIDE, glyphs)
@@ -228,9 +229,10 @@ def _row_line(
         "basis": (row.basis or row.reason, "faint"),
     }
     out: Line = []
-    for number, (column, size) in enumerate(placed):
+    gaps = gaps_of([column for column, _ in placed], gap=1)
+    for (column, size), blanks in zip(placed, gaps, strict=True):
         text, spec = shown[column.key]
-        gap = " " * bool(number)
+        gap = " " * blanks
         if wide or column.key != "ratio":
             out.append((gap + fit(text, size, column.align), spec))
             continue

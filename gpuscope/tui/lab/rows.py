@@ -21,7 +21,7 @@ from ..runs.run import RunView
 from ..runs.runs import run_name, sides
 from ..theme import Glyphs
 from ..widgets.bars import Meter
-from ..widgets.table import GUTTER, Cell, Column, TableRow
+from ..widgets.table import GUTTER, Cell, Column, TableRow, gaps_of
 
 if TYPE_CHECKING:
     from ...lab.ledger import Entry
@@ -57,15 +57,19 @@ def columns(cells: int, rows: Sequence[TableRow]) -> list[Column]:
     silent = {name for name in ("peak", "loss") if all(row.cells.get(name) is DASH for row in rows)}
     silent |= {bar for bar in ("fast", "held") if sum(bar in row.cells for row in rows) < 2}
     shown = [column for column in everything if column.key not in silent]
+
     # a whole setting says more than when a run was made, from where, and of how many steps
-    others = [c for c in shown if c.key not in ("setting", "age", "source", "steps")]
-    room = cells - GUTTER - sum(column.width + 1 for column in others)
+    def left(columns: Sequence[Column]) -> int:
+        """Return the cells that these columns leave to the setting."""
+        kept = [c for c in columns if c.key not in ("age", "source", "steps")]
+        taken = sum(c.width for c in kept if c.key != "setting")
+        return cells - GUTTER - taken - sum(gaps_of(kept, 1))
+
     longest = max((_cells_of(row.cells.get("setting")) for row in rows), default=0)
-    if longest > room:  # the curves and the comparison have the loss too
-        room += sum(column.width + 1 for column in others if column.key == "loss")
+    if longest > left(shown):  # the curves and the comparison have the loss too
         shown = [column for column in shown if column.key != "loss"]
     return [
-        c._replace(width=max(c.width, min(longest, room))) if c.key == "setting" else c
+        c._replace(width=max(c.width, min(longest, left(shown)))) if c.key == "setting" else c
         for c in shown
     ]
 

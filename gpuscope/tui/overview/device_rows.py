@@ -23,7 +23,7 @@ from ..shared.device_state_text import glyph_of, in_short, in_shortest, token_of
 from ..theme import Glyphs, Tokens
 from ..widgets.bars import Meter
 from ..widgets.status import short_model
-from ..widgets.table import Cell, Column, TableRow
+from ..widgets.table import Cell, Column, TableRow, gaps_of
 from .sparklines import SPARK_CELLS
 
 COLUMNS = (
@@ -94,7 +94,8 @@ def columns(
         if column.key == marked and sort != "index":
             title = "USED▾/TOT. GiB" if column.key == "used" else title[: column.width - 1] + "▾"
         if column.key == "state":
-            least = sum(one.width + 1 for one in out if not one.priority or one.key in KEPT)
+            kept = [one for one in out if not one.priority or one.key in KEPT]
+            least = sum(one.width for one in kept) + sum(gaps_of([*kept, column], 1))
             longest = max((_width_of(row.cells.get("state")) for row in rows), default=0)
             for key, brief in BRIEF.items():
                 at = next((i for i, one in enumerate(out) if one.key == key), None)

@@ -51,8 +51,8 @@ HEADINGS = {
 COLUMNS: tuple[tuple[str, int, int], ...] = (
     ("gpu", 8, 60),
     ("step", 9, 0),
-    ("pace", 9, 0),
-    ("age", 8, 90),
+    ("pace", 10, 0),
+    ("age", 9, 90),
     ("eta", 12, 100),
     ("loss", 8, 70),
     ("input", 6, 80),
@@ -102,7 +102,7 @@ def narrowed(
             continue
         cells = out[at][1]
         known = [text_cells(line.cells[name][0]) for line in rows if name in line.cells]
-        spare = cells - max([text_cells(HEADINGS[name]), *known])
+        spare = cells - max([text_cells(HEADINGS[name]) + 1, *known])  # apart from the one before
         given = max(0, min(spare, missing))
         out[at], missing = (name, cells - given, out[at][2]), missing - given
     return tuple(out)

@@ -22,6 +22,7 @@ from ...text import styled
 from ...text.ranges import compact_ranges
 from ...text.styled import Piece
 from ...text.units import amount_text, duration_text, percent_text
+from ...text.width import cells as text_cells
 from ..shared.job_notes import most_starving
 from ..shared.job_rows import step_age_text
 from ..shared.step_split import split_bar, tokens_of
@@ -34,11 +35,13 @@ from .rank_courses import COURSE_CELLS
 if TYPE_CHECKING:
     from ...store.view import HistoryOf, HostView, JobView, TrainerView
 
+LEAST_STEP, MOST_STEP = 6, 9
+"""The width of the number of a step: it gives what it does not need to others."""
 COLUMNS = (
     Column("rank", "RANK", 5, align="right"),
     Column("gpu", "GPU", 4, align="right", priority=4),
     Column("pid", "PID", 8, align="right", priority=8),
-    Column("step", "STEP", 9, align="right"),
+    Column("step", "STEP", MOST_STEP, align="right"),
     Column("pace", "STEP TIME", 9, align="right"),
     Column("age", "STEP AGE", 8, align="right"),
     Column("p95", "P95", 9, align="right", priority=15),
@@ -108,10 +111,9 @@ def columns_for(rows: Sequence[TableRow], cells: int, window: str = "") -> list[
         )
     ]
     named = max([_cells(row.cells.get("rank")) for row in rows], default=0)
-    shown = [
-        column._replace(width=max(column.width, named)) if column.key == "rank" else column
-        for column in shown
-    ]
+    steps = max([_cells(row.cells.get("step")) for row in rows], default=0)
+    widths = {"rank": max(named, 5), "step": min(max(steps, LEAST_STEP), MOST_STEP)}
+    shown = [column._replace(width=widths.get(column.key, column.width)) for column in shown]
     shown = [
         column._replace(title=f"{column.title}, {window}") if column.key in COURSES else column
         for column in shown
@@ -142,8 +144,10 @@ def least_cells(column: str) -> int:
 
 
 def _cells(cell: Cell | None) -> int:
-    """Return how wide a cell of pieces is."""
-    return styled.cells(cell) if isinstance(cell, Sequence) and not isinstance(cell, str) else 0
+    """Return how wide a cell of text is."""
+    if isinstance(cell, Sequence) and not isinstance(cell, str):
+        return styled.cells(cell)
+    return text_cells(cell) if isinstance(cell, str) else 0
 
 
 def rank_rows(

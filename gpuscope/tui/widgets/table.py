@@ -6,6 +6,7 @@ The cursor stays on its row when the order changes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
@@ -16,6 +17,7 @@ from textual.strip import Strip
 
 from ...text import styled
 from ...text.styled import Line, Piece
+from ...text.width import cells as text_cells
 from ..cells import Align, fit, visible_line
 from ..charts.strips import Painted, strip_of
 from ..shell.keymap import bindings_of
@@ -70,7 +72,7 @@ class TableRow(NamedTuple):
 Placed = tuple[Column, int]
 """A column and the width it got."""
 
-GAP = 2
+GAP, HEADINGS_APART = 2, 2
 GUTTER = 2
 THUMB, TRACK = "┃", "│"
 
@@ -85,12 +87,27 @@ def thumb(at: int, page: int, total: int, top: int) -> str:
     return THUMB if start <= at < start + size else TRACK
 
 
+def gaps_of(columns: Sequence[Column], gap: int = GAP) -> list[int]:
+    """Return the blanks before each of the columns.
+
+    They are more than ``gap`` where two headings would run into each other: words of one heading
+    are one blank apart as well.
+    """
+    out = [0] * min(len(columns), 1)
+    for one, other in pairwise(columns):
+        ends = one.align == "right" or text_cells(one.title) >= one.width
+        begins = other.align == "left" or text_cells(other.title) >= other.width
+        blank = one.title[-1:].strip() == "" or other.title[:1].strip() == ""
+        out.append(max(gap, HEADINGS_APART) if ends and begins and not blank else gap)
+    return out
+
+
 def lay_out(columns: Sequence[Column], width: int, gap: int = GAP) -> list[Placed]:
     """The columns that fit into ``width`` cells and the width of each, in their order."""
     kept = list(columns)
 
     def least() -> int:
-        return sum(column.width for column in kept) + gap * max(len(kept) - 1, 0)
+        return sum(column.width for column in kept) + sum(gaps_of(kept, gap))
 
     while least() > width:
         droppable = [column for column in kept if column.priority > 0]
@@ -109,7 +126,7 @@ def lay_out(columns: Sequence[Column], width: int, gap: int = GAP) -> list[Place
             widths[column.key] += room
             if room < share:
                 full.append(column)
-        spare = max(width - sum(widths.values()) - gap * max(len(kept) - 1, 0), 0)
+        spare = max(width - sum(widths.values()) - sum(gaps_of(kept, gap)), 0)
         if not full:
             break
         growing = [column for column in growing if column not in full]
@@ -187,6 +204,8 @@ class LiveTable(Painted, can_focus=True):
         self._cursor_key: str | None = None
         self._top = 0
         self._placed: tuple[tuple[object, ...], list[Placed]] = ((), [])
+        self._gaps: list[int] = []
+        """The blanks before each of the placed columns."""
         self._heading: Strip | None = None
         self._line_cache: dict[str, tuple[tuple[object, ...], Strip]] = {}
         self._cell_cache: dict[str, dict[str, tuple[Cell, str, Line]]] = {}
@@ -338,10 +357,11 @@ class LiveTable(Painted, can_focus=True):
 
     def _click_heading(self, x: int) -> None:
         left = GUTTER if self._cursor_shown else 0
-        for column, cells in self._placed[1]:
+        for (column, cells), gap in zip(self._placed[1], self._gaps, strict=True):
+            left += gap
             if left <= x < left + cells:
                 self.post_message(self.HeaderClicked(self, column.key))
-            left += cells + self._gap
+            left += cells
 
     def on_resize(self) -> None:
         self._follow()
@@ -358,6 +378,7 @@ class LiveTable(Painted, can_focus=True):
         shape = (self._columns, inner, gutter, tokens.key)
         if self._placed[0] != shape:
             self._placed = (shape, lay_out(self._columns, inner - gutter, self._gap))
+            self._gaps = gaps_of([column for column, _ in self._placed[1]], self._gap)
             self._heading = None
             self._line_cache.clear()
             self._cell_cache.clear()
@@ -386,9 +407,8 @@ class LiveTable(Painted, can_focus=True):
 
     def _header_line(self, gutter: int, tokens: Tokens) -> Line:
         pieces = [(" " * gutter, "muted")]
-        for place, (column, cells) in enumerate(self._placed[1]):
-            if place:
-                pieces.append((" " * self._gap, "muted"))
+        for (column, cells), gap in zip(self._placed[1], self._gaps, strict=True):
+            pieces.append((" " * gap, "muted"))
             pieces.append((fit(column.title, cells, column.align, tokens.glyphs.ellipsis), "muted"))
         return pieces
 
@@ -408,9 +428,8 @@ class LiveTable(Painted, can_focus=True):
             [(mark.ljust(gutter), "accent" if here and self._bright else "muted")] if gutter else []
         )
         known = self._cell_cache.setdefault(row.key, {})
-        for place, (column, cells) in enumerate(self._spanned(row)):
-            if place:
-                pieces.append((" " * self._gap, "text"))
+        for column, cells, gap in self._spanned(row):
+            pieces.append((" " * gap, "text"))
             cell = row.cells.get(column.key, "")
             before = known.get(column.key)
             if before is None or before[0] != cell or before[1] != row.style:
@@ -422,15 +441,19 @@ class LiveTable(Painted, can_focus=True):
             pieces.append((bar, "muted" if bar == THUMB else "border"))
         return strip_of(pieces, width, tokens, "selected" if here and self._bright else "")
 
-    def _spanned(self, row: TableRow) -> list[Placed]:
-        """Return the columns as this row uses them, with the cells that it gives to one of them."""
-        placed = self._placed[1]
+    def _spanned(self, row: TableRow) -> list[tuple[Column, int, int]]:
+        """Return the columns as this row uses them, with the cells that it gives to one of them.
+
+        Each comes with its width and the blanks before it.
+        """
+        placed, gaps = self._placed[1], self._gaps
+        each = [(column, cells, gap) for (column, cells), gap in zip(placed, gaps, strict=True)]
         last = next((at for at, one in enumerate(placed) if one[0].key == row.spans), 0)
         first = last
         while first and not row.cells.get(placed[first - 1][0].key):
             first -= 1
-        wide = sum(cells for _, cells in placed[first : last + 1]) + self._gap * (last - first)
-        return [*placed[:first], (placed[last][0], wide), *placed[last + 1 :]]
+        wide = sum(cells for _, cells in placed[first : last + 1]) + sum(gaps[first + 1 : last + 1])
+        return [*each[:first], (placed[last][0], wide, gaps[first]), *each[last + 1 :]]
 
     def _cell(self, cell: Cell, style: str, column: Column, cells: int, glyphs: Glyphs) -> Line:
         if isinstance(cell, str):
