@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import time
-from importlib import import_module
 from inspect import isawaitable
 from typing import TYPE_CHECKING, ClassVar
 
@@ -29,7 +28,7 @@ from ..widgets.program import program
 from ..widgets.status import Situation, StatusLine
 from .garbage import collect_seldom
 from .header import TabLine
-from .tabs import PANELS, TABS
+from .tabs import PANELS, TABS, make_pane
 
 if TYPE_CHECKING:
     from textual.timer import Timer
@@ -50,7 +49,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
     def __init__(self, session: Session, start: str) -> None:
         super().__init__()
         self.session = session
-        self.tab = self._start = self._wish = start
+        session.tab = self._start = self._wish = start
         """The visible tab, the first one, and the one asked for last: it is visible as soon as it
         is built.
         """
@@ -83,10 +82,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         if not self.is_attached:  # somebody leaves already, maybe before the first tab was built
             return
         if tab not in self._panes:
-            folder, name = TABS[tab]
-            made = getattr(import_module(f"gpuscope.tui.{folder}.pane"), name)
-            pane: Pane = made(self.session, id=tab)
-            self._panes[tab] = pane
+            pane = self._panes[tab] = make_pane(self.session, tab)
             pane.display = False
             await self.mount(pane, before="#footer")
             if not pane.is_mounted:  # somebody has left meanwhile
@@ -94,8 +90,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
             pane.fit_to(*self.size)
         if tab != self._wish or not self._panes[tab].is_mounted:  # it is being built
             return
-        self.tab = tab
-        self.session.fleet_shown = tab == "fleet"
+        self.session.tab = tab
         self.query("#waiting").remove()
         for name, pane in self._panes.items():
             pane.display = name == tab
@@ -136,6 +131,11 @@ class MainScreen(Screen[None], inherit_bindings=False):
             soon(self.app, self._view_changed)
 
     # ── drawing ──
+
+    @property
+    def tab(self) -> str:
+        """The name of the visible tab."""
+        return self.session.tab
 
     @property
     def pane(self) -> Pane:

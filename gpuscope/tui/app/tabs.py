@@ -1,5 +1,14 @@
 """The tabs: where the class of each is, and what the first frame shows of it."""
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..shell.session import Session
+    from ..widgets.pane import Pane
+
 TABS = {
     "fleet": ("hosts", "FleetPane"),
     "overview": ("overview", "OverviewPane"),
@@ -10,6 +19,8 @@ TABS = {
     "log": ("log", "LogPane"),
 }
 """Tab → its folder, and the class in ``pane.py`` there; imported at the first visit."""
+NO_LAB = ("lab.no_lab_pane", "NoLabPane")
+"""The module and the class of the Lab's tab in a replay."""
 PANELS = {
     "fleet": ("Hosts",),
     "overview": ("Jobs", "Devices"),
@@ -20,3 +31,11 @@ PANELS = {
     "log": ("Log",),
 }
 """What the first frame shows of a tab."""
+
+
+def make_pane(session: Session, tab: str) -> Pane:
+    """Return the pane of a tab, as new."""
+    folder, name = TABS[tab]
+    module, name = NO_LAB if tab == "lab" and session.replay else (f"{folder}.pane", name)
+    made: Pane = getattr(import_module(f"gpuscope.tui.{module}"), name)(session, id=tab)
+    return made

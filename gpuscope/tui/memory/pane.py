@@ -459,7 +459,7 @@ class MemoryPane(Pane, can_focus=True):
             self._modules.turn()
             return
         if self._view == "what_if":
-            await self.do_try_fix()
+            await program(self.app).action_do("try_fix")
             return
         if (host := self.session.host) and (subject := self._subject_now(host)):
             program(self.app).open(*page_of(host, subject))
@@ -472,7 +472,7 @@ class MemoryPane(Pane, can_focus=True):
     async def on_live_table_selected(self, event: LiveTable.Selected) -> None:
         event.stop()
         if self._view == "what_if":
-            await self.do_try_fix()
+            await program(self.app).action_do("try_fix")
         else:
             self._modules.turn()
 

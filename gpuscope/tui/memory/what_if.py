@@ -138,7 +138,7 @@ class WhatIfView:
             f"{found.doing} …"
             if found.doing
             else f"{key_of('try_fix')}: try it in the Lab"
-            if rows
+            if rows and not self.session.why_not("try_fix")
             else ""
         )
         from ...predict.measured_kernels import measured

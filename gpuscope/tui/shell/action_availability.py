@@ -26,6 +26,8 @@ LIVE = "live"
 """What a key of a screen needs that asks a process or its host and is no action of the tabs."""
 ONLY_LIVE = "only a live trainer answers this, not a recording"
 NO_LAB = "a recording is shown. For a live Lab: gpuscope --lab"
+ON_LISTS = ("open", "next_pane", "filter")
+"""What a key does on the lists of a tab: in a replay the Lab's tab has none."""
 NOT_RECORDED = {
     "inject": "a recording has no process to attach to",
     "signal": "a recording has no process to signal",
@@ -38,6 +40,7 @@ class SessionState(Protocol):
     settings: Settings
     replay: ReplaySource | None
     hosts: Hosts | None
+    tab: str
 
     @property
     def host(self) -> HostView | None:
@@ -90,9 +93,11 @@ def why_not(
         return why_not(session, "lab_run", source, away, heard) or session.doctor.why_no_proof
     if need == "fix":
         return "" if session.doctor.more_fixes else "there is no other fix to copy"
+    if session.replay and (
+        need in ("lab", "runs") or (session.tab == "lab" and action in ON_LISTS)
+    ):
+        return NO_LAB
     if need == "lab":
-        if session.replay:
-            return NO_LAB
         if action == "lab_stop" and session.training is None:
             return "nothing runs in the Lab"
         elsewhere = "the Lab trains on this machine, but another host is shown: gpuscope --lab"

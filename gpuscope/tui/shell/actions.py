@@ -167,7 +167,13 @@ ACTIONS: tuple[Action, ...] = (
         footer=4,
     ),
     Action(
-        "try_fix", ("r",), "Try fix", "the fix under the cursor, in the Lab", "Lab", ("memory",)
+        "try_fix",
+        ("r",),
+        "Try fix",
+        "the fix under the cursor, in the Lab",
+        "Lab",
+        ("memory",),
+        "runs",
     ),
     Action(
         "waterfall",

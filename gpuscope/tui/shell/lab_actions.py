@@ -62,6 +62,7 @@ LAB_ACTIONS: tuple[Action, ...] = (
         "comparison, loss or runs first",
         "Lab",
         where=("lab",),
+        needs="runs",
         footer=4,
     ),
     Action(
@@ -71,6 +72,7 @@ LAB_ACTIONS: tuple[Action, ...] = (
         "the run under the cursor",
         "Lab",
         where=("lab",),
+        needs="runs",
         footer=30,
     ),
     Action(
@@ -80,6 +82,7 @@ LAB_ACTIONS: tuple[Action, ...] = (
         "the run under the cursor becomes B",
         "Lab",
         where=("lab",),
+        needs="runs",
     ),
     Action(
         "lab_recording",
@@ -88,6 +91,7 @@ LAB_ACTIONS: tuple[Action, ...] = (
         "of your own trainer, as a run",
         "Lab",
         where=("lab",),
+        needs="runs",
         footer=32,
     ),
     Action(

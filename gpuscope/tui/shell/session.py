@@ -94,8 +94,8 @@ class Session:
         self._doctor: DoctorWatch | None = None
         self._alerts: AlertWatch | None = None
         self._rate_chosen = False
-        self.fleet_shown = False
-        """Whether all hosts are on the screen, not one of them."""
+        self.tab = ""
+        """The visible tab: on ``fleet`` all hosts are on the screen, not one of them."""
         self.fleet_filter = ""
         self.fleet_heard: Callable[[str], None] = lambda key: None
         """Is called with the key of a host that sends something while all are on the screen."""
@@ -349,7 +349,7 @@ class Session:
     def _hear(self, key: str, frame: Frame, received_seconds: float) -> None:
         assert self._store is not None
         self._store.apply(key, frame, received_seconds)
-        if self.fleet_shown and self.frozen_view.frozen is None:
+        if self.tab == "fleet" and self.frozen_view.frozen is None:
             self.fleet_heard(key)
         self._gather(key, isinstance(frame, Sample))
 
@@ -363,7 +363,7 @@ class Session:
         ):
             who = f"{key}: " if self.many else ""
             who = "" if link.text.startswith(key) else who
-            text, quiet = f"{link.state}: {who}{link.text}", self.fleet_shown
+            text, quiet = f"{link.state}: {who}{link.text}", self.tab == "fleet"
             self.notices.say(text, "warn", only_log=quiet, kind="link")
         self._link_states[key] = link.state
         assert self._store is not None
@@ -414,9 +414,9 @@ class Session:
     def _gather(self, key: str = "", whole: bool = False) -> None:
         """Make a picture soon, unless it shows nothing of the source ``key``."""
         other = self._source is not None and key not in ("", self._source.key)
-        if other and not self.fleet_shown and not (self.hosts and self.hosts.wanted):
+        if other and self.tab != "fleet" and not (self.hosts and self.hosts.wanted):
             return
-        self._gathering.heard(self.fleet_shown and self.many, whole)
+        self._gathering.heard(self.tab == "fleet" and self.many, whole)
 
     def _publish(self) -> None:
         if self.alerts is not None and self._store is not None:
