@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from . import intervals
+from .config import LabConfig
 from .intervals import Interval
 from .ledger import Entry
 from .measures import (
@@ -89,6 +90,8 @@ class Comparison:
     notes: list[str] = field(default_factory=list)
     apart: str = ""
     """Both models and devices where one of them differs, so that no row says what is better."""
+    cut_short: list[str] = field(default_factory=list)
+    """Those of ``notes`` that tell of runs which ended before all of their steps."""
 
     def row(self, key: str) -> ComparisonRow | None:
         return next((row for row in self.rows if row.key == key), None)
@@ -97,12 +100,14 @@ class Comparison:
 def compare(a: Sequence[Entry], b: Sequence[Entry]) -> Comparison:
     """Compare two sides of one entry or more each. Raises ValueError for an empty side.
 
-    Failed runs say nothing about speed. They are left out, with a note, unless there are only such
-    runs.
+    Runs that ended before all of their steps are left out, with a note, unless there are only such
+    runs: they say little about speed.
     """
     if not a or not b:
         raise ValueError("nothing to compare: each side needs a run")
-    left, right = ([entry for entry in side if not entry.failure] or list(side) for side in (a, b))
+    left, right = (
+        [entry for entry in side if not entry.cut_short] or list(side) for side in (a, b)
+    )
     rows = [_row(measure, left, right) for measure in MEASURES]
     rows = [row for row in rows if row.a is not None or row.b is not None or row.key in ALWAYS]
     if _different_samples(left, right):  # a longer step with more samples is not worse
@@ -113,6 +118,7 @@ def compare(a: Sequence[Entry], b: Sequence[Entry]) -> Comparison:
     first = next(iter(_pairs(left, right)), (left[0], right[0]))  # repeats have seeds of their own
     changes = differences(*first)
     step, reason = _break_even(left, right, rows)
+    early = _cut_short((a, b), (left, right))
     return Comparison(
         left,
         right,
@@ -120,9 +126,24 @@ def compare(a: Sequence[Entry], b: Sequence[Entry]) -> Comparison:
         rows,
         step,
         reason,
-        _notes((a, b), (left, right), changes, rows, apart),
+        _notes((left, right), changes, rows, apart, early),
         apart,
+        early,
     )
+
+
+def kind_of(entry: Entry) -> tuple[str, str, LabConfig] | None:
+    """Return model, device and all other settings of a run, None where one of them is unknown.
+
+    Two runs can be compared where the first two are the same, and there is something to compare
+    where the third is not.
+    """
+    model, device = _models([entry]), _device(entry)
+    if entry.config is None or not model or not device:
+        return None
+    plain = LabConfig()
+    alike = replace(entry.config, model=plain.model, device=plain.device, steps=plain.steps)
+    return model, device, alike
 
 
 def _apart(a: Entry, b: Entry) -> str:
@@ -393,9 +414,14 @@ def differences(left: Entry, right: Entry) -> list[Change]:
         for name, toggle in BY_NAME.items():
             x, y = getattr(left.config, name), getattr(right.config, name)
             models = (_models([left]), _models([right]))
-            if name == "model" and None not in models and models[0] != models[1]:
-                # the name of a family stands for another model on another device
-                changes.append(Change(name, str(models[0]), str(models[1]), True))
+            if name == "model" and None not in models:
+                # the name of a family stands for one of its models, which depends on the device
+                if models[0] != models[1]:
+                    changes.append(Change(name, str(models[0]), str(models[1]), True))
+            elif name == "device" and None not in (left.device, right.device):
+                # "auto" stands for a device: what differs is told with the surroundings
+                if x != y and left.device != right.device:
+                    changes.append(Change(name, toggle.text(x), toggle.text(y), True))
             elif x != y:
                 changes.append(Change(name, toggle.text(x), toggle.text(y), True))
     around = [
@@ -414,30 +440,41 @@ def differences(left: Entry, right: Entry) -> list[Change]:
     return changes
 
 
+def _cut_short(given: Sequence[Sequence[Entry]], used: Sequence[list[Entry]]) -> list[str]:
+    """Return a note for each side with runs that ended before all of their steps."""
+    notes = []
+    for letter, side, kept in zip("AB", given, used, strict=True):
+        early = [entry for entry in side if entry.cut_short]
+        if not early:
+            continue
+        how = early[0].cut_short + (f": {early[0].failure}" if early[0].failure else "")
+        if len(side) == 1:
+            notes.append(f"{letter} {how}")
+        else:
+            left_out = "" if len(kept) == len(side) else " (left out)"
+            notes.append(f"{letter}: {len(early)} of {len(side)} runs ended early{left_out}: {how}")
+    return notes
+
+
 def _notes(
-    given: Sequence[Sequence[Entry]],
     used: Sequence[list[Entry]],
     changes: list[Change],
     rows: list[ComparisonRow],
     apart: str,
+    cut_short: list[str],
 ) -> list[str]:
-    notes = [f"not comparable: {apart}"] if apart else []
+    notes = [*cut_short, *([f"not comparable: {apart}"] if apart else [])]
     notes += [
         _LOUD[c.name].format(a=c.a, b=c.b) for c in changes if c.name in _LOUD and not c.toggle
     ]
-    for letter, side, kept in zip("AB", given, used, strict=True):
-        failed = [entry for entry in side if entry.failure]
-        if failed:
-            count = "" if len(side) == 1 else f"{len(failed)} of {len(side)} runs "
-            left_out = "" if len(kept) == len(side) else " (left out)"
-            notes.append(f"{letter}: {count}failed{left_out}: {failed[0].failure}")
+    for letter, kept in zip("AB", used, strict=True):
         if len({entry.torch_version for entry in kept}) > 1:
             notes.append(f"{letter}: its runs used different torch versions")
-        if side[0].source == "recording":
+        if kept[0].source == "recording":
             notes.append(
                 f"{letter} is a recording: its settings are unknown, so differences are not listed"
             )
-        elif any(entry.config is None for entry in side):
+        elif any(entry.config is None for entry in kept):
             notes.append(
                 f"{letter}: this gpuscope does not know its settings, so the differences are "
                 f"unknown"

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import paths
+from ..text.units import count_text
 from . import ledger_file
 from .config import ConfigError, LabConfig
 from .ledger_file import LedgerError, bounded
@@ -78,6 +79,27 @@ class Entry:
             return ""
         what, why = (str(error.get(key) or "") for key in ("what", "why"))
         return ": ".join(word for word in (what.rstrip("."), why) if word) or "it failed"
+
+    @property
+    def cut_short(self) -> str:
+        """How it ended before all of its steps, as ``was aborted after 12 of 100 steps``.
+
+        It is "" where it did not: a run for which no number of steps was asked ends when somebody
+        stops it, and is whole once its speed was measured.
+        """
+        steps = self.document.get("steps")
+        after = (
+            count_text(steps, "step") if isinstance(steps, int) else "an unknown number of steps"
+        )
+        if self.failure:
+            return f"failed after {after}"
+        if self.config is None or not isinstance(steps, int):
+            return ""
+        asked = self.config.steps
+        if asked is not None:
+            return f"was aborted after {steps:,} of {asked:,} steps" if steps < asked else ""
+        timed = self.document.get("step_seconds") is not None
+        return "" if timed else f"was aborted after {after}, before its speed was measured"
 
 
 def entry_of(

@@ -145,7 +145,10 @@ def test_failed_runs_are_left_out_and_said() -> None:
     )
     found = compare([*repeats([0.1, 0.1]), failed], repeats([0.05, 0.05, 0.05]))
     assert found.row("samples_per_second").basis == "2 interleaved repeats"
-    assert "A: 1 of 3 runs failed (left out): Out of memory: 80 GiB" in found.notes
+    assert (
+        "A: 1 of 3 runs ended early (left out): failed after 100 steps: Out of memory: 80 GiB"
+        in found.notes
+    )
     alone = compare([failed], [entry()])
     assert alone.row("samples_per_second").reason == "A: Out of memory: 80 GiB"
 

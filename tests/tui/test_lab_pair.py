@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 from gpuscope.lab.config import LabConfig
 from gpuscope.tui.lab.compare import comparison_lines
 from gpuscope.tui.lab.pair import ComparedRuns, curves
@@ -29,6 +33,9 @@ def test_runs_on_unlike_devices_are_called_not_comparable(tmp_path):
     gpu = cpu | {"preset": "gpt-small", "device": "cuda", "device_name": "NVIDIA H200"}
     pair = ComparedRuns()
     pair.follow(lab_data.ledger(tmp_path / "l.sqlite", cpu, gpu)[::-1], None)
+    assert not pair.complete, "nobody has asked for it"
+    pair.mark("a", 1)
+    pair.mark("b", 2)
     assert pair.title().endswith("not comparable: gpt-tiny on CPU, gpt-small on H200")
     found = pair.comparison()
     assert found is not None
@@ -37,3 +44,86 @@ def test_runs_on_unlike_devices_are_called_not_comparable(tmp_path):
     assert text.startswith("≠ model gpt-tiny → gpt-small")
     assert "better" not in text
     assert "worse" not in text
+
+
+PLAIN = LabConfig(model="mlp-tiny", device="cpu", steps=100)
+ABORTED, FAILED = {"steps": 12}, {"error": {"what": "It was killed.", "why": "a signal"}}
+
+
+def pair_of(path: Path, *runs: tuple[LabConfig, dict[str, Any]]) -> ComparedRuns:
+    """Return what is chosen among these runs, the oldest first, which have the numbers from 1."""
+    documents = [lab_data.document(config, 100.0, **more) for config, more in runs]
+    for document, (config, _) in zip(documents, runs, strict=True):
+        document["config"]["steps"] = config.steps
+    pair = ComparedRuns()
+    pair.follow(lab_data.ledger(path / "l.sqlite", *documents)[::-1], None)
+    return pair
+
+
+def lines_of(pair: ComparedRuns, rows: int = 30) -> list[str]:
+    found = pair.comparison()
+    assert found is not None
+    lines = comparison_lines(found, 100, rows, UNICODE)
+    return ["".join(piece for piece, _ in line) for line in lines]
+
+
+def test_aborted_failed_and_identical_runs_are_passed_over(tmp_path):
+    bf16 = replace(PLAIN, amp="bf16")
+    runs = [(PLAIN, {}), (bf16, {}), (bf16, ABORTED), (PLAIN, FAILED), (bf16, {})]
+    pair = pair_of(tmp_path, *runs)
+    assert pair.title() == "A #1 · B #5"
+    assert lines_of(pair)[0] == "≠ amp off → bf16"
+    assert not pair.lacking
+
+
+def test_one_more_run_of_equal_settings_leaves_a_pair_that_differs(tmp_path):
+    longer = replace(PLAIN, steps=50)
+    pair = pair_of(tmp_path, (replace(PLAIN, amp="bf16"), {}), (PLAIN, {}), (longer, {}))
+    assert pair.title() == "A #1 · B #3", "runs 2 and 3 differ in their length alone"
+    same = replace(PLAIN, device="auto", model="mlp")  # what it stands for is in the document
+    (tmp_path / "other").mkdir()
+    pair = pair_of(tmp_path / "other", (PLAIN, {}), (same, {"preset": "mlp-tiny"}))
+    assert not pair.complete, "a name that stands for the same is no other setting"
+
+
+def test_what_a_comparison_lacks_is_one_sentence(tmp_path):
+    two = "Two finished runs that differ in a setting are compared here"
+    assert ComparedRuns().lacking == f"{two}; so far there is none."
+    for number, (runs, told) in enumerate(
+        (
+            ([(PLAIN, {}), (PLAIN, ABORTED)], f"{two}; so far there is one."),
+            ([(PLAIN, FAILED)], f"{two}; so far there is none."),
+            (
+                [(PLAIN, {}), (PLAIN, {})],
+                f"{two}; the 2 finished runs so far all have the same settings.",
+            ),
+            (
+                [(PLAIN, {}), (replace(PLAIN, model="gpt-tiny"), {})],
+                f"{two}, of one model on one device; no two of the 2 so far are such runs.",
+            ),
+        )
+    ):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        pair = pair_of(folder, *runs)
+        assert not pair.complete
+        assert pair.lacking == told
+
+
+def test_an_aborted_run_that_is_chosen_by_hand_says_after_how_many_steps(tmp_path):
+    bf16 = replace(PLAIN, amp="bf16")
+    pair = pair_of(tmp_path, (PLAIN, {}), (bf16, ABORTED), (bf16, FAILED))
+    pair.mark("b", 2)
+    assert pair.title() == "A #1 · B #2"
+    assert "◆ B was aborted after 12 of 100 steps" in lines_of(pair, rows=5)
+    pair.mark("b", 3)
+    assert "◆ B failed after 100 steps: It was killed: a signal" in lines_of(pair, rows=5)
+
+
+def test_a_run_without_an_end_is_whole_once_its_speed_is_known(tmp_path):
+    open_end = replace(PLAIN, steps=None)
+    early = {"steps": 2, "samples_per_second": None, "step_seconds": None}
+    pair = pair_of(tmp_path, (open_end, {}), (replace(open_end, amp="bf16"), early))
+    assert pair.lacking.endswith("so far there is one.")
+    pair.mark("b", 2)
+    assert "◆ B was aborted after 2 steps, before its speed was measured" in lines_of(pair)

@@ -268,6 +268,8 @@ def closing_lines(comparison: Comparison) -> Iterable[Line]:
     if repeats:
         yield [("95 % ", "muted"), (f"over {repeats}", "text")]
     for text in comparison.notes:
+        if text in comparison.cut_short:
+            continue  # that stands at the top
         if comparison.apart and text.endswith(comparison.apart):
             continue  # the title says it
         if ADVICE in text:
@@ -285,9 +287,16 @@ def closing_lines(comparison: Comparison) -> Iterable[Line]:
 def comparison_lines(comparison: Comparison, cells: int, rows: int, glyphs: Glyphs) -> list[Line]:
     """Return the comparison in at most ``rows`` lines of ``cells`` cells.
 
-    What closes it goes before what was measured, the last ones first.
+    What closes it goes before what was measured, the last ones first. A run that ended early is
+    told at the top: its figures are of fewer steps.
     """
+    early: list[Line] = [[("◆ ", "warn"), (text, "warn")] for text in comparison.cut_short]
     head = changes_lines(comparison, cells, 2 if rows >= 8 else 1)
+    head += [
+        part
+        for line in early
+        for part in styled.first_rows(styled.hang_lines([line], cells), 2, cells)
+    ]
     table = list(table_lines(comparison, cells, glyphs))
     lines = [*head, *table]
     for line in closing_lines(comparison):

@@ -1,14 +1,16 @@
 """Chooses which two runs are compared.
 
-They are those that were marked, else the first of this session and the newest.
+They are those that were marked, else the newest two that ended as they should and trained the same
+model on the same device with another setting. The first run of this session goes before older ones.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from ...lab.compare import kind_of
 from ..runs.runs import run_name, sides
 
 if TYPE_CHECKING:
@@ -19,13 +21,17 @@ if TYPE_CHECKING:
     from ..runs.run import RunView
     from ..runs.runs import LabRuns
 
+    Kind = tuple[str, str, LabConfig] | None
+    """Model, device and other settings of a run; None where they are not known."""
+
 log = logging.getLogger("gpuscope.lab")
 
 
 class ComparedRuns:
     """The two runs that are compared.
 
-    ``a`` and ``b`` are the newest entry of each side, None where there is none.
+    ``a`` and ``b`` are the newest entry of each side, None where there is none: then
+    :attr:`lacking` says why.
     """
 
     def __init__(self) -> None:
@@ -33,6 +39,8 @@ class ComparedRuns:
         self.b: Entry | None = None
         self.problem = ""
         """Why these two could not be compared."""
+        self.lacking = _lacking(None, (), {})
+        """What a comparison lacks, in a sentence; "" where there are two runs."""
         self._marked: dict[str, int] = {}
         self._first: int | None = None
         self._series = ""
@@ -75,16 +83,40 @@ class ComparedRuns:
 
     def _choose(self) -> None:
         found = {entry.id: entry for entry in self._entries}
-        whole = [entry for entry in self._entries if not entry.failure]
-        b = found.get(self._marked.get("b", 0))
-        a = found.get(self._marked.get("a", 0))
-        if b is None:
-            b = next((entry for entry in whole if a is None or not self._same(entry, a)), None)
-        if a is None and b is not None:
-            first = found.get(self._first or 0)
-            candidates = [*([first] if first is not None and not first.failure else []), *whole]
-            a = next((entry for entry in candidates if not self._same(entry, b)), None)
-        self.a, self.b = a, b
+        self.a, self.b = found.get(self._marked.get("a", 0)), found.get(self._marked.get("b", 0))
+        whole = [entry for entry in self._entries if not entry.cut_short]
+        whole.sort(key=lambda entry: entry.id != self._first)  # the first of this session leads
+        self.lacking = ""
+        if self.a is not None and self.b is not None:
+            return
+        kinds = {entry.id: kind_of(entry) for entry in self._entries}
+        marked = self.a or self.b
+        for one in [marked] if marked else (e for e in self._entries if not e.cut_short):
+            other = self._partner(one, whole, kinds)
+            if other is not None:
+                self.a, self.b = (one, other) if one is self.a else (other, one)
+                return
+        self.lacking = _lacking(marked, whole, kinds)
+        if marked is None:  # its loss is drawn alone
+            self.b = next((e for e in self._entries if not e.cut_short), None)
+
+    def _partner(
+        self, one: Entry, whole: Sequence[Entry], kinds: Mapping[int, Kind]
+    ) -> Entry | None:
+        """Return the first run that differs from this one in a setting and in nothing else.
+
+        With a run whose settings are not known, such as a recording, any other run is compared:
+        who has marked it wants to see it.
+        """
+        kind = kinds[one.id]
+        for other in whole:
+            of_other = kinds[other.id]
+            if kind is None:
+                if one.id in self._marked.values() and not self._same(other, one):
+                    return other
+            elif of_other is not None and of_other[:2] == kind[:2] and of_other[2] != kind[2]:
+                return other
+        return None
 
     def _same(self, one: Entry, other: Entry) -> bool:
         """Return whether both are the same side: the same run, or repeats of one setting."""
@@ -136,6 +168,22 @@ class ComparedRuns:
         if self.complete and ("b" in self._marked or runs.config == a):
             return a, self.b.config if self.b is not None else None
         return a, runs.config
+
+
+def _lacking(marked: Entry | None, whole: Sequence[Entry], kinds: Mapping[int, Kind]) -> str:
+    """Return what there is too little of to compare two runs, in a sentence."""
+    if marked is not None:
+        return (
+            f"Run {run_name(marked.id)} is marked, but no finished run of the same model on the "
+            "same device differs from it in a setting."
+        )
+    told = "Two finished runs that differ in a setting are compared here"
+    if len(whole) < 2:
+        return f"{told}; so far there is {'one' if whole else 'none'}."
+    known = {kind for entry in whole if (kind := kinds[entry.id]) is not None}
+    if len(known) == 1:
+        return f"{told}; the {len(whole)} finished runs so far all have the same settings."
+    return f"{told}, of one model on one device; no two of the {len(whole)} so far are such runs."
 
 
 def curves(pair: ComparedRuns, current: RunView | None) -> tuple[list[Series], str]:

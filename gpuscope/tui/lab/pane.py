@@ -267,11 +267,10 @@ class LabPane(Pane):
 
     def _fitting(self, room: int) -> list[str]:
         """Return the panels there is room for, the chosen one always among them."""
-        some = bool(self.runs.book.entries) or self.runs.current is not None
-        first = self._view or (
-            "ab" if self._pair.complete else "loss" if self.runs.current else "runs"
-        )
-        return panels_that_fit(room, first, {"ab": self._pair.complete, "loss": some, "runs": True})
+        pair, entries = self._pair.complete, bool(self.runs.book.entries)
+        first = self._view or ("ab" if pair else "loss" if self.runs.current else "runs")
+        some = entries or self.runs.current is not None
+        return panels_that_fit(room, first, {"ab": entries, "loss": some, "runs": True}, pair)
 
     def _place(self, shown: Sequence[str], natural: int, room: int) -> None:
         """Display these panels."""
@@ -293,18 +292,12 @@ class LabPane(Pane):
         pair = self._pair
         found = pair.comparison()
         set_title(self._ab, pair.title())
-        lines: list[Line]
         if found is None:
-            mark_a, mark_b = key_of("lab_mark_a"), key_of("lab_mark_b")
+            keys = f"{key_of('lab_mark_a')} and {key_of('lab_mark_b')}"
+            by_hand: Line = [(f" {keys}", "accent"), (" mark two by hand.", "muted")]
+            lacking = pair.problem or pair.lacking
             lines = styled.wrap(
-                [
-                    (
-                        pair.problem
-                        or f"compares two finished runs: {mark_a} and {mark_b} mark them",
-                        "muted",
-                    )
-                ],
-                width,
+                [(lacking, "muted"), *(by_hand if len(self._rows) > 1 else ())], width
             )
         else:
             lines = comparison_lines(found, width, rows, self._ab.tokens.glyphs)

@@ -13,6 +13,8 @@ LEAST = {"ab": 11, "loss": 7, "runs": 5}
 COMFORT = {"ab": 11, "loss": 10, "runs": 8}
 """The same in a high terminal."""
 HIGH = 30
+SENTENCE = 4
+"""Rows for what a comparison lacks, where there are no two runs to compare."""
 MOST_LOSS, LEAST_PACE = 22, 9
 """A chart of losses of more rows leaves the others to the pace of the run in progress."""
 
@@ -22,16 +24,20 @@ def least(room: int) -> dict[str, int]:
     return COMFORT if room >= HIGH else LEAST
 
 
-def panels_that_fit(room: int, first: str, wanted: Mapping[str, bool]) -> list[str]:
+def panels_that_fit(
+    room: int, first: str, wanted: Mapping[str, bool], pair: bool = True
+) -> list[str]:
     """Return the panels there is room for.
 
-    ``first`` is among them in any case, then come those that have anything to show.
+    ``first`` is among them in any case, then come those that have anything to show. Without a
+    ``pair`` of runs the comparison is a sentence.
     """
-    shown, left = [first], room - LEAST[first]
+    rows = LEAST if pair else {**LEAST, "ab": SENTENCE}
+    shown, left = [first], room - rows[first]
     for name in VIEWS:
-        if name not in shown and wanted[name] and left >= LEAST[name]:
+        if name not in shown and wanted[name] and left >= rows[name]:
             shown.append(name)
-            left -= LEAST[name]
+            left -= rows[name]
     return shown
 
 

@@ -52,7 +52,7 @@ def columns(cells: int, rows: Sequence[TableRow]) -> list[Column]:
         Column("peak", "PEAK", 8, align="right", priority=3),
         *((Column("held", "", 12, flex=1, most=24),) if cells >= BARS_CELLS else ()),
         Column("loss", "LAST LOSS", 9, align="right", priority=4),
-        Column("steps", "STEPS", 6, align="right", priority=6),
+        Column("steps", "STEPS", 7, align="right", priority=6),
     )
     silent = {name for name in ("peak", "loss") if all(row.cells.get(name) is DASH for row in rows)}
     silent |= {bar for bar in ("fast", "held") if sum(bar in row.cells for row in rows) < 2}
@@ -183,7 +183,7 @@ def row_of(
         "source": [(entry.source if entry.source != "recording" else "record", "faint")],
         "setting": setting(entry, against if a not in ids else None, device),
     }
-    if entry.failure and not many > 1:
+    if entry.cut_short and not many > 1:
         cells["setting"] = [("▲ ", "warn"), *setting(entry, against, device)]
     _figures(
         cells,
@@ -193,6 +193,8 @@ def row_of(
         _mean([d.get("loss_last") for d in documents]),
         sum(int(n) for d in documents if isinstance(n := d.get("steps"), int)),
     )
+    if entry.cut_short and many == 1 and entry.config is not None and entry.config.steps:
+        cells["steps"] = [(f"{entry.document.get('steps')}/{entry.config.steps}", "warn")]
     return TableRow(shown.key, cells)
 
 

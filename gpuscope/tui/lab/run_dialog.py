@@ -103,6 +103,8 @@ def entry_lines(entry: Entry) -> Iterable[Line]:
         for key, word in (("why", "Why: "), ("next", "Next: ")):
             if isinstance(error, Mapping) and error.get(key):
                 yield [("  ", "text"), (word + str(error[key]), "text")]
+    elif entry.cut_short:
+        yield [("▲ ", "warn"), (f"It {entry.cut_short}.", "warn")]
     if entry.problem:
         yield [("▲ ", "warn"), (entry.problem, "warn")]
     switches = " ".join(entry.config.flags()) if entry.config is not None else "unknown"

@@ -487,6 +487,6 @@ def sides(entries: Sequence[Any], chosen: Any) -> list[Any]:
         if e.group == chosen.group
         and e.config == chosen.config
         and e.cell == chosen.cell
-        and not e.failure
+        and not e.cut_short
     ]
     return sorted(alike, key=lambda e: e.repeat) if chosen in alike and len(alike) > 1 else [chosen]
