@@ -109,14 +109,14 @@ async def test_a_long_notice_stands_in_the_last_line_of_a_narrow_terminal():
         app.session.notices.say(
             "copied, and written to /a/very/very/long/folder/of/a/user/on/a/host/gpuscope-1.txt"
         )
-        app.main._frame()
+        app.main.refresh_frame()
         await until(pilot, "gpuscope-1.txt")
         last = text(app).splitlines()[-1]
         assert "gpuscope-1.txt" in last
         assert last.split()[-3:] == ["?", ":", "q"]
         whole = "report saved: ~/.local/share/gpuscope/reports/gpuscope-20261126-215230.html"
         app.session.notices.say(whole)
-        app.main._frame()
+        app.main.refresh_frame()
         await until(pilot, whole)
 
 

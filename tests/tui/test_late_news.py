@@ -178,6 +178,6 @@ async def test_a_log_that_is_left_before_it_was_drawn_does_not_turn_in_circles(m
         await app.action_do("log")
         await app.action_do("overview")
         await pilot.pause(0.3)
-        assert 0 < len(asked) < 20
+        assert 0 < len(asked) < 40, "in circles it would be asked hundreds of times"
         await app.action_do("log")
         await until(pilot, "WHAT", "probe of pid 48213 answers")

@@ -21,7 +21,7 @@ from ..shell.actions import ACTIONS, BY_NAME
 from ..shell.footer import tab_ends, tab_hints
 from ..shell.keymap import bindings, key_of
 from ..shell.session import FAR_SECONDS, SEEK_SECONDS, Session
-from ..terminal.soon import Silence, once_after_refresh, soon
+from ..terminal.soon import Silence, draw_before_showing, once_after_refresh, soon
 from ..widgets.key_line import KeyLine
 from ..widgets.pane import Pane, ViewChanged, Waiting
 from ..widgets.program import program
@@ -81,7 +81,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self._wish = tab
         if not self.is_attached:  # somebody leaves already, maybe before the first tab was built
             return
-        if tab not in self._panes:
+        new = tab not in self._panes
+        if new:
             pane = self._panes[tab] = make_pane(self.session, tab)
             pane.display = False
             await self.mount(pane, before="#footer")
@@ -90,15 +91,17 @@ class MainScreen(Screen[None], inherit_bindings=False):
             pane.fit_to(*self.size)
         if tab != self._wish or not self._panes[tab].is_mounted:  # it is being built
             return
-        self.session.tab = tab
-        self.query("#waiting").remove()
-        for name, pane in self._panes.items():
-            pane.display = name == tab
-        if not self.pane.typing:
-            self.pane.take_focus()
+        with self.app.batch_update():  # the first frame that is shown has what is known already
+            self.session.tab = tab
+            self.query("#waiting").remove()
+            for name, pane in self._panes.items():
+                pane.display = name == tab
+            await draw_before_showing(self, self.pane, self.refresh_all, new)
+            if self.is_running and not self.pane.typing:
+                self.pane.take_focus()
 
     def on_mount(self) -> None:
-        self._frame()
+        self.refresh_frame()
         self.call_after_refresh(self._begin)
 
     async def _begin(self) -> None:
@@ -118,7 +121,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         """Update ages on screen when no picture has come for a while."""
         if not self.is_running:
             return
-        self._frame()
+        self.refresh_frame()
         if self.session.replay is not None:  # stopped or moved by whoever: the charts follow
             self._draw()
         self._silence.heard(self.app)
@@ -190,7 +193,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         """Draw everything now, charts too: after a change of what is looked at."""
         self._charts.now()
         self._said = ()  # there may be more room, or less
-        self._frame()
+        self.refresh_frame()
         self._draw()
 
     def _draw(self) -> None:
@@ -239,8 +242,8 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self._charts_timer = None
         self._draw()
 
-    def _frame(self) -> None:
-        """Status line, tabs and footer."""
+    def refresh_frame(self) -> None:
+        """Draw the status line, the tabs and the footer again."""
         self._top()
         self._footer()
 
@@ -311,7 +314,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
             done = handler() if handler else None
             if isawaitable(done):
                 await done
-            self._frame()
+            self.refresh_frame()
 
     async def go_and_do(self, name: str) -> None:
         """Carry out an action from anywhere: one that is for another tab goes there first."""
@@ -319,10 +322,6 @@ class MainScreen(Screen[None], inherit_bindings=False):
         if where and self.tab not in where and not self.session.why_not(name):
             await self.show_tab(where[0])
         await self.action_do(name)
-
-    def refresh_frame(self) -> None:
-        """Draw the status line, the tabs and the footer again."""
-        self._frame()
 
     def hosts_changed(self) -> None:
         """Another host is looked at, or there is one more."""
@@ -348,7 +347,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         """Take more samples a second, or play a recording faster."""
         session = self.session
         (session.change_rate if session.replay is None else session.change_speed)(faster)
-        self._frame()
+        self.refresh_frame()
 
     def do_slower(self) -> None:
         self.do_faster(False)
@@ -369,7 +368,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self.session.seek(seconds)
         if self.session.replay is None:  # a replay says itself when it has moved
             self.refresh_all()
-        self._frame()
+        self.refresh_frame()
 
     def do_next_host(self) -> None:
         self.session.next_host(1)
@@ -448,13 +447,13 @@ class MainScreen(Screen[None], inherit_bindings=False):
     def tell(self, text: str) -> None:
         """Say for a while what a key would need, or where it does something."""
         self.session.notices.hint(text)
-        self._frame()
+        self.refresh_frame()
 
     def do_copy(self) -> None:
         from ..terminal.copying import copy_screen
 
         copy_screen(self, self.session.notices.say)
-        self._frame()
+        self.refresh_frame()
 
     def do_theme(self) -> None:
         from ..theme import next_theme
@@ -471,7 +470,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
 
         host = self.session.host
         open_act(program(self.app), name, self.pane.chosen(host) if host is not None else None)
-        self._frame()
+        self.refresh_frame()
 
     def do_attach(self) -> None:
         program(self.app).open("attach", self.pane.chosen_pid())
@@ -482,7 +481,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
     def do_signal(self) -> None:
         """Ask which signal the process that is looked at is to get."""
         program(self.app).open("signal_to", self.pane.chosen_pid())
-        self._frame()
+        self.refresh_frame()
 
     def do_snapshot(self) -> None:
         self._act("snapshot")

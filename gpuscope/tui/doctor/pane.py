@@ -457,7 +457,7 @@ class DoctorPane(Pane):
         else:
             text = paste_of(steps_of(finding, replayed)[mark])
             copy_text(self.app, self.session.notices.say, text + "\n")
-        main._frame()
+        main.refresh_frame()
 
     def do_open(self) -> None:
         """Open the whole explanation of the pitfall, or unfold what ended earlier."""

@@ -26,6 +26,8 @@ list first:
   must not be reused by it.
 - ``App._handle_exception`` (``soon``): an error in a call of the event loop ends the app as one in
   the handler of a message does.
+- ``Screen._refresh_layout`` (``soon``): gives the widgets of a tab their sizes before its first
+  frame.
 - The slots of ``Strip`` (``light_strip`` fills them all): its pieces, their cells, and its caches.
 - ``textual._xterm_parser.XTermParser`` and ``textual._parser.ParseError`` (``driver``): bytes
   become events.

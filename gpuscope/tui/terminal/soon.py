@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from textual.app import App
+from textual.screen import Screen
 from textual.widget import Widget
 
 
@@ -35,6 +36,43 @@ def once_after_refresh(widget: Widget, call: Callable[[], object]) -> None:
 
     if call not in waiting and widget.call_after_refresh(run):
         waiting.add(call)
+
+
+ROUNDS, TURNS = 4, 200
+"""How often a new tab is drawn before its first frame at most, and for how many turns of the event
+loop the charts that it has made are waited for: what is late comes with the next frame.
+"""
+
+
+async def draw_before_showing(
+    screen: Screen[Any], tab: Widget, draw: Callable[[], object], new: bool
+) -> None:
+    """Draw a tab that becomes visible before its first frame, which would else be an empty one.
+
+    What is drawn depends on the sizes of the widgets, and these on what is drawn. A ``new`` tab has
+    no sizes yet, and makes its charts while it is drawn.
+    """
+    for number in range(ROUNDS if new else 1):
+        _lay_out(screen)
+        draw()
+        made = await _all_mounted(tab)
+        if not screen.is_running or (number and not made):
+            return
+
+
+async def _all_mounted(tab: Widget) -> bool:
+    """Wait until all parts of a tab are mounted, and return whether any was not."""
+    for turn in range(TURNS):
+        if all(one.is_mounted for one in tab.walk_children(Widget)):
+            return turn > 0
+        await asyncio.sleep(0)
+    return False
+
+
+def _lay_out(screen: Screen[Any]) -> None:
+    """Give every widget its size now, which else it has after the next frame only."""
+    if screen.is_current:
+        screen._refresh_layout()
 
 
 class Silence:
