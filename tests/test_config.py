@@ -85,9 +85,7 @@ def test_where_the_files_are(monkeypatch, tmp_path):
 
 def test_state_comes_back(tmp_path):
     path = tmp_path / "deep" / "state.json"
-    chosen = view_state.ViewState(
-        tab="memory", recent="settings", sort="used", theme="light", rate_hz=5.0
-    )
+    chosen = view_state.ViewState(recent="settings", sort="used", theme="light", rate_hz=5.0)
     assert view_state.save(replace(chosen, mine=True, filter="train"), path) == ""
     assert view_state.load(path) == (chosen, ""), "which rows are shown is of a session alone"
     assert os.listdir(path.parent) == ["state.json"]
@@ -108,7 +106,7 @@ def test_values_that_make_no_sense_have_their_defaults(tmp_path):
     path.write_text(
         json.dumps(
             {
-                "tab": "nowhere",
+                "tab": "lab",
                 "sort": 3,
                 "mine": "yes",
                 "rate_hz": 1e9,
@@ -119,18 +117,19 @@ def test_values_that_make_no_sense_have_their_defaults(tmp_path):
     )
     found, notice = view_state.load(path)
     assert notice == ""
-    assert (found.tab, found.sort, found.mine, found.rate_hz) == ("overview", "index", False, 0.0)
+    assert not hasattr(found, "tab"), "what an older gpuscope remembered is left out"
+    assert (found.sort, found.mine, found.rate_hz) == ("index", False, 0.0)
     assert len(found.recent) == 200
 
 
 def test_a_write_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "state.json"
-    view_state.save(view_state.ViewState(tab="log"), path)
+    view_state.save(view_state.ViewState(sort="power"), path)
 
     def full(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    assert "No space left" in view_state.save(view_state.ViewState(tab="lab"), path)
-    assert view_state.load(path)[0].tab == "log"
+    assert "No space left" in view_state.save(view_state.ViewState(sort="used"), path)
+    assert view_state.load(path)[0].sort == "power"
     assert os.listdir(tmp_path) == ["state.json"]

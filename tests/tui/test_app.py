@@ -139,7 +139,7 @@ async def test_what_a_failed_source_had_told_is_not_called_live():
 
 
 @in_loop
-async def test_tabs_change_by_key_and_by_mouse_and_are_remembered():
+async def test_tabs_change_by_key_and_by_mouse():
     app = make_app(views.training(3.0))
     async with app.run_test(size=(120, 40)) as pilot:
         for key, wanted in (
@@ -154,7 +154,24 @@ async def test_tabs_change_by_key_and_by_mouse_and_are_remembered():
             await until(pilot, wanted)
         await pilot.click("#tabs", offset=(17, 0))
         await until(pilot, "Where the bytes are")
-        assert app.session.state.tab == "memory"
+        assert app.main.tab == app.session.tab == "memory"
+
+
+def test_the_program_opens_on_the_overview_whatever_was_open_last(monkeypatch):
+    from gpuscope.tui.app import launch
+
+    path = view_state.state_path()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text('{"tab": "lab", "sort": "used"}')  # as an older gpuscope wrote it
+    begun = []
+    monkeypatch.setattr(launch, "why_unusable", lambda *_: "")
+    monkeypatch.setattr(launch, "prepare_environment", lambda _: None)
+    monkeypatch.setattr(launch.gc, "disable", lambda: None)
+    monkeypatch.setattr(
+        launch, "_run", lambda session, start, *_: begun.append((start, session.state.sort)) or 0
+    )
+    assert launch.run_app() == 0
+    assert begun == [("overview", "used")]
 
 
 @in_loop

@@ -14,7 +14,6 @@ from gpuscope.model.allocator_account import on_cpu
 from gpuscope.store.pending_requests import SourceError
 from gpuscope.store.store import Store
 from gpuscope.tui.app.app import GpuscopeApp
-from gpuscope.tui.background.view_state import ViewState
 from gpuscope.tui.charts.chart_series import process_layers
 from gpuscope.tui.memory.more_text import times_text
 from gpuscope.tui.shell.session import Session
@@ -27,7 +26,7 @@ from tests.tui.snapshots import SIZES, check, grid, text
 def asked(frames: list[f.Frame] | None = None, **answers: Any) -> tuple[GpuscopeApp, inside.Asked]:
     """The app on the memory tab over a trainer that answers."""
     source = inside.Asked(inside.crowded(10.0) if frames is None else frames, answers)
-    session = Session(Store(), source, state=ViewState(tab="memory"))
+    session = Session(Store(), source)
     session.cpu_percent = lambda: 0.9  # type: ignore[method-assign]
     session.doctor.prepare()
     return GpuscopeApp(session, "memory"), source
@@ -187,7 +186,7 @@ async def test_a_replay_moves_its_marks_and_zooms_over_what_was_recorded(tmp_pat
     replay = ReplaySource(path)
     replay.pause()
     replay.seek(200.0)
-    app = GpuscopeApp(Session(replay=replay, state=ViewState(tab="memory")), "memory")
+    app = GpuscopeApp(Session(replay=replay), "memory")
     async with app.run_test(size=(160, 40)) as pilot:
         screen = await until(pilot, "│eval", "│train", "step")
         assert line_with(screen, "│eval").count("▲") == 1

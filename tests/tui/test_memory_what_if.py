@@ -21,7 +21,6 @@ from gpuscope.predict.request import CannotPredict, Doubt, Request, Traced
 from gpuscope.predict.whatif import fixes
 from gpuscope.store.replay import ReplaySource
 from gpuscope.tui.app.app import GpuscopeApp
-from gpuscope.tui.background.view_state import ViewState
 from gpuscope.tui.memory.what_if import WhatIfView
 from gpuscope.tui.shell.session import Session
 from gpuscope.wire import frames as f
@@ -46,9 +45,7 @@ def labs(monkeypatch):
 
 
 def memory(tracer: Any = traced, frames: list[f.Frame] | None = None) -> GpuscopeApp:
-    app = make_app(
-        inside.crowded(10.0) if frames is None else frames, "memory", state=ViewState(tab="memory")
-    )
+    app = make_app(inside.crowded(10.0) if frames is None else frames, "memory")
     app.session.predictions.tracer = tracer
     return app
 

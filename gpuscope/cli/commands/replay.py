@@ -43,4 +43,4 @@ def run(args: argparse.Namespace) -> int:
     from ...tui.app.launch import run_app
 
     source.set_speed(args.speed)
-    return run_app(replay=source, start_screen="overview", debug=args.debug, theme=args.theme)
+    return run_app(replay=source, debug=args.debug, theme=args.theme)

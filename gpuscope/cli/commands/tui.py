@@ -41,9 +41,8 @@ def run(args: argparse.Namespace) -> int:
         return oneline.run(args)
     from ...tui.app.launch import run_app
 
-    start = "lab" if args.lab else None
     return run_app(
-        start_screen=start,
+        start_screen="lab" if args.lab else "overview",
         lab_autostart=args.lab,
         debug=args.debug,
         readonly=args.readonly,

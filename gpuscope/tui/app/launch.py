@@ -64,7 +64,7 @@ def why_unusable(
 
 def run_app(
     source: Source | None = None,
-    start_screen: str | None = None,
+    start_screen: str = "overview",
     lab_config: LabConfig | None = None,
     replay: ReplaySource | None = None,
     lab_autostart: bool = False,
@@ -123,7 +123,7 @@ def run_app(
         lighter = "over ssh: charts every 5 s, 256 colours, no mouse"
         session.notices.say(f"{lighter}: the config file changes it")
     mouse = settings.mouse if settings.mouse is not None else not over_ssh
-    return _run(session, start_screen or remembered.tab, mouse, prompts)
+    return _run(session, start_screen, mouse, prompts)
 
 
 def load_asyncio_without_tls() -> None:

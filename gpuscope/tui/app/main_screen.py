@@ -331,8 +331,7 @@ class MainScreen(Screen[None], inherit_bindings=False):
         self.refresh_all()
 
     async def show_tab(self, name: str) -> None:
-        """Go to a tab, and remember it: all hosts are there only where there are several."""
-        self.session.state.tab = name if name != "fleet" else self.session.state.tab
+        """Go to a tab, and draw it once more when its first frame is on the screen."""
         await self._reveal(name)
         once_after_refresh(self, self.refresh_all)
 

@@ -1,4 +1,4 @@
-"""This module keeps the state of looking: which tab, sort, theme and rate were on.
+"""This module keeps the state of looking: which sort, theme and rate were on.
 
 It lies in ``$XDG_STATE_HOME/gpuscope/state.json`` and is written atomically; a file that cannot
 be read is ignored with a notice, and replaced only when the app ends well.
@@ -14,7 +14,6 @@ from ...process import atomic_file
 from ...wire.files import open_regular
 
 MAX_STATE_BYTES = 16 * 1024
-TABS = ("overview", "memory", "time", "doctor", "lab", "log")
 SORTS = ("index", "used", "utilization", "power", "temperature")
 PROCESS_SORTS = ("gpu", "memory", "sm", "cpu", "rss", "age", "idle", "user", "pid")
 
@@ -28,10 +27,10 @@ class ViewState:
     commas between them; ``recent`` has the names of what was last chosen in the palette, a line
     each; ``deaths_seen`` is when the last of the deaths happened that the Doctor has shown.
     ``mine`` and the filters are of this session alone: a list that leaves out most of a machine
-    without having been asked to would mislead.
+    without having been asked to would mislead. The tab is not kept either: whoever opens a monitor
+    first wants to know how things stand, which the Overview says.
     """
 
-    tab: str = "overview"
     filter: str = ""
     mine: bool = False
     sort: str = "index"
@@ -47,7 +46,7 @@ class ViewState:
 
 _NOT_KEPT = ("mine", "filter", "process_filter")
 _KEPT = tuple(field.name for field in fields(ViewState) if field.name not in _NOT_KEPT)
-_CHOICES = {"tab": TABS, "sort": SORTS, "process_sort": PROCESS_SORTS}
+_CHOICES = {"sort": SORTS, "process_sort": PROCESS_SORTS}
 
 
 def state_path() -> Path:

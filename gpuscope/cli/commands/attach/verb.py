@@ -227,7 +227,6 @@ def _watch(
     try:
         return run_app(
             make_hosts=make,
-            start_screen="overview",
             debug=args.debug,
             prompts=prompts,
             readonly=args.readonly,
