@@ -399,7 +399,7 @@ ALLOWED: list[tuple[Callable[[Nodes], bool], tuple[str, ...], dict[str, int]]] =
             "predict/tracing/value_statistics.py": 1,  # a scalar of torch keeps its type
             "probe/": 4,
             # whole numbers are written without a point
-            "tui/lab/run_dialog.py": 1,
+            "tui/lab/run_text.py": 1,
             "tui/memory/summary.py": 1,
             "tui/overview/detail_screen.py": 1,
         },

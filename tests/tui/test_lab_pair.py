@@ -6,9 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gpuscope.lab.config import LabConfig
 from gpuscope.tui.lab.compare import comparison_lines
-from gpuscope.tui.lab.pair import ComparedRuns, curves
+from gpuscope.tui.lab.pair import ComparedRuns, curves, curves_over_time
 from gpuscope.tui.theme import UNICODE
 from tests.tui import lab_data
 
@@ -127,3 +129,14 @@ def test_a_run_without_an_end_is_whole_once_its_speed_is_known(tmp_path):
     assert pair.lacking.endswith("so far there is one.")
     pair.mark("b", 2)
     assert "◆ B was aborted after 2 steps, before its speed was measured" in lines_of(pair)
+
+
+@pytest.mark.parametrize(("speeds", "ends"), [((100.0, 200.0), (8.0, 4.0)), ((100.0, 0.0), (8.0,))])
+def test_over_seconds_the_faster_run_is_done_first(speeds, ends, tmp_path):
+    configs = LabConfig(device="cpu"), LabConfig(device="cpu", amp="bf16")
+    documents = [lab_data.document(config, 100.0) for config in configs]
+    for document, speed in zip(documents, speeds, strict=True):
+        document["samples_per_second"] = speed or None
+    pair = ComparedRuns()
+    pair.follow(lab_data.ledger(tmp_path / "l.sqlite", *documents)[::-1], None)
+    assert tuple(one.seconds[-1] for one in curves_over_time(pair)) == pytest.approx(ends)

@@ -297,7 +297,7 @@ async def test_two_runs_of_the_ledger_stand_side_by_side_with_what_differs(path)
     plain, bf16 = LabConfig(device="cpu"), LabConfig(device="cpu", amp="bf16", checkpoint=True)
     lab_data.ledger(path, lab_data.document(plain, 400.0), lab_data.document(bf16, 800.0))
     app = make_app(views.cpu_only(), "lab")
-    async with app.run_test(size=(200, 60)) as pilot:
+    async with app.run_test(size=(240, 60)) as pilot:
         screen = await until(pilot, "A #1 · B #2", "≠ amp off → bf16   checkpoint off → on")
         row = next(line for line in screen.splitlines() if "step, median" in line)
         for part in (
@@ -313,11 +313,39 @@ async def test_two_runs_of_the_ledger_stand_side_by_side_with_what_differs(path)
         assert "no allocator here" in allocated, "unknown is a reason, not 0"
         assert "–" in allocated
         assert "gpt-tiny · amp bf16 · checkpoint" in screen
-        assert "loss after 800 samples" in screen
+        assert "loss at 800" in screen
         await pilot.resize_terminal(120, 40)
         await until(pilot, "│ loss at 800 ")
         await pilot.press("tab", "end", "A")  # the newest one becomes A
         await until(pilot, "A #2 · B #1", "≠ amp bf16 → off")
+
+
+@in_loop
+async def test_a_large_terminal_has_comparison_curves_and_the_chosen_run_at_once(path):
+    plain, bf16 = LabConfig(device="cpu"), LabConfig(device="cpu", amp="bf16")
+    lab_data.ledger(path, lab_data.document(plain, 400.0), lab_data.document(bf16, 800.0))
+    app = make_app(views.cpu_only(), "lab")
+    async with app.run_test(size=(200, 60)) as pilot:
+        screen = await until(pilot, "A #1 · B #2", "Loss over samples", "Loss over seconds")
+        lines = screen.splitlines()
+        top = next(line for line in lines if "A #1 · B #2" in line)
+        assert "Loss over samples" in top, "the curves stand beside the comparison"
+        head = next(line for line in lines if "SAMPLES/S" in line)
+        for column in ("STEP TIME", "P95", "INPUT WAIT", "WARM-UP", "LAST LOSS", "STEPS"):
+            assert column in head
+        row = next(line for line in lines if "▸ A  #1" in line)
+        assert [part in row for part in ("400", "20.0 ms", "24.0 ms", "200 µs", "400 ms")] == [
+            True
+        ] * 5, row
+        assert "─ Run #1 ─" in screen, "the run under the cursor"
+        assert "no allocator here" in screen, "unknown is a reason, not 0"
+        await pilot.press("tab", "down")
+        screen = await until(pilot, "─ Run #2 ─", "--amp bf16")
+        await pilot.press("v")
+        await until(pilot, "comparison, curves and runs are all on the screen")
+        await pilot.resize_terminal(120, 40)
+        await until(pilot, "A #1 · B #2", absent="Run #2 ─")
+        assert "Loss over seconds" not in text(app)
 
 
 @in_loop
@@ -947,6 +975,8 @@ async def test_a_script_is_heard_and_ends_with_all_it_started(tmp_path):
 def rich_app(path, monkeypatch) -> GpuscopeApp:
     """Four runs of made-up figures and one in progress."""
     monkeypatch.setattr("gpuscope.tui.lab.rows.short_age_text", lambda seconds: "5m")
+    monkeypatch.setattr("gpuscope.tui.lab.run_text.clock_text", lambda *_: "2026-11-27 12:00:00")
+    monkeypatch.setattr("gpuscope.lab.ledger.here", lambda document: {})
     base = LabConfig(device="cuda", model="gpt-1.3b")
     configs = (
         (base, 61.0, 96.0),

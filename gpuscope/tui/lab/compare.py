@@ -44,15 +44,15 @@ ORDER = (
 """Where there is little room the last ones go first; what neither side knows goes before all."""
 ADVICE = "gpuscope lab sweep"
 """In a note that tells what to type for repeats: here a key does that."""
-WIDE_CELLS = 64
+WIDE_CELLS = 68
 WIDE = (
-    Column("what", "", 12, flex=2, most=28),
+    Column("what", "", 14, flex=2, most=28),
     Column("a", "A", 9, align="right"),
     Column("b", "B", 9, align="right"),
     Column("ratio", "B/A", 7, align="right"),
     Column("interval", "95 % INTERVAL", 13),
     Column("verdict", "", 11),
-    Column("basis", "FROM", 14, flex=3, most=26, priority=5),
+    Column("basis", "FROM", 20, flex=3, most=26, priority=5),
 )
 NARROW = (
     Column("what", "", 10, flex=1, most=14),

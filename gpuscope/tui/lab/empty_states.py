@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 KEYS = (
     ("lab_run", "train with these settings", "; speed, loss and memory appear here"),
-    ("lab_repeat", "compare: repeat A and B in turns", "; the last two runs are A, B"),
+    ("lab_repeat", "compare: repeat A and B in turns", "; the last two that differ"),
     ("lab_tune", "tune: the fastest settings that fit", ", searched from these on"),
     ("lab_pitfalls", "pitfalls: run a known mistake", ", then its fix"),
     ("lab_next", "change this setting", f"; {key_of('open')}: type a value"),

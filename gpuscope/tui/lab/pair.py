@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ...lab.compare import kind_of
+from ...text.numbers import number
 from ..runs.runs import run_name, sides
 
 if TYPE_CHECKING:
@@ -227,3 +228,21 @@ def curves(pair: ComparedRuns, current: RunView | None) -> tuple[list[Series], s
                 )
             )
     return out, over
+
+
+def curves_over_time(pair: ComparedRuns) -> list[Series]:
+    """Return the losses of A and B over the seconds that their samples took at their mean speed.
+
+    So the faster training is ahead, which equal amounts of data do not show.
+    """
+    from ...lab.measures import loss_curve
+    from ..charts.line import Series
+
+    out = []
+    for side, token, entry in (("A", "series1", pair.a), ("B", "series4", pair.b)):
+        speed = number(entry.document.get("samples_per_second")) if entry is not None else None
+        if entry is None or not speed or not (points := loss_curve(entry)):
+            continue
+        name = f"{side} {run_name(entry.id)}" if pair.complete else run_name(entry.id)
+        out.append(Series(name, token, [x / speed for x, _ in points], [y for _, y in points]))
+    return out

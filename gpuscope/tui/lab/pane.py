@@ -24,7 +24,7 @@ from ..widgets.text import Lines
 from .compare import comparison_lines
 from .first_run import FirstRun
 from .pair import ComparedRuns
-from .panel_heights import VIEWS, heights_of, least, panels_that_fit
+from .panel_heights import VIEWS, heights_of, heights_spread, least, panels_that_fit
 from .rows import (
     BARS_CELLS,
     NOW,
@@ -35,8 +35,9 @@ from .rows import (
     row_of,
     with_bars,
 )
-from .run_charts import RunCharts, has_pace
+from .run_charts import has_pace
 from .run_facts import fact_lines, facts_of
+from .run_panels import SPREAD_CELLS, SPREAD_ROWS, RunPanels, cells_beside_curves
 from .switches import Switches
 from .text import notes_of, title_of_run
 
@@ -70,7 +71,6 @@ class LabPane(Pane):
     LabPane #lab-left { width: 42; }
     LabPane.narrow #lab-left { width: 34; }
     LabPane.single #lab-left { width: 1fr; }
-    LabPane #lab-right { width: 1fr; }
     LabPane #switches { height: 1fr; }
     LabPane #lab-notes { padding: 0 1; }
     """
@@ -78,16 +78,12 @@ class LabPane(Pane):
     def __init__(self, session: Session, **kwargs: str) -> None:
         super().__init__(session, **kwargs)
         self._switches = Switches(self.runs.config, id="switches", classes="panel")
-        self._now_left, self._now_right = (
-            Lines(id=name, classes="panel") for name in ("now-left", "now-right")
-        )
-        self._ab = Lines(id="ab", classes="panel")
+        self._now_left = Lines(id="now-left", classes="panel")
         self._table = LiveTable(
             columns(100, ()), empty="no run yet", gap=1, id="runs", classes="panel"
         )
-        self._charts = RunCharts()
         self._notes = Lines(id="lab-notes")
-        self._right = Vertical(id="lab-right")
+        self._right = RunPanels(self._table)
         self._pair, self._first = ComparedRuns(), FirstRun(session)
         self._shown: list[ShownRun] = []
         self._rows: list[TableRow] = []
@@ -96,7 +92,6 @@ class LabPane(Pane):
         self._view = ""
         self._side = "left"
         self._terminal = (120, 40)
-        self._heights: tuple[object, ...] = ()
         self._charted: tuple[object, ...] = (None, None)
 
     @property
@@ -105,19 +100,12 @@ class LabPane(Pane):
         return self.session.labs
 
     def compose(self) -> ComposeResult:
-        self._switches.border_title, self._table.border_title, self._ab.border_title = (
-            "Demo trainer",
-            "Runs",
-            "A/B",
-        )
+        self._switches.border_title, self._table.border_title = "Demo trainer", "Runs"
         with Horizontal(id="lab-body"):
             with Vertical(id="lab-left"):
                 yield self._switches
                 yield self._now_left
-            with self._right:
-                yield self._now_right
-                yield self._ab
-                yield self._table
+            yield self._right
         yield self._notes
 
     # ── numbers ──
@@ -143,7 +131,7 @@ class LabPane(Pane):
         self._share_out(len(notes))
         chosen = (self._pair.a, self._pair.b)
         # at once: another pair is another picture
-        if self._charts.loss is not None and chosen != self._charted:
+        if self._right.charts.loss is not None and chosen != self._charted:
             self.show_charts(host)
 
     def _predict(self, host: HostView | None) -> None:
@@ -251,19 +239,40 @@ class LabPane(Pane):
         if wide:
             taken = self._show_now(self._now_left, 2, LEFT_WIDE - 4, rows // 2) + frame
         else:
-            taken = self._show_now(self._now_right, 2, inner, rows // 2) + frame
+            taken = self._show_now(self._right.now, 2, inner, rows // 2) + frame
             if not (self.runs.busy or self.runs.failure):  # ended: its figures stand in the table
                 taken = 0
         taken = 0 if taken <= frame else taken
-        self._now_left.display, self._now_right.display = wide and taken > 0, not wide and taken > 0
-        self._now_left.styles.height = self._now_right.styles.height = max(taken, 1)
+        now_right = self._right.now
+        self._now_left.display, now_right.display = wide and taken > 0, not wide and taken > 0
+        self._now_left.styles.height = now_right.styles.height = max(taken, 1)
         room = rows - (0 if wide else taken)
+        pace, runs = has_pace(self.runs.current if self.runs.busy else None), len(self._table.rows)
+        if self._spread:
+            beside = cells_beside_curves(width - LEFT_WIDE)
+            natural = self._show_comparison(beside, room // 2) + frame
+            self._right.place(heights_spread(natural, room, runs, pace), True)
+            self._show_chosen()
+            return
         shown = self._fitting(room)
         natural = 0
         if "ab" in shown:
             others = sum(least(room)[name] for name in shown if name != "ab")
             natural = self._show_comparison(inner, max(3, room - others - frame)) + frame
-        self._place(shown, natural, room)
+        self._right.place(heights_of(shown, natural, room, runs, pace), False)
+
+    @property
+    def _spread(self) -> bool:
+        """Whether there is room for all panels, and anything to show in them."""
+        width, height = self._terminal
+        some = bool(self.runs.book.entries) or self.runs.current is not None
+        return some and width >= SPREAD_CELLS and height >= SPREAD_ROWS
+
+    def _show_chosen(self) -> None:
+        """Show the run under the cursor of the list in full."""
+        key = self._table.cursor_key
+        shown = next((one for one in self._shown if one.key == key), None)
+        self._right.show_chosen(shown, cells_beside_curves(self._terminal[0] - LEFT_WIDE))
 
     def _fitting(self, room: int) -> list[str]:
         """Return the panels there is room for, the chosen one always among them."""
@@ -272,26 +281,12 @@ class LabPane(Pane):
         some = entries or self.runs.current is not None
         return panels_that_fit(room, first, {"ab": entries, "loss": some, "runs": True}, pair)
 
-    def _place(self, shown: Sequence[str], natural: int, room: int) -> None:
-        """Display these panels."""
-        pace = has_pace(self.runs.current if self.runs.busy else None)
-        heights = heights_of(shown, natural, room, len(self._table.rows), pace)
-        loss = self._charts.loss
-        state = (tuple(heights.items()), loss is None)
-        if state == self._heights:
-            return
-        self._heights = state
-        charts = (("loss", loss), ("pace", self._charts.pace))
-        for name, panel in (("ab", self._ab), ("runs", self._table), *charts):
-            if panel is not None:
-                panel.display = name in heights
-                panel.styles.height = heights.get(name, "1fr")
-
     def _show_comparison(self, width: int, rows: int) -> int:
         """Return a against B; the lines it takes."""
         pair = self._pair
         found = pair.comparison()
-        set_title(self._ab, pair.title())
+        ab = self._right.ab
+        set_title(ab, pair.title())
         if found is None:
             keys = f"{key_of('lab_mark_a')} and {key_of('lab_mark_b')}"
             by_hand: Line = [(f" {keys}", "accent"), (" mark two by hand.", "muted")]
@@ -300,8 +295,8 @@ class LabPane(Pane):
                 [(lacking, "muted"), *(by_hand if len(self._rows) > 1 else ())], width
             )
         else:
-            lines = comparison_lines(found, width, rows, self._ab.tokens.glyphs)
-        self._ab.show(lines)
+            lines = comparison_lines(found, width, rows, ab.tokens.glyphs)
+        ab.show(lines)
         return min(len(lines), rows)
 
     # ── charts ──
@@ -309,17 +304,15 @@ class LabPane(Pane):
     def show_charts(self, host: HostView | None) -> None:
         if not self._right.is_mounted:
             return
-        if self._charts.loss is None:
-            self._charts.mount(self._right, self._table)
+        if self._right.make_charts():
             self.show(host)
         self._charted = (self._pair.a, self._pair.b)
-        self._charts.draw(self._pair, self.runs.current if self.runs.busy else None)
+        self._right.charts.draw(self._pair, self.runs.current if self.runs.busy else None)
 
     # ── room and keys ──
 
     def fit_to(self, width: int, height: int) -> None:
         self._terminal = (width, height)
-        self._heights = ()
         self.set_class(width < WIDE, "narrow")
         self.set_class(width < TWO_COLUMNS, "single")
 
@@ -449,7 +442,10 @@ class LabPane(Pane):
         self._redraw()
 
     def do_lab_view(self) -> None:
-        """The next panel comes first."""
+        """The next panel comes first, where there is no room for all."""
+        if self._spread:
+            self._warn("comparison, curves and runs are all on the screen")
+            return
         now = self._view or self._fitting(0)[0]
         self._view = VIEWS[(VIEWS.index(now) + 1) % len(VIEWS)]
         self._redraw()
@@ -481,6 +477,11 @@ class LabPane(Pane):
     def on_switches_moved(self, event: Switches.Moved) -> None:
         event.stop()
         self._redraw()
+
+    def on_live_table_highlighted(self, event: LiveTable.Highlighted) -> None:
+        event.stop()
+        if self._spread:
+            self._show_chosen()
 
     def on_live_table_selected(self, event: LiveTable.Selected) -> None:
         event.stop()

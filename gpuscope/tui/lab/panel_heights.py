@@ -60,3 +60,17 @@ def heights_of(
         if pace and left >= MOST_LOSS + LEAST_PACE:
             heights["pace"] = min(left - MOST_LOSS, left // 2)
     return heights
+
+
+def heights_spread(natural: int, room: int, runs: int, pace: bool) -> dict[str, int | str]:
+    """Return the height of each panel where the curves stand beside the comparison.
+
+    The table takes what its ``runs`` need, up to a third of the ``room``. Below the loss stands the
+    ``pace`` of the run in progress, or the loss over time.
+    """
+    table = max(LEAST["runs"], min(runs + 3, room // 3))
+    second = "pace" if pace else "time"
+    heights: dict[str, int | str] = {"ab": natural, "loss": "1fr", second: (room - table) // 2}
+    if room - table - natural >= LEAST["runs"]:
+        heights["chosen"] = "1fr"
+    return {**heights, "runs": table}

@@ -31,6 +31,16 @@ DEFAULTS = LabConfig()
 BARS_CELLS = 130
 """A table of so many cells has bars beside figures: of the fastest, and of the most memory."""
 BARS = {"fast": "ok", "held": "allocated"}
+WIDE_COLUMNS = (
+    Column("p95", "P95", 7, align="right", priority=7),
+    Column("wait", "INPUT WAIT", 10, align="right", priority=11),
+    Column("warmup", "WARM-UP", 7, align="right", priority=12),
+)
+"""What a wide table has besides: the 95th percentile of the steps, and where else time went."""
+YIELDING = ("warmup", "wait", "p95", "loss")
+"""Columns that make room for a setting that is told in full, one after the other. The comparison
+and the curves have them too.
+"""
 QUIET = ("seed", "steps", "batch", "device")
 """Named last: they seldom are what a run is about, or a run has them filled in by itself."""
 
@@ -49,12 +59,14 @@ def columns(cells: int, rows: Sequence[TableRow]) -> list[Column]:
         Column("pace", "SAMPLES/S", 9, align="right"),
         *((Column("fast", "", 12, flex=1, most=24),) if cells >= BARS_CELLS else ()),
         Column("step", "STEP TIME", 9, align="right", priority=2),
+        *(WIDE_COLUMNS if cells >= BARS_CELLS else ()),
         Column("peak", "PEAK", 8, align="right", priority=3),
         *((Column("held", "", 12, flex=1, most=24),) if cells >= BARS_CELLS else ()),
         Column("loss", "LAST LOSS", 9, align="right", priority=4),
         Column("steps", "STEPS", 7, align="right", priority=6),
     )
-    silent = {name for name in ("peak", "loss") if all(row.cells.get(name) is DASH for row in rows)}
+    may_be = ("peak", "loss", *(column.key for column in WIDE_COLUMNS))
+    silent = {name for name in may_be if all(row.cells.get(name, DASH) is DASH for row in rows)}
     silent |= {bar for bar in ("fast", "held") if sum(bar in row.cells for row in rows) < 2}
     shown = [column for column in everything if column.key not in silent]
 
@@ -66,8 +78,9 @@ def columns(cells: int, rows: Sequence[TableRow]) -> list[Column]:
         return cells - GUTTER - taken - sum(gaps_of(kept, 1))
 
     longest = max((_cells_of(row.cells.get("setting")) for row in rows), default=0)
-    if longest > left(shown):  # the curves and the comparison have the loss too
-        shown = [column for column in shown if column.key != "loss"]
+    for name in YIELDING:
+        if longest > left(shown):
+            shown = [column for column in shown if column.key != name]
     return [
         c._replace(width=max(c.width, min(longest, left(shown)))) if c.key == "setting" else c
         for c in shown
@@ -193,6 +206,13 @@ def row_of(
         _mean([d.get("loss_last") for d in documents]),
         sum(int(n) for d in documents if isinstance(n := d.get("steps"), int)),
     )
+    for key, values in (
+        ("p95", [_in(d, "step_seconds", "p95") for d in documents]),
+        ("wait", [d.get("input_seconds") for d in documents]),
+        ("warmup", [d.get("warmup_seconds") for d in documents]),
+    ):
+        seconds = _mean(values)
+        cells[key] = [(duration_text(seconds), "muted")] if seconds is not None else DASH
     if entry.cut_short and many == 1 and entry.config is not None and entry.config.steps:
         cells["steps"] = [(f"{entry.document.get('steps')}/{entry.config.steps}", "warn")]
     return TableRow(shown.key, cells)

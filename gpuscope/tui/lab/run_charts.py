@@ -9,38 +9,40 @@ from textual.containers import Vertical
 from ...text.numbers import number
 from ..runs.runs import run_name
 from ..widgets.pane import set_title
-from .pair import ComparedRuns, curves
+from .pair import ComparedRuns, curves, curves_over_time
 
 if TYPE_CHECKING:
-    from textual.widget import Widget
-
     from ..charts.line import LineChart, Series
     from ..runs.run import RunView
 
 PACE = "Samples/s"
+OVER_TIME = "Loss over seconds, at the mean samples/s of each run"
+NO_SPEED = "no speed was measured"
 
 
 class RunCharts:
-    """Two charts, made when they are drawn first: plotext costs its import only then."""
+    """Three charts, made when they are drawn first: plotext costs its import only then."""
 
     def __init__(self) -> None:
         self.loss: LineChart | None = None
+        self.time: LineChart | None = None
         self.pace: LineChart | None = None
 
-    def mount(self, right: Vertical, before: Widget) -> None:
-        """Put the charts into the column ``right``, above the widget ``before``."""
+    def mount(self, column: Vertical) -> None:
+        """Put the charts into this column."""
         from ..charts.line import LineChart
 
         self.loss = LineChart(empty="the loss appears here", id="loss", classes="panel")
+        self.time = LineChart(empty=NO_SPEED, id="loss-time", classes="panel")
         self.pace = LineChart(empty="the pace appears here", id="pace", classes="panel")
-        self.pace.display = False
-        right.mount(self.loss, self.pace, before=before)
+        self.time.display = self.pace.display = False
+        column.mount(self.loss, self.time, self.pace)
 
     def draw(self, pair: ComparedRuns, current: RunView | None) -> None:
         """Draw the losses of A, B and the run in progress, and how fast that one is."""
         from ..charts.axes import loss_axis, round_end
 
-        if self.loss is None or self.pace is None:
+        if self.loss is None or self.time is None or self.pace is None:
             return
         series, over = curves(pair, current)
         set_title(self.loss, f"Loss over {over}")
@@ -48,6 +50,11 @@ class RunCharts:
         low, high = loss_axis([value for one in series for value in one.values])
         end = newest if current is None else round_end(newest)
         self.loss.show(series, None, low, high, now=end, x="steps")
+        if self.time.display:
+            timed = curves_over_time(pair)
+            set_title(self.time, OVER_TIME)
+            low, high = loss_axis([value for one in timed for value in one.values])
+            self.time.show(timed, None, low, high, x="steps")
         if self.pace.display and current is not None:
             paces = _paces(pair, current)
             newest = max((one.seconds[-1] for one in paces), default=0.0)

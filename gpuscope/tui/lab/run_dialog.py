@@ -5,35 +5,23 @@ It has the switches, every figure or the reason why there is none, and the surro
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
 
-from ...text.clock import DATE_AND_SECOND, clock_text
 from ...text.styled import Line
-from ...text.units import bytes_text, duration_text, percent_text
-from ..cells import fit
 from ..runs.run import RunView
 from ..runs.runs import LabRuns, run_name
 from ..shell.keymap import bindings_of
 from ..widgets.text_dialog import TextDialog
-from .run_facts import facts_of, named_events
+from .run_text import entry_lines, live_lines
 
 if TYPE_CHECKING:
     from ...lab.config import LabConfig
     from ...lab.ledger import Entry
-
-NAME_CELLS = 24
-FIGURES = (
-    "steps", "skipped_steps", "samples_per_step", "samples_per_second", "step_seconds",
-    "warmup_seconds", "loss_first", "loss_last", "validation_loss", "peak_allocated_bytes",
-    "peak_reserved_bytes", "tensor_active_percent", "input_seconds", "scale", "parameters",
-    "world_size", "backend",
-)  # fmt: skip
-"""Keys of the document, in this order; others are told in their own lines."""
 
 
 class RunDialog(TextDialog):
@@ -73,100 +61,3 @@ class RunDialog(TextDialog):
         if config is not None:
             self.runs.take(config)
             self.dismiss()
-
-
-def _fact(name: str, value: str, token: str = "text") -> Line:
-    return [(fit(name, NAME_CELLS), "muted"), (value, token)]
-
-
-def live_lines(run: RunView | None) -> Iterable[Line]:
-    """Return what is known of a run in progress."""
-    if run is None:
-        return
-    yield _fact("settings", " ".join(run.config.flags()) or "all at their defaults")
-    for name, value, token in facts_of(run):
-        yield _fact(name, value, token)
-    if run.started is not None:
-        yield _fact("device", f"{run.started.device}, {run.started.device_name}")
-        yield _fact("torch", run.started.torch_version)
-        yield _fact("parameters", f"{run.started.parameters:,}")
-        for text in run.started.warnings:
-            yield [("◆ ", "warn"), (text, "text")]
-
-
-def entry_lines(entry: Entry) -> Iterable[Line]:
-    """Return what the ledger keeps of a run."""
-    document = entry.document
-    if entry.failure:
-        error = document.get("error")
-        yield [("▲ ", "bad"), (entry.failure, "bad")]
-        for key, word in (("why", "Why: "), ("next", "Next: ")):
-            if isinstance(error, Mapping) and error.get(key):
-                yield [("  ", "text"), (word + str(error[key]), "text")]
-    elif entry.cut_short:
-        yield [("▲ ", "warn"), (f"It {entry.cut_short}.", "warn")]
-    if entry.problem:
-        yield [("▲ ", "warn"), (entry.problem, "warn")]
-    switches = " ".join(entry.config.flags()) if entry.config is not None else "unknown"
-    yield _fact("settings", switches or "all at their defaults")
-    yield _fact("when", clock_text(entry.at, DATE_AND_SECOND))
-    yield _fact(
-        "where", ", ".join(part for part in (entry.device, entry.device_name) if part) or "unknown"
-    )
-    yield _fact("torch", entry.torch_version or "unknown")
-    if entry.group:
-        yield _fact("series", f"{entry.group}, repeat {entry.repeat + 1}")
-    yield []
-    reasons = _reasons(document)
-    for key in FIGURES:
-        if key in document or key in reasons:
-            yield _figure(key, document.get(key), reasons.get(key, "not recorded"))
-    yield from named_events(document)
-    for text in _texts(document.get("warnings")):
-        yield [("◆ ", "warn"), (text, "text")]
-    yield []
-    for name, value in entry.environment.items():
-        yield _fact(name, str(value), "muted")
-
-
-def _texts(value: object) -> list[str]:
-    return [str(one) for one in value] if isinstance(value, list) else []
-
-
-def _reasons(document: Mapping[str, object]) -> dict[str, str]:
-    rows = document.get("unknown")
-    return {
-        str(row.get("path")): str(row.get("reason") or "not recorded")
-        for row in (rows if isinstance(rows, list) else [])
-        if isinstance(row, Mapping)
-    }
-
-
-def _figure(key: str, value: object, reason: str) -> Line:
-    name = key
-    for unit in ("_bytes", "_seconds", "_percent"):
-        name = name.removesuffix(unit)
-    name = {"step": "step", "samples_per_second": "samples/s"}.get(name, name).replace("_", " ")
-    if value is None:
-        return _fact(name, reason, "faint")
-    return _fact(name, _value(key, value))
-
-
-def _value(key: str, value: object) -> str:
-    if isinstance(value, Mapping):
-        parts = [
-            f"{name} {duration_text(v)}"
-            for name in ("median", "low", "high", "p95")
-            if isinstance(v := value.get(name), (int, float))
-        ]
-        count = value.get("count")
-        return ", ".join(parts) + (f" of {count:,} steps" if isinstance(count, int) else "")
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return str(value)
-    if key.endswith("_bytes"):
-        return bytes_text(value)
-    if key.endswith("_percent"):
-        return percent_text(value / 100)
-    if key.endswith("_seconds"):
-        return duration_text(value)
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
