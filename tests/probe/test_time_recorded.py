@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from itertools import pairwise
 
 import pytest
 import torch
@@ -320,7 +321,7 @@ def booked(value: dict) -> dict[str, float]:  # type: ignore[type-arg]
 
 def at(lines: list, moment: float, name: str) -> float:  # type: ignore[type-arg]
     """What the training had spent at a moment between two of its lines."""
-    for (before, old), (after, new) in zip(lines, lines[1:]):
+    for (before, old), (after, new) in pairwise(lines):
         if before <= moment <= after:
             return old[name] + (new[name] - old[name]) * (moment - before) / (after - before)
     raise AssertionError(f"no line of the training is as late as {moment}")
