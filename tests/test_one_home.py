@@ -90,6 +90,25 @@ def writes_bytes(nodes: Nodes) -> bool:
     return False
 
 
+def writes_durations(nodes: Nodes) -> bool:
+    """A unit of time that stands directly behind a number with a format, or behind a quotient.
+
+    A limit that is a constant, as ``{LIMIT_SECONDS:.0f} s``, is left out.
+    """
+    for node in nodes:
+        if isinstance(node, ast.JoinedStr):
+            for value, unit in zip(node.values, node.values[1:], strict=False):
+                if (
+                    isinstance(value, ast.FormattedValue)
+                    and (value.format_spec is not None or isinstance(value.value, ast.BinOp))
+                    and not ast.unparse(value.value).isupper()
+                    and isinstance(unit, ast.Constant)
+                    and re.match(r" ?(µs|ms|s|min|m|h|d)\b", str(unit.value))
+                ):
+                    return True
+    return False
+
+
 def defines_lines(nodes: Nodes) -> bool:
     return any(
         name in ("Piece", "Line") and isinstance(value, ast.Subscript)
@@ -332,6 +351,18 @@ ALLOWED: list[tuple[Callable[[Nodes], bool], tuple[str, ...], dict[str, int]]] =
             "probe/": 2,
         },
     ),
+    (
+        writes_durations,
+        ("text/units.py",),
+        {
+            # these run with the wire only: inside a trainer, or on a host that has no viewer
+            "attach/": 1,
+            "collect/": 1,
+            "probe/": 4,
+            "process/child.py": 1,  # the agent starts processes with it
+            "tui/runs/tuning.py": 1,  # an argument: 300s
+        },
+    ),
     (counts_cells, ("text/width.py",), {"tui/cells.py": 1}),  # compares them with Textual's
     (defines_lines, ("text/styled.py",), {}),
     (
@@ -456,6 +487,7 @@ def test_what_is_looked_for_is_found():
     second = {
         defines_units: "_GIB = 1 << 30",
         writes_bytes: 'text = f"{size / 2**30:.1f} GiB"',
+        writes_durations: 'text = f"no step for {seconds:.0f} s, {minutes // 60} min"',
         counts_cells: "cells = unicodedata.east_asian_width(char)",
         defines_lines: "Line = list[tuple[str, str]]",
         starts_processes: "child = subprocess.Popen(words)",

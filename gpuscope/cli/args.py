@@ -11,7 +11,7 @@ from argparse import SUPPRESS, Action, ArgumentTypeError
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from ..text.units import TIB, age_text, bytes_text, parse_duration, parse_size
+from ..text.units import TIB, bytes_text, parse_duration, parse_size, window_text
 
 MAX_SIZE_BYTES = 1024 * TIB
 
@@ -100,9 +100,8 @@ def duration_between(least: float, most: float) -> Callable[[str], float]:
         except ValueError:
             value = -1.0
         if not least <= value <= most:
-            raise ArgumentTypeError(
-                f"must be a time such as 90s, 10m or 2h, from {age_text(least)} to {age_text(most)}"
-            )
+            between = f"from {window_text(least)} to {window_text(most)}"
+            raise ArgumentTypeError(f"must be a time such as 90s, 10m or 2h, {between}")
         return value
 
     return parse

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from ..exit_status import of_severities
 from ..text import width
-from ..text.units import DASH, amount_text, duration_text, percent_text
+from ..text.units import DASH, amount_text, brief_duration_text, percent_text, window_text
 from ..wire.clean import clean
 from ..wire.frames import NOT_INITIALISED, Reading, Unknown
 from .args import driver_timeout
@@ -119,7 +119,7 @@ def gib(value: Reading | None) -> str:
 
 def seconds(value: Reading | None) -> str:
     """Return a duration with a unit that suits it, or a dash."""
-    return duration_text(value) if _is_number(value) else DASH
+    return brief_duration_text(value) if _is_number(value) else DASH
 
 
 def _is_number(value: Reading | None) -> TypeGuard[float]:
@@ -196,7 +196,7 @@ def unanswered(problems: Sequence[Mapping[str, Any]], timeout: float) -> list[di
         problem(
             None,
             "unchecked",
-            f"not everything answered within {timeout:g} s: try a longer --timeout",
+            f"not everything answered within {window_text(timeout)}: try a longer --timeout",
         )
     ]
 

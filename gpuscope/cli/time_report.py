@@ -56,7 +56,7 @@ def text(ranks: Sequence[TrainerTime], width: int) -> list[str]:
 
 def _long_step(since: float | None, seconds: float) -> str:
     at = f" ({clock_text(since)})" if since is not None else ""
-    return f"One step of {brief_duration_text(seconds)}{at} is left out: it is not typical."
+    return f"One step of {duration_text(seconds)}{at} is left out: it is not typical."
 
 
 def _ranks(ranks: Sequence[TrainerTime], one: TrainerTime) -> list[str]:
@@ -64,7 +64,7 @@ def _ranks(ranks: Sequence[TrainerTime], one: TrainerTime) -> list[str]:
     rows = [("RANK", "STEP", "WHERE ITS TIME GOES")]
     for each in ranks[:MAX_RANKS]:
         ledger = each.ledger
-        step = duration_text(ledger.step_seconds) if ledger.step_seconds is not None else DASH
+        step = brief_duration_text(ledger.step_seconds) if ledger.step_seconds is not None else DASH
         most = " · ".join(
             f"{row.words} {percent_text(row.share)}" for row in ledger.rows[:4] if row.share >= 0.01
         )
@@ -90,7 +90,7 @@ def _rows(ledger: TimeLedger, width: int) -> list[str]:
                 for place, seconds in row.places[:MAX_PLACES]
                 if seconds >= 0.01 * ledger.seconds
             ]
-    each = duration_text(step) if step is not None else ""
+    each = brief_duration_text(step) if step is not None else ""
     clock = (
         f"  {count_text(ledger.steps, 'step')} in {duration_text(ledger.seconds)}" if rows else ""
     )
@@ -100,7 +100,7 @@ def _rows(ledger: TimeLedger, width: int) -> list[str]:
 
 def _row(row: Row, ledger: TimeLedger, width: int) -> str:
     step = ledger.step_seconds
-    each = duration_text(step * row.share) if step is not None else DASH
+    each = brief_duration_text(step * row.share) if step is not None else DASH
     share = percent_text(row.share)
     known = row.looks and ledger.sure
     between = interval_text(percent_text(row.low), percent_text(row.high)) if known else ""

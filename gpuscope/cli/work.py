@@ -40,7 +40,7 @@ async def take(found: ProbedTrainer, seconds: float) -> tuple[UsefulWork | None,
     if seconds < SLACK * needed:
         return None, f"{STEPS} steps take {duration_text(needed)}, too long to wait for. {WAITS}"
     patience = max(seconds, LEAST_SECONDS)
-    late = f"no whole step ended within {patience:.1f} s. {WAITS}"
+    late = f"no whole step ended within {duration_text(patience)}. {WAITS}"
     value, problem = await answer_of(found, "work", patience, late)
     if value is None:
         return None, problem

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from ..text.units import count_text
+from ..text.units import count_text, duration_text
 from .environment_facts import WORDINGS, Build, Device, Facts, names, read_visible_devices, version
 from .finding import Abstained, Evidence, Finding
 
@@ -238,7 +238,7 @@ def _torch_answer(facts: Facts, devices: Sequence[Device]) -> Iterator[Finding]:
     if torch is None:
         return
     took = Evidence(
-        text=f"asked in a child process, which took {torch.seconds:.1f} s", source="torch"
+        text=f"asked in a child process, which took {duration_text(torch.seconds)}", source="torch"
     )
     if torch.failure:
         yield WORDINGS.finding(

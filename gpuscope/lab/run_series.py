@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
+from ..text.units import window_text
 from . import metrics
 from .config import LabConfig
 from .forked import ForkedRun, Forks, can_fork
@@ -131,7 +132,7 @@ class RunSeries:
 def stopped_late(kind: str, config: LabConfig, seconds: float, why: str) -> metrics.RunFailure:
     """Return the failure of a run that was stopped at its limit; ``kind`` is what it is called."""
     return metrics.RunFailure(
-        f"The {kind} was stopped after {seconds:,.0f} s.",
+        f"The {kind} was stopped after {window_text(round(seconds))}.",
         why,
         config.command() + " --headless    shows its progress",
     )

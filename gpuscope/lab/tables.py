@@ -13,7 +13,7 @@ from typing import Any
 
 from ..text.clock import DATE_AND_MINUTE, clock_text
 from ..text.numbers import number
-from ..text.units import bytes_text, duration_text, pace_text
+from ..text.units import brief_duration_text, bytes_text, pace_text
 from .compare import Comparison, ComparisonRow, compare, mean
 from .intervals import ratio_text
 from .ledger import Entry
@@ -85,7 +85,7 @@ def figure(key: str, value: float | None) -> str:
     if key.endswith("_bytes"):
         return bytes_text(value)
     if key.endswith("_seconds"):
-        return duration_text(value)
+        return brief_duration_text(value)
     if key.endswith("_percent"):
         return f"{value:.1f} %"
     if key in ("loss", "validation_loss", "efficiency"):

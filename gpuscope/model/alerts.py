@@ -23,6 +23,7 @@ from ..store.view import (
     no_history,
 )
 from ..text.process_name import short_script
+from ..text.units import age_text
 from . import slowdown
 from .alerts_settings import AlertSettings
 from .change_point import ChangePoint
@@ -434,7 +435,7 @@ def _stalled(trainer: TrainerView) -> _Now:
     at = trainer.readings.get("stall_at")
     where = f", stuck at {at}" if isinstance(at, str) and at else ""
     still = is_stalled(trainer)
-    text = f"{who}: no step for {age or 0:.0f} s{where}"
+    text = f"{who}: no step for {age_text(age or 0.0)}{where}"
     return _Now(
         "stall", trainer.key, who, text, still, not still and age is not None, age, None, None, pid
     )

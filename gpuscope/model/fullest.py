@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ..store.view import AllocView, HistoryOf, TrainerView
+from ..text.units import window_text
 from ..wire.frames import Reading
 from .allocator_split import COLUMNS, POOL_COLUMNS
 
@@ -42,7 +43,7 @@ class Fullest(NamedTuple):
 
 def peak_text(seconds: float) -> str:
     """Return the time that a peak covers, in words: ``peak of 30 s``."""
-    return f"peak of {max(5, 5 * round(seconds / 5))} s"
+    return f"peak of {window_text(max(5, 5 * round(seconds / 5)))}"
 
 
 def seconds_of(trainer: TrainerView | None) -> float:

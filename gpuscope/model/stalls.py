@@ -227,5 +227,6 @@ def worst_rank(ranks: Sequence[TrainerView]) -> tuple[TrainerView | None, str]:
         return None, ""
     where, function = place(worst)
     at = f" at {where}{_in(function)}" if where else ""
-    text = f"{name_of(worst)}{at}: last step {age:.1f} s ago, the others {others:.1f} s"
-    return worst, f"{text}; a step usually takes {duration_text(usual)}"
+    last, rest, each = (duration_text(seconds) for seconds in (age, others, usual))
+    text = f"{name_of(worst)}{at}: last step {last} ago, the others {rest}"
+    return worst, f"{text}; a step usually takes {each}"

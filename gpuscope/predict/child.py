@@ -20,6 +20,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from ..process.child import ChildError, Late, LineChild, TooMuch
+from ..text.units import window_text
 from ..wire.clean import clean
 from .fully_sharded import Policy
 from .request import CannotPredict, Doubt, Request, Traced, alone
@@ -153,7 +154,7 @@ class Tracer:
             process.write(question)
             return process.read_line(deadline)
         except Late:
-            what = f"{model} was not traced within {seconds:g} s."
+            what = f"{model} was not traced within {window_text(seconds)}."
             why, code = "building the model or its steps takes longer, or never ends.", "timeout"
             then = "allow more time: --timeout 300"
         except TooMuch:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from ..errors import UserError
 from ..model.allocator_settings import AllocatorSettings
 from ..model.allocator_settings import recorded as settings_of
-from ..text.units import bytes_text
+from ..text.units import bytes_text, window_text
 from .allocator import OutOfMemory, Simulated, TooLong
 from .allocator_blocks import rounded, segment_size
 from .replay_events import AT_THE_END, RecordedTrace, recorded
@@ -209,7 +209,7 @@ def replay(
         return _replayed(history, found, recorded_settings, settings, capacity_bytes, deadline)
     except TooLong:
         raise CannotReplay(
-            f"replaying its {len(history.code):,} entries takes longer than {seconds:g} s"
+            f"replaying its {len(history.code):,} entries takes longer than {window_text(seconds)}"
         ) from None
 
 

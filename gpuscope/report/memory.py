@@ -11,7 +11,7 @@ from ..model.memory_layers import of_the_card
 from ..model.ranks import name_of
 from ..model.reading_age import OLD
 from ..store.view import AllocView, DeviceView, HistoryOf, HostView, JobView, TrainerView
-from ..text.units import DASH, bytes_text
+from ..text.units import DASH, bytes_text, window_text
 from ..wire.frames import Unknown
 from .content import BarRow, Table, Waterfall
 
@@ -32,7 +32,7 @@ def waterfall(
         found, _, seconds = account_at_the_fullest(host, device, allocator, history)
         title = f"{device_name(device)} (cuda:{ordinal})"
         if seconds >= 1:
-            title += f": the fullest moment of {seconds:.0f} s"
+            title += f": the fullest moment of {window_text(round(seconds))}"
         notes = [of_the_card(device), *_advice(found), *found.notes]
         return of_account(title, found, "used (= nvidia-smi)", notes)
     if ordinal >= 0:

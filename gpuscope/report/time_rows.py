@@ -99,7 +99,7 @@ def _figures(document: Document, when: str) -> Figures:
         figures.append(Figure("MFU", percent_text(mfu), "model FLOPs of the card's dense peak"))
     if floor is not None:
         figures.append(
-            Figure("shortest step", duration_text(floor), "at the card's peak and bandwidth")
+            Figure("shortest step", duration_text(floor), "at the GPU's peak and bandwidth")
         )
     causes = read.rows(document.get("causes"))
     least = number(causes[0].get("step_seconds_at_least")) if causes else None

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..text.clock import DATE_AND_SECOND, clock_text
 from ..text import styled
+from ..text.clock import DATE_AND_SECOND, clock_text
 from ..text.styled import Line
-from ..text.units import bytes_text
+from ..text.units import bytes_text, duration_text
 from ..text.width import cut
 from .drawing import BLOCKS, Charset, area, bar, column_of, flow_map
 from .model import (
@@ -326,7 +326,7 @@ def trace_lines(trace: DeviceTrace, width: int, glyphs: Charset = BLOCKS) -> lis
         lines.append([(" " * (LABEL_CELLS + 1), "muted"), ("".join(marks), "bad")])
     span = ""
     if trace.first_us is not None and trace.last_us is not None:
-        span = f" in {(trace.last_us - trace.first_us) / 1e6:,.3f} s"
+        span = f" in {duration_text((trace.last_us - trace.first_us) / 1e6)}"
     lines.append(pair("trace", f"{trace.entries:,} entries{span}; requested bytes"))
     if line.reserved.high:
         low, high = min(line.reserved.low), max(line.reserved.high)
@@ -371,7 +371,7 @@ def at_lines(at: At, width: int, glyphs: Charset = BLOCKS, rows: int | None = No
 
 def between_lines(between: Between, width: int, glyphs: Charset = BLOCKS) -> list[Line]:
     """Return what was allocated in a range and is still live after it."""
-    span = f" ({between.seconds:,.3f} s)" if between.seconds is not None else ""
+    span = f" ({duration_text(between.seconds)})" if between.seconds is not None else ""
     words = (
         f"entries {between.first:,} to {between.last:,}{span}: {bytes_text(between.bytes)} in "
         f"{between.count:,} blocks allocated and still live; {bytes_text(between.freed_bytes)} "

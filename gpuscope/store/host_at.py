@@ -11,6 +11,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TypeVar
 
+from ..text.units import age_text
 from ..wire.frames import Reading, Unknown
 from .jobs import group
 from .view import AllocView, Entity, HostView, TrainerView
@@ -83,7 +84,7 @@ def _readings(
     entity: Entity, seconds: float, taken: float, kept: Mapping[str, float | str | None]
 ) -> Mapping[str, Reading]:
     if seconds - taken > HOLD_SECONDS:
-        silent = Unknown("not_kept", f"no reading then for {seconds - taken:.0f} s")
+        silent = Unknown("not_kept", f"no reading then for {age_text(seconds - taken)}")
         return MappingProxyType(dict.fromkeys(entity.readings, silent))
     found: dict[str, Reading] = {}
     for column, now in entity.readings.items():

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ..errors import UserError
 from ..process import atomic_file
+from ..text.units import window_text
 from ..wire.blobs import MAX_BLOB_BYTES, BlobError, BlobReceiver
 from ..wire.frames import Ack, Blob, Credit, Error, Frame, Progress, Request, Result, Scalar
 
@@ -80,7 +81,8 @@ class PendingRequests:
             return await asyncio.wait_for(answer, deadline + GRACE_SECONDS)
         except (asyncio.TimeoutError, TimeoutError):
             self._cancel(number)
-            raise SourceError("timeout", f"{name}: no answer within {deadline:g} s") from None
+            late = f"{name}: no answer within {window_text(deadline)}"
+            raise SourceError("timeout", late) from None
         except asyncio.CancelledError:
             self._cancel(number)
             raise

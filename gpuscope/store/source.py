@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ..process.async_child import Child
+from ..text.units import age_text
 from ..wire.blobs import MAX_BLOB_BYTES
 from ..wire.codec import UnknownKind, WireError, encode
 from ..wire.frames import (
@@ -190,7 +191,7 @@ class AgentSource:
                 return
             state: LinkState = "connecting" if self._last_frame is None else "stale"
             wait = self._pause(pause)
-            text = f"{reason}{AGAIN} in {max(wait, 1):.0f} s"
+            text = f"{reason}{AGAIN} in {age_text(max(round(wait), 1))}"
             self._say(on_link, Link(state, text, self._age(), time.monotonic() + wait))
             rested = await self._rest(wait)
             pause = min(pause * 2, longest) if rested else BACK_OFF_SECONDS[0]
@@ -385,7 +386,7 @@ class AgentSource:
                 if late := self._overdue(began, now):
                     return late
             elif (age := self._age()) is not None and age > self._patience_seconds:
-                self._say(on_link, Link("stale", f"no data for {age:.0f} s", age))
+                self._say(on_link, Link("stale", f"no data for {age_text(age)}", age))
             if child.has_exited and now - max(self._last_frame or began, began) > 1.0:
                 return "the agent ended"
             await asyncio.sleep(WATCH_SECONDS)

@@ -5,9 +5,12 @@ The rules hold on every screen and in every report:
 - Bytes have three significant digits and one unit, in powers of 1024: ``486 MiB``, ``2.68 GiB``.
 - A column that names its unit in the heading leaves it out of the cells and has two decimals at
   most: ``0.04``, ``2.68``, ``140``.
-- A measured duration has three significant digits below a minute and two units above it:
-  ``52.6 ms``, ``2 min 05 s``.
-- An age is in whole units and fits into eight cells: ``8 s``, ``2m 05s``, ``3h 20m``, ``5d 2h``.
+- A time has one spelling in sentences and one in the cells of a table. Sentences, titles and the
+  lines of a panel spell the units as the SI does: ``8 s``, ``2 min 05 s``, ``3 h 20 min``,
+  ``5 d 2 h``. A cell has room for eight characters: ``8 s``, ``2m 05s``, ``3h 20m``, ``5d 2h``.
+  The functions for cells begin with ``brief_``.
+- A measured duration has three significant digits below a minute (``52.6 ms``); an age is in whole
+  seconds. Above a minute both have two units.
 - A narrow list shows ages in one unit and four cells: ``8s``, ``2m``, ``3h``, ``5d``.
 - A value that is not a finite number is shown as a dash.
 """
@@ -108,52 +111,56 @@ def duration_text(seconds: float) -> str:
     return f"{three_digits(seconds * 1e6)} µs" if size else "0 s"
 
 
+def brief_duration_text(seconds: float) -> str:
+    """Return a measured duration for a cell: ``52.6 ms``, ``2m 05s``, ``3h 20m``."""
+    return _in_a_cell(duration_text(seconds))
+
+
+def age_text(seconds: float) -> str:
+    """Return how long ago something was: ``now``, ``8 s``, ``2 min 05 s``, ``5 d 2 h``.
+
+    A moment in the future, which clocks that differ can produce, is ``now``.
+    """
+    if not math.isfinite(seconds):
+        return DASH
+    whole = max(int(seconds), 0)
+    return _two_units(whole) if whole >= 60 else f"{whole} s" if whole else "now"
+
+
+def brief_age_text(seconds: float) -> str:
+    """Return how long ago something was, for a cell: ``now``, ``8 s``, ``2m 05s``, ``5d 2h``."""
+    return _in_a_cell(age_text(seconds))
+
+
+def window_text(seconds: float) -> str:
+    """Return the length of a window or a limit: ``30 s``, ``1.5 h``.
+
+    One that is not round has two units: ``4 min 01 s``.
+    """
+    for unit, name in ((3600, "h"), (60, "min"), (1, "s")):
+        if seconds >= unit and 2 * seconds % unit == 0:
+            short = unit > 1 or seconds < 60
+            return f"{seconds / unit:g} {name}" if short else age_text(seconds)
+    return duration_text(seconds)
+
+
 def _two_units(seconds: float) -> str:
     sign, whole = ("-" if seconds < 0 else ""), round(abs(seconds))
     if whole < 3600:
         return f"{sign}{whole // 60} min {whole % 60:02d} s"
     if whole < 86400:
         return f"{sign}{whole // 3600} h {whole % 3600 // 60:02d} min"
-    return f"{sign}{whole // 86400} d {whole % 86400 // 3600} h"
-
-
-def brief_duration_text(seconds: float) -> str:
-    """Return a measured duration in at most eight cells: ``52.6 ms``, ``2m 05s``, ``3h 20m``."""
-    return age_text(seconds) if seconds >= 59.95 else duration_text(seconds)
-
-
-def window_text(seconds: float) -> str:
-    """Return the length of a window: ``30 s``, ``1.5 h``; ``4m 01s`` where it is no round one."""
-    for unit, name in ((3600, "h"), (60, "min"), (1, "s")):
-        if seconds >= unit and 2 * seconds % unit == 0:
-            short = unit > 1 or seconds < 60
-            return f"{seconds / unit:g} {name}" if short else age_text(seconds)
-    return brief_duration_text(seconds)
-
-
-def age_text(seconds: float) -> str:
-    """Return how long ago something was: ``now``, ``8 s``, ``2m 05s``, ``3h 20m``, ``5d 2h``.
-
-    It takes eight cells at most. A moment in the future, which clocks that differ can produce, is
-    ``now``.
-    """
-    if not math.isfinite(seconds):
-        return DASH
-    whole = max(int(seconds), 0)
-    if whole == 0:
-        return "now"
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60}m {whole % 60:02d}s"
-    if whole < 86400:
-        return f"{whole // 3600}h {whole % 3600 // 60:02d}m"
     days = min(whole // 86400, _MAX_AGE_DAYS)
-    return f"{days}d {whole % 86400 // 3600}h" if days < 100 else f"{days} d"
+    return f"{sign}{days} d" + (f" {whole % 86400 // 3600} h" if days < 100 else "")
+
+
+def _in_a_cell(text: str) -> str:
+    """Return ``2m 05s`` for ``2 min 05 s``; a time below a minute stays as it is."""
+    return re.sub(r" (d|h|m)(?:in)?\b|(?<= \d\d) (s)", r"\1\2", text)
 
 
 def left_text(seconds: float) -> str:
-    """Return a time left, no finer than such an estimate is: ``12h``, ``5h 10m``, ``4m``.
+    """Return a time left, no finer than such an estimate is: ``12 h``, ``5 h 10 min``, ``4 min``.
 
     It is rounded by a twelfth at most.
     """
@@ -161,7 +168,12 @@ def left_text(seconds: float) -> str:
         if math.isfinite(seconds) and seconds >= least:
             seconds = round(seconds / size) * size
             break
-    return age_text(seconds).removesuffix(" 00s").removesuffix(" 00m")
+    return age_text(seconds).removesuffix(" 00 s").removesuffix(" 00 min")
+
+
+def brief_left_text(seconds: float) -> str:
+    """Return a time left for a cell: ``12h``, ``5h 10m``, ``4m``, ``50 s``."""
+    return _in_a_cell(left_text(seconds))
 
 
 def short_age_text(seconds: float) -> str:

@@ -641,7 +641,7 @@ def test_a_hang_that_is_over_is_a_line_of_its_own_and_no_habit(capsys, tmp_path)
     assert shares["input"] < 0.15
     cli.main(["why", str(path)])
     out = " ".join(capsys.readouterr().out.split())
-    assert re.search(r"One step of 6m 40s \(\S+\) is left out: it is not typical\.", out)
+    assert re.search(r"One step of 6 min 40 s \(\S+\) is left out: it is not typical\.", out)
     assert "The others wait" not in out
 
 

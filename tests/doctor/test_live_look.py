@@ -227,7 +227,7 @@ def test_the_time_of_copies_is_not_told_again_as_that_of_reads():
 def test_an_old_look_says_so_and_a_very_old_one_says_nothing():
     look = a_look(idle_sync=0.6)
     (one,) = found({**look, "began": views.WALL - 660})
-    assert "traced steps, 12m 00s ago" in one.evidence[0].text
+    assert "traced steps, 12 min 00 s ago" in one.evidence[0].text
     assert not found({**look, "began": views.WALL - 7200})
 
 

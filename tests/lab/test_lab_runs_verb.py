@@ -269,7 +269,7 @@ def test_hostile_labels_cannot_break_a_table(ledger: RunLedger, capsys) -> None:
     [
         ("peak_allocated_bytes", 3 << 29, "1.50 GiB"),
         ("step_seconds", 0.0123, "12.3 ms"),
-        ("warmup_seconds", 75.25, "1 min 15 s"),
+        ("warmup_seconds", 75.25, "1m 15s"),
         ("samples_per_second", 12_345.6, "12,346"),
         ("samples_per_second", 2.345, "2.35"),
         ("tensor_active_percent", 40.0, "40.0 %"),

@@ -154,7 +154,7 @@ def test_memory_a_notebook_keeps_after_an_oom_is_told_with_what_frees_it():
     assert finding.kind == "kept"
     assert "60.0 GiB stay allocated" in finding.says
     assert "sys.last_traceback" in finding.advice
-    assert "an OOM 1m 40s ago" in finding.ground
+    assert "an OOM 1 min 40 s ago" in finding.ground
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_a_process_without_steps_is_shown_by_time_once_it_has_had_time_to_begin(
 def test_a_trainer_that_stands_for_long_says_since_when_and_one_that_trains_says_nothing():
     finding = found("python train.py", flat(20 * GIB), step=900, step_age=1800.0)
     assert finding is not None
-    assert finding.ground == "last optimizer step 30m 00s ago"
+    assert finding.ground == "last optimizer step 30 min 00 s ago"
     assert found("python train.py", flat(20 * GIB), step=900, step_age=0.4) is None
 
 

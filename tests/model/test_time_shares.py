@@ -152,7 +152,7 @@ def test_a_wall_clock_that_has_only_just_begun_is_not_shown():
 
     assert basis(2.0) is None
     assert basis(41.0) == "last 41 s"
-    assert basis(241.0) == "last 4m 01s"
+    assert basis(241.0) == "last 4 min 01 s"
 
 
 def test_the_rank_that_is_named_is_the_odd_one_else_the_one_waited_for_else_the_slowest():

@@ -196,4 +196,4 @@ def test_readings_of_a_device_that_was_silent_do_not_stay(store):
     then = store.host_at("k", 300.0)
     reading = then.devices[0].reading("utilization_percent")
     assert isinstance(reading, Unknown)
-    assert "140 s" in reading.text
+    assert "2 min 20 s" in reading.text

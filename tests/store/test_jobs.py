@@ -100,7 +100,7 @@ def test_the_rank_that_keeps_the_others_waiting_is_named():
     worst, reason = worst_rank(job.trainers)
     assert worst is not None
     assert worst.definition.rank == 2
-    assert reason == "rank 2: last step 9.0 s ago, the others 0.5 s; a step usually takes 500 ms"
+    assert reason == "rank 2: last step 9.00 s ago, the others 500 ms; a step usually takes 500 ms"
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,9 @@ from gpuscope.text.units import (
     TIB,
     age_text,
     amount_text,
+    brief_age_text,
+    brief_duration_text,
+    brief_left_text,
     bytes_text,
     duration_text,
     left_text,
@@ -118,10 +121,10 @@ def test_durations(seconds, text):
         (-5, "now"),
         (0.9, "now"),
         (8.9, "8 s"),
-        (125, "2m 05s"),
-        (12000, "3h 20m"),
-        (86399, "23h 59m"),
-        (5 * 86400 + 7200, "5d 2h"),
+        (125, "2 min 05 s"),
+        (12000, "3 h 20 min"),
+        (86399, "23 h 59 min"),
+        (5 * 86400 + 7200, "5 d 2 h"),
         (400 * 86400, "400 d"),
         (math.inf, "–"),
     ],
@@ -130,9 +133,29 @@ def test_ages(seconds, text):
     assert age_text(seconds) == text
 
 
-@given(st.floats())
-def test_no_age_is_wider_than_its_column(seconds):
-    assert 1 <= len(age_text(seconds)) <= 8, "columns of ages have eight cells"
+@pytest.mark.parametrize(
+    ("seconds", "duration", "age"),
+    [
+        (0.0526, "52.6 ms", "now"),
+        (8.9, "8.90 s", "8 s"),
+        (59.2, "59.2 s", "59 s"),
+        (92, "1m 32s", "1m 32s"),
+        (12000, "3h 20m", "3h 20m"),
+        (86399, "23h 59m", "23h 59m"),
+        (5 * 86400 + 7200, "5d 2h", "5d 2h"),
+        (400 * 86400, "400d", "400d"),
+        (math.inf, "–", "–"),
+    ],
+)
+def test_times_in_a_cell(seconds, duration, age):
+    assert brief_duration_text(seconds) == duration
+    assert brief_age_text(seconds) == age
+
+
+@given(st.floats(min_value=0))
+def test_no_time_is_wider_than_its_cell(seconds):
+    for text in (brief_age_text(seconds), brief_duration_text(seconds), brief_left_text(seconds)):
+        assert 1 <= len(text) <= 8, "columns of times have eight cells"
 
 
 @pytest.mark.parametrize(
@@ -170,7 +193,7 @@ def test_ages_in_one_unit():
     ]
 
 
-def test_a_window_that_is_no_round_one_is_written_like_an_age():
+def test_a_window_that_is_not_round_is_written_like_a_duration():
     assert [window_text(seconds) for seconds in (30, 60, 90, 600, 3600, 5400)] == [
         "30 s",
         "1 min",
@@ -179,7 +202,11 @@ def test_a_window_that_is_no_round_one_is_written_like_an_age():
         "1 h",
         "1.5 h",
     ]
-    assert [window_text(seconds) for seconds in (46, 158, 241.2)] == ["46 s", "2m 38s", "4m 01s"]
+    assert [window_text(seconds) for seconds in (46, 158, 241.2)] == [
+        "46 s",
+        "2 min 38 s",
+        "4 min 01 s",
+    ]
 
 
 def test_two_sides_of_a_figure_have_one_unit():
@@ -213,18 +240,19 @@ def test_what_is_no_size_is_refused(text):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"),
+    ("seconds", "text", "brief"),
     [
-        (0.2, "now"),
-        (42, "42 s"),
-        (127, "2m 10s"),
-        (300, "5m"),
-        (754, "13m"),
-        (3589, "1h"),
-        (18_840, "5h 10m"),
-        (41_940, "12h"),
-        (442_000, "5d 3h"),
+        (0.2, "now", "now"),
+        (42, "42 s", "42 s"),
+        (127, "2 min 10 s", "2m 10s"),
+        (300, "5 min", "5m"),
+        (754, "13 min", "13m"),
+        (3589, "1 h", "1h"),
+        (18_840, "5 h 10 min", "5h 10m"),
+        (41_940, "12 h", "12h"),
+        (442_000, "5 d 3 h", "5d 3h"),
     ],
 )
-def test_a_time_left_is_no_finer_than_it_is_known(seconds, text):
+def test_a_time_left_is_no_finer_than_it_is_known(seconds, text, brief):
     assert left_text(seconds) == text
+    assert brief_left_text(seconds) == brief

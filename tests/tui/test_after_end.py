@@ -71,7 +71,7 @@ def test_the_stack_of_its_exception_and_the_commands_with_the_path_of_its_box(fo
     assert stack == "stack: /home/ada/a.py:0 f ← /home/ada/b.py:1 f ← /home/ada/c.py:2 f ← 2 more"
     assert doctor.startswith(f"next: gpuscope doctor '{path}' ")
     assert replay.startswith(f"      gpuscope replay '{path}' ")
-    assert ran == ("ran: 2h 01m, from 12:13:20 to 14:14:21")
+    assert ran == ("ran: 2 h 01 min, from 12:13:20 to 14:14:21")
 
 
 def test_without_a_box_or_elsewhere_or_in_a_recording_the_command_is_another(folder):

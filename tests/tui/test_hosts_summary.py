@@ -152,7 +152,7 @@ def test_an_unreachable_host_says_since_when_why_and_what_happens_next(retry, ne
     assert row.cells["mark"] == [("▲", "bad")]
     assert flat([row.cells["worst"]]) == worst
     told = flat(detail_lines(found, missing, 120, 4, TOKENS))
-    assert f", for 1m 35s · {next_step} · F5: connect now" in told
+    assert f", for 1 min 35 s · {next_step} · F5: connect now" in told
     assert "it does not answer" in told
 
 

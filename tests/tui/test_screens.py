@@ -83,7 +83,7 @@ async def test_a_process_without_a_probe_is_one_line_from_outside():
     screen = await shown(views.training())
     line = next(line for line in screen.splitlines() if "jupyter (lin)" in line)
     assert "21.6 GiB" in line
-    assert "since 1d 1h" in line
+    assert "since 1 d 1 h" in line
     assert "no probe" in line
 
 

@@ -69,11 +69,11 @@ async def test_back_shows_what_was_while_data_keeps_coming_and_space_returns():
     async with app.run_test(size=(120, 40)) as pilot:
         assert load_shown(await until(pilot, "H200")) == "29 %"
         await pilot.press("left_curly_bracket")
-        screen = await until(pilot, "PAST ", ", 5m 00s ago", "24 %")
+        screen = await until(pilot, "PAST ", ", 5 min 00 s ago", "24 %")
         assert load_shown(screen) == "24 %"
         feed(app, *more(1800, 1980))
         await pilot.press("comma")
-        screen = await until(pilot, ", 8m 10s ago")
+        screen = await until(pilot, ", 8 min 10 s ago")
         assert load_shown(screen) == "24 %"
         assert app.session.host_of(views.SOURCE).devices[0].number("utilization_percent") == 32
         await pilot.press("full_stop", "full_stop", "right_curly_bracket", "right_curly_bracket")
@@ -93,7 +93,7 @@ async def test_charts_and_log_say_how_far_back_they_end():
     async with app.run_test(size=(120, 40)) as pilot:
         assert " ago" not in await until(pilot, "Utilisation %", "  now ")
         await pilot.press("left_curly_bracket", "comma")
-        screen = await until(pilot, ", 5m 10s ago", absent="  now ")
+        screen = await until(pilot, ", 5 min 10 s ago", absent="  now ")
         end, start = (clock_text(app.session.host.wall_seconds - before) for before in (0, 60))
         assert screen.count(f"PAST {end}") == 1
         assert screen.count(start) == 2, "each time axis has times of the day only"
@@ -142,31 +142,31 @@ async def test_the_keys_through_time_work_inside_a_device_a_process_the_list_and
         await pilot.press("enter")
         assert " 29 % any kernel running" in await until(pilot, "Load", ", . Past", absent="PAST")
         await pilot.press("left_curly_bracket")
-        screen = await until(pilot, "PAST ", ", 5m 00s ago", " Then ", "space Now", "{ } 5 min")
+        screen = await until(pilot, "PAST ", ", 5 min 00 s ago", " Then ", "space Now", "{ } 5 min")
         assert " 24 % any kernel running" in screen
         await pilot.press("enter")
-        await until(pilot, "GPU 0  PAST ", ", 5m 00s ago", "{ } 5 min")
+        await until(pilot, "GPU 0  PAST ", ", 5 min 00 s ago", "{ } 5 min")
         await pilot.press("pagedown")
         screen = await until(pilot, "utilization")
         assert value_in(screen, "utilization") == "24"
         await pilot.press("left_curly_bracket")
-        screen = await until(pilot, "GPU 0  PAST ", ", 10m 00s ago")
+        screen = await until(pilot, "GPU 0  PAST ", ", 10 min 00 s ago")
         assert value_in(screen, "utilization") == "19"
         await pilot.press("escape", "o")
         await until(pilot, "Who has GPU 0 open, now")
         await pilot.press("escape", "full_stop", "space")
         assert " 29 % any kernel running" in await until(pilot, " Now ", "Load", absent="PAST")
         await pilot.press("escape", "P", "left_curly_bracket")
-        await until(pilot, ", 5m 00s ago", "GPU MEM", "space Now")
+        await until(pilot, ", 5 min 00 s ago", "GPU MEM", "space Now")
         await pilot.press("enter", "comma")
-        await until(pilot, ", 5m 10s ago", " · started ", absent=" now ")
+        await until(pilot, ", 5 min 10 s ago", " · started ", absent=" now ")
         for _ in range(5):
             await pilot.press("left_curly_bracket")
         await until(pilot, "it has no reading from then", "PAST", absent=" · started ")
         await pilot.press("space")
         await until(pilot, " · started ", absent="PAST")
         await pilot.press("left_curly_bracket", "escape", "escape")
-        assert load_shown(await until(pilot, "Devices", ", 5m 00s ago")) == "24 %", (
+        assert load_shown(await until(pilot, "Devices", ", 5 min 00 s ago")) == "24 %", (
             "what lies below has moved along"
         )
 
@@ -195,7 +195,7 @@ async def test_no_further_back_than_there_is_and_esc_returns():
         await until(pilot, "jupyter")
         for _ in range(4):
             await pilot.press("left_curly_bracket")
-        screen = await until(pilot, ", 8m 59s ago", "in no training yet")
+        screen = await until(pilot, ", 8 min 59 s ago", "in no training yet")
         assert load_shown(screen) == "1 %"
         await pilot.press("escape")
         await until(pilot, "jupyter", absent="PAST")

@@ -216,7 +216,7 @@ async def test_a_wide_log_says_how_jobs_ended_with_their_last_loss():
         screen = await until(pilot, "How jobs ended", "killed train0.py: by SIGKILL")
         ends = screen.split("How jobs ended")[1]
         assert "step 109" in ends
-        assert "5.046 · after 2h 01m" in ends
+        assert "5.046 · after 2 h 01 min" in ends
 
 
 # ── the fleet ──

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...exit_status import ExitStatus
+from ...text.units import window_text
 from ...wire.clean import clean
 from ..args import sample_rate, seconds_between, whole_between
 
@@ -116,7 +117,7 @@ async def _run(args: argparse.Namespace, exporter: Exporter, at: tuple[str, int]
             export.put(args.textfile, page)
     elif args.textfile is not None:
         print(
-            f"gpuscope: writes {clean(str(args.textfile))} every {args.interval:g} s",
+            f"gpuscope: writes {clean(str(args.textfile))} every {window_text(args.interval)}",
             file=sys.stderr,
             flush=True,
         )

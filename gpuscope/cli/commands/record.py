@@ -16,7 +16,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from ...exit_status import ExitStatus
-from ...text.units import age_text, bytes_text, duration_text
+from ...text.units import age_text, bytes_text, duration_text, window_text
 from ...wire.clean import clean
 from .. import remote
 from ..args import former_names, sample_rate, seconds_between
@@ -137,7 +137,9 @@ async def _progress(path: Path, seconds: float | None, waits: Callable[[], str])
     ``waits`` says why nothing arrives, "" while data arrives.
     """
     shown = ProgressLine(sys.stderr)
-    end = "stops at Ctrl-C" if seconds is None else f"of {seconds:g} s, Ctrl-C stops earlier"
+    end = (
+        "stops at Ctrl-C" if seconds is None else f"of {window_text(seconds)}, Ctrl-C stops earlier"
+    )
     if not shown.live:
         shown.finished(f"gpuscope: recording to {_name(path)} ({end})")
         return

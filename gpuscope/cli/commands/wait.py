@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ...exit_status import ExitStatus
 from ...model.job_ends import has_ended, is_out_of_sight
-from ...text.units import MIB, age_text, bytes_text, duration_text
+from ...text.units import MIB, age_text, bytes_text, duration_text, window_text
 from ...wire.clean import clean
 from .. import remote
 from ..args import seconds_between, size_of_at_least, whole_between
@@ -200,7 +200,7 @@ async def _wait(
                     f"gpuscope wait: {clean(link.text) or 'the connection ended'}.",
                 )
             if timeout is not None and now - began >= timeout:
-                words = f"gave up after {timeout:g} s: {_still(judge)}"
+                words = f"gave up after {window_text(timeout)}: {_still(judge)}"
                 also = _slower(store, source.key, judge)
                 return WaitResult(ExitStatus.TIMED_OUT, words + (also and f". {also}"))
             await asyncio.sleep(LOOK_SECONDS)

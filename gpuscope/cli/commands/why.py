@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from ...errors import UserError
 from ...exit_status import ExitStatus
 from ...model.time_ledger import JUDGED_SECONDS
+from ...text.units import window_text
 from ...wire.clean import clean
 from .. import remote
 from ..args import seconds_between
@@ -170,7 +171,7 @@ async def _ask(
                 look.announce(ranks[0])
                 work.announce()
             line = ProgressLine(sys.stderr, not args.json)
-            line.say(f"looking for {close:g} s")
+            line.say(f"looking for {window_text(close)}")
             by_id = {one.trainer.id: one for one in ranks}
             try:
                 left = until - AFTER_LOOK_SECONDS - monotonic()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
+from ...text.units import age_text
 from ..config import LabConfig
 from ..ledger import Entry
 from ..rules import refusal
@@ -204,7 +205,7 @@ class Closing(Trials):
     def _needs(self, best: LabConfig, pairs: int) -> str:
         """Say how much more time the least proof takes, after so many pairs."""
         more = (LEAST_PAIRS - pairs) * self._pair(best) - (self._settings.time_left() or 0.0)
-        return f"give the search {max(1.0, more):,.0f} s more"
+        return f"give the search {age_text(max(1.0, more))} more"
 
 
 def _decided(found: Speed | None, pairs: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ...text.units import GIB, KIB, MIB, duration_text
+from ...text.units import GIB, KIB, MIB, brief_duration_text
 from .axes import nice_step
 
 Units = Sequence[tuple[str, int]]
@@ -49,4 +49,4 @@ def axis_top(
 
 def nanoseconds_text(value: float) -> str:
     """Return a time in nanoseconds as a duration."""
-    return duration_text(value / 1e9)
+    return brief_duration_text(value / 1e9)

@@ -18,7 +18,7 @@ from ...model.device_trainings import hung_since
 from ...model.first_step import job_begins
 from ...model.job_state import job_devices
 from ...store.view import History, by_key
-from ...text.units import GIB, rate_text, window_text
+from ...text.units import GIB, age_text, rate_text, window_text
 from ..charts.axes import nominal
 from ..charts.bins import Bins
 from ..charts.chart_series import device_layers
@@ -509,4 +509,4 @@ def _source(remembered_seconds: float) -> str:
     """Return the end of a title that says how much of a chart is older than the look."""
     if remembered_seconds < 1:
         return ""
-    return f"; first {remembered_seconds:.0f} s from the driver"
+    return f"; first {age_text(remembered_seconds)} from the driver"

@@ -6,21 +6,23 @@ import time
 from typing import TYPE_CHECKING
 
 from ...text.clock import clock_text
-from ...text.units import age_text
+from ...text.units import age_text, brief_age_text
 from ..background.finding_history import Case
 
 if TYPE_CHECKING:
     from ...store.view import HostView
 
 
-def duration_of_case(case: Case, host: HostView) -> str:
+def duration_of_case(case: Case, host: HostView, brief: bool = False) -> str:
     """Return for how long a finding has held, or until when it did.
 
-    Examples are ``2m 05s``, ``just now``, ``ended 10:41:05`` and ``14m ago``. Of one that held
-    before gpuscope started it is for how long it has been seen at least: ``≥ 2m 05s``.
+    Examples are ``2 min 05 s``, ``just now``, ``ended 10:41:05`` and ``14 min 00 s ago``. Of one
+    that held before gpuscope started it is the time since then: ``≥ 2 min 05 s``.
+    With ``brief`` it is spelt for a cell: ``2m 05s``.
     """
+    text_of = brief_age_text if brief else age_text
     if case.kind == "left" and case.since is not None:
-        return f"{age_text(max(1.0, time.time() - case.since))} ago"
+        return f"{text_of(max(1.0, time.time() - case.since))} ago"
     if case.since is None or host.sampled_seconds is None:
         return "start-up"
     if case.past and case.seen is not None:
@@ -30,8 +32,8 @@ def duration_of_case(case: Case, host: HostView) -> str:
     since = last_step(case, host)
     age = host.sampled_seconds - (case.since if since is None else since)
     if case.before and since is None:
-        return f"≥ {age_text(max(1.0, age))}"
-    return age_text(age) if age >= 1 else "just now"
+        return f"≥ {text_of(max(1.0, age))}"
+    return text_of(age) if age >= 1 else "just now"
 
 
 def last_step(case: Case, host: HostView) -> float | None:

@@ -17,9 +17,9 @@ from ...text.styled import Line, Piece
 from ...text.units import (
     age_text,
     amount_text,
+    brief_duration_text,
     bytes_text,
     count_text,
-    duration_text,
     percent_text,
     short_age_text,
 )
@@ -238,7 +238,7 @@ def _figures(one: HostSummary, token: str) -> dict[str, Cell]:
         ],
         "room": Meter(share, room) if one.devices else "",
         "job": [(one.job, token), (more, dim)],
-        "pace": [(duration_text(one.pace_seconds), token)]
+        "pace": [(brief_duration_text(one.pace_seconds), token)]
         if one.pace_seconds is not None
         else [FAINT],
     }
@@ -265,7 +265,11 @@ def next_try(missing: Missing) -> str:
     """Return when an unreachable host is tried again."""
     if missing.retry is None:
         return "no retry"
-    return f"retry in {missing.retry:.0f} s" if missing.retry >= 0.5 else "trying now"
+    return (
+        f"retry in {age_text(max(round(missing.retry), 1))}"
+        if missing.retry >= 0.5
+        else "trying now"
+    )
 
 
 def totals_lines(

@@ -12,7 +12,7 @@ from ...model.pace import pace_of, seconds_left
 from ...model.step_time import input_share
 from ...store.view import HistoryOf, HostView, JobView, no_history
 from ...text.styled import Line
-from ...text.units import amount_text, brief_duration_text, left_text, percent_text
+from ...text.units import amount_text, brief_duration_text, brief_left_text, percent_text
 from ..shared.job_rows import bytes_on_devices, devices_of, loss_text
 from ..theme import Glyphs
 from ..widgets.table import Cell, Column, TableRow
@@ -135,7 +135,7 @@ def row_of(one: Joined, glyphs: Glyphs) -> TableRow:
         else NOTHING,
         "step": [(f"{min(steps):,.0f}", "text")] if steps else NOTHING,
         "pace": [(brief_duration_text(max(paces)), "text")] if paces else NOTHING,
-        "eta": [(left_text(max(etas)), "muted")] if etas else NOTHING,
+        "eta": [(brief_left_text(max(etas)), "muted")] if etas else NOTHING,
         "loss": [(loss_text(losses[0]), "text")] if losses else NOTHING,
         "input": [(percent_text(max(shares), whole=True), _starved(max(shares)))]
         if shares

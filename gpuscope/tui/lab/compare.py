@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ...text import styled
 from ...text.styled import Line, Piece
-from ...text.units import DASH, bytes_text, duration_text, percent_text
+from ...text.units import DASH, brief_duration_text, bytes_text, percent_text
 from ...text.width import cells as text_cells
 from ..cells import fit
 from ..shell.keymap import key_of
@@ -67,7 +67,7 @@ def value_text(value: float | None, unit: str) -> str:
     if value is None:
         return "–"
     if unit == "s":
-        return duration_text(value)
+        return brief_duration_text(value)
     if unit == "bytes":
         return bytes_text(value)
     if unit == "%":

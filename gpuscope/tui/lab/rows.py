@@ -14,7 +14,7 @@ from ...lab.compare import mean
 from ...lab.config import LabConfig
 from ...text.numbers import number
 from ...text.styled import Line
-from ...text.units import bytes_text, duration_text, pace_text, short_age_text
+from ...text.units import brief_duration_text, bytes_text, pace_text, short_age_text
 from ...text.width import cells as text_cells
 from ..runs.choices import SWITCHES
 from ..runs.run import RunView
@@ -212,7 +212,7 @@ def row_of(
         ("warmup", [d.get("warmup_seconds") for d in documents]),
     ):
         seconds = _mean(values)
-        cells[key] = [(duration_text(seconds), "muted")] if seconds is not None else DASH
+        cells[key] = [(brief_duration_text(seconds), "muted")] if seconds is not None else DASH
     if entry.cut_short and many == 1 and entry.config is not None and entry.config.steps:
         cells["steps"] = [(f"{entry.document.get('steps')}/{entry.config.steps}", "warn")]
     return TableRow(shown.key, cells)
@@ -261,7 +261,7 @@ def _figures(
     token: str = "text",
 ) -> None:
     cells["pace"] = [(pace_text(pace), token)] if pace else DASH
-    cells["step"] = [(duration_text(step), token)] if step else DASH
+    cells["step"] = [(brief_duration_text(step), token)] if step else DASH
     cells["peak"] = [(bytes_text(peak), token)] if peak else DASH
     if pace:
         cells["fast"] = Amount(pace)

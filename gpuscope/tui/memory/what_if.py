@@ -12,7 +12,7 @@ from ...model.cuda_devices import visible_devices
 from ...store.view import HostView
 from ...text import styled
 from ...text.styled import Line
-from ...text.units import MIB, bytes_text, percent_text, sides_text
+from ...text.units import MIB, age_text, bytes_text, percent_text, sides_text
 from ..runs.devices import family
 from ..shell.keymap import key_of
 from ..shell.session import Session
@@ -344,7 +344,7 @@ def _for_how_long(found: Question) -> str:
     if found.since is None:
         return " …"
     seconds = time.monotonic() - found.since
-    return f", {seconds:.0f} s … {key_of('what_if')} stops waiting"
+    return f", {age_text(max(seconds, 1.0))} … {key_of('what_if')} stops waiting"
 
 
 def _need(answer: Answer) -> str:

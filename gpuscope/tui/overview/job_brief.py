@@ -20,7 +20,7 @@ from ...model.valid_history import while_it_steps
 from ...store.view import by_id
 from ...text import styled
 from ...text.styled import Line
-from ...text.units import duration_text, percent_text, window_text
+from ...text.units import brief_duration_text, percent_text, window_text
 from ...text.width import cells as text_cells
 from ..cells import fit
 from ..charts.axes import loss_axis
@@ -292,7 +292,7 @@ def part_lines(parts: StepParts, room: int, glyphs: Glyphs) -> list[Line]:
     out: list[Line] = []
     for name, share in parts.shares.items():
         token = tokens[name]
-        each = duration_text(share * parts.seconds) if parts.seconds else ""
+        each = brief_duration_text(share * parts.seconds) if parts.seconds else ""
         line: Line = [(f"{glyphs.fill(token)} ", token), (fit(parts.words[name], names), "text")]
         line.append((fit(each, 9, "right"), "text"))
         line.append((fit(percent_text(share), 7, "right") + "  ", "muted"))

@@ -14,7 +14,7 @@ from ...model.step_time import input_share
 from ...store.view import HostView, ProcView, TrainerView
 from ...text import styled
 from ...text.styled import Line
-from ...text.units import brief_duration_text, bytes_text, left_text, percent_text
+from ...text.units import bytes_text, duration_text, left_text, percent_text
 from ..shared.fact_lines import fact
 from ..shared.job_rows import loss_text
 from ..shared.process_trends import living_uses, trainer_in
@@ -81,8 +81,8 @@ def _course(trainer: TrainerView) -> list[Line]:
         waits = [(" · input ", "muted"), (percent_text(share), "text")]
     slow = n("step_seconds_p95")
     if pace.seconds is not None:
-        p95 = f" · p95 {brief_duration_text(slow)}" if slow is not None else ""
-        median = f"{brief_duration_text(pace.seconds)} median"
+        p95 = f" · p95 {duration_text(slow)}" if slow is not None else ""
+        median = f"{duration_text(pace.seconds)} median"
         lines.append(fact("step time", [(median, "text"), (p95, "muted"), *waits]))
     elif pace.text:
         lines.append(fact("step time", [(pace.text_with_past, "warn")]))

@@ -6,7 +6,7 @@ from ...model.step_colours import token_of
 from ...model.time_ledger import TimeLedger
 from ...text import styled
 from ...text.styled import Line
-from ...text.units import duration_text, percent_text
+from ...text.units import brief_duration_text, percent_text
 from ...wire.clean import clean
 from ..cells import fit
 from ..theme import Glyphs
@@ -31,7 +31,7 @@ def code_lines(ledger: TimeLedger, cells: int, glyphs: Glyphs, most: int) -> lis
         if share < LEAST_SHARE:
             break
         token = token_of(row.name)
-        each = duration_text(share * ledger.step_seconds) if ledger.step_seconds else ""
+        each = brief_duration_text(share * ledger.step_seconds) if ledger.step_seconds else ""
         line: Line = [
             (glyphs.fill(token), token),
             (fit(each, STEP_CELLS, "right"), "text"),

@@ -32,11 +32,11 @@ from ...text.styled import Line, Piece
 from ...text.units import (
     age_text,
     amount_text,
+    brief_age_text,
     brief_duration_text,
+    brief_left_text,
     bytes_text,
     count_text,
-    duration_text,
-    left_text,
     percent_text,
 )
 from ...wire.frames import Unknown
@@ -323,7 +323,7 @@ def loss_text(loss: float) -> str:
 
 def _eta_text(seconds: float, of_epoch: bool) -> str:
     """Return the time left in the run, or, labelled so, in the epoch."""
-    text = left_text(seconds)
+    text = brief_left_text(seconds)
     return f"epoch {text.replace(' ', '')}" if of_epoch else text
 
 
@@ -332,7 +332,7 @@ def step_age_text(seconds: float) -> str:
 
     Steps are short: below a second the age is told like their duration.
     """
-    return duration_text(seconds) if seconds < 1 else age_text(seconds)
+    return brief_duration_text(seconds) if seconds < 1 else brief_age_text(seconds)
 
 
 def _memory(host: HostView, found: Sequence[MemoryRoom]) -> dict[str, Piece]:

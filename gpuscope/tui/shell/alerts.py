@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from ...model.alerts import Alert, Alerts
 from ...process.child import kill_group
 from ...store.view import no_history
+from ...text.units import window_text
 
 if TYPE_CHECKING:
     from ...model.alerts_settings import AlertSettings
@@ -102,7 +103,8 @@ class AlertWatch:
             await asyncio.wait_for(child.communicate(line), most)
         except (asyncio.TimeoutError, TimeoutError):
             self._notices.say(
-                f"on_alert: {argv[0]} did not end within {most:g} s, and was stopped", "warn"
+                f"on_alert: {argv[0]} did not end within {window_text(most)}, and was stopped",
+                "warn",
             )
         else:
             if child.returncode:

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, TextIO
 
-from ...text.units import rate_text
+from ...text.units import rate_text, window_text
 
 ASK, ANSWER = "\x1b[5n", b"\x1b[0n"
 """The request for the device status, and the answer of a terminal."""
@@ -215,7 +215,7 @@ class TerminalLink:
         what = "link" if os.environ.get("SSH_CONNECTION") else "terminal"
         if busy and what == "terminal":
             return ""
-        return f"slow {what}: {rate_text(self.rate)}, charts every {charts_seconds:g} s"
+        return f"slow {what}: {rate_text(self.rate)}, charts every {window_text(charts_seconds)}"
 
 
 class Tap:

@@ -14,7 +14,7 @@ from ...model.time_ledger import Row, TimeLedger
 from ...store.view import TrainerView
 from ...text.ranges import interval_text
 from ...text.styled import Piece
-from ...text.units import DASH, duration_text, percent_text
+from ...text.units import DASH, brief_duration_text, percent_text
 from ...text.width import cells
 from ...wire.clean import clean
 from ..charts.spark import spark
@@ -139,7 +139,7 @@ def clock_rows(
     parts = tuple((row.share, tokens.get(row.name, REST)) for row in ledger.whole)
     drawn: dict[str, Cell] = {
         "row": [("wall clock", "title")],
-        "step": [(duration_text(step) if step is not None else DASH, "title")],
+        "step": [(brief_duration_text(step) if step is not None else DASH, "title")],
         "share": [("100 %", "title")],
         "course": [(spark(_sums(courses), COURSE_CELLS, None, glyphs), "title")],
         "bar": Bar(parts, 1.0),
@@ -174,7 +174,7 @@ def _clock_row(
     between = interval_text(*(f"{100 * end:.{digits}f}" for end in (row.low, row.high))) + " %"
     drawn: dict[str, Cell] = {
         "row": [(glyphs.fill(token), token), (f" {row.words}{mark}", name)],
-        "step": [(duration_text(step * row.share) if step is not None else DASH, figure)],
+        "step": [(brief_duration_text(step * row.share) if step is not None else DASH, figure)],
         "share": [(percent_text(row.share), figure)],
         "interval": [(between if row.looks and sure else "", "faint")],
         "part": [(PART[row.inside], "muted")],
@@ -201,14 +201,14 @@ def split_rows(trainer: TrainerView, glyphs: Glyphs) -> list[TableRow]:
                 (f" {SPLIT_WORDS[name]}", "text"),
                 (f"  {SPLIT_NOTES[name]}" if name in SPLIT_NOTES else "", "faint"),
             ],
-            "step": [(duration_text(step * share), "text")],
+            "step": [(brief_duration_text(step * share), "text")],
             "share": [(percent_text(share), "text")],
             "bar": Bar(((share, token),), 1.0),
         }
         rows.append(TableRow(SPLIT + name, drawn))
     total: dict[str, Cell] = {
         "row": [("step", "title")],
-        "step": [(duration_text(step), "title")],
+        "step": [(brief_duration_text(step), "title")],
         "share": [("100 %", "title")],
         "bar": Bar(tuple((share, SPLIT_TOKENS[name]) for name, share in shares.items()), 1.0),
     }
@@ -257,12 +257,16 @@ def rank_rows(
         sign, token = marks.get(key, (" ", "text"))
         drawn: dict[str, Cell] = {
             "rank": [(f"{sign} ", token), (names[key], token)],
-            "step": [(duration_text(step) if step is not None else DASH, token)],
+            "step": [(brief_duration_text(step) if step is not None else DASH, token)],
         }
         drawn |= {name: [(DASH, "faint")] for name in SHORT}
         for row in ledger.rows:
             here = marked and odd is not None and odd.row.name == row.name
-            each = duration_text(step * row.share) if step is not None else percent_text(row.share)
+            each = (
+                brief_duration_text(step * row.share)
+                if step is not None
+                else percent_text(row.share)
+            )
             drawn[row.name] = [(each, token if here else "text")]
         out.append(TableRow(key, drawn))
     return out
@@ -283,7 +287,7 @@ def gpu_rows(look: Look, glyphs: Glyphs, room: int = 0) -> list[TableRow]:
         token = LOOK_TOKENS[row.kind]
         drawn: dict[str, Cell] = {
             "row": [(glyphs.fill(token), token), (f" {row.words}", "text")],
-            "step": [(duration_text(row.seconds / look.steps), "text")],
+            "step": [(brief_duration_text(row.seconds / look.steps), "text")],
             "share": [(percent_text(row.share), "text")],
             "bar": Bar(((row.share, token),), 1.0),
         }
@@ -310,7 +314,7 @@ def _kernels_each(rows: Sequence[LookRow], room: int) -> int:
 def _kernel_row(key: str, name: str, seconds: float, look: Look) -> TableRow:
     drawn: dict[str, Cell] = {
         "row": [(f"{KERNEL_INDENT}{short_kernel(name)}", "muted")],
-        "step": [(duration_text(seconds / look.steps), "muted")],
+        "step": [(brief_duration_text(seconds / look.steps), "muted")],
         "share": [(percent_text(seconds / look.seconds), "muted")],
     }
     return TableRow(key, drawn)

@@ -101,7 +101,7 @@ def coverage_text(ledger: TimeLedger, room: int = 1024) -> str:
     window = f"last {window_text(round(ledger.seconds))}: {steps}"
     of = f"{window} · {ledger.looks:,} samples"
     long = max((one.seconds for one in ledger.without), default=None)
-    without = f", without a step of {brief_duration_text(long)}" if long is not None else ""
+    without = f", without a step of {duration_text(long)}" if long is not None else ""
     words = (f"{of}{without}", f"{window}{without}", of, window, steps)
     return next((one for one in words if cells(one) <= room), "")
 
@@ -377,7 +377,7 @@ def gpu_detail(row: LookRow, look: Look) -> Iterable[Line]:
         yield [("Longest kernels, a step", "title")]
         for name, seconds in row.kernels:
             yield [
-                (f"{duration_text(seconds / look.steps):>8}  ", "muted"),
+                (f"{brief_duration_text(seconds / look.steps):>8}  ", "muted"),
                 (clean(name, PLACE_CELLS), "text"),
             ]
     from ...doctor.look_evidence import cure_of

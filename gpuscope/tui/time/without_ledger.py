@@ -16,7 +16,7 @@ from ...model.ranks import name_of
 from ...model.step_time import SPLIT_WORDS, split_of
 from ...store.view import DeviceView, HostView, TrainerView
 from ...text.styled import Line, Piece
-from ...text.units import DASH, duration_text, percent_text, window_text
+from ...text.units import DASH, brief_duration_text, duration_text, percent_text, window_text
 from ..charts.load_lanes import HOST_LANES, LOADS, gpu_lanes, host_lanes, process_lanes
 from ..charts.load_strips import FEW_LANES, MOST_ROWS, Lane, LoadStrips, mean_words
 from ..shared.windows import LONG_WINDOWS, WINDOWS, shortest_window, window_of_steps
@@ -112,15 +112,15 @@ def rank_rows(
         past = "muted" if pace_of([trainer]).stopped else "text"
         cells: dict[str, Cell] = {
             "rank": [(f"{sign} ", token), (name_of(trainer), token)],
-            "step": [(duration_text(usual), past)] if usual else [(DASH, "faint")],
+            "step": [(brief_duration_text(usual), past)] if usual else [(DASH, "faint")],
         }
         cells |= {"count": [(f"{number:,.0f}", "muted")]} if number is not None else {}
-        cells |= {"p95": [(duration_text(slow), "muted")]} if slow else {}
+        cells |= {"p95": [(brief_duration_text(slow), "muted")]} if slow else {}
         standing_out = odd.get(trainer.key, frozenset())
         cells |= {
-            name: [(f"{sign} ", token), (duration_text(max(seconds, 0.0)), token)]
+            name: [(f"{sign} ", token), (brief_duration_text(max(seconds, 0.0)), token)]
             if name in standing_out
-            else [(duration_text(max(seconds, 0.0)), past)]
+            else [(brief_duration_text(max(seconds, 0.0)), past)]
             for name, seconds in parts_of(trainer).items()
         }
         cells |= _device_cells(device) if device is not None else {}

@@ -17,7 +17,7 @@ from ...model.useful_work import (
     unknown_text,
 )
 from ...text.styled import Line
-from ...text.units import DASH, bytes_text, duration_text, percent_text
+from ...text.units import DASH, brief_duration_text, bytes_text, duration_text, percent_text
 from ..shell.keymap import bindings_of
 from ..widgets.program import program
 from ..widgets.text_dialog import TextDialog
@@ -95,7 +95,7 @@ def derivation(work: UsefulWork, step_seconds: float | None) -> Iterable[Line]:
 def _row(row: WorkRow, share: float | None) -> Iterable[Line]:
     flops = flops_text(row.hardware_flops) if row.hardware_flops else DASH
     flops = "unknown" if row.kind == "unknown" else flops
-    floor = duration_text(row.floor_seconds) if row.floor_seconds is not None else DASH
+    floor = brief_duration_text(row.floor_seconds) if row.floor_seconds is not None else DASH
     part = percent_text(share) if share is not None else DASH
     yield [
         (f"{row.words:{NAME_CELLS}}", "text"),

@@ -19,7 +19,7 @@ from ...process.async_child import Child
 from ...store.trace import Table, TimeLine, TraceError, TraceRow, decode_table
 from ...text import styled
 from ...text.styled import Line, Piece
-from ...text.units import MIB, count_text, duration_text, percent_text
+from ...text.units import MIB, brief_duration_text, count_text, duration_text, percent_text
 from ...text.width import cells as text_cells
 from ..cells import visible
 from ..shell.keymap import bindings_of
@@ -231,11 +231,11 @@ def _row(number: int, row: TraceRow, together: float) -> TableRow:
         f"{number}:{row.kind}:{row.name}",
         {
             "name": [(mark, "faint"), (row.name, "text")],
-            "self": duration_text(row.self_seconds),
+            "self": brief_duration_text(row.self_seconds),
             "share": share,
-            "total": duration_text(row.total_seconds),
+            "total": brief_duration_text(row.total_seconds),
             "calls": f"{row.calls:,}",
-            "mean": duration_text(row.total_seconds / row.calls) if row.calls else "–",
-            "longest": duration_text(row.longest_seconds),
+            "mean": brief_duration_text(row.total_seconds / row.calls) if row.calls else "–",
+            "longest": brief_duration_text(row.longest_seconds),
         },
     )

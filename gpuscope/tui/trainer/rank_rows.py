@@ -21,7 +21,7 @@ from ...store.view import by_id
 from ...text import styled
 from ...text.ranges import compact_ranges
 from ...text.styled import Piece
-from ...text.units import amount_text, duration_text, percent_text
+from ...text.units import amount_text, brief_duration_text, percent_text
 from ...text.width import cells as text_cells
 from ..shared.job_notes import most_starving
 from ..shared.job_rows import step_age_text
@@ -332,7 +332,7 @@ def _number(trainer: TrainerView, column: str, token: str) -> Sequence[Piece]:
 
 def _seconds(trainer: TrainerView, column: str) -> Sequence[Piece]:
     value = trainer.number(column)
-    return [(duration_text(value), "text")] if value is not None else NOTHING
+    return [(brief_duration_text(value), "text")] if value is not None else NOTHING
 
 
 def _group_row(
@@ -355,7 +355,7 @@ def _group_row(
     cells: dict[str, Cell] = {
         "rank": [(_ranks_text(ranks), "text")],
         "step": [(pace.steps_text, "text")],
-        "pace": _most([duration_text(n) for n in sorted(steps)], "text"),
+        "pace": _most([brief_duration_text(n) for n in sorted(steps)], "text"),
         "age": _most([step_age_text(n) for n in sorted(ages)], "muted"),
         "split": split_bar(parts, tokens) if parts is not None else "",
         "input": _most([percent_text(n, whole=True) for n in sorted(shares)], "muted"),

@@ -78,7 +78,7 @@ def attach_pid(
     except CannotInject as error:
         audit(f"inject pid {pid}: {error.code}: {error.why}")
         return AttachOutcome(False, "outside", error.code, ladder.refusal(error.why, error.next))
-    audit(f"inject pid {pid}: done, {done.ready_seconds:.2f} s")
+    audit(f"inject pid {pid}: done, {duration_text(done.ready_seconds)}")
     stopped_text = (
         f"Its main thread paused {duration_text(done.stop_seconds)}. "
         if done.stop_seconds is not None

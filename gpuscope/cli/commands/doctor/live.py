@@ -19,7 +19,7 @@ from ....doctor.finding import Report
 from ....process.procfs import descends
 from ....store.decode import decode
 from ....store.store import PAST_REQUESTS, Store
-from ....text.units import bytes_text
+from ....text.units import bytes_text, window_text
 from ....wire import codec
 from ....wire.frames import Frame, Request, Result
 
@@ -98,8 +98,8 @@ def _unanswered(complete: bool, timeout: float) -> tuple[str, ...]:
         ()
         if complete
         else (
-            f"Not everything here answered within {timeout:g} s: the missing parts were not "
-            f"checked.",
+            f"Not everything here answered within {window_text(timeout)}: the missing parts "
+            "were not checked.",
         )
     )
 
@@ -109,9 +109,9 @@ def _not_seen(host: HostView, pid: int, timeout: float) -> str:
 
     if has_socket(pid):
         return (
-            f"The probe in pid {pid} has not answered within {timeout:g} s: this machine is busy, "
-            "or the training is stopped or holds Python's lock for long. Next: gpuscope doctor "
-            f"{pid} again, or with --timeout {2 * timeout:g}"
+            f"The probe in pid {pid} has not answered within {window_text(timeout)}: this "
+            "machine is busy, or the training is stopped or holds Python's lock for long. Next: "
+            f"gpuscope doctor {pid} again, or with --timeout {2 * timeout:g}"
         )
     held = [
         use

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ....doctor.finding import Report
 from ....store.pending_requests import SourceError
 from ....store.view import History, HostView, TrainerView
+from ....text.units import window_text
 from ....wire.clean import clean
 from ... import remote
 from ...remote import BadTarget, Target
@@ -141,8 +142,8 @@ def _report(
         ()
         if complete
         else (
-            f"Not everything on {name} answered within {timeout:g} s: the missing parts were not "
-            f"checked.",
+            f"Not everything on {name} answered within {window_text(timeout)}: the missing parts "
+            "were not checked.",
         )
     )
     trainers = [one for one in host.trainers if one.gone is None]

@@ -26,6 +26,7 @@ from ....doctor.file_kinds import GZIP, HEAD_BYTES, is_binary, kind_of, unpacked
 from ....doctor.finding import Report
 from ....doctor.messages import THE_SYMPTOM
 from ....errors import MissingFile, UserError
+from ....text.units import window_text
 from ....wire.clean import clean
 from ....wire.files import open_regular
 from ... import remote
@@ -299,7 +300,9 @@ def _opened(path: Path, name: str, fifo: bool, timeout: float) -> Any:
             break
         if time.monotonic() >= until:
             os.close(descriptor)
-            raise CannotExamine(f"{name}: a pipe that no writer opened within {timeout:g} s.")
+            raise CannotExamine(
+                f"{name}: a pipe that no writer opened within {window_text(timeout)}."
+            )
     os.set_blocking(descriptor, True)
     rest = io.FileIO(descriptor, "rb")
     return io.BufferedReader(_Begun(first, rest) if first else rest, HEAD_BYTES)
