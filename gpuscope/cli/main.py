@@ -79,8 +79,10 @@ class Parser(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         """Return the help with examples and exit codes, whose tables are loaded only here."""
-        from .verb_help import ending
+        from .verb_help import ending, short_usage
 
+        # argparse would list every option, which are 25 lines for some verbs
+        self.usage = self.usage or short_usage(self.prog, self._actions, bool(self._verbs))
         return super().format_help() + ending(self.prog, self._verbs)
 
     def error(self, message: str) -> NoReturn:

@@ -6,9 +6,10 @@ This module is imported only where help is asked for. The exit codes are defined
 
 from __future__ import annotations
 
+from argparse import Action
 from shutil import get_terminal_size
 from textwrap import wrap
-from typing import Dict, Iterator, Mapping, Tuple
+from typing import Dict, Iterator, Mapping, Sequence, Tuple
 
 from ..exit_status import ExitStatus
 
@@ -297,6 +298,19 @@ RUN_TEXT = "The exit code is the trainer's own; 64 if it could not be started."
 def exit_codes(command: str) -> Dict[int, str]:
     """Return the exit codes of a command in order, with what each of them says."""
     return dict(sorted({**EXIT_CODES[command], ExitStatus.USAGE: USAGE_TEXT}.items()))
+
+
+def short_usage(prog: str, actions: Sequence[Action], verbs: bool) -> str:
+    """Return a line of usage that names the positional arguments, and leaves the options out."""
+    words = [prog, "[OPTIONS]"]
+    for one in actions:
+        if not one.option_strings:
+            name = one.metavar or f"{{{','.join(one.choices or ())}}}"
+            words += [str(name)] * (one.nargs in (None, "+"))
+            if one.nargs is not None:
+                words.append(f"[{name}]" if one.nargs == "?" else f"[{name} ...]")
+    also = f"\n       {prog} VERB [OPTIONS]" if verbs else ""
+    return (" ".join(words) + also).replace("%", "%%")
 
 
 def first_example(prog: str) -> str:

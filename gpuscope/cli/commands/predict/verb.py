@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ....errors import MissingFile, UsageError, is_missing_file
-from ....lab.toggles import BY_NAME, FACTORY, PRESETS
+from ....lab.toggles import BY_NAME, FACTORY, PRESETS, help_groups
 from ....predict.from_switches import TOGGLES
 from ....text.units import MIB
 from ... import output
@@ -39,34 +39,42 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from ....predict.request import SHARDINGS, TASKS
     from ....predict.serving import CONTEXT, NEW_TOKENS
 
+    parser.usage = (
+        "gpuscope predict [OPTIONS] FACTORY|FILE|PID\n"
+        "       gpuscope predict [OPTIONS] --model NAME | --hf-config PATH"
+    )
+    parser.description = (
+        "Predict the peak memory of a training without a GPU: whether it fits, the largest batch, "
+        "and what would help. The model is traced on the CPU, with no memory for its tensors."
+    )
     parser.add_argument(
         "target",
         nargs="*",
-        metavar="TARGET",
-        help="your own model as MODULE:FACTORY, or torchvision NAME; or a trainer's PID or a "
-        "recording, whose measured peaks are then used",
+        metavar="FACTORY|FILE|PID",
+        help="your own model as MODULE:FACTORY, a function that returns it; or torchvision NAME; "
+        "or a recording or a trainer's PID, to start from the peak that was measured there",
     )
-    model = parser.add_argument_group("what to predict")
+    model = parser.add_argument_group("the model")
     model.add_argument(
-        "--model", metavar="MODEL", help=f"one of the Lab's models: {BY_NAME['model'].takes}"
+        "--model", metavar="MODEL", help=f"a model of the Lab: {BY_NAME['model'].takes}"
     )
     model.add_argument(
         "--hf-config",
         metavar="PATH",
-        help="a transformers config.json, or the folder that contains it",
+        help="a model of transformers: its config.json, or the folder that contains it",
     )
     model.add_argument("--task", metavar="TASK", help=f"the task to train for: {', '.join(TASKS)}")
     model.add_argument(
         "--sequence",
         type=whole_between(1, (1 << 24) - 1),
         metavar="N",
-        help="tokens per sample (transformers)",
+        help="tokens in a sample (transformers)",
     )
     model.add_argument(
         "--resolution",
         type=whole_between(1, (1 << 24) - 1),
         metavar="N",
-        help="pixels per side (torchvision, transformers)",
+        help="pixels on each side of an image (torchvision, transformers)",
     )
     model.add_argument(
         "--lora",
@@ -82,15 +90,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     model.add_argument(
         "--serve",
         metavar="batch=N,…",
-        help="with --hf-config: generate text instead of training. batch sequences at a time, "
-        "context tokens in each (prompt and answer), new of them generated: "
-        f"batch=8,context=4096,new=256 (default: batch=1,context={CONTEXT},new={NEW_TOKENS})",
+        help="with --hf-config: predict for generating text instead of training. batch is the "
+        "number of sequences at a time, context the tokens in each of them (prompt and answer), "
+        "new the tokens that are generated: batch=8,context=4096,new=256 "
+        f"(default: batch=1,context={CONTEXT},new={NEW_TOKENS})",
     )
     card = parser.add_argument_group("the GPU it must fit on")
     card.add_argument(
         "--gpu",
         metavar="NAME|INDEX",
-        help="h200, a100-80, 4090 …, or the index of a GPU here (default: the first here)",
+        help="the name of a GPU (h200, a100-80, 4090 …), or the index of one in this machine "
+        "(default: its first)",
     )
     card.add_argument(
         "--capacity",
@@ -103,15 +113,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--what-if",
         action=argparse.BooleanOptionalAction,
         default=False,
-        help="predict what each fix that applies would free",
+        help="also predict how much memory each possible fix would free",
     )
     computed.add_argument(
-        "--largest-batch", action="store_true", help="find the largest batch that fits"
+        "--largest-batch", action="store_true", help="also find the largest batch that fits"
     )
     computed.add_argument(
         "--largest-context",
         action="store_true",
-        help="with --serve: find the longest context that fits, with this batch",
+        help="with --serve: also find the longest context that fits with this batch",
     )
     computed.add_argument("--json", action="store_true", help="a JSON document instead of text")
     limit = computed.add_argument(
@@ -125,41 +135,45 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     computed.add_argument(
         "--measure",
         action="store_true",
-        help="instead of a prediction: measure the CUDA context on this host's GPU, for more exact "
-        "predictions",
+        help="instead of a prediction: measure how much memory a CUDA context takes on this "
+        "machine's GPU, which makes later predictions more exact",
     )
-    toggles = parser.add_argument_group("settings, as in gpuscope lab")
+    groups = help_groups(parser)
     for name in TOGGLES:
         toggle = BY_NAME[name]
+        toggles = groups[toggle.group]
         default = toggle.text(toggle.default) + (
             " for the Lab's models, torch's own otherwise" if name == "tf32" else ""
         )
+        choices = f" ({toggle.takes})" if toggle.choices else ""
         text = (
             argparse.SUPPRESS
             if name in HIDDEN
-            else f"{toggle.help}; default: {default}".replace("%", "%%")
+            else f"{toggle.help}{choices}; default: {default}".replace("%", "%%")
         )
         if toggle.yes_no:
             toggles.add_argument(
                 toggle.flag, action=argparse.BooleanOptionalAction, default=None, help=text
             )
         else:
-            toggles.add_argument(
-                toggle.flag, metavar=name.upper() if toggle.choices else "N", help=text
-            )
-    toggles.add_argument(
+            toggles.add_argument(toggle.flag, metavar="VALUE" if toggle.choices else "N", help=text)
+    groups["memory"].add_argument(
         "--checkpoint-every",
         type=whole_between(1, (1 << 24) - 1),
         metavar="K",
-        help="with --checkpoint: keep the activations of every Kth block",
+        help="with --checkpoint: keep the activations of every Kth block only",
     )
-    toggles.add_argument(
-        "--parallel", choices=SHARDINGS, default="none", help="how --nproc ranks share the model"
+    groups["parallel"].add_argument(
+        "--parallel",
+        choices=SHARDINGS,
+        default="none",
+        help="how the ranks of --nproc share the model (default: none)",
     )
-    toggles.add_argument(
+    groups["parallel"].add_argument(
         "--deepspeed",
         metavar="FILE",
-        help="instead of --parallel: a DeepSpeed config (JSON), for one of --nproc ranks",
+        help="instead of --parallel: a DeepSpeed config (JSON); the prediction is for one of the "
+        "ranks of --nproc",
     )
 
 
